@@ -1,0 +1,57 @@
+//! Figures that stand until this machine was measured.
+//!
+//! They only rank routes against each other until a profile replaces them; no promise rests on
+//! them. Each is a round figure for its kind of wire, with the reason beside it.
+
+use crate::{Cost, LinkClass};
+
+/// The cost of one pass over a link of that class.
+pub const fn link_cost(class: LinkClass) -> Cost {
+    match class {
+        // One thread's memcpy past the caches of a server core: 10 to 12 GB/s; 100 ns to submit.
+        LinkClass::Local => Cost::from_rate(100, 10_000_000_000),
+        // NVLink 4 between two H100 moves some 375 GB/s of the 450 it is sold with (NVIDIA/nccl
+        // issue 1264); launch and completion of a peer copy take some 10 µs.
+        LinkClass::Fabric => Cost::from_rate(10_000, 300_000_000_000),
+        // PCIe 4 x16 pinned: 24 to 26 of 32 GB/s. Completion of a small copy is seen after 10 µs.
+        LinkClass::Pcie => Cost::from_rate(10_000, 24_000_000_000),
+        // A PCIe 4 NVMe drive reads 5 to 7 GB/s; 50 µs are a drive's latency.
+        LinkClass::Storage => Cost::from_rate(50_000, 5_000_000_000),
+        // 10 Gbit/s Ethernet, with a round trip through two kernels.
+        LinkClass::Network => Cost::from_rate(50_000, 1_200_000_000),
+    }
+}
+
+/// The largest chunk for a link of that class, in bytes; a power of two.
+///
+/// The planner may take smaller ones where they cost less. Longer chunks amortise submission,
+/// shorter ones overlap sooner, hold less staging, and let a cancel or a failure stop sooner.
+pub const fn max_chunk_bytes(class: LinkClass) -> u64 {
+    const MIB: u64 = 1 << 20;
+    match class {
+        // 6 ms of one memcpy: submission is 1e-5 of that, and nothing is staged.
+        LinkClass::Local => 64 * MIB,
+        // 0.1 ms at 300 GB/s, ten launch latencies.
+        LinkClass::Fabric => 32 * MIB,
+        // 0.7 ms at 24 GB/s, seventy latencies; two slots in each direction still fit the budget.
+        LinkClass::Pcie => 16 * MIB,
+        // 1.6 ms at 5 GB/s; deeper queues gain nothing on page-cache hits.
+        LinkClass::Storage => 8 * MIB,
+        // 3.5 ms at 1.2 GB/s: the bandwidth-delay product of a local network is far below it.
+        LinkClass::Network => 4 * MIB,
+    }
+}
+
+/// The smallest chunk that the planner considers, in bytes: below it the fixed cost of a submission
+/// (10 µs) exceeds the time on a 24 GB/s bus (2.7 µs at 64 KiB).
+pub const MIN_CHUNK_BYTES: u64 = 64 << 10;
+
+/// Slots per ring: one fills, one drains, and a third keeps both ends busy while either is late.
+pub const RING_SLOTS: u16 = 3;
+
+/// Chunks under way in a pass without staging: the next is queued before one ends.
+pub const DIRECT_DEPTH: u16 = 2;
+
+/// Staging that the whole process may hold, in bytes, unless the builder says otherwise. Pinned
+/// memory is taken from everybody else, so the default stays small: four 16 MiB slots.
+pub const STAGING_BUDGET_BYTES: u64 = 64 << 20;

@@ -1,0 +1,383 @@
+//! Names of devices, memories and places, and how people write them.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::{Name, ParseError};
+
+/// What sort of device an id names: `cpu`, `cuda`, `wgpu`, `metal`, `sim`, or any kind that a
+/// backend registers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceKind(pub Name);
+
+impl DeviceKind {
+    /// Processors and the memory they load from and store to.
+    pub const CPU: DeviceKind = DeviceKind(Name::constant("cpu"));
+    /// CUDA devices.
+    pub const CUDA: DeviceKind = DeviceKind(Name::constant("cuda"));
+    /// Adapters reached through wgpu.
+    pub const WGPU: DeviceKind = DeviceKind(Name::constant("wgpu"));
+    /// Metal devices.
+    pub const METAL: DeviceKind = DeviceKind(Name::constant("metal"));
+    /// Simulated devices; never hardware.
+    pub const SIM: DeviceKind = DeviceKind(Name::constant("sim"));
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One device: a kind and an index that counts from 0, written `cuda:1`. The index may be left out
+/// when it is 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId {
+    /// The kind of the device.
+    pub kind: DeviceKind,
+    /// Its position among the devices of its kind.
+    pub index: u32,
+}
+
+impl DeviceId {
+    /// The first processor.
+    pub const CPU0: DeviceId = DeviceId::new(DeviceKind::CPU, 0);
+
+    /// The device number `index` of `kind`.
+    pub const fn new(kind: DeviceKind, index: u32) -> DeviceId {
+        DeviceId { kind, index }
+    }
+
+    /// The memory of `kind` at this device.
+    pub const fn memory(self, kind: MemoryKind) -> MemoryId {
+        MemoryId { device: self, kind }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.index)
+    }
+}
+
+impl fmt::Debug for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<DeviceId, ParseError> {
+        if text.starts_with("node/") {
+            return Err(ParseError::reserved(text));
+        }
+        let (kind, index) = match text.split_once(':') {
+            Some((kind, index)) => (kind, Some(index)),
+            None => (text, None),
+        };
+        let kind = Name::new(kind).ok_or_else(|| ParseError::device(text))?;
+        let index = match index {
+            None => 0,
+            Some(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                digits.parse().map_err(|_| ParseError::device(text))?
+            }
+            Some(_) => return Err(ParseError::device(text)),
+        };
+        Ok(DeviceId::new(DeviceKind(kind), index))
+    }
+}
+
+/// The sort of a memory, which decides who can reach it and how.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// Ordinary host memory that the operating system may page out.
+    Pageable,
+    /// Host memory locked in place and registered with a device's driver.
+    Pinned,
+    /// A device's own memory.
+    Device,
+    /// Memory that a driver migrates between host and device.
+    Managed,
+    /// Device memory that the host sees through a mapping.
+    Mapped,
+    /// Host memory that has a handle and can be mapped by other processes.
+    Shared,
+    /// A file, reached by positioned reads and writes.
+    File,
+}
+
+impl MemoryKind {
+    /// Every kind, in the order of declaration.
+    pub const ALL: [MemoryKind; 7] = [
+        MemoryKind::Pageable,
+        MemoryKind::Pinned,
+        MemoryKind::Device,
+        MemoryKind::Managed,
+        MemoryKind::Mapped,
+        MemoryKind::Shared,
+        MemoryKind::File,
+    ];
+
+    /// The kind in lower case, as it is written in a place: `cpu:0/shared`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            MemoryKind::Pageable => "pageable",
+            MemoryKind::Pinned => "pinned",
+            MemoryKind::Device => "device",
+            MemoryKind::Managed => "managed",
+            MemoryKind::Mapped => "mapped",
+            MemoryKind::Shared => "shared",
+            MemoryKind::File => "file",
+        }
+    }
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for MemoryKind {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<MemoryKind, ParseError> {
+        MemoryKind::ALL
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| ParseError::memory(text))
+    }
+}
+
+/// One memory of the machine: a kind of memory at a device, written `cpu:0/shared`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemoryId {
+    /// The device that the memory belongs to.
+    pub device: DeviceId,
+    /// The kind of the memory.
+    pub kind: MemoryKind,
+}
+
+impl fmt::Display for MemoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.device, self.kind)
+    }
+}
+
+impl fmt::Debug for MemoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for MemoryId {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<MemoryId, ParseError> {
+        let (device, kind) = text
+            .split_once('/')
+            .ok_or_else(|| ParseError::memory(text))?;
+        Ok(MemoryId {
+            device: device.parse()?,
+            kind: kind.parse()?,
+        })
+    }
+}
+
+/// A device's universally unique id, written as 32 hexadecimal digits in groups of 8-4-4-4-12.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uuid(pub [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, byte) in self.0.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Uuid {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Uuid, ParseError> {
+        let error = || ParseError::device(text);
+        // Vendors' tools print `GPU-…`.
+        let digits = text
+            .strip_prefix("GPU-")
+            .or_else(|| text.strip_prefix("gpu-"))
+            .unwrap_or(text);
+        let groups = [8, 4, 4, 4, 12];
+        let mut bytes = [0; 16];
+        let mut nibbles = 0;
+        let mut parts = digits.split('-');
+        for len in groups {
+            let part = parts.next().filter(|p| p.len() == len).ok_or_else(error)?;
+            for c in part.chars() {
+                let digit = c.to_digit(16).ok_or_else(error)? as u8;
+                bytes[nibbles / 2] = bytes[nibbles / 2] << 4 | digit;
+                nibbles += 1;
+            }
+        }
+        match parts.next() {
+            None => Ok(Uuid(bytes)),
+            Some(_) => Err(error()),
+        }
+    }
+}
+
+/// How a person names a device: by id or by UUID.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DeviceName {
+    /// `cuda:1`
+    Id(DeviceId),
+    /// `GPU-8c9e…`, which stays the same when the order of devices changes.
+    Uuid(Uuid),
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceName::Id(id) => id.fmt(f),
+            DeviceName::Uuid(uuid) => uuid.fmt(f),
+        }
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<DeviceName, ParseError> {
+        match text.parse() {
+            Ok(uuid) => Ok(DeviceName::Uuid(uuid)),
+            Err(_) => text.parse().map(DeviceName::Id),
+        }
+    }
+}
+
+/// Where bytes shall live: a device, and the kind of its memory where the default will not do.
+///
+/// Written `cuda:0`, `cpu:0/shared`, or with a UUID in place of the device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Place {
+    /// The device.
+    pub device: DeviceName,
+    /// The kind of memory; `None` takes the first memory that the device's backend lists for it.
+    pub memory: Option<MemoryKind>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.memory {
+            None => self.device.fmt(f),
+            Some(kind) => write!(f, "{}/{kind}", self.device),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Place, ParseError> {
+        if text.starts_with("node/") {
+            return Err(ParseError::reserved(text));
+        }
+        let (device, memory) = match text.split_once('/') {
+            Some((device, kind)) => (device, Some(kind.parse()?)),
+            None => (text, None),
+        };
+        Ok(Place {
+            device: device.parse()?,
+            memory,
+        })
+    }
+}
+
+impl From<DeviceId> for Place {
+    fn from(device: DeviceId) -> Place {
+        Place {
+            device: DeviceName::Id(device),
+            memory: None,
+        }
+    }
+}
+
+impl From<MemoryId> for Place {
+    fn from(memory: MemoryId) -> Place {
+        Place {
+            device: DeviceName::Id(memory.device),
+            memory: Some(memory.kind),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn device_ids_round_trip_and_the_index_is_optional() {
+        for text in ["cpu:0", "cuda:12", "npu-x:4294967295"] {
+            let id: DeviceId = text.parse().unwrap();
+            assert_eq!(id.to_string(), text);
+        }
+        assert_eq!("metal".parse::<DeviceId>().unwrap().to_string(), "metal:0");
+    }
+
+    #[test]
+    fn malformed_devices_are_refused_by_name() {
+        for text in [
+            "",
+            ":",
+            "cuda:",
+            "cuda:-1",
+            "cuda:+1",
+            "cuda:4294967296",
+            "CUDA:0",
+            "cuda:0:1",
+        ] {
+            let error = text.parse::<DeviceId>().unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_of_other_machines_are_reserved() {
+        let error = "node/a/cuda:0".parse::<Place>().unwrap_err();
+        assert!(error.to_string().contains("reserved"), "{error}");
+    }
+
+    #[test]
+    fn places_round_trip() {
+        for text in [
+            "cpu:0",
+            "cpu:0/shared",
+            "01020304-0506-0708-090a-0b0c0d0e0f10/device",
+        ] {
+            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+        }
+        let vendor: DeviceName = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10".parse().unwrap();
+        assert!(matches!(vendor, DeviceName::Uuid(Uuid(bytes)) if bytes[15] == 0x10));
+        assert!("cpu:0/floppy".parse::<Place>().is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! The part of Transload that needs nothing but memory to think in: names, shapes, costs, the
+//! machine's topology, plans and the planner, hazards, statistics, and the state machine that
+//! executes a plan. No I/O, no clock, no lock, no unsafe code, no operating system.
+//!
+//! Time is an argument everywhere ([`Instant`]), and so is every event: tests step the whole of it
+//! by hand. Users of the library want the crate `transload`; authors of backends want
+//! `transload-hal`, which re-exports what they need of this one.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod bytes;
+mod cost;
+pub mod defaults;
+mod device;
+mod name;
+mod parse;
+mod plan;
+mod route;
+mod shape;
+mod span;
+mod storage;
+mod time;
+mod topology;
+
+pub use bytes::ByteSize;
+pub use cost::{Cost, Curve, CurveError, Piece};
+pub use device::{DeviceId, DeviceKind, DeviceName, MemoryId, MemoryKind, Place, Uuid};
+pub use name::Name;
+pub use parse::ParseError;
+pub use plan::{Lane, Plan, Ring, Role, Step, StepKind};
+pub use route::{Method, Route};
+pub use shape::{Run, Runs, Shape, ShapeError};
+pub use span::Span;
+pub use storage::StorageId;
+pub use time::Instant;
+pub use topology::{
+    Access, BackendId, DeviceInfo, EngineId, Inventory, Link, LinkClass, LinkId, MemoryInfo,
+    Topology, TopologyError, Transformer,
+};

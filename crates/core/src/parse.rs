@@ -1,0 +1,63 @@
+//! What goes wrong when a person's text is read.
+
+use alloc::string::String;
+
+/// Text that names no device, memory, place, shape or size. Carries the text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// Not a name.
+    #[error("{text:?} is not a name: 1 to 15 characters of a-z, 0-9, _ and -, a letter first")]
+    Name {
+        /// What was written.
+        text: String,
+    },
+    /// Not a device.
+    #[error("{text:?} is not a device: write kind:index, as in cpu:0 or cuda:1, or a UUID")]
+    Device {
+        /// What was written.
+        text: String,
+    },
+    /// Not a memory.
+    #[error(
+        "{text:?} is not a memory: pageable, pinned, device, managed, mapped, shared or file, as in cpu:0/shared"
+    )]
+    Memory {
+        /// What was written.
+        text: String,
+    },
+    /// A size that is no number of bytes, or past `u64::MAX`.
+    #[error("{text:?} is not a size: write bytes, as in 4096, or 64KiB, 2MiB, 1.5GB, below 16 EiB")]
+    Size {
+        /// What was written.
+        text: String,
+    },
+    /// A name under a prefix that is kept for later.
+    #[error("{text:?} is reserved: names under node/ will mean other machines")]
+    Reserved {
+        /// What was written.
+        text: String,
+    },
+}
+
+impl ParseError {
+    pub(crate) fn name(text: &str) -> ParseError {
+        ParseError::Name { text: text.into() }
+    }
+
+    pub(crate) fn device(text: &str) -> ParseError {
+        ParseError::Device { text: text.into() }
+    }
+
+    pub(crate) fn memory(text: &str) -> ParseError {
+        ParseError::Memory { text: text.into() }
+    }
+
+    pub(crate) fn size(text: &str) -> ParseError {
+        ParseError::Size { text: text.into() }
+    }
+
+    pub(crate) fn reserved(text: &str) -> ParseError {
+        ParseError::Reserved { text: text.into() }
+    }
+}

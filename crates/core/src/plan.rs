@@ -1,0 +1,143 @@
+//! A plan: the chosen route cut into chunks and steps, without a single address.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::{BackendId, Curve, EngineId, LinkId, MemoryId, Method, Route};
+
+/// What a step reads or writes. The engine binds roles to regions; nothing below it knows more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Role {
+    /// The source region.
+    Src,
+    /// The destination region.
+    Dst,
+    /// The slot that the chunk holds in the lane's ring of that number.
+    Slot(u8),
+}
+
+/// What a step does to a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum StepKind {
+    /// Moves the chunk's bytes.
+    Copy {
+        /// Where they are.
+        from: Role,
+        /// Where they go.
+        to: Role,
+    },
+    /// Reads (and may change) the chunk in place on the host. Chunks pass a transform one by one,
+    /// in payload order.
+    Transform {
+        /// Where the chunk is.
+        at: Role,
+    },
+}
+
+/// One operation on each chunk of a lane.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// What it does.
+    pub kind: StepKind,
+    /// The backend that executes it.
+    pub backend: BackendId,
+    /// The engine that is busy meanwhile.
+    pub engine: EngineId,
+    /// What it costs for one chunk.
+    pub cost: Curve,
+    /// The link of a copy, so that a failure is charged to it; `None` for transforms.
+    pub link: Option<LinkId>,
+}
+
+/// Staging slots of one size in one memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ring {
+    /// Where the slots are.
+    pub memory: MemoryId,
+    /// How many slots the pipeline can use. One is enough to make progress.
+    pub slots: u16,
+}
+
+/// One pipeline of a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lane {
+    /// The route of the lane's copies; `None` where all steps are transforms in place.
+    pub route: Option<Route>,
+    /// The steps that each chunk takes, in order. At least one. Each ring is first written by one
+    /// step and last used by a later one.
+    pub steps: Vec<Step>,
+    /// The rings between the steps, as many as there are roles [`Role::Slot`].
+    pub rings: Vec<Ring>,
+    /// The size of a chunk, and of a slot. Never 0.
+    pub chunk_bytes: u64,
+    /// How many chunks may be under way at once where no ring limits them. At least 1.
+    pub depth: u16,
+    /// The lane's share of the payload, out of the sum over all lanes.
+    pub share: u32,
+}
+
+/// An immutable recipe for moving a payload of any size within the range it was chosen for.
+///
+/// Most plans have one lane; a plan over several links at once has one for each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// What users call it.
+    pub method: Method,
+    /// The pipelines. At least one.
+    pub lanes: Vec<Lane>,
+    /// The estimate that the planner compared: exact at one chunk and at multiples of it, for a
+    /// pipeline whose engines have nothing else to do.
+    pub estimate: Curve,
+}
+
+impl Plan {
+    /// The estimated time in nanoseconds for `bytes` bytes.
+    pub fn estimate_ns(&self, bytes: u64) -> u64 {
+        self.estimate.at(bytes)
+    }
+
+    /// The size of a chunk in the first lane, in bytes.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.lanes.first().map_or(0, |lane| lane.chunk_bytes)
+    }
+
+    /// The links that the plan runs over.
+    pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.lanes
+            .iter()
+            .flat_map(|lane| lane.steps.iter().filter_map(|step| step.link))
+    }
+
+    /// Whether every chunk moves in one pass, without staging.
+    pub fn is_one_pass(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.rings.is_empty())
+    }
+
+    /// The staging that the plan can use, in bytes, when every ring has all its slots.
+    pub fn staging_bytes(&self) -> u64 {
+        self.lanes
+            .iter()
+            .flat_map(|lane| {
+                lane.rings
+                    .iter()
+                    .map(|ring| lane.chunk_bytes * u64::from(ring.slots))
+            })
+            .sum()
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.method.fmt(f)?;
+        for (i, route) in self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.route.as_ref())
+            .enumerate()
+        {
+            write!(f, "{} {route}", if i == 0 { "" } else { " +" })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,382 @@
+//! The machine as the planner sees it: devices, their memories, and the engines that move bytes.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::{Curve, DeviceId, MemoryId, Name, Uuid};
+
+/// Names a backend: the code that drives one memory system. At most one backend of a name takes
+/// part in a topology.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BackendId(pub Name);
+
+impl fmt::Display for BackendId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for BackendId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A copy engine: hardware that works through what it is given one after the other. Written
+/// `cuda:0#1`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EngineId {
+    /// The device that the engine belongs to.
+    pub device: DeviceId,
+    /// Its position among the engines of the device.
+    pub index: u16,
+}
+
+impl fmt::Display for EngineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.device, self.index)
+    }
+}
+
+impl fmt::Debug for EngineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A device as its backend describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceInfo {
+    /// Its name here.
+    pub id: DeviceId,
+    /// The backend that drives it.
+    pub backend: BackendId,
+    /// What its vendor calls it.
+    pub name: String,
+    /// A software implementation of what is usually hardware.
+    pub software: bool,
+    /// A stand-in whose times are modelled. Never true of anything that a user should rely on.
+    pub simulated: bool,
+    /// The bytes of its own memory, where known.
+    pub memory_bytes: Option<u64>,
+    /// Its universally unique id, where it has one.
+    pub uuid: Option<Uuid>,
+    /// The NUMA node that it is attached to, where known.
+    pub numa_node: Option<u32>,
+}
+
+/// A memory as its backend describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryInfo {
+    /// Its name here.
+    pub id: MemoryId,
+    /// The backend that allocates in it.
+    pub backend: BackendId,
+    /// Its size in bytes, where known.
+    pub total_bytes: Option<u64>,
+    /// The largest single allocation in bytes.
+    pub max_alloc_bytes: u64,
+    /// Every allocation starts at a multiple of this, a power of two.
+    pub alignment: u64,
+    /// Whether the host can load from and store to it through a pointer.
+    pub host_addressable: bool,
+    /// Whether the engine may lease staging slots in it.
+    pub staging: bool,
+}
+
+/// What sort of wire a link runs over. Decides the default cost and chunk size where nothing was
+/// measured ([`crate::defaults`]).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum LinkClass {
+    /// Within one memory system: a processor's or a device's own copies.
+    Local,
+    /// A dedicated device-to-device fabric (NVLink, Infinity Fabric).
+    Fabric,
+    /// A peripheral bus.
+    Pcie,
+    /// A disk, or the page cache in front of it.
+    Storage,
+    /// A network between machines.
+    Network,
+}
+
+impl LinkClass {
+    /// Every class, in the order of declaration.
+    pub const ALL: [LinkClass; 5] = [
+        LinkClass::Local,
+        LinkClass::Fabric,
+        LinkClass::Pcie,
+        LinkClass::Storage,
+        LinkClass::Network,
+    ];
+
+    /// The class in lower case.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LinkClass::Local => "local",
+            LinkClass::Fabric => "fabric",
+            LinkClass::Pcie => "pcie",
+            LinkClass::Storage => "storage",
+            LinkClass::Network => "network",
+        }
+    }
+}
+
+/// How a link's engine reaches the two memories. Memories that no link joins have no access to
+/// each other, and bytes between them are staged.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum Access {
+    /// Both memories are native to the engine.
+    Native,
+    /// One of them is the other side's, imported, registered or mapped.
+    Import,
+    /// They belong to two devices that reach each other over a link.
+    Peer,
+    /// A managed allocation that the driver migrates.
+    Managed,
+}
+
+impl Access {
+    /// Whether the path must be proven by copy-and-compare before it carries a user's bytes.
+    pub const fn needs_proof(self) -> bool {
+        matches!(self, Access::Import | Access::Peer)
+    }
+
+    /// The access in lower case.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Access::Native => "native",
+            Access::Import => "import",
+            Access::Peer => "peer",
+            Access::Managed => "managed",
+        }
+    }
+}
+
+/// Names a link wherever topologies are rebuilt: what quarantine and profiles remember.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LinkId {
+    /// Where bytes come from.
+    pub src: MemoryId,
+    /// Where they go.
+    pub dst: MemoryId,
+    /// What moves them.
+    pub engine: EngineId,
+    /// How it reaches them.
+    pub access: Access,
+}
+
+/// A directed edge: an engine that can move bytes from one memory to another in one pass.
+///
+/// A link from a memory to itself serves copies between two buffers of that memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// Its name.
+    pub id: LinkId,
+    /// The backend that executes it.
+    pub backend: BackendId,
+    /// The wire.
+    pub class: LinkClass,
+    /// What a pass costs, from submission to completion.
+    pub cost: Curve,
+    /// Whether pitched shapes move in one operation; else the link takes contiguous ones only.
+    pub pitched: bool,
+}
+
+/// All that one backend brings to the machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inventory {
+    /// The backend.
+    pub backend: BackendId,
+    /// Its devices.
+    pub devices: Vec<DeviceInfo>,
+    /// Its memories. The first of a device is the default one.
+    pub memories: Vec<MemoryInfo>,
+    /// The links that its engines serve. An end may be another backend's memory.
+    pub links: Vec<Link>,
+    /// The engine that runs [transforms](crate::StepKind::Transform) over host-addressable memory,
+    /// with its cost per byte; `None` where the backend runs none.
+    pub transform: Option<(EngineId, Curve)>,
+}
+
+/// Devices, memories and links of all backends together.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Topology {
+    devices: Vec<DeviceInfo>,
+    memories: Vec<MemoryInfo>,
+    links: Vec<Link>,
+    transforms: Vec<Transformer>,
+}
+
+/// An engine that transforms bytes in place of moving them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Transformer {
+    /// The backend that executes it.
+    pub backend: BackendId,
+    /// The engine.
+    pub engine: EngineId,
+    /// What a pass costs.
+    pub cost: Curve,
+}
+
+/// Why an inventory does not fit the topology.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// Two devices of one name.
+    #[error("device {device} is there already, brought by backend {backend}")]
+    DuplicateDevice {
+        /// The name.
+        device: DeviceId,
+        /// Who has it.
+        backend: BackendId,
+    },
+    /// Two memories of one name.
+    #[error("memory {memory} is there already")]
+    DuplicateMemory {
+        /// The name.
+        memory: MemoryId,
+    },
+    /// Two links of one name.
+    #[error("backend {backend} lists the link {src} → {dst} over {engine} twice", src = link.src, dst = link.dst, engine = link.engine)]
+    DuplicateLink {
+        /// The name.
+        link: LinkId,
+        /// Who lists it.
+        backend: BackendId,
+    },
+    /// An alignment that is no power of two.
+    #[error("memory {memory} has alignment {alignment}, not a power of two")]
+    Alignment {
+        /// The memory.
+        memory: MemoryId,
+        /// Its alignment.
+        alignment: u64,
+    },
+}
+
+impl Topology {
+    /// A machine without devices.
+    pub fn new() -> Topology {
+        Topology::default()
+    }
+
+    /// Adds what a backend brings, all or nothing.
+    ///
+    /// A link may name a memory that no backend has brought so far; it serves once one does.
+    ///
+    /// # Errors
+    /// Names that are taken, and alignments that are no power of two.
+    pub fn add(&mut self, inventory: Inventory) -> Result<(), TopologyError> {
+        self.check(&inventory)?;
+        self.devices.extend(inventory.devices);
+        self.memories.extend(inventory.memories);
+        self.links.extend(inventory.links);
+        if let Some((engine, cost)) = inventory.transform {
+            self.transforms.push(Transformer {
+                backend: inventory.backend,
+                engine,
+                cost,
+            });
+        }
+        Ok(())
+    }
+
+    /// Every device, in the order of registration.
+    pub fn devices(&self) -> &[DeviceInfo] {
+        &self.devices
+    }
+
+    /// Every memory, in the order of registration.
+    pub fn memories(&self) -> &[MemoryInfo] {
+        &self.memories
+    }
+
+    /// Every link.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// The engines that transform, in the order of registration.
+    pub fn transforms(&self) -> &[Transformer] {
+        &self.transforms
+    }
+
+    /// The device of that name.
+    pub fn device(&self, id: DeviceId) -> Option<&DeviceInfo> {
+        self.devices.iter().find(|device| device.id == id)
+    }
+
+    /// The device of that UUID.
+    pub fn device_by_uuid(&self, uuid: Uuid) -> Option<&DeviceInfo> {
+        self.devices.iter().find(|device| device.uuid == Some(uuid))
+    }
+
+    /// The memory of that name.
+    pub fn memory(&self, id: MemoryId) -> Option<&MemoryInfo> {
+        self.memories.iter().find(|memory| memory.id == id)
+    }
+
+    /// The memory that a device allocates in unless told otherwise.
+    pub fn default_memory(&self, device: DeviceId) -> Option<&MemoryInfo> {
+        self.memories
+            .iter()
+            .find(|memory| memory.id.device == device)
+    }
+
+    /// The links from `src` to `dst`.
+    pub fn links_between(&self, src: MemoryId, dst: MemoryId) -> impl Iterator<Item = &Link> {
+        self.links
+            .iter()
+            .filter(move |link| link.id.src == src && link.id.dst == dst)
+    }
+
+    /// Replaces the cost of a link, as a measurement of this machine does. False when there is no
+    /// such link.
+    pub fn set_cost(&mut self, id: LinkId, cost: Curve) -> bool {
+        match self.links.iter_mut().find(|link| link.id == id) {
+            Some(link) => {
+                link.cost = cost;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn check(&self, inventory: &Inventory) -> Result<(), TopologyError> {
+        for (i, device) in inventory.devices.iter().enumerate() {
+            let twin = inventory.devices[..i].iter().find(|d| d.id == device.id);
+            if let Some(taken) = self.device(device.id).or(twin) {
+                return Err(TopologyError::DuplicateDevice {
+                    device: device.id,
+                    backend: taken.backend,
+                });
+            }
+        }
+        for (i, memory) in inventory.memories.iter().enumerate() {
+            let twin = inventory.memories[..i].iter().any(|m| m.id == memory.id);
+            if twin || self.memory(memory.id).is_some() {
+                return Err(TopologyError::DuplicateMemory { memory: memory.id });
+            }
+            if !memory.alignment.is_power_of_two() {
+                return Err(TopologyError::Alignment {
+                    memory: memory.id,
+                    alignment: memory.alignment,
+                });
+            }
+        }
+        for (i, link) in inventory.links.iter().enumerate() {
+            let twin = inventory.links[..i].iter().any(|l| l.id == link.id);
+            if twin || self.links.iter().any(|l| l.id == link.id) {
+                return Err(TopologyError::DuplicateLink {
+                    link: link.id,
+                    backend: inventory.backend,
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! The trait that a memory system implements.
+
+use alloc::sync::Arc;
+use core::any::Any;
+use core::time::Duration;
+
+use transload_core::{Access, Inventory, MemoryId};
+
+use crate::{
+    AllocError, AllocSpec, Buffer, CompletionSink, ConnectError, External, ExternalKind, Fence,
+    ImportError, MaybeSend, MaybeSync, Op, SubmitError, Waited,
+};
+
+/// Drives one memory system: allocates in it and moves bytes with its engines.
+///
+/// Who does what: the engine above checks bounds, orders conflicting operations, keeps every buffer
+/// alive until its fence has settled, and calls from any thread without holding a lock of its own.
+/// A backend validates what only it can know, executes, and tells the truth.
+///
+/// # Safety
+/// The engine's safe interface rests on these promises of an implementation:
+/// - A fence settles as [`Outcome::Done`](crate::Outcome::Done) only when the bytes moved, and
+///   settles at all only when no operation behind it will touch memory again.
+/// - `submit` is atomic: when it returns an error, or unwinds, nothing was done and nothing will be.
+/// - Operations touch no byte outside their operands.
+/// - Each fence that was not settled at once is pushed to the sink exactly once; a lost device
+///   settles all of its fences.
+/// - Buffers satisfy [`Buffer::new`].
+pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
+    /// Devices, memories, links. Does not block; the same answer each time until the backend says
+    /// otherwise by being registered anew.
+    fn inventory(&self) -> Inventory;
+
+    /// Allocates in one of the backend's memories. May block on the driver.
+    ///
+    /// # Errors
+    /// As [`AllocError`] lists.
+    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError>;
+
+    /// Makes a buffer of memory that comes from elsewhere, without copying it.
+    ///
+    /// # Errors
+    /// As [`ImportError`] lists. What was passed in is dropped.
+    ///
+    /// # Safety
+    /// The external is what it says: its span valid, its handle open and owned by the caller, and
+    /// its bytes touched by nobody outside the library while the buffer lives, except where the
+    /// user orders such access through the library.
+    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError>;
+
+    /// Gives out memory for another backend or process to import.
+    ///
+    /// # Errors
+    /// As [`ImportError`] lists.
+    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError>;
+
+    /// Makes a link usable: enables peer access, registers. Idempotent. May block on the driver.
+    ///
+    /// # Errors
+    /// As [`ConnectError`] lists.
+    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError>;
+
+    /// Starts operations, all of them or none, once every fence in `after` has settled. The
+    /// operations of one call are not ordered among each other. Does not wait for them; small
+    /// copies may be done before it returns.
+    ///
+    /// Fences in `after` are the backend's own; the engine awaits others.
+    ///
+    /// # Errors
+    /// As [`SubmitError`] lists; then nothing was started.
+    ///
+    /// # Safety
+    /// Until the fence has settled: operands lie within their buffers, buffers and transforms stay
+    /// alive, no conflicting operation is submitted without being ordered through `after`, and
+    /// nobody else touches the operands.
+    unsafe fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError>;
+
+    /// Where outcomes go. Called once, before the first `submit`.
+    fn attach(&self, sink: Arc<dyn CompletionSink>);
+
+    /// Looks for settled fences, where completion needs somebody to look. Never blocks.
+    fn pump(&self);
+
+    /// Blocks until the fence has settled or the limit has passed. The caller's thread may be put
+    /// to work meanwhile. When it returns [`Waited::Settled`] the outcome is at the sink.
+    fn wait(&self, fence: Fence, limit: Duration) -> Waited;
+}

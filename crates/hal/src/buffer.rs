@@ -1,0 +1,239 @@
+//! Counted views of a storage.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::any::Any;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use transload_core::{BackendId, MemoryId, Span, StorageId};
+
+use crate::{HostSpan, MaybeSend, MaybeSync};
+
+/// What keeps a storage's memory alive, and gives it back when dropped: a backend's own allocation,
+/// or the object that a user handed over.
+pub trait Owner: Any + MaybeSend + MaybeSync {}
+impl<T: Any + MaybeSend + MaybeSync> Owner for T {}
+
+/// A storage as a backend describes it when it makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct StorageInfo {
+    /// The identity of the bytes.
+    pub id: StorageId,
+    /// The position of the first byte within that identity: an address, a file offset, or 0.
+    pub base: u64,
+    /// The length in bytes.
+    pub len_bytes: u64,
+    /// The memory that it lies in.
+    pub memory: MemoryId,
+    /// The backend that made it.
+    pub backend: BackendId,
+    /// Whether it may be written.
+    pub writable: bool,
+    /// Where the host can touch it. `None` for memory that it cannot reach, or cannot reach yet.
+    pub host: Option<HostSpan>,
+}
+
+struct Storage {
+    info: StorageInfo,
+    mapped: AtomicPtr<u8>,
+    owner: Box<dyn Owner>,
+}
+
+/// A view of some bytes of a storage. Clones share the storage; the last one to go gives it back.
+#[derive(Clone)]
+pub struct Buffer {
+    storage: Arc<Storage>,
+    span: Span,
+}
+
+impl Buffer {
+    /// The whole of a new storage. For backends.
+    ///
+    /// # Safety
+    /// As long as `owner` is not dropped: `info.host`, where given, is valid for reads of
+    /// `info.len_bytes` bytes, and for writes if `info.writable`; `info.id` and `info.base` name
+    /// those bytes truthfully; and nobody outside the library writes them, or reads them while the
+    /// library writes.
+    pub unsafe fn new(info: StorageInfo, owner: Box<dyn Owner>) -> Buffer {
+        let mapped = info.host.map_or(core::ptr::null_mut(), HostSpan::as_ptr);
+        Buffer {
+            span: Span::new(0, info.len_bytes),
+            storage: Arc::new(Storage {
+                info,
+                mapped: AtomicPtr::new(mapped),
+                owner,
+            }),
+        }
+    }
+
+    /// The bytes of this view.
+    pub fn len(&self) -> u64 {
+        self.span.len
+    }
+
+    /// Whether the view has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.span.len == 0
+    }
+
+    /// The view's range within its storage.
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The storage as its backend described it.
+    pub fn info(&self) -> &StorageInfo {
+        &self.storage.info
+    }
+
+    /// The memory that the bytes lie in.
+    pub fn memory(&self) -> MemoryId {
+        self.storage.info.memory
+    }
+
+    /// The backend that made the storage.
+    pub fn backend(&self) -> BackendId {
+        self.storage.info.backend
+    }
+
+    /// Whether the bytes may be written.
+    pub fn is_writable(&self) -> bool {
+        self.storage.info.writable
+    }
+
+    /// The identity of the bytes.
+    pub fn storage_id(&self) -> StorageId {
+        self.storage.info.id
+    }
+
+    /// The position of the view's first byte within its [`StorageId`].
+    pub fn position(&self) -> u64 {
+        self.storage.info.base + self.span.offset
+    }
+
+    /// `len` bytes from `offset` on, as a view of its own; `None` where they do not all lie within
+    /// this one.
+    pub fn slice(&self, offset: u64, len: u64) -> Option<Buffer> {
+        Span::new(offset, len).fits(self.span.len).then(|| Buffer {
+            storage: Arc::clone(&self.storage),
+            span: Span::new(self.span.offset + offset, len),
+        })
+    }
+
+    /// Where the host can touch `len` bytes from `offset` on now; `None` where it cannot, or where
+    /// they do not all lie within the view.
+    pub fn host(&self, offset: u64, len: u64) -> Option<HostSpan> {
+        let start = NonNull::new(self.storage.mapped.load(Ordering::Acquire))?;
+        if !Span::new(offset, len).fits(self.span.len) {
+            return None;
+        }
+        let whole = HostSpan::new(start, usize::try_from(self.storage.info.len_bytes).ok()?);
+        whole.slice(self.span.offset + offset, len)
+    }
+
+    /// Tells where the host finds the storage's first byte from now on, or that it no longer can.
+    /// For backends, when they map and unmap.
+    ///
+    /// # Safety
+    /// As [`Buffer::new`] for `start`, until the next call.
+    pub unsafe fn set_mapped(&self, start: Option<NonNull<u8>>) {
+        let start = start.map_or(core::ptr::null_mut(), NonNull::as_ptr);
+        self.storage.mapped.store(start, Ordering::Release);
+    }
+
+    /// What keeps the bytes alive, if it is a `T`: how a backend finds its own object again.
+    pub fn native<T: Any>(&self) -> Option<&T> {
+        let owner: &dyn Any = &*self.storage.owner;
+        owner.downcast_ref()
+    }
+
+    /// Whether this is the only view of its storage.
+    pub fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.storage) == 1
+    }
+
+    /// Whether both are views of one storage object.
+    pub fn same_storage(&self, other: &Buffer) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage)
+    }
+
+    /// Takes the owner out.
+    ///
+    /// # Errors
+    /// The buffer itself, when other views exist or the owner is no `T`.
+    pub fn into_owner<T: Any>(self) -> Result<T, Buffer> {
+        if self.native::<T>().is_none() {
+            return Err(self);
+        }
+        let span = self.span;
+        let storage = Arc::try_unwrap(self.storage).map_err(|storage| Buffer { storage, span })?;
+        let owner: Box<dyn Any> = storage.owner;
+        match owner.downcast() {
+            Ok(owner) => Ok(*owner),
+            Err(_) => unreachable!("the owner was found to be a T above"),
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("memory", &self.memory())
+            .field("storage", &self.storage_id())
+            .field("span", &self.span)
+            .field("writable", &self.is_writable())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use transload_core::{DeviceId, MemoryKind, Name};
+
+    use super::*;
+
+    fn of_vec(mut bytes: Vec<u8>) -> Buffer {
+        let host = HostSpan::of_mut(&mut bytes);
+        let info = StorageInfo {
+            id: StorageId::Host,
+            base: host.addr(),
+            len_bytes: bytes.len() as u64,
+            memory: DeviceId::CPU0.memory(MemoryKind::Pageable),
+            backend: BackendId(Name::constant("test")),
+            writable: true,
+            host: Some(host),
+        };
+        // SAFETY: the vector's heap block does not move and is touched by nobody else.
+        unsafe { Buffer::new(info, Box::new(bytes)) }
+    }
+
+    #[test]
+    fn views_are_bounded_by_their_parent() {
+        let buffer = of_vec(vec![0; 16]);
+        let view = buffer.slice(4, 8).unwrap();
+        assert_eq!(view.position(), buffer.position() + 4);
+        assert!(view.slice(8, 0).is_some());
+        assert!(view.slice(8, 1).is_none());
+        assert!(view.slice(u64::MAX, 1).is_none());
+        assert!(view.host(0, 9).is_none());
+        assert_eq!(
+            view.host(1, 2).map(HostSpan::addr),
+            Some(buffer.position() + 5)
+        );
+    }
+
+    #[test]
+    fn an_owner_comes_back_only_from_the_last_view() {
+        let buffer = of_vec(vec![7; 4]);
+        let view = buffer.slice(0, 1).unwrap();
+        let buffer = buffer.into_owner::<Vec<u8>>().unwrap_err();
+        drop(view);
+        let buffer = buffer.into_owner::<Vec<u16>>().unwrap_err();
+        assert_eq!(buffer.into_owner::<Vec<u8>>().unwrap(), [7; 4]);
+    }
+}

@@ -1,0 +1,261 @@
+//! What can go wrong at a backend. Every error answers [`ErrorClass`]: whose turn is it now?
+
+use alloc::borrow::Cow;
+use core::fmt;
+
+use transload_core::{DeviceId, MemoryId};
+
+use crate::ExternalKind;
+
+/// The four answers to a failure, and a fifth where the hardware gave none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// The caller's mistake; the same call can never work.
+    Caller,
+    /// Something this machine, driver or build lacks; another way may exist.
+    Unsupported,
+    /// Memory, handles or slots ran out; the same call may work later.
+    Exhausted,
+    /// The device is gone; nothing on it can work until it is opened anew.
+    Lost,
+    /// An operation failed for a reason of its own.
+    Failed,
+}
+
+/// Why an operation failed after it was accepted, or while it was.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The sort of failure.
+    pub class: ErrorClass,
+    /// The driver's or operating system's code, where there is one.
+    pub code: Option<i64>,
+    /// A sentence that names the thing and the limit.
+    pub message: Cow<'static, str>,
+}
+
+impl Fault {
+    /// A fault without a code.
+    pub fn new(class: ErrorClass, message: impl Into<Cow<'static, str>>) -> Fault {
+        Fault {
+            class,
+            code: None,
+            message: message.into(),
+        }
+    }
+
+    /// The same fault with a driver's or operating system's code.
+    pub fn with_code(mut self, code: i64) -> Fault {
+        self.code = Some(code);
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match self.code {
+            Some(code) => write!(f, " (code {code})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl core::error::Error for Fault {}
+
+/// Why memory was not allocated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// The backend has no such memory.
+    #[error("there is no memory {memory} here")]
+    UnknownMemory {
+        /// What was asked for.
+        memory: MemoryId,
+    },
+    /// Larger than any allocation can be.
+    #[error("{len_bytes} bytes exceed the largest allocation in {memory}, {limit_bytes} bytes")]
+    TooLarge {
+        /// The memory.
+        memory: MemoryId,
+        /// What was asked for.
+        len_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// An alignment that is no power of two, or past the memory's limit.
+    #[error("alignment {alignment} is no power of two up to {limit} in {memory}")]
+    Alignment {
+        /// The memory.
+        memory: MemoryId,
+        /// What was asked for.
+        alignment: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The memory is full.
+    #[error("{memory} has no room for {len_bytes} bytes: {fault}")]
+    OutOfMemory {
+        /// The memory.
+        memory: MemoryId,
+        /// What was asked for.
+        len_bytes: u64,
+        /// What the allocator said.
+        fault: Fault,
+    },
+    /// This memory cannot give what was asked for.
+    #[error("{memory} cannot: {what}")]
+    Unsupported {
+        /// The memory.
+        memory: MemoryId,
+        /// What it lacks.
+        what: Cow<'static, str>,
+    },
+    /// The device is gone.
+    #[error("device {device} is lost: {fault}")]
+    Lost {
+        /// The device.
+        device: DeviceId,
+        /// How.
+        fault: Fault,
+    },
+    /// The driver or the operating system refused.
+    #[error("allocation in {memory} failed: {fault}")]
+    Failed {
+        /// The memory.
+        memory: MemoryId,
+        /// Why.
+        fault: Fault,
+    },
+}
+
+impl AllocError {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            AllocError::UnknownMemory { .. }
+            | AllocError::TooLarge { .. }
+            | AllocError::Alignment { .. } => ErrorClass::Caller,
+            AllocError::OutOfMemory { .. } => ErrorClass::Exhausted,
+            AllocError::Unsupported { .. } => ErrorClass::Unsupported,
+            AllocError::Lost { .. } => ErrorClass::Lost,
+            AllocError::Failed { fault, .. } => fault.class,
+        }
+    }
+}
+
+/// Why something was not imported or exported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The backend has no such memory.
+    #[error("there is no memory {memory} here")]
+    UnknownMemory {
+        /// What was asked for.
+        memory: MemoryId,
+    },
+    /// This memory takes or gives nothing of that kind.
+    #[error("{memory} cannot exchange {kind}: {reason}")]
+    Unsupported {
+        /// The memory.
+        memory: MemoryId,
+        /// The kind of thing.
+        kind: ExternalKind,
+        /// Why not.
+        reason: Cow<'static, str>,
+    },
+    /// The thing itself is wrong: misaligned, too short, of another device.
+    #[error("{kind} cannot be imported into {memory}: {reason}")]
+    Invalid {
+        /// The memory.
+        memory: MemoryId,
+        /// The kind of thing.
+        kind: ExternalKind,
+        /// What is wrong with it.
+        reason: Cow<'static, str>,
+    },
+    /// The driver or the operating system refused.
+    #[error("{kind} of {memory}: {fault}")]
+    Failed {
+        /// The memory.
+        memory: MemoryId,
+        /// The kind of thing.
+        kind: ExternalKind,
+        /// Why.
+        fault: Fault,
+    },
+}
+
+impl ImportError {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ImportError::UnknownMemory { .. } | ImportError::Invalid { .. } => ErrorClass::Caller,
+            ImportError::Unsupported { .. } => ErrorClass::Unsupported,
+            ImportError::Failed { fault, .. } => fault.class,
+        }
+    }
+}
+
+/// Why two memories were not connected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// No engine of this backend reaches both.
+    #[error("no engine reaches both {src} and {dst}: {reason}")]
+    NoAccess {
+        /// One memory.
+        src: MemoryId,
+        /// The other.
+        dst: MemoryId,
+        /// Why not.
+        reason: Cow<'static, str>,
+    },
+    /// The driver refused.
+    #[error("{src} and {dst} were not connected: {fault}")]
+    Failed {
+        /// One memory.
+        src: MemoryId,
+        /// The other.
+        dst: MemoryId,
+        /// Why.
+        fault: Fault,
+    },
+}
+
+impl ConnectError {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ConnectError::NoAccess { .. } => ErrorClass::Unsupported,
+            ConnectError::Failed { fault, .. } => fault.class,
+        }
+    }
+}
+
+/// Why operations were refused. Nothing was done, and no region will be touched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// An operation, or an operand of it, that this backend cannot execute.
+    #[error("operation {index} cannot be executed here: {reason}")]
+    Unsupported {
+        /// Which of the operations.
+        index: usize,
+        /// Why not.
+        reason: Cow<'static, str>,
+    },
+    /// The driver or the operating system refused.
+    #[error("refused: {0}")]
+    Refused(Fault),
+}
+
+impl SubmitError {
+    /// The refusal as a fault.
+    pub fn into_fault(self) -> Fault {
+        match self {
+            SubmitError::Unsupported { reason, .. } => Fault::new(ErrorClass::Unsupported, reason),
+            SubmitError::Refused(fault) => fault,
+        }
+    }
+}

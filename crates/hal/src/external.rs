@@ -1,0 +1,88 @@
+//! Memory that comes from, or goes to, somebody else.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use transload_core::{Span, StorageId};
+
+use crate::{HostSpan, Owner};
+
+/// What sort of thing an [`External`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ExternalKind {
+    /// Host memory at an address.
+    Host,
+    /// A file descriptor of shared memory or a file.
+    File,
+    /// A driver's opaque file descriptor.
+    OpaqueFd,
+    /// A Linux dma-buf.
+    DmaBuf,
+    /// A CUDA inter-process handle.
+    CudaIpc,
+    /// A Windows NT handle.
+    Win32,
+    /// An object of the backend's own world.
+    Object,
+}
+
+impl fmt::Display for ExternalKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ExternalKind::Host => "host memory",
+            ExternalKind::File => "a file descriptor",
+            ExternalKind::OpaqueFd => "an opaque file descriptor",
+            ExternalKind::DmaBuf => "a dma-buf",
+            ExternalKind::CudaIpc => "a CUDA IPC handle",
+            ExternalKind::Win32 => "a Windows handle",
+            ExternalKind::Object => "an object",
+        })
+    }
+}
+
+/// Memory on its way into or out of a backend.
+#[non_exhaustive]
+pub enum External {
+    /// Host memory that an owner keeps in place.
+    Host {
+        /// The bytes.
+        span: HostSpan,
+        /// Whether they may be written.
+        writable: bool,
+        /// What keeps them in place; it comes back from [`crate::Buffer::into_owner`].
+        owner: Box<dyn Owner>,
+    },
+    /// A handle that the operating system or a driver gave out.
+    Handle {
+        /// What sort of handle.
+        kind: ExternalKind,
+        /// Its value. Who passes it on passes on its ownership.
+        value: u64,
+        /// Which bytes behind it.
+        span: Span,
+        /// Whether they may be written.
+        writable: bool,
+        /// Whose bytes they are, so that views on both sides are known to be one memory.
+        id: StorageId,
+    },
+    /// An object that the backend knows: a `std::fs::File`, a `wgpu::Buffer`.
+    Object(Box<dyn Owner>),
+}
+
+impl External {
+    /// What sort of thing it is.
+    pub fn kind(&self) -> ExternalKind {
+        match self {
+            External::Host { .. } => ExternalKind::Host,
+            External::Handle { kind, .. } => *kind,
+            External::Object(_) => ExternalKind::Object,
+        }
+    }
+}
+
+impl fmt::Debug for External {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "External({})", self.kind())
+    }
+}

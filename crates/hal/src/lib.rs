@@ -1,0 +1,36 @@
+//! What a memory system implements to take part in Transload: [`Backend`], and the words that it
+//! speaks. Authors of backends need this crate and `transload-testkit`, whose conformance suite
+//! attacks an implementation; users of the library need `transload` alone.
+//!
+//! The engine above owns planning, ordering, staging and lifetimes. A backend allocates, executes
+//! operations and settles fences; it knows of no other backend.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod alloc_spec;
+mod backend;
+mod buffer;
+mod error;
+mod external;
+mod fence;
+mod maybe_send;
+mod op;
+mod span;
+
+pub use alloc_spec::AllocSpec;
+pub use backend::Backend;
+pub use buffer::{Buffer, Owner, StorageInfo};
+pub use error::{AllocError, ConnectError, ErrorClass, Fault, ImportError, SubmitError};
+pub use external::{External, ExternalKind};
+pub use fence::{CompletionSink, Fence, Outcome, Waited};
+pub use maybe_send::{MaybeSend, MaybeSync};
+pub use op::{Advice, Layout, Op, Part, Transform};
+pub use span::HostSpan;
+pub use transload_core as core;
+pub use transload_core::{
+    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Inventory, Link,
+    LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Shape, Span, StorageId, Uuid,
+};

@@ -1,0 +1,127 @@
+//! What a backend is asked to do.
+
+use transload_core::{Shape, Span};
+
+use crate::{Buffer, Fault, MaybeSend, MaybeSync};
+
+/// One operand: `len_bytes` bytes of a buffer from `offset` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The buffer.
+    pub buffer: &'a Buffer,
+    /// The first byte, counted from the start of the view.
+    pub offset: u64,
+    /// How many bytes.
+    pub len_bytes: u64,
+}
+
+/// One operand of a pitched copy: a shape laid over a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout<'a> {
+    /// The buffer.
+    pub buffer: &'a Buffer,
+    /// Where the shape's first byte lies, counted from the start of the view.
+    pub offset: u64,
+    /// The shape.
+    pub shape: Shape,
+}
+
+/// An operation. Operands lie within their buffers; who submits sees to that.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub enum Op<'a> {
+    /// Copies `src` to `dst`, which is as long. Where both lie in one storage they may overlap, and
+    /// the destination ends up with what the source held (memmove).
+    Copy {
+        /// Where the bytes are.
+        src: Part<'a>,
+        /// Where they go.
+        dst: Part<'a>,
+    },
+    /// Copies the payload bytes `span` of `src` to the same payload bytes of `dst`. The two do not
+    /// overlap. Only for links that say they are pitched.
+    Pitched {
+        /// Where the bytes are.
+        src: Layout<'a>,
+        /// Where they go.
+        dst: Layout<'a>,
+        /// Which bytes of the two payloads.
+        span: Span,
+    },
+    /// Maps the buffer, after which [`Buffer::host`] finds it.
+    AcquireHost {
+        /// What to map.
+        buffer: &'a Buffer,
+    },
+    /// Unmaps the buffer; the device sees what the host wrote.
+    ReleaseHost {
+        /// What to unmap.
+        buffer: &'a Buffer,
+    },
+    /// Brings the bytes near the device that will use them next, where the memory is managed,
+    /// paged or on disk. A hint.
+    Prefetch {
+        /// What to bring.
+        part: Part<'a>,
+    },
+    /// Tells how the bytes will be used. A hint.
+    Advise {
+        /// Which bytes.
+        part: Part<'a>,
+        /// How they will be used.
+        advice: Advice,
+    },
+    /// Makes earlier device writes visible to the host, where the memory is not coherent.
+    MakeVisible {
+        /// Which bytes.
+        part: Part<'a>,
+    },
+    /// Shows the bytes to a transform, on the host.
+    Transform {
+        /// Which bytes.
+        part: Part<'a>,
+        /// What looks at them.
+        transform: &'a dyn Transform,
+        /// The position of the first byte within the whole payload.
+        position: u64,
+    },
+}
+
+/// How bytes will be used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Once, from front to back.
+    Sequential,
+    /// Here and there.
+    Random,
+    /// Soon.
+    WillNeed,
+    /// Not for a while.
+    DontNeed,
+}
+
+/// Looks at a payload as it passes: a checksum. Parts come one at a time, in payload order.
+pub trait Transform: MaybeSend + MaybeSync {
+    /// Looks at the payload bytes from `position` on.
+    ///
+    /// # Errors
+    /// A fault fails the transfer that the bytes belong to.
+    fn inspect(&self, bytes: &[u8], position: u64) -> Result<(), Fault>;
+}
+
+impl core::fmt::Debug for Op<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (name, bytes) = match self {
+            Op::Copy { dst, .. } => ("Copy", dst.len_bytes),
+            Op::Pitched { span, .. } => ("Pitched", span.len),
+            Op::AcquireHost { buffer } => ("AcquireHost", buffer.len()),
+            Op::ReleaseHost { buffer } => ("ReleaseHost", buffer.len()),
+            Op::Prefetch { part } => ("Prefetch", part.len_bytes),
+            Op::Advise { part, .. } => ("Advise", part.len_bytes),
+            Op::MakeVisible { part } => ("MakeVisible", part.len_bytes),
+            Op::Transform { part, .. } => ("Transform", part.len_bytes),
+        };
+        write!(f, "{name}({bytes} B)")
+    }
+}
