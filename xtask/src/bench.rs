@@ -1,0 +1,34 @@
+//! `cargo xtask bench`: the benchmarks, always built in release.
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::workspace::Workspace;
+
+/// What to hand on.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Options {
+    /// Handed to the benchmarks as they are; `--help` tells what they take
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENT"
+    )]
+    arguments: Vec<String>,
+}
+
+/// Builds the benchmarks and runs them on this terminal. Says whether they
+/// succeeded.
+///
+/// # Errors
+/// When cargo cannot be started.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
+    let status = workspace
+        .cargo()
+        .args(["run", "--quiet", "--release", "-p", "transload-bench", "--"])
+        .args(&options.arguments)
+        .status()
+        .context("cannot run cargo")?;
+    Ok(status.success())
+}

@@ -1,0 +1,82 @@
+//! The short stages: format, lint, documentation; and what the machine has.
+
+use std::process::Command;
+use std::thread;
+
+use anyhow::Result;
+
+use crate::stage::{Session, Verdict};
+
+/// `cargo fmt --check`.
+///
+/// # Errors
+/// When cargo cannot be started.
+pub(crate) fn format(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    verdict.run(session.workspace.cargo().args(["fmt", "--all", "--check"]))?;
+    Ok(verdict)
+}
+
+/// Clippy over everything, with all features and, for the library, without
+/// any: code behind `not(feature)` is seen by the second only.
+///
+/// # Errors
+/// When cargo cannot be started.
+pub(crate) fn lint(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let selections: [&[&str]; 2] = [
+        &["--workspace", "--all-targets", "--all-features"],
+        &["-p", "transload", "--lib", "--no-default-features"],
+    ];
+    for selection in selections {
+        let mut cargo = session.workspace.cargo();
+        cargo
+            .arg("clippy")
+            .args(selection)
+            .args(["--", "-D", "warnings"]);
+        verdict.run(&mut cargo)?;
+    }
+    Ok(verdict)
+}
+
+/// `cargo doc` of the libraries. Programs are left out: the program and the
+/// library are both called `transload`, and would write over each other.
+///
+/// # Errors
+/// When cargo cannot be started.
+pub(crate) fn docs(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let mut cargo = session.workspace.cargo();
+    cargo.env("RUSTDOCFLAGS", "-D warnings").args([
+        "doc",
+        "--workspace",
+        "--lib",
+        "--no-deps",
+        "--all-features",
+    ]);
+    verdict.run(&mut cargo)?;
+    Ok(verdict)
+}
+
+/// What a reader of the results wants to know about the machine.
+pub(crate) fn machine() -> Vec<String> {
+    let mut found = Vec::new();
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    found.push(format!("{cores} cores"));
+    for (program, argument) in [("rustc", "--version"), ("git", "--version")] {
+        if let Some(version) = first_line(Command::new(program).arg(argument)) {
+            found.push(version);
+        }
+    }
+    found
+}
+
+/// The first line that `command` writes, when it succeeds.
+pub(crate) fn first_line(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    if !output.status.success() {
+        return None;
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().next().map(str::to_owned)
+}

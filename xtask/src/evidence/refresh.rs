@@ -1,0 +1,190 @@
+//! `evidence --run`: runs what rows name and writes down what came of it.
+
+use std::env;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::book::{Book, Row, Status};
+use super::shown_by::ShownBy;
+use crate::checks::first_line;
+use crate::process::{self, Finished};
+use crate::testlist::selection;
+use crate::workspace::Workspace;
+
+/// Runs the rows `ids` (or all), saves after each, and says whether every row
+/// that claims to hold was seen to.
+///
+/// # Errors
+/// When an id has no row, or the table cannot be written.
+pub(crate) fn refresh(workspace: &Workspace, mut book: Book, ids: &[String]) -> Result<bool> {
+    let all = ids.iter().any(|id| id == "all");
+    if let Some(unknown) = ids.iter().find(|id| !all && book.row(id).is_none()) {
+        bail!("docs/evidence.toml has no row `{unknown}`");
+    }
+    let commit = commit(workspace)?;
+    let mut good = true;
+    for index in 0..book.rows.len() {
+        let row = &book.rows[index];
+        if row.shown_by.is_empty() || !(all || ids.contains(&row.id)) {
+            continue;
+        }
+        println!("{}", row.id);
+        let shown = show(workspace, row)?;
+        for line in shown.lines.iter() {
+            println!("  > {line}");
+        }
+        if !shown.success && row.status == Status::Holds {
+            println!("  claims to hold, and was not shown");
+            good = false;
+        }
+        book.rows[index].last_output = shown.lines.join("\n");
+        book.rows[index].commit.clone_from(&commit);
+        book.save(&workspace.root)?;
+    }
+    Ok(good)
+}
+
+struct Shown {
+    lines: Vec<String>,
+    success: bool,
+}
+
+fn show(workspace: &Workspace, row: &Row) -> Result<Shown> {
+    let mut shown = Shown {
+        lines: Vec::new(),
+        success: true,
+    };
+    for entry in &row.shown_by {
+        let (lines, success) = match ShownBy::parse(entry)? {
+            ShownBy::Test { suite, name } => {
+                let finished = process::run(&mut test(workspace, &suite, &name), COMMAND_LIMIT)?;
+                (test_lines(&finished), finished.success())
+            }
+            ShownBy::Bench { case } => {
+                let arguments = ["bench".to_owned(), "--case".to_owned(), case];
+                let finished = process::run(&mut xtask(&arguments)?, COMMAND_LIMIT)?;
+                (
+                    last_lines(&finished.output, BENCH_LINES),
+                    finished.success(),
+                )
+            }
+            ShownBy::Xtask { arguments } => {
+                let finished = process::run(&mut xtask(&arguments)?, COMMAND_LIMIT)?;
+                (last_lines(&finished.output, 1), finished.success())
+            }
+            ShownBy::File { path } => {
+                let there = workspace.root.join(&path).is_file();
+                (
+                    vec![if there { "there" } else { "not there" }.to_owned()],
+                    there,
+                )
+            }
+        };
+        for line in lines {
+            shown.lines.push(format!("{entry}: {line}"));
+        }
+        shown.success &= success;
+    }
+    Ok(shown)
+}
+
+fn test(workspace: &Workspace, suite: &str, name: &str) -> Command {
+    let mut cargo = workspace.cargo();
+    cargo
+        .args(["test", "--quiet", "--all-features"])
+        .args(selection(suite));
+    cargo.args(["--", "--nocapture"]);
+    match name.strip_suffix('*') {
+        Some(beginning) => cargo.arg(beginning),
+        None => cargo.args(["--exact", name]),
+    };
+    cargo
+}
+
+/// The closing line without its time, and the lines in which tests tell a
+/// figure: those that begin with `evidence: `.
+fn test_lines(finished: &Finished) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in finished.output.lines().map(str::trim) {
+        if let Some(told) = line.strip_prefix("evidence: ") {
+            lines.push(told.to_owned());
+        } else if let Some(result) = line.strip_prefix("test result: ") {
+            let counts = result.split("; 0 measured").next().unwrap_or(result);
+            lines.push(counts.to_owned());
+        }
+    }
+    if lines.is_empty() {
+        lines = last_lines(&finished.output, 1);
+    }
+    lines
+}
+
+fn last_lines(output: &str, count: usize) -> Vec<String> {
+    let lines: Vec<&str> = output
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let from = lines.len().saturating_sub(count);
+    lines[from..]
+        .iter()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
+/// This very program with other arguments.
+fn xtask(arguments: &[String]) -> Result<Command> {
+    let mut command = Command::new(env::current_exe().context("cannot find this program")?);
+    command.args(arguments);
+    Ok(command)
+}
+
+/// The commit checked out, marked where the tree differs from it.
+fn commit(workspace: &Workspace) -> Result<String> {
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.current_dir(&workspace.root).args(arguments);
+        first_line(&mut git)
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).context("git names no commit")?;
+    let changed = git(&["status", "--porcelain", "--", ".", ":!docs/evidence.toml"]).is_some();
+    Ok(if changed {
+        format!("{commit} with changes")
+    } else {
+        commit
+    })
+}
+
+/// A benchmark case with all its sizes takes minutes; no row takes nearly this.
+pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// A case prints at most one line for each of its sizes.
+const BENCH_LINES: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Ending;
+
+    #[test]
+    fn a_test_run_is_kept_without_its_time() {
+        let finished = Finished {
+            ending: Ending::Success,
+            output: "running 1 test\nevidence: 4711 states\n.\n\
+                     test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; \
+                     finished in 0.01s\n"
+                .to_owned(),
+        };
+        assert_eq!(
+            test_lines(&finished),
+            ["4711 states", "ok. 1 passed; 0 failed; 0 ignored"]
+        );
+    }
+
+    #[test]
+    fn the_last_lines_are_those_with_text() {
+        assert_eq!(last_lines("a\nb\n\nc\n\n", 2), ["b", "c"]);
+        assert!(last_lines("", 2).is_empty());
+    }
+}

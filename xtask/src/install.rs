@@ -1,0 +1,154 @@
+//! Installs Debian packages that a stage needs, where it may.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::process;
+
+/// Keeps account of what this run installed.
+#[derive(Debug, Default)]
+pub(crate) struct Installer {
+    installed: Vec<String>,
+    lists_are_fresh: bool,
+}
+
+/// Whether packages are there to be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Provision {
+    /// They are, from before or from now.
+    Ready,
+    /// They are not, and this run may not change that, for this reason.
+    Unavailable(String),
+}
+
+impl Installer {
+    /// What this run installed, for the closing summary.
+    pub(crate) fn installed(&self) -> &[String] {
+        &self.installed
+    }
+
+    /// Makes sure that `packages` are installed.
+    ///
+    /// # Errors
+    /// When installing was tried and failed: on a machine where it may
+    /// install, a missing tool is a failure and no reason to skip.
+    pub(crate) fn require(&mut self, packages: &[&str]) -> Result<Provision> {
+        let missing: Vec<&str> = packages
+            .iter()
+            .copied()
+            .filter(|package| !is_installed(package))
+            .collect();
+        if missing.is_empty() {
+            return Ok(Provision::Ready);
+        }
+        let wanted = missing.join(", ");
+        if !is_debian() {
+            return Ok(Provision::Unavailable(format!(
+                "needs {wanted} of Debian, and this is another system"
+            )));
+        }
+        let Some(administrator) = administrator() else {
+            return Ok(Provision::Unavailable(format!(
+                "needs the packages {wanted}; install them, or run as root"
+            )));
+        };
+        if !self.lists_are_fresh {
+            apt(administrator, &["update"])?;
+            self.lists_are_fresh = true;
+        }
+        if let Some(unknown) = missing.iter().find(|package| !is_offered(package)) {
+            return Ok(Provision::Unavailable(format!(
+                "needs the package {unknown}, which this system's archive does not offer"
+            )));
+        }
+        let mut arguments = vec!["install", "-y", "--no-install-recommends"];
+        arguments.extend(&missing);
+        apt(administrator, &arguments)?;
+        if let Some(absent) = missing.iter().find(|package| !is_installed(package)) {
+            bail!("apt-get reported success, and {absent} is still not installed");
+        }
+        self.installed
+            .extend(missing.iter().map(|package| format!("{package} (apt-get)")));
+        Ok(Provision::Ready)
+    }
+}
+
+/// The words in front of a command that needs to be root.
+fn administrator() -> Option<&'static [&'static str]> {
+    let said = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program)
+            .args(arguments)
+            .stderr(Stdio::null())
+            .output();
+        output.ok().filter(|output| output.status.success())
+    };
+    if said("id", &["-u"]).is_some_and(|output| output.stdout == b"0\n") {
+        return Some(&[]);
+    }
+    // `-n`: asks for no password, fails instead.
+    said("sudo", &["-n", "true"]).map(|_| &["sudo", "-n"][..])
+}
+
+fn apt(administrator: &[&str], arguments: &[&str]) -> Result<()> {
+    let mut words = administrator.to_vec();
+    words.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    words.extend(arguments);
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    let finished = process::run(&mut command, APT_LIMIT)?;
+    if !finished.success() {
+        bail!("{} failed:\n{}", words.join(" "), finished.output);
+    }
+    Ok(())
+}
+
+fn is_debian() -> bool {
+    fs::read_to_string("/etc/os-release").is_ok_and(|text| names_debian(&text))
+}
+
+/// Whether `ID` or `ID_LIKE` of an os-release file names Debian.
+fn names_debian(os_release: &str) -> bool {
+    os_release
+        .lines()
+        .filter_map(|line| line.strip_prefix("ID=").or(line.strip_prefix("ID_LIKE=")))
+        .flat_map(|value| value.trim_matches('"').split(' '))
+        .any(|id| id == "debian")
+}
+
+fn is_installed(package: &str) -> bool {
+    let status = Command::new("dpkg-query")
+        .args(["-W", "-f", "${Status}", package])
+        .stderr(Stdio::null())
+        .output();
+    status.is_ok_and(|output| output.stdout == b"install ok installed")
+}
+
+fn is_offered(package: &str) -> bool {
+    let policy = Command::new("apt-cache").args(["policy", package]).output();
+    policy.is_ok_and(|output| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.lines()
+            .filter_map(|line| line.trim().strip_prefix("Candidate: "))
+            .any(|candidate| candidate != "(none)")
+    })
+}
+
+/// A slow mirror takes minutes for the 150 MB of a toolchain; past this it hangs.
+const APT_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debian_and_its_descendants_are_recognised() {
+        assert!(names_debian("NAME=x\nID=debian\n"));
+        assert!(names_debian("ID=pop\nID_LIKE=\"ubuntu debian\"\n"));
+        assert!(!names_debian(
+            "ID=fedora\nID_LIKE=\"rhel\"\nNAME=\"not debian\"\n"
+        ));
+    }
+}

@@ -1,0 +1,74 @@
+//! The project's own tasks, run as `cargo xtask TASK`.
+//!
+//! `test` is the one command that tells whether the tree is good: continuous
+//! integration runs exactly it. The other tasks are the parts of it that one
+//! wants alone (`evidence`, `sentinels`), and the ones for people (`demo`,
+//! `bench`).
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod checks;
+mod counts;
+mod cross;
+mod demo;
+mod direction;
+mod evidence;
+mod install;
+mod no_std;
+mod process;
+mod sentinels;
+mod stage;
+mod suites;
+mod table;
+mod targets;
+mod test;
+mod testlist;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let answer = Workspace::load().and_then(|workspace| match arguments.task {
+        Task::Test(options) => test::run(workspace, &options),
+        Task::Evidence(options) => evidence::run(&workspace, &options),
+        Task::Sentinels(options) => sentinels::run(&workspace, &options),
+        Task::Demo(options) => demo::run(&workspace, &options),
+        Task::Bench(options) => bench::run(&workspace, &options),
+    });
+    match answer {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The tasks of the Transload project.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Every check and test of the project; what continuous integration runs
+    Test(test::Options),
+    /// The table that says, for each demand, which test shows it
+    Evidence(evidence::Options),
+    /// Breaks a copy of the tree on purpose and proves that tests turn red
+    Sentinels(sentinels::Options),
+    /// Moves a real model file: file, heap, shared memory, file
+    Demo(demo::Options),
+    /// Builds the benchmarks in release and hands the arguments on to them
+    Bench(bench::Options),
+}

@@ -1,0 +1,182 @@
+//! Runs a command to its end or to its time limit, and keeps what it wrote.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// What became of a command.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) ending: Ending,
+    /// Standard output and standard error, in the order written.
+    pub(crate) output: String,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Exit code 0.
+    Success,
+    /// Another exit code, or `None` when a signal ended it.
+    Failure(Option<i32>),
+    /// It was still running after this long, and was killed.
+    TimedOut(Duration),
+}
+
+impl Finished {
+    pub(crate) fn success(&self) -> bool {
+        self.ending == Ending::Success
+    }
+}
+
+/// Runs `command` without standard input; after `limit` it and its children
+/// are killed.
+///
+/// # Errors
+/// When it cannot be started. A bad exit code is no error here.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
+    let (mut reader, writer) = std::io::pipe()?;
+    command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
+    own_group(command);
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start {}", describe(command)))?;
+    // The command keeps the pipe's writing end: as long as it is open here,
+    // the reader sees no end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+
+    let (sender, receiver) = channel();
+    let reading = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = reader.read_to_end(&mut bytes);
+        // The receiver is gone only after a time-out, when no one waits.
+        let _ = sender.send(());
+        read.map(|_| bytes)
+    });
+    let deadline = Instant::now() + limit;
+    let timed_out = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        == Err(RecvTimeoutError::Timeout);
+    if timed_out {
+        kill_group(&mut child)?;
+    }
+    let status = child.wait()?;
+    let bytes = match reading.join() {
+        Ok(bytes) => bytes?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    };
+    let ending = if timed_out {
+        Ending::TimedOut(limit)
+    } else if status.success() {
+        Ending::Success
+    } else {
+        Ending::Failure(status.code())
+    };
+    Ok(Finished {
+        ending,
+        output: String::from_utf8_lossy(&bytes).into_owned(),
+    })
+}
+
+/// `command` as a person would type it, with the variables set for it.
+pub(crate) fn describe(command: &Command) -> String {
+    let mut words = Vec::new();
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            words.push(format!(
+                "{}={}",
+                name.to_string_lossy(),
+                quoted(&value.to_string_lossy())
+            ));
+        }
+    }
+    let program = command.get_program().to_string_lossy();
+    words.push(program.rsplit('/').next().unwrap_or(&program).to_owned());
+    words.extend(
+        command
+            .get_args()
+            .map(|word| quoted(&word.to_string_lossy())),
+    );
+    words.join(" ")
+}
+
+/// `word` so that a shell takes it for one word.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(unix)]
+fn own_group(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    command.process_group(0);
+}
+
+#[cfg(not(unix))]
+fn own_group(_: &mut Command) {}
+
+/// Ends the child and, where process groups exist, what it started: a test
+/// that hangs is cargo's grandchild.
+fn kill_group(child: &mut Child) -> Result<()> {
+    if cfg!(unix) {
+        let group = format!("-{}", child.id());
+        Command::new("kill")
+            .args(["-KILL", "--", &group])
+            .status()
+            .context("cannot run kill")?;
+        Ok(())
+    } else {
+        child.kill().context("cannot end the command")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn output_and_exit_code_are_kept() {
+        let finished = run(&mut shell("echo out; echo err >&2; exit 3"), MINUTE).unwrap();
+        assert_eq!(finished.ending, Ending::Failure(Some(3)));
+        assert_eq!(finished.output, "out\nerr\n");
+    }
+
+    #[test]
+    fn a_command_past_its_limit_is_killed_with_its_children() {
+        let limit = Duration::from_millis(50);
+        // The inner shell holds the pipe: were it left alive, this would hang.
+        let finished = run(&mut shell("sh -c 'tail -f /dev/null; :'; :"), limit).unwrap();
+        assert_eq!(finished.ending, Ending::TimedOut(limit));
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error_that_names_it() {
+        let error = run(&mut Command::new("no-such-program-here"), MINUTE).unwrap_err();
+        assert!(format!("{error:#}").contains("no-such-program-here"));
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quoted("plain/word.rs"), "plain/word.rs");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+}

@@ -1,0 +1,311 @@
+//! Trying one sentinel: green without it, red with it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::patch::Sentinel;
+use super::tree::Tree;
+use crate::counts::failed_tests;
+use crate::process::{self, Ending};
+use crate::workspace::cargo_in;
+
+/// A copy of the tree and a target folder, shared by all trials.
+#[derive(Debug)]
+pub(crate) struct Laboratory {
+    tree: Tree,
+    target: PathBuf,
+    /// What each command came to without any patch: tried once.
+    unpatched: BTreeMap<Vec<String>, Run>,
+}
+
+/// What a sentinel came to. Only `Red` is good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trial {
+    /// The named tests failed, and maybe others.
+    Red { failed: usize },
+    /// The patch does not fit the tree.
+    DoesNotApply { output: String },
+    /// The tests are not green without the patch.
+    NotGreenBefore { output: String },
+    /// With the patch, the tests do not compile.
+    DoesNotCompile { output: String },
+    /// With the patch, the tests did not end in time.
+    Hung,
+    /// With the patch, these tests still pass, or do not run.
+    Survived { tests: Vec<String> },
+}
+
+impl Trial {
+    /// A few words for a table.
+    pub(crate) fn told(&self) -> String {
+        match self {
+            Self::Red { failed } => format!("red, {failed} failed"),
+            Self::DoesNotApply { .. } => "DOES NOT APPLY".into(),
+            Self::NotGreenBefore { .. } => "NOT GREEN BEFORE".into(),
+            Self::DoesNotCompile { .. } => "DOES NOT COMPILE".into(),
+            Self::Hung => "HUNG".into(),
+            Self::Survived { tests } => format!("NOT RED: {}", tests.join(", ")),
+        }
+    }
+
+    /// What the tools wrote, where that helps to mend the sentinel.
+    pub(crate) fn evidence(&self) -> Option<&str> {
+        match self {
+            Self::DoesNotApply { output }
+            | Self::NotGreenBefore { output }
+            | Self::DoesNotCompile { output } => Some(output),
+            _ => None,
+        }
+    }
+}
+
+/// One run of a sentinel's command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Run {
+    Green,
+    Red { failed: Vec<String>, output: String },
+    DoesNotCompile { output: String },
+    Hung,
+}
+
+impl Laboratory {
+    /// Copies the tree at `original` into `folder`.
+    ///
+    /// # Errors
+    /// As [`Tree::new`].
+    pub(crate) fn new(original: &Path, folder: &Path) -> Result<Self> {
+        Ok(Self {
+            tree: Tree::new(original, folder.join("tree"))?,
+            target: folder.join("target"),
+            unpatched: BTreeMap::new(),
+        })
+    }
+
+    /// Tries `sentinel`, and leaves the copy as it was.
+    ///
+    /// # Errors
+    /// When git or cargo cannot be started, or the copy cannot be restored.
+    pub(crate) fn try_one(&mut self, sentinel: &Sentinel) -> Result<Trial> {
+        let before = match self.unpatched.get(&sentinel.command) {
+            Some(run) => run.clone(),
+            None => {
+                let run = self.run(&sentinel.command)?;
+                self.unpatched.insert(sentinel.command.clone(), run.clone());
+                run
+            }
+        };
+        match before {
+            Run::Green => {}
+            Run::Red { output, .. } | Run::DoesNotCompile { output } => {
+                return Ok(Trial::NotGreenBefore { output });
+            }
+            Run::Hung => {
+                return Ok(Trial::NotGreenBefore {
+                    output: "the tests do not end".into(),
+                });
+            }
+        }
+        if let Err(output) = self.tree.apply(sentinel)? {
+            return Ok(Trial::DoesNotApply { output });
+        }
+        let after = self.run(&sentinel.command);
+        self.tree.restore()?;
+        Ok(judge(sentinel, after?))
+    }
+
+    fn run(&self, arguments: &[String]) -> Result<Run> {
+        let options = arguments.iter().position(|word| word == "--");
+        let (cargo_words, test_words) = arguments.split_at(options.unwrap_or(arguments.len()));
+        let mut build = self.cargo();
+        build.args(cargo_words).arg("--no-run");
+        let built = process::run(&mut build, BUILD_LIMIT)?;
+        if !built.success() {
+            return Ok(Run::DoesNotCompile {
+                output: built.output,
+            });
+        }
+        let mut tests = self.cargo();
+        tests
+            .args(cargo_words)
+            .arg("--no-fail-fast")
+            .args(test_words);
+        let ran = process::run(&mut tests, TEST_LIMIT)?;
+        Ok(match ran.ending {
+            Ending::Success => Run::Green,
+            Ending::TimedOut(_) => Run::Hung,
+            Ending::Failure(_) => Run::Red {
+                failed: failed_tests(&ran.output),
+                output: ran.output,
+            },
+        })
+    }
+
+    fn cargo(&self) -> Command {
+        let mut cargo = cargo_in(self.tree.folder());
+        cargo.env("CARGO_TARGET_DIR", &self.target);
+        cargo
+    }
+}
+
+/// Red counts only when every test that the sentinel names is among the
+/// failed.
+fn judge(sentinel: &Sentinel, after: Run) -> Trial {
+    match after {
+        Run::Green => Trial::Survived {
+            tests: sentinel.red.clone(),
+        },
+        Run::Hung => Trial::Hung,
+        Run::DoesNotCompile { output } => Trial::DoesNotCompile { output },
+        Run::Red { failed, .. } => {
+            let still_green: Vec<String> = sentinel
+                .red
+                .iter()
+                .filter(|name| !failed.contains(name))
+                .cloned()
+                .collect();
+            if still_green.is_empty() {
+                Trial::Red {
+                    failed: failed.len(),
+                }
+            } else {
+                Trial::Survived { tests: still_green }
+            }
+        }
+    }
+}
+
+/// A cold build of the packages that one sentinel tests.
+const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// The tests that sentinels name take seconds; a broken wait never ends.
+const TEST_LIMIT: Duration = Duration::from_secs(3 * 60);
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A small git checkout with one package: `add` and its test.
+    struct Checkout(PathBuf);
+
+    impl Checkout {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
+            let checkout = Self(folder);
+            checkout.write("Cargo.toml", MANIFEST);
+            checkout.write("src/lib.rs", LIBRARY);
+            checkout.write(".gitignore", "/lab\n/Cargo.lock\n");
+            let git = Command::new("git")
+                .args(["init", "-q"])
+                .current_dir(&checkout.0)
+                .status();
+            assert!(git.unwrap().success());
+            checkout
+        }
+
+        fn write(&self, name: &str, text: &str) -> PathBuf {
+            let path = self.0.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            path
+        }
+
+        fn laboratory(&self) -> Laboratory {
+            Laboratory::new(&self.0, &self.0.join("lab")).unwrap()
+        }
+
+        /// A sentinel that replaces the line `a + b`.
+        fn sentinel(&self, line: &str, red: &str) -> Sentinel {
+            let patch = format!(
+                "# breaks: addition\n# command: test --lib\n# red: {red}\n\
+                 --- a/src/lib.rs\n+++ b/src/lib.rs\n@@ -1,3 +1,3 @@\n \
+                 pub fn add(a: u32, b: u32) -> u32 {{\n-    a + b\n+    {line}\n }}\n"
+            );
+            Sentinel::load(&self.write("sentinels/addition.patch", &patch)).unwrap()
+        }
+    }
+
+    impl Drop for Checkout {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_sentinel_is_tried_green_then_red_and_the_tree_is_restored() {
+        let checkout = Checkout::new("red");
+        let mut laboratory = checkout.laboratory();
+        let good = checkout.sentinel("a * b", "adds");
+        assert_eq!(laboratory.try_one(&good).unwrap(), Trial::Red { failed: 1 });
+
+        // The same laboratory: each next trial starts from the whole tree.
+        let survivor = checkout.sentinel("b + a", "adds");
+        let survived = Trial::Survived {
+            tests: vec!["adds".into()],
+        };
+        assert_eq!(laboratory.try_one(&survivor).unwrap(), survived);
+
+        let other = checkout.sentinel("a * b", "keeps_zero");
+        let survived = Trial::Survived {
+            tests: vec!["keeps_zero".into()],
+        };
+        assert_eq!(laboratory.try_one(&other).unwrap(), survived);
+
+        let broken = checkout.sentinel("a +", "adds");
+        let result = laboratory.try_one(&broken).unwrap();
+        assert!(matches!(result, Trial::DoesNotCompile { .. }), "{result:?}");
+
+        let copied = fs::read_to_string(checkout.0.join("lab/tree/src/lib.rs")).unwrap();
+        assert_eq!(copied, LIBRARY);
+        let original = fs::read_to_string(checkout.0.join("src/lib.rs")).unwrap();
+        assert_eq!(original, LIBRARY);
+    }
+
+    #[test]
+    fn a_patch_that_does_not_fit_is_told() {
+        let checkout = Checkout::new("misfit");
+        let sentinel = checkout.sentinel("a * b", "adds");
+        checkout.write("src/lib.rs", &LIBRARY.replace("a + b", "b + a"));
+        let result = checkout.laboratory().try_one(&sentinel).unwrap();
+        assert!(matches!(result, Trial::DoesNotApply { .. }), "{result:?}");
+    }
+
+    #[test]
+    fn tests_that_are_red_anyway_prove_nothing() {
+        let checkout = Checkout::new("before");
+        let sentinel = checkout.sentinel("a * b", "adds");
+        checkout.write("src/lib.rs", &LIBRARY.replace("a + b\n", "a - b\n"));
+        let result = checkout.laboratory().try_one(&sentinel).unwrap();
+        assert!(matches!(result, Trial::NotGreenBefore { .. }), "{result:?}");
+    }
+
+    const MANIFEST: &str = "\
+[package]
+name = \"addition\"
+version = \"0.0.0\"
+edition = \"2021\"
+
+[workspace]
+";
+
+    const LIBRARY: &str = "\
+pub fn add(a: u32, b: u32) -> u32 {
+    a + b
+}
+
+#[test]
+fn adds() {
+    assert_eq!(add(2, 3), 5);
+}
+
+#[test]
+fn keeps_zero() {
+    assert_eq!(add(0, 0), 0);
+}
+";
+}

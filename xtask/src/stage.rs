@@ -1,0 +1,123 @@
+//! One stage of `cargo xtask test`: what it is called, how it runs, how it
+//! ended.
+
+use std::fmt::Write as _;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::counts::Counts;
+use crate::install::Installer;
+use crate::process::{self, Ending, Finished};
+use crate::workspace::Workspace;
+
+/// A named part of the test run.
+pub(crate) struct Stage {
+    pub(crate) name: &'static str,
+    /// What it shows, for `--list`.
+    pub(crate) about: &'static str,
+    /// Whether it runs only with `--full` or when it is asked for by name.
+    pub(crate) full_only: bool,
+    pub(crate) run: fn(&mut Session) -> Result<Verdict>,
+}
+
+/// What the stages of one run share.
+pub(crate) struct Session {
+    pub(crate) workspace: Workspace,
+    pub(crate) installer: Installer,
+    /// Tools that stages came upon, for the closing summary.
+    pub(crate) found: Vec<String>,
+}
+
+impl Session {
+    /// Notes a tool for the closing summary, once.
+    pub(crate) fn found(&mut self, tool: impl Into<String>) {
+        let tool = tool.into();
+        if !self.found.contains(&tool) {
+            self.found.push(tool);
+        }
+    }
+}
+
+/// How a stage ended, and what it wrote on the way.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) outcome: Outcome,
+    pub(crate) counts: Counts,
+    /// A few words for the closing table.
+    pub(crate) note: String,
+    /// The commands with their output: shown when the stage failed.
+    pub(crate) transcript: String,
+}
+
+/// The three ways in which a stage ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    Failed,
+    /// Nothing was shown, for this reason.
+    Skipped(String),
+}
+
+impl Verdict {
+    /// A verdict that stands until something fails.
+    pub(crate) fn passed() -> Self {
+        Self {
+            outcome: Outcome::Passed,
+            counts: Counts::default(),
+            note: String::new(),
+            transcript: String::new(),
+        }
+    }
+
+    /// Nothing ran, for `reason`.
+    pub(crate) fn skipped(reason: impl Into<String>) -> Self {
+        Self {
+            outcome: Outcome::Skipped(reason.into()),
+            ..Self::passed()
+        }
+    }
+
+    /// Adds a sentence to the transcript and fails the stage.
+    pub(crate) fn fail(&mut self, why: &str) {
+        let _ = writeln!(self.transcript, "{why}");
+        self.outcome = Outcome::Failed;
+    }
+
+    /// Runs `command`, keeps its output, fails the stage when it fails.
+    ///
+    /// # Errors
+    /// When the command cannot be started.
+    pub(crate) fn run(&mut self, command: &mut Command) -> Result<Finished> {
+        let _ = writeln!(self.transcript, "$ {}", process::describe(command));
+        let finished = process::run(command, COMMAND_LIMIT)?;
+        self.transcript.push_str(&finished.output);
+        match finished.ending {
+            Ending::Success => {}
+            Ending::Failure(Some(code)) => self.fail(&format!("exit code {code}")),
+            Ending::Failure(None) => self.fail("ended by a signal"),
+            Ending::TimedOut(limit) => self.fail(&format!(
+                "killed: still running after {} minutes",
+                limit.as_secs() / 60
+            )),
+        }
+        Ok(finished)
+    }
+
+    /// As [`Verdict::run`], and counts the tests in the output. A runner that
+    /// failed without naming a failed test (a build error) counts none: the
+    /// stage itself then counts as failed.
+    ///
+    /// # Errors
+    /// As [`Verdict::run`].
+    pub(crate) fn run_tests(&mut self, command: &mut Command) -> Result<Finished> {
+        let finished = self.run(command)?;
+        self.counts += Counts::read(&finished.output);
+        Ok(finished)
+    }
+}
+
+/// No single command of the run takes nearly this long on two cores; one that
+/// does hangs, and must end well before the 90 minutes that CI gives in all.
+const COMMAND_LIMIT: Duration = Duration::from_secs(25 * 60);

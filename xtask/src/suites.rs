@@ -1,0 +1,148 @@
+//! The stages that run tests.
+
+use std::env;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::checks::first_line;
+use crate::stage::{Outcome, Session, Verdict};
+
+/// Unit and integration tests of every package, with all features.
+///
+/// # Errors
+/// When cargo cannot be started.
+pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let mut runner = runner(session);
+    verdict.run_tests(runner.args(["--workspace", "--all-features"]))?;
+    Ok(verdict)
+}
+
+/// The same tests with many more cases for each property. Only properties
+/// that keep proptest's own number of cases follow this variable.
+///
+/// # Errors
+/// When cargo cannot be started.
+pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let mut runner = runner(session);
+    runner
+        .env("PROPTEST_CASES", PROPERTY_CASES)
+        .args(["--workspace", "--all-features"]);
+    verdict.run_tests(&mut runner)?;
+    verdict.note = format!("{PROPERTY_CASES} cases per property");
+    Ok(verdict)
+}
+
+/// The examples in the documentation. Nextest does not run these.
+///
+/// # Errors
+/// When cargo cannot be started.
+pub(crate) fn doctests(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let mut cargo = session.workspace.cargo();
+    cargo.args([
+        "test",
+        "--doc",
+        "--workspace",
+        "--all-features",
+        "--no-fail-fast",
+    ]);
+    verdict.run_tests(&mut cargo)?;
+    Ok(verdict)
+}
+
+/// The tests called `loom_*`, built with `--cfg loom`: loom tries every
+/// interleaving that its memory model allows.
+///
+/// # Errors
+/// When cargo cannot be started.
+pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
+    let mut selections = Vec::new();
+    for package in &session.workspace.members {
+        for test in package.integration_tests("loom_") {
+            selections.push((package.name.clone(), test.to_owned()));
+        }
+    }
+    if selections.is_empty() {
+        return Ok(Verdict::skipped("no loom tests"));
+    }
+    let mut verdict = Verdict::passed();
+    for (package, test) in selections {
+        let mut cargo = cargo_with_cfg(session, "loom");
+        cargo.args([
+            "test",
+            "--release",
+            "-p",
+            &package,
+            "--test",
+            &test,
+            "--no-fail-fast",
+        ]);
+        let finished = verdict.run_tests(&mut cargo)?;
+        if finished.success() && crate::counts::Counts::read(&finished.output).ran() == 0 {
+            verdict.fail(&format!("{test} of {package} ran no test under --cfg loom"));
+        }
+    }
+    Ok(verdict)
+}
+
+/// The tests of the library and the testkit in the single-threaded build,
+/// where backends and buffers need not be `Send`.
+///
+/// # Errors
+/// When cargo cannot be started.
+pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let mut cargo = cargo_with_cfg(session, "transload_local");
+    cargo.args([
+        "test",
+        "-p",
+        "transload",
+        "-p",
+        "transload-testkit",
+        "--no-fail-fast",
+    ]);
+    verdict.run_tests(&mut cargo)?;
+    if verdict.outcome == Outcome::Passed && verdict.counts.ran() == 0 {
+        return Ok(Verdict::skipped("it builds; no tests for it"));
+    }
+    Ok(verdict)
+}
+
+/// Nextest where it is installed (it ends a test that hangs, and runs each in
+/// a process of its own), else `cargo test`.
+fn runner(session: &mut Session) -> Command {
+    let version = first_line(session.workspace.cargo().args(["nextest", "--version"]));
+    let mut cargo = session.workspace.cargo();
+    if let Some(version) = version {
+        session.found(version);
+        cargo.args(["nextest", "run", "--no-tests", "pass", "--no-fail-fast"]);
+        cargo.args([
+            "--hide-progress-bar",
+            "--status-level",
+            "slow",
+            "--final-status-level",
+            "slow",
+        ]);
+    } else {
+        cargo.args(["test", "--lib", "--bins", "--tests", "--no-fail-fast"]);
+    }
+    cargo
+}
+
+/// A cargo call whose code is built with `--cfg name`, in a target folder of
+/// its own: the flag would rebuild everything in the shared one.
+fn cargo_with_cfg(session: &Session, name: &str) -> Command {
+    let mut cargo = session.workspace.cargo();
+    let flags = env::var("RUSTFLAGS").unwrap_or_default();
+    cargo
+        .env("RUSTFLAGS", format!("{flags} --cfg {name}").trim_start())
+        .env("CARGO_TARGET_DIR", session.workspace.target.join(name));
+    cargo
+}
+
+/// Sixteen times proptest's own 256: about the count at which the boundary
+/// sizes meet each other in pairs.
+const PROPERTY_CASES: &str = "4096";

@@ -1,0 +1,346 @@
+//! `cargo xtask test`: runs the stages, prints what they found.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::counts::Counts;
+use crate::install::Installer;
+use crate::stage::{Outcome, Session, Stage, Verdict};
+use crate::table::table;
+use crate::workspace::Workspace;
+use crate::{checks, cross, direction, evidence, no_std, sentinels, suites};
+
+/// What to run.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Also the stages that take long: more cases per property, sentinels
+    #[arg(long)]
+    full: bool,
+    /// Only this stage; may be given several times
+    #[arg(long, value_name = "STAGE")]
+    only: Vec<String>,
+    /// Lists the stages and runs none
+    #[arg(long)]
+    list: bool,
+}
+
+/// Every stage, cheap ones first.
+pub(crate) const STAGES: [Stage; 13] = [
+    Stage {
+        name: "format",
+        about: "rustfmt would change nothing",
+        full_only: false,
+        run: checks::format,
+    },
+    Stage {
+        name: "direction",
+        about: "no dependency points the wrong way",
+        full_only: false,
+        run: direction::stage,
+    },
+    Stage {
+        name: "lint",
+        about: "clippy, all targets, all features, warnings denied",
+        full_only: false,
+        run: checks::lint,
+    },
+    Stage {
+        name: "docs",
+        about: "the documentation builds, warnings denied",
+        full_only: false,
+        run: checks::docs,
+    },
+    Stage {
+        name: "tests",
+        about: "unit and integration tests",
+        full_only: false,
+        run: suites::tests,
+    },
+    Stage {
+        name: "doctests",
+        about: "the examples in the documentation compile and run",
+        full_only: false,
+        run: suites::doctests,
+    },
+    Stage {
+        name: "no_std",
+        about: "core, hal and the engine build where there is no operating system",
+        full_only: false,
+        run: no_std::stage,
+    },
+    Stage {
+        name: "cross",
+        about: "clippy for the browser, macOS and Windows, warnings denied",
+        full_only: false,
+        run: cross::stage,
+    },
+    Stage {
+        name: "loom",
+        about: "every interleaving of the small concurrent parts",
+        full_only: false,
+        run: suites::loom,
+    },
+    Stage {
+        name: "local",
+        about: "the single-threaded build, whose types are not Send",
+        full_only: false,
+        run: suites::local,
+    },
+    Stage {
+        name: "evidence",
+        about: "every demand names what shows it, and that exists",
+        full_only: false,
+        run: evidence::stage,
+    },
+    Stage {
+        name: "properties",
+        about: "the tests again, with many more cases per property",
+        full_only: true,
+        run: suites::properties,
+    },
+    Stage {
+        name: "sentinels",
+        about: "faults put in on purpose turn tests red",
+        full_only: true,
+        run: sentinels::stage,
+    },
+];
+
+/// Runs the chosen stages to the end, also after a failure. Says whether all
+/// of them passed or were skipped for a good reason.
+///
+/// # Errors
+/// When `--only` names no stage.
+pub(crate) fn run(workspace: Workspace, options: &Options) -> Result<bool> {
+    if options.list {
+        let rows = STAGES.map(|stage| {
+            let when = if stage.full_only { "--full" } else { "always" };
+            [stage.name.into(), when.into(), stage.about.into()]
+        });
+        print!("{}", table(["stage", "runs", "shows"], &rows));
+        return Ok(true);
+    }
+    let chosen = choose(options)?;
+    let mut session = Session {
+        workspace,
+        installer: Installer::default(),
+        found: checks::machine(),
+    };
+    let mut results = Vec::new();
+    for stage in chosen {
+        results.push(run_one(stage, &mut session));
+    }
+    Ok(summarize(&session, &results))
+}
+
+struct StageResult {
+    name: &'static str,
+    verdict: Verdict,
+    elapsed: Duration,
+}
+
+fn choose(options: &Options) -> Result<Vec<&'static Stage>> {
+    for name in &options.only {
+        if !STAGES.iter().any(|stage| stage.name == name) {
+            bail!("no stage is called `{name}`; `cargo xtask test --list` lists them");
+        }
+    }
+    Ok(STAGES
+        .iter()
+        .filter(|stage| {
+            if options.only.is_empty() {
+                options.full || !stage.full_only
+            } else {
+                options.only.iter().any(|name| name == stage.name)
+            }
+        })
+        .collect())
+}
+
+fn run_one(stage: &Stage, session: &mut Session) -> StageResult {
+    println!("== {}: {}", stage.name, stage.about);
+    let start = Instant::now();
+    let verdict = (stage.run)(session).unwrap_or_else(|error| {
+        let mut verdict = Verdict::passed();
+        verdict.fail(&format!("{error:#}"));
+        verdict
+    });
+    let elapsed = start.elapsed();
+    if verdict.outcome == Outcome::Failed {
+        println!("{}", verdict.transcript.trim_end());
+    }
+    println!("   {} in {}", told(&verdict), seconds(elapsed));
+    StageResult {
+        name: stage.name,
+        verdict,
+        elapsed,
+    }
+}
+
+/// Prints the closing tables; the very last line counts tests and stages.
+fn summarize(session: &Session, results: &[StageResult]) -> bool {
+    println!();
+    print_list("Found", &session.found);
+    print_list("Installed", session.installer.installed());
+    let rows: Vec<_> = results
+        .iter()
+        .map(|result| {
+            [
+                result.name.to_owned(),
+                result.verdict.outcome.word().to_owned(),
+                result.verdict.counts.ran().to_string(),
+                seconds(result.elapsed),
+                result.verdict.remark(),
+            ]
+        })
+        .collect();
+    print!(
+        "{}",
+        table(["stage", "result", "tests", "time", "note"], &rows)
+    );
+    let total: Duration = results.iter().map(|result| result.elapsed).sum();
+    println!("in all {}", seconds(total));
+    let counts = count(results.iter().map(|result| &result.verdict));
+    println!(
+        "{} passed, {} failed, {} skipped",
+        counts.passed, counts.failed, counts.skipped
+    );
+    counts.failed == 0
+}
+
+/// Tests and stages together.
+fn count<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Counts {
+    let mut counts = Counts::default();
+    for verdict in verdicts {
+        counts += verdict.counts;
+        match verdict.outcome {
+            Outcome::Passed => counts.passed += 1,
+            Outcome::Failed => counts.failed += 1,
+            Outcome::Skipped(_) => counts.skipped += 1,
+        }
+    }
+    counts
+}
+
+fn told(verdict: &Verdict) -> String {
+    let remark = verdict.remark();
+    if remark.is_empty() {
+        verdict.outcome.word().to_owned()
+    } else {
+        format!("{}: {remark}", verdict.outcome.word())
+    }
+}
+
+impl Outcome {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "FAILED",
+            Self::Skipped(_) => "skipped",
+        }
+    }
+}
+
+impl Verdict {
+    /// The reason of a skip, else the note, with the tests counted.
+    fn remark(&self) -> String {
+        let mut parts = Vec::new();
+        if let Outcome::Skipped(reason) = &self.outcome {
+            parts.push(reason.clone());
+        }
+        if !self.note.is_empty() {
+            parts.push(self.note.clone());
+        }
+        if self.counts.failed > 0 {
+            parts.push(format!("{} tests failed", self.counts.failed));
+        }
+        if self.counts.skipped > 0 {
+            parts.push(format!("{} tests skipped", self.counts.skipped));
+        }
+        parts.join("; ")
+    }
+}
+
+fn print_list(title: &str, lines: &[String]) {
+    if lines.is_empty() {
+        println!("{title}: nothing\n");
+        return;
+    }
+    println!("{title}:");
+    for line in lines {
+        println!("  {line}");
+    }
+    println!();
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_and_stages_are_counted_together() {
+        let mut green = Verdict::passed();
+        green.counts = Counts {
+            passed: 5,
+            failed: 0,
+            skipped: 1,
+        };
+        let mut red = Verdict::passed();
+        red.fail("broken");
+        let counts = count([&green, &red, &Verdict::skipped("no tool")].into_iter());
+        assert_eq!(
+            counts,
+            Counts {
+                passed: 6,
+                failed: 1,
+                skipped: 2
+            }
+        );
+    }
+
+    #[test]
+    fn stages_have_names_of_their_own() {
+        for (index, stage) in STAGES.iter().enumerate() {
+            assert!(STAGES[..index].iter().all(|other| other.name != stage.name));
+        }
+    }
+
+    #[test]
+    fn an_unknown_stage_is_refused_by_name() {
+        let options = Options {
+            full: false,
+            only: vec!["nonsense".into()],
+            list: false,
+        };
+        let Err(error) = choose(&options) else {
+            panic!("it was taken")
+        };
+        assert!(error.to_string().contains("`nonsense`"));
+    }
+
+    #[test]
+    fn long_stages_run_only_when_asked_for() {
+        let names = |full, only: &[&str]| -> Vec<&str> {
+            let only = only.iter().map(|&name| name.to_owned()).collect();
+            let options = Options {
+                full,
+                only,
+                list: false,
+            };
+            choose(&options)
+                .unwrap()
+                .iter()
+                .map(|stage| stage.name)
+                .collect()
+        };
+        assert!(!names(false, &[]).contains(&"sentinels"));
+        assert!(names(true, &[]).contains(&"sentinels"));
+        assert_eq!(names(false, &["sentinels"]), ["sentinels"]);
+    }
+}

@@ -1,0 +1,140 @@
+//! Where the project lies and which packages it has, as cargo tells it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+/// The project on disk: its root folder, its target folder, its packages.
+#[derive(Debug, Clone)]
+pub(crate) struct Workspace {
+    /// Folder of the workspace manifest.
+    pub(crate) root: PathBuf,
+    /// Cargo's target folder (`CARGO_TARGET_DIR` counts).
+    pub(crate) target: PathBuf,
+    /// The workspace's members, in cargo's order.
+    pub(crate) members: Vec<Package>,
+}
+
+/// One member of the workspace.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Package {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) manifest_path: PathBuf,
+    pub(crate) dependencies: Vec<Dependency>,
+    pub(crate) targets: Vec<Target>,
+}
+
+/// One line of a member's dependency tables.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    /// `None` for an ordinary dependency, else `dev` or `build`.
+    pub(crate) kind: Option<String>,
+}
+
+/// Something that cargo builds out of a member.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) kind: Vec<String>,
+}
+
+impl Workspace {
+    /// Asks cargo about the project that this program was started from.
+    ///
+    /// # Errors
+    /// When cargo cannot be run or cannot read a manifest.
+    pub(crate) fn load() -> Result<Self> {
+        let package = env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+        let root = package
+            .parent()
+            .context("the xtask package has no folder above it")?;
+        Self::at(root)
+    }
+
+    /// Asks cargo about the project at `root`.
+    ///
+    /// # Errors
+    /// As [`Workspace::load`].
+    pub(crate) fn at(root: &Path) -> Result<Self> {
+        let output = cargo_in(root)
+            .args(["metadata", "--no-deps", "--format-version", "1"])
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot run cargo metadata")?;
+        ensure!(output.status.success(), "cargo metadata failed");
+        let metadata: Metadata = serde_json::from_slice(&output.stdout)
+            .context("cargo metadata wrote something unexpected")?;
+        Ok(Self {
+            root: root.to_path_buf(),
+            target: metadata.target_directory,
+            members: metadata.packages,
+        })
+    }
+
+    /// A cargo call that runs in the root folder.
+    pub(crate) fn cargo(&self) -> Command {
+        cargo_in(&self.root)
+    }
+
+    /// `path` as a person at the root folder would write it.
+    pub(crate) fn relative<'a>(&self, path: &'a Path) -> &'a Path {
+        path.strip_prefix(&self.root).unwrap_or(path)
+    }
+
+    /// The member called `name`.
+    pub(crate) fn member(&self, name: &str) -> Option<&Package> {
+        self.members.iter().find(|package| package.name == name)
+    }
+}
+
+impl Package {
+    /// The package's integration tests whose file name starts with `prefix`.
+    pub(crate) fn integration_tests(&self, prefix: &str) -> Vec<&str> {
+        self.targets
+            .iter()
+            .filter(|target| target.kind.iter().any(|kind| kind == "test"))
+            .map(|target| target.name.as_str())
+            .filter(|name| name.starts_with(prefix))
+            .collect()
+    }
+}
+
+/// A call of the cargo that started this program, in `folder`, without what
+/// `cargo run` added to the environment for this program alone.
+pub(crate) fn cargo_in(folder: &Path) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(folder);
+    forget_outer_cargo(&mut command);
+    command
+}
+
+/// Removes from `command` what cargo tells a program about its own package: the
+/// packages that it is about to build would take it for theirs.
+pub(crate) fn forget_outer_cargo(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        let Some(text) = name.to_str() else { continue };
+        let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"]
+            .iter()
+            .any(|prefix| text.starts_with(prefix));
+        if of_package
+            || matches!(
+                text,
+                "CARGO_CRATE_NAME" | "CARGO_PRIMARY_PACKAGE" | "OUT_DIR"
+            )
+        {
+            command.env_remove(&name);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    target_directory: PathBuf,
+}
