@@ -1,0 +1,416 @@
+//! A pool of parked threads that runs jobs made of pieces.
+//!
+//! A job is a number that the owner chose, a count of pieces and a width (how many threads may work on
+//! it at once). The owner implements [`Work`]: what a piece does, and what happens when the last piece
+//! is done. Threads that wait for a job take part in it ([`Crew::help`]), so a blocking copy on two
+//! cores uses the waiting thread and one worker.
+//!
+//! - **No tick.** Workers park on a condition variable. After work they watch for more for at most
+//!   [`Limits::linger`], because waking a parked thread costs as much as copying hundreds of KiB.
+//! - **One lock,** held for some tens of instructions and never while a piece runs. Pieces are at
+//!   least tens of KiB, so taking a claim under it costs under a hundredth of the piece, and every claim sees
+//!   every job in flight, which is what shares the threads evenly among them.
+//! - **One wake-up in flight.** A start wakes one worker; a worker that finds more to do than it can
+//!   take wakes the next. A start costs at most one system call.
+//! - **Lazy.** Threads start when jobs want them and end with the pool. Where a thread cannot be
+//!   started (in a browser, or past a limit of the process), whoever starts a job runs it.
+//!
+//! After its first jobs, a pool allocates only when more jobs are in flight than ever before.
+
+mod schedule;
+mod worker;
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use schedule::{Claim, Schedule};
+
+/// What the jobs of a pool do.
+pub trait Work: Send + Sync + Sized + 'static {
+    /// Runs piece `piece` of job `job`. Each piece of a job runs once; pieces run concurrently and in
+    /// any order, though they are handed out in rising order. After a panic in one piece, those not yet
+    /// handed out are dropped.
+    fn run(&self, job: u32, piece: u32);
+
+    /// The job is over: all of its pieces ran, or one panicked. Called once for each job, on the thread
+    /// that ran the last piece, without a lock; it may start further jobs on `crew`. Its effects happen
+    /// before [`Crew::help`] looks at its condition again.
+    fn finish(&self, job: u32, end: JobEnd, crew: &Crew<Self>);
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobEnd {
+    /// Every piece ran.
+    Ran,
+    /// A piece panicked; some pieces may not have run.
+    Panicked,
+}
+
+/// Bounds of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most worker threads; 0 makes whoever starts a job run it.
+    pub threads: u32,
+    /// How long an idle worker, or a waiting thread whose job is all handed out, watches for news
+    /// before it parks. Zero parks at once.
+    pub linger: Duration,
+    /// Jobs in flight for which room is made up front.
+    pub jobs: usize,
+}
+
+impl Default for Limits {
+    /// A thread for each processor that this process may use, none on `wasm32`; 20 µs of lingering, about what a
+    /// parked thread takes to wake on the virtual machines measured (none with a single processor); 64
+    /// jobs.
+    fn default() -> Self {
+        let processors = processors();
+        Self {
+            threads: if cfg!(target_family = "wasm") {
+                0
+            } else {
+                processors
+            },
+            linger: if processors > 1 {
+                Duration::from_micros(20)
+            } else {
+                Duration::ZERO
+            },
+            jobs: 64,
+        }
+    }
+}
+
+/// Processors that this process may use, at least 1.
+#[must_use]
+pub fn processors() -> u32 {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Owns the threads. Dropping it completes every job in flight, then joins the threads.
+///
+/// When the drop happens on one of its own workers (from [`Work::finish`]), that worker is not joined;
+/// it ends by itself after what it is doing.
+pub struct Pool<W: Work> {
+    crew: Arc<Crew<W>>,
+}
+
+/// What the threads of a pool share; jobs are started and helped here.
+pub struct Crew<W> {
+    work: W,
+    limits: Limits,
+    state: Mutex<State>,
+    /// Parked workers wait here for `State::tickets`.
+    wake: Condvar,
+    /// Threads in [`Crew::help`] wait here for any job to end.
+    ended: Condvar,
+    /// Rises with every start, so that lingering workers notice without the lock.
+    starts: AtomicU32,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// For the threads that a crew starts, which share it.
+    me: Weak<Self>,
+}
+
+#[derive(Debug)]
+struct State {
+    schedule: Schedule,
+    /// Workers that exist, the ones still starting included.
+    workers: u32,
+    /// Workers that park and that nobody has woken yet.
+    parked: u32,
+    /// Wake-ups given and not yet taken by a parked worker.
+    tickets: u32,
+    /// Workers still starting.
+    starting: u32,
+    /// Workers that watch `Crew::starts` before they park.
+    lingering: u32,
+    /// Threads that wait on `Crew::ended`.
+    waiting: u32,
+    closing: bool,
+}
+
+/// What a thread must do, after it released the lock, for work that it leaves to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rouse {
+    Nobody,
+    Parked,
+    New,
+}
+
+impl<W: Work> Pool<W> {
+    /// A pool without threads yet.
+    pub fn new(work: W, limits: Limits) -> Self {
+        // Enough jobs in service to keep every thread busy with a job of its own, and then some.
+        let window = (limits.threads as usize).saturating_mul(2).max(8);
+        let state = State {
+            schedule: Schedule::new(limits.jobs, window),
+            workers: 0,
+            parked: 0,
+            tickets: 0,
+            starting: 0,
+            lingering: 0,
+            waiting: 0,
+            closing: false,
+        };
+        Self {
+            crew: Arc::new_cyclic(|me| Crew {
+                work,
+                limits,
+                state: Mutex::new(state),
+                wake: Condvar::new(),
+                ended: Condvar::new(),
+                starts: AtomicU32::new(0),
+                threads: Mutex::new(Vec::new()),
+                me: Weak::clone(me),
+            }),
+        }
+    }
+
+    /// Starts job `job` of `pieces` pieces (at least one), on at most `width` threads at once.
+    ///
+    /// Returns without waiting when a worker exists or can be started; otherwise it returns when the
+    /// job is done. `job` must not be in flight already.
+    pub fn start(&self, job: u32, pieces: u32, width: u32) {
+        if self.crew.enqueue(job, pieces, width) == 0 {
+            self.crew.drain();
+        }
+    }
+}
+
+impl<W: Work> Deref for Pool<W> {
+    type Target = Crew<W>;
+
+    fn deref(&self) -> &Crew<W> {
+        &self.crew
+    }
+}
+
+impl<W: Work> Drop for Pool<W> {
+    fn drop(&mut self) {
+        self.crew.lock().closing = true;
+        self.crew.wake.notify_all();
+        // A worker may still start others while it drains; it stays in the list until it is joined, so
+        // the list is empty only when no thread is left.
+        loop {
+            // A statement of its own: the list must not stay locked while a thread is joined.
+            let thread = self.crew.lock_threads().pop();
+            let Some(thread) = thread else { break };
+            if thread.thread().id() != std::thread::current().id() {
+                // A worker catches the panics of its pieces; an error here has been told by its job.
+                let _ = thread.join();
+            }
+        }
+        self.crew.drain();
+    }
+}
+
+impl<W: Work> fmt::Debug for Pool<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.crew.lock();
+        f.debug_struct("Pool")
+            .field("threads", &state.workers)
+            .field("limit", &self.limits.threads)
+            .field("jobs", &state.schedule.len())
+            .finish()
+    }
+}
+
+impl<W: Work> Crew<W> {
+    /// The owner's data.
+    pub fn work(&self) -> &W {
+        &self.work
+    }
+
+    /// Bounds of the pool.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Worker threads that exist now.
+    pub fn threads(&self) -> u32 {
+        self.lock().workers
+    }
+
+    /// Starts a job from within [`Work::finish`], with the arguments of [`Pool::start`].
+    ///
+    /// Never runs the job itself: where there are no workers, the thread that called `finish` finds it
+    /// next.
+    pub fn start_next(&self, job: u32, pieces: u32, width: u32) {
+        self.enqueue(job, pieces, width);
+    }
+
+    /// Takes part in `job`, then waits until `is_over` or the deadline; returns the last `is_over()`.
+    ///
+    /// `is_over` must become true through [`Work::finish`] of some job; it is called often and under
+    /// the pool's lock, so it should be a load or two. Blocks; a deadline of `None` is never. A deadline
+    /// in the past still runs no piece and reports the state.
+    pub fn help(&self, job: u32, deadline: Option<Instant>, is_over: impl Fn() -> bool) -> bool {
+        let mut lingered = false;
+        loop {
+            if is_over() {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return is_over();
+            }
+            let mut state = self.lock();
+            let alone = state.workers == 0;
+            let claim = state.schedule.claim_from(job);
+            let claim = if alone {
+                claim.or_else(|| state.schedule.claim(None))
+            } else {
+                claim
+            };
+            if let Some(claim) = claim {
+                let rouse = state.next_rouse(self.limits);
+                drop(state);
+                self.rouse(rouse);
+                self.run(claim);
+                if alone {
+                    // What the ending may have started has nobody else to run it.
+                    self.drain();
+                }
+                lingered = false;
+                continue;
+            }
+            if !lingered {
+                drop(state);
+                lingered = true;
+                self.linger(&is_over);
+                continue;
+            }
+            if is_over() {
+                return true;
+            }
+            state.waiting += 1;
+            let mut state = match deadline {
+                None => self
+                    .ended
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    self.ended
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
+            state.waiting -= 1;
+        }
+    }
+
+    /// Runs what is in flight on this thread until nothing is left to hand out.
+    fn drain(&self) {
+        loop {
+            let claim = self.lock().schedule.claim(None);
+            match claim {
+                Some(claim) => self.run(claim),
+                None => return,
+            }
+        }
+    }
+
+    /// Adds the job and wakes or starts a worker for it; the number of workers then.
+    fn enqueue(&self, job: u32, pieces: u32, width: u32) -> u32 {
+        let mut state = self.lock();
+        state.schedule.push(job, pieces, width);
+        let rouse = state.next_rouse(self.limits);
+        let workers = state.workers;
+        drop(state);
+        // Relaxed: a lingering worker that sees the new number takes the lock, which orders the rest.
+        self.starts.fetch_add(1, Ordering::Relaxed);
+        self.rouse(rouse);
+        if rouse == Rouse::New {
+            self.threads()
+        } else {
+            workers
+        }
+    }
+
+    /// Wakes or starts the worker that the state asked for.
+    fn rouse(&self, rouse: Rouse) {
+        match rouse {
+            Rouse::Nobody => {}
+            Rouse::Parked => self.wake.notify_one(),
+            Rouse::New => {
+                // Always there: whoever calls this holds the crew through an `Arc`.
+                if let Some(crew) = self.me.upgrade() {
+                    worker::start(&crew);
+                }
+            }
+        }
+    }
+
+    /// Runs one piece; when it was the last one, tells the owner and every waiting thread.
+    fn run(&self, claim: Claim) {
+        let piece = std::panic::AssertUnwindSafe(|| self.work.run(claim.job, claim.piece));
+        let panicked = std::panic::catch_unwind(piece).is_err();
+        let end = self.lock().schedule.complete(claim.job, panicked);
+        let Some(end) = end else { return };
+        let finish = std::panic::AssertUnwindSafe(|| self.work.finish(claim.job, end, self));
+        // A panic in the owner's ending has nowhere to go; the worker and the waiting threads carry on.
+        let _ = std::panic::catch_unwind(finish);
+        // The owner's condition changed before this lock, and waiting threads look at it under the lock
+        // before they sleep: either they saw it, or they are counted here.
+        if self.lock().waiting > 0 {
+            self.ended.notify_all();
+        }
+    }
+
+    /// Watches `is_over` for at most [`Limits::linger`]; true when it came true.
+    fn linger(&self, is_over: impl Fn() -> bool) -> bool {
+        if self.limits.linger.is_zero() {
+            return is_over();
+        }
+        let begin = Instant::now();
+        loop {
+            // The clock costs as much as a few dozen looks at a flag that another core writes.
+            for _ in 0..32 {
+                if is_over() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if begin.elapsed() >= self.limits.linger {
+                return false;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing under the lock can panic half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Who must be woken for the pieces that are left; counts the wake-up as given.
+    fn next_rouse(&mut self, limits: Limits) -> Rouse {
+        let under_way = self.tickets + self.starting + self.lingering;
+        if under_way > 0 || !self.schedule.has_claimable() {
+            return Rouse::Nobody;
+        }
+        if self.parked > 0 {
+            self.parked -= 1;
+            self.tickets += 1;
+            return Rouse::Parked;
+        }
+        if self.workers < limits.threads && !self.closing {
+            return Rouse::New;
+        }
+        Rouse::Nobody
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! Which piece of which job a thread takes next: plain data, used under the pool's lock.
+
+use std::collections::VecDeque;
+
+use super::JobEnd;
+
+/// One piece of one job, taken by a thread that will run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) job: u32,
+    pub(super) piece: u32,
+}
+
+/// The jobs in flight, oldest first.
+///
+/// The oldest [`Schedule::window`] jobs are in service and share the threads: a thread takes its next
+/// piece from the job in service that the fewest threads work on. Younger jobs wait, so that choosing
+/// stays cheap however many there are.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    jobs: VecDeque<Job>,
+    window: usize,
+}
+
+#[derive(Debug)]
+struct Job {
+    id: u32,
+    next: u32,
+    pieces: u32,
+    running: u32,
+    width: u32,
+    panicked: bool,
+}
+
+impl Job {
+    fn is_claimable(&self) -> bool {
+        self.next < self.pieces && self.running < self.width
+    }
+
+    fn claim(&mut self) -> Claim {
+        let piece = self.next;
+        self.next += 1;
+        self.running += 1;
+        Claim {
+            job: self.id,
+            piece,
+        }
+    }
+}
+
+impl Schedule {
+    /// An empty schedule with room for `capacity` jobs before it allocates again.
+    pub(super) fn new(capacity: usize, window: usize) -> Self {
+        Self {
+            jobs: VecDeque::with_capacity(capacity),
+            window,
+        }
+    }
+
+    pub(super) fn push(&mut self, id: u32, pieces: u32, width: u32) {
+        debug_assert!(
+            self.jobs.iter().all(|job| job.id != id),
+            "job {id} is in flight already"
+        );
+        let (pieces, width) = (pieces.max(1), width.max(1));
+        self.jobs.push_back(Job {
+            id,
+            next: 0,
+            pieces,
+            running: 0,
+            width,
+            panicked: false,
+        });
+    }
+
+    /// The next piece for a worker: of the job that the fewest threads serve, then of `last` (its lines
+    /// are warm), then of the oldest.
+    pub(super) fn claim(&mut self, last: Option<u32>) -> Option<Claim> {
+        self.jobs
+            .iter_mut()
+            .take(self.window)
+            .filter(|job| job.is_claimable())
+            .min_by_key(|job| (job.running, Some(job.id) != last))
+            .map(Job::claim)
+    }
+
+    /// The next piece of `id`, for a thread that waits for just that job; in service or not.
+    pub(super) fn claim_from(&mut self, id: u32) -> Option<Claim> {
+        let job = self.jobs.iter_mut().find(|job| job.id == id)?;
+        job.is_claimable().then(|| job.claim())
+    }
+
+    /// Whether [`Schedule::claim`] would find a piece.
+    pub(super) fn has_claimable(&self) -> bool {
+        self.jobs.iter().take(self.window).any(Job::is_claimable)
+    }
+
+    /// Takes back a claim whose piece has run; the job's end when that was its last piece.
+    pub(super) fn complete(&mut self, id: u32, panicked: bool) -> Option<JobEnd> {
+        let at = self.jobs.iter().position(|job| job.id == id)?;
+        let job = &mut self.jobs[at];
+        job.running -= 1;
+        job.panicked |= panicked;
+        if panicked {
+            // The rest of a job whose piece panicked would only move bytes that nobody may use.
+            job.next = job.pieces;
+        }
+        if job.next < job.pieces || job.running > 0 {
+            return None;
+        }
+        let end = if job.panicked {
+            JobEnd::Panicked
+        } else {
+            JobEnd::Ran
+        };
+        self.jobs.remove(at);
+        Some(end)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(job: u32, piece: u32) -> Option<Claim> {
+        Some(Claim { job, piece })
+    }
+
+    #[test]
+    fn a_job_hands_out_each_piece_once_and_ends_once() {
+        let mut schedule = Schedule::new(4, 4);
+        schedule.push(7, 3, 8);
+        let pieces: Vec<_> = (0..4).map(|_| schedule.claim(None)).collect();
+        assert_eq!(pieces, [claim(7, 0), claim(7, 1), claim(7, 2), None]);
+        assert_eq!(schedule.complete(7, false), None);
+        assert_eq!(schedule.complete(7, false), None);
+        assert_eq!(schedule.complete(7, false), Some(JobEnd::Ran));
+        assert_eq!(schedule.complete(7, false), None);
+        assert_eq!(schedule.len(), 0);
+    }
+
+    #[test]
+    fn no_more_threads_than_the_width_work_on_a_job() {
+        let mut schedule = Schedule::new(4, 4);
+        schedule.push(1, 10, 2);
+        assert!(schedule.claim(None).is_some());
+        assert!(schedule.claim_from(1).is_some());
+        assert!(!schedule.has_claimable());
+        assert_eq!(schedule.claim(None), None);
+        assert_eq!(schedule.claim_from(1), None);
+        schedule.complete(1, false);
+        assert_eq!(schedule.claim(None), claim(1, 2));
+    }
+
+    #[test]
+    fn jobs_in_flight_share_the_threads_evenly() {
+        let mut schedule = Schedule::new(4, 4);
+        schedule.push(1, 10, 4);
+        schedule.push(2, 10, 4);
+        let taken: Vec<_> = (0..4)
+            .filter_map(|_| schedule.claim(Some(1)))
+            .map(|claim| claim.job)
+            .collect();
+        assert_eq!(taken, [1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn a_worker_stays_with_its_job_when_all_are_served_alike() {
+        let mut schedule = Schedule::new(4, 4);
+        schedule.push(1, 10, 4);
+        schedule.push(2, 10, 4);
+        assert_eq!(schedule.claim(Some(2)), claim(2, 0));
+    }
+
+    #[test]
+    fn jobs_past_the_window_wait_but_a_waiter_may_serve_them() {
+        let mut schedule = Schedule::new(4, 1);
+        schedule.push(1, 1, 1);
+        schedule.push(2, 1, 1);
+        assert_eq!(schedule.claim(None), claim(1, 0));
+        assert_eq!(schedule.claim(None), None);
+        assert_eq!(schedule.claim_from(2), claim(2, 0));
+    }
+
+    #[test]
+    fn a_panicked_piece_ends_its_job_early_and_truthfully() {
+        let mut schedule = Schedule::new(4, 4);
+        schedule.push(1, 10, 2);
+        schedule.claim(None);
+        schedule.claim(None);
+        assert_eq!(schedule.complete(1, true), None);
+        assert_eq!(schedule.claim(None), None);
+        assert_eq!(schedule.complete(1, false), Some(JobEnd::Panicked));
+    }
+}

@@ -1,0 +1,222 @@
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Barrier, OnceLock};
+use std::thread::ThreadId;
+
+use super::*;
+
+const JOBS: usize = 4096;
+
+/// Counts what ran, and by whom.
+struct Counted {
+    runs: Vec<AtomicU64>,
+    ends: Vec<AtomicUsize>,
+    panicked: Vec<AtomicBool>,
+    threads: Mutex<HashSet<ThreadId>>,
+    /// A job whose every piece panics.
+    bad: Option<u32>,
+    /// Job to start when job 0 ends.
+    then: Option<u32>,
+}
+
+impl Counted {
+    fn new() -> Self {
+        Self {
+            runs: (0..JOBS).map(|_| AtomicU64::new(0)).collect(),
+            ends: (0..JOBS).map(|_| AtomicUsize::new(0)).collect(),
+            panicked: (0..JOBS).map(|_| AtomicBool::new(false)).collect(),
+            threads: Mutex::default(),
+            bad: None,
+            then: None,
+        }
+    }
+
+    fn is_over(&self, job: u32) -> bool {
+        self.ends[job as usize].load(Ordering::Acquire) > 0
+    }
+
+    fn runs(&self, job: u32) -> u64 {
+        self.runs[job as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Work for Counted {
+    fn run(&self, job: u32, piece: u32) {
+        let before = self.runs[job as usize].fetch_or(1 << piece, Ordering::Relaxed);
+        assert_eq!(
+            before & (1 << piece),
+            0,
+            "piece {piece} of job {job} ran twice"
+        );
+        self.threads
+            .lock()
+            .unwrap()
+            .insert(std::thread::current().id());
+        if self.bad == Some(job) {
+            std::panic::resume_unwind(Box::new("scripted"));
+        }
+    }
+
+    fn finish(&self, job: u32, end: JobEnd, crew: &Crew<Self>) {
+        self.panicked[job as usize].store(end == JobEnd::Panicked, Ordering::Relaxed);
+        self.ends[job as usize].fetch_add(1, Ordering::Release);
+        if let (0, Some(then)) = (job, self.then) {
+            crew.start_next(then, 4, 2);
+        }
+    }
+}
+
+fn limits(threads: u32) -> Limits {
+    Limits {
+        threads,
+        linger: Duration::from_micros(5),
+        jobs: 8,
+    }
+}
+
+fn wait(pool: &Crew<Counted>, job: u32) {
+    assert!(pool.help(job, None, || pool.work().is_over(job)));
+}
+
+#[test]
+fn every_piece_runs_once_and_the_job_ends_once() {
+    let pool = Pool::new(Counted::new(), limits(3));
+    for job in 0..200 {
+        pool.start(job, 13, 3);
+        wait(&pool, job);
+        assert_eq!(pool.work().runs(job), (1 << 13) - 1);
+    }
+    assert!((0..200).all(|job| pool.work().ends[job].load(Ordering::Relaxed) == 1));
+    assert!(pool.threads() <= 3);
+}
+
+#[test]
+fn no_thread_starts_before_the_first_job() {
+    let pool = Pool::new(Counted::new(), limits(3));
+    assert_eq!(pool.threads(), 0);
+    pool.start(0, 1, 1);
+    assert_eq!(pool.threads(), 1);
+    wait(&pool, 0);
+}
+
+#[test]
+fn without_threads_the_starter_runs_the_job_before_start_returns() {
+    let work = Counted {
+        then: Some(5),
+        ..Counted::new()
+    };
+    let pool = Pool::new(work, limits(0));
+    pool.start(0, 9, 4);
+    assert!(pool.work().is_over(0) && pool.work().is_over(5));
+    assert_eq!(
+        *pool.work().threads.lock().unwrap(),
+        HashSet::from([std::thread::current().id()])
+    );
+}
+
+#[test]
+fn a_waiting_thread_takes_part() {
+    /// Two pieces that wait for each other: with one worker they end only if the waiting thread helps.
+    struct Meeting(Barrier, OnceLock<JobEnd>);
+    impl Work for Meeting {
+        fn run(&self, _: u32, _: u32) {
+            self.0.wait();
+        }
+        fn finish(&self, _: u32, end: JobEnd, _: &Crew<Self>) {
+            self.1.set(end).unwrap();
+        }
+    }
+    let pool = Pool::new(Meeting(Barrier::new(2), OnceLock::new()), limits(1));
+    pool.start(0, 2, 2);
+    assert!(pool.help(0, None, || pool.work().1.get().is_some()));
+    assert_eq!(pool.work().1.get(), Some(&JobEnd::Ran));
+}
+
+#[test]
+fn a_panicking_piece_fails_its_job_and_leaves_the_pool_usable() {
+    let pool = Pool::new(
+        Counted {
+            bad: Some(1),
+            ..Counted::new()
+        },
+        limits(2),
+    );
+    pool.start(1, 40, 2);
+    pool.start(2, 40, 2);
+    wait(&pool, 1);
+    wait(&pool, 2);
+    assert!(pool.work().panicked[1].load(Ordering::Relaxed));
+    assert!(!pool.work().panicked[2].load(Ordering::Relaxed));
+    assert_eq!(pool.work().runs(2), (1 << 40) - 1);
+}
+
+#[test]
+fn an_ending_may_start_the_next_job() {
+    let pool = Pool::new(
+        Counted {
+            then: Some(77),
+            ..Counted::new()
+        },
+        limits(2),
+    );
+    pool.start(0, 3, 2);
+    wait(&pool, 77);
+    assert_eq!(pool.work().runs(77), 0b1111);
+}
+
+#[test]
+fn help_returns_at_its_deadline_with_the_truth() {
+    let pool = Pool::new(Counted::new(), limits(2));
+    let now = Instant::now();
+    assert!(!pool.help(9, Some(now), || pool.work().is_over(9)));
+    assert!(!pool.help(9, Some(now + Duration::from_millis(2)), || {
+        pool.work().is_over(9)
+    }));
+}
+
+#[test]
+fn dropping_the_pool_completes_what_is_in_flight() {
+    for round in 0..50 {
+        struct Shared(Arc<Counted>);
+        impl Work for Shared {
+            fn run(&self, job: u32, piece: u32) {
+                self.0.runs[job as usize].fetch_or(1 << piece, Ordering::Relaxed);
+            }
+            fn finish(&self, job: u32, _: JobEnd, _: &Crew<Self>) {
+                self.0.ends[job as usize].fetch_add(1, Ordering::Release);
+            }
+        }
+        let counted = Arc::new(Counted::new());
+        let pool = Pool::new(Shared(Arc::clone(&counted)), limits(round % 4));
+        for job in 0..100 {
+            pool.start(job, 7, 2);
+        }
+        drop(pool);
+        assert!((0..100).all(|job| counted.runs(job) == 0b111_1111 && counted.is_over(job)));
+        assert_eq!(Arc::strong_count(&counted), 1, "a thread outlived its pool");
+    }
+}
+
+#[test]
+fn many_threads_start_and_wait_at_once() {
+    let pool = Pool::new(Counted::new(), limits(4));
+    std::thread::scope(|scope| {
+        for thread in 0..8u32 {
+            let pool = &pool;
+            scope.spawn(move || {
+                for turn in 0..400 {
+                    let job = thread * 400 + turn;
+                    pool.start(job, 1 + job % 31, 1 + job % 4);
+                    if turn % 3 != 0 {
+                        wait(pool, job);
+                    }
+                }
+            });
+        }
+    });
+    for job in 0..3200 {
+        wait(&pool, job);
+        assert_eq!(pool.work().runs(job), (1 << (1 + job % 31)) - 1);
+        assert_eq!(pool.work().ends[job as usize].load(Ordering::Relaxed), 1);
+    }
+}

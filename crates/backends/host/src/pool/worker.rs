@@ -1,0 +1,85 @@
+//! The threads: how one starts, finds work, and parks.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+
+use super::schedule::Claim;
+use super::{Crew, Rouse, Work};
+
+/// Starts one worker, unless the limit was reached meanwhile or the system refuses.
+pub(super) fn start<W: Work>(crew: &Arc<Crew<W>>) {
+    // Held over the spawn: the pool's drop must see either no thread or its handle.
+    let mut threads = crew.lock_threads();
+    let number = {
+        let mut state = crew.lock();
+        if state.closing || state.workers >= crew.limits.threads {
+            return;
+        }
+        state.workers += 1;
+        state.starting += 1;
+        state.workers
+    };
+    let shared = Arc::clone(crew);
+    let spawned = thread::Builder::new()
+        .name(format!("transload-host-{number}"))
+        .spawn(move || run(&shared));
+    match spawned {
+        Ok(handle) => threads.push(handle),
+        Err(_) => {
+            // Jobs run on the other workers, or on the thread that starts them when there is none.
+            let mut state = crew.lock();
+            state.workers -= 1;
+            state.starting -= 1;
+        }
+    }
+}
+
+fn run<W: Work>(crew: &Arc<Crew<W>>) {
+    crew.lock().starting -= 1;
+    let mut last = None;
+    while let Some((claim, more)) = next(crew, last) {
+        crew.rouse(more);
+        crew.run(claim);
+        last = Some(claim.job);
+    }
+    crew.lock().workers -= 1;
+}
+
+/// The next piece and whom to wake for the rest; waits for one, `None` when the pool closes.
+fn next<W: Work>(crew: &Crew<W>, last: Option<u32>) -> Option<(Claim, Rouse)> {
+    let mut lingered = last.is_none();
+    loop {
+        let mut state = crew.lock();
+        if let Some(claim) = state.schedule.claim(last) {
+            let more = state.next_rouse(crew.limits);
+            return Some((claim, more));
+        }
+        if state.closing {
+            return None;
+        }
+        if !lingered && !crew.limits.linger.is_zero() {
+            lingered = true;
+            // Read under the lock: a start after this one changes the number, an earlier one has been
+            // looked at just now.
+            let seen = crew.starts.load(Ordering::Relaxed);
+            state.lingering += 1;
+            drop(state);
+            crew.linger(|| crew.starts.load(Ordering::Relaxed) != seen);
+            crew.lock().lingering -= 1;
+            continue;
+        }
+        state.parked += 1;
+        while state.tickets == 0 && !state.closing {
+            state = crew
+                .wake
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.tickets > 0 {
+            state.tickets -= 1;
+        } else {
+            state.parked -= 1;
+        }
+    }
+}

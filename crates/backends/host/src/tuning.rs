@@ -1,0 +1,248 @@
+//! How wide a copy runs and how it stores, by size: plain data, with defaults and a measurement.
+
+use crate::caches::Caches;
+use crate::raw::Store;
+
+mod measure;
+
+pub use measure::CopyBench;
+
+/// How copies of each size are done on one machine.
+///
+/// The defaults come from tables that `examples/kernels.rs` prints (an AMD EPYC with 2 cores, and a Xeon
+/// with 2): one size's winner is another's loser and it depends on the machine, so [`Tuning::measure`]
+/// replaces them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Copies of fewer bytes run on the submitting thread, before `submit` returns, and are touched by no
+    /// lock and no other thread.
+    pub inline_below_bytes: usize,
+    /// The bands, by rising `from_bytes`. A copy belongs to the last band that starts at or below its
+    /// size; below the first it is plain, on one thread. The width counts only for copies that are not
+    /// inline.
+    pub bands: Vec<Band>,
+}
+
+/// What copies from one size up do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Band {
+    /// Smallest copy of the band, in bytes, what is in flight beside it included.
+    pub from_bytes: usize,
+    /// Most threads that work on one copy.
+    pub threads: u32,
+    /// How they store.
+    pub store: Store,
+}
+
+/// What one copy does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Most threads that work on it, at least 1.
+    pub threads: u32,
+    /// How they store.
+    pub store: Store,
+}
+
+impl Default for Tuning {
+    /// The defaults for this machine's processors and caches.
+    fn default() -> Self {
+        Self::for_machine(
+            Caches::detect(),
+            crate::pool::processors(),
+            Store::available(),
+        )
+    }
+}
+
+impl Tuning {
+    /// Default values as a function of the machine; `threads` are all processors that may be used,
+    /// `stores` the kinds that differ there.
+    ///
+    /// - Below 512 KiB one thread is done before another has woken (some 12 µs at 45 GB/s).
+    /// - From 64 KiB on with string moves where the processor has fast ones: 58 to 50 GB/s at 64 KiB on
+    ///   the EPYC, 47 to 29 at 2 MiB; below, their start-up shows.
+    /// - From 512 KiB on all threads, still through the caches: what stays there is read back sooner
+    ///   than what was streamed past them.
+    /// - From 3/8 of the last-level cache on all threads stream: source and destination together fill
+    ///   three quarters of it, the rest is other people's. On the EPYC (32 MiB) plain stores won at
+    ///   8 MiB, 70 to 27 GB/s, and lost at 16 MiB, 20 to 26.
+    #[must_use]
+    pub fn for_machine(caches: Caches, threads: u32, stores: &[Store]) -> Self {
+        let has = |store| stores.contains(&store);
+        let cached = if has(Store::Rep) {
+            Store::Rep
+        } else {
+            Store::Plain
+        };
+        let uncached = if has(Store::Streaming) {
+            Store::Streaming
+        } else {
+            cached
+        };
+        let inline_below_bytes = 512 << 10;
+        let streams_from = (caches.last_bytes / 8 * 3).max(2 * inline_below_bytes);
+        let bands = vec![
+            Band {
+                from_bytes: 64 << 10,
+                threads: 1,
+                store: cached,
+            },
+            Band {
+                from_bytes: inline_below_bytes,
+                threads,
+                store: cached,
+            },
+            Band {
+                from_bytes: streams_from,
+                threads,
+                store: uncached,
+            },
+        ];
+        Self {
+            inline_below_bytes,
+            bands,
+        }
+    }
+
+    /// What a copy of `len_bytes` does while `in_flight_bytes` of other copies are under way.
+    ///
+    /// Those count for the band: together they fill the caches as one copy of the sum would. How many
+    /// threads the copy really gets is the pool's matter, which shares them among the jobs in flight.
+    #[must_use]
+    pub fn choose(&self, len_bytes: usize, in_flight_bytes: usize) -> Choice {
+        let total = len_bytes.saturating_add(in_flight_bytes);
+        let band = self
+            .bands
+            .iter()
+            .rev()
+            .find(|band| band.from_bytes <= total);
+        match band {
+            Some(band) if len_bytes >= self.inline_below_bytes => Choice {
+                threads: band.threads.max(1),
+                store: band.store,
+            },
+            Some(band) => Choice {
+                threads: 1,
+                store: band.store,
+            },
+            None => Choice {
+                threads: 1,
+                store: Store::Plain,
+            },
+        }
+    }
+}
+
+/// Bytes of a piece of a copy that `threads` threads share.
+///
+/// A late thread must find something left, so there are some pieces for each; between 64 KiB, below
+/// which taking a piece would show, and 4 MiB, past which nothing is gained.
+#[must_use]
+pub fn piece_bytes(len_bytes: usize, threads: u32) -> usize {
+    const PAGE: usize = 4096;
+    let pieces = threads.max(1) as usize * 4;
+    len_bytes
+        .div_ceil(pieces)
+        .next_multiple_of(PAGE)
+        .clamp(64 << 10, 4 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuning() -> Tuning {
+        let caches = Caches {
+            l2_bytes: 1 << 20,
+            last_bytes: 32 << 20,
+        };
+        Tuning::for_machine(caches, 4, &[Store::Plain, Store::Rep, Store::Streaming])
+    }
+
+    #[test]
+    fn a_copy_belongs_to_the_last_band_that_starts_at_or_below_it() {
+        let tuning = tuning();
+        let choose = |len| tuning.choose(len, 0);
+        assert_eq!(
+            choose((64 << 10) - 1),
+            Choice {
+                threads: 1,
+                store: Store::Plain
+            }
+        );
+        assert_eq!(
+            choose((512 << 10) - 1),
+            Choice {
+                threads: 1,
+                store: Store::Rep
+            }
+        );
+        assert_eq!(
+            choose(512 << 10),
+            Choice {
+                threads: 4,
+                store: Store::Rep
+            }
+        );
+        assert_eq!(
+            choose((12 << 20) - 1),
+            Choice {
+                threads: 4,
+                store: Store::Rep
+            }
+        );
+        assert_eq!(
+            choose(12 << 20),
+            Choice {
+                threads: 4,
+                store: Store::Streaming
+            }
+        );
+        assert_eq!(
+            choose(usize::MAX),
+            Choice {
+                threads: 4,
+                store: Store::Streaming
+            }
+        );
+    }
+
+    #[test]
+    fn what_is_in_flight_counts_for_the_store_kind_but_small_copies_stay_inline() {
+        let tuning = tuning();
+        assert_eq!(tuning.choose(1 << 20, 16 << 20).store, Store::Streaming);
+        assert_eq!(tuning.choose(64, 16 << 20).threads, 1);
+        assert_eq!(tuning.choose(64, usize::MAX).threads, 1);
+    }
+
+    #[test]
+    fn without_bands_or_kinds_everything_is_plain_on_one_thread() {
+        let none = Tuning {
+            inline_below_bytes: 0,
+            bands: Vec::new(),
+        };
+        assert_eq!(
+            none.choose(1 << 30, 0),
+            Choice {
+                threads: 1,
+                store: Store::Plain
+            }
+        );
+        let plain = Tuning::for_machine(Caches::ASSUMED, 2, &[Store::Plain]);
+        assert_eq!(
+            plain.choose(1 << 30, 0),
+            Choice {
+                threads: 2,
+                store: Store::Plain
+            }
+        );
+    }
+
+    #[test]
+    fn pieces_are_whole_pages_within_their_bounds() {
+        assert_eq!(piece_bytes(1, 1), 64 << 10);
+        assert_eq!(piece_bytes(1 << 20, 2), 128 << 10);
+        assert_eq!(piece_bytes((1 << 20) + 1, 2) % 4096, 0);
+        assert_eq!(piece_bytes(usize::MAX / 2, 2), 4 << 20);
+    }
+}
