@@ -16,6 +16,7 @@ mod bytes;
 mod cost;
 pub mod defaults;
 mod device;
+pub mod flight;
 mod name;
 mod parse;
 mod plan;

@@ -1,0 +1,518 @@
+//! A transfer under way, as a state machine without I/O.
+//!
+//! A flight knows payload spans and roles; no address, no buffer, no backend handle. Whoever drives
+//! it asks [`Flight::poll_action`] what to do, does it, and hands back what happened through the
+//! `handle_*` functions. It carries the payload over one plan at a time, each attempt a *leg*. When
+//! a leg fails it waits until all its operations are quiet, returns its slots, and asks for another
+//! route from the first byte that has not arrived.
+//!
+//! With verification the copy is one of three phases: afterwards both ends are read through a
+//! checksum, by routes of their own, and compared.
+
+mod lane;
+mod leg;
+mod predict;
+mod task;
+
+use alloc::sync::Arc;
+
+use leg::Leg;
+pub use leg::PlanError;
+pub use predict::predict_ns;
+pub use task::{Endpoint, SlotId, Task, TaskId, Work};
+
+use crate::{Instant, Plan, Span};
+
+/// What a flight is to do.
+#[derive(Clone, Debug)]
+pub struct FlightSpec {
+    /// The payload in bytes.
+    pub len_bytes: u64,
+    /// The plan of the first leg.
+    pub plan: Arc<Plan>,
+    /// The plans that read source and destination through a checksum afterwards.
+    pub verify: Option<Verify>,
+    /// Source and destination overlap: the payload moves as one chunk, and once an operation was
+    /// submitted no other route is tried, since the source may be changed.
+    pub in_place: bool,
+    /// When to give up. Operations that are under way then still end.
+    pub deadline: Option<Instant>,
+}
+
+/// The plans of a verification.
+#[derive(Clone, Debug)]
+pub struct Verify {
+    /// Reads the source.
+    pub src: Arc<Plan>,
+    /// Reads the destination.
+    pub dst: Arc<Plan>,
+}
+
+/// Which part of its work a flight is at.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Phase {
+    /// Moves the payload.
+    Copy,
+    /// Reads the source through the checksum; [`Endpoint::Src`] is the source.
+    CheckSrc,
+    /// Reads the destination through the checksum; [`Endpoint::Src`] is the destination.
+    CheckDst,
+}
+
+/// What the driver is to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Lease one slot for each of [`Flight::rings`], all or none, then call
+    /// [`Flight::handle_admitted`].
+    Lease,
+    /// Submit an operation; call [`Flight::handle_settled`] when it has ended or was refused.
+    Submit(Task),
+    /// Take a slot back. Nothing uses it any more.
+    Return(SlotId),
+    /// The leg failed: find another plan, then call [`Flight::handle_route`].
+    Route(Failure),
+    /// Compare the two checksums, then call [`Flight::handle_compared`].
+    Compare,
+    /// It is over. No operation is under way, no slot is held, and nothing follows.
+    Finish(Verdict),
+}
+
+/// Where a leg failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Failure {
+    /// The part of the work.
+    pub phase: Phase,
+    /// The lane of the plan; the step within it. `None` when the comparison found a difference.
+    pub at: Option<(u8, u8)>,
+    /// The payload bytes concerned.
+    pub span: Span,
+}
+
+/// How a flight ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verdict {
+    /// Every byte arrived, and where asked for both ends were found to be equal.
+    Done,
+    /// No route was left.
+    Failed(Failure),
+    /// It was stopped after so many leading bytes had arrived; 0 with `started` false when nothing
+    /// was ever submitted.
+    Stopped {
+        /// Why.
+        reason: StopReason,
+        /// Leading bytes of the destination that equal the source.
+        leading_bytes: u64,
+        /// Whether any operation was submitted.
+        started: bool,
+    },
+}
+
+/// Why a flight was stopped before its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum StopReason {
+    /// Its owner cancelled it.
+    Cancelled,
+    /// Its deadline passed.
+    Deadline,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum State {
+    /// The leg's rings need their first slots; asked for already or not.
+    Boarding { asked: bool },
+    /// Operations may be submitted.
+    Moving,
+    /// Something went wrong; waits until nothing is under way.
+    Failing(Failure),
+    /// Waits for another plan.
+    Rerouting(Failure),
+    /// Waits for the comparison; asked for already or not.
+    Comparing { asked: bool },
+    /// Told to stop; waits until nothing is under way.
+    Stopping(StopReason),
+    /// The verdict is known and not given yet.
+    Ending(Verdict),
+    /// The verdict was given.
+    Over,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Settled {
+    /// All its bytes moved.
+    Done,
+    /// It was accepted, and some or all of its bytes did not move.
+    Failed,
+    /// It was refused: nothing was done.
+    Refused,
+}
+
+/// A transfer under way. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Flight {
+    leg: Leg,
+    state: State,
+    phase: Phase,
+    /// The phase that the leg was begun for; behind `phase` only after a comparison failed.
+    leg_phase: Phase,
+    len_bytes: u64,
+    /// Leading bytes of the copy that arrived in earlier legs, or all of them once it is done.
+    arrived: u64,
+    verify: Option<Verify>,
+    copied: Option<Arc<Plan>>,
+    in_place: bool,
+    started: bool,
+    /// Some operation was more than refused.
+    touched: bool,
+    deadline: Option<Instant>,
+    legs: u32,
+}
+
+impl Flight {
+    /// A flight that has not begun.
+    ///
+    /// # Errors
+    /// When the plan is not one that can be run.
+    pub fn new(spec: FlightSpec) -> Result<Flight, PlanError> {
+        let mut flight = Flight {
+            leg: Leg::default(),
+            state: State::Over,
+            phase: Phase::Copy,
+            leg_phase: Phase::Copy,
+            len_bytes: 0,
+            arrived: 0,
+            verify: None,
+            copied: None,
+            in_place: false,
+            started: false,
+            touched: false,
+            deadline: None,
+            legs: 0,
+        };
+        flight.restart(spec)?;
+        Ok(flight)
+    }
+
+    /// Makes a flight that is over into a new one, keeping what it had allocated.
+    ///
+    /// # Errors
+    /// As [`Flight::new`]; the flight is over then.
+    pub fn restart(&mut self, spec: FlightSpec) -> Result<(), PlanError> {
+        self.state = State::Over;
+        self.phase = Phase::Copy;
+        self.len_bytes = spec.len_bytes;
+        self.arrived = 0;
+        self.verify = spec.verify;
+        self.copied = None;
+        self.in_place = spec.in_place;
+        self.started = false;
+        self.touched = false;
+        self.deadline = spec.deadline;
+        self.legs = 0;
+        self.begin_leg(spec.plan)
+    }
+
+    /// What to do next; `None` until something more was handed in, or the deadline passes.
+    pub fn poll_action(&mut self, now: Instant) -> Option<Action> {
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.stop(StopReason::Deadline);
+        }
+        loop {
+            match self.state {
+                State::Boarding { asked: true } | State::Comparing { asked: true } => return None,
+                State::Boarding { asked: false } => {
+                    if self.leg.rings().next().is_none() {
+                        self.state = State::Moving;
+                        continue;
+                    }
+                    self.state = State::Boarding { asked: true };
+                    return Some(Action::Lease);
+                }
+                State::Moving => {
+                    if let Some(task) = self.leg.poll_task() {
+                        self.started = true;
+                        return Some(Action::Submit(task));
+                    }
+                    if let Some(slot) = self.leg.poll_return() {
+                        return Some(Action::Return(slot));
+                    }
+                    if !self.leg.is_done() || !self.leg.holds_no_slot() {
+                        return None;
+                    }
+                    self.finish_phase();
+                }
+                State::Comparing { asked: false } => {
+                    self.state = State::Comparing { asked: true };
+                    return Some(Action::Compare);
+                }
+                State::Failing(failure) => {
+                    if let Some(slot) = self.leg.poll_return() {
+                        return Some(Action::Return(slot));
+                    }
+                    if !self.leg.is_quiet() {
+                        return None;
+                    }
+                    if self.give_up_or_reroute(failure) {
+                        return Some(Action::Route(failure));
+                    }
+                }
+                State::Rerouting(_) => return None,
+                State::Stopping(reason) => {
+                    if let Some(slot) = self.leg.poll_return() {
+                        return Some(Action::Return(slot));
+                    }
+                    if !self.leg.is_quiet() {
+                        return None;
+                    }
+                    self.state = State::Ending(self.stopped(reason));
+                }
+                State::Ending(verdict) => {
+                    self.state = State::Over;
+                    return Some(Action::Finish(verdict));
+                }
+                State::Over => return None,
+            }
+        }
+    }
+
+    /// Every ring that the leg needs slots of, as (lane, ring).
+    pub fn rings(&self) -> impl Iterator<Item = (u8, u8)> + '_ {
+        self.leg.rings()
+    }
+
+    /// One slot of each of [`Flight::rings`] was leased; they are numbered 0. Answers false, and
+    /// takes none of them, when the flight no longer waits for them: give them back.
+    pub fn handle_admitted(&mut self) -> bool {
+        if self.state != (State::Boarding { asked: true }) {
+            return false;
+        }
+        for lane in 0..Leg::MAX_LANES as u8 {
+            for ring in 0..lane::MAX_RINGS as u8 {
+                if self.leg.rings().any(|needed| needed == (lane, ring)) {
+                    self.leg.handle_grant(lane, ring);
+                }
+            }
+        }
+        self.state = State::Moving;
+        true
+    }
+
+    /// How many more slots of a ring the leg could use now. Never more than the plan's.
+    pub fn wanted_slots(&self, lane: u8, ring: u8) -> u16 {
+        match self.state {
+            State::Moving => self.leg.wanted(lane, ring),
+            _ => 0,
+        }
+    }
+
+    /// One more slot of a ring was leased; answers its name. Only for rings whose
+    /// [`Flight::wanted_slots`] is not 0.
+    pub fn handle_grant(&mut self, lane: u8, ring: u8) -> SlotId {
+        self.leg.handle_grant(lane, ring)
+    }
+
+    /// An operation has ended, or was refused. Answers where the leg failed if this was what made
+    /// it fail, so that the driver can keep the reason.
+    pub fn handle_settled(&mut self, id: TaskId, settled: Settled) -> Option<Failure> {
+        let done = settled == Settled::Done;
+        let (step, span) = self.leg.handle_settled(id, done)?;
+        self.touched |= settled != Settled::Refused;
+        if done || self.state != State::Moving {
+            return None;
+        }
+        let failure = Failure {
+            phase: self.phase,
+            at: Some((id.lane, step)),
+            span,
+        };
+        self.leg.stop();
+        self.state = State::Failing(failure);
+        Some(failure)
+    }
+
+    /// The answer to [`Action::Route`]: another plan, or none. Ignored when none was asked for.
+    pub fn handle_route(&mut self, plan: Option<Arc<Plan>>) {
+        let State::Rerouting(failure) = self.state else {
+            return;
+        };
+        let begun = plan.is_some_and(|plan| self.begin_leg(plan).is_ok());
+        if !begun {
+            self.state = State::Ending(Verdict::Failed(failure));
+        }
+    }
+
+    /// The answer to [`Action::Compare`]. Different checksums fail the copy, which is then tried
+    /// over another route from the start. Ignored when no comparison was asked for.
+    pub fn handle_compared(&mut self, equal: bool) {
+        if self.state != (State::Comparing { asked: true }) {
+            return;
+        }
+        if equal {
+            self.verify = None;
+            self.state = State::Moving;
+        } else {
+            self.phase = Phase::Copy;
+            self.arrived = 0;
+            self.state = State::Failing(Failure {
+                phase: Phase::Copy,
+                at: None,
+                span: Span::new(0, self.len_bytes),
+            });
+        }
+    }
+
+    /// Stops the flight as soon as its operations are quiet. A flight that is over stays so.
+    pub fn handle_cancel(&mut self) {
+        self.stop(StopReason::Cancelled);
+    }
+
+    /// The part of the work that operations are about now.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The plan of the current leg.
+    pub fn plan(&self) -> Option<&Arc<Plan>> {
+        self.leg.plan()
+    }
+
+    /// The plan whose leg moved the payload's last byte; `None` before.
+    pub fn copied_by(&self) -> Option<&Arc<Plan>> {
+        self.copied.as_ref()
+    }
+
+    /// How many legs were begun: 1 unless routes failed or the copy is verified.
+    pub fn legs(&self) -> u32 {
+        self.legs
+    }
+
+    /// Payload bytes that have arrived, in whatever order.
+    pub fn copied_bytes(&self) -> u64 {
+        match self.phase {
+            Phase::Copy if self.leg_phase == Phase::Copy => self.arrived + self.leg.done_bytes(),
+            Phase::Copy => self.arrived,
+            Phase::CheckSrc | Phase::CheckDst => self.len_bytes,
+        }
+    }
+
+    /// When the flight gives up by itself.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::Over | State::Stopping(_) | State::Ending(_) => None,
+            _ => self.deadline,
+        }
+    }
+
+    /// Whether the verdict was given.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// For comparing states: all but the plans.
+    #[cfg(test)]
+    fn state_key(&self) -> impl Ord + core::fmt::Debug + Clone + use<> {
+        (
+            self.leg.state(),
+            self.state,
+            self.phase,
+            (self.arrived, self.started, self.legs, self.verify.is_some()),
+        )
+    }
+
+    fn begin_leg(&mut self, plan: Arc<Plan>) -> Result<(), PlanError> {
+        let from = match self.phase {
+            Phase::Copy => self.arrived,
+            // A checksum is of the whole payload or of nothing.
+            Phase::CheckSrc | Phase::CheckDst => 0,
+        };
+        let span = Span::new(from, self.len_bytes - from);
+        self.leg
+            .start(plan, span, self.in_place && self.phase == Phase::Copy)?;
+        self.legs += 1;
+        self.leg_phase = self.phase;
+        self.state = State::Boarding { asked: false };
+        Ok(())
+    }
+
+    /// The leg is done: on to the next phase, or the end.
+    fn finish_phase(&mut self) {
+        let next = match (self.phase, &self.verify) {
+            (Phase::Copy, verify) => {
+                self.arrived = self.len_bytes;
+                self.copied = self.leg.plan().cloned();
+                verify.as_ref().map(|v| (Phase::CheckSrc, v.src.clone()))
+            }
+            (Phase::CheckSrc, Some(v)) => Some((Phase::CheckDst, v.dst.clone())),
+            (Phase::CheckDst, Some(_)) => {
+                self.state = State::Comparing { asked: false };
+                return;
+            }
+            (Phase::CheckSrc | Phase::CheckDst, None) => None,
+        };
+        let Some((phase, plan)) = next else {
+            self.state = State::Ending(Verdict::Done);
+            return;
+        };
+        self.phase = phase;
+        if self.begin_leg(plan).is_err() {
+            self.state = State::Ending(Verdict::Failed(Failure {
+                phase,
+                at: None,
+                span: Span::new(0, self.len_bytes),
+            }));
+        }
+    }
+
+    /// The failed leg is quiet. True when another route is to be asked for.
+    fn give_up_or_reroute(&mut self, failure: Failure) -> bool {
+        self.arrived = self.leading_bytes();
+        if self.in_place && self.touched && self.phase == Phase::Copy {
+            self.state = State::Ending(Verdict::Failed(failure));
+            return false;
+        }
+        self.state = State::Rerouting(failure);
+        true
+    }
+
+    fn stop(&mut self, reason: StopReason) {
+        if !matches!(
+            self.state,
+            State::Over | State::Stopping(_) | State::Ending(_)
+        ) {
+            self.leg.stop();
+            self.state = State::Stopping(reason);
+        }
+    }
+
+    fn stopped(&self, reason: StopReason) -> Verdict {
+        let leading_bytes = self.leading_bytes();
+        if leading_bytes == self.len_bytes
+            && self.verify.is_none()
+            && self.legs > 0
+            && self.leg.is_done()
+        {
+            // The last operation ended before the stop took effect.
+            return Verdict::Done;
+        }
+        Verdict::Stopped {
+            reason,
+            leading_bytes,
+            started: self.started,
+        }
+    }
+
+    fn leading_bytes(&self) -> u64 {
+        match self.phase {
+            Phase::Copy if self.leg_phase == Phase::Copy => {
+                self.arrived.max(self.leg.arrived_until())
+            }
+            Phase::Copy => self.arrived,
+            Phase::CheckSrc | Phase::CheckDst => self.len_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod explorer;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! One attempt to carry a payload over one plan.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::lane::LaneRun;
+use super::task::{SlotId, Task, TaskId};
+use crate::{Plan, Span};
+
+/// Why a leg was not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// No lanes, or more than [`Leg::MAX_LANES`].
+    #[error("a plan has 1 to {} lanes, not {lanes}", Leg::MAX_LANES)]
+    Lanes {
+        /// How many it has.
+        lanes: usize,
+    },
+    /// A lane without steps, or with too many rings.
+    #[error(
+        "lane {lane} has {steps} steps and {rings} rings; 1 to 8 steps and up to {} rings can be run",
+        super::lane::MAX_RINGS
+    )]
+    Steps {
+        /// The lane.
+        lane: usize,
+        /// Its steps.
+        steps: usize,
+        /// Its rings.
+        rings: usize,
+    },
+    /// A step that reads a slot before one writes it, or names a ring that is not there.
+    #[error("lane {lane} uses a slot of ring {ring} before any step fills it")]
+    EmptySlot {
+        /// The lane.
+        lane: usize,
+        /// The ring.
+        ring: u8,
+    },
+}
+
+/// The state of an attempt.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Leg {
+    plan: Option<Arc<Plan>>,
+    lanes: Vec<LaneRun>,
+    span: Span,
+    /// Where each lane's part ends, rising.
+    bounds: [u64; Leg::MAX_LANES],
+    stopping: bool,
+}
+
+impl Leg {
+    pub(super) const MAX_LANES: usize = 4;
+
+    /// Starts over with `plan` on the payload bytes `span`; `whole` moves them as one chunk.
+    pub(super) fn start(
+        &mut self,
+        plan: Arc<Plan>,
+        span: Span,
+        whole: bool,
+    ) -> Result<(), PlanError> {
+        check(&plan)?;
+        let total: u64 = plan.lanes.iter().map(|lane| u64::from(lane.share)).sum();
+        self.lanes.resize_with(plan.lanes.len(), LaneRun::default);
+        let (mut offset, mut shares) = (span.offset, 0);
+        let end = span.offset + span.len;
+        let last = plan.lanes.len() - 1;
+        for (i, lane) in plan.lanes.iter().enumerate() {
+            shares += u64::from(lane.share);
+            let until = if i == last {
+                end
+            } else {
+                part_end(span, shares, total, lane.chunk_bytes).clamp(offset, end)
+            };
+            let part = Span::new(offset, until - offset);
+            self.lanes[i].reset(i as u8, lane, part, whole && last == 0);
+            self.bounds[i] = until;
+            offset = until;
+        }
+        self.span = span;
+        self.stopping = false;
+        self.plan = Some(plan);
+        Ok(())
+    }
+
+    pub(super) fn plan(&self) -> Option<&Arc<Plan>> {
+        self.plan.as_ref()
+    }
+
+    /// Submits nothing more from now on.
+    pub(super) fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.lanes.iter().all(LaneRun::is_done)
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        self.lanes.iter().all(LaneRun::is_quiet)
+    }
+
+    pub(super) fn holds_no_slot(&self) -> bool {
+        self.lanes.iter().all(LaneRun::holds_no_slot)
+    }
+
+    /// Payload bytes that arrived, in whatever order.
+    pub(super) fn done_bytes(&self) -> u64 {
+        self.lanes.iter().map(LaneRun::done_bytes).sum()
+    }
+
+    /// The first payload byte that has not arrived.
+    pub(super) fn arrived_until(&self) -> u64 {
+        for (lane, bound) in self.lanes.iter().zip(self.bounds) {
+            if lane.arrived_until() < bound {
+                return lane.arrived_until();
+            }
+        }
+        self.span.offset + self.span.len
+    }
+
+    /// Every ring of every lane that is going to move something.
+    pub(super) fn rings(&self) -> impl Iterator<Item = (u8, u8)> + '_ {
+        let lanes = self.plan.iter().flat_map(|plan| plan.lanes.iter());
+        lanes
+            .zip(&self.lanes)
+            .enumerate()
+            .filter(|(_, (_, run))| !run.is_done())
+            .flat_map(|(i, (lane, _))| (0..lane.rings.len()).map(move |ring| (i as u8, ring as u8)))
+    }
+
+    pub(super) fn handle_grant(&mut self, lane: u8, ring: u8) -> SlotId {
+        self.lanes[usize::from(lane)].handle_grant(ring)
+    }
+
+    pub(super) fn wanted(&self, lane: u8, ring: u8) -> u16 {
+        match &self.plan {
+            Some(plan) if !self.stopping => {
+                let lane = usize::from(lane);
+                self.lanes[lane].wanted(&plan.lanes[lane], ring)
+            }
+            _ => 0,
+        }
+    }
+
+    pub(super) fn poll_task(&mut self) -> Option<Task> {
+        let plan = self.plan.as_ref().filter(|_| !self.stopping)?;
+        let mut lanes = self.lanes.iter_mut().zip(&plan.lanes);
+        lanes.find_map(|(run, lane)| run.poll_task(lane))
+    }
+
+    pub(super) fn poll_return(&mut self) -> Option<SlotId> {
+        let plan = self.plan.as_ref()?;
+        let all = self.stopping;
+        if all {
+            self.lanes.iter_mut().for_each(LaneRun::abandon);
+        }
+        let mut lanes = self.lanes.iter_mut().zip(&plan.lanes);
+        lanes.find_map(|(run, lane)| run.poll_return(lane, all))
+    }
+
+    pub(super) fn handle_settled(&mut self, id: TaskId, done: bool) -> Option<(u8, Span)> {
+        let plan = self.plan.as_ref()?;
+        let lane = usize::from(id.lane);
+        let run = self.lanes.get_mut(lane)?;
+        run.handle_settled(&plan.lanes[lane], id, done)
+    }
+
+    /// For comparing states: all but the plan.
+    #[cfg(test)]
+    pub(super) fn state(&self) -> impl Ord + core::fmt::Debug + Clone + use<> {
+        (self.lanes.clone(), self.span, self.stopping)
+    }
+}
+
+/// Where the parts of the lanes so far end: `shares` of `total`, at a multiple of the chunk size.
+fn part_end(span: Span, shares: u64, total: u64, chunk_bytes: u64) -> u64 {
+    let exact = u128::from(span.len) * u128::from(shares) / u128::from(total.max(1));
+    let exact = exact as u64;
+    let rounded = exact - exact % chunk_bytes.max(1);
+    span.offset + rounded
+}
+
+fn check(plan: &Plan) -> Result<(), PlanError> {
+    let lanes = plan.lanes.len();
+    if lanes == 0 || lanes > Leg::MAX_LANES {
+        return Err(PlanError::Lanes { lanes });
+    }
+    for (i, lane) in plan.lanes.iter().enumerate() {
+        let (steps, rings) = (lane.steps.len(), lane.rings.len());
+        if steps == 0 || steps > 8 || rings > super::lane::MAX_RINGS {
+            return Err(PlanError::Steps {
+                lane: i,
+                steps,
+                rings,
+            });
+        }
+        let mut filled = [false; super::lane::MAX_RINGS];
+        for step in &lane.steps {
+            let (read, written) = match step.kind {
+                crate::StepKind::Copy { from, to } => (from, Some(to)),
+                crate::StepKind::Transform { at } => (at, None),
+            };
+            if let crate::Role::Slot(ring) = read
+                && !filled.get(usize::from(ring)).is_some_and(|filled| *filled)
+            {
+                return Err(PlanError::EmptySlot { lane: i, ring });
+            }
+            if let Some(crate::Role::Slot(ring)) = written {
+                if usize::from(ring) >= rings {
+                    return Err(PlanError::EmptySlot { lane: i, ring });
+                }
+                filled[usize::from(ring)] = true;
+            }
+        }
+    }
+    Ok(())
+}
