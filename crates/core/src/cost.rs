@@ -41,8 +41,12 @@ impl Cost {
 
     /// Nanoseconds for `bytes` bytes, rounded up; at most `u64::MAX`.
     pub const fn at(&self, bytes: u64) -> u64 {
-        const FS_PER_NS: u128 = 1_000_000;
-        let slope = (bytes as u128 * self.fs_per_byte as u128).div_ceil(FS_PER_NS);
+        const FS_PER_NS: u64 = 1_000_000;
+        // The planner asks thousands of times, and a 128-bit division costs ten of the others.
+        if let Some(product) = bytes.checked_mul(self.fs_per_byte) {
+            return self.fixed_ns.saturating_add(product.div_ceil(FS_PER_NS));
+        }
+        let slope = (bytes as u128 * self.fs_per_byte as u128).div_ceil(FS_PER_NS as u128);
         let total = slope + self.fixed_ns as u128;
         if total > u64::MAX as u128 {
             u64::MAX

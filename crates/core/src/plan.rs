@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::{BackendId, Curve, EngineId, LinkId, MemoryId, Method, Route};
+use crate::{BackendId, Curve, EngineId, Estimate, LinkId, MemoryId, Method, Route};
 
 /// What a step reads or writes. The engine binds roles to regions; nothing below it knows more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -88,7 +88,7 @@ pub struct Plan {
     pub lanes: Vec<Lane>,
     /// The estimate that the planner compared: exact at one chunk and at multiples of it, for a
     /// pipeline whose engines have nothing else to do.
-    pub estimate: Curve,
+    pub estimate: Estimate,
 }
 
 impl Plan {
