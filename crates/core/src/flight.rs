@@ -63,7 +63,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Lease one slot for each of [`Flight::rings`], all or none, then call
-    /// [`Flight::handle_admitted`].
+    /// [`Flight::handle_admitted`] or [`Flight::handle_not_admitted`].
     Lease,
     /// Submit an operation; call [`Flight::handle_settled`] when it has ended or was refused.
     Submit(Task),
@@ -82,7 +82,8 @@ pub enum Action {
 pub struct Failure {
     /// The part of the work.
     pub phase: Phase,
-    /// The lane of the plan; the step within it. `None` when the comparison found a difference.
+    /// The lane of the plan and the step within it; `None` when slots could not be had, or the
+    /// comparison found a difference.
     pub at: Option<(u8, u8)>,
     /// The payload bytes concerned.
     pub span: Span,
@@ -295,6 +296,19 @@ impl Flight {
         }
         self.state = State::Moving;
         true
+    }
+
+    /// The slots that were asked for cannot be had on this route: the leg fails before it moved
+    /// anything. Ignored when no slots were asked for.
+    pub fn handle_not_admitted(&mut self) {
+        if self.state == (State::Boarding { asked: true }) {
+            self.leg.stop();
+            self.state = State::Failing(Failure {
+                phase: self.phase,
+                at: None,
+                span: Span::new(self.arrived, self.len_bytes - self.arrived),
+            });
+        }
     }
 
     /// How many more slots of a ring the leg could use now. Never more than the plan's.

@@ -1,8 +1,10 @@
 //! The shape of a region: one run of bytes, or rows at a pitch in up to three dimensions.
 
+mod blocks;
 mod overlap;
 mod runs;
 
+pub use blocks::{Block, Blocks};
 pub use runs::{Run, Runs};
 
 use crate::Span;
@@ -175,6 +177,13 @@ impl Shape {
     /// `span` is cut off at the smaller of the two payloads.
     pub fn runs(&self, offset: u64, other: &Shape, other_offset: u64, span: Span) -> Runs {
         Runs::new(*self, offset, *other, other_offset, span)
+    }
+
+    /// The payload bytes `span` as blocks that are shapes themselves, in payload order: at most
+    /// five, since a range may start and end inside a row and inside a plane. `span` is cut off at
+    /// the payload.
+    pub fn blocks(&self, span: Span) -> Blocks {
+        Blocks::new(*self, span)
     }
 
     /// Whether a byte of this shape at `base` is a byte of `other` at `other_base`.

@@ -78,6 +78,13 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// Where outcomes go. Called once, before the first `submit`.
     fn attach(&self, sink: Arc<dyn CompletionSink>);
 
+    /// Whether outcomes reach the sink without anybody calling [`Backend::pump`] or
+    /// [`Backend::wait`]: from the driver's callbacks or the backend's own threads. Where they do
+    /// not, the engine sees to it that somebody calls while work is under way.
+    fn completes_unattended(&self) -> bool {
+        false
+    }
+
     /// Looks for settled fences, where completion needs somebody to look. Never blocks.
     fn pump(&self);
 

@@ -143,6 +143,22 @@ impl Buffer {
         self.storage.mapped.store(start, Ordering::Release);
     }
 
+    /// Makes this view, which must be the only one of its storage, show other memory, without
+    /// allocating; answers false and changes nothing where other views exist. The owner stays.
+    ///
+    /// # Safety
+    /// As [`Buffer::new`], but for as long as the buffer shows that memory instead of as long as the
+    /// owner lives.
+    pub unsafe fn rebind(&mut self, info: StorageInfo) -> bool {
+        let Some(storage) = Arc::get_mut(&mut self.storage) else {
+            return false;
+        };
+        *storage.mapped.get_mut() = info.host.map_or(core::ptr::null_mut(), HostSpan::as_ptr);
+        storage.info = info;
+        self.span = Span::new(0, info.len_bytes);
+        true
+    }
+
     /// What keeps the bytes alive, if it is a `T`: how a backend finds its own object again.
     pub fn native<T: Any>(&self) -> Option<&T> {
         let owner: &dyn Any = &*self.storage.owner;
