@@ -1,12 +1,15 @@
 //! The stage that builds the lower crates for machines without an operating
 //! system.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::stage::{Session, Verdict};
-use crate::targets::{Choice, Library, toolchains_for};
+use crate::targets::{Choice, Library, Toolchain, toolchains_for};
 
-/// Builds the packages without their default features for each bare target.
+/// Builds the packages without their default features for each bare target,
+/// links the bare example, and runs it where this machine can.
 ///
 /// # Errors
 /// When a toolchain was installed and cannot be used.
@@ -16,7 +19,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         Choice::Skip(reason) => return Ok(Verdict::skipped(reason)),
     };
     let mut verdict = Verdict::passed();
-    for (target, toolchain) in toolchains {
+    for &(target, toolchain) in &toolchains {
         for package in PACKAGES {
             let mut cargo = toolchain.cargo(session, "build", target, Library::Alloc);
             cargo.args(["-p", package, "--lib", "--no-default-features"]);
@@ -24,10 +27,52 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         }
     }
     verdict.note = TARGETS.join(", ");
+    if session.workspace.member(EXAMPLE).is_some() {
+        for &(target, toolchain) in toolchains.iter().filter(|(target, _)| *target == LINKED) {
+            example(session, &mut verdict, target, toolchain)?;
+        }
+    }
     Ok(verdict)
+}
+
+/// Links the example as a program that nothing but the processor is needed
+/// for. Its only contact with the world is Linux's system call to exit, so
+/// that a Linux machine can run it and read the code.
+fn example(
+    session: &Session,
+    verdict: &mut Verdict,
+    target: &str,
+    toolchain: Toolchain,
+) -> Result<()> {
+    let mut cargo = toolchain.cargo(session, "build", target, Library::Alloc);
+    cargo.args(["-p", EXAMPLE]);
+    // The target's own linker comes with rustup only; the system's does as well.
+    for setting in ["linker=\"ld\"", "rustflags=[\"-Crelocation-model=static\"]"] {
+        cargo.args(["--config", &format!("target.{target}.{setting}")]);
+    }
+    let linked = verdict.run(&mut cargo)?;
+    verdict.note.push_str("; example linked");
+    if linked.success() && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        let program = session
+            .workspace
+            .target
+            .join("cross")
+            .join(target)
+            .join("debug")
+            .join(EXAMPLE);
+        verdict.run(&mut Command::new(program))?;
+        verdict.note.push_str(" and run");
+    }
+    Ok(())
 }
 
 /// One with 64-bit atomics, one without: the second is the harder.
 const TARGETS: [&str; 2] = ["x86_64-unknown-none", "thumbv7em-none-eabihf"];
 
 const PACKAGES: [&str; 3] = ["transload-core", "transload-hal", "transload"];
+
+/// The example in `examples/no_std`.
+const EXAMPLE: &str = "transload-no-std-example";
+
+/// The target for which the example is linked.
+const LINKED: &str = TARGETS[0];

@@ -10,7 +10,7 @@ use crate::install::Installer;
 use crate::stage::{Outcome, Session, Stage, Verdict};
 use crate::table::table;
 use crate::workspace::Workspace;
-use crate::{checks, cross, direction, evidence, no_std, sentinels, suites};
+use crate::{checks, cross, direction, evidence, habits, manifests, no_std, sentinels, suites};
 
 /// What to run.
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Options {
 }
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 13] = [
+pub(crate) const STAGES: [Stage; 15] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -39,6 +39,18 @@ pub(crate) const STAGES: [Stage; 13] = [
         about: "no dependency points the wrong way",
         full_only: false,
         run: direction::stage,
+    },
+    Stage {
+        name: "manifests",
+        about: "every package takes lints, licence and versions from the workspace",
+        full_only: false,
+        run: manifests::stage,
+    },
+    Stage {
+        name: "habits",
+        about: "no sleeps, no timed or ignored tests, no overlong files",
+        full_only: false,
+        run: habits::stage,
     },
     Stage {
         name: "lint",
@@ -171,7 +183,7 @@ fn run_one(stage: &Stage, session: &mut Session) -> StageResult {
     if verdict.outcome == Outcome::Failed {
         println!("{}", verdict.transcript.trim_end());
     }
-    println!("   {} in {}", told(&verdict), seconds(elapsed));
+    println!("   {}", told(&verdict, elapsed));
     StageResult {
         name: stage.name,
         verdict,
@@ -224,12 +236,13 @@ fn count<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Counts {
     counts
 }
 
-fn told(verdict: &Verdict) -> String {
+fn told(verdict: &Verdict, elapsed: Duration) -> String {
+    let end = format!("{} in {}", verdict.outcome.word(), seconds(elapsed));
     let remark = verdict.remark();
     if remark.is_empty() {
-        verdict.outcome.word().to_owned()
+        end
     } else {
-        format!("{}: {remark}", verdict.outcome.word())
+        format!("{end}: {remark}")
     }
 }
 

@@ -1,0 +1,123 @@
+//! The stage that reads the sources for what no lint of clippy's forbids.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::stage::{Session, Verdict};
+
+/// Fails with the place of each line that breaks a habit: sleeping, asserting
+/// on elapsed time, or leaving a test out; and of each file that is too long.
+///
+/// # Errors
+/// When a source cannot be read.
+pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let mut files = Vec::new();
+    for member in &session.workspace.members {
+        let Some(folder) = member.manifest_path.parent() else {
+            continue;
+        };
+        // This program reads its own rules and the texts of its tests.
+        if member.name != "xtask" {
+            for part in ["src", "tests", "examples", "benches"] {
+                sources(&folder.join(part), &mut files)?;
+            }
+        }
+    }
+    for file in &files {
+        let text =
+            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let name = session.workspace.relative(file).display();
+        for complaint in complaints(&text) {
+            verdict.fail(&format!("{name}:{complaint}"));
+        }
+    }
+    verdict.note = format!("{} files", files.len());
+    Ok(verdict)
+}
+
+fn complaints(text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let lines = text.lines().count();
+    if lines > LONGEST_FILE {
+        complaints.push(format!(
+            "{lines}: a file of more than {LONGEST_FILE} lines holds two ideas"
+        ));
+    }
+    for (index, line) in text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or(line);
+        for (breaks, why) in HABITS {
+            if breaks(code) {
+                complaints.push(format!("{}: {why}", index + 1));
+            }
+        }
+    }
+    complaints
+}
+
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    let mut entries: Vec<PathBuf> = fs::read_dir(folder)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<std::io::Result<_>>()?;
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            sources(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a line of code breaks the habit, and the habit.
+type Habit = (fn(&str) -> bool, &'static str);
+
+const HABITS: [Habit; 3] = [
+    (
+        |code| code.contains("::sleep(") || code.contains(" sleep("),
+        "nothing here waits by sleeping: wait for the event",
+    ),
+    (
+        |code| code.contains("assert") && code.contains("elapsed"),
+        "no test asserts on wall time",
+    ),
+    (
+        |code| code.trim_start().starts_with("#[ignore"),
+        "a test is there to run: an absent thing is told as skipped",
+    ),
+];
+
+/// The style's upper end.
+const LONGEST_FILE: usize = 600;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_habits_are_told_with_their_lines() {
+        let text = "\
+fn wait() {
+    thread::sleep(TICK);
+    // thread::sleep(TICK) would poll
+    assert!(start.elapsed() < LIMIT);
+}
+#[ignore]
+";
+        let told = complaints(text);
+        let lines: Vec<&str> = told.iter().map(|line| &line[..2]).collect();
+        assert_eq!(lines, ["2:", "4:", "6:"]);
+    }
+
+    #[test]
+    fn a_file_of_two_ideas_is_told() {
+        assert!(complaints(&"x\n".repeat(600)).is_empty());
+        assert_eq!(complaints(&"x\n".repeat(601)).len(), 1);
+    }
+}
