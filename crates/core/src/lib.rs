@@ -35,7 +35,7 @@ pub use bytes::ByteSize;
 pub use cost::{Cost, Curve, CurveError, Piece};
 pub use device::{DeviceId, DeviceKind, DeviceName, MemoryId, MemoryKind, Place, Uuid};
 pub use estimate::Estimate;
-pub use hazard::{Entry, Footprint, FootprintError, Hazards, Ticket};
+pub use hazard::{Entered, Footprint, FootprintError, Hazards, Ticket};
 pub use name::Name;
 pub use parse::ParseError;
 pub use plan::{Lane, Plan, Ring, Role, Step, StepKind};

@@ -1,0 +1,140 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+use crate::{Shape, StorageId};
+
+#[test]
+fn readers_run_together_and_a_writer_waits_for_all_of_them() {
+    let mut hazards = Hazards::new();
+    let first = hazards.enter(&[read(0, 100)]);
+    let second = hazards.enter(&[read(50, 100)]);
+    let writer = hazards.enter(&[write(99, 2)]);
+    let reader = hazards.enter(&[read(0, 100)]);
+    assert_eq!((first.waits_for, second.waits_for), (0, 0));
+    assert_eq!((writer.waits_for, reader.waits_for), (2, 1));
+    assert_eq!(leave(&mut hazards, second), []);
+    assert_eq!(leave(&mut hazards, first), [writer.ticket]);
+    assert_eq!(leave(&mut hazards, writer), [reader.ticket]);
+    assert_eq!(leave(&mut hazards, reader), []);
+    assert!(hazards.is_empty());
+}
+
+#[test]
+fn touching_ranges_and_other_storages_run_together() {
+    let mut hazards = Hazards::new();
+    hazards.enter(&[write(0, 64)]);
+    let file = StorageId::File {
+        device: 1,
+        inode: 1,
+    };
+    let other = Footprint::new(file, 0, Shape::contiguous(64), true).unwrap();
+    assert!(!hazards.conflicts(&[write(64, 64), other]));
+    assert!(hazards.conflicts(&[write(64, 64), other, read(63, 1)]));
+    assert_eq!(hazards.enter(&[write(64, 64), other]).waits_for, 0);
+}
+
+#[test]
+fn interleaved_columns_of_one_image_run_together() {
+    let mut hazards = Hazards::new();
+    let columns = |position, width| {
+        let shape = Shape::pitched(width, 100, 256).unwrap();
+        Footprint::new(StorageId::Host, position, shape, true).unwrap()
+    };
+    assert_eq!(hazards.enter(&[columns(0, 128)]).waits_for, 0);
+    assert_eq!(hazards.enter(&[columns(128, 128)]).waits_for, 0);
+    assert_eq!(hazards.enter(&[columns(127, 2)]).waits_for, 2);
+}
+
+#[test]
+fn one_predecessor_counts_once_however_many_footprints_meet() {
+    let mut hazards = Hazards::new();
+    let first = hazards.enter(&[write(0, 10), write(20, 10), read(5, 20)]);
+    assert_eq!(first.waits_for, 0);
+    let second = hazards.enter(&[write(0, 30), write(5, 1)]);
+    assert_eq!(second.waits_for, 1);
+    assert_eq!(hazards.blockers(second.ticket), [first.ticket]);
+    assert_eq!(leave(&mut hazards, first), [second.ticket]);
+}
+
+#[test]
+fn a_cancelled_ticket_leaves_the_order_around_it_as_it_was() {
+    let mut hazards = Hazards::new();
+    let first = hazards.enter(&[write(0, 10)]);
+    let cancelled = hazards.enter(&[write(0, 20)]);
+    let behind_both = hazards.enter(&[write(5, 10)]);
+    let behind_cancelled = hazards.enter(&[write(15, 5)]);
+    assert_eq!(behind_both.waits_for, 2);
+    assert_eq!(behind_cancelled.waits_for, 1);
+    assert_eq!(
+        leave(&mut hazards, cancelled),
+        [behind_cancelled.ticket],
+        "the other one conflicts with the first itself"
+    );
+    assert_eq!(hazards.waits_for(behind_both.ticket), Some(1));
+    assert_eq!(hazards.blockers(behind_both.ticket), [first.ticket]);
+    assert_eq!(leave(&mut hazards, first), [behind_both.ticket]);
+}
+
+#[test]
+fn freed_tickets_come_in_the_order_in_which_they_entered() {
+    let mut hazards = Hazards::new();
+    let writer = hazards.enter(&[write(0, 100)]);
+    let entries: Vec<Entered> = [90, 10, 50, 30, 70]
+        .into_iter()
+        .map(|position| hazards.enter(&[write(position, 5)]))
+        .collect();
+    let wanted: Vec<Ticket> = entries.iter().map(|entry| entry.ticket).collect();
+    assert_eq!(leave(&mut hazards, writer), wanted);
+}
+
+#[test]
+fn a_ticket_that_left_is_never_taken_for_its_slot_s_next_user() {
+    let mut hazards = Hazards::new();
+    let gone = hazards.enter(&[write(0, 10)]);
+    leave(&mut hazards, gone);
+    let next = hazards.enter(&[write(0, 10)]);
+    let behind = hazards.enter(&[write(0, 10)]);
+    assert_eq!(next.ticket.index(), gone.ticket.index());
+    assert!(!hazards.leave(gone.ticket, &mut |_| panic!("nothing is freed")));
+    assert_eq!(hazards.waits_for(gone.ticket), None);
+    assert_eq!(hazards.blockers(gone.ticket), []);
+    assert_eq!(hazards.waits_for(behind.ticket), Some(1));
+    assert_eq!(hazards.len(), 2);
+}
+
+#[test]
+fn empty_footprints_conflict_with_nothing() {
+    let mut hazards = Hazards::new();
+    let around = hazards.enter(&[write(0, 100)]);
+    let empty = hazards.enter(&[write(50, 0), read(0, 0)]);
+    let nothing = hazards.enter(&[]);
+    let last = hazards.enter(&[write(0, 100)]);
+    assert_eq!((empty.waits_for, nothing.waits_for), (0, 0));
+    assert_eq!(last.waits_for, 1);
+    assert_eq!(leave(&mut hazards, empty), []);
+    assert_eq!(leave(&mut hazards, around), [last.ticket]);
+}
+
+#[test]
+fn positions_up_to_the_last_one_take_part() {
+    let mut hazards = Hazards::new();
+    let all = hazards.enter(&[write(0, u64::MAX)]);
+    let last = hazards.enter(&[write(u64::MAX - 1, 1)]);
+    assert_eq!(last.waits_for, 1);
+    assert_eq!(leave(&mut hazards, all), [last.ticket]);
+}
+
+fn read(position: u64, len: u64) -> Footprint {
+    Footprint::new(StorageId::Host, position, Shape::contiguous(len), false).unwrap()
+}
+
+fn write(position: u64, len: u64) -> Footprint {
+    Footprint::new(StorageId::Host, position, Shape::contiguous(len), true).unwrap()
+}
+
+fn leave(hazards: &mut Hazards, entry: Entered) -> Vec<Ticket> {
+    let mut freed = vec![];
+    assert!(hazards.leave(entry.ticket, &mut |ticket| freed.push(ticket)));
+    freed
+}
