@@ -1,0 +1,310 @@
+//! From what was written down to an inventory.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::figures::Checked;
+use super::{DeviceEntry, LinkEntry, Machine, MemoryEntry, MeshEntry, SCHEMA, SchemaError};
+use crate::{
+    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Link, LinkId,
+    MemoryId, MemoryInfo, MemoryKind, ParseError, Piece,
+};
+
+/// A cache line, the least that allocators of large blocks give.
+const DEFAULT_ALIGNMENT: i64 = 64;
+
+pub(super) fn inventory(machine: &Machine, backend: BackendId) -> Result<Inventory, SchemaError> {
+    if machine.schema != SCHEMA {
+        return Err(SchemaError::Version {
+            found: machine.schema,
+        });
+    }
+    if machine.devices.is_empty() {
+        return Err(SchemaError::NoDevices {
+            name: machine.name.clone(),
+        });
+    }
+    let mut all = Inventory {
+        backend,
+        devices: Vec::new(),
+        memories: Vec::new(),
+        links: Vec::new(),
+        transform: None,
+    };
+    for entry in &machine.devices {
+        add_device(&mut all, entry)?;
+    }
+    for entry in &machine.links {
+        add_link(&mut all, entry)?;
+    }
+    for entry in &machine.meshes {
+        add_mesh(&mut all, entry)?;
+    }
+    if let Some(entry) = &machine.transform {
+        let thing = || String::from("transform");
+        let checked = Checked { thing: &thing };
+        let engine = engine(&all, &thing, &entry.engine)?;
+        let cost = Cost::from_rate(
+            checked.latency(entry.latency_ns)?,
+            checked.rate(entry.bytes_per_second)?,
+        );
+        all.transform = Some((engine, cost.into()));
+    }
+    Ok(all)
+}
+
+fn add_device(all: &mut Inventory, entry: &DeviceEntry) -> Result<(), SchemaError> {
+    let thing = || format!("device {:?}", entry.id);
+    let id: DeviceId = text(&thing, &entry.id)?;
+    if all.devices.iter().any(|device| device.id == id) {
+        return Err(SchemaError::DuplicateDevice { device: id });
+    }
+    if entry.memories.is_empty() {
+        return Err(SchemaError::NoMemory { device: id });
+    }
+    let uuid = match &entry.uuid {
+        Some(uuid) => Some(text(&thing, uuid)?),
+        None => None,
+    };
+    let first = all.memories.len();
+    for memory in &entry.memories {
+        add_memory(all, id, memory)?;
+    }
+    all.devices.push(DeviceInfo {
+        id,
+        backend: all.backend,
+        name: format!("{} (simulated)", entry.name),
+        software: entry.software,
+        simulated: true,
+        memory_bytes: all.memories[first].total_bytes,
+        uuid,
+        numa_node: entry.numa_node,
+    });
+    Ok(())
+}
+
+fn add_memory(
+    all: &mut Inventory,
+    device: DeviceId,
+    entry: &MemoryEntry,
+) -> Result<(), SchemaError> {
+    let thing = || format!("memory {device}/{}", entry.kind);
+    let checked = Checked { thing: &thing };
+    let kind: MemoryKind = text(&thing, &entry.kind)?;
+    let id = device.memory(kind);
+    if all.memories.iter().any(|memory| memory.id == id) {
+        return Err(SchemaError::DuplicateMemory { memory: id });
+    }
+    let total = checked.bytes("memory_bytes", entry.memory_bytes)?;
+    let max_alloc_bytes = match entry.max_alloc_bytes {
+        Some(value) => checked.bytes("max_alloc_bytes", value)?,
+        None => total,
+    };
+    let written = entry.alignment.unwrap_or(DEFAULT_ALIGNMENT);
+    let alignment = checked.alignment(written)?;
+    if !alignment.is_power_of_two() {
+        return Err(SchemaError::Alignment {
+            memory: id,
+            alignment: written,
+        });
+    }
+    all.memories.push(MemoryInfo {
+        id,
+        backend: all.backend,
+        total_bytes: Some(total),
+        max_alloc_bytes,
+        alignment,
+        host_addressable: entry
+            .host_addressable
+            .unwrap_or(!matches!(kind, MemoryKind::Device | MemoryKind::File)),
+        staging: entry.staging.unwrap_or(kind == MemoryKind::Pinned),
+    });
+    Ok(())
+}
+
+fn add_link(all: &mut Inventory, entry: &LinkEntry) -> Result<(), SchemaError> {
+    let thing = || format!("link {} → {}", entry.src, entry.dst);
+    let checked = Checked { thing: &thing };
+    let src = known(all, &thing, &entry.src)?;
+    let dst = known(all, &thing, &entry.dst)?;
+    let forth = engine(all, &thing, &entry.engine)?;
+    let back = match (&entry.back_engine, entry.both) {
+        (Some(_), false) => {
+            return Err(SchemaError::Conflict {
+                thing: thing(),
+                field: "back_engine",
+                other: "both = false",
+            });
+        }
+        (Some(back), true) => engine(all, &thing, back)?,
+        (None, _) => forth,
+    };
+    let class = checked.class(&entry.class)?;
+    let cost = curve(&checked, entry, class)?;
+    let link = Link {
+        id: LinkId {
+            src,
+            dst,
+            engine: forth,
+            access: checked.access(entry.access.as_deref(), Access::Native)?,
+        },
+        backend: all.backend,
+        class,
+        cost,
+        pitched: entry.pitched,
+    };
+    if entry.both && src != dst {
+        let mut reverse = link.clone();
+        reverse.id = LinkId {
+            src: dst,
+            dst: src,
+            engine: back,
+            access: link.id.access,
+        };
+        push(all, link)?;
+        push(all, reverse)
+    } else {
+        push(all, link)
+    }
+}
+
+fn add_mesh(all: &mut Inventory, entry: &MeshEntry) -> Result<(), SchemaError> {
+    if entry.members.len() < 2 {
+        return Err(SchemaError::SmallMesh {
+            members: entry.members.len(),
+        });
+    }
+    let thing = || format!("mesh of {}", entry.members.join(", "));
+    let checked = Checked { thing: &thing };
+    let class = checked.class(&entry.class)?;
+    let access = checked.access(entry.access.as_deref(), Access::Peer)?;
+    let cost = checked.cost(class, entry.latency_ns, entry.bytes_per_second)?;
+    let mut members = Vec::new();
+    for member in &entry.members {
+        members.push(known(all, &thing, member)?);
+    }
+    for (i, &src) in members.iter().enumerate() {
+        for (j, &dst) in members.iter().enumerate() {
+            if i == j {
+                continue;
+            }
+            let engine = EngineId {
+                device: src.device,
+                index: entry.engine_index,
+            };
+            push(
+                all,
+                Link {
+                    id: LinkId {
+                        src,
+                        dst,
+                        engine,
+                        access,
+                    },
+                    backend: all.backend,
+                    class,
+                    cost: cost.into(),
+                    pitched: entry.pitched,
+                },
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn curve(
+    checked: &Checked<'_>,
+    entry: &LinkEntry,
+    class: crate::LinkClass,
+) -> Result<Curve, SchemaError> {
+    let Some(pieces) = &entry.curve else {
+        return Ok(checked
+            .cost(class, entry.latency_ns, entry.bytes_per_second)?
+            .into());
+    };
+    let beside = match (entry.latency_ns, entry.bytes_per_second) {
+        (Some(_), _) => Some("latency_ns"),
+        (None, Some(_)) => Some("bytes_per_second"),
+        (None, None) => None,
+    };
+    if let Some(other) = beside {
+        return Err(SchemaError::Conflict {
+            thing: (checked.thing)(),
+            field: "curve",
+            other,
+        });
+    }
+    let mut all = Vec::new();
+    for piece in pieces {
+        all.push(Piece {
+            from_bytes: checked.from_bytes(piece.from_bytes)?,
+            cost: Cost::from_rate(
+                checked.latency(piece.latency_ns)?,
+                checked.rate(piece.bytes_per_second)?,
+            ),
+        });
+    }
+    Curve::new(all).map_err(|source| SchemaError::Curve {
+        thing: (checked.thing)(),
+        source,
+    })
+}
+
+fn push(all: &mut Inventory, link: Link) -> Result<(), SchemaError> {
+    if all.links.iter().any(|other| other.id == link.id) {
+        return Err(SchemaError::DuplicateLink { link: link.id });
+    }
+    all.links.push(link);
+    Ok(())
+}
+
+fn known(
+    all: &Inventory,
+    thing: &dyn Fn() -> String,
+    written: &str,
+) -> Result<MemoryId, SchemaError> {
+    let memory: MemoryId = text(thing, written)?;
+    if all.memories.iter().any(|info| info.id == memory) {
+        Ok(memory)
+    } else {
+        Err(SchemaError::UnknownMemory {
+            thing: thing(),
+            memory,
+        })
+    }
+}
+
+fn engine(
+    all: &Inventory,
+    thing: &dyn Fn() -> String,
+    written: &str,
+) -> Result<EngineId, SchemaError> {
+    let error = || SchemaError::Engine {
+        thing: thing(),
+        text: written.to_string(),
+    };
+    let (device, index) = written.split_once('#').ok_or_else(error)?;
+    let engine = EngineId {
+        device: device.parse().map_err(|_| error())?,
+        index: index.parse().map_err(|_| error())?,
+    };
+    if all.devices.iter().any(|device| device.id == engine.device) {
+        Ok(engine)
+    } else {
+        Err(SchemaError::UnknownEngine {
+            thing: thing(),
+            engine,
+        })
+    }
+}
+
+fn text<T: core::str::FromStr<Err = ParseError>>(
+    thing: &dyn Fn() -> String,
+    written: &str,
+) -> Result<T, SchemaError> {
+    written.parse().map_err(|source| SchemaError::Text {
+        thing: thing(),
+        source,
+    })
+}
