@@ -29,7 +29,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let folder = workspace.target.join("demo");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let model = match &options.file {
-        Some(file) => file.clone(),
+        // The program runs at the root, the user may stand elsewhere.
+        Some(file) => std::path::absolute(file)?,
         None => fetch(&folder)?,
     };
     let length = describe_file(&model)?;

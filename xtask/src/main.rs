@@ -20,6 +20,7 @@ mod manifests;
 mod no_std;
 mod process;
 mod sentinels;
+mod skips;
 mod stage;
 mod suites;
 mod table;

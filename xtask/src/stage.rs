@@ -28,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) installer: Installer,
     /// Tools that stages came upon, for the closing summary.
     pub(crate) found: Vec<String>,
+    /// Tests that showed nothing here, with their reasons.
+    pub(crate) skipped: Vec<String>,
 }
 
 impl Session {

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::checks::first_line;
+use crate::skips::Skips;
 use crate::stage::{Outcome, Session, Verdict};
 
 /// Unit and integration tests of every package, with all features.
@@ -15,7 +16,10 @@ use crate::stage::{Outcome, Session, Verdict};
 pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut runner = runner(session);
+    let skips = Skips::new(&session.workspace.target, "tests")?;
+    skips.tell(&mut runner);
     verdict.run_tests(runner.args(["--workspace", "--all-features"]))?;
+    session.skipped.extend(skips.settle(&mut verdict.counts)?);
     Ok(verdict)
 }
 
@@ -27,10 +31,14 @@ pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
 pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut runner = runner(session);
+    // What is skipped was told by the stage with the usual number of cases.
+    let skips = Skips::new(&session.workspace.target, "properties")?;
+    skips.tell(&mut runner);
     runner
         .env("PROPTEST_CASES", PROPERTY_CASES)
         .args(["--workspace", "--all-features"]);
     verdict.run_tests(&mut runner)?;
+    skips.settle(&mut verdict.counts)?;
     verdict.note = format!("{PROPERTY_CASES} cases per property");
     Ok(verdict)
 }

@@ -139,6 +139,7 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> Result<bool> {
         workspace,
         installer: Installer::default(),
         found: checks::machine(),
+        skipped: Vec::new(),
     };
     let mut results = Vec::new();
     for stage in chosen {
@@ -196,6 +197,13 @@ fn summarize(session: &Session, results: &[StageResult]) -> bool {
     println!();
     print_list("Found", &session.found);
     print_list("Installed", session.installer.installed());
+    let mut skipped = session.skipped.clone();
+    for result in results {
+        if let Outcome::Skipped(reason) = &result.verdict.outcome {
+            skipped.push(format!("stage {}: {reason}", result.name));
+        }
+    }
+    print_list("Skipped", &skipped);
     let rows: Vec<_> = results
         .iter()
         .map(|result| {

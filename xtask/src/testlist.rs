@@ -35,10 +35,13 @@ impl TestList {
         cargo.args(["--no-run", "--quiet", "--message-format", "json"]);
         let output = cargo
             .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
             .output()
             .context("cannot run cargo")?;
-        ensure!(output.status.success(), "the tests do not build");
+        ensure!(
+            output.status.success(),
+            "the tests do not build:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let mut list = Self::default();
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             let Ok(artifact) = serde_json::from_str::<Artifact>(line) else {

@@ -36,6 +36,10 @@ pub(crate) struct Options {
 /// When one cannot be read, or the copy of the tree cannot be made.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let sentinels = load(workspace, &options.names)?;
+    if sentinels.is_empty() {
+        println!("There are no sentinels.");
+        return Ok(true);
+    }
     let trials = try_all(workspace, &sentinels, |line| println!("{line}"))?;
     print!("\n{}", trials.table);
     Ok(trials.failed == 0)
