@@ -27,6 +27,7 @@ mod route;
 pub mod schema;
 mod shape;
 mod span;
+pub mod stats;
 mod storage;
 mod time;
 mod topology;
@@ -42,6 +43,7 @@ pub use plan::{Lane, Plan, Ring, Role, Step, StepKind};
 pub use route::{Method, Route};
 pub use shape::{Block, Blocks, Run, Runs, Shape, ShapeError};
 pub use span::Span;
+pub use stats::Stats;
 pub use storage::StorageId;
 pub use time::Instant;
 pub use topology::{

@@ -1,6 +1,7 @@
 //! What runs for every transfer allocates nothing once it is warm.
 
-use transload_core::{Footprint, Hazards, Shape, StorageId};
+use transload_core::stats::{Sample, Stats};
+use transload_core::{DeviceId, Footprint, Hazards, MemoryKind, Method, Shape, StorageId};
 
 #[test]
 fn hazards_allocate_nothing_below_their_high_water_mark() {
@@ -25,6 +26,28 @@ fn hazards_allocate_nothing_below_their_high_water_mark() {
     };
     churn(2);
     let allocations = allocation_counter::measure(|| churn(100));
+    assert_eq!(allocations.count_total, 0);
+}
+
+#[test]
+fn statistics_allocate_for_the_first_sample_of_a_path_and_class_only() {
+    let mut stats = Stats::new();
+    let sample = |bytes, duration_ns| Sample {
+        src: DeviceId::CPU0.memory(MemoryKind::Pageable),
+        dst: DeviceId::CPU0.memory(MemoryKind::Shared),
+        method: Method::DirectCopy,
+        bytes,
+        duration_ns,
+        fallbacks: 0,
+        failed: false,
+    };
+    stats.record(&sample(4096, 0));
+    stats.record(&sample(8192, 0));
+    let allocations = allocation_counter::measure(|| {
+        for i in 0..10_000 {
+            stats.record(&sample(4096 + i % 8192, i.pow(4)));
+        }
+    });
     assert_eq!(allocations.count_total, 0);
 }
 
