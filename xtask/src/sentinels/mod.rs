@@ -10,6 +10,7 @@ mod tree;
 mod trial;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -107,9 +108,12 @@ fn try_all(workspace: &Workspace, sentinels: &[Sentinel], tell: impl Fn(&str)) -
 fn load(workspace: &Workspace, names: &[String]) -> Result<Vec<Sentinel>> {
     let folder = workspace.root.join("sentinels");
     let mut sentinels = Vec::new();
-    for entry in
-        fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?
-    {
+    let entries = match fs::read_dir(&folder) {
+        // Git keeps no empty folder: without sentinels there is none.
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        other => Some(other.with_context(|| format!("cannot read {}", folder.display()))?),
+    };
+    for entry in entries.into_iter().flatten() {
         let path = entry?.path();
         if path
             .extension()

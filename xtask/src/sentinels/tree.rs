@@ -64,7 +64,7 @@ impl Tree {
     /// When git cannot be started.
     pub(crate) fn apply(&self, sentinel: &Sentinel) -> Result<std::result::Result<(), String>> {
         let output = Command::new("git")
-            .args(["apply", "--whitespace=nowarn"])
+            .args(["apply", "--whitespace=nowarn", "--recount"])
             .arg(fs::canonicalize(&sentinel.path)?)
             .current_dir(&self.copy)
             // The copy lies inside the original's work tree: without this,
