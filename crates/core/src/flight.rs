@@ -32,8 +32,9 @@ pub struct FlightSpec {
     pub plan: Arc<Plan>,
     /// The plans that read source and destination through a checksum afterwards.
     pub verify: Option<Verify>,
-    /// Source and destination overlap: the payload moves as one chunk, and once an operation was
-    /// submitted no other route is tried, since the source may be changed.
+    /// Source and destination overlap: the payload moves as one chunk, by a plan of one lane whose
+    /// slots, if it has any, hold the whole payload. Once an operation was more than refused no
+    /// other route is tried, since the source may be changed.
     pub in_place: bool,
     /// When to give up. Operations that are under way then still end.
     pub deadline: Option<Instant>,
@@ -173,7 +174,7 @@ impl Flight {
     /// A flight that has not begun.
     ///
     /// # Errors
-    /// When the plan is not one that can be run.
+    /// When one of the plans is not one that can be run.
     pub fn new(spec: FlightSpec) -> Result<Flight, PlanError> {
         let mut flight = Flight {
             leg: Leg::default(),
@@ -200,6 +201,9 @@ impl Flight {
     /// As [`Flight::new`]; the flight is over then.
     pub fn restart(&mut self, spec: FlightSpec) -> Result<(), PlanError> {
         self.state = State::Over;
+        for plan in spec.verify.iter().flat_map(|v| [&v.src, &v.dst]) {
+            leg::check(plan)?;
+        }
         self.phase = Phase::Copy;
         self.len_bytes = spec.len_bytes;
         self.arrived = 0;
@@ -367,6 +371,7 @@ impl Flight {
         } else {
             self.phase = Phase::Copy;
             self.arrived = 0;
+            self.copied = None;
             self.state = State::Failing(Failure {
                 phase: Phase::Copy,
                 at: None,
@@ -403,7 +408,7 @@ impl Flight {
     /// Payload bytes that have arrived, in whatever order.
     pub fn copied_bytes(&self) -> u64 {
         match self.phase {
-            Phase::Copy if self.leg_phase == Phase::Copy => self.arrived + self.leg.done_bytes(),
+            Phase::Copy if self.leg_phase == Phase::Copy => self.leg.arrived_bytes(),
             Phase::Copy => self.arrived,
             Phase::CheckSrc | Phase::CheckDst => self.len_bytes,
         }
@@ -417,6 +422,16 @@ impl Flight {
         }
     }
 
+    /// Whether it waits for the answer to [`Action::Lease`].
+    pub fn is_boarding(&self) -> bool {
+        self.state == (State::Boarding { asked: true })
+    }
+
+    /// Whether source and destination overlap.
+    pub fn is_in_place(&self) -> bool {
+        self.in_place
+    }
+
     /// Whether the verdict was given.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
@@ -424,12 +439,13 @@ impl Flight {
 
     /// For comparing states: all but the plans.
     #[cfg(test)]
-    fn state_key(&self) -> impl Ord + core::fmt::Debug + Clone + use<> {
+    fn state_key(&self) -> impl Ord + core::hash::Hash + core::fmt::Debug + Clone + use<> {
         (
             self.leg.state(),
             self.state,
-            self.phase,
-            (self.arrived, self.started, self.legs, self.verify.is_some()),
+            (self.phase, self.leg_phase),
+            (self.arrived, self.legs, self.verify.is_some()),
+            (self.started, self.touched, self.copied.is_some()),
         )
     }
 
@@ -498,7 +514,7 @@ impl Flight {
         }
     }
 
-    fn stopped(&self, reason: StopReason) -> Verdict {
+    fn stopped(&mut self, reason: StopReason) -> Verdict {
         let leading_bytes = self.leading_bytes();
         if leading_bytes == self.len_bytes
             && self.verify.is_none()
@@ -506,6 +522,9 @@ impl Flight {
             && self.leg.is_done()
         {
             // The last operation ended before the stop took effect.
+            if self.phase == Phase::Copy {
+                self.copied = self.leg.plan().cloned();
+            }
             return Verdict::Done;
         }
         Verdict::Stopped {

@@ -30,6 +30,27 @@ pub enum PlanError {
         /// Its rings.
         rings: usize,
     },
+    /// Transforms see the payload in order, which several lanes cannot keep.
+    #[error("lane {lane} has a transform and is one of {lanes}")]
+    SplitTransform {
+        /// The lane.
+        lane: usize,
+        /// How many the plan has.
+        lanes: usize,
+    },
+    /// A payload that has to move as one chunk, over several lanes or through smaller slots.
+    #[error(
+        "{len_bytes} bytes have to move as one, and the plan has {lanes} lanes and slots of \
+         {slot_bytes} bytes"
+    )]
+    Divided {
+        /// The payload.
+        len_bytes: u64,
+        /// How many lanes the plan has.
+        lanes: usize,
+        /// The slots of the first lane.
+        slot_bytes: u64,
+    },
     /// A step that reads a slot before one writes it, or names a ring that is not there.
     #[error("lane {lane} uses a slot of ring {ring} before any step fills it")]
     EmptySlot {
@@ -62,6 +83,9 @@ impl Leg {
         whole: bool,
     ) -> Result<(), PlanError> {
         check(&plan)?;
+        if whole {
+            check_undivided(&plan, span.len)?;
+        }
         let total: u64 = plan.lanes.iter().map(|lane| u64::from(lane.share)).sum();
         self.lanes.resize_with(plan.lanes.len(), LaneRun::default);
         let (mut offset, mut shares) = (span.offset, 0);
@@ -75,7 +99,7 @@ impl Leg {
                 part_end(span, shares, total, lane.chunk_bytes).clamp(offset, end)
             };
             let part = Span::new(offset, until - offset);
-            self.lanes[i].reset(i as u8, lane, part, whole && last == 0);
+            self.lanes[i].reset(i as u8, lane, part, whole);
             self.bounds[i] = until;
             offset = until;
         }
@@ -106,9 +130,10 @@ impl Leg {
         self.lanes.iter().all(LaneRun::holds_no_slot)
     }
 
-    /// Payload bytes that arrived, in whatever order.
-    pub(super) fn done_bytes(&self) -> u64 {
-        self.lanes.iter().map(LaneRun::done_bytes).sum()
+    /// Payload bytes that arrived, in whatever order: all before the leg's part, and what it moved.
+    pub(super) fn arrived_bytes(&self) -> u64 {
+        let moved: u64 = self.lanes.iter().map(LaneRun::done_bytes).sum();
+        self.span.offset + moved
     }
 
     /// The first payload byte that has not arrived.
@@ -170,7 +195,7 @@ impl Leg {
 
     /// For comparing states: all but the plan.
     #[cfg(test)]
-    pub(super) fn state(&self) -> impl Ord + core::fmt::Debug + Clone + use<> {
+    pub(super) fn state(&self) -> impl Ord + core::hash::Hash + core::fmt::Debug + Clone + use<> {
         (self.lanes.clone(), self.span, self.stopping)
     }
 }
@@ -183,7 +208,7 @@ fn part_end(span: Span, shares: u64, total: u64, chunk_bytes: u64) -> u64 {
     span.offset + rounded
 }
 
-fn check(plan: &Plan) -> Result<(), PlanError> {
+pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
     let lanes = plan.lanes.len();
     if lanes == 0 || lanes > Leg::MAX_LANES {
         return Err(PlanError::Lanes { lanes });
@@ -201,6 +226,9 @@ fn check(plan: &Plan) -> Result<(), PlanError> {
         for step in &lane.steps {
             let (read, written) = match step.kind {
                 crate::StepKind::Copy { from, to } => (from, Some(to)),
+                crate::StepKind::Transform { .. } if lanes > 1 => {
+                    return Err(PlanError::SplitTransform { lane: i, lanes });
+                }
                 crate::StepKind::Transform { at } => (at, None),
             };
             if let crate::Role::Slot(ring) = read
@@ -217,4 +245,15 @@ fn check(plan: &Plan) -> Result<(), PlanError> {
         }
     }
     Ok(())
+}
+
+fn check_undivided(plan: &Plan, len_bytes: u64) -> Result<(), PlanError> {
+    match plan.lanes.as_slice() {
+        [lane] if lane.rings.is_empty() || len_bytes <= lane.chunk_bytes => Ok(()),
+        lanes => Err(PlanError::Divided {
+            len_bytes,
+            lanes: lanes.len(),
+            slot_bytes: plan.chunk_bytes(),
+        }),
+    }
 }

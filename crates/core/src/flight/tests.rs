@@ -444,6 +444,99 @@ fn plans_that_cannot_run_are_refused() {
 }
 
 #[test]
+fn a_flight_with_a_verification_that_cannot_run_is_refused() {
+    let unfit = Verify {
+        src: direct(1),
+        dst: plan(Method::DirectCopy, vec![]),
+    };
+    let spec = FlightSpec {
+        verify: Some(unfit),
+        ..spec(1, direct(1))
+    };
+    assert!(matches!(
+        Flight::new(spec),
+        Err(PlanError::Lanes { lanes: 0 })
+    ));
+}
+
+#[test]
+fn a_transform_over_several_lanes_is_refused() {
+    let read = Step {
+        kind: StepKind::Transform { at: Role::Src },
+        ..step(Role::Src, Role::Dst, 0, Cost::ZERO)
+    };
+    let lanes = vec![lane(vec![read.clone()], 0, 1), lane(vec![read], 0, 1)];
+    let refused = Flight::new(spec(1, plan(Method::DirectCopy, lanes)));
+    assert!(matches!(
+        refused,
+        Err(PlanError::SplitTransform { lane: 0, lanes: 2 })
+    ));
+}
+
+#[test]
+fn an_overlapping_copy_that_would_be_divided_is_refused() {
+    let begin = |len, plan| {
+        Flight::new(FlightSpec {
+            in_place: true,
+            ..spec(len, plan)
+        })
+    };
+    let whole = lane(vec![step(Role::Src, Role::Dst, 0, Cost::ZERO)], 0, 8);
+    let two_lanes = plan(Method::PeerToPeer, vec![whole.clone(), whole]);
+    assert!(matches!(
+        begin(CHUNK, two_lanes),
+        Err(PlanError::Divided { lanes: 2, .. })
+    ));
+    let slots = staged(2, Cost::ZERO, Cost::ZERO);
+    assert!(begin(CHUNK, slots.clone()).is_ok());
+    assert!(matches!(
+        begin(CHUNK + 1, slots),
+        Err(PlanError::Divided {
+            len_bytes: 17,
+            lanes: 1,
+            slot_bytes: CHUNK
+        })
+    ));
+}
+
+#[test]
+fn progress_counts_each_byte_once() {
+    let mut flight = Flight::new(spec(4 * CHUNK, direct(2))).unwrap();
+    let a = submit(&mut flight);
+    settle(&mut flight, a);
+    let b = submit(&mut flight);
+    let c = submit(&mut flight);
+    settle(&mut flight, c);
+    flight.handle_settled(b.id, Settled::Failed).unwrap();
+    assert!(matches!(
+        flight.poll_action(Instant(0)),
+        Some(Action::Route(_))
+    ));
+    assert_eq!(flight.copied_bytes(), 2 * CHUNK);
+    flight.handle_route(Some(direct(1)));
+    assert_eq!(flight.copied_bytes(), CHUNK, "it goes on from here");
+    while let Some(Action::Submit(task)) = flight.poll_action(Instant(0)) {
+        settle(&mut flight, task);
+    }
+    assert!(flight.is_over());
+    assert_eq!(flight.copied_bytes(), 4 * CHUNK);
+}
+
+#[test]
+fn a_flight_stopped_after_its_last_byte_tells_which_plan_moved_it() {
+    let plan = direct(1);
+    let mut flight = Flight::new(spec(CHUNK, plan.clone())).unwrap();
+    let only = submit(&mut flight);
+    settle(&mut flight, only);
+    flight.handle_cancel();
+    assert_eq!(
+        flight.poll_action(Instant(0)),
+        Some(Action::Finish(Verdict::Done))
+    );
+    assert!(flight.copied_by().is_some_and(|by| Arc::ptr_eq(by, &plan)));
+}
+
+#[test]
 fn an_operation_that_is_not_under_way_is_ignored() {
     let mut flight = Flight::new(spec(2 * CHUNK, direct(1))).unwrap();
     let stray = TaskId { lane: 0, chunk: 7 };
