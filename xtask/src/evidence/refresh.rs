@@ -1,5 +1,6 @@
 //! `evidence --run`: runs what rows name and writes down what came of it.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::process::Command;
 use std::time::Duration;
@@ -25,14 +26,15 @@ pub(crate) fn refresh(workspace: &Workspace, mut book: Book, ids: &[String]) -> 
     }
     let commit = commit(workspace)?;
     let mut good = true;
+    let mut known = Known::new();
     for index in 0..book.rows.len() {
         let row = &book.rows[index];
         if row.shown_by.is_empty() || !(all || ids.contains(&row.id)) {
             continue;
         }
         println!("{}", row.id);
-        let shown = show(workspace, row)?;
-        for line in shown.lines.iter() {
+        let shown = show(workspace, row, &mut known)?;
+        for line in &shown.lines {
             println!("  > {line}");
         }
         if !shown.success && row.status == Status::Holds {
@@ -46,48 +48,72 @@ pub(crate) fn refresh(workspace: &Workspace, mut book: Book, ids: &[String]) -> 
     Ok(good)
 }
 
+/// What a row's commands came to.
+#[derive(Debug, Clone, Default)]
 struct Shown {
     lines: Vec<String>,
     success: bool,
 }
 
-fn show(workspace: &Workspace, row: &Row) -> Result<Shown> {
-    let mut shown = Shown {
+/// What each entry came to in this run: rows share commands.
+type Known = BTreeMap<String, Shown>;
+
+fn show(workspace: &Workspace, row: &Row, known: &mut Known) -> Result<Shown> {
+    let mut all = Shown {
         lines: Vec::new(),
         success: true,
     };
     for entry in &row.shown_by {
-        let (lines, success) = match ShownBy::parse(entry)? {
-            ShownBy::Test { suite, name } => {
-                let finished = process::run(&mut test(workspace, &suite, &name), COMMAND_LIMIT)?;
-                (test_lines(&finished), finished.success())
-            }
-            ShownBy::Bench { case } => {
-                let arguments = ["bench".to_owned(), "--case".to_owned(), case];
-                let finished = process::run(&mut xtask(&arguments)?, COMMAND_LIMIT)?;
-                (
-                    last_lines(&finished.output, BENCH_LINES),
-                    finished.success(),
-                )
-            }
-            ShownBy::Xtask { arguments } => {
-                let finished = process::run(&mut xtask(&arguments)?, COMMAND_LIMIT)?;
-                (last_lines(&finished.output, 1), finished.success())
-            }
-            ShownBy::File { path } => {
-                let there = workspace.root.join(&path).is_file();
-                (
-                    vec![if there { "there" } else { "not there" }.to_owned()],
-                    there,
-                )
+        let shown = match known.get(entry) {
+            Some(shown) => shown.clone(),
+            None => {
+                let shown = show_one(workspace, entry)?;
+                known.insert(entry.clone(), shown.clone());
+                shown
             }
         };
-        for line in lines {
-            shown.lines.push(format!("{entry}: {line}"));
+        for line in shown.lines {
+            all.lines.push(format!("{entry}: {line}"));
         }
-        shown.success &= success;
+        all.success &= shown.success;
     }
-    Ok(shown)
+    Ok(all)
+}
+
+fn show_one(workspace: &Workspace, entry: &str) -> Result<Shown> {
+    Ok(match ShownBy::parse(entry)? {
+        ShownBy::Test { suite, name } => {
+            let finished = process::run(&mut test(workspace, &suite, &name), COMMAND_LIMIT)?;
+            Shown {
+                lines: test_lines(&finished),
+                success: finished.success(),
+            }
+        }
+        ShownBy::Bench { case } => {
+            let arguments = ["bench".to_owned(), "--case".to_owned(), case];
+            last_of(
+                &process::run(&mut xtask(&arguments)?, COMMAND_LIMIT)?,
+                BENCH_LINES,
+            )
+        }
+        ShownBy::Xtask { arguments } => {
+            last_of(&process::run(&mut xtask(&arguments)?, COMMAND_LIMIT)?, 1)
+        }
+        ShownBy::File { path } => {
+            let there = workspace.root.join(&path).is_file();
+            Shown {
+                lines: vec![if there { "there" } else { "not there" }.to_owned()],
+                success: there,
+            }
+        }
+    })
+}
+
+fn last_of(finished: &Finished, count: usize) -> Shown {
+    Shown {
+        lines: last_lines(&finished.output, count),
+        success: finished.success(),
+    }
 }
 
 fn test(workspace: &Workspace, suite: &str, name: &str) -> Command {
