@@ -22,6 +22,8 @@ mod hazard;
 mod name;
 mod parse;
 mod plan;
+pub mod planner;
+mod quarantine;
 mod route;
 #[cfg(feature = "serde")]
 pub mod schema;
@@ -40,6 +42,7 @@ pub use hazard::{Entered, Footprint, FootprintError, Hazards, Ticket};
 pub use name::Name;
 pub use parse::ParseError;
 pub use plan::{Lane, Plan, Ring, Role, Step, StepKind};
+pub use quarantine::{Bar, Quarantine};
 pub use route::{Method, Route};
 pub use shape::{Block, Blocks, Run, Runs, Shape, ShapeError};
 pub use span::Span;
