@@ -1,0 +1,299 @@
+//! A simulated machine: real bytes, a virtual clock, faults on request.
+//!
+//! A [`Sim`] is a [`Backend`](transload_hal::Backend) over a machine description. Its memories are
+//! blocks of the test process; its engines work first in, first out, each operation for exactly
+//! what its link costs; the bytes move at the end of that time, so that whoever reuses a source or
+//! reads a destination early sees wrong bytes. Nothing sleeps and nothing reads the time of day:
+//! the clock moves when the sim is stepped, pumped or waited for.
+//!
+//! ```
+//! use transload_testkit::sim::Sim;
+//! use transload_testkit::topology;
+//!
+//! let machine = topology::from_str(
+//!     r#"
+//!     schema = 1
+//!     name = "two memories"
+//!     [[device]]
+//!     id = "sim:0"
+//!     name = "example"
+//!     memory = [{ kind = "device", memory_bytes = 1_000_000 }]
+//!     [[link]]
+//!     src = "sim:0/device"
+//!     dst = "sim:0/device"
+//!     engine = "sim:0#0"
+//!     class = "local"
+//!     latency_ns = 10
+//!     bytes_per_second = 1_000_000_000
+//!     "#,
+//! )?;
+//! let sim = Sim::new(&machine)?;
+//! assert_eq!(sim.clock().now_ns(), 0);
+//! assert!(sim.to_string().contains("simulated"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod backend;
+mod build;
+mod clock;
+mod completion;
+mod deliver;
+mod events;
+mod memory;
+mod script;
+mod state;
+mod work;
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use transload_hal::core::Instant;
+use transload_hal::{
+    BackendId, Buffer, CompletionSink, DeviceId, ErrorClass, Fault, HostSpan, Inventory, MemoryId,
+    Name, Span, StorageId,
+};
+
+pub use build::{Builder, HostSide};
+pub use clock::SimClock;
+pub use completion::{Completion, Hook};
+pub use memory::{MemoryUse, POISON, Violation};
+pub use script::{Call, OpKind, Rule, Script};
+pub use state::EngineUse;
+
+use memory::{Allocation, BlockIds};
+use state::State;
+
+/// The name under which every sim registers.
+pub const BACKEND: BackendId = BackendId(Name::constant("sim"));
+
+/// A simulated machine. Clones are handles to one machine.
+#[derive(Clone)]
+pub struct Sim {
+    shared: Arc<Shared>,
+    /// In the build for single-threaded backends, what makes the sim neither `Send` nor `Sync`.
+    #[cfg(transload_local)]
+    _not_send: std::rc::Rc<()>,
+}
+
+pub(crate) struct Shared {
+    name: String,
+    inventory: Inventory,
+    rows: Vec<build::LinkRow>,
+    /// The transform engine's position among the state's engines.
+    transform: Option<usize>,
+    clock: SimClock,
+    blocks: BlockIds,
+    sink: OnceLock<Arc<dyn CompletionSink>>,
+    hook: Mutex<Option<Arc<dyn Hook>>>,
+    state: Mutex<State>,
+    delivered: Condvar,
+}
+
+impl Shared {
+    /// A panic in a script's call or in a hook leaves nothing half done, so a poisoned lock is
+    /// taken as it is.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The identity of an allocation's bytes and the position of its first byte.
+    fn storage_id(&self, allocation: &Allocation) -> (StorageId, u64) {
+        let info = &self.inventory.memories[allocation.pool];
+        if info.host_addressable {
+            return (StorageId::Host, allocation.block.span().addr());
+        }
+        let id = StorageId::Native {
+            backend: BACKEND.0,
+            handle: allocation.block.id,
+        };
+        (id, 0)
+    }
+}
+
+impl Sim {
+    /// The machine's clock.
+    pub fn clock(&self) -> SimClock {
+        self.shared.clock.clone()
+    }
+
+    /// Calls `hook` after each outcome, in the mode [`Completion::Reentrant`].
+    pub fn set_hook(&self, hook: impl Hook + 'static) {
+        let mut place = self
+            .shared
+            .hook
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *place = Some(Arc::new(hook));
+    }
+
+    /// Adds a fault to the script; matches count from now on.
+    pub fn add_rule(&self, rule: Rule) {
+        self.shared.lock().script.push(rule);
+    }
+
+    /// The script as it is now, with the counts of its rules.
+    pub fn script(&self) -> Script {
+        self.shared.lock().script.clone()
+    }
+
+    /// When something happens next; `None` when nothing ever will by itself.
+    pub fn next_event(&self) -> Option<Instant> {
+        self.shared.lock().next_event_ns().map(Instant)
+    }
+
+    /// Moves the clock to the next event and lets it happen. False when there is none.
+    pub fn step(&self) -> bool {
+        let stepped = self.shared.step(u64::MAX);
+        self.shared.deliver_unless_pumped();
+        stepped
+    }
+
+    /// Moves the clock to `time`, letting everything happen that is due by then, in order.
+    pub fn run_until(&self, time: Instant) {
+        while self.shared.step(time.0) {
+            self.shared.deliver_unless_pumped();
+        }
+        self.shared.deliver_unless_pumped();
+        self.shared.move_clock(time.0);
+    }
+
+    /// Moves the clock on until nothing is left that happens by itself. The answer is the time.
+    pub fn run_until_idle(&self) -> Instant {
+        while self.step() {}
+        self.shared.clock.now()
+    }
+
+    /// Fences that have not been told to the sink.
+    pub fn in_flight(&self) -> usize {
+        self.shared.lock().by_number.len()
+    }
+
+    /// What each memory holds.
+    pub fn memory_use(&self) -> Vec<MemoryUse> {
+        self.shared.lock().pools.clone()
+    }
+
+    /// What one memory holds; `None` for a memory that the sim does not bring.
+    pub fn use_of(&self, memory: MemoryId) -> Option<MemoryUse> {
+        let state = self.shared.lock();
+        state
+            .pools
+            .iter()
+            .find(|pool| pool.memory == memory)
+            .copied()
+    }
+
+    /// The memories that have live allocations. Empty when everything was given back.
+    pub fn leaks(&self) -> Vec<MemoryUse> {
+        let mut pools = self.memory_use();
+        pools.retain(|pool| pool.live_allocations > 0);
+        pools
+    }
+
+    /// What each engine did.
+    pub fn engine_use(&self) -> Vec<EngineUse> {
+        self.shared.lock().engines.clone()
+    }
+
+    /// What the sim saw that no engine above it may do. Tests assert that it is empty.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.shared.lock().violations.clone()
+    }
+
+    /// Takes a device away now: its fences settle as lost, later calls that need it say so. False
+    /// when the sim has no such device.
+    pub fn lose_device(&self, device: DeviceId) -> bool {
+        let devices = &self.shared.inventory.devices;
+        let Some(index) = devices.iter().position(|info| info.id == device) else {
+            return false;
+        };
+        let fault = Fault::new(ErrorClass::Lost, "simulated: the device was taken away");
+        self.shared.lock().lose(index, fault);
+        self.shared.deliver_unless_pumped();
+        true
+    }
+
+    /// Reads simulated memory behind the engines' back. For tests, while no operation is meant to
+    /// write those bytes.
+    ///
+    /// # Errors
+    /// Memory that is not this machine's, and ranges past its end.
+    pub fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        let state = self.shared.lock();
+        let span = self.span_of(buffer, offset, out.len() as u64)?;
+        // SAFETY: the span lies within a block that the buffer keeps alive; the sim's own engines
+        // write only under the lock held here, and `out` is not that memory, being borrowed.
+        unsafe { span.copy_to(HostSpan::of_mut(out)) };
+        drop(state);
+        Ok(())
+    }
+
+    /// Writes simulated memory behind the engines' back. For tests, while no operation is meant to
+    /// touch those bytes.
+    ///
+    /// # Errors
+    /// As [`Sim::read`].
+    pub fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        let state = self.shared.lock();
+        let span = self.span_of(buffer, offset, bytes.len() as u64)?;
+        // SAFETY: as in `read`, with the directions exchanged.
+        unsafe { HostSpan::of(bytes).copy_to(span) };
+        drop(state);
+        Ok(())
+    }
+
+    fn span_of(&self, buffer: &Buffer, offset: u64, len: u64) -> Result<HostSpan, AccessError> {
+        if !Span::new(offset, len).fits(buffer.len()) {
+            return Err(AccessError::OutOfRange {
+                offset,
+                len,
+                limit: buffer.len(),
+            });
+        }
+        work::own(&self.shared, buffer)
+            .and_then(|own| own.block.span().slice(buffer.span().offset + offset, len))
+            .ok_or(AccessError::NotSimulated {
+                memory: buffer.memory(),
+            })
+    }
+}
+
+/// Why [`Sim::read`] or [`Sim::write`] touched nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// Another backend's memory, another machine's, or a user's.
+    #[error("the buffer in {memory} was not allocated by this simulated machine")]
+    NotSimulated {
+        /// Where the buffer says that it is.
+        memory: MemoryId,
+    },
+    /// Past the end of the buffer.
+    #[error("{len} bytes from {offset} on end past a simulated buffer of {limit} bytes")]
+    OutOfRange {
+        /// The first byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+        /// The buffer's length.
+        limit: u64,
+    },
+}
+
+impl fmt::Display for Sim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "simulated machine {}", self.shared.name)
+    }
+}
+
+impl fmt::Debug for Sim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.lock();
+        f.debug_struct("Sim")
+            .field("simulated machine", &self.shared.name)
+            .field("completion", &state.completion)
+            .field("clock", &self.shared.clock)
+            .field("fences in flight", &state.by_number.len())
+            .finish_non_exhaustive()
+    }
+}

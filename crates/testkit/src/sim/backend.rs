@@ -1,0 +1,486 @@
+//! The sim as a backend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use transload_hal::{
+    Access, AllocError, AllocSpec, Backend, Buffer, CompletionSink, ConnectError, ErrorClass,
+    External, ExternalKind, Fault, Fence, ImportError, Inventory, MemoryId, Op, StorageId,
+    StorageInfo, SubmitError, Waited,
+};
+
+use super::completion::Completion;
+use super::deliver::Progress;
+use super::memory::{Allocation, Block, Exported};
+use super::script::{Call, CallFault, Strike, scripted};
+use super::state::{OpSlot, Phase, State};
+use super::work::{Refusal, Work, own};
+use super::{BACKEND, Shared, Sim};
+
+/// The largest alignment that allocations may ask for: a gibibyte, the largest page there is.
+const MAX_ALIGNMENT: u64 = 1 << 30;
+
+// SAFETY: operations touch only the spans that `Work` measured against their buffers, and only at
+// their end, before their fence settles; `submit` stages everything before it accepts anything;
+// each fence leaves the outbox once; a lost device settles its fences. Buffers show blocks that
+// their owner keeps alive. A scripted corruption settles as done with a wrong byte, inside the
+// destination: that lie is what it is for.
+unsafe impl Backend for Sim {
+    fn inventory(&self) -> Inventory {
+        self.strike(Call::Inventory, None);
+        self.shared.inventory.clone()
+    }
+
+    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
+        let struck = self.strike(Call::Allocate, Some(memory));
+        let pool = self
+            .pool(memory)
+            .ok_or(AllocError::UnknownMemory { memory })?;
+        let len_bytes = spec.len_bytes;
+        match struck {
+            Some(CallFault::OutOfMemory) | Some(CallFault::Refuse(ErrorClass::Exhausted)) => {
+                return Err(AllocError::OutOfMemory {
+                    memory,
+                    len_bytes,
+                    fault: scripted(ErrorClass::Exhausted),
+                });
+            }
+            Some(CallFault::Refuse(ErrorClass::Lost)) => {
+                return Err(AllocError::Lost {
+                    device: memory.device,
+                    fault: scripted(ErrorClass::Lost),
+                });
+            }
+            Some(CallFault::Refuse(class)) => {
+                return Err(AllocError::Failed {
+                    memory,
+                    fault: scripted(class),
+                });
+            }
+            Some(CallFault::Panic) | None => {}
+        }
+        if let Some(fault) = self.lost(memory) {
+            return Err(AllocError::Lost {
+                device: memory.device,
+                fault,
+            });
+        }
+        let info = &self.shared.inventory.memories[pool];
+        if !spec.alignment.is_power_of_two() || spec.alignment > MAX_ALIGNMENT {
+            return Err(AllocError::Alignment {
+                memory,
+                alignment: spec.alignment,
+                limit: MAX_ALIGNMENT,
+            });
+        }
+        if len_bytes > info.max_alloc_bytes {
+            return Err(AllocError::TooLarge {
+                memory,
+                len_bytes,
+                limit_bytes: info.max_alloc_bytes,
+            });
+        }
+        let full = |message: &'static str| AllocError::OutOfMemory {
+            memory,
+            len_bytes,
+            fault: Fault::new(ErrorClass::Exhausted, message),
+        };
+        if !self.shared.lock().pools[pool].take(len_bytes) {
+            return Err(full("the simulated memory is full"));
+        }
+        let alignment = spec.alignment.max(info.alignment) as usize;
+        let block = usize::try_from(len_bytes)
+            .ok()
+            .and_then(|len| Block::new(self.shared.blocks.next(), len, alignment));
+        let Some(block) = block else {
+            self.shared.lock().pools[pool].undo(len_bytes);
+            return Err(full("the test process has no memory left to simulate with"));
+        };
+        Ok(self.buffer(Arc::new(block), pool, memory))
+    }
+
+    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
+        let kind = external.kind();
+        self.exchange(Call::Import, memory, kind)?;
+        let pool = self
+            .pool(memory)
+            .ok_or(ImportError::UnknownMemory { memory })?;
+        let unsupported = |reason: &'static str| ImportError::Unsupported {
+            memory,
+            kind,
+            reason: reason.into(),
+        };
+        match external {
+            External::Host {
+                span,
+                writable,
+                owner,
+            } => {
+                if !self.shared.inventory.memories[pool].host_addressable {
+                    return Err(unsupported("the host cannot address this simulated memory"));
+                }
+                let info = StorageInfo {
+                    id: StorageId::Host,
+                    base: span.addr(),
+                    len_bytes: span.len() as u64,
+                    memory,
+                    backend: BACKEND,
+                    writable,
+                    host: Some(span),
+                };
+                // SAFETY: the span is valid as long as the owner lives, by this call's contract.
+                Ok(unsafe { Buffer::new(info, owner) })
+            }
+            External::Object(object) => {
+                let object: Box<dyn std::any::Any> = object;
+                let invalid = |reason: &'static str| ImportError::Invalid {
+                    memory,
+                    kind,
+                    reason: reason.into(),
+                };
+                let Ok(exported) = object.downcast::<Exported>() else {
+                    return Err(invalid("it is no export of a simulated memory"));
+                };
+                if exported.memory != memory || !Arc::ptr_eq(&exported.sim, &self.shared) {
+                    return Err(invalid("it was exported from another simulated memory"));
+                }
+                Ok(self.buffer(Arc::clone(&exported.block), pool, memory))
+            }
+            _ => Err(unsupported("simulated memory has no handles")),
+        }
+    }
+
+    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+        let memory = buffer.memory();
+        self.exchange(Call::Export, memory, kind)?;
+        if self.pool(memory).is_none() {
+            return Err(ImportError::UnknownMemory { memory });
+        }
+        let unsupported = |reason: &'static str| ImportError::Unsupported {
+            memory,
+            kind,
+            reason: reason.into(),
+        };
+        if kind != ExternalKind::Object {
+            return Err(unsupported("simulated memory is exported as an object"));
+        }
+        let Some(allocation) = own(&self.shared, buffer) else {
+            return Err(unsupported(
+                "it was not allocated by this simulated machine",
+            ));
+        };
+        Ok(External::Object(Box::new(Exported::new(
+            allocation, memory,
+        ))))
+    }
+
+    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
+        let failed = |fault| ConnectError::Failed { src, dst, fault };
+        if let Some(CallFault::Refuse(class)) = self.strike(Call::Connect, None) {
+            return Err(failed(scripted(class)));
+        }
+        if let Some(fault) = self.lost(src).or_else(|| self.lost(dst)) {
+            return Err(failed(fault));
+        }
+        let links = &self.shared.inventory.links;
+        let link = links
+            .iter()
+            .find(|link| link.id.src == src && link.id.dst == dst);
+        link.map(|link| link.id.access)
+            .ok_or_else(|| ConnectError::NoAccess {
+                src,
+                dst,
+                reason: "the simulated machine has no such link".into(),
+            })
+    }
+
+    unsafe fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
+        if let Some(CallFault::Refuse(class)) = self.strike(Call::Submit, None) {
+            return Err(SubmitError::Refused(scripted(class)));
+        }
+        if after.iter().any(|fence| fence.backend() != BACKEND) {
+            return Err(SubmitError::Refused(Fault::new(
+                ErrorClass::Caller,
+                "a simulated machine waits for its own fences alone",
+            )));
+        }
+        let mut state = self.shared.lock();
+        let staged = stage(&self.shared, &mut state, ops);
+        match staged {
+            Ok(()) => {}
+            Err(Stop::Error(error)) => {
+                state.staged.clear();
+                return Err(error);
+            }
+            Err(Stop::Panic) => {
+                state.staged.clear();
+                drop(state);
+                panic!("{}", panic_text(Call::Submit));
+            }
+        }
+        let before = after.iter().filter(|fence| !fence.is_settled());
+        let number = state.accept(before.map(Fence::number));
+        let at_once = state.completion == Completion::AtOnce;
+        drop(state);
+        let fence = Fence::new(BACKEND, number);
+        if at_once && self.shared.settle_at_once(number) {
+            return Ok(Fence::settled(BACKEND));
+        }
+        Ok(fence)
+    }
+
+    fn attach(&self, sink: Arc<dyn CompletionSink>) {
+        self.strike(Call::Attach, None);
+        // The contract has it called once; what comes later has no fences to hear of.
+        let _ = self.shared.sink.set(sink);
+    }
+
+    fn pump(&self) {
+        self.strike(Call::Pump, None);
+        while self.shared.step(self.shared.clock.now_ns()) {}
+        self.shared.deliver();
+    }
+
+    fn wait(&self, fence: Fence, limit: Duration) -> Waited {
+        self.strike(Call::Wait, None);
+        if fence.is_settled() {
+            return Waited::Settled;
+        }
+        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = self.shared.clock.now_ns().saturating_add(limit_ns);
+        loop {
+            self.shared.deliver();
+            match self.shared.progress(fence.number()) {
+                Progress::Told => return Waited::Settled,
+                Progress::Delivering => self.shared.await_delivery(fence.number()),
+                Progress::Due => {}
+                Progress::Pending | Progress::Unknown => {
+                    if !self.shared.step(deadline) {
+                        self.shared.move_clock(deadline);
+                        return Waited::TimedOut;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Sim {
+    /// What the script has for a call. Panics where the script says so, with no lock held.
+    fn strike(&self, call: Call, memory: Option<MemoryId>) -> Option<CallFault> {
+        let fault = self.shared.lock().script.at_call(call, memory);
+        if fault == Some(CallFault::Panic) {
+            panic!("{}", panic_text(call));
+        }
+        fault
+    }
+
+    fn exchange(
+        &self,
+        call: Call,
+        memory: MemoryId,
+        kind: ExternalKind,
+    ) -> Result<(), ImportError> {
+        let failed = |fault| ImportError::Failed {
+            memory,
+            kind,
+            fault,
+        };
+        if let Some(CallFault::Refuse(class)) = self.strike(call, Some(memory)) {
+            return Err(failed(scripted(class)));
+        }
+        self.lost(memory).map_or(Ok(()), |fault| Err(failed(fault)))
+    }
+
+    fn pool(&self, memory: MemoryId) -> Option<usize> {
+        let memories = &self.shared.inventory.memories;
+        memories.iter().position(|info| info.id == memory)
+    }
+
+    fn lost(&self, memory: MemoryId) -> Option<Fault> {
+        let devices = &self.shared.inventory.devices;
+        let at = devices.iter().position(|info| info.id == memory.device)?;
+        self.shared.lock().lost[at].clone()
+    }
+
+    fn buffer(&self, block: Arc<Block>, pool: usize, memory: MemoryId) -> Buffer {
+        let span = block.span();
+        let allocation = Allocation::new(block, pool, Arc::clone(&self.shared));
+        let (id, base) = self.shared.storage_id(&allocation);
+        let info = StorageInfo {
+            id,
+            base,
+            len_bytes: span.len() as u64,
+            memory,
+            backend: BACKEND,
+            writable: true,
+            host: (id == StorageId::Host).then_some(span),
+        };
+        // SAFETY: the allocation keeps its block alive; a block's id is used once, and its address
+        // is its own while it lives; only engines and the library touch its bytes.
+        unsafe { Buffer::new(info, Box::new(allocation)) }
+    }
+}
+
+impl Shared {
+    /// Runs the clock to the end of a fence. True when it is done and nobody has to be told.
+    fn settle_at_once(&self, number: u64) -> bool {
+        loop {
+            let mut state = self.lock();
+            let Some(fence) = state.fence(number) else {
+                // It failed, and another thread told the sink.
+                return false;
+            };
+            match fence.phase {
+                Phase::Silent => {
+                    if let Some(slot) = state.by_number.remove(&number) {
+                        state.fences.remove(slot);
+                    }
+                    return true;
+                }
+                Phase::Pending if fence.end_ns.is_some() => {
+                    state.step(u64::MAX);
+                    self.clock.set(state.now);
+                }
+                // It never answers, unless its device is lost; then the sink has to know.
+                Phase::Pending => {
+                    state.speak_up(number);
+                    return false;
+                }
+                Phase::Due | Phase::Delivering => {
+                    drop(state);
+                    self.deliver();
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+enum Stop {
+    Error(SubmitError),
+    Panic,
+}
+
+/// Looks at every operation before any is accepted.
+fn stage(sim: &Shared, state: &mut State, ops: &[Op<'_>]) -> Result<(), Stop> {
+    state.staged.clear();
+    for (index, op) in ops.iter().enumerate() {
+        let slot = slot_of(sim, op).map_err(|refusal| {
+            Stop::Error(match refusal.class {
+                ErrorClass::Unsupported => SubmitError::Unsupported {
+                    index,
+                    reason: refusal.reason,
+                },
+                class => SubmitError::Refused(Fault::new(class, refusal.reason)),
+            })
+        })?;
+        state.staged.push(slot);
+    }
+    let needed = state.staged.iter().fold(0, |all, op| all | op.devices);
+    let gone = |(at, fault): (usize, &Option<Fault>)| {
+        (needed & (1 << at) != 0).then(|| fault.clone()).flatten()
+    };
+    if let Some(fault) = state.lost.iter().enumerate().find_map(gone) {
+        return Err(Stop::Error(SubmitError::Refused(fault)));
+    }
+    for (i, op) in ops.iter().enumerate() {
+        let kind = state.staged[i].work.kind();
+        match state.script.at_op(kind, ends(op)) {
+            None => {}
+            Some(Strike::Op(fault)) => state.staged[i].fault = Some(fault),
+            Some(Strike::Call(CallFault::Panic)) => return Err(Stop::Panic),
+            Some(Strike::Call(CallFault::Refuse(class))) => {
+                return Err(Stop::Error(SubmitError::Refused(scripted(class))));
+            }
+            Some(Strike::Call(CallFault::OutOfMemory)) => {}
+        }
+    }
+    Ok(())
+}
+
+fn slot_of(sim: &Shared, op: &Op<'_>) -> Result<OpSlot, Refusal> {
+    let work = Work::of(sim, op)?;
+    let bytes = work.bytes();
+    let slot = |memory, engine, cost_ns, (devices, victim), work| OpSlot {
+        fence: 0,
+        seq: 0,
+        work,
+        engine,
+        cost_ns,
+        devices,
+        victim,
+        memory,
+        next: None,
+        fault: None,
+        start_ns: 0,
+        end_ns: 0,
+    };
+    match ends(op) {
+        Some((src, dst)) => {
+            let pitched = matches!(op, Op::Pitched { .. });
+            let first = sim
+                .rows
+                .partition_point(|row| (row.src, row.dst) < (src, dst));
+            // An operation names no engine; where several lead from one memory to the other, it is
+            // the cheapest at this size, and the first written down among equals.
+            let row = sim.rows[first..]
+                .iter()
+                .take_while(|row| (row.src, row.dst) == (src, dst))
+                .filter(|row| row.pitched || !pitched)
+                .min_by_key(|row| row.cost.at(bytes));
+            let row = row.ok_or_else(|| no_link(src, dst, pitched))?;
+            let cost = row.cost.at(bytes);
+            Ok(slot(dst, Some(row.engine), cost, (row.devices, row.victim), work))
+        }
+        None => {
+            let memory = memory_of(op);
+            let device = |info: &transload_hal::DeviceInfo| info.id == memory.device;
+            let at = sim.inventory.devices.iter().position(device);
+            let devices = (at.map_or(0, |at| 1 << at), at);
+            match (&work, &sim.inventory.transform, sim.transform) {
+                (Work::Transform { .. }, Some((_, cost)), Some(engine)) => {
+                    let cost = cost.at(bytes);
+                    Ok(slot(memory, Some(engine), cost, devices, work))
+                }
+                (Work::Transform { .. }, ..) => Err(Refusal::unsupported(
+                    "this simulated machine has no engine that transforms",
+                )),
+                _ => Ok(slot(memory, None, 0, devices, work)),
+            }
+        }
+    }
+}
+
+fn ends(op: &Op<'_>) -> Option<(MemoryId, MemoryId)> {
+    match op {
+        Op::Copy { src, dst } => Some((src.buffer.memory(), dst.buffer.memory())),
+        Op::Pitched { src, dst, .. } => Some((src.buffer.memory(), dst.buffer.memory())),
+        _ => None,
+    }
+}
+
+fn memory_of(op: &Op<'_>) -> MemoryId {
+    match op {
+        Op::Copy { dst, .. } => dst.buffer.memory(),
+        Op::Pitched { dst, .. } => dst.buffer.memory(),
+        Op::AcquireHost { buffer } | Op::ReleaseHost { buffer } => buffer.memory(),
+        Op::Prefetch { part } | Op::Advise { part, .. } | Op::MakeVisible { part } => {
+            part.buffer.memory()
+        }
+        Op::Transform { part, .. } => part.buffer.memory(),
+        // `Op` grows; what is not known here was refused by `Work::of`.
+        _ => transload_hal::DeviceId::CPU0.memory(transload_hal::MemoryKind::Pageable),
+    }
+}
+
+fn no_link(src: MemoryId, dst: MemoryId, pitched: bool) -> Refusal {
+    let what = if pitched { "pitched link" } else { "link" };
+    Refusal::unsupported(format!(
+        "the simulated machine has no {what} from {src} to {dst}"
+    ))
+}
+
+fn panic_text(call: Call) -> String {
+    format!("simulated fault: {call:?} panics by script")
+}

@@ -1,0 +1,146 @@
+//! How outcomes get from the state to the sink, with no lock held on the way.
+
+use std::sync::{Arc, PoisonError};
+
+use transload_hal::{Fence, Outcome};
+
+use super::completion::Completion;
+use super::state::Phase;
+use super::{BACKEND, Shared};
+
+/// How far a fence is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// The sink knows, or never has to.
+    Told,
+    /// It ended and the sink does not know yet.
+    Due,
+    /// Another thread is telling the sink.
+    Delivering,
+    /// It has not ended.
+    Pending,
+    /// No such fence was ever given out.
+    Unknown,
+}
+
+impl Shared {
+    /// One event, if it is due by then.
+    pub(super) fn step(&self, limit_ns: u64) -> bool {
+        let mut state = self.lock();
+        let stepped = state.step(limit_ns);
+        self.clock.set(state.now);
+        stepped
+    }
+
+    /// Moves the clock to `ns` where nothing is due before.
+    pub(super) fn move_clock(&self, ns: u64) {
+        let mut state = self.lock();
+        state.now = state.now.max(ns);
+        self.clock.set(state.now);
+    }
+
+    pub(super) fn deliver_unless_pumped(&self) {
+        if self.lock().completion != Completion::Pumped {
+            self.deliver();
+        }
+    }
+
+    /// Tells the sink everything that is due.
+    pub(super) fn deliver(&self) {
+        while self.deliver_one() {}
+    }
+
+    pub(super) fn progress(&self, number: u64) -> Progress {
+        let state = self.lock();
+        match state.fence(number) {
+            None if number <= state.last_number => Progress::Told,
+            None => Progress::Unknown,
+            Some(fence) => match fence.phase {
+                Phase::Pending => Progress::Pending,
+                Phase::Due => Progress::Due,
+                Phase::Delivering => Progress::Delivering,
+                Phase::Silent => Progress::Told,
+            },
+        }
+    }
+
+    /// Blocks until another thread, which is in the middle of it, has told the sink.
+    pub(super) fn await_delivery(&self, number: u64) {
+        let mut state = self.lock();
+        while state
+            .fence(number)
+            .is_some_and(|fence| fence.phase == Phase::Delivering)
+        {
+            state = self
+                .delivered
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn deliver_one(&self) -> bool {
+        let mut state = self.lock();
+        if state.outbox.is_empty() {
+            return false;
+        }
+        let at = match state.completion {
+            Completion::OutOfOrder { .. } => state.random() as usize % state.outbox.len(),
+            _ => 0,
+        };
+        let Some(slot) = state.outbox.remove(at) else {
+            return false;
+        };
+        let Some(fence) = state.fences.get_mut(slot) else {
+            return true;
+        };
+        fence.phase = Phase::Delivering;
+        let number = fence.number;
+        let outcome = std::mem::replace(&mut fence.outcome, Outcome::Done);
+        let reenter = state.completion == Completion::Reentrant;
+        drop(state);
+
+        let fence = Fence::new(BACKEND, number);
+        let told = reenter.then(|| outcome.clone());
+        if let Some(sink) = self.sink.get() {
+            sink.settle(fence, outcome);
+        }
+        let mut state = self.lock();
+        state.by_number.remove(&number);
+        state.fences.remove(slot);
+        drop(state);
+        self.delivered.notify_all();
+        if let Some(outcome) = told {
+            self.call_hook(fence, &outcome);
+        }
+        true
+    }
+
+    /// The hook is out of its place while it runs, so it is never nested.
+    fn call_hook(&self, fence: Fence, outcome: &Outcome) {
+        let take = || {
+            self.hook
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take()
+        };
+        let Some(hook) = take() else {
+            return;
+        };
+        let back = PutBack { shared: self, hook };
+        back.hook.settled(fence, outcome);
+    }
+}
+
+struct PutBack<'a> {
+    shared: &'a Shared,
+    hook: Arc<dyn super::Hook>,
+}
+
+impl Drop for PutBack<'_> {
+    fn drop(&mut self) {
+        let place = self.shared.hook.lock();
+        let mut place = place.unwrap_or_else(PoisonError::into_inner);
+        // A hook that was set meanwhile stays.
+        place.get_or_insert_with(|| Arc::clone(&self.hook));
+    }
+}

@@ -1,0 +1,228 @@
+//! Simulated memory: where the bytes really are, and who has how many of them.
+
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use transload_hal::{HostSpan, MemoryId};
+
+use super::Shared;
+
+/// What fresh memory holds, so that nobody mistakes it for zeros. Allocations above 64 MiB hold
+/// zeros, since they cost no real memory until they are touched.
+pub const POISON: u8 = 0xDB;
+
+const POISON_LIMIT: usize = 64 << 20;
+
+/// One block of the test process's own memory.
+pub(super) struct Block {
+    span: HostSpan,
+    layout: Layout,
+    /// Operations under way that read or write the block.
+    pub(super) in_flight: AtomicU32,
+    /// Storages that show the block: the allocation, and imports of its exports.
+    pub(super) owners: AtomicU32,
+    /// Unique among the blocks of one sim.
+    pub(super) id: u64,
+}
+
+impl Block {
+    /// `None` when the process has no room or the layout is impossible.
+    pub(super) fn new(id: u64, len: usize, alignment: usize) -> Option<Block> {
+        let layout = Layout::from_size_align(len.max(1), alignment).ok()?;
+        let start = if len <= POISON_LIMIT {
+            // SAFETY: the layout's size is at least 1.
+            unsafe { alloc(layout) }
+        } else {
+            // SAFETY: the layout's size is at least 1.
+            unsafe { alloc_zeroed(layout) }
+        };
+        let span = HostSpan::new(NonNull::new(start)?, len);
+        if len <= POISON_LIMIT {
+            // SAFETY: the block is `len` bytes long and nobody else knows it yet.
+            unsafe { span.fill(POISON) };
+        }
+        Some(Block {
+            span,
+            layout,
+            in_flight: AtomicU32::new(0),
+            owners: AtomicU32::new(0),
+            id,
+        })
+    }
+
+    pub(super) fn span(&self) -> HostSpan {
+        self.span
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: `start` came from the global allocator with this layout, and is freed once.
+        unsafe { dealloc(self.span.as_ptr(), self.layout) }
+    }
+}
+
+/// Keeps a block while an operation uses it.
+pub(super) struct Hold(Arc<Block>);
+
+impl Hold {
+    pub(super) fn new(block: &Arc<Block>) -> Hold {
+        block.in_flight.fetch_add(1, Ordering::Relaxed);
+        Hold(Arc::clone(block))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What owns a simulated storage.
+pub(super) struct Allocation {
+    pub(super) block: Arc<Block>,
+    pub(super) pool: usize,
+    pub(super) sim: Arc<Shared>,
+}
+
+impl Allocation {
+    pub(super) fn new(block: Arc<Block>, pool: usize, sim: Arc<Shared>) -> Allocation {
+        block.owners.fetch_add(1, Ordering::Relaxed);
+        Allocation { block, pool, sim }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let last = self.block.owners.fetch_sub(1, Ordering::AcqRel) == 1;
+        let mut state = self.sim.lock();
+        if !last {
+            return;
+        }
+        if self.block.in_flight.load(Ordering::Relaxed) > 0 {
+            let memory = state.pools[self.pool].memory;
+            state.violations.push(Violation::FreedInFlight { memory });
+        }
+        state.pools[self.pool].give_back(self.block.span.len() as u64);
+    }
+}
+
+/// An exported allocation, as [`External::Object`](transload_hal::External::Object) carries it.
+pub(super) struct Exported {
+    pub(super) block: Arc<Block>,
+    pub(super) memory: MemoryId,
+    pub(super) sim: Arc<Shared>,
+    /// An export counts as an allocation's view: the memory stays taken while it exists.
+    _owner: Allocation,
+}
+
+impl Exported {
+    pub(super) fn new(allocation: &Allocation, memory: MemoryId) -> Exported {
+        Exported {
+            block: Arc::clone(&allocation.block),
+            memory,
+            sim: Arc::clone(&allocation.sim),
+            _owner: Allocation::new(
+                Arc::clone(&allocation.block),
+                allocation.pool,
+                Arc::clone(&allocation.sim),
+            ),
+        }
+    }
+}
+
+/// How much of a memory is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryUse {
+    /// The memory.
+    pub memory: MemoryId,
+    /// Its size in bytes.
+    pub total_bytes: u64,
+    /// Bytes that are allocated now.
+    pub live_bytes: u64,
+    /// The most that were allocated at once.
+    pub peak_bytes: u64,
+    /// Allocations that exist now.
+    pub live_allocations: u64,
+    /// Allocations that were ever made.
+    pub allocations: u64,
+}
+
+impl MemoryUse {
+    pub(super) fn new(memory: MemoryId, total_bytes: u64) -> MemoryUse {
+        MemoryUse {
+            memory,
+            total_bytes,
+            live_bytes: 0,
+            peak_bytes: 0,
+            live_allocations: 0,
+            allocations: 0,
+        }
+    }
+
+    pub(super) fn take(&mut self, len_bytes: u64) -> bool {
+        match self.live_bytes.checked_add(len_bytes) {
+            Some(live) if live <= self.total_bytes => {
+                self.live_bytes = live;
+                self.peak_bytes = self.peak_bytes.max(live);
+                self.live_allocations += 1;
+                self.allocations += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes back a `take` that led to no allocation.
+    pub(super) fn undo(&mut self, len_bytes: u64) {
+        self.give_back(len_bytes);
+        self.allocations -= 1;
+    }
+
+    pub(super) fn give_back(&mut self, len_bytes: u64) {
+        self.live_bytes -= len_bytes;
+        self.live_allocations -= 1;
+    }
+}
+
+/// Something that an engine above a backend must never do, and that the sim saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Violation {
+    /// The last view of a storage went while an operation used it.
+    FreedInFlight {
+        /// Where the storage lay.
+        memory: MemoryId,
+    },
+    /// Two operations that touch the same bytes, one of them writing, were under way at once.
+    Race {
+        /// The memory that the later one writes.
+        memory: MemoryId,
+    },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::FreedInFlight { memory } => {
+                write!(f, "simulated: a storage in {memory} was freed in flight")
+            }
+            Violation::Race { memory } => {
+                write!(f, "simulated: an operation raced with another in {memory}")
+            }
+        }
+    }
+}
+
+/// Numbers blocks.
+#[derive(Default)]
+pub(super) struct BlockIds(AtomicU64);
+
+impl BlockIds {
+    pub(super) fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}

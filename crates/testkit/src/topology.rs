@@ -1,0 +1,72 @@
+//! Reads machine descriptions from TOML: the files under `topologies/` and anybody's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use transload_core::schema::{Machine, SchemaError};
+use transload_hal::BackendId;
+
+/// Why a text or a file describes no machine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// The file was not read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// No TOML, an unknown field, or a value of the wrong kind. Names line and field.
+    #[error("{origin}: {source}")]
+    Syntax {
+        /// The file, or "the text".
+        origin: String,
+        /// What is wrong, and where.
+        source: Box<toml::de::Error>,
+    },
+    /// Well-formed, and no machine.
+    #[error("{origin}: {source}")]
+    Schema {
+        /// The file, or "the text".
+        origin: String,
+        /// What is wrong with it.
+        source: SchemaError,
+    },
+}
+
+/// Reads a machine, and checks every name and figure of it.
+///
+/// # Errors
+/// As [`TopologyError`] lists, without `Io`.
+pub fn from_str(text: &str) -> Result<Machine, TopologyError> {
+    parse("the text", text)
+}
+
+/// Reads a machine from a file. Blocks on the file.
+///
+/// # Errors
+/// As [`TopologyError`] lists.
+pub fn from_file(path: impl AsRef<Path>) -> Result<Machine, TopologyError> {
+    let path = path.as_ref();
+    let text = fs::read_to_string(path).map_err(|source| TopologyError::Io {
+        path: path.into(),
+        source,
+    })?;
+    parse(&path.display().to_string(), &text)
+}
+
+fn parse(origin: &str, text: &str) -> Result<Machine, TopologyError> {
+    let machine: Machine = toml::from_str(text).map_err(|source| TopologyError::Syntax {
+        origin: origin.into(),
+        source: Box::new(source),
+    })?;
+    match machine.inventory(BackendId(crate::sim::BACKEND.0)) {
+        Ok(_) => Ok(machine),
+        Err(source) => Err(TopologyError::Schema {
+            origin: origin.into(),
+            source,
+        }),
+    }
+}
