@@ -1,6 +1,32 @@
-//! The host memory backend of Transload: heap, huge pages, files, shared memory.
+//! The host memory backend of Transload: the heap, huge pages, files and shared memory of one machine,
+//! and the threads that copy between them.
+//!
+//! [`Host`] is the backend; whoever uses Transload registers it and needs no more. Besides, the crate
+//! offers what only the host has: [`HostFile`] to make a file a memory, `memory::shared::seal` (Linux) to
+//! make shared memory shareable without copies, and [`tuning`] to see and replace how copies of each
+//! size are done.
+//!
+//! ```
+//! use transload_hal::{AllocSpec, Backend, Op, Part};
+//! use transload_host::{Host, memory::PAGEABLE};
+//!
+//! let host = Host::new();
+//! let src = host.allocate(PAGEABLE, &AllocSpec::bytes(4096))?;
+//! let dst = host.allocate(PAGEABLE, &AllocSpec::bytes(4096))?;
+//! let part = |buffer| Part { buffer, offset: 0, len_bytes: 4096 };
+//! // SAFETY: both buffers outlive the fence, and nobody else touches them.
+//! let fence = unsafe { host.submit(&[Op::Copy { src: part(&src), dst: part(&dst) }], &[]) }?;
+//! assert!(fence.is_settled(), "small copies are done when `submit` returns");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod caches;
+mod device;
+pub mod memory;
 pub mod pool;
+mod queue;
 pub mod raw;
 pub mod tuning;
+
+pub use device::{BACKEND, ENGINE, Host, HostOptions};
+pub use memory::file::{FileError, HostFile};

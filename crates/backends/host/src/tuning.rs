@@ -131,6 +131,17 @@ impl Tuning {
             },
         }
     }
+
+    /// The most threads that any band uses, at least 1.
+    #[must_use]
+    pub fn threads(&self) -> u32 {
+        self.bands
+            .iter()
+            .map(|band| band.threads)
+            .max()
+            .unwrap_or(1)
+            .max(1)
+    }
 }
 
 /// Bytes of a piece of a copy that `threads` threads share.

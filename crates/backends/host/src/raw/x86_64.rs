@@ -1,9 +1,8 @@
 //! Streaming (non-temporal) stores and string moves for x86-64.
 //!
-//! The streaming loops are inline assembly and not intrinsics for two reasons. Non-temporal stores are outside of
-//! the language's memory model until a store fence; with the fence inside the same assembly block the
-//! block as a whole behaves like ordinary writes. And the AVX-512 intrinsics are younger than this
-//! crate's minimum Rust version.
+//! The streaming loops are inline assembly and not intrinsics: non-temporal stores are outside of the
+//! language's memory model until a store fence, and with the fence inside the same assembly block the
+//! block as a whole behaves like ordinary writes.
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
@@ -61,7 +60,7 @@ pub(super) unsafe fn copy_rep(dst: *mut u8, src: *const u8, len: usize) {
 /// Whether the processor advertises fast string moves (ERMS, CPUID leaf 7, EBX bit 9).
 pub(super) fn has_fast_rep() -> bool {
     const ERMS: u32 = 1 << 9;
-    #[expect(
+    #[allow(
         unused_unsafe,
         reason = "CPUID intrinsics became safe after this crate's minimum Rust version"
     )]
@@ -70,7 +69,7 @@ pub(super) fn has_fast_rep() -> bool {
     if highest < 7 {
         return false;
     }
-    #[expect(
+    #[allow(
         unused_unsafe,
         reason = "CPUID intrinsics became safe after this crate's minimum Rust version"
     )]

@@ -1,0 +1,323 @@
+//! The backend itself: what the host has, and the way in to its memories and its queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use transload_hal::core::Piece;
+use transload_hal::{
+    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
+    Curve, DeviceId, DeviceInfo, EngineId, External, ExternalKind, Fence, ImportError, Inventory,
+    Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Op, SubmitError, Waited,
+};
+
+use crate::memory::{self, FILE, PAGEABLE, SHARED};
+use crate::pool::Limits;
+use crate::queue::Queue;
+use crate::tuning::Tuning;
+
+/// The name of this backend.
+pub const BACKEND: BackendId = BackendId(Name::constant("host"));
+
+/// Where the processors' copies run. They share it: what several copies gain by running at once is in
+/// its costs already, because one copy uses as many threads as help.
+pub const ENGINE: EngineId = EngineId {
+    device: DeviceId::CPU0,
+    index: 0,
+};
+
+/// The host: the memory that its processors load from and store to, its files, and the threads that copy.
+///
+/// Cheap to make: threads start when a copy wants them, and end with it.
+#[derive(Debug)]
+pub struct Host {
+    queue: Queue,
+    inventory: Inventory,
+}
+
+/// How a [`Host`] copies.
+#[derive(Clone, Debug, Default)]
+pub struct HostOptions {
+    /// Width and store kind by size.
+    pub tuning: Tuning,
+    /// Threads, and how long they linger.
+    pub limits: Limits,
+}
+
+impl Host {
+    /// The host with the default tuning for this machine's processors and caches.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(HostOptions::default())
+    }
+
+    /// The host, tuned otherwise.
+    #[must_use]
+    pub fn with(options: HostOptions) -> Self {
+        let inventory = inventory(&options.tuning);
+        // Where the library is built for one thread, transforms may not be sent to another.
+        let threads = if cfg!(any(transload_local, target_family = "wasm")) {
+            0
+        } else {
+            options.limits.threads
+        };
+        let limits = Limits {
+            threads,
+            ..options.limits
+        };
+        Self {
+            queue: Queue::new(options.tuning, limits),
+            inventory,
+        }
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// SAFETY: a fence settles as done when the last piece ran without a fault, and only after every piece has
+// ended; `submit` checks all operations before it runs one; tasks stay within their operands; the queue
+// tells each fence that it did not return as settled once; buffers are made of memory that their owners
+// own.
+unsafe impl Backend for Host {
+    fn inventory(&self) -> Inventory {
+        self.inventory.clone()
+    }
+
+    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
+        memory::allocate(memory, spec)
+    }
+
+    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
+        // SAFETY: the caller's contract.
+        unsafe { memory::import(memory, external) }
+    }
+
+    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+        memory::export(buffer, kind)
+    }
+
+    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
+        let has = |id| self.inventory.memories.iter().any(|memory| memory.id == id);
+        if has(src) && has(dst) {
+            return Ok(Access::Native);
+        }
+        Err(ConnectError::NoAccess {
+            src,
+            dst,
+            reason: "the host copies between its own memories".into(),
+        })
+    }
+
+    unsafe fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.queue.submit(ops, after) }
+    }
+
+    fn attach(&self, sink: Arc<dyn CompletionSink>) {
+        self.queue.attach(sink);
+    }
+
+    /// Nothing: the threads that copy tell by themselves.
+    fn pump(&self) {}
+
+    fn wait(&self, fence: Fence, limit: Duration) -> Waited {
+        self.queue.wait(fence, limit)
+    }
+}
+
+fn inventory(tuning: &Tuning) -> Inventory {
+    let total_bytes = total_memory();
+    let device = DeviceInfo {
+        id: DeviceId::CPU0,
+        backend: BACKEND,
+        name: processor_name(),
+        software: false,
+        simulated: false,
+        memory_bytes: total_bytes,
+        uuid: None,
+        numa_node: None,
+    };
+    let memory = |id, total_bytes, alignment, is_file: bool| MemoryInfo {
+        id,
+        backend: BACKEND,
+        total_bytes,
+        max_alloc_bytes: if is_file {
+            i64::MAX as u64
+        } else {
+            isize::MAX as u64
+        },
+        alignment,
+        host_addressable: !is_file,
+        staging: id == PAGEABLE,
+    };
+    let mut memories = vec![memory(
+        PAGEABLE,
+        total_bytes,
+        memory::heap::ALIGNMENT,
+        false,
+    )];
+    if memory::HAS_SHARED {
+        memories.push(memory(SHARED, total_bytes, PAGE, false));
+    }
+    if memory::HAS_FILES {
+        memories.push(memory(FILE, None, 1, true));
+    }
+    let ends = || memories.iter().map(|memory| memory.id);
+    let pairs = ends().flat_map(|src| ends().map(move |dst| (src, dst)));
+    let links = pairs.map(|(src, dst)| link(src, dst, tuning)).collect();
+    // xxh3 and its like read at about the rate of a copy by one thread out of memory.
+    let transform = Curve::from(Cost::from_rate(200, 10_000_000_000));
+    Inventory {
+        backend: BACKEND,
+        devices: vec![device],
+        memories,
+        links,
+        transform: Some((ENGINE, transform)),
+    }
+}
+
+/// Shared memory starts on a page; this is the smallest page of the systems that have it here.
+const PAGE: u64 = 4096;
+
+fn link(src: MemoryId, dst: MemoryId, tuning: &Tuning) -> Link {
+    let id = LinkId {
+        src,
+        dst,
+        engine: ENGINE,
+        access: Access::Native,
+    };
+    let is_file = src == FILE || dst == FILE;
+    let (class, cost) = if is_file {
+        (LinkClass::Storage, file_cost(dst == FILE))
+    } else {
+        (LinkClass::Local, memory_cost(tuning))
+    };
+    Link {
+        id,
+        backend: BACKEND,
+        class,
+        cost,
+        pitched: true,
+    }
+}
+
+/// Until measured: 50 ns to submit; 40 GB/s while one thread copies within its caches, and a wake-up of
+/// 5 µs where others take part; 15 GB/s from where copies stream past the caches (EPYC and Xeon with 2
+/// cores each, `examples/kernels.rs`).
+fn memory_cost(tuning: &Tuning) -> Curve {
+    let start = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX).max(1);
+    let near = Piece {
+        from_bytes: 0,
+        cost: Cost::from_rate(50, 40_000_000_000),
+    };
+    let wide = Piece {
+        from_bytes: start(tuning.inline_below_bytes),
+        cost: Cost::from_rate(5_000, 40_000_000_000),
+    };
+    let mut pieces = vec![near, wide];
+    if let Some(band) = tuning.bands.last()
+        && start(band.from_bytes) > wide.from_bytes
+    {
+        pieces.push(Piece {
+            from_bytes: start(band.from_bytes),
+            cost: Cost::from_rate(5_000, 15_000_000_000),
+        });
+    }
+    // The starts rise, as just seen to.
+    Curve::new(pieces).unwrap_or_else(|_| Curve::from(near.cost))
+}
+
+/// Until measured: what the page cache gives, 20 µs for a worker to wake and call the system, then
+/// 8 GB/s to read and 2 GB/s to write into fresh pages. A cold file takes what its drive takes.
+fn file_cost(writes: bool) -> Curve {
+    Curve::from(Cost::from_rate(
+        20_000,
+        if writes { 2_000_000_000 } else { 8_000_000_000 },
+    ))
+}
+
+/// What the processor calls itself (`/proc/cpuinfo`), or what it is built like.
+fn processor_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = |line: &str| {
+        let (key, value) = line.split_once(':')?;
+        let value = value.trim();
+        (key.trim() == "model name" && !value.is_empty()).then(|| value.to_owned())
+    };
+    info.lines()
+        .find_map(named)
+        .unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH))
+}
+
+/// Bytes of the machine's memory (`MemTotal` of `/proc/meminfo`), where the system tells.
+fn total_memory() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use transload_hal::core::Topology;
+
+    use super::*;
+
+    #[test]
+    fn the_inventory_makes_a_topology_with_every_pair_linked() {
+        let inventory = Host::new().inventory();
+        let count = inventory.memories.len();
+        assert_eq!(inventory.links.len(), count * count);
+        assert_eq!(inventory.memories[0].id, PAGEABLE);
+        let mut topology = Topology::new();
+        topology.add(inventory).unwrap();
+        for src in topology.memories() {
+            for dst in topology.memories() {
+                assert_eq!(topology.links_between(src.id, dst.id).count(), 1);
+            }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_machine_has_a_name_and_a_size() {
+        let device = Host::new().inventory().devices.remove(0);
+        assert!(!device.name.is_empty());
+        assert!(device.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn costs_follow_the_tuning_and_never_break() {
+        for from_bytes in [0, 1, 512 << 10, usize::MAX] {
+            let band = crate::tuning::Band {
+                from_bytes,
+                threads: 1,
+                store: crate::raw::Store::Plain,
+            };
+            let tuning = Tuning {
+                inline_below_bytes: from_bytes,
+                bands: vec![band],
+            };
+            assert!(memory_cost(&tuning).at(1 << 20) > 0);
+        }
+    }
+
+    #[test]
+    fn only_the_hosts_own_memories_connect() {
+        let host = Host::new();
+        assert_eq!(host.connect(PAGEABLE, FILE), Ok(Access::Native));
+        let gpu = "cuda:0"
+            .parse::<DeviceId>()
+            .unwrap()
+            .memory(transload_hal::MemoryKind::Device);
+        assert!(matches!(
+            host.connect(PAGEABLE, gpu),
+            Err(ConnectError::NoAccess { .. })
+        ));
+    }
+}

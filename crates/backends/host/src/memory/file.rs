@@ -1,0 +1,310 @@
+//! Files as memory: opened, created, and reached by positioned reads and writes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use transload_hal::{Span, StorageId};
+
+/// A range of a regular file that serves as memory; the owner of a buffer in `cpu:0/file`.
+///
+/// Bytes are reached by positioned reads and writes, never through a mapping, so a file that somebody
+/// else truncates leads to an error and not to a signal. The range is fixed when the file is opened.
+#[derive(Debug)]
+pub struct HostFile {
+    file: File,
+    path: PathBuf,
+    span: Span,
+    writable: bool,
+    id: StorageId,
+}
+
+/// Why a file cannot serve as memory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The system did not open, create, extend or describe it.
+    #[error("{path}: {source}", path = path.display())]
+    System {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A folder, a pipe, a device: nothing with positions and a length.
+    #[error("{path} is no regular file", path = path.display())]
+    NotRegular {
+        /// What it is called.
+        path: PathBuf,
+    },
+    /// A range that does not lie within the file.
+    #[error("{span} are not all within {path}, which has {len_bytes} bytes", path = path.display())]
+    OutOfRange {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for.
+        span: Span,
+        /// The length of the file.
+        len_bytes: u64,
+    },
+}
+
+impl HostFile {
+    /// Opens a file for reading, whole.
+    ///
+    /// # Errors
+    /// When it is missing, unreadable or no regular file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(system(path))?;
+        Self::new(file, path.to_owned(), false)
+    }
+
+    /// Opens a file for reading and writing, whole.
+    ///
+    /// # Errors
+    /// When it is missing, not writable or no regular file.
+    pub fn open_writable(path: impl AsRef<Path>) -> Result<Self, FileError> {
+        let path = path.as_ref();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(system(path))?;
+        Self::new(file, path.to_owned(), true)
+    }
+
+    /// Creates a file of `len_bytes` zero bytes, replacing what was there.
+    ///
+    /// # Errors
+    /// When it cannot be created or not be made that long.
+    pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self, FileError> {
+        let path = path.as_ref();
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(path).map_err(system(path))?;
+        file.set_len(len_bytes).map_err(system(path))?;
+        Self::new(file, path.to_owned(), true)
+    }
+
+    /// Takes a file that is open already, whole. `path` is what errors call it; `writable` says whether
+    /// it was opened for writing too.
+    ///
+    /// # Errors
+    /// When it is no regular file.
+    pub fn from_file(
+        file: File,
+        path: impl Into<PathBuf>,
+        writable: bool,
+    ) -> Result<Self, FileError> {
+        Self::new(file, path.into(), writable)
+    }
+
+    /// The same file, cut down to the bytes `span` of it.
+    ///
+    /// # Errors
+    /// When they do not all lie within the file's range now.
+    pub fn slice(mut self, span: Span) -> Result<Self, FileError> {
+        if !span.fits(self.span.len) {
+            return Err(FileError::OutOfRange {
+                path: self.path,
+                span,
+                len_bytes: self.span.len,
+            });
+        }
+        self.span = Span::new(self.span.offset + span.offset, span.len);
+        Ok(self)
+    }
+
+    /// What errors call it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which bytes of the file it covers.
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// Whether it may be written.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The identity of the file's bytes.
+    pub fn storage_id(&self) -> StorageId {
+        self.id
+    }
+
+    /// The file itself. Reading and writing it by its cursor disturbs nothing here.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives the file back.
+    pub fn into_file(self) -> File {
+        self.file
+    }
+
+    /// A nameless file of `len_bytes` zero bytes in the folder for temporary files; it vanishes with the
+    /// last handle.
+    pub(crate) fn temporary(len_bytes: u64) -> Result<Self, FileError> {
+        let (file, path) = create_temporary()?;
+        file.set_len(len_bytes).map_err(system(&path))?;
+        Self::new(file, path, true)
+    }
+
+    fn new(file: File, path: PathBuf, writable: bool) -> Result<Self, FileError> {
+        let metadata = file.metadata().map_err(system(&path))?;
+        if !metadata.is_file() {
+            return Err(FileError::NotRegular { path });
+        }
+        let id = identity(&metadata);
+        let span = Span::new(0, metadata.len());
+        Ok(Self {
+            file,
+            path,
+            span,
+            writable,
+            id,
+        })
+    }
+}
+
+impl FileError {
+    /// The system's error, where it was the system.
+    pub fn source_io(&self) -> Option<&io::Error> {
+        match self {
+            Self::System { source, .. } => Some(source),
+            Self::NotRegular { .. } | Self::OutOfRange { .. } => None,
+        }
+    }
+}
+
+fn system(path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    |source| FileError::System {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(unix)]
+fn identity(metadata: &std::fs::Metadata) -> StorageId {
+    use std::os::unix::fs::MetadataExt;
+    StorageId::File {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+    }
+}
+
+/// Without a stable identity of files in the standard library each opening counts as a storage of its
+/// own: two openings of one file are not ordered against each other.
+#[cfg(not(unix))]
+fn identity(_: &std::fs::Metadata) -> StorageId {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: only uniqueness counts.
+    let handle = NEXT.fetch_add(1, Ordering::Relaxed);
+    StorageId::Native {
+        backend: crate::device::BACKEND.0,
+        handle,
+    }
+}
+
+/// Creates a file under a name that nobody has, and takes the name away where the system allows that
+/// while it is open.
+fn create_temporary() -> Result<(File, PathBuf), FileError> {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    const ATTEMPTS: u32 = 16;
+    let folder = std::env::temp_dir();
+    let mut attempt = 0;
+    loop {
+        // The standard library's only source of randomness.
+        let number = RandomState::new().build_hasher().finish();
+        let path = folder.join(format!("transload-{number:016x}"));
+        match temporary_options().open(&path) {
+            Ok(file) => {
+                if cfg!(unix) {
+                    std::fs::remove_file(&path).map_err(system(&path))?;
+                }
+                return Ok((file, path));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => {
+                attempt += 1
+            }
+            Err(error) => return Err(system(&path)(error)),
+        }
+    }
+}
+
+fn temporary_options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // For its owner only.
+        options.mode(0o600);
+    }
+    #[cfg(windows)]
+    {
+        use std::os::windows::fs::OpenOptionsExt;
+        // FILE_FLAG_DELETE_ON_CLOSE (winbase.h).
+        options.custom_flags(0x0400_0000);
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_a_file_is_checked_against_its_length() {
+        let file = HostFile::temporary(100).unwrap();
+        assert_eq!(file.span(), Span::new(0, 100));
+        let file = file
+            .slice(Span::new(10, 50))
+            .unwrap()
+            .slice(Span::new(10, 40))
+            .unwrap();
+        assert_eq!(file.span(), Span::new(20, 40));
+        let error = file.slice(Span::new(1, 40)).unwrap_err();
+        assert!(
+            matches!(error, FileError::OutOfRange { len_bytes: 40, .. }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_by_name() {
+        let error = HostFile::open(std::env::temp_dir()).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains(std::env::temp_dir().to_str().unwrap()),
+            "{error}"
+        );
+        let error = HostFile::open("/nonexistent/transload").unwrap_err();
+        assert!(
+            error.to_string().contains("/nonexistent/transload"),
+            "{error}"
+        );
+        assert_eq!(
+            error.source_io().map(io::Error::kind),
+            Some(io::ErrorKind::NotFound)
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn two_openings_of_one_file_are_one_storage() {
+        let path = std::env::temp_dir().join(format!("transload-host-file-{}", std::process::id()));
+        let created = HostFile::create(&path, 10).unwrap();
+        let opened = HostFile::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(created.storage_id(), opened.storage_id());
+        assert!(created.is_writable() && !opened.is_writable());
+        assert_eq!(opened.span().len, 10);
+    }
+}

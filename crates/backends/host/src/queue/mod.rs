@@ -1,0 +1,261 @@
+//! Submission: small copies at once, the rest by the pool; dependencies, fences, outcomes.
+//!
+//! A submission whose predecessors have settled and that is small runs before `submit` returns, takes no
+//! lock and allocates nothing. Any other takes a slot, waits there for its predecessors, becomes a job of
+//! the pool, and settles on whichever thread runs its last piece. Slots and lists keep their memory, so
+//! after the first submissions nothing is allocated, unless more are in flight than ever before or one
+//! fails.
+
+pub(crate) mod hint;
+mod place;
+mod slots;
+mod task;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use transload_hal::{CompletionSink, ErrorClass, Fault, Fence, Op, Outcome, SubmitError, Waited};
+
+use crate::device::BACKEND;
+use crate::pool::{Crew, JobEnd, Limits, Pool, Work};
+use crate::tuning::Tuning;
+use slots::{CAPACITY, Slot, Slots, index_of};
+use task::Task;
+
+/// The host's one copy queue. Dropping it completes what is in flight.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pool: Pool<Submissions>,
+    tuning: Tuning,
+}
+
+/// What the pool's threads work on.
+struct Submissions {
+    slots: Slots,
+    sink: OnceLock<Arc<dyn CompletionSink>>,
+    /// Payload bytes of the submissions that have started and not ended.
+    in_flight: AtomicUsize,
+    /// Inline submissions that failed: they settle at once, under numbers that no slot uses.
+    failed_inline: AtomicU64,
+}
+
+impl Queue {
+    pub(crate) fn new(tuning: Tuning, limits: Limits) -> Self {
+        let work = Submissions {
+            slots: Slots::new(),
+            sink: OnceLock::new(),
+            in_flight: AtomicUsize::new(0),
+            failed_inline: AtomicU64::new(0),
+        };
+        Self {
+            pool: Pool::new(work, limits),
+            tuning,
+        }
+    }
+
+    pub(crate) fn attach(&self, sink: Arc<dyn CompletionSink>) {
+        // The contract allows one call; a second one changes nothing.
+        let _ = self.pool.work().sink.set(sink);
+    }
+
+    /// # Safety
+    /// As for `Backend::submit`.
+    pub(crate) unsafe fn submit(
+        &self,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        let work = self.pool.work();
+        let mut ready = true;
+        for fence in after {
+            if fence.backend() != BACKEND {
+                let message = format!("{fence:?} is a fence of another backend");
+                return Err(SubmitError::Refused(Fault::new(
+                    ErrorClass::Caller,
+                    message,
+                )));
+            }
+            ready &= !work.slots.is_pending(fence.number());
+        }
+        let in_flight = work.in_flight.load(Ordering::Relaxed);
+        if let ([op], true) = (ops, ready) {
+            // The common case, without a second look at the operation.
+            let task = Task::new(op, 0, &self.tuning, in_flight)?;
+            if task.inline {
+                // SAFETY: the caller's contract; the predecessors have settled.
+                return Ok(unsafe { self.run_inline(std::iter::once(task)) });
+            }
+            return self.enqueue(std::iter::once(task), &[]);
+        }
+        let task = |(index, op)| Task::new(op, index, &self.tuning, in_flight);
+        let (mut inline, mut len_bytes) = (true, 0u64);
+        for item in ops.iter().enumerate() {
+            let task = task(item)?;
+            inline &= task.inline;
+            len_bytes = len_bytes.saturating_add(task.len_bytes);
+        }
+        // Checked above; made again rather than kept, so that nothing is allocated for them.
+        let tasks = ops.iter().enumerate().filter_map(|item| task(item).ok());
+        if ready && inline && len_bytes < self.tuning.inline_below_bytes as u64 {
+            // SAFETY: the caller's contract; the predecessors have settled.
+            return Ok(unsafe { self.run_inline(tasks) });
+        }
+        self.enqueue(tasks, after)
+    }
+
+    pub(crate) fn wait(&self, fence: Fence, limit: Duration) -> Waited {
+        let slots = &self.pool.work().slots;
+        let number = fence.number();
+        if !slots.is_pending(number) {
+            return Waited::Settled;
+        }
+        if limit.is_zero() {
+            return Waited::TimedOut;
+        }
+        // A limit past the clock's end is none.
+        let deadline = Instant::now().checked_add(limit);
+        match self.pool.help(u32::from(index_of(number)), deadline, || {
+            !slots.is_pending(number)
+        }) {
+            true => Waited::Settled,
+            false => Waited::TimedOut,
+        }
+    }
+
+    /// # Safety
+    /// As for `Backend::submit`, with nothing left to wait for.
+    unsafe fn run_inline(&self, tasks: impl Iterator<Item = Task>) -> Fence {
+        for task in tasks {
+            let run = AssertUnwindSafe(|| {
+                // An inline task has one piece, or a few of a prefetch.
+                // SAFETY: the caller's contract.
+                (0..task.pieces()).try_for_each(|piece| unsafe { task.run(piece) })
+            });
+            let fault = match catch_unwind(run) {
+                Ok(Ok(())) => continue,
+                Ok(Err(fault)) => fault,
+                Err(_) => panicked(),
+            };
+            return self.pool.work().settle_failed(fault);
+        }
+        Fence::settled(BACKEND)
+    }
+
+    fn enqueue(
+        &self,
+        tasks: impl Iterator<Item = Task>,
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        let work = self.pool.work();
+        let full = || {
+            let message = format!(
+                "{} submissions are in flight, the most that there can be",
+                CAPACITY - 1
+            );
+            SubmitError::Refused(Fault::new(ErrorClass::Exhausted, message))
+        };
+        let (index, number) = work.slots.open().ok_or_else(full)?;
+        if let Some(slot) = work.slots.get(index) {
+            slot.fill(tasks);
+        }
+        for fence in after {
+            work.slots.wait_for(index, fence.number());
+        }
+        if work.slots.release(index)
+            && let Some(slot) = work.slots.get(index)
+        {
+            let (pieces, threads, len_bytes) = slot.extent();
+            work.add_in_flight(len_bytes);
+            self.pool.start(u32::from(index), pieces, threads);
+        }
+        Ok(Fence::new(BACKEND, number))
+    }
+}
+
+impl Submissions {
+    fn slot(&self, job: u32) -> Option<(u16, &Slot)> {
+        let index = u16::try_from(job).ok()?;
+        Some((index, self.slots.get(index)?))
+    }
+
+    fn add_in_flight(&self, len_bytes: u64) {
+        // Relaxed: a hint for tuning. Wrapping is undone by the same subtraction.
+        self.in_flight
+            .fetch_add(len_bytes as usize, Ordering::Relaxed);
+    }
+
+    fn tell(&self, number: u64, outcome: Outcome) {
+        if let Some(sink) = self.sink.get() {
+            // A sink that panics has broken its promise; fences and successors settle all the same.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                sink.settle(Fence::new(BACKEND, number), outcome)
+            }));
+        }
+    }
+
+    /// A fence that has settled as failed, and was told.
+    fn settle_failed(&self, fault: Fault) -> Fence {
+        // Relaxed: only uniqueness counts. The top bit is beyond any slot's count of uses.
+        let number = self.failed_inline.fetch_add(1, Ordering::Relaxed) | 1 << 63;
+        self.tell(number, Outcome::Failed(fault));
+        Fence::new(BACKEND, number)
+    }
+}
+
+impl Work for Submissions {
+    fn run(&self, job: u32, piece: u32) {
+        let Some((_, slot)) = self.slot(job) else {
+            return;
+        };
+        let Some((task, piece)) = slot.task(piece) else {
+            return;
+        };
+        // SAFETY: the slot's fence settles in `finish`, after the last piece.
+        if let Err(fault) = unsafe { task.run(piece) } {
+            slot.fail(fault);
+        }
+    }
+
+    fn finish(&self, job: u32, end: JobEnd, crew: &Crew<Self>) {
+        let Some((index, slot)) = self.slot(job) else {
+            return;
+        };
+        let (_, _, len_bytes) = slot.extent();
+        self.in_flight
+            .fetch_sub(len_bytes as usize, Ordering::Relaxed);
+        let fault = slot
+            .empty()
+            .or_else(|| (end == JobEnd::Panicked).then(panicked));
+        let outcome = fault.map_or(Outcome::Done, Outcome::Failed);
+        // Told before it settles: who sees it settled may look for the outcome.
+        self.tell(slot.number(), outcome);
+        self.slots.settle(index);
+        while let Some(dependent) = self.slots.next_dependent(index) {
+            if self.slots.release(dependent)
+                && let Some(slot) = self.slots.get(dependent)
+            {
+                let (pieces, threads, len_bytes) = slot.extent();
+                self.add_in_flight(len_bytes);
+                crew.start_next(u32::from(dependent), pieces, threads);
+            }
+        }
+        self.slots.close(index);
+    }
+}
+
+impl std::fmt::Debug for Submissions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Submissions")
+            .field("in_flight_bytes", &self.in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
+fn panicked() -> Fault {
+    Fault::new(ErrorClass::Failed, "an operation panicked")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! Where an operand's bytes are, and moving bytes between any two such places.
+
+use std::cell::RefCell;
+use std::io;
+use std::ptr::NonNull;
+
+use transload_hal::{ErrorClass, Fault};
+
+use crate::memory::file::HostFile;
+use crate::memory::io_fault;
+use crate::raw::{self, Store};
+
+/// The first byte of an operand.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// At an address.
+    Memory(*mut u8),
+    /// At an offset of a file that the operand's buffer owns, and keeps where it is.
+    File(NonNull<HostFile>, u64),
+}
+
+impl Place {
+    /// The place `bytes` further on.
+    pub(super) fn plus(self, bytes: u64) -> Self {
+        match self {
+            // Within an operand's range, which the address space holds.
+            Self::Memory(start) => Self::Memory(start.wrapping_add(bytes as usize)),
+            Self::File(file, offset) => Self::File(file, offset + bytes),
+        }
+    }
+
+    pub(super) fn is_file(self) -> bool {
+        matches!(self, Self::File(..))
+    }
+}
+
+/// Copies `len_bytes` bytes between two places that do not overlap.
+///
+/// # Errors
+/// A fault of a file: it ends too early, or the system refuses.
+///
+/// # Safety
+/// Both places hold that many bytes, addresses are valid and files alive, `dst` may be written, and
+/// nobody else touches `dst` or writes `src` until the call returns.
+pub(super) unsafe fn copy(
+    src: Place,
+    dst: Place,
+    len_bytes: u64,
+    store: Store,
+) -> Result<(), Fault> {
+    // Ranges of memory fit the address space; files are cut by the caller into pieces that do.
+    let len = len_bytes as usize;
+    match (src, dst) {
+        (Place::Memory(src), Place::Memory(dst)) => {
+            // SAFETY: the caller's contract.
+            unsafe { raw::copy(dst, src, len, store) };
+            Ok(())
+        }
+        (Place::File(file, offset), Place::Memory(dst)) => {
+            // SAFETY: the caller keeps the file alive.
+            let file = unsafe { file.as_ref() };
+            // SAFETY: the caller gives these bytes to this call alone.
+            let dst = unsafe { std::slice::from_raw_parts_mut(dst, len) };
+            read(file, offset, dst)
+        }
+        (Place::Memory(src), Place::File(file, offset)) => {
+            // SAFETY: the caller keeps the file alive.
+            let file = unsafe { file.as_ref() };
+            // SAFETY: the caller sees to it that nobody writes these bytes meanwhile.
+            let src = unsafe { std::slice::from_raw_parts(src, len) };
+            write(file, offset, src)
+        }
+        (Place::File(from, from_offset), Place::File(to, to_offset)) => {
+            // SAFETY: the caller keeps the file alive.
+            let from = unsafe { from.as_ref() };
+            // SAFETY: as above.
+            let to = unsafe { to.as_ref() };
+            copy_between_files((from, from_offset), (to, to_offset), len_bytes)
+        }
+    }
+}
+
+/// Copies `len_bytes` bytes between two places that show parts of one storage and may overlap, as if
+/// through a temporary. `up` says that the destination lies behind the source.
+///
+/// Needed where addresses do not tell about overlap: files, and two mappings of one file.
+///
+/// # Errors
+/// As [`copy`]; the destination range is unspecified then.
+///
+/// # Safety
+/// As [`copy`], but for the overlap.
+pub(super) unsafe fn copy_overlapping(
+    src: Place,
+    dst: Place,
+    len_bytes: u64,
+    up: bool,
+) -> Result<(), Fault> {
+    with_scratch(|scratch| {
+        let chunk = scratch.len() as u64;
+        let count = len_bytes.div_ceil(chunk);
+        for i in 0..count {
+            // Away from what is still to be read.
+            let at = if up { count - 1 - i } else { i } * chunk;
+            let part = chunk.min(len_bytes - at);
+            let middle = Place::Memory(scratch.as_mut_ptr());
+            // SAFETY: a part of the caller's range; the scratch is this call's own and long enough.
+            unsafe { copy(src.plus(at), middle, part, Store::Plain) }?;
+            // SAFETY: as above.
+            unsafe { copy(middle, dst.plus(at), part, Store::Plain) }?;
+        }
+        Ok(())
+    })
+}
+
+/// Fills `bytes` from a file.
+fn read(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match read_at(file, &mut bytes[done..], offset + done as u64) {
+            Ok(0) => {
+                return Err(truncated(
+                    file,
+                    offset + done as u64,
+                    offset,
+                    bytes.len() as u64,
+                ));
+            }
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(refused(file, "reading", offset, bytes.len() as u64, &error)),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` to a file.
+fn write(file: &HostFile, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match write_at(file, &bytes[done..], offset + done as u64) {
+            Ok(0) => {
+                let error = io::ErrorKind::WriteZero.into();
+                return Err(refused(file, "writing", offset, bytes.len() as u64, &error));
+            }
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(refused(file, "writing", offset, bytes.len() as u64, &error)),
+        }
+    }
+    Ok(())
+}
+
+/// Copies between two files, or two separate ranges of one: inside the kernel where it can, which lets
+/// some file systems share blocks instead of copying them.
+fn copy_between_files(
+    from: (&HostFile, u64),
+    to: (&HostFile, u64),
+    len_bytes: u64,
+) -> Result<(), Fault> {
+    let done = copy_in_kernel(from, to, len_bytes);
+    with_scratch(|scratch| {
+        let chunk = scratch.len() as u64;
+        let mut at = done;
+        while at < len_bytes {
+            let part = &mut scratch[..chunk.min(len_bytes - at) as usize];
+            read(from.0, from.1 + at, part)?;
+            write(to.0, to.1 + at, part)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    })
+}
+
+/// The leading bytes that the kernel copied by itself; 0 where it does not. Its errors are not told
+/// apart from "cannot": reading and writing the rest meets them again and names them.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn copy_in_kernel(from: (&HostFile, u64), to: (&HostFile, u64), len_bytes: u64) -> u64 {
+    /// The most bytes that one call of the kernel moves (MAX_RW_COUNT, `include/linux/fs.h`).
+    const CALL: u64 = 0x7fff_f000;
+    let mut done = 0;
+    while done < len_bytes {
+        let (mut src, mut dst) = (from.1 + done, to.1 + done);
+        let len = (len_bytes - done).min(CALL) as usize;
+        match rustix::fs::copy_file_range(
+            from.0.file(),
+            Some(&mut src),
+            to.0.file(),
+            Some(&mut dst),
+            len,
+        ) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => done += count as u64,
+        }
+    }
+    done
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn copy_in_kernel(_: (&HostFile, u64), _: (&HostFile, u64), _: u64) -> u64 {
+    0
+}
+
+/// Lends this thread's scratch, which is allocated on a thread's first use and kept.
+fn with_scratch<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
+    /// Stays in the second-level cache between the two halves of a hop.
+    const SCRATCH_BYTES: usize = 256 << 10;
+    thread_local! {
+        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(SCRATCH_BYTES, 0);
+        use_it(scratch)
+    })
+}
+
+fn truncated(file: &HostFile, end: u64, offset: u64, len_bytes: u64) -> Fault {
+    let last = offset + len_bytes;
+    let path = file.path().display();
+    Fault::new(
+        ErrorClass::Failed,
+        format!("{path} ends at byte {end}, while bytes {offset}..{last} were read"),
+    )
+}
+
+fn refused(file: &HostFile, what: &str, offset: u64, len_bytes: u64, error: &io::Error) -> Fault {
+    let last = offset + len_bytes;
+    io_fault(
+        &format!("{what} bytes {offset}..{last} of {}", file.path().display()),
+        error,
+    )
+}
+
+#[cfg(unix)]
+fn read_at(file: &HostFile, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file.file(), bytes, offset)
+}
+
+#[cfg(unix)]
+fn write_at(file: &HostFile, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::write_at(file.file(), bytes, offset)
+}
+
+#[cfg(windows)]
+fn read_at(file: &HostFile, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file.file(), bytes, offset)
+}
+
+#[cfg(windows)]
+fn write_at(file: &HostFile, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_write(file.file(), bytes, offset)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn read_at(_: &HostFile, _: &mut [u8], _: u64) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(any(unix, windows)))]
+fn write_at(_: &HostFile, _: &[u8], _: u64) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}

@@ -1,0 +1,296 @@
+//! What is in flight: a slot for each submission that did not finish inline, found by the number of its
+//! fence without a lock or a search.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+use transload_hal::Fault;
+
+use super::task::Task;
+
+/// Bits of a fence's number that say which slot it is of; the rest counts the slot's uses.
+const INDEX_BITS: u32 = 14;
+
+/// Most submissions in flight.
+pub(super) const CAPACITY: usize = 1 << INDEX_BITS;
+
+/// Slots made at a time.
+const SHEET: usize = 64;
+
+/// The slots, made in sheets when they are first needed and never moved.
+#[derive(Debug)]
+pub(super) struct Slots {
+    sheets: Box<[OnceLock<Box<[Slot]>>]>,
+    ledger: Mutex<Ledger>,
+}
+
+/// One submission.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// The number of the fence that has not settled; 0 when there is none.
+    fence: AtomicU64,
+    /// What to run. Written before the submission starts and after it has ended; copied out by whoever
+    /// runs a piece.
+    tasks: RwLock<Tasks>,
+    /// Whether a piece failed, so that the others are spared.
+    failed: AtomicBool,
+    /// How the first one failed.
+    fault: Mutex<Option<Fault>>,
+}
+
+/// The operations of a submission, and their pieces numbered through.
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    /// Each task, and the number of its first piece.
+    list: Vec<(Task, u32)>,
+    pieces: u32,
+    threads: u32,
+    len_bytes: u64,
+}
+
+/// Who waits for whom. One lock for all slots: it is taken twice for each submission that is not inline,
+/// for some tens of instructions.
+#[derive(Debug, Default)]
+struct Ledger {
+    entries: Vec<Entry>,
+    free: Vec<u16>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// How often the slot was used; part of its fences' numbers.
+    uses: u64,
+    /// Fences in whose lists this slot stands, and one until all are known.
+    waits: u32,
+    /// Slots that wait for this one.
+    dependents: Vec<u16>,
+}
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        let sheets = (0..CAPACITY / SHEET).map(|_| OnceLock::new()).collect();
+        Self {
+            sheets,
+            ledger: Mutex::default(),
+        }
+    }
+
+    /// Whether the fence of that number has not settled. Takes no lock.
+    pub(super) fn is_pending(&self, number: u64) -> bool {
+        // Acquire: who sees a fence settled sees what its pieces wrote.
+        number != 0
+            && self
+                .find(number)
+                .is_some_and(|slot| slot.fence.load(Ordering::Acquire) == number)
+    }
+
+    /// The slot of the fence of that number, if it was ever made.
+    pub(super) fn find(&self, number: u64) -> Option<&Slot> {
+        self.get(index_of(number))
+    }
+
+    /// The slot of that index, if it was made.
+    pub(super) fn get(&self, index: u16) -> Option<&Slot> {
+        let index = usize::from(index);
+        self.sheets.get(index / SHEET)?.get()?.get(index % SHEET)
+    }
+
+    /// Takes a free slot, pending from now on under the number returned; `None` when all are in flight.
+    pub(super) fn open(&self) -> Option<(u16, u64)> {
+        let mut ledger = self.lock();
+        let index = match ledger.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = ledger.entries.len();
+                let sheet = self.sheets.get(index / SHEET)?;
+                sheet.get_or_init(|| (0..SHEET).map(|_| Slot::default()).collect());
+                ledger.entries.push(Entry::default());
+                // Below CAPACITY, which is 2^14.
+                index as u16
+            }
+        };
+        let entry = &mut ledger.entries[usize::from(index)];
+        entry.uses += 1;
+        entry.waits = 1;
+        let number = entry.uses << INDEX_BITS | u64::from(index);
+        drop(ledger);
+        if let Some(slot) = self.get(index) {
+            slot.fence.store(number, Ordering::Release);
+        }
+        Some((index, number))
+    }
+
+    /// Makes `index` wait for a fence, unless that has settled.
+    pub(super) fn wait_for(&self, index: u16, number: u64) {
+        let mut ledger = self.lock();
+        // Under the lock, where fences settle: none settles between the look and the entry.
+        if self.is_pending(number) {
+            ledger.entries[usize::from(index_of(number))]
+                .dependents
+                .push(index);
+            ledger.entries[usize::from(index)].waits += 1;
+        }
+    }
+
+    /// Takes back one of the waits of `index`; true when it was the last, and the slot may start.
+    pub(super) fn release(&self, index: u16) -> bool {
+        let mut ledger = self.lock();
+        let waits = &mut ledger.entries[usize::from(index)].waits;
+        *waits -= 1;
+        *waits == 0
+    }
+
+    /// Settles the slot's fence. From now on [`Slots::is_pending`] denies it.
+    pub(super) fn settle(&self, index: u16) {
+        let _ledger = self.lock();
+        if let Some(slot) = self.get(index) {
+            slot.fence.store(0, Ordering::Release);
+        }
+    }
+
+    /// One of the slots that waited for `index`, whose fence has settled.
+    pub(super) fn next_dependent(&self, index: u16) -> Option<u16> {
+        self.lock().entries[usize::from(index)].dependents.pop()
+    }
+
+    /// Gives the slot back, when its fence has settled and its dependents are told.
+    pub(super) fn close(&self, index: u16) {
+        self.lock().free.push(index);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        // Nothing under the lock can panic half-way through a change.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which slot a fence is of.
+pub(super) fn index_of(number: u64) -> u16 {
+    // Masked to 14 bits.
+    (number & (CAPACITY as u64 - 1)) as u16
+}
+
+impl Slot {
+    /// The number of the fence that the slot serves.
+    pub(super) fn number(&self) -> u64 {
+        self.fence.load(Ordering::Relaxed)
+    }
+
+    /// Notes what the submission does, before it starts.
+    pub(super) fn fill(&self, tasks: impl Iterator<Item = Task>) {
+        let mut all = self.tasks.write().unwrap_or_else(PoisonError::into_inner);
+        for task in tasks {
+            all.push(task);
+        }
+    }
+
+    /// Pieces, threads and payload bytes of the submission.
+    pub(super) fn extent(&self) -> (u32, u32, u64) {
+        let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);
+        (tasks.pieces, tasks.threads, tasks.len_bytes)
+    }
+
+    /// The task that a piece belongs to, and the piece's number within it. `None` once one has failed:
+    /// the outcome is known.
+    pub(super) fn task(&self, piece: u32) -> Option<(Task, u32)> {
+        // Relaxed: missing it runs a piece in vain.
+        if self.failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);
+        let after = tasks.list.partition_point(|(_, first)| *first <= piece);
+        let (task, first) = *tasks.list.get(after.checked_sub(1)?)?;
+        Some((task, piece - first))
+    }
+
+    /// Notes how a piece failed; the first fault counts.
+    pub(super) fn fail(&self, fault: Fault) {
+        self.fault
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(fault);
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Empties the slot when all of its pieces have ended; how the first one failed, if one did.
+    pub(super) fn empty(&self) -> Option<Fault> {
+        let mut tasks = self.tasks.write().unwrap_or_else(PoisonError::into_inner);
+        tasks.list.clear();
+        (tasks.pieces, tasks.threads, tasks.len_bytes) = (0, 0, 0);
+        drop(tasks);
+        self.failed.store(false, Ordering::Relaxed);
+        self.fault
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+impl Tasks {
+    fn push(&mut self, task: Task) {
+        self.list.push((task, self.pieces));
+        self.pieces = self.pieces.saturating_add(task.pieces());
+        self.threads = self.threads.max(task.threads);
+        self.len_bytes = self.len_bytes.saturating_add(task.len_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_never_used_twice_and_settled_fences_stay_settled() {
+        let slots = Slots::new();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..1000 {
+            let (index, number) = slots.open().unwrap();
+            assert!(seen.insert(number) && number > 0);
+            assert!(slots.is_pending(number));
+            slots.settle(index);
+            slots.close(index);
+            assert!(seen.iter().all(|number| !slots.is_pending(*number)));
+        }
+    }
+
+    #[test]
+    fn a_slot_starts_when_all_that_it_waits_for_has_settled() {
+        let slots = Slots::new();
+        let (a, first) = slots.open().unwrap();
+        let (b, second) = slots.open().unwrap();
+        let (c, _) = slots.open().unwrap();
+        slots.wait_for(c, first);
+        slots.wait_for(c, second);
+        assert!(!slots.release(c));
+        slots.settle(a);
+        assert_eq!(slots.next_dependent(a), Some(c));
+        assert!(!slots.release(c));
+        slots.wait_for(c, first);
+        slots.settle(b);
+        assert_eq!(slots.next_dependent(b), Some(c));
+        assert!(slots.release(c));
+        assert_eq!(slots.next_dependent(b), None);
+    }
+
+    #[test]
+    fn the_number_in_flight_is_bounded() {
+        let slots = Slots::new();
+        let all: Vec<_> = std::iter::from_fn(|| slots.open()).collect();
+        assert_eq!(all.len(), CAPACITY);
+        slots.settle(all[5].0);
+        slots.close(all[5].0);
+        assert!(
+            slots
+                .open()
+                .is_some_and(|(index, number)| index == all[5].0 && number != all[5].1)
+        );
+    }
+
+    #[test]
+    fn numbers_that_were_never_given_are_not_pending() {
+        let slots = Slots::new();
+        assert!(!slots.is_pending(0));
+        assert!(!slots.is_pending(u64::MAX));
+        assert!(!slots.is_pending(1 << INDEX_BITS));
+    }
+}

@@ -1,0 +1,491 @@
+//! One operation in the form in which threads run it: addresses instead of buffers, cut into pieces.
+
+use std::borrow::Cow;
+use std::ptr::NonNull;
+
+use transload_hal::{
+    Advice, Buffer, ErrorClass, Fault, HostSpan, Layout, Op, Part, Shape, Span, StorageId,
+    SubmitError, Transform,
+};
+
+use super::hint;
+use super::place::{self, Place};
+use crate::memory::file::HostFile;
+use crate::raw::{self, Store};
+use crate::tuning::{Tuning, piece_bytes};
+
+/// What a thread does, without a lifetime: the contract of `Backend::submit` keeps everything behind
+/// the addresses alive, and to itself, until the fence settles.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Task {
+    kind: Kind,
+    /// Payload bytes.
+    pub(super) len_bytes: u64,
+    /// Bytes of a piece; the last one may be shorter.
+    step: u64,
+    /// Most threads that gain anything.
+    pub(super) threads: u32,
+    /// Whether the submitter may run it: it takes no longer than its copy, and waits for no disk.
+    pub(super) inline: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Nothing,
+    Copy {
+        src: Place,
+        dst: Place,
+        store: Store,
+    },
+    /// One storage, at addresses that say where it overlaps.
+    Move {
+        src: *mut u8,
+        dst: *mut u8,
+    },
+    /// One storage, seen through files or several mappings.
+    MoveHidden {
+        src: Place,
+        dst: Place,
+        up: bool,
+    },
+    Pitched {
+        src: Place,
+        src_shape: Shape,
+        dst: Place,
+        dst_shape: Shape,
+        first: u64,
+        store: Store,
+    },
+    Populate {
+        span: HostSpan,
+        writable: bool,
+    },
+    AdviseMemory {
+        span: HostSpan,
+        advice: Advice,
+    },
+    AdviseFile {
+        file: NonNull<HostFile>,
+        offset: u64,
+        advice: Advice,
+    },
+    Transform {
+        span: HostSpan,
+        transform: NonNull<dyn Transform>,
+        position: u64,
+    },
+}
+
+// SAFETY: a task is addresses. Whoever runs a piece relies on the contract of `Backend::submit`, which
+// gives the operands to the backend, on whichever of its threads, until the fence settles. Transforms
+// are `Sync` wherever there is a second thread (`MaybeSync`).
+unsafe impl Send for Task {}
+// SAFETY: as above.
+unsafe impl Sync for Task {}
+
+impl Task {
+    /// The task of an operation, tuned for its size and for what is in flight beside it.
+    pub(super) fn new(
+        op: &Op<'_>,
+        index: usize,
+        tuning: &Tuning,
+        in_flight: usize,
+    ) -> Result<Self, SubmitError> {
+        let unsupported = |reason: Cow<'static, str>| SubmitError::Unsupported { index, reason };
+        match *op {
+            Op::Copy { src, dst } => {
+                let task = Self::copy(src, dst, tuning, in_flight)?;
+                task.ok_or_else(|| {
+                    unsupported("an operand is neither host memory nor a file".into())
+                })
+            }
+            Op::Pitched { src, dst, span } => {
+                let task = Self::pitched(src, dst, span, tuning, in_flight)?;
+                task.ok_or_else(|| {
+                    unsupported("an operand is neither host memory nor a file".into())
+                })
+            }
+            // What the host can reach it reaches always.
+            Op::AcquireHost { buffer } | Op::ReleaseHost { buffer } => {
+                match buffer.host(0, buffer.len()) {
+                    Some(_) => Ok(Self::NOTHING),
+                    None => Err(unsupported(
+                        "a file is read and written by position, not mapped".into(),
+                    )),
+                }
+            }
+            // Processors keep each other's caches coherent.
+            Op::MakeVisible { .. } => Ok(Self::NOTHING),
+            Op::Prefetch { part } => Ok(Self::prefetch(part, tuning)),
+            Op::Advise { part, advice } => Ok(Self::advise(part, advice)),
+            Op::Transform {
+                part,
+                transform,
+                position,
+            } => match part.buffer.host(part.offset, part.len_bytes) {
+                Some(span) => Ok(Self::transform(span, transform, position)),
+                None => Err(unsupported(
+                    "a transform needs memory that the host can reach".into(),
+                )),
+            },
+            _ => Err(unsupported(
+                "an operation that this version of the backend does not know".into(),
+            )),
+        }
+    }
+
+    const NOTHING: Self = Self {
+        kind: Kind::Nothing,
+        len_bytes: 0,
+        step: 1,
+        threads: 1,
+        inline: true,
+    };
+
+    /// How many pieces the task is cut into, at least one.
+    pub(super) fn pieces(&self) -> u32 {
+        u32::try_from(self.len_bytes.div_ceil(self.step))
+            .unwrap_or(u32::MAX)
+            .max(1)
+    }
+
+    /// Runs a piece of it.
+    ///
+    /// # Safety
+    /// The contract of `Backend::submit` holds for the operation: its fence has not settled. Each piece
+    /// runs once.
+    pub(super) unsafe fn run(&self, piece: u32) -> Result<(), Fault> {
+        let at = u64::from(piece) * self.step;
+        let len = self.step.min(self.len_bytes.saturating_sub(at));
+        match self.kind {
+            Kind::Nothing => Ok(()),
+            Kind::Copy { src, dst, store } => {
+                // SAFETY: a part of the operands.
+                unsafe { place::copy(src.plus(at), dst.plus(at), len, store) }
+            }
+            Kind::Move { src, dst } => {
+                // SAFETY: the task has one piece, so these are the operands.
+                unsafe { raw::copy_overlapping(dst, src, len as usize) };
+                Ok(())
+            }
+            Kind::MoveHidden { src, dst, up } => {
+                // SAFETY: as above.
+                unsafe { place::copy_overlapping(src, dst, len, up) }
+            }
+            Kind::Pitched {
+                src,
+                src_shape,
+                dst,
+                dst_shape,
+                first,
+                store,
+            } => {
+                let span = Span::new(first + at, len);
+                for run in src_shape.runs(0, &dst_shape, 0, span) {
+                    let store = if run.len_bytes < STREAMED_RUN_BYTES {
+                        Store::Plain
+                    } else {
+                        store
+                    };
+                    let (from, to) = (src.plus(run.offset), dst.plus(run.other_offset));
+                    // SAFETY: runs lie within the shapes, and those within the operands.
+                    unsafe { place::copy(from, to, run.len_bytes, store) }?;
+                }
+                Ok(())
+            }
+            Kind::Populate { span, writable } => {
+                if let Some(part) = span.slice(at, len) {
+                    hint::populate(part, writable);
+                }
+                Ok(())
+            }
+            Kind::AdviseMemory { span, advice } => {
+                hint::advise_memory(span, advice);
+                Ok(())
+            }
+            Kind::AdviseFile {
+                file,
+                offset,
+                advice,
+            } => {
+                // SAFETY: the operand's buffer keeps the file alive.
+                hint::advise_file(unsafe { file.as_ref() }, offset, self.len_bytes, advice);
+                Ok(())
+            }
+            Kind::Transform {
+                span,
+                transform,
+                position,
+            } => {
+                // SAFETY: nobody writes the operand meanwhile.
+                let bytes = unsafe { span.as_slice() };
+                // SAFETY: the transform is alive until the fence settles.
+                unsafe { transform.as_ref() }.inspect(bytes, position)
+            }
+        }
+    }
+
+    fn copy(
+        src: Part<'_>,
+        dst: Part<'_>,
+        tuning: &Tuning,
+        in_flight: usize,
+    ) -> Result<Option<Self>, SubmitError> {
+        let len_bytes = dst.len_bytes;
+        if src.len_bytes != len_bytes {
+            let message = format!(
+                "{} bytes cannot be copied to {len_bytes} bytes",
+                src.len_bytes
+            );
+            return Err(SubmitError::Refused(Fault::new(
+                ErrorClass::Caller,
+                message,
+            )));
+        }
+        check_writable(dst.buffer)?;
+        let from = place_of(src.buffer, src.offset, len_bytes);
+        let to = place_of(dst.buffer, dst.offset, len_bytes);
+        let (Some(from), Some(to)) = (from, to) else {
+            return Ok(None);
+        };
+        let storage = dst.buffer.storage_id();
+        let (read, written) = (
+            src.buffer.position() + src.offset,
+            dst.buffer.position() + dst.offset,
+        );
+        if src.buffer.storage_id() != storage || read.abs_diff(written) >= len_bytes {
+            return Ok(Some(Self::disjoint(from, to, len_bytes, tuning, in_flight)));
+        }
+        let kind = match (from, to) {
+            (Place::Memory(src), Place::Memory(dst)) if storage == StorageId::Host => {
+                Kind::Move { src, dst }
+            }
+            _ => Kind::MoveHidden {
+                src: from,
+                dst: to,
+                up: written > read,
+            },
+        };
+        let is_file = from.is_file() || to.is_file();
+        // One piece: the parts of an overlapping move depend on each other.
+        let small = len_bytes < tuning.inline_below_bytes as u64;
+        Ok(Some(Self {
+            kind,
+            len_bytes,
+            step: len_bytes,
+            threads: 1,
+            inline: small && !is_file,
+        }))
+    }
+
+    fn disjoint(src: Place, dst: Place, len_bytes: u64, tuning: &Tuning, in_flight: usize) -> Self {
+        if len_bytes == 0 {
+            return Self::NOTHING;
+        }
+        let cut = Cut::new(src, dst, len_bytes, tuning, in_flight);
+        let kind = Kind::Copy {
+            src,
+            dst,
+            store: cut.store,
+        };
+        Self {
+            kind,
+            len_bytes,
+            step: cut.step,
+            threads: cut.threads,
+            inline: cut.inline,
+        }
+    }
+
+    fn pitched(
+        src: Layout<'_>,
+        dst: Layout<'_>,
+        span: Span,
+        tuning: &Tuning,
+        in_flight: usize,
+    ) -> Result<Option<Self>, SubmitError> {
+        check_writable(dst.buffer)?;
+        let from = place_of(src.buffer, src.offset, src.shape.extent_bytes());
+        let to = place_of(dst.buffer, dst.offset, dst.shape.extent_bytes());
+        let (Some(from), Some(to)) = (from, to) else {
+            return Ok(None);
+        };
+        let payload = src.shape.payload_bytes().min(dst.shape.payload_bytes());
+        let len_bytes = span.len.min(payload.saturating_sub(span.offset));
+        if len_bytes == 0 {
+            return Ok(Some(Self::NOTHING));
+        }
+        let cut = Cut::new(from, to, len_bytes, tuning, in_flight);
+        let kind = Kind::Pitched {
+            src: from,
+            src_shape: src.shape,
+            dst: to,
+            dst_shape: dst.shape,
+            first: span.offset,
+            store: cut.store,
+        };
+        Ok(Some(Self {
+            kind,
+            len_bytes,
+            step: cut.step,
+            threads: cut.threads,
+            inline: cut.inline,
+        }))
+    }
+
+    fn prefetch(part: Part<'_>, tuning: &Tuning) -> Self {
+        if let Some(span) = part.buffer.host(part.offset, part.len_bytes) {
+            let kind = Kind::Populate {
+                span,
+                writable: part.buffer.is_writable(),
+            };
+            let step = piece_bytes(span.len(), tuning.threads()) as u64;
+            let inline = part.len_bytes <= PREFETCHED_INLINE_BYTES;
+            return Self {
+                kind,
+                len_bytes: part.len_bytes,
+                step,
+                threads: tuning.threads(),
+                inline,
+            };
+        }
+        Self::advise(part, Advice::WillNeed)
+    }
+
+    fn advise(part: Part<'_>, advice: Advice) -> Self {
+        let kind = if let Some(span) = part.buffer.host(part.offset, part.len_bytes) {
+            Kind::AdviseMemory { span, advice }
+        } else if let Some(file) = part.buffer.native::<HostFile>() {
+            let offset = part.buffer.position() + part.offset;
+            Kind::AdviseFile {
+                file: NonNull::from(file),
+                offset,
+                advice,
+            }
+        } else {
+            Kind::Nothing
+        };
+        // One call to the system, which only takes note.
+        Self {
+            kind,
+            len_bytes: part.len_bytes,
+            step: part.len_bytes.max(1),
+            threads: 1,
+            inline: true,
+        }
+    }
+
+    fn transform(span: HostSpan, transform: &dyn Transform, position: u64) -> Self {
+        let transform = NonNull::from(transform);
+        // SAFETY: only the lifetime changes, and the contract of `Backend::submit` keeps the transform
+        // alive until the fence settles, after which no task is run.
+        let transform = unsafe {
+            std::mem::transmute::<NonNull<dyn Transform + '_>, NonNull<dyn Transform + 'static>>(
+                transform,
+            )
+        };
+        let len_bytes = span.len() as u64;
+        let kind = Kind::Transform {
+            span,
+            transform,
+            position,
+        };
+        let inline = len_bytes <= TRANSFORMED_INLINE_BYTES;
+        Self {
+            kind,
+            len_bytes,
+            step: len_bytes.max(1),
+            threads: 1,
+            inline,
+        }
+    }
+}
+
+/// Runs shorter than this are stored plainly: a store fence after each would cost more than streaming
+/// saves.
+const STREAMED_RUN_BYTES: u64 = 4096;
+
+/// Fresh pages take some 40 µs per MiB to make.
+const PREFETCHED_INLINE_BYTES: u64 = 256 << 10;
+
+/// A checksum of 64 KiB takes a few microseconds; nobody knows what other transforms take.
+const TRANSFORMED_INLINE_BYTES: u64 = 64 << 10;
+
+/// Most threads that read one file: each copies out of the page cache at some 10 GB/s, and a drive is
+/// kept busy by as many requests.
+const FILE_READERS: u32 = 4;
+
+/// Smallest piece of a file: each is a call to the system, of a microsecond.
+const FILE_PIECE_BYTES: usize = 256 << 10;
+
+/// How a copy is cut and by how many threads it is done.
+struct Cut {
+    step: u64,
+    threads: u32,
+    store: Store,
+    inline: bool,
+}
+
+impl Cut {
+    fn new(src: Place, dst: Place, len_bytes: u64, tuning: &Tuning, in_flight: usize) -> Self {
+        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        if dst.is_file() {
+            // File systems let one writer at a time into a file.
+            return Self {
+                step: file_step(len_bytes, 1),
+                threads: 1,
+                store: Store::Plain,
+                inline: false,
+            };
+        }
+        if src.is_file() {
+            let threads = tuning.threads().min(FILE_READERS);
+            return Self {
+                step: file_step(len_bytes, threads),
+                threads,
+                store: Store::Plain,
+                inline: false,
+            };
+        }
+        let choice = tuning.choose(len, in_flight);
+        let inline = len < tuning.inline_below_bytes;
+        let step = if inline || choice.threads == 1 {
+            len_bytes
+        } else {
+            piece_bytes(len, choice.threads) as u64
+        };
+        Self {
+            step: step.max(len_bytes.div_ceil(u64::from(u32::MAX))),
+            threads: choice.threads,
+            store: choice.store,
+            inline,
+        }
+    }
+}
+
+fn file_step(len_bytes: u64, threads: u32) -> u64 {
+    let len = usize::try_from(len_bytes).unwrap_or(usize::MAX / 2);
+    let step = piece_bytes(len, threads).max(FILE_PIECE_BYTES) as u64;
+    step.max(len_bytes.div_ceil(u64::from(u32::MAX)))
+}
+
+/// Where the bytes are; `None` where neither the host's loads and stores nor its file calls reach them.
+fn place_of(buffer: &Buffer, offset: u64, len_bytes: u64) -> Option<Place> {
+    if let Some(span) = buffer.host(offset, len_bytes) {
+        return Some(Place::Memory(span.as_ptr()));
+    }
+    let file = buffer.native::<HostFile>()?;
+    let fits = Span::new(offset, len_bytes).fits(buffer.len());
+    fits.then(|| Place::File(NonNull::from(file), buffer.position() + offset))
+}
+
+fn check_writable(dst: &Buffer) -> Result<(), SubmitError> {
+    if dst.is_writable() {
+        return Ok(());
+    }
+    let message = format!("the destination in {} is read-only", dst.memory());
+    Err(SubmitError::Refused(Fault::new(
+        ErrorClass::Caller,
+        message,
+    )))
+}
