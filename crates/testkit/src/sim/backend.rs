@@ -431,7 +431,13 @@ fn slot_of(sim: &Shared, op: &Op<'_>) -> Result<OpSlot, Refusal> {
                 .min_by_key(|row| row.cost.at(bytes));
             let row = row.ok_or_else(|| no_link(src, dst, pitched))?;
             let cost = row.cost.at(bytes);
-            Ok(slot(dst, Some(row.engine), cost, (row.devices, row.victim), work))
+            Ok(slot(
+                dst,
+                Some(row.engine),
+                cost,
+                (row.devices, row.victim),
+                work,
+            ))
         }
         None => {
             let memory = memory_of(op);

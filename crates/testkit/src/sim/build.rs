@@ -190,7 +190,11 @@ fn rows(inventory: &Inventory, engines: &mut Vec<EngineId>) -> Vec<LinkRow> {
     let at = |device: DeviceId| inventory.devices.iter().position(|info| info.id == device);
     let bit = |device: DeviceId| at(device).map_or(0, |at| 1u64 << at);
     let victim = |link: &Link| {
-        let candidates = [link.id.engine.device, link.id.dst.device, link.id.src.device];
+        let candidates = [
+            link.id.engine.device,
+            link.id.dst.device,
+            link.id.src.device,
+        ];
         let hardware = |device: &DeviceId| device.kind != DeviceKind::CPU;
         let found = candidates.into_iter().find(hardware);
         at(found.unwrap_or(link.id.engine.device))

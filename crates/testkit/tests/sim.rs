@@ -1,0 +1,494 @@
+//! The simulated machine keeps its own promises: exact times, bytes at the end, six ways to settle,
+//! faults as scripted, memory counted.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{Log, copy, machine, mem, part};
+use transload_hal::core::Instant;
+use transload_hal::{
+    AllocError, AllocSpec, Backend, DeviceId, DeviceKind, ErrorClass, Fence, MemoryId, Op, Outcome,
+    Waited,
+};
+use transload_testkit::sim::{
+    Call, Completion, HostSide, OpKind, POISON, Rule, Script, Sim, Violation,
+};
+
+struct Rig {
+    sim: Sim,
+    log: Arc<Log>,
+}
+
+fn rig(completion: Completion, script: Script) -> Rig {
+    let sim = Sim::builder(&machine())
+        .completion(completion)
+        .script(script)
+        .build()
+        .unwrap();
+    let log = Arc::new(Log::default());
+    sim.attach(log.clone());
+    Rig { sim, log }
+}
+
+fn timed() -> Rig {
+    rig(Completion::Timed, Script::new())
+}
+
+impl Rig {
+    fn buffer(&self, memory: &str, fill: &[u8]) -> transload_hal::Buffer {
+        let spec = AllocSpec::bytes(fill.len() as u64);
+        let buffer = self.sim.allocate(mem(memory), &spec).unwrap();
+        self.sim.write(&buffer, 0, fill).unwrap();
+        buffer
+    }
+
+    fn bytes(&self, buffer: &transload_hal::Buffer) -> Vec<u8> {
+        let mut bytes = vec![0; buffer.len() as usize];
+        self.sim.read(buffer, 0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+// In the machine of `support`, every link takes 1000 ns and 1 ns a byte.
+
+#[test]
+fn a_copy_takes_what_its_link_costs_and_moves_bytes_at_the_end() {
+    let rig = timed();
+    let src = rig.buffer("cpu:0/pinned", &[7; 100]);
+    let dst = rig.buffer("sim:0/device", &[0; 100]);
+    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(rig.sim.next_event(), Some(Instant(1100)));
+    rig.sim.run_until(Instant(1099));
+    assert_eq!(rig.bytes(&dst), [0; 100]);
+    assert!(rig.log.outcomes().is_empty());
+    rig.sim.write(&src, 0, &[8; 100]).unwrap();
+    rig.sim.run_until(Instant(1100));
+    assert_eq!(rig.bytes(&dst), [8; 100], "the source was read at the end");
+    assert_eq!(rig.log.outcomes(), [(fence, Outcome::Done)]);
+    assert_eq!(rig.sim.clock().now_ns(), 1100);
+}
+
+#[test]
+fn an_engine_works_first_in_first_out_and_engines_work_at_once() {
+    let rig = timed();
+    let host = rig.buffer("cpu:0/pinned", &[1; 400]);
+    let dst = rig.buffer("sim:0/device", &[0; 400]);
+    let other = rig.buffer("sim:1/device", &[0; 400]);
+    let piece = |at: u64| host.slice(at, 100).unwrap();
+    let a = copy(&rig.sim, &piece(0), &dst.slice(0, 100).unwrap(), &[]).unwrap();
+    let b = copy(&rig.sim, &piece(100), &dst.slice(100, 100).unwrap(), &[]).unwrap();
+    let c = copy(&rig.sim, &piece(200), &other.slice(0, 100).unwrap(), &[]).unwrap();
+    rig.sim.run_until_idle();
+    assert_eq!(rig.log.fences(), [a, c, b]);
+    assert_eq!(rig.sim.clock().now_ns(), 2200);
+    let used = rig.sim.engine_use();
+    assert_eq!(used.iter().map(|engine| engine.operations).sum::<u64>(), 3);
+}
+
+#[test]
+fn an_operation_starts_when_the_fences_before_it_have_settled() {
+    let rig = timed();
+    let host = rig.buffer("cpu:0/pinned", &[5; 50]);
+    let middle = rig.buffer("sim:0/device", &[0; 50]);
+    let back = rig.buffer("cpu:0/pinned", &[0; 50]);
+    let first = copy(&rig.sim, &host, &middle, &[]).unwrap();
+    let second = copy(&rig.sim, &middle, &back, &[first]).unwrap();
+    rig.sim.run_until_idle();
+    assert_eq!(rig.log.fences(), [first, second]);
+    assert_eq!(rig.sim.clock().now_ns(), 2100);
+    assert_eq!(rig.bytes(&back), [5; 50]);
+    assert!(rig.sim.violations().is_empty());
+}
+
+#[test]
+fn unordered_operations_on_the_same_bytes_are_seen_as_a_race() {
+    let rig = timed();
+    let host = rig.buffer("cpu:0/pinned", &[5; 50]);
+    let middle = rig.buffer("sim:0/device", &[0; 50]);
+    let back = rig.buffer("cpu:0/pinned", &[0; 50]);
+    copy(&rig.sim, &host, &middle, &[]).unwrap();
+    copy(&rig.sim, &middle, &back, &[]).unwrap();
+    rig.sim.run_until_idle();
+    assert_eq!(
+        rig.sim.violations(),
+        [Violation::Race {
+            memory: mem("cpu:0/pinned")
+        }]
+    );
+}
+
+#[test]
+fn a_buffer_freed_in_flight_is_seen_and_harms_nobody() {
+    let rig = timed();
+    let host = rig.buffer("cpu:0/pinned", &[5; 50]);
+    let dst = rig.buffer("sim:0/device", &[0; 50]);
+    copy(&rig.sim, &host, &dst, &[]).unwrap();
+    drop(dst);
+    rig.sim.run_until_idle();
+    assert_eq!(
+        rig.sim.violations(),
+        [Violation::FreedInFlight {
+            memory: mem("sim:0/device")
+        }]
+    );
+}
+
+#[test]
+fn wait_moves_the_clock_to_the_fence_and_no_further() {
+    let rig = timed();
+    let src = rig.buffer("cpu:0/pinned", &[1; 100]);
+    let dst = rig.buffer("sim:0/device", &[0; 100]);
+    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    let short = rig.sim.wait(fence, Duration::from_nanos(600));
+    assert_eq!((short, rig.sim.clock().now_ns()), (Waited::TimedOut, 600));
+    let long = rig.sim.wait(fence, Duration::from_secs(9));
+    assert_eq!((long, rig.sim.clock().now_ns()), (Waited::Settled, 1100));
+    assert_eq!(rig.log.outcomes(), [(fence, Outcome::Done)]);
+    assert_eq!(rig.sim.wait(fence, Duration::ZERO), Waited::Settled);
+}
+
+#[test]
+fn at_once_the_clock_has_moved_when_submit_returns() {
+    let rig = rig(Completion::AtOnce, Script::new());
+    let src = rig.buffer("cpu:0/pinned", &[3; 100]);
+    let dst = rig.buffer("sim:0/device", &[0; 100]);
+    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    assert!(fence.is_settled());
+    assert_eq!(rig.sim.clock().now_ns(), 1100);
+    assert_eq!(rig.bytes(&dst), [3; 100]);
+    assert!(rig.log.outcomes().is_empty());
+    assert_eq!(rig.sim.in_flight(), 0);
+    rig.sim.add_rule(Rule::fail_after(0));
+    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    assert!(!fence.is_settled());
+    assert!(matches!(rig.log.only(), (told, Outcome::Failed(_)) if told == fence));
+}
+
+#[test]
+fn out_of_order_each_fence_is_told_once_and_not_in_order() {
+    let rig = rig(Completion::OutOfOrder { seed: 3 }, Script::new());
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let fences: Vec<Fence> = (0..32)
+        .map(|at| {
+            let piece = |of: &transload_hal::Buffer| of.slice(2 * at, 2).unwrap();
+            copy(&rig.sim, &piece(&src), &piece(&dst), &[]).unwrap()
+        })
+        .collect();
+    rig.sim.run_until_idle();
+    let mut told = rig.log.fences();
+    assert_ne!(told, fences);
+    told.sort();
+    assert_eq!(told, fences);
+    assert_eq!(rig.bytes(&dst), [3; 64]);
+}
+
+#[test]
+fn only_a_pump_or_a_wait_tells_what_has_settled() {
+    let rig = rig(Completion::Pumped, Script::new());
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    rig.sim.run_until(Instant(5000));
+    assert_eq!(rig.bytes(&dst), [3; 64]);
+    assert!(rig.log.outcomes().is_empty());
+    rig.sim.pump();
+    assert_eq!(rig.log.outcomes(), [(fence, Outcome::Done)]);
+    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(rig.sim.wait(fence, Duration::MAX), Waited::Settled);
+    assert_eq!(rig.log.outcomes().len(), 2);
+}
+
+#[test]
+fn a_callback_may_submit_wait_and_pump() {
+    let rig = rig(Completion::Reentrant, Script::new());
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let again = rig.buffer("sim:1/device", &[0; 64]);
+    let (sim, from, to) = (rig.sim.clone(), src.clone(), again.clone());
+    rig.sim.set_hook(move |fence: Fence, _: &Outcome| {
+        assert_eq!(sim.wait(fence, Duration::ZERO), Waited::Settled);
+        if sim.clock().now_ns() < 10_000 {
+            let next = copy(&sim, &from, &to, &[fence]).unwrap();
+            assert_eq!(sim.wait(next, Duration::MAX), Waited::Settled);
+            sim.pump();
+        }
+    });
+    copy(&rig.sim, &src, &dst, &[]).unwrap();
+    rig.sim.run_until_idle();
+    assert_eq!(rig.bytes(&again), [3; 64]);
+    assert_eq!(rig.log.outcomes().len(), 2);
+}
+
+#[test]
+fn never_means_that_a_wait_only_spends_its_limit() {
+    let rig = rig(Completion::Never, Script::new());
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(
+        rig.sim.wait(fence, Duration::from_millis(2)),
+        Waited::TimedOut
+    );
+    assert_eq!(rig.sim.clock().now_ns(), 2_000_000);
+    assert!(!rig.sim.step());
+    assert_eq!(rig.bytes(&dst), [0; 64]);
+    assert!(rig.sim.lose_device(DeviceId::new(DeviceKind::SIM, 0)));
+    assert!(matches!(rig.log.only(), (told, Outcome::Lost(_)) if told == fence));
+}
+
+#[test]
+fn a_failing_copy_moves_as_many_bytes_as_the_script_says() {
+    let rig = rig(
+        Completion::Timed,
+        Script::new().with(Rule::fail_after(10).nth(2)),
+    );
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    copy(&rig.sim, &src, &dst.slice(0, 64).unwrap(), &[]).unwrap();
+    rig.sim.run_until_idle();
+    rig.sim.write(&dst, 0, &[0; 64]).unwrap();
+    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    rig.sim.run_until_idle();
+    let Some((told, Outcome::Failed(fault))) = rig.log.outcomes().pop() else {
+        panic!("{:?}", rig.log.outcomes());
+    };
+    assert_eq!((told, fault.class), (fence, ErrorClass::Failed));
+    assert!(fault.to_string().contains("simulated"));
+    assert_eq!(rig.bytes(&dst)[..10], [3; 10]);
+    assert_eq!(rig.bytes(&dst)[10..], [0; 54]);
+    assert_eq!(rig.sim.script().rules()[0].fired(), 1);
+}
+
+#[test]
+fn a_delay_adds_to_the_cost_and_a_corruption_flips_one_byte() {
+    let script = Script::new()
+        .with(Rule::delay_ns(5000))
+        .with(Rule::corrupt(63).nth(2));
+    let rig = rig(Completion::Timed, script);
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let slow = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(rig.sim.run_until_idle(), Instant(6064));
+    let wrong = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    rig.sim.run_until_idle();
+    assert_eq!(
+        rig.log.outcomes(),
+        [(slow, Outcome::Done), (wrong, Outcome::Done)]
+    );
+    assert_eq!(rig.bytes(&dst)[..63], [3; 63]);
+    assert_eq!(rig.bytes(&dst)[63], !3);
+}
+
+#[test]
+fn what_waits_for_a_silent_operation_runs_when_its_device_is_lost() {
+    let over = (mem("cpu:0/pinned"), mem("sim:0/device"));
+    let script = Script::new().with(Rule::never_answer().over(over.0, over.1));
+    let rig = rig(Completion::Timed, script);
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let gone = rig.buffer("sim:0/device", &[0; 64]);
+    let dst = rig.buffer("sim:1/device", &[0; 64]);
+    let silent = copy(&rig.sim, &src, &gone, &[]).unwrap();
+    let second = copy(&rig.sim, &src, &dst, &[silent]).unwrap();
+    let third = copy(&rig.sim, &src, &dst, &[second]).unwrap();
+    assert!(!rig.sim.step());
+    rig.sim.lose_device(DeviceId::new(DeviceKind::SIM, 0));
+    rig.sim.run_until_idle();
+    assert_eq!(rig.log.fences(), [silent, second, third]);
+    assert_eq!(rig.bytes(&dst), [3; 64]);
+}
+
+#[test]
+fn a_lost_device_settles_its_fences_and_refuses_everything_after() {
+    let rig = rig(Completion::Timed, Script::new().with(Rule::lose_device()));
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let other = rig.buffer("sim:1/device", &[0; 64]);
+    let first = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    let queued = copy(&rig.sim, &src, &dst, &[first]).unwrap();
+    let elsewhere = copy(&rig.sim, &src, &other, &[]).unwrap();
+    rig.sim.run_until_idle();
+    let outcomes = rig.log.outcomes();
+    assert_eq!(outcomes.len(), 3);
+    for (fence, outcome) in outcomes {
+        let lost = matches!(outcome, Outcome::Lost(_));
+        assert_eq!(
+            lost,
+            fence == first || fence == queued,
+            "{fence:?} {outcome:?}"
+        );
+        assert!(lost || fence == elsewhere);
+    }
+    assert_eq!(rig.bytes(&dst), [0; 64]);
+    let refused = copy(&rig.sim, &src, &dst, &[]).unwrap_err();
+    assert_eq!(refused.into_fault().class, ErrorClass::Lost);
+    let spec = AllocSpec::bytes(1);
+    let error = rig.sim.allocate(mem("sim:0/device"), &spec).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Lost);
+    let error = rig.sim.connect(mem("cpu:0/pinned"), mem("sim:0/device"));
+    assert_eq!(error.unwrap_err().class(), ErrorClass::Lost);
+    assert!(copy(&rig.sim, &src, &other, &[]).is_ok());
+}
+
+#[test]
+fn every_call_can_be_made_to_panic_and_leaves_the_machine_usable() {
+    for call in Call::ALL {
+        let rig = timed();
+        let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+        let dst = rig.buffer("sim:0/device", &[0; 64]);
+        let sim = rig.sim.clone();
+        sim.add_rule(Rule::panic_in(call));
+        let run = std::panic::AssertUnwindSafe(|| match call {
+            Call::Inventory => drop(sim.inventory()),
+            Call::Allocate => drop(sim.allocate(mem("sim:0/device"), &AllocSpec::bytes(1))),
+            Call::Import => {
+                let object = transload_hal::External::Object(Box::new(()));
+                // SAFETY: an object that is nobody's is refused.
+                drop(unsafe { sim.import(mem("sim:0/device"), object) });
+            }
+            Call::Export => drop(sim.export(&src, transload_hal::ExternalKind::Object)),
+            Call::Connect => drop(sim.connect(src.memory(), dst.memory())),
+            Call::Submit => drop(copy(&sim, &src, &dst, &[])),
+            Call::Attach => sim.attach(Arc::new(Log::default())),
+            Call::Pump => sim.pump(),
+            Call::Wait => drop(sim.wait(
+                Fence::settled(transload_testkit::sim::BACKEND),
+                Duration::ZERO,
+            )),
+        });
+        assert!(std::panic::catch_unwind(run).is_err(), "{call:?}");
+        assert_eq!(sim.in_flight(), 0);
+        let fence = copy(&sim, &src, &dst, &[]).unwrap();
+        assert_eq!(sim.wait(fence, Duration::MAX), Waited::Settled);
+        assert_eq!(rig.log.outcomes(), [(fence, Outcome::Done)], "{call:?}");
+    }
+}
+
+#[test]
+fn a_refused_submission_did_nothing() {
+    let over = (mem("cpu:0/pinned"), mem("sim:1/device"));
+    let rule = Rule::refuse(Call::Submit, ErrorClass::Exhausted).over(over.0, over.1);
+    let rig = rig(
+        Completion::Timed,
+        Script::new().with(rule.kind(OpKind::Copy)),
+    );
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let other = rig.buffer("sim:1/device", &[0; 64]);
+    let ops = [
+        Op::Copy {
+            src: part(&src),
+            dst: part(&dst),
+        },
+        Op::Copy {
+            src: part(&src),
+            dst: part(&other),
+        },
+    ];
+    // SAFETY: the buffers outlive the test, and nothing else touches them.
+    let refused = unsafe { rig.sim.submit(&ops, &[]) }.unwrap_err();
+    assert_eq!(refused.into_fault().class, ErrorClass::Exhausted);
+    assert_eq!(rig.sim.next_event(), None);
+    assert_eq!(rig.bytes(&dst), [0; 64]);
+    // SAFETY: as above.
+    assert!(unsafe { rig.sim.submit(&ops, &[]) }.is_ok());
+}
+
+#[test]
+fn memory_is_counted_limited_and_poisoned() {
+    let rig = timed();
+    let device = mem("sim:0/device");
+    let before = rig.sim.use_of(device).unwrap();
+    assert_eq!((before.live_bytes, before.total_bytes), (0, 1_000_000));
+    let one = rig
+        .sim
+        .allocate(device, &AllocSpec::bytes(600_000))
+        .unwrap();
+    assert_eq!(rig.bytes(&one)[599_999], POISON);
+    assert!(one.host(0, 1).is_none());
+    let error = rig.sim.allocate(device, &AllocSpec::bytes(400_001));
+    assert!(matches!(
+        error,
+        Err(AllocError::OutOfMemory {
+            len_bytes: 400_001,
+            ..
+        })
+    ));
+    let error = rig.sim.allocate(device, &AllocSpec::bytes(1_000_001));
+    assert!(matches!(
+        error,
+        Err(AllocError::TooLarge {
+            limit_bytes: 1_000_000,
+            ..
+        })
+    ));
+    let two = rig
+        .sim
+        .allocate(device, &AllocSpec::bytes(400_000))
+        .unwrap();
+    drop(one);
+    let used = rig.sim.use_of(device).unwrap();
+    assert_eq!((used.live_bytes, used.peak_bytes), (400_000, 1_000_000));
+    assert_eq!(rig.sim.leaks().len(), 1);
+    drop(two);
+    assert!(rig.sim.leaks().is_empty());
+    rig.sim
+        .add_rule(Rule::out_of_memory().nth(2).in_memory(device));
+    let one = AllocSpec::bytes(1);
+    assert!(rig.sim.allocate(device, &one).is_ok());
+    assert!(rig.sim.allocate(mem("cpu:0/pinned"), &one).is_ok());
+    let error = rig.sim.allocate(device, &one).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Exhausted);
+}
+
+#[test]
+fn beside_a_real_host_only_devices_are_simulated() {
+    let sim = Sim::builder(&machine())
+        .host(HostSide::Real)
+        .build()
+        .unwrap();
+    let inventory = sim.inventory();
+    let is_sim = |memory: MemoryId| memory.device.kind == DeviceKind::SIM;
+    assert!(inventory.devices.iter().all(|device| device.simulated));
+    assert!(inventory.memories.iter().all(|memory| is_sim(memory.id)));
+    assert!(inventory.transform.is_none());
+    assert!(inventory.links.iter().any(|link| !is_sim(link.id.src)));
+    assert!(
+        inventory
+            .links
+            .iter()
+            .all(|link| is_sim(link.id.src) || is_sim(link.id.dst))
+    );
+
+    let log = Arc::new(Log::default());
+    sim.attach(log.clone());
+    let host = support::host_buffer(vec![9; 32]);
+    let dst = sim
+        .allocate(mem("sim:0/device"), &AllocSpec::bytes(32))
+        .unwrap();
+    let fence = copy(&sim, &host, &dst, &[]).unwrap();
+    assert_eq!(sim.wait(fence, Duration::MAX), Waited::Settled);
+    let mut bytes = [0; 32];
+    sim.read(&dst, 0, &mut bytes).unwrap();
+    assert_eq!(bytes, [9; 32]);
+}
+
+#[test]
+fn everything_it_prints_says_simulated() {
+    let rig = timed();
+    let printed = [
+        rig.sim.to_string(),
+        format!("{:?}", rig.sim),
+        format!("{:?}", rig.sim.clock()),
+        Completion::Timed.to_string(),
+        Completion::Never.to_string(),
+    ];
+    for text in printed {
+        assert!(text.contains("simulated"), "{text}");
+    }
+    for device in rig.sim.inventory().devices {
+        assert!(device.name.contains("simulated") && device.simulated);
+    }
+}
