@@ -2,7 +2,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::*;
-use crate::{Shape, StorageId};
+use crate::{Name, Shape, StorageId};
 
 #[test]
 fn readers_run_together_and_a_writer_waits_for_all_of_them() {
@@ -32,6 +32,31 @@ fn touching_ranges_and_other_storages_run_together() {
     assert!(!hazards.conflicts(&[write(64, 64), other]));
     assert!(hazards.conflicts(&[write(64, 64), other, read(63, 1)]));
     assert_eq!(hazards.enter(&[write(64, 64), other]).waits_for, 0);
+}
+
+#[test]
+fn storages_that_the_index_cannot_tell_apart_run_together() {
+    let mut hazards = Hazards::new();
+    let storages = [
+        StorageId::Host,
+        StorageId::Native {
+            backend: Name::constant("one"),
+            handle: 1 << 63,
+        },
+        StorageId::Native {
+            backend: Name::constant("two"),
+            handle: 1 << 63,
+        },
+    ];
+    for storage in storages {
+        let footprint = Footprint::new(storage, 0, Shape::contiguous(64), true).unwrap();
+        assert_eq!(
+            footprint.first_point(),
+            write(0, 1).first_point(),
+            "the case under test"
+        );
+        assert_eq!(hazards.enter(&[footprint]).waits_for, 0);
+    }
 }
 
 #[test]

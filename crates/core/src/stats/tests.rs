@@ -70,6 +70,9 @@ fn durations_of_no_time_are_counted_like_others() {
     assert_eq!((total.p50_ns, total.p99_ns), (Some(0), Some(0)));
     assert_eq!(total.best_bytes_per_s, Some(64_000_000_000));
     assert_eq!(total.mean_bytes_per_s, Some(192_000_000_000));
+    stats.record(&sample(1, 0));
+    let total = stats.snapshot().paths[0].total;
+    assert_eq!(total.best_bytes_per_s, Some(64_000_000_000));
 }
 
 #[test]
