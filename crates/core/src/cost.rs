@@ -120,11 +120,17 @@ impl Curve {
 
     /// The piece that holds at `bytes`.
     pub fn cost_at(&self, bytes: u64) -> Cost {
+        self.piece_at(bytes).0
+    }
+
+    /// The cost that holds at `bytes`, and where the next piece starts.
+    pub(crate) fn piece_at(&self, bytes: u64) -> (Cost, Option<u64>) {
         let after = self
             .pieces
             .partition_point(|piece| piece.from_bytes <= bytes);
         // The first piece starts at 0, so at least one starts at or below `bytes`.
-        self.pieces[after.max(1) - 1].cost
+        let cost = self.pieces[after.max(1) - 1].cost;
+        (cost, self.pieces.get(after).map(|piece| piece.from_bytes))
     }
 
     /// Nanoseconds for `bytes` bytes.

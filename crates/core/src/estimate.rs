@@ -36,11 +36,6 @@ impl Estimate {
     pub fn starts(&self) -> impl Iterator<Item = u64> + '_ {
         self.pieces.iter().map(|(from, _)| *from)
     }
-
-    /// The lines by first size.
-    pub(crate) fn pieces(&self) -> &[(u64, Line)] {
-        &self.pieces
-    }
 }
 
 impl From<&Curve> for Estimate {

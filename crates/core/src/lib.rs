@@ -13,6 +13,7 @@ extern crate alloc;
 extern crate std;
 
 mod bytes;
+mod cache;
 mod cost;
 pub mod defaults;
 mod device;
@@ -22,7 +23,7 @@ mod hazard;
 mod name;
 mod parse;
 mod plan;
-pub mod planner;
+mod planner;
 mod quarantine;
 mod route;
 #[cfg(feature = "serde")]
@@ -35,6 +36,7 @@ mod time;
 mod topology;
 
 pub use bytes::ByteSize;
+pub use cache::{CacheStats, PlanCache};
 pub use cost::{Cost, Curve, CurveError, Piece};
 pub use device::{DeviceId, DeviceKind, DeviceName, MemoryId, MemoryKind, Place, Uuid};
 pub use estimate::Estimate;
@@ -42,6 +44,7 @@ pub use hazard::{Entered, Footprint, FootprintError, Hazards, Ticket};
 pub use name::Name;
 pub use parse::ParseError;
 pub use plan::{Lane, Plan, Ring, Role, Step, StepKind};
+pub use planner::{Barred, Limits, NoPlan, PlanKey, PlanSet, Purpose, Reason, Rejected, plan};
 pub use quarantine::{Bar, Quarantine};
 pub use route::{Method, Route};
 pub use shape::{Block, Blocks, Run, Runs, Shape, ShapeError};

@@ -1,0 +1,64 @@
+//! From a topology to plans: every route, what each costs as a function of size, and who is the
+//! cheapest from which size on.
+//!
+//! A planning is a pure function of its arguments, in three parts:
+//! 1. **Survey.** The links that can be part of a way from source to destination are picked, and
+//!    every way over one, two or three of them is listed; all but the ends lie in staging memories.
+//!    A way is flawed, and not looked at further, when a link of it is barred, cannot cope with gaps,
+//!    or there is no room for its slots.
+//! 2. **Contest.** Each way enters with what it costs as a function of size: in a single chunk (step
+//!    after step), and in chunks of each power of two that has room (the pipeline rule). The best
+//!    ways that share no engine enter together as well. The lower envelope of all those lines says
+//!    who wins from which byte on.
+//! 3. **Plans.** Only winners are built. The rest stays a list of numbers, from which reasons and
+//!    alternatives are worked out when somebody asks.
+//!
+//! The rule for pipelines and the idea to compare cost lines per range of sizes are those that UCX
+//! selects its protocols by; the code and the integers are our own.
+
+mod assemble;
+mod contest;
+mod envelope;
+mod key;
+mod lanes;
+mod pipeline;
+mod reason;
+mod set;
+mod survey;
+mod way;
+
+pub use key::{Limits, PlanKey, Purpose};
+pub use reason::{Barred, NoPlan, Reason, Rejected};
+pub use set::PlanSet;
+
+use crate::{LinkId, Topology};
+
+/// Plans for every size, over the links of `topology` for which `barred` gives no reason against.
+///
+/// Deterministic: equal arguments give equal sets. Of two plans that cost the same the one with fewer
+/// passes is taken, then the one whose links are listed earlier, then the one with smaller chunks.
+/// `barred` is asked at most once for each link, and only for links that could be part of a route.
+///
+/// # Errors
+/// [`NoPlan::UnknownMemory`] when the topology lacks the source or the destination;
+/// [`NoPlan::NoRoute`], with every route and what is wrong with it, when none can be taken.
+pub fn plan(
+    topology: &Topology,
+    key: &PlanKey,
+    limits: &Limits,
+    barred: &dyn Fn(LinkId) -> Option<Barred>,
+) -> Result<PlanSet, NoPlan> {
+    let survey = survey::Survey::new(topology, key, limits, barred)?;
+    let won = contest::contest(&survey);
+    if won.is_empty() {
+        return Err(NoPlan::NoRoute {
+            src: survey.key.src,
+            dst: survey.key.dst,
+            rejected: survey.all_rejected(),
+        });
+    }
+    Ok(PlanSet::new(survey, won))
+}
+
+#[cfg(test)]
+mod tests;

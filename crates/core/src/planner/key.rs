@@ -1,0 +1,94 @@
+//! What a plan is asked for, and what bounds it.
+
+use crate::{MemoryId, defaults};
+
+/// All that a plan depends on besides the machine: small, `Copy`, and what the cache looks up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PlanKey {
+    /// Where the bytes are.
+    pub src: MemoryId,
+    /// Where they go; the same as `src` for a digest.
+    pub dst: MemoryId,
+    /// Whether either region has gaps between its rows. Such bytes can be touched only by links that
+    /// are [pitched](crate::Link::pitched); between slots any link will do.
+    pub pitched: bool,
+    /// The alignment of the source region's first byte, as the exponent of a power of two. No link
+    /// demands one so far, so the planner reads neither; a caller may leave both 0.
+    pub src_align: u8,
+    /// The same for the destination region.
+    pub dst_align: u8,
+    /// What the bytes are to go through.
+    pub purpose: Purpose,
+}
+
+impl PlanKey {
+    /// A copy between contiguous regions of two memories.
+    pub const fn copy(src: MemoryId, dst: MemoryId) -> PlanKey {
+        PlanKey {
+            src,
+            dst,
+            pitched: false,
+            src_align: 0,
+            dst_align: 0,
+            purpose: Purpose::Copy,
+        }
+    }
+
+    /// A copy that shows its bytes to a transform on the way.
+    pub const fn copy_with_digest(src: MemoryId, dst: MemoryId) -> PlanKey {
+        PlanKey {
+            purpose: Purpose::CopyWithDigest,
+            ..PlanKey::copy(src, dst)
+        }
+    }
+
+    /// A reading of a contiguous region through a transform.
+    pub const fn digest(src: MemoryId) -> PlanKey {
+        PlanKey {
+            purpose: Purpose::Digest,
+            ..PlanKey::copy(src, src)
+        }
+    }
+
+    /// The same for regions with gaps, where `pitched`.
+    pub const fn pitched(self, pitched: bool) -> PlanKey {
+        PlanKey { pitched, ..self }
+    }
+}
+
+/// What the bytes are to go through.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// They arrive at the destination.
+    Copy,
+    /// They arrive at the destination, and a transform sees each of them once: in a slot where the
+    /// route has one that the host can address, else in place in the source or the destination.
+    CopyWithDigest,
+    /// A transform sees each of them once: in place where the host can address the source, else in
+    /// slots. There is no destination.
+    Digest,
+}
+
+/// What plans must keep within.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Limits {
+    /// Staging that all rings of a plan may take together, in bytes.
+    pub staging_bytes: u64,
+    /// How many pipelines a plan may run at once, 1 to 4.
+    pub lanes: u8,
+}
+
+impl Limits {
+    /// The most lanes that a plan can have.
+    pub const MAX_LANES: u8 = 4;
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            staging_bytes: defaults::STAGING_BUDGET_BYTES,
+            lanes: Limits::MAX_LANES,
+        }
+    }
+}

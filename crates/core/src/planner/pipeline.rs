@@ -1,0 +1,93 @@
+//! The pipeline rule: what a way costs as a function of size, for one size of chunk.
+
+use alloc::vec::Vec;
+
+use super::survey::Survey;
+use super::way::Way;
+use crate::defaults::RING_SLOTS;
+use crate::estimate::Line;
+
+/// A way beyond its first chunk: `fixed_ns + period_ns` for each chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Tail {
+    pub(super) fixed_ns: u64,
+    pub(super) period_ns: u64,
+}
+
+impl Tail {
+    /// The time of payloads of at least one chunk of 2^`log2` bytes.
+    pub(super) fn line(self, log2: u32) -> Line {
+        Line::per_chunk(self.fixed_ns, self.period_ns, log2)
+    }
+}
+
+impl Survey {
+    /// How many slots each ring of the way has when all of them together take at most `budget` bytes,
+    /// 0 when one each is too much already.
+    pub(super) fn slots(&self, way: &Way, log2: u32, budget: u64) -> u16 {
+        match u64::from(way.rings()) {
+            0 => RING_SLOTS,
+            rings => ((budget / rings) >> log2).min(u64::from(RING_SLOTS)) as u16,
+        }
+    }
+
+    /// Payloads of at least one chunk.
+    ///
+    /// Let `tᵢ` be the time of step `i` for one chunk. A chunk takes all steps in turn, so the first
+    /// one is through after `Σ tᵢ`. From then on a chunk arrives each `p` nanoseconds, `p` being the
+    /// longest of what repeats with every chunk:
+    /// - an engine is busy for the sum of its steps, which cannot overlap each other;
+    /// - a ring of `k` slots takes in `k` chunks for each time that a slot is held, which is from the
+    ///   start of the copy into it to the end of the last step that needs it.
+    ///
+    /// So `n` chunks take `Σ tᵢ + (n - 1) p = (Σ tᵢ - p) + n p`: all but the longest factor count
+    /// once, and the longest one keeps its slope and its fixed cost, spread over the chunk's bytes.
+    /// Each `tᵢ` is whole nanoseconds, as engines take them, so this is exact for whole chunks
+    /// wherever the steps that share an engine follow one another; a partial last chunk is taken to
+    /// cost its part of a whole one. With one step it says that copies queue back to back.
+    pub(super) fn tail(&self, way: &Way, log2: u32, slots: u16) -> Tail {
+        let mut times = [0u64; Way::MAX_ACTS];
+        let mut busy = [0u64; Way::MAX_ACTS];
+        let mut total = 0u64;
+        for (i, act) in way.acts().iter().enumerate() {
+            times[i] = self.chunk_ns(*act, log2);
+            total = total.saturating_add(times[i]);
+            let engine = &mut busy[usize::from(way.engines()[i])];
+            *engine = engine.saturating_add(times[i]);
+        }
+        let mut period_ns = busy.into_iter().max().unwrap_or(0);
+        if slots < RING_SLOTS {
+            for ring in 0..way.rings() {
+                let (first, last) = way.held(ring);
+                let held = times[first..=last]
+                    .iter()
+                    .fold(0u64, |sum, t| sum.saturating_add(*t));
+                period_ns = period_ns.max(held.div_ceil(u64::from(slots.max(1))));
+            }
+        }
+        Tail {
+            fixed_ns: total - period_ns,
+            period_ns,
+        }
+    }
+
+    /// Payloads of less than one chunk: one step after the other on all of it. Pushes the lines of the
+    /// sizes below `until`, by first size.
+    pub(super) fn head(&self, way: &Way, until: u64, lines: &mut Vec<(u64, Line)>) {
+        let mut from = 0;
+        loop {
+            let mut line = Line::default();
+            let mut next = until;
+            for act in way.acts() {
+                let (cost, end) = self.curve(*act).piece_at(from);
+                line = line.then(cost.into());
+                next = next.min(end.unwrap_or(until));
+            }
+            lines.push((from, line));
+            if next >= until {
+                return;
+            }
+            from = next;
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Why a route was not taken.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::{Bar, ByteSize, LinkId, MemoryId, Method, Route};
+
+/// Why a link may not be used now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Barred {
+    /// It failed and rests, or it moved wrong bytes and was condemned.
+    Quarantined(Bar),
+    /// Its backend refused to connect the two ends.
+    Refused,
+    /// A device on it is lost.
+    Lost,
+    /// The request's own options rule it out.
+    Excluded,
+}
+
+impl From<Bar> for Barred {
+    fn from(bar: Bar) -> Barred {
+        Barred::Quarantined(bar)
+    }
+}
+
+impl fmt::Display for Barred {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Barred::Quarantined(bar) => match bar.until {
+                Some(_) => write!(f, "in quarantine ({})", bar.reason),
+                None => write!(f, "condemned ({})", bar.reason),
+            },
+            Barred::Refused => f.write_str("its backend refused to connect the two ends"),
+            Barred::Lost => f.write_str("a device on it is lost"),
+            Barred::Excluded => f.write_str("ruled out by the request"),
+        }
+    }
+}
+
+/// Why a route is not the chosen one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A link of it may not be used now.
+    Barred {
+        /// The first such link.
+        link: LinkId,
+        /// Why not.
+        why: Barred,
+    },
+    /// A region has gaps, and a link that touches it takes contiguous ones only.
+    NotPitched {
+        /// The first such link.
+        link: LinkId,
+    },
+    /// The bytes must pass a transform, and the host can address them nowhere on the way, or no
+    /// backend runs transforms.
+    NoTransform,
+    /// Not even one slot of the smallest size for each ring fits the staging budget.
+    NoRoom {
+        /// The smallest chunk, in bytes.
+        chunk_bytes: u64,
+        /// How many rings want a slot of that size.
+        rings: u8,
+        /// What they may take together, in bytes.
+        budget_bytes: u64,
+    },
+    /// A staging memory allocates nothing as large as the smallest slot.
+    SlotTooLarge {
+        /// The memory.
+        memory: MemoryId,
+        /// The smallest chunk, in bytes.
+        chunk_bytes: u64,
+        /// The memory's largest allocation, in bytes.
+        max_alloc_bytes: u64,
+    },
+    /// Cheapest for larger payloads only.
+    SlowerBelow {
+        /// Where it begins to be the cheapest.
+        bytes: u64,
+    },
+    /// Cheapest for smaller payloads only.
+    SlowerAbove {
+        /// Where it ceases to be the cheapest.
+        bytes: u64,
+    },
+    /// Cheapest for smaller and for larger payloads.
+    SlowerBetween {
+        /// Where it ceases to be the cheapest.
+        from_bytes: u64,
+        /// Where it is the cheapest again.
+        to_bytes: u64,
+    },
+    /// One other route is at least as cheap at every size.
+    Dominated {
+        /// That route; `None` where the bytes are read in place.
+        by: Option<Route>,
+    },
+    /// At every size some other route is at least as cheap, though no single one at all of them.
+    NeverCheapest,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Barred { link, why } => write!(f, "{}: {why}", LinkName(link)),
+            Reason::NotPitched { link } => write!(
+                f,
+                "not pitched: {} takes contiguous regions only",
+                LinkName(link)
+            ),
+            Reason::NoTransform => {
+                f.write_str("no transform: the host can address the bytes nowhere on the way")
+            }
+            Reason::NoRoom {
+                chunk_bytes,
+                rings,
+                budget_bytes,
+            } => write!(
+                f,
+                "no room: {rings} slots of {} exceed the staging budget of {}",
+                ByteSize(*chunk_bytes),
+                ByteSize(*budget_bytes)
+            ),
+            Reason::SlotTooLarge {
+                memory,
+                chunk_bytes,
+                max_alloc_bytes,
+            } => write!(
+                f,
+                "no room: {memory} allocates at most {}, a slot takes {}",
+                ByteSize(*max_alloc_bytes),
+                ByteSize(*chunk_bytes)
+            ),
+            Reason::SlowerBelow { bytes } => write!(f, "slower below {bytes} bytes"),
+            Reason::SlowerAbove { bytes } => write!(f, "slower from {bytes} bytes on"),
+            Reason::SlowerBetween {
+                from_bytes,
+                to_bytes,
+            } => write!(f, "slower from {from_bytes} to {} bytes", to_bytes - 1),
+            Reason::Dominated { by: Some(by) } => {
+                write!(f, "no cheaper at any size than {} {by}", by.method())
+            }
+            Reason::Dominated { by: None } => {
+                f.write_str("no cheaper at any size than reading in place")
+            }
+            Reason::NeverCheapest => f.write_str("at every size another route is as cheap"),
+        }
+    }
+}
+
+struct LinkName<'a>(&'a LinkId);
+
+impl fmt::Display for LinkName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LinkId {
+            src, dst, engine, ..
+        } = self.0;
+        write!(f, "link {src} → {dst} over {engine}")
+    }
+}
+
+/// A route that is not the chosen one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rejected {
+    /// What users would call it.
+    pub method: Method,
+    /// The route; `None` where the bytes are read in place.
+    pub route: Option<Route>,
+    /// The time that it would take, in nanoseconds, where it could be taken and a size was given.
+    pub estimate_ns: Option<u64>,
+    /// Why it is not the chosen one.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.route {
+            Some(route) => write!(f, "{} {route}: {}", self.method, self.reason),
+            None => write!(f, "{} in place: {}", self.method, self.reason),
+        }
+    }
+}
+
+/// Why there is no plan at all.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoPlan {
+    /// A memory that no backend brought.
+    #[error("there is no memory {memory}")]
+    UnknownMemory {
+        /// Its name.
+        memory: MemoryId,
+    },
+    /// No route can be taken.
+    #[error("no way from {src} to {dst}{}", Losers(rejected))]
+    NoRoute {
+        /// Where the bytes are.
+        src: MemoryId,
+        /// Where they should go; the same as `src` for a digest.
+        dst: MemoryId,
+        /// Every route that links and staging memories would make, and what is wrong with it.
+        rejected: Vec<Rejected>,
+    },
+}
+
+struct Losers<'a>(&'a [Rejected]);
+
+impl fmt::Display for Losers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str(": no link joins them, directly or through staging memory");
+        }
+        for (i, rejected) in self.0.iter().enumerate() {
+            write!(f, "{} {rejected}", if i == 0 { ":" } else { ";" })?;
+        }
+        Ok(())
+    }
+}

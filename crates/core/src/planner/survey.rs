@@ -1,0 +1,340 @@
+//! The part of the machine that a key concerns: its links, and every way that they make.
+
+use alloc::vec::Vec;
+
+use super::way::{Act, Flaw, Way};
+use super::{Barred, Limits, NoPlan, PlanKey, Purpose};
+use crate::defaults::{MIN_CHUNK_BYTES, max_chunk_bytes};
+use crate::{Curve, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Topology, Transformer};
+
+/// Exponents of the chunk sizes that are looked at: powers of two from
+/// [`MIN_CHUNK_BYTES`] to the largest of any class of link.
+pub(super) const MIN_LOG2: u32 = MIN_CHUNK_BYTES.ilog2();
+const MAX_LOG2: u32 = {
+    let mut largest = 0;
+    let mut i = 0;
+    while i < LinkClass::ALL.len() {
+        let log2 = max_chunk_bytes(LinkClass::ALL[i]).ilog2();
+        if log2 > largest {
+            largest = log2;
+        }
+        i += 1;
+    }
+    largest
+};
+const CHUNK_SIZES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
+
+/// Nanoseconds for one chunk of each size.
+type ChunkTimes = [u64; CHUNK_SIZES];
+
+/// A link that a way may take.
+#[derive(Clone, Debug)]
+pub(super) struct Hop {
+    pub(super) link: Link,
+    pub(super) barred: Option<Barred>,
+    chunk_ns: ChunkTimes,
+}
+
+/// What a set of plans is made from, and all that is kept of the topology.
+#[derive(Clone, Debug)]
+pub(super) struct Survey {
+    pub(super) key: PlanKey,
+    pub(super) limits: Limits,
+    pub(super) hops: Vec<Hop>,
+    pub(super) transformers: Vec<(Transformer, ChunkTimes)>,
+    /// In the order of preference among equals: fewer passes, then links that are listed earlier.
+    pub(super) ways: Vec<Way>,
+}
+
+/// Where a hop's end lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// In the memory of the region that the hop reads, or writes.
+    Region,
+    /// In the staging memory of that number.
+    Staging(u16),
+}
+
+impl Survey {
+    /// Looks over the topology for `key`.
+    pub(super) fn new(
+        topology: &Topology,
+        key: &PlanKey,
+        limits: &Limits,
+        barred: &dyn Fn(LinkId) -> Option<Barred>,
+    ) -> Result<Survey, NoPlan> {
+        let mut key = *key;
+        if key.purpose == Purpose::Digest {
+            key.dst = key.src;
+        }
+        let known = |id| {
+            topology
+                .memory(id)
+                .ok_or(NoPlan::UnknownMemory { memory: id })
+        };
+        let (src, dst) = (known(key.src)?, known(key.dst)?);
+        let staging: Vec<&MemoryInfo> = topology
+            .memories()
+            .iter()
+            .filter(|memory| {
+                memory.staging && !same(memory.id, key.src) && !same(memory.id, key.dst)
+            })
+            .collect();
+        let mut survey = Survey {
+            key,
+            limits: *limits,
+            hops: Vec::with_capacity(topology.links().len()),
+            transformers: Vec::new(),
+            ways: Vec::new(),
+        };
+        if key.purpose != Purpose::Copy {
+            let transforms = topology.transforms().iter();
+            survey.transformers = transforms.map(|t| (t.clone(), times(&t.cost))).collect();
+        }
+        let ends = survey.take_links(topology, &staging, barred);
+        survey.list_ways(&ends, &staging, src, dst);
+        Ok(survey)
+    }
+
+    /// Nanoseconds that `act` takes for a chunk of 2^`log2` bytes.
+    pub(super) fn chunk_ns(&self, act: Act, log2: u32) -> u64 {
+        let size = (log2 - MIN_LOG2) as usize;
+        match act {
+            Act::Copy(hop) => self.hops[usize::from(hop)].chunk_ns[size],
+            Act::Transform(by) => self.transformers[usize::from(by)].1[size],
+        }
+    }
+
+    /// What `act` costs as a function of size.
+    pub(super) fn curve(&self, act: Act) -> &Curve {
+        match act {
+            Act::Copy(hop) => &self.hops[usize::from(hop)].link.cost,
+            Act::Transform(by) => &self.transformers[usize::from(by)].0.cost,
+        }
+    }
+
+    /// Keeps the links that can be part of a way, and tells where their ends lie.
+    fn take_links(
+        &mut self,
+        topology: &Topology,
+        staging: &[&MemoryInfo],
+        barred: &dyn Fn(LinkId) -> Option<Barred>,
+    ) -> Vec<(End, End)> {
+        let mut ends = Vec::with_capacity(topology.links().len());
+        let end = |memory, region| {
+            if same(memory, region) {
+                return Some(End::Region);
+            }
+            let found = staging.iter().position(|info| same(info.id, memory))?;
+            u16::try_from(found).ok().map(End::Staging)
+        };
+        let digest = self.key.purpose == Purpose::Digest;
+        for link in topology.links() {
+            let (Some(from), Some(to)) = (
+                end(link.id.src, self.key.src),
+                end(link.id.dst, self.key.dst),
+            ) else {
+                continue;
+            };
+            // A digest's bytes stay in staging, and no slot is copied within its memory.
+            if digest && to == End::Region || from == to && from != End::Region {
+                continue;
+            }
+            // Acts name hops by 16 bits; a machine of more links keeps the first.
+            if self.hops.len() > usize::from(u16::MAX) {
+                break;
+            }
+            let barred = barred(link.id);
+            self.hops.push(Hop {
+                link: link.clone(),
+                chunk_ns: match &barred {
+                    None => times(&link.cost),
+                    Some(_) => [0; CHUNK_SIZES],
+                },
+                barred,
+            });
+            ends.push((from, to));
+        }
+        ends
+    }
+
+    /// Lists every way, shorter ones first and each length in the order of its links.
+    fn list_ways(
+        &mut self,
+        ends: &[(End, End)],
+        staging: &[&MemoryInfo],
+        src: &MemoryInfo,
+        dst: &MemoryInfo,
+    ) {
+        if self.key.purpose == Purpose::Digest {
+            if src.host_addressable {
+                self.add(&[], staging, src, dst, &[]);
+            }
+            for (i, &(from, to)) in ends.iter().enumerate() {
+                if let (End::Region, End::Staging(slot)) = (from, to) {
+                    self.add(&[i as u16], staging, src, dst, &[slot]);
+                }
+            }
+            for_pairs(ends, |first, last, slots| {
+                if let End::Staging(end) = ends[usize::from(last)].1 {
+                    self.add(&[first, last], staging, src, dst, &[slots, end]);
+                }
+            });
+            return;
+        }
+        for (i, &between) in ends.iter().enumerate() {
+            if between == (End::Region, End::Region) {
+                self.add(&[i as u16], staging, src, dst, &[]);
+            }
+        }
+        for_pairs(ends, |first, last, slot| {
+            if ends[usize::from(last)].1 == End::Region {
+                self.add(&[first, last], staging, src, dst, &[slot]);
+            }
+        });
+        for_pairs(ends, |first, middle, slot| {
+            let End::Staging(second) = ends[usize::from(middle)].1 else {
+                return;
+            };
+            for (last, &between) in ends.iter().enumerate() {
+                if between == (End::Staging(second), End::Region) {
+                    self.add(
+                        &[first, middle, last as u16],
+                        staging,
+                        src,
+                        dst,
+                        &[slot, second],
+                    );
+                }
+            }
+        });
+    }
+
+    /// Adds the way over `links` with rings in the staging memories `slots`, once for each engine
+    /// that could transform on it.
+    fn add(
+        &mut self,
+        links: &[u16],
+        staging: &[&MemoryInfo],
+        src: &MemoryInfo,
+        dst: &MemoryInfo,
+        slots: &[u16],
+    ) {
+        let in_slot = |at: usize| staging[usize::from(slots[at])].host_addressable;
+        // How many of the copies come before the transform.
+        let copies_before = match self.key.purpose {
+            Purpose::Copy => {
+                let way = Way::new(links, None, slots.len());
+                self.push(way, staging, slots, None);
+                return;
+            }
+            Purpose::Digest if slots.is_empty() => Some(0),
+            Purpose::Digest => in_slot(slots.len() - 1).then_some(slots.len()),
+            Purpose::CopyWithDigest => (0..slots.len())
+                .find(|at| in_slot(*at))
+                .map(|at| at + 1)
+                .or(src.host_addressable.then_some(0))
+                .or(dst.host_addressable.then_some(links.len())),
+        };
+        match copies_before {
+            // A digest that ends where the host cannot read is no way at all.
+            None if self.key.purpose == Purpose::Digest => {}
+            Some(before) if !self.transformers.is_empty() => {
+                for by in 0..self.transformers.len() as u16 {
+                    let way = Way::new(links, Some((before, by)), slots.len());
+                    self.push(way, staging, slots, None);
+                }
+            }
+            _ => {
+                let way = Way::new(links, None, slots.len());
+                self.push(way, staging, slots, Some(Flaw::NoTransform));
+            }
+        }
+    }
+
+    fn push(&mut self, mut way: Way, staging: &[&MemoryInfo], slots: &[u16], flaw: Option<Flaw>) {
+        way.chunks = match self.flaw(&way).or(flaw) {
+            Some(flaw) => Err(flaw),
+            None => self.chunks(&way, staging, slots),
+        };
+        way.group_by(|act| match act {
+            Act::Copy(hop) => self.hops[usize::from(hop)].link.id.engine,
+            Act::Transform(by) => self.transformers[usize::from(by)].0.engine,
+        });
+        self.ways.push(way);
+    }
+
+    fn flaw(&self, way: &Way) -> Option<Flaw> {
+        let copies = || way.copies().map(|hop| (hop, &self.hops[usize::from(hop)]));
+        if let Some((hop, _)) = copies().find(|(_, hop)| hop.barred.is_some()) {
+            return Some(Flaw::Barred(hop));
+        }
+        if !self.key.pitched {
+            return None;
+        }
+        // Slots are contiguous: only what touches a region has to cope with its gaps.
+        let last = copies().count().wrapping_sub(1);
+        let touches = |at| at == 0 || at == last && self.key.purpose != Purpose::Digest;
+        copies()
+            .enumerate()
+            .find(|(at, (_, hop))| touches(*at) && !hop.link.pitched)
+            .map(|(_, (hop, _))| Flaw::NotPitched(hop))
+    }
+
+    /// The exponents of the chunk sizes that the way can run with.
+    fn chunks(&self, way: &Way, staging: &[&MemoryInfo], slots: &[u16]) -> Result<(u8, u8), Flaw> {
+        let classes = way
+            .copies()
+            .map(|hop| self.hops[usize::from(hop)].link.class);
+        // A transform is the work of a processor on its own memory.
+        let local = (way.acts().len() > way.copies().count()).then_some(LinkClass::Local);
+        let largest = classes.chain(local).map(max_chunk_bytes).min();
+        let largest = largest.unwrap_or(MIN_CHUNK_BYTES).ilog2();
+        if way.acts().len() == 1 {
+            return Ok((largest as u8, largest as u8));
+        }
+        let mut most = largest;
+        for (ring, slot) in slots.iter().enumerate() {
+            let room = staging[usize::from(*slot)].max_alloc_bytes;
+            if room < MIN_CHUNK_BYTES {
+                return Err(Flaw::SlotTooLarge {
+                    ring: ring as u8,
+                    max_alloc_bytes: room,
+                });
+            }
+            most = most.min(room.ilog2());
+        }
+        if !slots.is_empty() {
+            let each = self.limits.staging_bytes / slots.len() as u64;
+            if each < MIN_CHUNK_BYTES {
+                return Err(Flaw::NoRoom);
+            }
+            most = most.min(each.ilog2());
+        }
+        Ok((MIN_LOG2 as u8, most as u8))
+    }
+}
+
+/// Calls `found` for each two links that meet in a staging memory, the first leaving the source, in
+/// the order of the links.
+fn for_pairs(ends: &[(End, End)], mut found: impl FnMut(u16, u16, u16)) {
+    for (first, &(from, to)) in ends.iter().enumerate() {
+        let (End::Region, End::Staging(slot)) = (from, to) else {
+            continue;
+        };
+        for (next, &(at, _)) in ends.iter().enumerate() {
+            if at == End::Staging(slot) {
+                found(first as u16, next as u16, slot);
+            }
+        }
+    }
+}
+
+fn times(cost: &Curve) -> ChunkTimes {
+    core::array::from_fn(|i| cost.at(1 << (MIN_LOG2 as usize + i)))
+}
+
+/// Equality that looks at the numbers first: of the memories of a machine most differ there.
+fn same(a: MemoryId, b: MemoryId) -> bool {
+    a.kind == b.kind && a.device.index == b.device.index && a.device.kind == b.device.kind
+}

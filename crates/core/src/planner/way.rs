@@ -1,0 +1,114 @@
+//! One way that bytes can take: its copies and its transform, in order.
+
+use crate::EngineId;
+
+/// One step, by the number of its link or transformer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Act {
+    Copy(u16),
+    Transform(u16),
+}
+
+/// Why a way cannot be taken, by numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Flaw {
+    Barred(u16),
+    NotPitched(u16),
+    NoTransform,
+    NoRoom,
+    SlotTooLarge { ring: u8, max_alloc_bytes: u64 },
+}
+
+/// A way, small enough that hundreds are made and dropped while one plan is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    acts: [Act; Way::MAX_ACTS],
+    len: u8,
+    rings: u8,
+    /// For each act the first one on the same engine.
+    engines: [u8; Way::MAX_ACTS],
+    /// The exponents of the smallest and largest chunk, or why there is none.
+    pub(super) chunks: Result<(u8, u8), Flaw>,
+}
+
+impl Way {
+    /// Three copies and a transform.
+    pub(super) const MAX_ACTS: usize = 4;
+
+    /// The way over `links` (at most three), with a transform after so many of them by the
+    /// transformer of that number, and with a ring after each of the first `rings` copies.
+    pub(super) fn new(links: &[u16], transform: Option<(usize, u16)>, rings: usize) -> Way {
+        let mut way = Way {
+            acts: [Act::Copy(0); Way::MAX_ACTS],
+            len: 0,
+            rings: rings as u8,
+            engines: [0; Way::MAX_ACTS],
+            chunks: Err(Flaw::NoTransform),
+        };
+        for at in 0..=links.len() {
+            if let Some((before, by)) = transform
+                && before == at
+            {
+                way.push(Act::Transform(by));
+            }
+            if let Some(link) = links.get(at) {
+                way.push(Act::Copy(*link));
+            }
+        }
+        way
+    }
+
+    fn push(&mut self, act: Act) {
+        self.acts[usize::from(self.len)] = act;
+        self.len += 1;
+    }
+
+    /// Notes which acts share an engine.
+    pub(super) fn group_by(&mut self, engine: impl Fn(Act) -> EngineId) {
+        for i in 1..usize::from(self.len) {
+            let mine = engine(self.acts[i]);
+            let twin = (0..i).find(|j| same(engine(self.acts[*j]), mine));
+            self.engines[i] = twin.unwrap_or(i) as u8;
+        }
+    }
+
+    /// The steps, in order.
+    pub(super) fn acts(&self) -> &[Act] {
+        &self.acts[..usize::from(self.len)]
+    }
+
+    /// For each step the number of the first one on the same engine.
+    pub(super) fn engines(&self) -> &[u8] {
+        &self.engines[..usize::from(self.len)]
+    }
+
+    /// The links, in order.
+    pub(super) fn copies(&self) -> impl Iterator<Item = u16> + '_ {
+        self.acts().iter().filter_map(|act| match act {
+            Act::Copy(hop) => Some(*hop),
+            Act::Transform(_) => None,
+        })
+    }
+
+    /// How many rings lie between the steps.
+    pub(super) fn rings(&self) -> u8 {
+        self.rings
+    }
+
+    /// The first and last step that hold a slot of `ring`: the copy into it, and the copy out of it
+    /// or the transform that ends the way.
+    pub(super) fn held(&self, ring: u8) -> (usize, usize) {
+        let copy = |number: u8| {
+            let acts = self.acts().iter().enumerate();
+            let mut copies = acts.filter(|(_, act)| matches!(act, Act::Copy(_)));
+            copies.nth(usize::from(number)).map(|(at, _)| at)
+        };
+        let last = usize::from(self.len) - 1;
+        (copy(ring).unwrap_or(0), copy(ring + 1).unwrap_or(last))
+    }
+}
+
+/// Equality that looks at the numbers first: of the engines of a machine most differ there.
+pub(super) fn same(a: EngineId, b: EngineId) -> bool {
+    a.index == b.index && a.device.index == b.device.index && a.device.kind == b.device.kind
+}
