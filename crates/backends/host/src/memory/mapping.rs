@@ -2,10 +2,13 @@
 
 use std::ffi::c_void;
 use std::io;
+#[cfg(any(target_os = "linux", target_os = "android"))]
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use rustix::mm::mmap;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Mapped pages; dropping them unmaps.
 #[derive(Debug)]
@@ -21,6 +24,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 /// How a file is mapped.
+#[cfg(any(target_os = "linux", target_os = "android"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileAccess {
     /// Loads only; they see what others write to the file.
@@ -50,6 +54,7 @@ impl Mapping {
 
     /// `len` bytes (at least 1) of a file from `offset` on, a multiple of the page size, at an address
     /// that is a multiple of `align`.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn of_file(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -143,9 +148,6 @@ fn whole_pages(len: usize) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::os::fd::AsFd;
-
     use super::*;
 
     fn byte(mapping: &Mapping, at: usize) -> u8 {
@@ -163,8 +165,12 @@ mod tests {
         }
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     #[test]
     fn files_are_mapped_at_any_alignment() {
+        use std::io::Write;
+        use std::os::fd::AsFd;
+
         let path = std::env::temp_dir().join(format!("transload-mapping-{}", std::process::id()));
         let mut file = std::fs::File::create_new(&path).unwrap();
         file.write_all(&[7; 5000]).unwrap();

@@ -11,8 +11,8 @@ pub mod shared;
 use std::io;
 
 use transload_hal::{
-    AllocError, AllocSpec, Buffer, DeviceId, ErrorClass, Fault, MemoryId, MemoryKind, Owner,
-    StorageId, StorageInfo,
+    AllocError, AllocSpec, Buffer, DeviceId, ErrorClass, Fault, MemoryId, MemoryKind, StorageId,
+    StorageInfo,
 };
 
 pub(crate) use exchange::{export, import};
@@ -106,7 +106,7 @@ pub(crate) fn shared_buffer(memory: MemoryId, shared: SharedMemory) -> Buffer {
     };
     // SAFETY: the mapping is valid for that span while it lives. That nobody else writes the file
     // behind it is known for new memfds, and promised by whoever imports others.
-    unsafe { Buffer::new(info, Box::new(shared) as Box<dyn Owner>) }
+    unsafe { Buffer::new(info, Box::new(shared)) }
 }
 
 /// The length as the address space counts it.
