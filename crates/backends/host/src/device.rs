@@ -1,5 +1,6 @@
 //! The backend itself: what the host has, and the way in to its memories and its queue.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,6 @@ pub const ENGINE: EngineId = EngineId {
 /// The host: the memory that its processors load from and store to, its files, and the threads that copy.
 ///
 /// Cheap to make: threads start when a copy wants them, and end with it.
-#[derive(Debug)]
 pub struct Host {
     queue: Queue,
     inventory: Inventory,
@@ -68,6 +68,16 @@ impl Host {
             queue: Queue::new(options.tuning, limits),
             inventory,
         }
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memories = self.inventory.memories.iter().map(|memory| memory.id);
+        f.debug_struct("Host")
+            .field("memories", &memories.collect::<Vec<_>>())
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
     }
 }
 

@@ -244,12 +244,19 @@ impl<W: Work> Crew<W> {
         self.enqueue(job, pieces, width);
     }
 
-    /// Takes part in `job`, then waits until `is_over` or the deadline; returns the last `is_over()`.
+    /// Takes part in `job` if it `may_run`, and waits until `is_over` or the deadline; returns the last
+    /// `is_over()`. A piece once begun is finished, even past the deadline.
     ///
     /// `is_over` must become true through [`Work::finish`] of some job; it is called often and under
     /// the pool's lock, so it should be a load or two. Blocks; a deadline of `None` is never. A deadline
     /// in the past still runs no piece and reports the state.
-    pub fn help(&self, job: u32, deadline: Option<Instant>, is_over: impl Fn() -> bool) -> bool {
+    pub fn help(
+        &self,
+        job: u32,
+        may_run: bool,
+        deadline: Option<Instant>,
+        is_over: impl Fn() -> bool,
+    ) -> bool {
         let mut lingered = false;
         loop {
             if is_over() {
@@ -260,11 +267,14 @@ impl<W: Work> Crew<W> {
             }
             let mut state = self.lock();
             let alone = state.workers == 0;
-            let claim = state.schedule.claim_from(job);
-            let claim = if alone {
-                claim.or_else(|| state.schedule.claim(None))
-            } else {
-                claim
+            let claim = match (alone, may_run) {
+                // Nobody else would.
+                (true, _) => state
+                    .schedule
+                    .claim_from(job)
+                    .or_else(|| state.schedule.claim(None)),
+                (false, true) => state.schedule.claim_from(job),
+                (false, false) => None,
             };
             if let Some(claim) = claim {
                 let rouse = state.next_rouse(self.limits);

@@ -75,7 +75,7 @@ fn limits(threads: u32) -> Limits {
 }
 
 fn wait(pool: &Crew<Counted>, job: u32) {
-    assert!(pool.help(job, None, || pool.work().is_over(job)));
+    assert!(pool.help(job, true, None, || pool.work().is_over(job)));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_waiting_thread_takes_part() {
     }
     let pool = Pool::new(Meeting(Barrier::new(2), OnceLock::new()), limits(1));
     pool.start(0, 2, 2);
-    assert!(pool.help(0, None, || pool.work().1.get().is_some()));
+    assert!(pool.help(0, true, None, || pool.work().1.get().is_some()));
     assert_eq!(pool.work().1.get(), Some(&JobEnd::Ran));
 }
 
@@ -168,10 +168,12 @@ fn an_ending_may_start_the_next_job() {
 fn help_returns_at_its_deadline_with_the_truth() {
     let pool = Pool::new(Counted::new(), limits(2));
     let now = Instant::now();
-    assert!(!pool.help(9, Some(now), || pool.work().is_over(9)));
-    assert!(!pool.help(9, Some(now + Duration::from_millis(2)), || {
-        pool.work().is_over(9)
-    }));
+    assert!(!pool.help(9, true, Some(now), || pool.work().is_over(9)));
+    assert!(
+        !pool.help(9, true, Some(now + Duration::from_millis(2)), || {
+            pool.work().is_over(9)
+        })
+    );
 }
 
 #[test]

@@ -24,6 +24,10 @@ use crate::tuning::Tuning;
 use slots::{CAPACITY, Slot, Slots, index_of};
 use task::Task;
 
+/// Waits at least this long take part in any operation; shorter ones only in those whose pieces are
+/// brief, so that a limit is overrun by a millisecond at most.
+const UNHURRIED: Duration = Duration::from_secs(3600);
+
 /// The host's one copy queue. Dropping it completes what is in flight.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -116,9 +120,13 @@ impl Queue {
         }
         // A limit past the clock's end is none.
         let deadline = Instant::now().checked_add(limit);
-        match self.pool.help(u32::from(index_of(number)), deadline, || {
-            !slots.is_pending(number)
-        }) {
+        // Who waits for long is worth more at work, even where a disk or a transform may take longer.
+        let may_run = limit >= UNHURRIED || slots.find(number).is_some_and(Slot::is_brief);
+        let job = u32::from(index_of(number));
+        match self
+            .pool
+            .help(job, may_run, deadline, || !slots.is_pending(number))
+        {
             true => Waited::Settled,
             false => Waited::TimedOut,
         }

@@ -149,6 +149,19 @@ impl Task {
             .max(1)
     }
 
+    /// Whether each of its pieces is done within about a millisecond (4 MiB at 4 GB/s), so that a thread
+    /// whose wait is limited may run one.
+    pub(super) fn is_brief(&self) -> bool {
+        match self.kind {
+            Kind::Nothing | Kind::AdviseMemory { .. } | Kind::Populate { .. } => true,
+            Kind::Copy { src, dst, .. } | Kind::Pitched { src, dst, .. } => {
+                !src.is_file() && !dst.is_file()
+            }
+            Kind::Move { .. } | Kind::MoveHidden { .. } => self.inline,
+            Kind::AdviseFile { .. } | Kind::Transform { .. } => false,
+        }
+    }
+
     /// Runs a piece of it.
     ///
     /// # Safety
@@ -449,7 +462,7 @@ impl Cut {
         }
         let choice = tuning.choose(len, in_flight);
         let inline = len < tuning.inline_below_bytes;
-        let step = if inline || choice.threads == 1 {
+        let step = if inline {
             len_bytes
         } else {
             piece_bytes(len, choice.threads) as u64

@@ -357,6 +357,31 @@ fn a_submission_starts_only_after_its_predecessors_settled() {
 }
 
 #[test]
+fn a_limited_wait_does_not_get_stuck_in_the_work_that_it_waits_for() {
+    let bench = Bench::new(1);
+    let buffer = allocate(PAGEABLE, SLOW);
+    let (first, second) = (Gate::default(), Gate::default());
+    // The one worker is busy with the first; the second is there for whoever waits.
+    let fences =
+        [&first, &second].map(|gate| bench.submit(&[inspect(&buffer, gate)], &[]).unwrap());
+    for fence in fences {
+        assert_eq!(
+            bench.queue.wait(fence, Duration::from_millis(1)),
+            Waited::TimedOut
+        );
+        assert_eq!(bench.queue.wait(fence, Duration::ZERO), Waited::TimedOut);
+    }
+    for gate in [&first, &second] {
+        *gate.open.lock().unwrap() = true;
+        gate.opened.notify_all();
+    }
+    assert_eq!(
+        fences.map(|fence| bench.wait(fence)),
+        [Outcome::Done, Outcome::Done]
+    );
+}
+
+#[test]
 fn a_failed_or_panicked_operation_is_told_once_and_its_successors_still_run() {
     let script = Fault::new(ErrorClass::Failed, "scripted");
     for threads in [0, 2] {

@@ -74,7 +74,9 @@ fn copy(pool: &Pool<OneCopy>, dst: &mut [u8], src: &[u8], choice: Choice) {
         choice.threads,
     );
     // The buffers stay borrowed until the job is over.
-    pool.help(0, None, || work.ended.load(Ordering::Acquire) != before);
+    pool.help(0, true, None, || {
+        work.ended.load(Ordering::Acquire) != before
+    });
 }
 
 /// One copy at a time.
