@@ -302,10 +302,10 @@ impl Flight {
         true
     }
 
-    /// The slots that were asked for cannot be had on this route: the leg fails before it moved
-    /// anything. Ignored when no slots were asked for.
+    /// The leg may not begin: its slots cannot be had, or its route was found to be unfit. It fails
+    /// before it has moved anything. Ignored when it has begun.
     pub fn handle_not_admitted(&mut self) {
-        if self.state == (State::Boarding { asked: true }) {
+        if matches!(self.state, State::Boarding { .. }) {
             self.leg.stop();
             self.state = State::Failing(Failure {
                 phase: self.phase,
@@ -422,9 +422,19 @@ impl Flight {
         }
     }
 
+    /// Whether the leg has not asked for anything yet.
+    pub fn is_at_start_of_leg(&self) -> bool {
+        self.state == (State::Boarding { asked: false })
+    }
+
     /// Whether it waits for the answer to [`Action::Lease`].
     pub fn is_boarding(&self) -> bool {
         self.state == (State::Boarding { asked: true })
+    }
+
+    /// Whether any operation was ever submitted.
+    pub fn has_started(&self) -> bool {
+        self.started
     }
 
     /// Whether source and destination overlap.

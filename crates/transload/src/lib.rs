@@ -1,1 +1,74 @@
-//! .
+//! Moves bytes between any two memories of a machine, by the fastest path that the machine really
+//! has. It proves a path before it trusts it, says `Ok` only when the bytes moved, and can explain
+//! its choice.
+//!
+//! ```
+//! # #[cfg(feature = "std")] {
+//! use transload::{AllocSpec, TransferManager};
+//!
+//! let manager = TransferManager::discover()?;
+//! let weights = manager.adopt(vec![7u8; 1 << 20])?; // owned, not copied
+//! let shared = manager.allocate("cpu:0/shared".parse()?, AllocSpec::bytes(weights.len()))?;
+//! let report = manager.copy(&weights, &shared).wait()?;
+//! println!("{report}"); // 1.0 MB  cpu:0 → cpu:0/shared  DirectCopy  9.8 GB/s
+//! assert_eq!(&*shared.read()?, &[7u8; 1 << 20][..]);
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Start at [`TransferManager`]. A copy returns a [`Transfer`], which is a `Future` and can be
+//! waited for without any runtime; its [`Report`] says which way the bytes went, how fast, and which
+//! ways failed before.
+//!
+//! # Without an operating system
+//! Without the feature `std` the engine is `no_std`: register backends by hand and call
+//! [`TransferManager::turn`] from your loop. The program must provide an implementation of
+//! `critical-section`; the manager must not be used from interrupt handlers.
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
+mod adopt;
+mod buffer;
+mod builder;
+mod engine;
+mod error;
+mod explain;
+mod guard;
+mod manager;
+mod prepared;
+mod region;
+mod report;
+mod request;
+#[cfg(feature = "std")]
+mod std;
+mod transfer;
+
+pub use adopt::Adopt;
+pub use buffer::{Buffer, IntoInnerError};
+pub use builder::Builder;
+pub use engine::active::Priority;
+#[cfg(feature = "std")]
+pub use engine::clock::SystemClock;
+pub use engine::clock::NoClock;
+pub use engine::event::Event;
+pub use engine::staging::StagingBudget;
+pub use error::{
+    Error, GuardError, PlaceError, RegionError, RegisterError, ShareError, TransferError,
+    TransferFailure,
+};
+pub use explain::{Choice, Explanation};
+pub use guard::{ReadGuard, WriteGuard};
+pub use manager::{BackendInfo, Placed, TransferManager};
+pub use prepared::Prepared;
+pub use region::Region;
+pub use report::{Fallback, Report};
+pub use request::{Batch, Request};
+pub use transfer::{Cancelled, Transfer};
+pub use transload_core as core;
+pub use transload_core::{
+    ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId, MemoryKind, Method, Place, Shape,
+    Span, Topology, Uuid, stats,
+};
+pub use transload_hal as hal;
+pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};

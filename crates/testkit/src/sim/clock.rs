@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use transload_hal::Clock;
 use transload_hal::core::Instant;
 
 /// The time of a simulated machine: nanoseconds since it was built. Clones read one clock.
@@ -14,11 +15,6 @@ use transload_hal::core::Instant;
 pub struct SimClock(Arc<AtomicU64>);
 
 impl SimClock {
-    /// The time now.
-    pub fn now(&self) -> Instant {
-        Instant(self.now_ns())
-    }
-
     /// The time now, in nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.0.load(Ordering::Acquire)
@@ -26,6 +22,12 @@ impl SimClock {
 
     pub(super) fn set(&self, ns: u64) {
         self.0.fetch_max(ns, Ordering::AcqRel);
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Instant {
+        Instant(self.now_ns())
     }
 }
 

@@ -1,0 +1,163 @@
+//! Memory that takes part in transfers.
+
+use alloc::sync::Arc;
+use core::any::Any;
+use core::fmt;
+use core::ops::{Bound, RangeBounds};
+
+use transload_core::MemoryId;
+
+use crate::engine::shared::Shared;
+use crate::error::{GuardError, RegionError};
+use crate::{ReadGuard, WriteGuard};
+
+/// A counted view of some memory, known to one manager. Clones and slices show the same bytes; the
+/// memory goes when the last of them has gone and no transfer needs it.
+#[derive(Clone)]
+pub struct Buffer {
+    pub(crate) raw: transload_hal::Buffer,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// A buffer that could not give its owner back, and why.
+#[derive(Debug)]
+pub struct IntoInnerError {
+    /// The buffer, unchanged.
+    pub buffer: Buffer,
+    /// Why not.
+    pub reason: IntoInnerReason,
+}
+
+/// Why a buffer does not give its owner back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IntoInnerReason {
+    /// The memory belongs to no such object.
+    OtherOwner,
+    /// Other views of the memory exist, or a transfer of it is under way.
+    InUse,
+}
+
+impl fmt::Display for IntoInnerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = self.buffer.memory();
+        match self.reason {
+            IntoInnerReason::OtherOwner => {
+                write!(f, "the buffer in {memory} was not adopted from such an object")
+            }
+            IntoInnerReason::InUse => write!(
+                f,
+                "the buffer in {memory} has other views, or a transfer of it is under way"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for IntoInnerError {}
+
+impl Buffer {
+    pub(crate) fn new(raw: transload_hal::Buffer, shared: &Arc<Shared>) -> Buffer {
+        Buffer {
+            raw,
+            shared: Arc::clone(shared),
+        }
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> u64 {
+        self.raw.len()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// The memory that the bytes are in.
+    pub fn memory(&self) -> MemoryId {
+        self.raw.memory()
+    }
+
+    /// Whether transfers may write it.
+    pub fn is_writable(&self) -> bool {
+        self.raw.is_writable()
+    }
+
+    /// Some of the bytes, as a view of their own.
+    ///
+    /// # Errors
+    /// When the range does not lie within the buffer.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Buffer, RegionError> {
+        let out_of_bounds = |offset, len| RegionError::OutOfBounds {
+            memory: self.memory(),
+            offset,
+            len,
+            limit: self.len(),
+        };
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.checked_add(1).ok_or(out_of_bounds(*before, 0))?,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.checked_add(1).ok_or(out_of_bounds(start, *last))?,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.len(),
+        };
+        let len = end.checked_sub(start).ok_or(out_of_bounds(start, 0))?;
+        let raw = self.raw.slice(start, len).ok_or(out_of_bounds(start, len))?;
+        Ok(Buffer::new(raw, &self.shared))
+    }
+
+    /// The bytes, to be read by the host. Blocks until transfers that write them and were submitted
+    /// before have ended; those that come later wait for the guard. Waiting on the same thread for
+    /// such a later transfer would never end: drop the guard first.
+    ///
+    /// # Errors
+    /// When the host cannot reach the memory through a pointer.
+    pub fn read(&self) -> Result<ReadGuard, GuardError> {
+        ReadGuard::new(self)
+    }
+
+    /// The bytes, to be read and written by the host; as [`Buffer::read`], and transfers that read
+    /// them wait too.
+    ///
+    /// # Errors
+    /// When the host cannot reach the memory through a pointer, or the buffer is read-only.
+    pub fn write(&self) -> Result<WriteGuard, GuardError> {
+        WriteGuard::new(self)
+    }
+
+    /// The backend's own object behind the memory, if it is a `T`.
+    pub fn native<T: Any>(&self) -> Option<&T> {
+        self.raw.native()
+    }
+
+    /// The view as backends see it.
+    pub fn raw(&self) -> &transload_hal::Buffer {
+        &self.raw
+    }
+
+    /// Gives back the object that was adopted.
+    ///
+    /// # Errors
+    /// The buffer itself, when it was made otherwise, when it has other views, or when a transfer of
+    /// it is under way.
+    pub fn into_inner<T: Any>(self) -> Result<T, IntoInnerError> {
+        let reason = match self.raw.native::<T>() {
+            None => IntoInnerReason::OtherOwner,
+            Some(_) => IntoInnerReason::InUse,
+        };
+        let Buffer { raw, shared } = self;
+        raw.into_owner().map_err(|raw| IntoInnerError {
+            buffer: Buffer { raw, shared },
+            reason,
+        })
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
+}

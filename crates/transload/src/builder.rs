@@ -1,0 +1,125 @@
+//! A manager that is not the default one.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use transload_core::{Limits, PlanCache, defaults};
+use transload_hal::{Backend, Clock};
+
+use crate::engine::shared::Shared;
+use crate::engine::signal::Signal;
+use crate::engine::staging::{Pool, StagingBudget};
+use crate::engine::state::State;
+use crate::{Error, TransferManager};
+
+/// Makes a [`TransferManager`] that differs from the default.
+pub struct Builder {
+    backends: Vec<Arc<dyn Backend>>,
+    clock: Option<Arc<dyn Clock>>,
+    budget: Option<Arc<StagingBudget>>,
+    lanes: u8,
+    plans: usize,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            backends: Vec::new(),
+            clock: None,
+            budget: None,
+            lanes: Limits::MAX_LANES,
+            plans: PlanCache::DEFAULT_CAPACITY,
+        }
+    }
+}
+
+impl Builder {
+    /// With a backend. They are registered in the order of these calls.
+    pub fn backend(mut self, backend: Arc<dyn Backend>) -> Builder {
+        self.backends.push(backend);
+        self
+    }
+
+    /// With a clock of the caller's.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// With a staging budget of its own, or one that it shares with other managers, in place of the
+    /// process's.
+    pub fn staging(mut self, budget: Arc<StagingBudget>) -> Builder {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// With at most so many links at once for one transfer, 1 to 4.
+    pub fn lanes(mut self, lanes: u8) -> Builder {
+        self.lanes = lanes.clamp(1, Limits::MAX_LANES);
+        self
+    }
+
+    /// With a plan cache for so many pairs of memories, at least 1.
+    pub fn cached_plans(mut self, plans: usize) -> Builder {
+        self.plans = plans.max(1);
+        self
+    }
+
+    /// The manager.
+    ///
+    /// # Errors
+    /// When a backend is not accepted.
+    pub fn build(self) -> Result<TransferManager, Error> {
+        let budget = self.budget.unwrap_or_else(process_budget);
+        let limits = Limits {
+            staging_bytes: budget.limit_bytes(),
+            lanes: self.lanes,
+        };
+        let signal = Arc::new(Signal::default());
+        let pool = Pool::new(budget, Arc::clone(&signal));
+        let state = State::new(pool, PlanCache::new(self.plans), limits);
+        let clock = self.clock.unwrap_or_else(default_clock);
+        let manager = TransferManager {
+            shared: Arc::new(Shared::new(state, signal, clock)),
+        };
+        for backend in self.backends {
+            manager.register_shared(backend)?;
+        }
+        Ok(manager)
+    }
+}
+
+impl core::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Builder")
+            .field("backends", &self.backends.len())
+            .field("staging", &self.budget)
+            .field("lanes", &self.lanes)
+            .field("cached_plans", &self.plans)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The budget that every manager of the process shares unless it is told otherwise.
+#[cfg(feature = "std")]
+fn process_budget() -> Arc<StagingBudget> {
+    static PROCESS: std::sync::OnceLock<Arc<StagingBudget>> = std::sync::OnceLock::new();
+    let of_default = || Arc::new(StagingBudget::new(defaults::STAGING_BUDGET_BYTES));
+    Arc::clone(PROCESS.get_or_init(of_default))
+}
+
+/// Without an operating system a program has one manager, and it has the budget.
+#[cfg(not(feature = "std"))]
+fn process_budget() -> Arc<StagingBudget> {
+    Arc::new(StagingBudget::new(defaults::STAGING_BUDGET_BYTES))
+}
+
+#[cfg(feature = "std")]
+fn default_clock() -> Arc<dyn Clock> {
+    Arc::new(crate::SystemClock::new())
+}
+
+#[cfg(not(feature = "std"))]
+fn default_clock() -> Arc<dyn Clock> {
+    Arc::new(crate::NoClock)
+}

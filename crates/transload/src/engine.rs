@@ -1,0 +1,26 @@
+//! The engine: what turns accepted requests into moved bytes. Needs no operating system.
+//!
+//! [`shared::Shared`] is what every handle points to. Its lock guards [`state::State`], which never
+//! blocks and never calls a backend: it fills a list of [`order::Orders`], and the thread that turns
+//! the engine carries them out with the lock let go.
+
+pub(crate) mod accept;
+pub(crate) mod active;
+mod admit;
+pub(crate) mod batch;
+pub(crate) mod clock;
+mod completions;
+mod digest;
+pub(crate) mod event;
+mod finish;
+mod order;
+mod poll;
+mod proof;
+pub(crate) mod routes;
+mod settle;
+pub(crate) mod shared;
+pub(crate) mod signal;
+pub(crate) mod staging;
+pub(crate) mod state;
+pub(crate) mod sync;
+pub(crate) mod unwind;

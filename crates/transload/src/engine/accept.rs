@@ -1,0 +1,173 @@
+//! A request on its way to a transfer: checked, planned, put in order.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use transload_core::flight::{Flight, FlightSpec, Verify};
+use transload_core::{Footprint, Instant, Plan};
+
+use super::active::{Operand, Priority, Stage, TransferId};
+use super::batch::BatchFlag;
+use super::digest::Digest;
+use super::event::EventCell;
+use super::state::State;
+use crate::{RegionError, TransferError};
+
+/// A request whose ends were checked.
+#[derive(Clone)]
+pub(crate) struct Checked {
+    pub(crate) src: Operand,
+    pub(crate) dst: Operand,
+    pub(crate) in_place: bool,
+    pub(crate) footprints: [Footprint; 2],
+}
+
+/// How a transfer is to be carried out.
+#[derive(Clone, Default)]
+pub(crate) struct Terms {
+    pub(crate) priority: Priority,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) verify: bool,
+    pub(crate) after: Vec<Arc<EventCell>>,
+    pub(crate) then: Vec<Arc<EventCell>>,
+    pub(crate) batch: Option<Arc<BatchFlag>>,
+    pub(crate) proof: Option<usize>,
+}
+
+/// The plans of a transfer.
+#[derive(Clone)]
+pub(crate) struct Chosen {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) verify: Option<Verify>,
+}
+
+impl Checked {
+    /// Checks bounds, lengths, permission and overlap.
+    pub(crate) fn new(src: Operand, dst: Operand) -> Result<Checked, TransferError> {
+        let (from, to) = (footprint(&src, false)?, footprint(&dst, true)?);
+        let (src_bytes, dst_bytes) = (src.shape.payload_bytes(), dst.shape.payload_bytes());
+        if src_bytes != dst_bytes {
+            return Err(TransferError::LengthMismatch {
+                src_bytes,
+                dst_bytes,
+            });
+        }
+        if !dst.buffer.is_writable() {
+            let memory = dst.buffer.memory();
+            return Err(TransferError::ReadOnly { memory });
+        }
+        let in_place = from.conflicts_with(&to);
+        if in_place && !(src.shape.is_contiguous() && dst.shape.is_contiguous()) {
+            let memory = dst.buffer.memory();
+            return Err(TransferError::Overlap { memory });
+        }
+        Ok(Checked {
+            src,
+            dst,
+            in_place,
+            footprints: [from, to],
+        })
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.src.shape.payload_bytes()
+    }
+}
+
+fn footprint(end: &Operand, writes: bool) -> Result<Footprint, TransferError> {
+    let buffer = &end.buffer;
+    let out_of_bounds = RegionError::OutOfBounds {
+        memory: buffer.memory(),
+        offset: end.offset,
+        len: end.shape.extent_bytes(),
+        limit: buffer.len(),
+    };
+    let fits = transload_core::Span::new(end.offset, end.shape.extent_bytes()).fits(buffer.len());
+    if !fits {
+        return Err(out_of_bounds.into());
+    }
+    let position = buffer.position().checked_add(end.offset);
+    position
+        .and_then(|at| Footprint::new(buffer.storage_id(), at, end.shape, writes).ok())
+        .ok_or_else(|| out_of_bounds.into())
+}
+
+impl State {
+    /// Takes a checked request in. From here on it is a transfer.
+    pub(crate) fn accept(
+        &mut self,
+        checked: Checked,
+        chosen: Chosen,
+        terms: Terms,
+        now: Instant,
+    ) -> Result<TransferId, TransferError> {
+        let len_bytes = checked.len_bytes();
+        let spec = FlightSpec {
+            len_bytes,
+            plan: chosen.plan,
+            in_place: checked.in_place,
+            deadline: terms.deadline,
+            verify: chosen.verify,
+        };
+        let digests = spec
+            .verify
+            .is_some()
+            .then(|| [Arc::new(Digest::new()), Arc::new(Digest::new())]);
+        let slot = self.take_place();
+        let active = &mut self.transfers[slot as usize];
+        let started = match &mut active.flight {
+            Some(flight) => flight.restart(spec),
+            None => Flight::new(spec).map(|flight| active.flight = Some(flight)),
+        };
+        if let Err(error) = started {
+            let (src, dst) = (checked.src.buffer.memory(), checked.dst.buffer.memory());
+            let reasons = alloc::format!("{error}");
+            self.free_place(slot);
+            return Err(TransferError::NoRoute { src, dst, reasons });
+        }
+        active.stage = Stage::Waiting;
+        active.src = Some(checked.src);
+        active.dst = Some(checked.dst);
+        active.priority = terms.priority;
+        active.deadline = terms.deadline;
+        active.digests = digests;
+        active.then = terms.then;
+        active.batch = terms.batch;
+        active.proof = terms.proof;
+        active.submitted = now;
+        active.begun = now;
+        self.with_deadline += usize::from(terms.deadline.is_some());
+        self.enter(slot, &checked.footprints, &terms.after);
+        Ok(self.id(slot))
+    }
+
+    /// Gives a transfer or guard its place in the order, and lets it go on if nothing is before it.
+    pub(crate) fn enter(&mut self, slot: u32, footprints: &[Footprint], after: &[Arc<EventCell>]) {
+        self.live += 1;
+        let entry = self.hazards.enter(footprints);
+        let at = entry.ticket.index();
+        if self.by_ticket.len() <= at {
+            self.by_ticket.resize(at + 1, u32::MAX);
+        }
+        self.by_ticket[at] = slot;
+        let id = self.id(slot);
+        let events = after.iter().filter(|event| event.subscribe(id)).count();
+        let active = &mut self.transfers[slot as usize];
+        active.ticket = Some(entry.ticket);
+        active.waits_for = events as u32 + u32::from(entry.waits_for > 0);
+        if active.waits_for == 0 {
+            self.launch(slot);
+        }
+    }
+
+    /// One of the things that a transfer waited for has happened.
+    pub(crate) fn handle_awaited(&mut self, slot: u32) {
+        let active = &mut self.transfers[slot as usize];
+        if active.stage == Stage::Waiting && active.waits_for > 0 {
+            active.waits_for -= 1;
+            if active.waits_for == 0 {
+                self.launch(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What the engine knows of one transfer while somebody cares about it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::task::Waker;
+
+use transload_core::flight::{Flight, Phase, SlotId, TaskId};
+use transload_core::{Instant, MemoryId, Plan, Shape};
+use transload_hal::{BackendId, Buffer, Fault, Fence};
+
+use super::batch::BatchFlag;
+use super::digest::Digest;
+use super::event::EventCell;
+use crate::{Fallback, Report, TransferError};
+
+/// One end of a transfer: a shape laid over a buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand {
+    pub(crate) buffer: Buffer,
+    /// Where the shape's first byte lies, counted from the start of the view.
+    pub(crate) offset: u64,
+    pub(crate) shape: Shape,
+}
+
+/// Names a transfer: its place in the table, and how often the place was used before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TransferId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// When a transfer goes before others that wait for the same engine or slots.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Priority {
+    /// After all others.
+    Low,
+    /// In the order of submission.
+    #[default]
+    Normal,
+    /// Before all others.
+    High,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// The place is free.
+    Free,
+    /// Waits for the user's events and for conflicting predecessors.
+    Waiting,
+    /// Waits until links of its plan are proven.
+    Proving,
+    /// Its flight is under way.
+    Flying,
+    /// A guard that has what it waited for.
+    Guarding,
+    /// Its result is there.
+    Over,
+}
+
+/// A slot that the flight of a transfer holds.
+pub(crate) struct Lease {
+    pub(crate) id: SlotId,
+    pub(crate) buffer: Buffer,
+}
+
+/// A slot that was leased or is being allocated for a flight that is not admitted yet.
+pub(crate) struct Boarded {
+    pub(crate) lane: u8,
+    pub(crate) ring: u8,
+    pub(crate) memory: MemoryId,
+    pub(crate) bytes: u64,
+    /// `None` while it is being allocated.
+    pub(crate) buffer: Option<Buffer>,
+}
+
+/// One transfer, or one guard. Places are reused, with what they had allocated.
+pub(crate) struct Active {
+    pub(crate) generation: u32,
+    pub(crate) stage: Stage,
+    pub(crate) src: Option<Operand>,
+    pub(crate) dst: Option<Operand>,
+    pub(crate) flight: Option<Flight>,
+    pub(crate) ticket: Option<transload_core::Ticket>,
+    /// Events that have not been set, and one more for conflicting predecessors.
+    pub(crate) waits_for: u32,
+    pub(crate) priority: Priority,
+    pub(crate) deadline: Option<Instant>,
+    /// In a queue of transfers to look at.
+    pub(crate) queued: bool,
+    /// In the queue for first slots.
+    pub(crate) boarding: bool,
+    pub(crate) boarded: Vec<Boarded>,
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) flying: Vec<(Fence, TaskId)>,
+    /// Operations and allocations that were handed to a thread and not come back.
+    pub(crate) ordered: u32,
+    /// Why the current leg failed, and at which backend.
+    pub(crate) fault: Option<(BackendId, Fault)>,
+    pub(crate) tried: Vec<Arc<Plan>>,
+    pub(crate) fallbacks: Vec<Fallback>,
+    pub(crate) digests: Option<[Arc<Digest>; 2]>,
+    pub(crate) checksum: Option<u64>,
+    pub(crate) then: Vec<Arc<EventCell>>,
+    pub(crate) batch: Option<Arc<BatchFlag>>,
+    pub(crate) submitted: Instant,
+    pub(crate) begun: Instant,
+    pub(crate) waker: Option<Waker>,
+    /// Nobody holds its handle any more.
+    pub(crate) detached: bool,
+    /// The engine's own: proofs and the like. Not counted, not traced.
+    pub(crate) proof: Option<usize>,
+    pub(crate) result: Option<Result<Report, TransferError>>,
+}
+
+impl Active {
+    pub(crate) fn vacant() -> Active {
+        Active {
+            generation: 0,
+            stage: Stage::Free,
+            src: None,
+            dst: None,
+            flight: None,
+            ticket: None,
+            waits_for: 0,
+            priority: Priority::Normal,
+            deadline: None,
+            queued: false,
+            boarding: false,
+            boarded: Vec::new(),
+            leases: Vec::new(),
+            flying: Vec::new(),
+            ordered: 0,
+            fault: None,
+            tried: Vec::new(),
+            fallbacks: Vec::new(),
+            digests: None,
+            checksum: None,
+            then: Vec::new(),
+            batch: None,
+            submitted: Instant(0),
+            begun: Instant(0),
+            waker: None,
+            detached: false,
+            proof: None,
+            result: None,
+        }
+    }
+
+    /// Whether a result is still to come.
+    pub(crate) fn is_live(&self) -> bool {
+        !matches!(self.stage, Stage::Free | Stage::Over)
+    }
+
+    /// What the flight's role `Src` means in its present phase.
+    pub(crate) fn read_end(&self) -> Option<&Operand> {
+        match self.flight.as_ref().map(Flight::phase) {
+            Some(Phase::CheckDst) => self.dst.as_ref(),
+            _ => self.src.as_ref(),
+        }
+    }
+
+    /// The digest that the flight's transforms feed in its present phase.
+    pub(crate) fn digest(&self) -> Option<&Arc<Digest>> {
+        let at = usize::from(self.flight.as_ref().map(Flight::phase) == Some(Phase::CheckDst));
+        self.digests.as_ref().map(|digests| &digests[at])
+    }
+
+    pub(crate) fn lease(&self, id: SlotId) -> Option<&Buffer> {
+        self.leases
+            .iter()
+            .find(|lease| lease.id == id)
+            .map(|lease| &lease.buffer)
+    }
+}

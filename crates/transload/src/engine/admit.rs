@@ -1,0 +1,281 @@
+//! Slots for flights: the first of each ring all at once, further ones as they come.
+
+use alloc::sync::Arc;
+
+use transload_core::MemoryId;
+use transload_core::flight::{Flight, SlotId};
+use transload_hal::{BackendId, Buffer, ErrorClass, Fault};
+
+use super::active::{Active, Boarded, Lease, Stage, TransferId};
+use super::order::{Order, Orders, What};
+use super::state::State;
+
+impl State {
+    /// The flight needs the first slots of its rings. It waits behind who came before it, so that
+    /// nobody is starved; and it holds none while it waits, so that two flights cannot each hold
+    /// what the other one lacks.
+    pub(crate) fn ask_for_slots(&mut self, slot: u32) {
+        let active = &mut self.transfers[slot as usize];
+        if active.boarding {
+            return;
+        }
+        active.boarding = true;
+        let priority = active.priority;
+        let behind = |other: &u32| self.transfers[*other as usize].priority >= priority;
+        let at = self.boarding.iter().take_while(|other| behind(other)).count();
+        self.boarding.insert(at, slot);
+    }
+
+    /// Admits who is first in the queue, as long as there are slots.
+    pub(crate) fn board(&mut self, orders: &mut Orders) {
+        while let Some(slot) = self.boarding.front().copied() {
+            let waits = self.transfers[slot as usize]
+                .flight
+                .as_ref()
+                .is_some_and(Flight::is_boarding);
+            if waits && !self.lease_first(slot, orders) {
+                return;
+            }
+            self.boarding.pop_front();
+            self.transfers[slot as usize].boarding = false;
+            self.admit(slot);
+        }
+    }
+
+    /// One slot for each ring, all or none. Those that must be allocated become orders.
+    fn lease_first(&mut self, slot: u32, orders: &mut Orders) -> bool {
+        let id = self.id(slot);
+        let active = &mut self.transfers[slot as usize];
+        let Some((flight, plan)) = active
+            .flight
+            .as_ref()
+            .and_then(|flight| Some((flight, flight.plan()?)))
+        else {
+            return true;
+        };
+        active.boarded.clear();
+        let mut reserved = 0;
+        let mut missing = 0;
+        let mut short = false;
+        for (lane, ring) in flight.rings() {
+            let pipeline = &plan.lanes[usize::from(lane)];
+            let (memory, bytes) = (pipeline.rings[usize::from(ring)].memory, pipeline.chunk_bytes);
+            let buffer = self.pool.take(memory, bytes);
+            if buffer.is_none() {
+                missing += 1;
+                if !self.pool.reserve(bytes, &mut self.after.buffers) {
+                    short = true;
+                    break;
+                }
+                reserved += bytes;
+            }
+            active.boarded.push(Boarded {
+                lane,
+                ring,
+                memory,
+                bytes,
+                buffer,
+            });
+        }
+        if short || missing > orders.remaining_capacity() {
+            self.pool.release(reserved);
+            for boarded in active.boarded.drain(..) {
+                if let Some(buffer) = boarded.buffer {
+                    self.pool.give_back(buffer);
+                }
+            }
+            return false;
+        }
+        for at in 0..self.transfers[slot as usize].boarded.len() {
+            let boarded = &self.transfers[slot as usize].boarded[at];
+            if boarded.buffer.is_some() {
+                continue;
+            }
+            let (lane, ring) = (boarded.lane, boarded.ring);
+            let (memory, bytes) = (boarded.memory, boarded.bytes);
+            let ordered = self.order_slot(id, (lane, ring), (memory, bytes), orders);
+            if !ordered {
+                self.handle_slot(id, (lane, ring), Err(no_backend(memory, bytes)));
+            }
+        }
+        true
+    }
+
+    /// Hands the slots to the flight, once all of them are there.
+    fn admit(&mut self, slot: u32) {
+        let active = &mut self.transfers[slot as usize];
+        let complete = active.boarded.iter().all(|boarded| boarded.buffer.is_some());
+        let Some(flight) = active.flight.as_mut().filter(|_| complete) else {
+            return;
+        };
+        let taken = !active.boarded.is_empty() && flight.handle_admitted();
+        for boarded in active.boarded.drain(..) {
+            let Some(buffer) = boarded.buffer else { continue };
+            if taken {
+                let (lane, ring) = (boarded.lane, boarded.ring);
+                let id = SlotId { lane, ring, slot: 0 };
+                active.leases.push(Lease { id, buffer });
+            } else {
+                self.pool.give_back(buffer);
+            }
+        }
+        self.enqueue(slot);
+    }
+
+    /// A slot was allocated, or was not.
+    pub(crate) fn handle_slot(
+        &mut self,
+        id: TransferId,
+        (lane, ring): (u8, u8),
+        slot: Result<Buffer, (BackendId, Fault, u64)>,
+    ) {
+        let failed = slot.is_err();
+        if let Err((_, _, bytes)) = &slot {
+            self.pool.release(*bytes);
+        }
+        let Some(active) = self.transfer(id) else {
+            if let Ok(buffer) = slot {
+                self.pool.give_back(buffer);
+            }
+            return;
+        };
+        let first = active
+            .boarded
+            .iter()
+            .position(|boarded| (boarded.lane, boarded.ring) == (lane, ring) && boarded.buffer.is_none());
+        match (first, slot) {
+            (Some(at), Ok(buffer)) => active.boarded[at].buffer = Some(buffer),
+            (Some(at), Err((backend, fault, _))) => {
+                active.boarded.remove(at);
+                active.fault.get_or_insert((backend, fault));
+            }
+            (None, Ok(buffer)) => return self.grant(id.slot, (lane, ring), buffer),
+            // A further slot that could not be had: the flight goes on with those that it has.
+            (None, Err(_)) => return,
+        }
+        let all_there = active.boarded.iter().all(|boarded| boarded.buffer.is_some());
+        if all_there && (failed || active.fault.is_some()) {
+            self.turn_away(id.slot);
+        } else if all_there {
+            self.admit(id.slot);
+        }
+    }
+
+    /// Some of the first slots could not be had.
+    fn turn_away(&mut self, slot: u32) {
+        let active = &mut self.transfers[slot as usize];
+        for boarded in active.boarded.drain(..) {
+            if let Some(buffer) = boarded.buffer {
+                self.pool.give_back(buffer);
+            }
+        }
+        if let Some(flight) = &mut active.flight {
+            flight.handle_not_admitted();
+        }
+        self.enqueue(slot);
+    }
+
+    /// The flight has no more use for a slot.
+    pub(crate) fn take_slot_back(&mut self, slot: u32, id: SlotId) {
+        let leases = &mut self.transfers[slot as usize].leases;
+        if let Some(at) = leases.iter().position(|lease| lease.id == id) {
+            self.pool.give_back(leases.swap_remove(at).buffer);
+        }
+    }
+
+    /// Remembers that the flight could use more slots.
+    pub(crate) fn note_hunger(&mut self, slot: u32) {
+        let active = &self.transfers[slot as usize];
+        if wanted(active).is_some() && !self.hungry.contains(&slot) {
+            self.hungry.push(slot);
+        }
+    }
+
+    /// Gives further slots to flights that could use them, while nobody waits for a first one.
+    pub(crate) fn feed(&mut self, orders: &mut Orders) {
+        while let Some(slot) = self.hungry.last().copied() {
+            if !self.boarding.is_empty() || orders.is_full() {
+                return;
+            }
+            let active = &self.transfers[slot as usize];
+            let Some((at, memory, bytes)) = wanted(active) else {
+                self.hungry.pop();
+                continue;
+            };
+            if let Some(buffer) = self.pool.take(memory, bytes) {
+                self.grant(slot, at, buffer);
+                continue;
+            }
+            // Another slot may be on its way already; one at a time is asked for.
+            self.hungry.pop();
+            if self.pool.reserve(bytes, &mut self.after.buffers)
+                && !self.order_slot(self.id(slot), at, (memory, bytes), orders)
+            {
+                self.pool.release(bytes);
+            }
+        }
+    }
+
+    fn grant(&mut self, slot: u32, (lane, ring): (u8, u8), buffer: Buffer) {
+        let active = &mut self.transfers[slot as usize];
+        let fits = wanted(active).is_some_and(|(_, memory, bytes)| {
+            memory == buffer.memory() && bytes == buffer.len()
+        });
+        match &mut active.flight {
+            Some(flight) if fits && flight.wanted_slots(lane, ring) > 0 => {
+                let id = flight.handle_grant(lane, ring);
+                active.leases.push(Lease { id, buffer });
+                self.enqueue(slot);
+            }
+            _ => self.pool.give_back(buffer),
+        }
+    }
+
+    fn order_slot(
+        &mut self,
+        id: TransferId,
+        (lane, ring): (u8, u8),
+        (memory, bytes): (MemoryId, u64),
+        orders: &mut Orders,
+    ) -> bool {
+        let owner = self.topology.memory(memory).map(|memory| memory.backend);
+        let known = owner.and_then(|owner| self.registered(owner));
+        let Some((backend, backend_id)) =
+            known.map(|known| (Arc::clone(&known.backend), known.id))
+        else {
+            return false;
+        };
+        orders.push(Order {
+            id,
+            backend,
+            backend_id,
+            what: What::Allocate {
+                memory,
+                bytes,
+                lane,
+                ring,
+            },
+        });
+        self.transfers[id.slot as usize].ordered += 1;
+        true
+    }
+}
+
+/// The first ring that could use another slot.
+fn wanted(active: &Active) -> Option<((u8, u8), MemoryId, u64)> {
+    let flight = active.flight.as_ref().filter(|_| active.stage == Stage::Flying)?;
+    let plan = flight.plan()?;
+    plan.lanes.iter().enumerate().find_map(|(lane, pipeline)| {
+        let rings = pipeline.rings.iter().enumerate();
+        rings.into_iter().find_map(|(ring, of)| {
+            let at = (lane as u8, ring as u8);
+            (flight.wanted_slots(at.0, at.1) > 0).then_some((at, of.memory, pipeline.chunk_bytes))
+        })
+    })
+}
+
+fn no_backend(memory: MemoryId, bytes: u64) -> (BackendId, Fault, u64) {
+    let name = BackendId(memory.device.kind.0);
+    let message = alloc::format!("no backend allocates in {memory}");
+    (name, Fault::new(ErrorClass::Unsupported, message), bytes)
+}

@@ -1,0 +1,40 @@
+//! Where backends put outcomes, from any thread and any callback.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+
+use transload_hal::{CompletionSink, Fence, Outcome};
+
+use super::signal::Signal;
+use super::sync::Lock;
+
+/// The queue between backends and the engine. Settling a fence queues its outcome and notifies, no
+/// more: it takes no other lock and calls nothing, so it is safe inside drivers' callbacks.
+pub(crate) struct Completions {
+    queue: Lock<VecDeque<(Fence, Outcome)>>,
+    signal: Arc<Signal>,
+}
+
+impl Completions {
+    /// A queue with room for as many outcomes as are usually under way; it grows if there are more.
+    const CAPACITY: usize = 256;
+
+    pub(crate) fn new(signal: Arc<Signal>) -> Completions {
+        Completions {
+            queue: Lock::new(VecDeque::with_capacity(Completions::CAPACITY)),
+            signal,
+        }
+    }
+
+    /// The oldest outcome that nobody has taken.
+    pub(crate) fn take(&self) -> Option<(Fence, Outcome)> {
+        self.queue.with(VecDeque::pop_front)
+    }
+}
+
+impl CompletionSink for Completions {
+    fn settle(&self, fence: Fence, outcome: Outcome) {
+        self.queue.with(|queue| queue.push_back((fence, outcome)));
+        self.signal.notify();
+    }
+}

@@ -1,0 +1,77 @@
+//! The user's own work as something that transfers wait for, or that waits for them.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::active::TransferId;
+use super::shared::Shared;
+use super::sync::Lock;
+
+pub(crate) struct EventCell {
+    inner: Lock<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    set: bool,
+    waiting: Vec<TransferId>,
+}
+
+impl EventCell {
+    /// Whether the transfer has to wait; if so it is told when the event is set.
+    pub(crate) fn subscribe(&self, id: TransferId) -> bool {
+        self.inner.with(|inner| {
+            if !inner.set {
+                inner.waiting.push(id);
+            }
+            !inner.set
+        })
+    }
+
+    /// Sets the event; answers who waited for it.
+    pub(crate) fn set(&self) -> Vec<TransferId> {
+        self.inner.with(|inner| {
+            inner.set = true;
+            core::mem::take(&mut inner.waiting)
+        })
+    }
+}
+
+/// Something that happens once: set by the user's own code, or by a transfer when it is over.
+///
+/// A request lists events that it starts [after](crate::Request::after) and events that are set
+/// [then](crate::Request::then). Clones are the same event.
+#[derive(Clone)]
+pub struct Event {
+    pub(crate) cell: Arc<EventCell>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Event {
+    pub(crate) fn new(shared: Arc<Shared>) -> Event {
+        Event {
+            cell: Arc::new(EventCell {
+                inner: Lock::new(Inner::default()),
+            }),
+            shared,
+        }
+    }
+
+    /// Lets go on what waits for the event, now and in future. Does not block; transfers that can
+    /// start do so on this thread. Setting it again changes nothing.
+    pub fn set(&self) {
+        let waiting = self.cell.set();
+        self.shared.events_set(&waiting);
+    }
+
+    /// Whether it was set.
+    pub fn is_set(&self) -> bool {
+        self.cell.inner.with(|inner| inner.set)
+    }
+}
+
+impl core::fmt::Debug for Event {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Event").field("set", &self.is_set()).finish()
+    }
+}

@@ -1,0 +1,182 @@
+//! How transfers end.
+
+use alloc::boxed::Box;
+use alloc::string::ToString;
+
+use transload_core::flight::{Failure, Flight, StopReason, Verdict};
+use transload_core::stats::Sample;
+use transload_core::{BackendId, Instant, Name};
+use transload_hal::{ErrorClass, Fault};
+
+use super::active::{Stage, TransferId};
+use super::state::State;
+use crate::{Report, TransferError, TransferFailure};
+
+impl State {
+    /// The flight of a transfer is over.
+    pub(crate) fn handle_verdict(&mut self, slot: u32, verdict: Verdict, now: Instant) {
+        let result = match verdict {
+            Verdict::Done => Ok(self.report(slot, now)),
+            Verdict::Failed(failure) => Err(self.failure(slot, failure)),
+            Verdict::Stopped {
+                reason,
+                leading_bytes,
+                ..
+            } => Err(match reason {
+                StopReason::Cancelled => TransferError::Cancelled { leading_bytes },
+                StopReason::Deadline => TransferError::Deadline { leading_bytes },
+            }),
+        };
+        self.count(slot, &result);
+        self.finish(slot, result);
+    }
+
+    /// Leaves the order, tells everybody who waits, and keeps the result for its owner.
+    pub(crate) fn finish(&mut self, slot: u32, result: Result<Report, TransferError>) {
+        let active = &mut self.transfers[slot as usize];
+        if let (Err(_), Some(batch)) = (&result, &active.batch) {
+            batch.fail();
+        }
+        self.with_deadline -= usize::from(active.deadline.take().is_some());
+        let proof = active.proof;
+        let proven = result.is_ok();
+        active.result = Some(result);
+        active.stage = Stage::Over;
+        self.after.wakers.extend(active.waker.take());
+        let then = core::mem::take(&mut active.then);
+        self.after.notify = true;
+        self.leave(slot);
+        for event in &then {
+            self.handle_events(&event.set());
+        }
+        if let Some(proof) = proof {
+            self.handle_proof_step(proof, proven);
+        }
+        let active = &mut self.transfers[slot as usize];
+        if active.detached {
+            // The last view of a storage must not go while the lock is held.
+            let ends = [active.src.take(), active.dst.take()];
+            let buffers = ends.into_iter().flatten().map(|end| end.buffer);
+            self.after.buffers.extend(buffers);
+            self.free_place(slot);
+        }
+    }
+
+    /// Asks a transfer to stop. Answers whether any operation of it was ever handed out.
+    pub(crate) fn cancel(&mut self, id: TransferId) -> bool {
+        let Some(active) = self.transfer(id) else {
+            return false;
+        };
+        let started = active.flight.as_ref().is_some_and(Flight::has_started);
+        match active.stage {
+            Stage::Waiting | Stage::Proving => {
+                self.finish(id.slot, Err(TransferError::Cancelled { leading_bytes: 0 }));
+            }
+            Stage::Flying => {
+                if let Some(flight) = &mut active.flight {
+                    flight.handle_cancel();
+                }
+                self.enqueue(id.slot);
+            }
+            Stage::Guarding | Stage::Over | Stage::Free => {}
+        }
+        started
+    }
+
+    /// Gives up a place in the order, and lets go on who waited for it.
+    pub(crate) fn leave(&mut self, slot: u32) {
+        self.live -= 1;
+        let Some(ticket) = self.transfers[slot as usize].ticket.take() else {
+            return;
+        };
+        let mut freed = core::mem::take(&mut self.freed);
+        self.hazards.leave(ticket, &mut |next| freed.push(next));
+        for next in freed.drain(..) {
+            self.handle_awaited(self.by_ticket[next.index()]);
+        }
+        self.freed = freed;
+    }
+
+    /// Events that these transfers waited for were set.
+    pub(crate) fn handle_events(&mut self, waiting: &[TransferId]) {
+        for id in waiting {
+            if self.transfer(*id).is_some() {
+                self.handle_awaited(id.slot);
+            }
+        }
+    }
+
+    fn report(&mut self, slot: u32, now: Instant) -> Report {
+        let active = &mut self.transfers[slot as usize];
+        let src = active.src.as_ref();
+        let flight = active.flight.as_ref();
+        Report {
+            src: src.map(|end| end.buffer.memory()),
+            dst: active.dst.as_ref().map(|end| end.buffer.memory()),
+            bytes: src.map_or(0, |end| end.shape.payload_bytes()),
+            plan: flight.and_then(|flight| flight.copied_by().or(flight.plan()).cloned()),
+            waited_ns: active.begun.since_ns(active.submitted),
+            elapsed_ns: now.since_ns(active.begun),
+            checksum: active.checksum,
+            fallbacks: core::mem::take(&mut active.fallbacks),
+            simulated: false,
+        }
+        .marked(&self.topology)
+    }
+
+    fn failure(&mut self, slot: u32, failure: Failure) -> TransferError {
+        let active = &mut self.transfers[slot as usize];
+        let route = active.tried.last().map(|plan| plan.to_string());
+        let unnamed = BackendId(Name::constant("unknown"));
+        let (backend, fault) = active
+            .fault
+            .take()
+            .unwrap_or((unnamed, Fault::new(ErrorClass::Failed, "no reason was given")));
+        if let (None, Some([src, dst])) = (failure.at, &active.digests)
+            && active.checksum.is_some()
+            && src.value() != dst.value()
+        {
+            return TransferError::Differs {
+                route: route.unwrap_or_default(),
+                src_checksum: src.value(),
+                dst_checksum: dst.value(),
+            };
+        }
+        TransferError::Failed(Box::new(TransferFailure {
+            backend,
+            route: route.unwrap_or_default(),
+            step: failure.at.map(|(_, step)| step),
+            span: failure.span,
+            fault,
+            routes_tried: active.tried.len() as u32,
+        }))
+    }
+
+    /// A statistic never fails a transfer: what it cannot count it leaves out.
+    fn count(&mut self, slot: u32, result: &Result<Report, TransferError>) {
+        let active = &self.transfers[slot as usize];
+        if active.proof.is_some() {
+            return;
+        }
+        let (Some(src), Some(dst)) = (&active.src, &active.dst) else {
+            return;
+        };
+        let plan = active.flight.as_ref().and_then(|flight| flight.plan());
+        let Some(plan) = plan else { return };
+        let path = (src.buffer.memory(), dst.buffer.memory(), plan.method);
+        let fallbacks = match result {
+            Ok(report) => report.fallbacks.len(),
+            Err(_) => active.fallbacks.len(),
+        };
+        let duration_ns = result.as_ref().map_or(0, |report| report.elapsed_ns);
+        self.stats.record(&Sample {
+            src: path.0,
+            dst: path.1,
+            method: path.2,
+            bytes: src.shape.payload_bytes(),
+            duration_ns,
+            failed: result.is_err(),
+            fallbacks: fallbacks as u32,
+        });
+    }
+}

@@ -1,0 +1,243 @@
+//! What transfers do next, until there are orders for the thread that turns the engine.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+
+use transload_core::flight::{Action, Failure, Flight, Phase, Task};
+use transload_core::{Instant, Plan, Purpose};
+use transload_hal::{ErrorClass, Fault};
+
+use super::active::Stage;
+use super::completions::Completions;
+use super::order::{Bound, Order, Orders, What};
+use super::state::State;
+use crate::{Fallback, TransferError};
+
+impl State {
+    /// One round: takes in outcomes, looks at the clock, and fills `orders`.
+    pub(crate) fn step(&mut self, now: Instant, completions: &Completions, orders: &mut Orders) {
+        while let Some((fence, outcome)) = completions.take() {
+            self.handle_outcome(fence, outcome);
+        }
+        self.expire(now);
+        if self.quarantine.release_due(now) > 0 {
+            self.cache.invalidate();
+        }
+        while !orders.is_full() {
+            self.board(orders);
+            if let Some(slot) = self.next_ready() {
+                self.poll(slot, now, orders);
+                continue;
+            }
+            self.feed(orders);
+            self.run_errands(orders);
+            if self.ready.iter().all(VecDeque::is_empty) {
+                break;
+            }
+        }
+        self.outstanding += orders.len();
+    }
+
+    /// Nothing stands before the transfer any more.
+    pub(crate) fn launch(&mut self, slot: u32) {
+        let active = &mut self.transfers[slot as usize];
+        if active.flight.is_none() || active.dst.is_none() {
+            active.stage = Stage::Guarding;
+            self.after.notify = true;
+            self.after.wakers.extend(active.waker.take());
+            return;
+        }
+        if active.batch.as_ref().is_some_and(|batch| batch.has_failed()) {
+            return self.finish(slot, Err(TransferError::BatchStopped));
+        }
+        active.stage = Stage::Flying;
+        self.enqueue(slot);
+    }
+
+    /// Stops what is past its deadline, whether it has begun or not.
+    fn expire(&mut self, now: Instant) {
+        if self.with_deadline == 0 {
+            return;
+        }
+        for slot in 0..self.transfers.len() as u32 {
+            let active = &self.transfers[slot as usize];
+            if !active.is_live() || active.deadline.is_none_or(|deadline| now < deadline) {
+                continue;
+            }
+            match active.stage {
+                Stage::Waiting => {
+                    let error = TransferError::Deadline { leading_bytes: 0 };
+                    self.finish(slot, Err(error));
+                }
+                // The flight sees for itself.
+                _ => self.enqueue(slot),
+            }
+        }
+    }
+
+    fn poll(&mut self, slot: u32, now: Instant, orders: &mut Orders) {
+        loop {
+            if self.must_prove_first(slot, now) {
+                return;
+            }
+            let active = &mut self.transfers[slot as usize];
+            if active.stage != Stage::Flying {
+                return;
+            }
+            if orders.is_full() {
+                return self.requeue_front(slot);
+            }
+            let Some(flight) = active.flight.as_mut() else {
+                return;
+            };
+            match flight.poll_action(now) {
+                Some(Action::Submit(task)) => self.order(slot, task, orders),
+                Some(Action::Lease) => self.ask_for_slots(slot),
+                Some(Action::Return(id)) => self.take_slot_back(slot, id),
+                Some(Action::Route(failure)) => self.reroute(slot, failure, now),
+                Some(Action::Compare) => self.compare(slot),
+                Some(Action::Finish(verdict)) => return self.handle_verdict(slot, verdict, now),
+                None => return self.note_hunger(slot),
+            }
+        }
+    }
+
+    fn order(&mut self, slot: u32, task: Task, orders: &mut Orders) {
+        let id = self.id(slot);
+        let active = &self.transfers[slot as usize];
+        let step = active
+            .flight
+            .as_ref()
+            .and_then(Flight::plan)
+            .map(|plan| &plan.lanes[usize::from(task.id.lane)].steps[usize::from(task.step)]);
+        let Some(step) = step else { return };
+        let backend = self
+            .registered(step.backend)
+            .filter(|known| known.lost.is_none());
+        match (backend, Bound::of(active, &task)) {
+            (Some(known), Some(bound)) => {
+                orders.push(Order {
+                    id,
+                    backend: Arc::clone(&known.backend),
+                    backend_id: known.id,
+                    what: What::Submit { task, bound },
+                });
+                self.transfers[slot as usize].ordered += 1;
+            }
+            (None, _) => {
+                let message = alloc::format!("backend {} is not there any more", step.backend);
+                let fault = Fault::new(ErrorClass::Lost, message);
+                let backend = step.backend;
+                self.handle_refused(id, task.id, backend, fault);
+            }
+            (_, None) => {
+                let fault = Fault::new(
+                    ErrorClass::Unsupported,
+                    "the plan needs a contiguous region or a slot that is not there",
+                );
+                let backend = step.backend;
+                self.handle_refused(id, task.id, backend, fault);
+            }
+        }
+    }
+
+    /// The leg failed: charges it to what failed, and finds another way.
+    fn reroute(&mut self, slot: u32, failure: Failure, now: Instant) {
+        let active = &mut self.transfers[slot as usize];
+        let Some(failed) = active.flight.as_ref().and_then(|flight| match failure.at {
+            // After a comparison the leg that is over is the one that read the destination.
+            None if failure.phase == Phase::Copy => flight.copied_by().or(flight.plan()).cloned(),
+            _ => flight.plan().cloned(),
+        }) else {
+            return;
+        };
+        let (_, fault) = active.fault.clone().unwrap_or_else(|| {
+            let backend = failed.lanes[0].steps[0].backend;
+            (backend, Fault::new(ErrorClass::Failed, "no reason was given"))
+        });
+        active.fallbacks.push(Fallback {
+            plan: failed.clone(),
+            fault: fault.clone(),
+        });
+        active.tried.push(failed.clone());
+        if fault.class == ErrorClass::Caller {
+            // Another route would meet the same mistake, and this one is not to blame for it.
+            return self.answer_route(slot, None);
+        }
+        if fault.class != ErrorClass::Exhausted {
+            self.blame(&failed, failure, &fault, now);
+        }
+        let next = self.next_route(slot, failure.phase, now);
+        self.answer_route(slot, next);
+    }
+
+    fn blame(&mut self, failed: &Plan, failure: Failure, fault: &Fault, now: Instant) {
+        let reason = alloc::format!("{fault}");
+        match failure.at {
+            Some((lane, step)) => {
+                let link = failed.lanes[usize::from(lane)].steps[usize::from(step)].link;
+                if let Some(link) = link {
+                    self.quarantine.bar(link, now, reason);
+                }
+            }
+            // Bytes differ at the end: any of the links may have changed them.
+            None => {
+                for link in failed.links() {
+                    self.quarantine.bar(link, now, reason.clone());
+                }
+            }
+        }
+        self.cache.invalidate();
+    }
+
+    fn next_route(&mut self, slot: u32, phase: Phase, now: Instant) -> Option<Arc<Plan>> {
+        let active = &self.transfers[slot as usize];
+        let (src, dst) = (active.src.clone()?, active.dst.clone()?);
+        let key = match phase {
+            Phase::Copy => super::routes::key(&src, &dst, Purpose::Copy),
+            Phase::CheckSrc => super::routes::key(&src, &src, Purpose::Digest),
+            Phase::CheckDst => super::routes::key(&dst, &dst, Purpose::Digest),
+        };
+        let plans = self.plans(key, now).ok()?;
+        let active = &self.transfers[slot as usize];
+        let untried = |plan: &Arc<Plan>| {
+            let twin = |tried: &Arc<Plan>| tried.links().eq(plan.links());
+            !active.tried.iter().any(twin)
+        };
+        let len_bytes = src.shape.payload_bytes();
+        plans
+            .alternatives(len_bytes)
+            .find(|plan| untried(plan) && fits(active, plan))
+    }
+
+    fn answer_route(&mut self, slot: u32, plan: Option<Arc<Plan>>) {
+        if let Some(flight) = &mut self.transfers[slot as usize].flight {
+            flight.handle_route(plan);
+        }
+    }
+
+    fn compare(&mut self, slot: u32) {
+        let active = &mut self.transfers[slot as usize];
+        let (Some(flight), Some([src, dst])) = (&mut active.flight, &active.digests) else {
+            return;
+        };
+        let (src, dst) = (src.value(), dst.value());
+        active.checksum = Some(src);
+        if src != dst {
+            let plan = flight.copied_by().or(flight.plan());
+            let backend = plan.map(|plan| plan.lanes[0].steps[0].backend);
+            let message = alloc::format!(
+                "source and destination differ: xxh3-64 {src:016x} and {dst:016x}"
+            );
+            let fault = Fault::new(ErrorClass::Failed, message);
+            active.fault = backend.map(|backend| (backend, fault));
+        }
+        flight.handle_compared(src == dst);
+    }
+}
+
+/// An overlapping copy goes over one pass or not at all.
+fn fits(active: &super::active::Active, plan: &Plan) -> bool {
+    let in_place = active.flight.as_ref().is_some_and(Flight::is_in_place);
+    !in_place || plan.is_one_pass()
+}

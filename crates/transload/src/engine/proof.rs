@@ -1,0 +1,403 @@
+//! Paths are proven before they carry anybody's bytes.
+//!
+//! Some machines grant peer access, or an import, and then move wrong bytes without a word. So the
+//! first transfer over such a link waits while a job of the engine connects the two memories, sends
+//! a pattern over the link into poisoned memory, reads it back another way and compares. The verdict
+//! holds as long as the manager lives, or until its caches are cleared.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use hashbrown::HashSet;
+use transload_core::flight::Flight;
+use transload_core::{
+    Instant, Lane, LinkId, MemoryId, Method, Plan, PlanKey, Role, Route, Shape, Span, Step,
+    StepKind,
+};
+use transload_hal::{AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, HostSpan, StorageId, StorageInfo};
+
+use super::accept::{Checked, Chosen, Terms};
+use super::active::{Operand, Stage, TransferId};
+use super::order::{Order, Orders, What};
+use super::state::State;
+use super::unwind::guarded;
+
+/// Bytes that a proof sends: sixteen small pages and an odd tail, so that page-wise and
+/// cache-line-wise mistakes both show.
+const PROOF_BYTES: u64 = (64 << 10) + 13;
+
+/// What is known of links that need proof.
+#[derive(Default)]
+pub(crate) struct Proofs {
+    proven: HashSet<LinkId>,
+    jobs: Vec<Job>,
+    /// Jobs that have something to do outside the lock.
+    errands: VecDeque<usize>,
+}
+
+struct Job {
+    link: LinkId,
+    backend: BackendId,
+    stage: ProofStage,
+    src: Option<Buffer>,
+    dst: Option<Buffer>,
+    pattern: Buffer,
+    back: Buffer,
+    waiting: Vec<TransferId>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ProofStage {
+    Connecting,
+    AllocatingSrc,
+    AllocatingDst,
+    /// The destination gets bytes that the pattern nowhere has.
+    Poisoning,
+    Filling,
+    Crossing,
+    Reading,
+    Comparing,
+    Over,
+}
+
+/// Something that a proof has done outside the lock.
+pub(crate) enum Errand {
+    Connect { src: MemoryId, dst: MemoryId },
+    Allocate { memory: MemoryId },
+    Compare { pattern: Buffer, back: Buffer },
+}
+
+/// What an errand brought.
+pub(crate) enum Found {
+    Connected,
+    Scratch(Buffer),
+    Equal(bool),
+}
+
+impl Proofs {
+    pub(crate) fn forget(&mut self) {
+        self.proven.clear();
+    }
+}
+
+impl Errand {
+    pub(crate) fn run(&self, backend: &dyn Backend) -> Result<Found, Fault> {
+        match self {
+            Errand::Connect { src, dst } => guarded(|| backend.connect(*src, *dst))?
+                .map(|_| Found::Connected)
+                .map_err(|error| Fault::new(error.class(), alloc::format!("{error}"))),
+            Errand::Allocate { memory } => {
+                guarded(|| backend.allocate(*memory, &AllocSpec::bytes(PROOF_BYTES)))?
+                    .map(Found::Scratch)
+                    .map_err(|error| Fault::new(error.class(), alloc::format!("{error}")))
+            }
+            Errand::Compare { pattern, back } => {
+                let bytes = |buffer: &Buffer| buffer.host(0, PROOF_BYTES);
+                let (Some(pattern), Some(back)) = (bytes(pattern), bytes(back)) else {
+                    return Ok(Found::Equal(false));
+                };
+                // SAFETY: the job owns the vector behind the buffer, and its transfers are over.
+                let pattern = unsafe { pattern.as_slice() };
+                // SAFETY: as above.
+                let back = unsafe { back.as_slice() };
+                Ok(Found::Equal(pattern == back))
+            }
+        }
+    }
+}
+
+impl State {
+    /// Whether the transfer's leg must wait for a proof; if so it is waiting when this returns.
+    pub(crate) fn must_prove_first(&mut self, slot: u32, now: Instant) -> bool {
+        let active = &self.transfers[slot as usize];
+        let starting = active.flight.as_ref().filter(|flight| {
+            active.stage == Stage::Flying && active.proof.is_none() && flight.is_at_start_of_leg()
+        });
+        let Some(plan) = starting.and_then(Flight::plan) else {
+            return false;
+        };
+        let unproven = |link: &LinkId| link.access.needs_proof() && !self.proofs.proven.contains(link);
+        let Some(link) = plan.links().find(unproven) else {
+            return false;
+        };
+        if self.barred(link, now).is_some() {
+            // Planned before the link was found out; the leg fails and another is planned.
+            let active = &mut self.transfers[slot as usize];
+            let fault = Fault::new(ErrorClass::Failed, "the link was found unfit before its first use");
+            let backend = active.fault.take().map(|(backend, _)| backend);
+            active.fault = Some((backend.unwrap_or(BackendId(link.engine.device.kind.0)), fault));
+            if let Some(flight) = &mut active.flight {
+                flight.handle_not_admitted();
+            }
+            return false;
+        }
+        let id = self.id(slot);
+        self.transfers[slot as usize].stage = Stage::Proving;
+        let running = self
+            .proofs
+            .jobs
+            .iter()
+            .position(|job| job.link == link && job.stage != ProofStage::Over);
+        match running {
+            Some(job) => self.proofs.jobs[job].waiting.push(id),
+            None => self.begin_proof(link, id),
+        }
+        true
+    }
+
+    fn begin_proof(&mut self, link: LinkId, waiting: TransferId) {
+        let links = self.topology.links().iter();
+        let Some(backend) = links.into_iter().find(|known| known.id == link).map(|known| known.backend) else {
+            return;
+        };
+        let pattern = (0..PROOF_BYTES).map(pattern_byte).collect();
+        let poison = vec![0xA5; PROOF_BYTES as usize];
+        let mut job = Job {
+            link,
+            backend,
+            stage: ProofStage::Connecting,
+            src: None,
+            dst: None,
+            pattern: scratch(pattern),
+            back: scratch(poison),
+            waiting: Vec::new(),
+        };
+        job.waiting.push(waiting);
+        let over = self.proofs.jobs.iter().position(|job| job.stage == ProofStage::Over);
+        let at = match over {
+            Some(at) => {
+                self.proofs.jobs[at] = job;
+                at
+            }
+            None => {
+                self.proofs.jobs.push(job);
+                self.proofs.jobs.len() - 1
+            }
+        };
+        self.proofs.errands.push_back(at);
+    }
+
+    /// Turns what proofs have to do outside the lock into orders.
+    pub(crate) fn run_errands(&mut self, orders: &mut Orders) {
+        while !orders.is_full() {
+            let Some(at) = self.proofs.errands.pop_front() else {
+                return;
+            };
+            let job = &self.proofs.jobs[at];
+            let link = job.link;
+            let (owner, errand) = match job.stage {
+                ProofStage::Connecting => {
+                    let (src, dst) = (link.src, link.dst);
+                    (Some(job.backend), Errand::Connect { src, dst })
+                }
+                ProofStage::AllocatingSrc => (self.owner(link.src), Errand::Allocate { memory: link.src }),
+                ProofStage::AllocatingDst => (self.owner(link.dst), Errand::Allocate { memory: link.dst }),
+                ProofStage::Comparing => {
+                    let (pattern, back) = (job.pattern.clone(), job.back.clone());
+                    (Some(job.backend), Errand::Compare { pattern, back })
+                }
+                _ => continue,
+            };
+            let known = owner.and_then(|owner| self.registered(owner));
+            let Some((backend, backend_id)) = known.map(|known| (Arc::clone(&known.backend), known.id)) else {
+                let fault = Fault::new(ErrorClass::Unsupported, "no backend allocates there");
+                self.disprove(at, &fault);
+                continue;
+            };
+            orders.push(Order {
+                id: TransferId {
+                    slot: u32::MAX,
+                    generation: 0,
+                },
+                backend,
+                backend_id,
+                what: What::Prove { job: at, errand },
+            });
+        }
+    }
+
+    /// An errand is done.
+    pub(crate) fn handle_errand(&mut self, at: usize, found: Result<Found, Fault>) {
+        let job = &mut self.proofs.jobs[at];
+        let next = match (job.stage, found) {
+            (ProofStage::Connecting, Ok(Found::Connected)) => ProofStage::AllocatingSrc,
+            (ProofStage::AllocatingSrc, Ok(Found::Scratch(buffer))) => {
+                job.src = Some(buffer);
+                ProofStage::AllocatingDst
+            }
+            (ProofStage::AllocatingDst, Ok(Found::Scratch(buffer))) => {
+                job.dst = Some(buffer);
+                ProofStage::Poisoning
+            }
+            (ProofStage::Comparing, Ok(Found::Equal(true))) => return self.prove(at),
+            (ProofStage::Comparing, Ok(_)) => {
+                let message = "a pattern that was sent over the link came back changed";
+                return self.disprove(at, &Fault::new(ErrorClass::Failed, message));
+            }
+            (_, Err(fault)) => return self.disprove(at, &fault),
+            (_, Ok(_)) => return,
+        };
+        self.proceed(at, next);
+    }
+
+    /// A transfer of a proof is over.
+    pub(crate) fn handle_proof_step(&mut self, at: usize, done: bool) {
+        let next = match self.proofs.jobs[at].stage {
+            _ if !done => {
+                let fault = Fault::new(ErrorClass::Failed, "a copy of its proof failed");
+                return self.disprove(at, &fault);
+            }
+            ProofStage::Poisoning => ProofStage::Filling,
+            ProofStage::Filling => ProofStage::Crossing,
+            ProofStage::Crossing => ProofStage::Reading,
+            ProofStage::Reading => ProofStage::Comparing,
+            _ => return,
+        };
+        self.proceed(at, next);
+    }
+
+    fn proceed(&mut self, at: usize, stage: ProofStage) {
+        let job = &mut self.proofs.jobs[at];
+        job.stage = stage;
+        let (Some(src), Some(dst)) = (job.src.clone(), job.dst.clone()) else {
+            return self.proofs.errands.push_back(at);
+        };
+        let (pattern, back) = (job.pattern.clone(), job.back.clone());
+        let (from, to) = match stage {
+            ProofStage::Poisoning => (back, dst),
+            ProofStage::Filling => (pattern, src),
+            ProofStage::Crossing => (src, dst),
+            ProofStage::Reading => (dst, back),
+            _ => return self.proofs.errands.push_back(at),
+        };
+        let sent = self.send(at, from, to, stage == ProofStage::Crossing);
+        if let Err(fault) = sent {
+            self.disprove(at, &fault);
+        }
+    }
+
+    /// Submits one copy of a proof: over the link itself, or by any other way.
+    fn send(&mut self, at: usize, from: Buffer, to: Buffer, over_link: bool) -> Result<(), Fault> {
+        let link = self.proofs.jobs[at].link;
+        let refused = |error: &dyn core::fmt::Display| {
+            Fault::new(ErrorClass::Unsupported, alloc::format!("it cannot be proven: {error}"))
+        };
+        let now = Instant(0);
+        let plan = if over_link {
+            self.plan_of_link(link).ok_or_else(|| refused(&"the link is gone"))?
+        } else {
+            let key = PlanKey::copy(from.memory(), to.memory());
+            let plans = self.plans(key, now).map_err(|error| refused(&error))?;
+            // Best a way that needs no proof or has it; another unproven one will do, since a
+            // pattern that survives the round trip speaks for all of its links.
+            let ways: Vec<Arc<Plan>> = plans.alternatives(PROOF_BYTES).collect();
+            let sound = |link: &LinkId| !link.access.needs_proof() || self.proofs.proven.contains(link);
+            let trusted = ways.iter().find(|plan| plan.links().all(|link| sound(&link)));
+            let other = || ways.iter().find(|plan| plan.links().all(|other| other != link));
+            let way = trusted.or_else(other).or(ways.first());
+            way.cloned().ok_or_else(|| refused(&"no way leads there"))?
+        };
+        let operand = |buffer: Buffer| Operand {
+            buffer,
+            offset: 0,
+            shape: Shape::contiguous(PROOF_BYTES),
+        };
+        let checked = Checked::new(operand(from), operand(to)).map_err(|error| refused(&error))?;
+        let terms = Terms {
+            proof: Some(at),
+            ..Terms::default()
+        };
+        let chosen = Chosen { plan, verify: None };
+        let id = self
+            .accept(checked, chosen, terms, now)
+            .map_err(|error| refused(&error))?;
+        if let Some(active) = self.transfer(id) {
+            active.detached = true;
+        }
+        Ok(())
+    }
+
+    fn prove(&mut self, at: usize) {
+        let link = self.proofs.jobs[at].link;
+        self.proofs.proven.insert(link);
+        self.let_go(at);
+    }
+
+    fn disprove(&mut self, at: usize, fault: &Fault) {
+        let link = self.proofs.jobs[at].link;
+        self.quarantine.condemn(link, alloc::format!("its proof failed: {fault}"));
+        self.cache.invalidate();
+        self.let_go(at);
+    }
+
+    /// Ends a job; who waited for it looks again.
+    fn let_go(&mut self, at: usize) {
+        let job = &mut self.proofs.jobs[at];
+        job.stage = ProofStage::Over;
+        let scratch = [job.src.take(), job.dst.take()];
+        self.after.buffers.extend(scratch.into_iter().flatten());
+        for id in core::mem::take(&mut job.waiting) {
+            if let Some(active) = self.transfer(id).filter(|active| active.stage == Stage::Proving) {
+                active.stage = Stage::Flying;
+                self.enqueue(id.slot);
+            }
+        }
+    }
+
+    fn plan_of_link(&self, id: LinkId) -> Option<Arc<Plan>> {
+        let link = self.topology.links().iter().find(|link| link.id == id)?;
+        let step = Step {
+            kind: StepKind::Copy {
+                from: Role::Src,
+                to: Role::Dst,
+            },
+            backend: link.backend,
+            engine: link.id.engine,
+            cost: link.cost.clone(),
+            link: Some(id),
+        };
+        Some(Arc::new(Plan {
+            method: Method::of_access(id.access),
+            estimate: link.cost.clone().into(),
+            lanes: vec![Lane {
+                route: Route::new(vec![link.clone()]),
+                steps: vec![step],
+                rings: Vec::new(),
+                chunk_bytes: PROOF_BYTES,
+                depth: 1,
+                share: 1,
+            }],
+        }))
+    }
+
+    fn owner(&self, memory: MemoryId) -> Option<BackendId> {
+        self.topology.memory(memory).map(|memory| memory.backend)
+    }
+}
+
+/// No two neighbours, pages or cache lines alike, and never the poison.
+fn pattern_byte(at: u64) -> u8 {
+    let mixed = at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
+    if mixed == 0xA5 { 0x5A } else { mixed as u8 }
+}
+
+/// Host memory of the engine's own.
+fn scratch(mut bytes: Vec<u8>) -> Buffer {
+    let host = HostSpan::of_mut(&mut bytes);
+    let memory = transload_core::DeviceId::CPU0.memory(transload_core::MemoryKind::Pageable);
+    let info = StorageInfo {
+        id: StorageId::Host,
+        base: host.addr(),
+        len_bytes: PROOF_BYTES,
+        memory,
+        backend: BackendId(memory.device.kind.0),
+        writable: true,
+        host: Some(host),
+    };
+    debug_assert!(Span::new(0, PROOF_BYTES).fits(host.len() as u64));
+    // SAFETY: the vector's block stays in place until the vector is dropped, and nobody else has it.
+    unsafe { Buffer::new(info, Box::new(bytes)) }
+}

@@ -1,0 +1,171 @@
+//! What became of operations.
+
+use transload_core::flight::{Settled, TaskId};
+use transload_hal::{BackendId, Buffer, ErrorClass, Fault, Fence, Outcome};
+
+use super::active::TransferId;
+use super::order::{Deed, DeedResult, Deeds};
+use super::state::State;
+
+impl State {
+    /// What a thread did with its orders.
+    pub(crate) fn record(&mut self, deeds: Deeds) {
+        self.outstanding -= deeds.len();
+        for deed in deeds {
+            self.record_one(deed);
+        }
+        if self.outstanding == 0 {
+            // Nobody can be about to record them: they are not ours.
+            self.early.clear();
+        }
+    }
+
+    fn record_one(&mut self, deed: Deed) {
+        let Deed {
+            id,
+            backend,
+            result,
+        } = deed;
+        if let Some(active) = self.transfer(id) {
+            active.ordered -= 1;
+        }
+        match result {
+            DeedResult::Submitted {
+                task,
+                fence: Ok(fence),
+            } if fence.is_settled() => self.handle_settled(id, task.id, Settled::Done),
+            DeedResult::Submitted {
+                task,
+                fence: Ok(fence),
+            } => self.handle_submitted(id, task.id, fence),
+            DeedResult::Submitted {
+                task,
+                fence: Err(fault),
+            } => self.handle_refused(id, task.id, backend, fault),
+            DeedResult::Proved { job, found } => self.handle_errand(job, found),
+            DeedResult::Allocated { lane, ring, slot } => {
+                let bytes = self.slot_bytes(id, lane, ring);
+                let slot = slot.map_err(|fault| (backend, fault, bytes));
+                self.handle_slot(id, (lane, ring), slot);
+            }
+        }
+    }
+
+    /// The fence of an operation is known; its outcome may be too.
+    fn handle_submitted(&mut self, id: TransferId, task: TaskId, fence: Fence) {
+        self.pending.insert(fence, (id, task));
+        if let Some(known) = self.backends.iter_mut().find(|known| known.id == fence.backend()) {
+            known.pending += 1;
+            if let Some(fault) = known.lost.clone() {
+                return self.handle_outcome(fence, Outcome::Lost(fault));
+            }
+        }
+        if let Some(active) = self.transfer(id) {
+            active.flying.push((fence, task));
+        }
+        if let Some(at) = self.early.iter().position(|(early, _)| *early == fence) {
+            let (_, outcome) = self.early.swap_remove(at);
+            self.handle_outcome(fence, outcome);
+        }
+        // Somebody may be parked because there was no fence to wait for.
+        self.after.notify = true;
+    }
+
+    /// A fence has settled.
+    pub(crate) fn handle_outcome(&mut self, fence: Fence, outcome: Outcome) {
+        let Some((id, task)) = self.pending.remove(&fence) else {
+            self.early.push((fence, outcome));
+            return;
+        };
+        let backend = fence.backend();
+        if let Some(known) = self.backends.iter_mut().find(|known| known.id == backend) {
+            known.pending -= 1;
+        }
+        if let Some(active) = self.transfer(id) {
+            active.flying.retain(|(flying, _)| *flying != fence);
+        }
+        match outcome {
+            Outcome::Done => self.handle_settled(id, task, Settled::Done),
+            Outcome::Failed(fault) => self.handle_failed(id, task, backend, fault),
+            Outcome::Lost(fault) => {
+                let fault = Fault {
+                    class: ErrorClass::Lost,
+                    ..fault
+                };
+                self.handle_failed(id, task, backend, fault);
+            }
+        }
+    }
+
+    /// An operation was refused: nothing was done.
+    pub(crate) fn handle_refused(
+        &mut self,
+        id: TransferId,
+        task: TaskId,
+        backend: BackendId,
+        fault: Fault,
+    ) {
+        self.note_fault(id, backend, fault);
+        self.handle_settled(id, task, Settled::Refused);
+    }
+
+    fn handle_failed(&mut self, id: TransferId, task: TaskId, backend: BackendId, fault: Fault) {
+        self.note_fault(id, backend, fault);
+        self.handle_settled(id, task, Settled::Failed);
+    }
+
+    /// The first fault of a leg is the one that counts.
+    fn note_fault(&mut self, id: TransferId, backend: BackendId, fault: Fault) {
+        if let Some(active) = self.transfer(id) {
+            active.fault.get_or_insert((backend, fault));
+        }
+    }
+
+    fn handle_settled(&mut self, id: TransferId, task: TaskId, settled: Settled) {
+        let Some(active) = self.transfer(id) else { return };
+        if let Some(flight) = &mut active.flight {
+            flight.handle_settled(task, settled);
+        }
+        self.enqueue(id.slot);
+    }
+
+    /// A backend panicked where nothing can be known of its fences: it is given up. The buffers of
+    /// its operations are never freed, in case something still writes to them.
+    pub(crate) fn give_up_backend(&mut self, backend: BackendId, fault: &Fault) {
+        let Some(known) = self.backends.iter_mut().find(|known| known.id == backend) else {
+            return;
+        };
+        if known.lost.is_some() {
+            return;
+        }
+        known.lost = Some(fault.clone());
+        let fences = self.pending.keys().filter(|fence| fence.backend() == backend);
+        let fences: alloc::vec::Vec<Fence> = fences.copied().collect();
+        for fence in fences {
+            if let Some((id, _)) = self.pending.get(&fence).copied() {
+                self.leak_buffers(id);
+            }
+            self.handle_outcome(fence, Outcome::Lost(fault.clone()));
+        }
+    }
+
+    fn leak_buffers(&mut self, id: TransferId) {
+        let Some(active) = self.transfer(id) else { return };
+        let ends = [active.src.as_ref(), active.dst.as_ref()].into_iter().flatten();
+        let ends = ends.map(|end| end.buffer.clone());
+        let slots = active.leases.iter().map(|lease| lease.buffer.clone());
+        ends.chain(slots).for_each(|buffer: Buffer| core::mem::forget(buffer));
+    }
+
+    fn slot_bytes(&mut self, id: TransferId, lane: u8, ring: u8) -> u64 {
+        let Some(active) = self.transfer(id) else { return 0 };
+        let boarded = active
+            .boarded
+            .iter()
+            .find(|boarded| (boarded.lane, boarded.ring) == (lane, ring))
+            .map(|boarded| boarded.bytes);
+        let plan = active.flight.as_ref().and_then(|flight| flight.plan());
+        let of_plan = || plan.map_or(0, |plan| plan.lanes[usize::from(lane)].chunk_bytes);
+        boarded.unwrap_or_else(of_plan)
+    }
+}

@@ -1,0 +1,404 @@
+//! The engine behind every handle: who turns it, and how threads wait for it.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::Waker;
+use core::time::Duration;
+
+use arrayvec::ArrayVec;
+use transload_core::{Footprint, Instant};
+use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Waited};
+
+use super::accept::{Checked, Terms};
+use super::active::{Operand, Stage, TransferId};
+use super::completions::Completions;
+use super::order::{Deed, Deeds, Orders};
+use super::signal::Signal;
+use super::state::{After, State};
+use super::sync::Lock;
+use super::unwind::guarded;
+use crate::{Report, TransferError};
+
+/// What every handle of a manager points to.
+pub(crate) struct Shared {
+    pub(crate) state: Lock<State>,
+    pub(crate) completions: Arc<Completions>,
+    pub(crate) signal: Arc<Signal>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Backends that must be looked at have so many operations under way.
+    attended: AtomicUsize,
+    /// Threads that are parked at the signal, or about to.
+    parked: AtomicUsize,
+    #[cfg(feature = "std")]
+    pub(crate) driver: crate::std::Driver,
+}
+
+/// What a thread that waits should do.
+enum Wait {
+    /// What it waits for is there.
+    Over,
+    /// Block in the backend until this fence has settled.
+    Fence(Arc<dyn Backend>, BackendId, Fence),
+    /// Park until something happens.
+    Park,
+}
+
+/// The longest that a thread blocks before it looks for itself again: not a tick, but a bound on
+/// how long a fault of a driver can stay unseen.
+const LONGEST: Duration = Duration::from_secs(60);
+
+impl Shared {
+    pub(crate) fn new(state: State, signal: Arc<Signal>, clock: Arc<dyn Clock>) -> Shared {
+        Shared {
+            state: Lock::new(state),
+            completions: Arc::new(Completions::new(Arc::clone(&signal))),
+            #[cfg(feature = "std")]
+            driver: crate::std::Driver::new(Arc::clone(&signal)),
+            signal,
+            clock,
+            attended: AtomicUsize::new(0),
+            parked: AtomicUsize::new(0),
+        }
+    }
+
+    /// Does what can be done now, and answers when something is to be done next.
+    pub(crate) fn turn(&self) -> Option<Instant> {
+        loop {
+            if self.attended.load(Ordering::Relaxed) > 0 {
+                self.pump();
+            }
+            let now = self.clock.now();
+            let mut orders = Orders::new();
+            let (after, next) = self.state.with(|state| {
+                state.step(now, &self.completions, &mut orders);
+                self.note_attended(state);
+                (take_after(state), state.next_deadline())
+            });
+            self.tidy(after);
+            if orders.is_empty() {
+                return next;
+            }
+            let deeds: Deeds = orders
+                .iter()
+                .map(|order| Deed {
+                    id: order.id,
+                    backend: order.backend_id,
+                    result: order.execute(),
+                })
+                .collect();
+            let after = self.state.with(|state| {
+                state.record(deeds);
+                self.note_attended(state);
+                take_after(state)
+            });
+            self.tidy(after);
+        }
+    }
+
+    /// Has `f` touch the state, and then does what must not be done under the lock.
+    pub(crate) fn change<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let (result, after) = self.state.with(|state| (f(state), take_after(state)));
+        self.tidy(after);
+        result
+    }
+
+    /// Submits a checked request; small copies are done when it returns.
+    pub(crate) fn submit(&self, checked: Checked, terms: Terms) -> Result<TransferId, TransferError> {
+        let now = self.clock.now();
+        let id = self.state.with(|state| {
+            let chosen = state.choose(&checked, terms.verify, now)?;
+            state.accept(checked, chosen, terms, now)
+        })?;
+        self.turn();
+        Ok(id)
+    }
+
+    /// Enters a guard on a region.
+    pub(crate) fn guard(&self, end: Operand, footprint: Footprint) -> TransferId {
+        self.state.with(|state| {
+            let slot = state.take_place();
+            let active = &mut state.transfers[slot as usize];
+            active.stage = Stage::Waiting;
+            active.src = Some(end);
+            active.flight = active.flight.take().filter(|flight| flight.is_over());
+            state.enter(slot, &[footprint], &[]);
+            state.id(slot)
+        })
+    }
+
+    /// Leaves a guard.
+    pub(crate) fn unguard(&self, id: TransferId) {
+        let after = self.state.with(|state| {
+            let end = state.transfer(id).and_then(|active| active.src.take());
+            if end.is_some() {
+                state.leave(id.slot);
+                state.free_place(id.slot);
+            }
+            let mut after = take_after(state).unwrap_or_default();
+            after.buffers.extend(end.map(|end| end.buffer));
+            after.notify = true;
+            Some(after)
+        });
+        self.tidy(after);
+        self.turn();
+    }
+
+    /// Turns the engine until the transfer or guard is no longer under way, or `until` has passed.
+    /// False when it still is.
+    pub(crate) fn block_on(&self, id: TransferId, until: Option<Instant>) -> bool {
+        loop {
+            if self.is_settled(id) {
+                return true;
+            }
+            // Counted before the events are, so that whoever notifies after this sees a waiter.
+            self.parked.fetch_add(1, Ordering::SeqCst);
+            let seen = self.signal.seen();
+            let next = self.turn();
+            let wait = self.state.with(|state| wait_for(state, id));
+            let limit = self.limit(until, next);
+            match wait {
+                Wait::Over => {}
+                _ if limit == Some(Duration::ZERO) => {}
+                Wait::Fence(backend, name, fence) => {
+                    self.wait_in(&*backend, name, fence, limit.unwrap_or(LONGEST));
+                }
+                Wait::Park => self.signal.park(seen, limit),
+            }
+            self.parked.fetch_sub(1, Ordering::SeqCst);
+            if until.is_some_and(|until| self.clock.now() >= until) {
+                self.turn();
+                return self.is_settled(id);
+            }
+        }
+    }
+
+    /// Blocks in a backend.
+    pub(crate) fn wait_in(&self, backend: &dyn Backend, name: BackendId, fence: Fence, limit: Duration) {
+        // Settled or not, whoever called looks at what is in the queue.
+        let waited: Result<Waited, Fault> = guarded(|| backend.wait(fence, limit.min(LONGEST)));
+        if let Err(fault) = waited {
+            self.give_up_backend(name, &fault);
+        }
+    }
+
+    /// The result of a transfer that is over, which frees its place.
+    pub(crate) fn take_result(&self, id: TransferId) -> Option<Result<Report, TransferError>> {
+        let (result, ends) = self.state.with(|state| {
+            let active = state.transfer(id)?;
+            let result = active.result.take()?;
+            let ends = (active.src.take(), active.dst.take());
+            state.free_place(id.slot);
+            Some((result, ends))
+        })?;
+        drop(ends);
+        Some(result)
+    }
+
+    /// Nobody holds the transfer's handle any more.
+    pub(crate) fn detach(self: &Arc<Self>, id: TransferId) {
+        let live = self.state.with(|state| {
+            let Some(active) = state.transfer(id) else { return false };
+            if active.is_live() {
+                active.detached = true;
+                return true;
+            }
+            false
+        });
+        if live {
+            self.ensure_driver();
+        } else {
+            drop(self.take_result(id));
+        }
+    }
+
+    /// Asks the transfer to stop. Answers whether it had begun.
+    pub(crate) fn cancel(&self, id: TransferId) -> bool {
+        let (started, after) = self.state.with(|state| (state.cancel(id), take_after(state)));
+        self.tidy(after);
+        self.turn();
+        started
+    }
+
+    /// Has `waker` called when the transfer is over. False when it is already.
+    pub(crate) fn watch(&self, id: TransferId, waker: &Waker) -> bool {
+        self.state.with(|state| match state.transfer(id) {
+            Some(active) if active.is_live() && active.stage != Stage::Guarding => {
+                if !active.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+                    active.waker = Some(waker.clone());
+                }
+                true
+            }
+            _ => false,
+        })
+    }
+
+    /// Payload bytes of a transfer that have arrived, and all of them.
+    pub(crate) fn progress(&self, id: TransferId) -> Option<(u64, u64)> {
+        self.state.with(|state| {
+            let active = state.transfer(id)?;
+            let all = active.src.as_ref()?.shape.payload_bytes();
+            let flight = active.flight.as_ref()?;
+            Some((flight.copied_bytes(), all))
+        })
+    }
+
+    /// Events were set that these transfers waited for.
+    pub(crate) fn events_set(self: &Arc<Self>, waiting: &[TransferId]) {
+        if waiting.is_empty() {
+            return;
+        }
+        let after = self.state.with(|state| {
+            state.handle_events(waiting);
+            take_after(state)
+        });
+        self.tidy(after);
+        self.turn();
+    }
+
+    /// Work that needs somebody to turn the engine, for the thread that does.
+    #[cfg(feature = "std")]
+    pub(crate) fn drive(&self, seen: u64) -> bool {
+        let next = self.turn();
+        let (live, fence) = self.state.with(|state| (state.live > 0, any_attended(state)));
+        if !live {
+            return false;
+        }
+        let limit = self.limit(None, next);
+        match fence {
+            Some((backend, name, fence)) => {
+                self.wait_in(&*backend, name, fence, limit.unwrap_or(LONGEST));
+            }
+            None => self.signal.park(seen, limit),
+        }
+        true
+    }
+
+    pub(crate) fn ensure_driver(self: &Arc<Self>) {
+        #[cfg(feature = "std")]
+        self.driver.ensure(self);
+    }
+
+    pub(crate) fn give_up_backend(&self, name: BackendId, fault: &Fault) {
+        let after = self.state.with(|state| {
+            state.give_up_backend(name, fault);
+            take_after(state)
+        });
+        self.tidy(after);
+    }
+
+    pub(crate) fn is_settled(&self, id: TransferId) -> bool {
+        self.state.with(|state| {
+            state
+                .transfer(id)
+                .is_none_or(|active| !active.is_live() || active.stage == Stage::Guarding)
+        })
+    }
+
+    fn pump(&self) {
+        let attended: ArrayVec<(Arc<dyn Backend>, BackendId), 8> = self.state.with(|state| {
+            let known = state.backends.iter();
+            let busy = known.filter(|known| !known.unattended && known.pending > 0 && known.lost.is_none());
+            busy.map(|known| (Arc::clone(&known.backend), known.id)).take(8).collect()
+        });
+        for (backend, name) in attended {
+            if let Err(fault) = guarded(|| backend.pump()) {
+                self.give_up_backend(name, &fault);
+            }
+        }
+    }
+
+    fn note_attended(&self, state: &State) {
+        let known = state.backends.iter();
+        let pending = known.filter(|known| !known.unattended).map(|known| known.pending).sum();
+        self.attended.store(pending, Ordering::Relaxed);
+    }
+
+    /// Does what must not be done under the lock.
+    pub(crate) fn tidy(&self, after: Option<After>) {
+        let Some(After {
+            mut wakers,
+            buffers,
+            notify,
+        }) = after
+        else {
+            return;
+        };
+        drop(buffers);
+        if notify && self.parked.load(Ordering::SeqCst) > 0 {
+            self.signal.notify();
+        }
+        if wakers.is_empty() {
+            return;
+        }
+        wakers.drain(..).for_each(Waker::wake);
+        // The list keeps its room for the next time.
+        self.state.with(|state| {
+            if state.after.wakers.capacity() == 0 {
+                state.after.wakers = wakers;
+            }
+        });
+    }
+
+    fn limit(&self, until: Option<Instant>, next: Option<Instant>) -> Option<Duration> {
+        let at = match (until, next) {
+            (Some(until), Some(next)) => until.min(next),
+            (one, other) => one.or(other)?,
+        };
+        Some(at.since(self.clock.now()))
+    }
+}
+
+fn take_after(state: &mut State) -> Option<After> {
+    if state.after.is_empty() {
+        return None;
+    }
+    Some(core::mem::take(&mut state.after))
+}
+
+/// What the owner of a transfer blocks on: one of its own fences if it has any, for then the
+/// backend may put the thread to work; else any fence that somebody must look after.
+fn wait_for(state: &State, id: TransferId) -> Wait {
+    let Some(active) = state
+        .transfers
+        .get(id.slot as usize)
+        .filter(|active| active.generation == id.generation && active.is_live() && active.stage != Stage::Guarding)
+    else {
+        return Wait::Over;
+    };
+    let find = |fence: Fence| {
+        let known = state.registered(fence.backend())?;
+        Some((Arc::clone(&known.backend), known.id, fence, known.unattended))
+    };
+    let own = || active.flying.iter().filter_map(|(fence, _)| find(*fence));
+    if let Some((backend, name, fence, _)) = own().find(|(.., unattended)| !unattended) {
+        return Wait::Fence(backend, name, fence);
+    }
+    if let Some((backend, name, fence)) = any_attended(state) {
+        return Wait::Fence(backend, name, fence);
+    }
+    let Some((backend, name, fence, _)) = own().next() else {
+        return Wait::Park;
+    };
+    // Blocking in one backend while another one's outcome arrives would stall the pipeline.
+    let elsewhere = |other: &(Fence, _)| other.0.backend() != name;
+    if active.flying.iter().any(elsewhere) {
+        return Wait::Park;
+    }
+    Wait::Fence(backend, name, fence)
+}
+
+/// The oldest fence of the backends that somebody must look after.
+fn any_attended(state: &State) -> Option<(Arc<dyn Backend>, BackendId, Fence)> {
+    let attended = |known: &&super::state::Registered| !known.unattended && known.pending > 0;
+    let known = state.backends.iter().find(attended)?;
+    let fences = state.pending.keys();
+    let fence = fences.filter(|fence| fence.backend() == known.id).min()?;
+    Some((Arc::clone(&known.backend), known.id, *fence))
+}
+
+/// Keeps the compiler honest: handles are shared between threads wherever there are any.
+#[cfg(all(feature = "std", not(transload_local), not(target_family = "wasm")))]
+const _: () = {
+    const fn shared_between_threads<T: Send + Sync>() {}
+    shared_between_threads::<Shared>();
+};

@@ -1,0 +1,246 @@
+//! Everything that the engine's lock guards.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::task::Waker;
+
+use hashbrown::HashMap;
+use transload_core::flight::TaskId;
+use transload_core::{
+    Barred, Hazards, Instant, Inventory, Limits, LinkId, PlanCache, Quarantine, Stats, Ticket,
+    Topology,
+};
+use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
+
+use super::active::{Active, Priority, Stage, TransferId};
+use super::proof::Proofs;
+use super::staging::Pool;
+use crate::RegisterError;
+
+/// A backend and what the engine remembers of it.
+pub(crate) struct Registered {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) id: BackendId,
+    pub(crate) unattended: bool,
+    /// Fences of it that have not settled.
+    pub(crate) pending: usize,
+    /// It panicked where nothing can be known of its fences.
+    pub(crate) lost: Option<Fault>,
+}
+
+/// The engine's state. Its methods never block, never call a backend, and never wake anybody.
+pub(crate) struct State {
+    pub(crate) backends: Vec<Registered>,
+    pub(crate) topology: Topology,
+    pub(crate) cache: PlanCache,
+    pub(crate) quarantine: Quarantine,
+    pub(crate) proofs: Proofs,
+    pub(crate) stats: Stats,
+    pub(crate) hazards: Hazards,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) transfers: Vec<Active>,
+    pub(crate) free: Vec<u32>,
+    /// The transfer of each hazard ticket, by its index.
+    pub(crate) by_ticket: Vec<u32>,
+    /// Transfers to look at, by priority.
+    pub(crate) ready: [VecDeque<u32>; 3],
+    /// Transfers that wait for their first slots, first come first served within a priority.
+    pub(crate) boarding: VecDeque<u32>,
+    /// Transfers that could use more slots than they have.
+    pub(crate) hungry: Vec<u32>,
+    pub(crate) pending: HashMap<Fence, (TransferId, TaskId)>,
+    /// Outcomes of fences that a thread has submitted and not recorded yet.
+    pub(crate) early: Vec<(Fence, Outcome)>,
+    /// Orders that threads have taken and not come back with.
+    pub(crate) outstanding: usize,
+    pub(crate) live: usize,
+    /// Kept for its room while tickets leave.
+    pub(crate) freed: Vec<Ticket>,
+    pub(crate) limits: Limits,
+    pub(crate) with_deadline: usize,
+    /// Wakers to call, buffers and results to drop, once the lock is let go.
+    pub(crate) after: After,
+    /// Wrappers for borrowed memory that nobody uses now.
+    pub(crate) borrowed: Vec<Buffer>,
+}
+
+/// What is left to do when the lock has been let go.
+#[derive(Default)]
+pub(crate) struct After {
+    pub(crate) wakers: Vec<Waker>,
+    pub(crate) buffers: Vec<Buffer>,
+    /// Something changed that parked threads may wait for.
+    pub(crate) notify: bool,
+}
+
+impl After {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wakers.is_empty() && self.buffers.is_empty() && !self.notify
+    }
+}
+
+impl State {
+    pub(crate) fn new(pool: Arc<Pool>, cache: PlanCache, limits: Limits) -> State {
+        State {
+            backends: Vec::new(),
+            topology: Topology::new(),
+            cache,
+            quarantine: Quarantine::new(),
+            proofs: Proofs::default(),
+            stats: Stats::new(),
+            hazards: Hazards::new(),
+            pool,
+            transfers: Vec::new(),
+            free: Vec::new(),
+            by_ticket: Vec::new(),
+            ready: [const { VecDeque::new() }; 3],
+            boarding: VecDeque::new(),
+            hungry: Vec::new(),
+            pending: HashMap::new(),
+            early: Vec::new(),
+            outstanding: 0,
+            live: 0,
+            freed: Vec::new(),
+            limits,
+            with_deadline: 0,
+            after: After::default(),
+            borrowed: Vec::new(),
+        }
+    }
+
+    /// The backend of that name, unless it is lost.
+    pub(crate) fn backend(&self, id: BackendId) -> Option<&Arc<dyn Backend>> {
+        self.registered(id).map(|known| &known.backend)
+    }
+
+    pub(crate) fn registered(&self, id: BackendId) -> Option<&Registered> {
+        self.backends.iter().find(|known| known.id == id)
+    }
+
+    /// The transfer, if its place is still its own.
+    pub(crate) fn transfer(&mut self, id: TransferId) -> Option<&mut Active> {
+        self.transfers
+            .get_mut(id.slot as usize)
+            .filter(|active| active.generation == id.generation && active.stage != Stage::Free)
+    }
+
+    pub(crate) fn id(&self, slot: u32) -> TransferId {
+        TransferId {
+            slot,
+            generation: self.transfers[slot as usize].generation,
+        }
+    }
+
+    /// A free place for a transfer.
+    pub(crate) fn take_place(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.transfers.push(Active::vacant());
+            u32::try_from(self.transfers.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// Gives a place back. Nothing of the transfer is under way, and nobody holds its handle.
+    pub(crate) fn free_place(&mut self, slot: u32) {
+        let active = &mut self.transfers[slot as usize];
+        active.generation = active.generation.wrapping_add(1);
+        active.stage = Stage::Free;
+        active.src = None;
+        active.dst = None;
+        active.result = None;
+        active.waker = None;
+        active.detached = false;
+        active.tried.clear();
+        active.fallbacks.clear();
+        active.digests = None;
+        active.checksum = None;
+        active.then.clear();
+        active.batch = None;
+        active.fault = None;
+        active.proof = None;
+        self.free.push(slot);
+    }
+
+    /// Looks at the transfer in the next round.
+    pub(crate) fn enqueue(&mut self, slot: u32) {
+        let active = &mut self.transfers[slot as usize];
+        if !active.queued {
+            active.queued = true;
+            self.ready[queue_of(active.priority)].push_back(slot);
+        }
+    }
+
+    pub(crate) fn next_ready(&mut self) -> Option<u32> {
+        let slot = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
+        self.transfers[slot as usize].queued = false;
+        Some(slot)
+    }
+
+    /// Puts a transfer back that was not looked at to the end.
+    pub(crate) fn requeue_front(&mut self, slot: u32) {
+        let active = &mut self.transfers[slot as usize];
+        if !active.queued {
+            active.queued = true;
+            self.ready[queue_of(active.priority)].push_front(slot);
+        }
+    }
+
+    /// Takes a backend in. Plans are made anew.
+    pub(crate) fn register(
+        &mut self,
+        backend: Arc<dyn Backend>,
+        inventory: Inventory,
+        unattended: bool,
+    ) -> Result<(), RegisterError> {
+        let id = inventory.backend;
+        if self.registered(id).is_some() {
+            return Err(RegisterError::Duplicate { backend: id });
+        }
+        let added = self.topology.add(inventory);
+        added.map_err(|error| RegisterError::Topology { backend: id, error })?;
+        self.backends.push(Registered {
+            backend,
+            id,
+            unattended,
+            pending: 0,
+            lost: None,
+        });
+        self.cache.invalidate();
+        Ok(())
+    }
+
+    /// Forgets what was found out about the machine.
+    pub(crate) fn forget(&mut self) {
+        self.quarantine.clear();
+        self.proofs.forget();
+        self.cache.invalidate();
+    }
+
+    /// Why a link may not be used now.
+    pub(crate) fn barred(&self, link: LinkId, now: Instant) -> Option<Barred> {
+        let link_of = self.topology.links().iter().find(|known| known.id == link);
+        let lost = |known: &Registered| known.lost.is_some();
+        if link_of.is_some_and(|known| self.registered(known.backend).is_none_or(lost)) {
+            return Some(Barred::Lost);
+        }
+        let bar = self.quarantine.barred(link, now)?;
+        Some(Barred::Quarantined(bar.clone()))
+    }
+
+    /// The next point in time at which something happens by itself.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        if self.with_deadline == 0 {
+            return None;
+        }
+        let live = self.transfers.iter().filter(|active| active.is_live());
+        live.filter_map(|active| active.deadline).min()
+    }
+}
+
+fn queue_of(priority: Priority) -> usize {
+    match priority {
+        Priority::High => 0,
+        Priority::Normal => 1,
+        Priority::Low => 2,
+    }
+}

@@ -1,0 +1,26 @@
+//! Backends are other people's code: what unwinds out of them becomes a fault.
+
+use transload_hal::Fault;
+
+/// Runs `f`; a panic of it is a fault with what the panic said.
+#[cfg(feature = "std")]
+pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
+    // The engine holds no lock and no half-made change over a call into a backend.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).map_err(|payload| {
+        let said = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<std::string::String>().map(|s| s.as_str()))
+            .unwrap_or("no message");
+        Fault::new(
+            transload_hal::ErrorClass::Failed,
+            alloc::format!("the backend panicked: {said}"),
+        )
+    })
+}
+
+/// Runs `f`. Without an operating system a panic does not return.
+#[cfg(not(feature = "std"))]
+pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
+    Ok(f())
+}

@@ -1,0 +1,333 @@
+//! What can go wrong, one enum for each kind of operation, folded into [`Error`].
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::fmt;
+
+use transload_core::{
+    BackendId, DeviceName, MemoryId, ParseError, Place, ShapeError, Span, TopologyError,
+};
+use transload_hal::{AllocError, ConnectError, ErrorClass, Fault, ImportError};
+
+/// Any error of the library.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Text that could not be read.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// A place that is not on this machine.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// A backend that was not registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// Memory that was not allocated.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// Memory that was not imported or exported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// Memories that were not connected.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A shape that cannot be.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// A region that cannot be.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// A transfer that was refused or failed.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// A guard that was not given.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// A view that could not be made.
+    #[error(transparent)]
+    Share(#[from] ShareError),
+}
+
+impl Error {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Error::Parse(_) | Error::Shape(_) | Error::Region(_) => ErrorClass::Caller,
+            Error::Place(_) => ErrorClass::Unsupported,
+            Error::Register(error) => error.class(),
+            Error::Alloc(error) => error.class(),
+            Error::Import(error) => error.class(),
+            Error::Connect(error) => error.class(),
+            Error::Transfer(error) => error.class(),
+            Error::Guard(error) => error.class(),
+            Error::Share(error) => error.class(),
+        }
+    }
+}
+
+/// A place that is not on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// No backend brought such a device.
+    #[error("there is no device {device} here; there are: {known}")]
+    UnknownDevice {
+        /// What was asked for.
+        device: DeviceName,
+        /// The devices that are here.
+        known: String,
+    },
+    /// The device has no memory of that kind.
+    #[error("{place}: the device has no such memory; it has: {known}")]
+    UnknownMemory {
+        /// What was asked for.
+        place: Place,
+        /// The memories that the device has.
+        known: String,
+    },
+}
+
+/// Why a backend was not registered. The manager is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// One of that name is there already.
+    #[error("a backend named {backend} is registered already")]
+    Duplicate {
+        /// The name.
+        backend: BackendId,
+    },
+    /// What it brings does not fit what is there.
+    #[error("backend {backend} does not fit: {error}")]
+    Topology {
+        /// The name.
+        backend: BackendId,
+        /// Why not.
+        error: TopologyError,
+    },
+    /// It panicked.
+    #[error("backend panicked while it was registered: {message}")]
+    Panicked {
+        /// What it said.
+        message: String,
+    },
+}
+
+impl RegisterError {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            RegisterError::Panicked { .. } => ErrorClass::Failed,
+            _ => ErrorClass::Caller,
+        }
+    }
+}
+
+/// A part of a buffer that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The region ends past the buffer's end.
+    #[error("{len} bytes from offset {offset} on end past the buffer's {limit} bytes in {memory}")]
+    OutOfBounds {
+        /// The memory.
+        memory: MemoryId,
+        /// Where the region starts.
+        offset: u64,
+        /// From its first to the end of its last byte.
+        len: u64,
+        /// The length of the buffer.
+        limit: u64,
+    },
+}
+
+/// Why a transfer was refused, or did not move all bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// A region that is not there.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The two regions have different payloads.
+    #[error("the source has {src_bytes} bytes and the destination {dst_bytes}")]
+    LengthMismatch {
+        /// The payload of the source.
+        src_bytes: u64,
+        /// The payload of the destination.
+        dst_bytes: u64,
+    },
+    /// The destination may not be written.
+    #[error("the destination in {memory} is read-only")]
+    ReadOnly {
+        /// Its memory.
+        memory: MemoryId,
+    },
+    /// Source and destination overlap, and one of them is pitched.
+    #[error("pitched source and destination overlap in {memory}")]
+    Overlap {
+        /// Their memory.
+        memory: MemoryId,
+    },
+    /// A buffer that another manager made.
+    #[error("a buffer in {memory} belongs to another manager")]
+    ForeignBuffer {
+        /// Its memory.
+        memory: MemoryId,
+    },
+    /// No engine, and no two engines with a memory between them, reach both ends.
+    #[error("no route from {src} to {dst}: {reasons}")]
+    NoRoute {
+        /// The source.
+        src: MemoryId,
+        /// The destination.
+        dst: MemoryId,
+        /// Why each candidate was rejected.
+        reasons: String,
+    },
+    /// Every route failed. The destination range is unspecified; outside it nothing changed.
+    #[error(transparent)]
+    Failed(Box<TransferFailure>),
+    /// The checksums of source and destination differ, over every route.
+    #[error("source and destination differ after {route}: xxh3-64 {src_checksum:016x} and {dst_checksum:016x}")]
+    Differs {
+        /// The last route.
+        route: String,
+        /// The checksum of the source.
+        src_checksum: u64,
+        /// The checksum of the destination.
+        dst_checksum: u64,
+    },
+    /// It was cancelled.
+    #[error("cancelled after {leading_bytes} leading bytes")]
+    Cancelled {
+        /// Leading bytes of the destination that equal the source.
+        leading_bytes: u64,
+    },
+    /// Its deadline passed.
+    #[error("the deadline passed after {leading_bytes} leading bytes")]
+    Deadline {
+        /// Leading bytes of the destination that equal the source.
+        leading_bytes: u64,
+    },
+    /// A predecessor in its batch failed, and the batch stops there.
+    #[error("not started: an earlier transfer of the batch failed")]
+    BatchStopped,
+    /// Borrowed memory could not be wrapped.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// No backend has this sort of memory.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+impl TransferError {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            TransferError::Region(_)
+            | TransferError::LengthMismatch { .. }
+            | TransferError::ReadOnly { .. }
+            | TransferError::Overlap { .. }
+            | TransferError::ForeignBuffer { .. } => ErrorClass::Caller,
+            TransferError::NoRoute { .. } | TransferError::Place(_) => ErrorClass::Unsupported,
+            TransferError::Failed(failure) => failure.fault.class,
+            TransferError::Import(error) => error.class(),
+            TransferError::Differs { .. }
+            | TransferError::Cancelled { .. }
+            | TransferError::Deadline { .. }
+            | TransferError::BatchStopped => ErrorClass::Failed,
+        }
+    }
+}
+
+/// The last failure of a transfer that has no route left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferFailure {
+    /// The backend that was at work.
+    pub backend: BackendId,
+    /// The route that failed last.
+    pub route: String,
+    /// The step of the route, from 0; `None` when its staging slots could not be had.
+    pub step: Option<u8>,
+    /// The payload bytes that the operation was about.
+    pub span: Span,
+    /// What went wrong.
+    pub fault: Fault,
+    /// How many routes were tried.
+    pub routes_tried: u32,
+}
+
+impl fmt::Display for TransferFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed at {}", self.route, self.backend)?;
+        match self.step {
+            Some(step) => write!(f, ", step {step}, {}", self.span)?,
+            None => f.write_str(", before its first step")?,
+        }
+        write!(f, ": {}", self.fault)?;
+        if self.routes_tried > 1 {
+            write!(f, " ({} routes were tried)", self.routes_tried)?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for TransferFailure {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.fault)
+    }
+}
+
+/// Why a guard was not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GuardError {
+    /// The host cannot touch this memory.
+    #[error("the host cannot reach {memory} through a pointer")]
+    NotHostAddressable {
+        /// The memory.
+        memory: MemoryId,
+    },
+    /// The buffer may not be written.
+    #[error("a buffer in {memory} is read-only")]
+    ReadOnly {
+        /// The memory.
+        memory: MemoryId,
+    },
+}
+
+impl GuardError {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            GuardError::NotHostAddressable { .. } => ErrorClass::Unsupported,
+            GuardError::ReadOnly { .. } => ErrorClass::Caller,
+        }
+    }
+}
+
+/// Why a view was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShareError {
+    /// The place is not here.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The two memory systems have nothing that both can hold.
+    #[error("{src} cannot be shared with {dst}: {reason}")]
+    Unsupported {
+        /// The memory of the buffer.
+        src: MemoryId,
+        /// The memory of the view.
+        dst: MemoryId,
+        /// What each way of sharing failed of.
+        reason: String,
+    },
+}
+
+impl ShareError {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        ErrorClass::Unsupported
+    }
+}

@@ -1,0 +1,113 @@
+//! The host's own look at a buffer, as part of the order.
+
+use alloc::sync::Arc;
+use core::ops::{Deref, DerefMut};
+
+use transload_core::{Footprint, Shape};
+use transload_hal::HostSpan;
+
+use crate::Buffer;
+use crate::engine::active::{Operand, TransferId};
+use crate::engine::shared::Shared;
+use crate::error::GuardError;
+
+struct Guard {
+    shared: Arc<Shared>,
+    id: TransferId,
+    span: HostSpan,
+    /// Keeps the bytes where they are.
+    _buffer: transload_hal::Buffer,
+}
+
+impl Guard {
+    fn new(buffer: &Buffer, writes: bool) -> Result<Guard, GuardError> {
+        let raw = &buffer.raw;
+        let memory = raw.memory();
+        let not_addressable = GuardError::NotHostAddressable { memory };
+        let span = raw.host(0, raw.len()).ok_or(not_addressable)?;
+        if writes && !raw.is_writable() {
+            return Err(GuardError::ReadOnly { memory });
+        }
+        let shape = Shape::contiguous(raw.len());
+        let footprint = Footprint::new(raw.storage_id(), raw.position(), shape, writes)
+            .map_err(|_| not_addressable)?;
+        let end = Operand {
+            buffer: raw.clone(),
+            offset: 0,
+            shape,
+        };
+        let shared = Arc::clone(&buffer.shared);
+        let id = shared.guard(end, footprint);
+        shared.block_on(id, None);
+        Ok(Guard {
+            shared,
+            id,
+            span,
+            _buffer: raw.clone(),
+        })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.unguard(self.id);
+    }
+}
+
+/// The bytes of a buffer, readable as long as the guard lives. Transfers that write them wait.
+pub struct ReadGuard(Guard);
+
+/// The bytes of a buffer, readable and writable as long as the guard lives. Transfers that touch
+/// them wait.
+pub struct WriteGuard(Guard);
+
+impl ReadGuard {
+    pub(crate) fn new(buffer: &Buffer) -> Result<ReadGuard, GuardError> {
+        Guard::new(buffer, false).map(ReadGuard)
+    }
+}
+
+impl WriteGuard {
+    pub(crate) fn new(buffer: &Buffer) -> Result<WriteGuard, GuardError> {
+        Guard::new(buffer, true).map(WriteGuard)
+    }
+}
+
+impl Deref for ReadGuard {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the guard's buffer keeps the span valid, and as long as the guard is in the order
+        // no transfer writes it; other guards that live meanwhile only read.
+        unsafe { self.0.span.as_slice() }
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the guard's buffer keeps the span valid, and as long as the guard is in the order
+        // nobody else touches it.
+        unsafe { self.0.span.as_slice() }
+    }
+}
+
+impl DerefMut for WriteGuard {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; the guard is borrowed mutably for as long as the slice is.
+        unsafe { self.0.span.as_mut_slice() }
+    }
+}
+
+impl core::fmt::Debug for ReadGuard {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "ReadGuard({} B)", self.len())
+    }
+}
+
+impl core::fmt::Debug for WriteGuard {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "WriteGuard({} B)", self.len())
+    }
+}

@@ -1,0 +1,65 @@
+//! A copy that is made again and again.
+
+use alloc::sync::Arc;
+
+use crate::engine::accept::{Checked, Chosen, Terms};
+use crate::engine::shared::Shared;
+use crate::{Request, Transfer, TransferError};
+
+/// A copy that was checked and planned once, to be posted any number of times.
+///
+/// Posting checks nothing again, looks nothing up unless routes have changed, and allocates nothing.
+pub struct Prepared {
+    shared: Arc<Shared>,
+    checked: Checked,
+    terms: Terms,
+    chosen: crate::engine::sync::Lock<(u64, Chosen)>,
+}
+
+impl Prepared {
+    pub(crate) fn new(shared: &Arc<Shared>, request: &Request) -> Result<Prepared, TransferError> {
+        let checked = request.check()?;
+        let now = shared.clock.now();
+        let chosen = shared.change(|state| {
+            let chosen = state.choose(&checked, request.terms.verify, now)?;
+            Ok::<_, TransferError>((state.cache.epoch(), chosen))
+        })?;
+        Ok(Prepared {
+            shared: Arc::clone(shared),
+            checked,
+            terms: request.terms.clone(),
+            chosen: crate::engine::sync::Lock::new(chosen),
+        })
+    }
+
+    /// Submits the copy once more. Small copies are done when this returns.
+    pub fn post(&self) -> Transfer {
+        let now = self.shared.clock.now();
+        let accepted = self.shared.change(|state| {
+            let chosen = self.chosen.with(|(epoch, chosen)| {
+                if *epoch != state.cache.epoch() {
+                    *chosen = state.choose(&self.checked, self.terms.verify, now)?;
+                    *epoch = state.cache.epoch();
+                }
+                Ok::<_, TransferError>(chosen.clone())
+            })?;
+            state.accept(self.checked.clone(), chosen, self.terms.clone(), now)
+        });
+        match accepted {
+            Ok(id) => {
+                self.shared.turn();
+                Transfer::submitted(Arc::clone(&self.shared), id)
+            }
+            Err(error) => Transfer::refused(error),
+        }
+    }
+}
+
+impl core::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Prepared")
+            .field("src", &self.checked.src)
+            .field("dst", &self.checked.dst)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,133 @@
+//! What a transfer did.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use transload_core::{ByteSize, MemoryId, MemoryKind, Method, Plan, Topology};
+use transload_hal::Fault;
+
+/// What a transfer did, and how long it took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    pub(crate) src: Option<MemoryId>,
+    pub(crate) dst: Option<MemoryId>,
+    pub(crate) bytes: u64,
+    pub(crate) plan: Option<Arc<Plan>>,
+    pub(crate) waited_ns: u64,
+    pub(crate) elapsed_ns: u64,
+    pub(crate) checksum: Option<u64>,
+    pub(crate) fallbacks: Vec<Fallback>,
+    pub(crate) simulated: bool,
+}
+
+/// A route that failed before another one succeeded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fallback {
+    /// What was tried.
+    pub plan: Arc<Plan>,
+    /// Why it failed.
+    pub fault: Fault,
+}
+
+impl Report {
+    /// Payload bytes that moved.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How they moved.
+    pub fn method(&self) -> Method {
+        self.plan
+            .as_ref()
+            .map_or(Method::DirectCopy, |plan| plan.method)
+    }
+
+    /// The plan that moved the last byte.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_deref()
+    }
+
+    /// The memories that the bytes visited, over the first of the plan's lanes.
+    pub fn route(&self) -> impl Iterator<Item = MemoryId> + '_ {
+        let plan = self.plan.as_ref();
+        let route = plan.and_then(|plan| plan.lanes.first()?.route.as_ref());
+        route.into_iter().flat_map(|route| route.memories())
+    }
+
+    /// From the submission to the moment at which nothing stood before the transfer any more.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_ns)
+    }
+
+    /// From that moment to the last byte, verification included.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.elapsed_ns)
+    }
+
+    /// Payload bytes per second; `None` when the clock did not move.
+    pub fn bytes_per_second(&self) -> Option<f64> {
+        (self.elapsed_ns > 0).then(|| self.bytes as f64 / (self.elapsed_ns as f64 / 1e9))
+    }
+
+    /// The xxh3-64 of the payload, read at both ends after the copy and found equal; `None` when
+    /// the request did not ask for verification.
+    pub fn checksum(&self) -> Option<u64> {
+        self.checksum
+    }
+
+    /// The routes that failed before.
+    pub fn fallbacks(&self) -> &[Fallback] {
+        &self.fallbacks
+    }
+
+    /// Whether a simulated device took part: then its times are modelled, not measured.
+    pub fn is_simulated(&self) -> bool {
+        self.simulated
+    }
+
+    pub(crate) fn marked(mut self, topology: &Topology) -> Report {
+        let simulated = |memory: MemoryId| {
+            let device = topology.device(memory.device);
+            device.is_some_and(|device| device.simulated)
+        };
+        self.simulated = self.src.is_some_and(simulated) || self.dst.is_some_and(simulated);
+        self
+    }
+}
+
+/// A memory as reports name it: the device alone where it is the obvious memory of the device.
+struct Short(Option<MemoryId>);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(memory) if matches!(memory.kind, MemoryKind::Pageable | MemoryKind::Device) => {
+                memory.device.fmt(f)
+            }
+            Some(memory) => memory.fmt(f),
+            None => f.write_str("?"),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = ByteSize(self.bytes);
+        write!(f, "{bytes}  {} → {}  {}", Short(self.src), Short(self.dst), self.method())?;
+        if let Some(rate) = self.bytes_per_second() {
+            write!(f, "  {:.1} GB/s", rate / 1e9)?;
+        }
+        if let Some(checksum) = self.checksum {
+            write!(f, "  verified xxh3-64:{checksum:016x}")?;
+        }
+        if self.simulated {
+            f.write_str("  (simulated)")?;
+        }
+        for fallback in &self.fallbacks {
+            write!(f, "\n  after {} failed: {}", fallback.plan, fallback.fault)?;
+        }
+        Ok(())
+    }
+}

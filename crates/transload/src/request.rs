@@ -1,0 +1,109 @@
+//! What is to be copied, and on which terms.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use transload_core::Instant;
+
+use crate::engine::accept::{Checked, Terms};
+use crate::engine::active::Priority;
+use crate::engine::batch::BatchFlag;
+use crate::{Event, Region, Report, Transfer, TransferError};
+
+/// A copy to be made: two regions of equal payload, and terms.
+#[derive(Clone)]
+pub struct Request {
+    pub(crate) src: Region,
+    pub(crate) dst: Region,
+    pub(crate) terms: Terms,
+}
+
+impl Request {
+    /// Copies `src` to `dst`.
+    pub fn new(src: impl Into<Region>, dst: impl Into<Region>) -> Request {
+        Request {
+            src: src.into(),
+            dst: dst.into(),
+            terms: Terms::default(),
+        }
+    }
+
+    /// Reads both ends again after the copy and compares their checksums (xxh3-64). A difference
+    /// fails the route, which is then quarantined and another one tried.
+    pub fn verify(mut self) -> Request {
+        self.terms.verify = true;
+        self
+    }
+
+    /// Goes before or after others that wait for the same engine or the same staging.
+    pub fn priority(mut self, priority: Priority) -> Request {
+        self.terms.priority = priority;
+        self
+    }
+
+    /// Gives up at that time by the manager's clock. Operations that are under way still end.
+    pub fn deadline(mut self, at: Instant) -> Request {
+        self.terms.deadline = Some(at);
+        self
+    }
+
+    /// Starts only when the event was set. May be called several times.
+    pub fn after(mut self, event: &Event) -> Request {
+        self.terms.after.push(Arc::clone(&event.cell));
+        self
+    }
+
+    /// Sets the event when the transfer is over, however it ended. May be called several times.
+    pub fn then(mut self, event: &Event) -> Request {
+        self.terms.then.push(Arc::clone(&event.cell));
+        self
+    }
+
+    /// The source.
+    pub fn src(&self) -> &Region {
+        &self.src
+    }
+
+    /// The destination.
+    pub fn dst(&self) -> &Region {
+        &self.dst
+    }
+
+    pub(crate) fn check(&self) -> Result<Checked, TransferError> {
+        Checked::new(self.src.operand(), self.dst.operand())
+    }
+}
+
+impl core::fmt::Debug for Request {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Request")
+            .field("src", &self.src)
+            .field("dst", &self.dst)
+            .field("verify", &self.terms.verify)
+            .field("priority", &self.terms.priority)
+            .field("deadline", &self.terms.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Transfers that were submitted together, all or none.
+#[derive(Debug)]
+pub struct Batch {
+    pub(crate) transfers: Vec<Transfer>,
+}
+
+impl Batch {
+    /// Waits for all of them. The results are in the order of the requests.
+    pub fn wait(self) -> Vec<Result<Report, TransferError>> {
+        self.transfers.into_iter().map(Transfer::wait).collect()
+    }
+
+    /// The transfers themselves, in the order of the requests.
+    pub fn into_transfers(self) -> Vec<Transfer> {
+        self.transfers
+    }
+
+    pub(crate) fn flag(stop_at_failure: bool) -> Option<Arc<BatchFlag>> {
+        stop_at_failure.then(Arc::default)
+    }
+}

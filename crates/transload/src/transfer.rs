@@ -1,0 +1,165 @@
+//! The user's handle to a copy that was submitted.
+
+use alloc::sync::Arc;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+
+use crate::engine::active::TransferId;
+use crate::engine::shared::Shared;
+use crate::{Report, TransferError};
+
+/// A copy that was submitted. It is a `Future` of its [`Report`] and can be waited for without any
+/// runtime.
+///
+/// Dropping it detaches the transfer: it still completes, and its buffers live until it has.
+#[must_use = "a transfer that is dropped goes on, but nobody learns how it ends"]
+pub struct Transfer {
+    inner: Inner,
+}
+
+enum Inner {
+    Submitted { shared: Arc<Shared>, id: TransferId },
+    /// It was refused, or its result was taken.
+    Settled(Option<Result<Report, TransferError>>),
+}
+
+/// What a cancelled transfer had done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cancelled {
+    /// Nothing was submitted for it; the destination is untouched.
+    NotStarted,
+    /// It stopped. The destination's first `leading_bytes` bytes equal the source; what follows them
+    /// is unspecified.
+    Stopped {
+        /// How far it came.
+        leading_bytes: u64,
+    },
+    /// It had finished already, or ended in another way.
+    Finished(Result<Report, TransferError>),
+}
+
+impl Transfer {
+    pub(crate) fn submitted(shared: Arc<Shared>, id: TransferId) -> Transfer {
+        Transfer {
+            inner: Inner::Submitted { shared, id },
+        }
+    }
+
+    pub(crate) fn refused(error: TransferError) -> Transfer {
+        Transfer {
+            inner: Inner::Settled(Some(Err(error))),
+        }
+    }
+
+    /// Blocks until it is over. The thread turns the engine meanwhile and may be put to work copying.
+    ///
+    /// # Errors
+    /// As [`TransferError`] lists.
+    pub fn wait(mut self) -> Result<Report, TransferError> {
+        if let Inner::Submitted { shared, id } = &self.inner {
+            shared.block_on(*id, None);
+        }
+        self.take().unwrap_or(Err(TransferError::Cancelled { leading_bytes: 0 }))
+    }
+
+    /// Blocks until it is over, or the limit has passed by the manager's clock: then `None`, and the
+    /// transfer goes on as if nothing had happened.
+    pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<Report, TransferError>> {
+        if let Inner::Submitted { shared, id } = &self.inner {
+            let until = shared.clock.now() + limit;
+            if !shared.block_on(*id, Some(until)) {
+                return None;
+            }
+        }
+        self.take()
+    }
+
+    /// Whether it is over. Does not block and turns nothing.
+    pub fn is_over(&self) -> bool {
+        match &self.inner {
+            Inner::Submitted { shared, id } => shared.is_settled(*id),
+            Inner::Settled(_) => true,
+        }
+    }
+
+    /// Payload bytes that have arrived, and all of them. `None` when it was refused or its result
+    /// was taken.
+    pub fn progress(&self) -> Option<(u64, u64)> {
+        match &self.inner {
+            Inner::Submitted { shared, id } => shared.progress(*id),
+            Inner::Settled(_) => None,
+        }
+    }
+
+    /// Stops it, and blocks until its operations are quiet. What could not be stopped any more has
+    /// finished; the answer says which.
+    pub fn cancel(mut self) -> Cancelled {
+        if let Inner::Submitted { shared, id } = &self.inner {
+            let started = shared.cancel(*id);
+            shared.block_on(*id, None);
+            return match self.take() {
+                Some(Err(TransferError::Cancelled { .. })) if !started => Cancelled::NotStarted,
+                Some(Err(TransferError::Cancelled { leading_bytes })) => {
+                    Cancelled::Stopped { leading_bytes }
+                }
+                Some(result) => Cancelled::Finished(result),
+                None => Cancelled::NotStarted,
+            };
+        }
+        self.take().map_or(Cancelled::NotStarted, Cancelled::Finished)
+    }
+
+    fn take(&mut self) -> Option<Result<Report, TransferError>> {
+        match &mut self.inner {
+            Inner::Submitted { shared, id } => {
+                let result = shared.take_result(*id);
+                self.inner = Inner::Settled(None);
+                result
+            }
+            Inner::Settled(result) => result.take(),
+        }
+    }
+}
+
+impl Future for Transfer {
+    type Output = Result<Report, TransferError>;
+
+    /// Turns the engine once.
+    ///
+    /// # Panics
+    /// When polled again after it was ready, as futures may.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Inner::Submitted { shared, id } = &self.inner {
+            shared.turn();
+            if shared.watch(*id, context.waker()) {
+                shared.ensure_driver();
+                return Poll::Pending;
+            }
+        }
+        match self.take() {
+            Some(result) => Poll::Ready(result),
+            None => panic!("a transfer was polled after it was ready"),
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if let Inner::Submitted { shared, id } = &self.inner {
+            shared.detach(*id);
+        }
+    }
+}
+
+impl core::fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut debug = f.debug_struct("Transfer");
+        match &self.inner {
+            Inner::Submitted { .. } => debug.field("progress", &self.progress()),
+            Inner::Settled(result) => debug.field("result", result),
+        };
+        debug.finish()
+    }
+}
