@@ -1,8 +1,9 @@
 //! What tests of Transload and of its backends stand on: [`sim`], a simulated machine with real
-//! bytes and a virtual clock, and [`topology`], which reads machines from TOML.
+//! bytes and a virtual clock; [`conformance`], the suite that every backend passes; and
+//! [`topology`], which reads machines from TOML.
 //!
-//! Nothing here is hardware, and everything here says so: what a sim prints contains the word
-//! "simulated".
+//! No sim is hardware, and every sim says so: what it prints contains the word "simulated".
 
+pub mod conformance;
 pub mod sim;
 pub mod topology;

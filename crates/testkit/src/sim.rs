@@ -160,7 +160,7 @@ impl Sim {
     /// Moves the clock on until nothing is left that happens by itself. The answer is the time.
     pub fn run_until_idle(&self) -> Instant {
         while self.step() {}
-        self.shared.clock.now()
+        Instant(self.shared.clock.now_ns())
     }
 
     /// Fences that have not been told to the sink.

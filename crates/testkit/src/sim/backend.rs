@@ -250,16 +250,11 @@ unsafe impl Backend for Sim {
         let deadline = self.shared.clock.now_ns().saturating_add(limit_ns);
         loop {
             self.shared.deliver();
-            match self.shared.progress(fence.number()) {
+            match self.shared.advance(fence.number(), deadline) {
                 Progress::Told => return Waited::Settled,
                 Progress::Delivering => self.shared.await_delivery(fence.number()),
-                Progress::Due => {}
-                Progress::Pending | Progress::Unknown => {
-                    if !self.shared.step(deadline) {
-                        self.shared.move_clock(deadline);
-                        return Waited::TimedOut;
-                    }
-                }
+                Progress::Moved => {}
+                Progress::OutOfTime => return Waited::TimedOut,
             }
         }
     }

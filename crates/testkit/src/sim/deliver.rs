@@ -8,19 +8,17 @@ use super::completion::Completion;
 use super::state::Phase;
 use super::{BACKEND, Shared};
 
-/// How far a fence is.
+/// What a wait for a fence came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     /// The sink knows, or never has to.
     Told,
-    /// It ended and the sink does not know yet.
-    Due,
     /// Another thread is telling the sink.
     Delivering,
-    /// It has not ended.
-    Pending,
-    /// No such fence was ever given out.
-    Unknown,
+    /// Something happened, or can be told now.
+    Moved,
+    /// Nothing happens before the deadline, which is now.
+    OutOfTime,
 }
 
 impl Shared {
@@ -50,17 +48,27 @@ impl Shared {
         while self.deliver_one() {}
     }
 
-    pub(super) fn progress(&self, number: u64) -> Progress {
-        let state = self.lock();
-        match state.fence(number) {
-            None if number <= state.last_number => Progress::Told,
-            None => Progress::Unknown,
-            Some(fence) => match fence.phase {
-                Phase::Pending => Progress::Pending,
-                Phase::Due => Progress::Due,
-                Phase::Delivering => Progress::Delivering,
-                Phase::Silent => Progress::Told,
-            },
+    /// Looks at a fence and, where it is pending, lets the next event happen. Both under one lock:
+    /// otherwise another thread's step in between would look like time running out.
+    pub(super) fn advance(&self, number: u64, deadline_ns: u64) -> Progress {
+        let mut state = self.lock();
+        match state.fence(number).map(|fence| fence.phase) {
+            None if number <= state.last_number => return Progress::Told,
+            Some(Phase::Silent) => return Progress::Told,
+            Some(Phase::Delivering) => return Progress::Delivering,
+            Some(Phase::Due) => return Progress::Moved,
+            // A number that was never given out is waited for like any that is pending.
+            Some(Phase::Pending) | None => {}
+        }
+        let stepped = state.step(deadline_ns);
+        if !stepped {
+            state.now = state.now.max(deadline_ns);
+        }
+        self.clock.set(state.now);
+        if stepped {
+            Progress::Moved
+        } else {
+            Progress::OutOfTime
         }
     }
 

@@ -1,0 +1,216 @@
+//! The one suite that every backend passes: it attacks an implementation of
+//! [`Backend`](transload_hal::Backend) where implementations go wrong.
+//!
+//! Destinations are poisoned with the complement of what is to arrive and lie between guard bands;
+//! bytes are filled in and read back by the [`Harness`], another way than the operations under
+//! test. Lengths sit on the edges of words, lines, pages and chunks. What a backend does not offer
+//! is skipped with the reason, never passed. What it cannot hold stands in [`Exceptions`]: "never"
+//! for what the memory system rules out, "known bug" for what is to be mended; an exception that
+//! nothing needs any more fails the run.
+//!
+//! A harness needs little where the host can address the memory:
+//!
+//! ```
+//! use transload_hal::Backend;
+//! use transload_testkit::conformance::{self, Exceptions, Harness};
+//!
+//! struct Mine<B>(B);
+//!
+//! impl<B: Backend> Harness for Mine<B> {
+//!     fn backend(&self) -> &dyn Backend {
+//!         &self.0
+//!     }
+//! }
+//!
+//! fn check(backend: impl Backend) {
+//!     let report = conformance::run(&Mine(backend), &Exceptions::none());
+//!     println!("{report}");
+//!     report.assert_passed();
+//! }
+//! ```
+
+mod bench;
+mod copies;
+mod exceptions;
+mod exchange;
+mod fences;
+mod memories;
+mod order;
+mod report;
+mod transforms;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use transload_hal::{
+    AllocError, AllocSpec, Backend, BackendId, Buffer, DeviceKind, HostSpan, MemoryId, Name,
+    StorageId, StorageInfo,
+};
+
+pub use exceptions::{Exception, Exceptions, List};
+pub use report::{Entry, Report, Verdict};
+
+use bench::{Bench, Stop};
+
+/// What the suite needs to know of a backend besides the backend: how to get at its memory by
+/// another way, and how to let time pass.
+pub trait Harness {
+    /// The backend, fresh: nothing was submitted and no sink is attached.
+    fn backend(&self) -> &dyn Backend;
+
+    /// A buffer in a memory of the backend, or in another backend's that a link ends at.
+    ///
+    /// By default the backend's own `allocate`; for memories of processors that it does not bring,
+    /// a block of the heap that poses as one.
+    ///
+    /// # Errors
+    /// As [`AllocError`] lists; unsupported ones skip what needs the memory.
+    fn make(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
+        let inventory = self.backend().inventory();
+        let own = inventory.memories.iter().any(|info| info.id == memory);
+        if !own && memory.device.kind == DeviceKind::CPU {
+            return Ok(posing_as(memory, spec.len_bytes));
+        }
+        self.backend().allocate(memory, spec)
+    }
+
+    /// Writes bytes without the backend's operations. False where there is no way. By default
+    /// through [`Buffer::host`].
+    fn fill(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> bool {
+        let Some(span) = buffer.host(offset, bytes.len() as u64) else {
+            return false;
+        };
+        // SAFETY: the suite fills buffers that no operation uses, and they stay alive meanwhile.
+        unsafe { HostSpan::of(bytes).copy_to(span) };
+        true
+    }
+
+    /// Reads bytes without the backend's operations. False where there is no way. By default
+    /// through [`Buffer::host`].
+    fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> bool {
+        let Some(span) = buffer.host(offset, out.len() as u64) else {
+            return false;
+        };
+        // SAFETY: the suite reads buffers that no operation writes, and they stay alive meanwhile.
+        unsafe { span.copy_to(HostSpan::of_mut(out)) };
+        true
+    }
+
+    /// Lets a little time pass, for backends whose clock the test holds. By default a pump.
+    fn drive(&self) {
+        self.backend().pump();
+    }
+
+    /// How long a fence may take before it counts as hung.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    /// The lengths that copies are tried with, in bytes. Those past a memory's largest allocation
+    /// are left out.
+    fn sizes(&self) -> Vec<u64> {
+        SIZES.to_vec()
+    }
+}
+
+/// Nothing, single bytes, around a word, a cache line, a page, the smallest chunk, and one length
+/// that is a multiple of nothing.
+pub const SIZES: [u64; 17] = [
+    0,
+    1,
+    3,
+    4,
+    7,
+    8,
+    63,
+    64,
+    65,
+    4095,
+    4096,
+    4097,
+    transload_core::defaults::MIN_CHUNK_BYTES - 1,
+    transload_core::defaults::MIN_CHUNK_BYTES,
+    transload_core::defaults::MIN_CHUNK_BYTES + 1,
+    (1 << 20) - 1,
+    (1 << 20) + 13,
+];
+
+/// Runs every case on everything that the backend lists. Panics of a case are failures of it.
+///
+/// Attaches a sink, so each backend is run once.
+pub fn run(harness: &dyn Harness, exceptions: &Exceptions) -> Report {
+    let bench = Bench::new(harness);
+    let mut report = Report::new(&bench.name());
+    for suite in SUITES {
+        for case in suite(&bench) {
+            let result = catch_unwind(AssertUnwindSafe(|| (case.run)(&bench)));
+            let verdict = match result {
+                Ok(Ok(())) => Verdict::Passed,
+                Ok(Err(Stop::Skip(reason))) => Verdict::Skipped(reason),
+                Ok(Err(Stop::Fail(failure))) => Verdict::Failed(failure),
+                Err(panic) => Verdict::Failed(format!("panicked: {}", text_of(&*panic))),
+            };
+            report.push(case.name, case.subject, verdict);
+        }
+    }
+    report.except(exceptions);
+    report
+}
+
+type Run<'a> = Box<dyn Fn(&Bench<'_>) -> Result<(), Stop> + 'a>;
+
+/// One case on one subject.
+struct Case {
+    name: &'static str,
+    subject: String,
+    run: Run<'static>,
+}
+
+impl Case {
+    fn new(
+        name: &'static str,
+        subject: impl ToString,
+        run: impl Fn(&Bench<'_>) -> Result<(), Stop> + 'static,
+    ) -> Case {
+        Case {
+            name,
+            subject: subject.to_string(),
+            run: Box::new(run),
+        }
+    }
+}
+
+/// What is looked at last closes the books on all fences before it.
+const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 7] = [
+    memories::cases,
+    exchange::cases,
+    copies::cases,
+    order::cases,
+    transforms::cases,
+    fences::cases,
+    fences::closing_cases,
+];
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "something that is no text".into())
+}
+
+/// A heap block that says it is another backend's memory.
+fn posing_as(memory: MemoryId, len_bytes: u64) -> Buffer {
+    let mut block = vec![0u8; usize::try_from(len_bytes).unwrap_or(0)];
+    let host = HostSpan::of_mut(&mut block);
+    let info = StorageInfo {
+        id: StorageId::Host,
+        base: host.addr(),
+        len_bytes: block.len() as u64,
+        memory,
+        backend: BackendId(Name::constant("elsewhere")),
+        writable: true,
+        host: Some(host),
+    };
+    // SAFETY: the vector's block stays where it is as long as the buffer owns the vector, and
+    // nobody else touches it.
+    unsafe { Buffer::new(info, Box::new(block)) }
+}
