@@ -103,11 +103,16 @@ fn copies_over_two_rings_keep_every_promise() {
 
 #[test]
 fn transforms_keep_every_promise() {
-    let states = explore_each(few_unless_full(), |len| {
+    let mut states = explore_each(few_unless_full(), |len| {
         vec![
             scenario("transformed", len, &transformed(), &direct(1)),
             scenario("direct, then transformed", len, &direct(1), &transformed()),
         ]
+    });
+    let lengths: &[u64] = if full() { &FEW_LENGTHS } else { &[CHUNK + 1] };
+    states += explore_each(lengths, |len| {
+        let (far, near) = (&transformed_behind_a_hop(), &direct(1));
+        vec![scenario("transformed behind a hop", len, far, near)]
     });
     assert!(states >= 35_000, "only {states} states");
 }
@@ -215,6 +220,18 @@ fn transformed() -> Arc<Plan> {
         step(Role::Src, Role::Slot(0), 0, Cost::ZERO),
         transform(Role::Slot(0)),
         step(Role::Slot(0), Role::Dst, 2, Cost::ZERO),
+    ];
+    plan(Method::HostStaged, vec![lane(steps, 2, 1)])
+}
+
+/// A transform in the second ring: a chunk that overtakes holds the slot that the older one needs
+/// to be seen first.
+fn transformed_behind_a_hop() -> Arc<Plan> {
+    let steps = vec![
+        step(Role::Src, Role::Slot(0), 0, Cost::ZERO),
+        step(Role::Slot(0), Role::Slot(1), 1, Cost::ZERO),
+        transform(Role::Slot(1)),
+        step(Role::Slot(1), Role::Dst, 2, Cost::ZERO),
     ];
     plan(Method::HostStaged, vec![lane(steps, 2, 1)])
 }
