@@ -20,7 +20,7 @@ use transload_hal::{CompletionSink, ErrorClass, Fault, Fence, Op, Outcome, Submi
 
 use crate::device::BACKEND;
 use crate::pool::{Crew, JobEnd, Limits, Pool, Work};
-use crate::tuning::Tuning;
+use crate::tuning::{Live, Tuning};
 use slots::{CAPACITY, Slot, Slots, index_of};
 use task::Task;
 
@@ -33,6 +33,15 @@ const UNHURRIED: Duration = Duration::from_secs(3600);
 pub(crate) struct Queue {
     pool: Pool<Submissions>,
     tuning: Tuning,
+    /// Most threads of the pool.
+    threads: u32,
+}
+
+/// A copy that is timed, to learn from.
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    begin: Instant,
+    wide: bool,
 }
 
 /// What the pool's threads work on.
@@ -43,6 +52,7 @@ struct Submissions {
     in_flight: AtomicUsize,
     /// Inline submissions that failed: they settle at once, under numbers that no slot uses.
     failed_inline: AtomicU64,
+    live: Live,
 }
 
 impl Queue {
@@ -52,10 +62,12 @@ impl Queue {
             sink: OnceLock::new(),
             in_flight: AtomicUsize::new(0),
             failed_inline: AtomicU64::new(0),
+            live: Live::new(),
         };
         Self {
             pool: Pool::new(work, limits),
             tuning,
+            threads: limits.threads,
         }
     }
 
@@ -85,13 +97,25 @@ impl Queue {
         }
         let in_flight = work.in_flight.load(Ordering::Relaxed);
         if let ([op], true) = (ops, ready) {
+            // SAFETY: the caller's contract; the predecessors have settled.
+            if unsafe { task::copy_small(op, &self.tuning, in_flight) } {
+                return Ok(Fence::settled(BACKEND));
+            }
             // The common case, without a second look at the operation.
             let task = Task::new(op, 0, &self.tuning, in_flight)?;
+            let is_watched = in_flight == 0 && self.threads > 0 && task.is_shared_copy();
+            let (task, watch) = if is_watched {
+                self.watch(task)
+            } else {
+                (task, None)
+            };
             if task.inline {
                 // SAFETY: the caller's contract; the predecessors have settled.
-                return Ok(unsafe { self.run_inline(std::iter::once(task)) });
+                let fence = unsafe { self.run_inline(std::iter::once(task)) };
+                work.record(watch, task.len_bytes);
+                return Ok(fence);
             }
-            return self.enqueue(std::iter::once(task), &[]);
+            return self.enqueue(std::iter::once(task), watch, &[]);
         }
         let task = |(index, op)| Task::new(op, index, &self.tuning, in_flight);
         let (mut inline, mut len_bytes) = (true, 0u64);
@@ -106,7 +130,7 @@ impl Queue {
             // SAFETY: the caller's contract; the predecessors have settled.
             return Ok(unsafe { self.run_inline(tasks) });
         }
-        self.enqueue(tasks, after)
+        self.enqueue(tasks, None, after)
     }
 
     pub(crate) fn wait(&self, fence: Fence, limit: Duration) -> Waited {
@@ -132,6 +156,19 @@ impl Queue {
         }
     }
 
+    /// Puts the task on one thread where that was faster lately, and starts timing it.
+    fn watch(&self, task: Task) -> (Task, Option<Watch>) {
+        let wide = self.pool.work().live.goes_wide(task.len_bytes);
+        let task = if wide { task } else { task.on_one_thread() };
+        (
+            task,
+            Some(Watch {
+                begin: Instant::now(),
+                wide,
+            }),
+        )
+    }
+
     /// # Safety
     /// As for `Backend::submit`, with nothing left to wait for.
     unsafe fn run_inline(&self, tasks: impl Iterator<Item = Task>) -> Fence {
@@ -154,6 +191,7 @@ impl Queue {
     fn enqueue(
         &self,
         tasks: impl Iterator<Item = Task>,
+        watch: Option<Watch>,
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
         let work = self.pool.work();
@@ -166,7 +204,7 @@ impl Queue {
         };
         let (index, number) = work.slots.open().ok_or_else(full)?;
         if let Some(slot) = work.slots.get(index) {
-            slot.fill(tasks);
+            slot.fill(tasks, watch);
         }
         for fence in after {
             work.slots.wait_for(index, fence.number());
@@ -192,6 +230,12 @@ impl Submissions {
         // Relaxed: a hint for tuning. Wrapping is undone by the same subtraction.
         self.in_flight
             .fetch_add(len_bytes as usize, Ordering::Relaxed);
+    }
+
+    fn record(&self, watch: Option<Watch>, len_bytes: u64) {
+        if let Some(Watch { begin, wide }) = watch {
+            self.live.record(len_bytes, wide, begin.elapsed());
+        }
     }
 
     fn tell(&self, number: u64, outcome: Outcome) {
@@ -231,6 +275,7 @@ impl Work for Submissions {
             return;
         };
         let (_, _, len_bytes) = slot.extent();
+        self.record(slot.watch(), len_bytes);
         self.in_flight
             .fetch_sub(len_bytes as usize, Ordering::Relaxed);
         let fault = slot

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use transload_hal::Fault;
 
+use super::Watch;
 use super::task::Task;
 
 /// Bits of a fence's number that say which slot it is of; the rest counts the slot's uses.
@@ -46,6 +47,7 @@ pub(super) struct Tasks {
     pieces: u32,
     threads: u32,
     len_bytes: u64,
+    watch: Option<Watch>,
 }
 
 /// Who waits for whom. One lock for all slots: it is taken twice for each submission that is not inline,
@@ -177,8 +179,9 @@ impl Slot {
     }
 
     /// Notes what the submission does, before it starts.
-    pub(super) fn fill(&self, tasks: impl Iterator<Item = Task>) {
+    pub(super) fn fill(&self, tasks: impl Iterator<Item = Task>, watch: Option<Watch>) {
         let mut all = self.tasks.write().unwrap_or_else(PoisonError::into_inner);
+        all.watch = watch;
         for task in tasks {
             all.push(task);
         }
@@ -188,6 +191,14 @@ impl Slot {
     pub(super) fn extent(&self) -> (u32, u32, u64) {
         let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);
         (tasks.pieces, tasks.threads, tasks.len_bytes)
+    }
+
+    /// How the submission is timed, if it is.
+    pub(super) fn watch(&self) -> Option<Watch> {
+        self.tasks
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .watch
     }
 
     /// Whether a thread whose wait is limited may take part.

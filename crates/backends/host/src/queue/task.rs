@@ -12,7 +12,7 @@ use super::hint;
 use super::place::{self, Place};
 use crate::memory::file::HostFile;
 use crate::raw::{self, Store};
-use crate::tuning::{Tuning, piece_bytes};
+use crate::tuning::{INLINE_LIMIT, Tuning, piece_bytes};
 
 /// What a thread does, without a lifetime: the contract of `Backend::submit` keeps everything behind
 /// the addresses alive, and to itself, until the fence settles.
@@ -147,6 +147,21 @@ impl Task {
         u32::try_from(self.len_bytes.div_ceil(self.step))
             .unwrap_or(u32::MAX)
             .max(1)
+    }
+
+    /// Whether it is a copy between memory that several threads would share.
+    pub(super) fn is_shared_copy(&self) -> bool {
+        self.threads > 1 && matches!(self.kind, Kind::Copy { .. }) && self.is_brief()
+    }
+
+    /// The same task for one thread; inline up to some 0.1 ms.
+    pub(super) fn on_one_thread(self) -> Self {
+        let inline = self.len_bytes <= INLINE_LIMIT as u64;
+        Self {
+            threads: 1,
+            inline,
+            ..self
+        }
     }
 
     /// Whether each of its pieces is done within about a millisecond (4 MiB at 4 GB/s), so that a thread
@@ -412,6 +427,42 @@ impl Task {
             inline,
         }
     }
+}
+
+/// Does a copy at once, if it is one between separate, writable memory of fewer than
+/// `Tuning::inline_below_bytes` bytes; false when it is anything else, right or wrong, and nothing was
+/// done.
+///
+/// The same as a task that is made and run, for the case in which making it costs more than running it.
+///
+/// # Safety
+/// As for `Backend::submit`, with nothing left to wait for.
+pub(super) unsafe fn copy_small(op: &Op<'_>, tuning: &Tuning, in_flight: usize) -> bool {
+    let Op::Copy { src, dst } = *op else {
+        return false;
+    };
+    let len = dst.len_bytes;
+    if src.len_bytes != len || len >= tuning.inline_below_bytes as u64 || !dst.buffer.is_writable()
+    {
+        return false;
+    }
+    let from = src.buffer.host(src.offset, len);
+    let to = dst.buffer.host(dst.offset, len);
+    let (Some(from), Some(to)) = (from, to) else {
+        return false;
+    };
+    let (read, written) = (
+        src.buffer.position() + src.offset,
+        dst.buffer.position() + dst.offset,
+    );
+    if read.abs_diff(written) < len && src.buffer.storage_id() == dst.buffer.storage_id() {
+        return false;
+    }
+    let store = tuning.choose(to.len(), in_flight).store;
+    // SAFETY: the operands are memory of that length, separate as just checked; the rest is the
+    // caller's contract.
+    unsafe { raw::copy(to.as_ptr(), from.as_ptr(), to.len(), store) };
+    true
 }
 
 /// Runs shorter than this are stored plainly: a store fence after each would cost more than streaming
