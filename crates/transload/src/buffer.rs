@@ -43,7 +43,10 @@ impl fmt::Display for IntoInnerError {
         let memory = self.buffer.memory();
         match self.reason {
             IntoInnerReason::OtherOwner => {
-                write!(f, "the buffer in {memory} was not adopted from such an object")
+                write!(
+                    f,
+                    "the buffer in {memory} was not adopted from such an object"
+                )
             }
             IntoInnerReason::InUse => write!(
                 f,
@@ -105,7 +108,10 @@ impl Buffer {
             Bound::Unbounded => self.len(),
         };
         let len = end.checked_sub(start).ok_or(out_of_bounds(start, 0))?;
-        let raw = self.raw.slice(start, len).ok_or(out_of_bounds(start, len))?;
+        let raw = self
+            .raw
+            .slice(start, len)
+            .ok_or(out_of_bounds(start, len))?;
         Ok(Buffer::new(raw, &self.shared))
     }
 

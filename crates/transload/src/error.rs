@@ -188,7 +188,9 @@ pub enum TransferError {
     #[error(transparent)]
     Failed(Box<TransferFailure>),
     /// The checksums of source and destination differ, over every route.
-    #[error("source and destination differ after {route}: xxh3-64 {src_checksum:016x} and {dst_checksum:016x}")]
+    #[error(
+        "source and destination differ after {route}: xxh3-64 {src_checksum:016x} and {dst_checksum:016x}"
+    )]
     Differs {
         /// The last route.
         route: String,

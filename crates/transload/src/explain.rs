@@ -44,10 +44,8 @@ impl Explanation {
             let route = rejected.route.as_ref();
             Choice {
                 method: rejected.method,
-                route: route.map_or_else(
-                    || alloc::vec![key.src],
-                    |route| route.memories().collect(),
-                ),
+                route: route
+                    .map_or_else(|| alloc::vec![key.src], |route| route.memories().collect()),
                 chunk_bytes: None,
                 predicted_ns: rejected.estimate_ns,
                 reason: Some(rejected.reason.to_string()),

@@ -48,9 +48,9 @@ pub use adopt::Adopt;
 pub use buffer::{Buffer, IntoInnerError};
 pub use builder::Builder;
 pub use engine::active::Priority;
+pub use engine::clock::NoClock;
 #[cfg(feature = "std")]
 pub use engine::clock::SystemClock;
-pub use engine::clock::NoClock;
 pub use engine::event::Event;
 pub use engine::staging::StagingBudget;
 pub use error::{
@@ -67,8 +67,8 @@ pub use request::{Batch, Request};
 pub use transfer::{Cancelled, Transfer};
 pub use transload_core as core;
 pub use transload_core::{
-    ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId, MemoryKind, Method, Place, Shape,
-    Span, Topology, Uuid, stats,
+    ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId, MemoryKind, Method, Place,
+    Shape, Span, Topology, Uuid, stats,
 };
 pub use transload_hal as hal;
 pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};

@@ -135,12 +135,16 @@ impl TransferManager {
 
     /// Every device of every backend.
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        self.shared.state.with(|state| state.topology.devices().to_vec())
+        self.shared
+            .state
+            .with(|state| state.topology.devices().to_vec())
     }
 
     /// Every memory of every backend.
     pub fn memories(&self) -> Vec<MemoryInfo> {
-        self.shared.state.with(|state| state.topology.memories().to_vec())
+        self.shared
+            .state
+            .with(|state| state.topology.memories().to_vec())
     }
 
     /// The memory that a place means here.
@@ -163,11 +167,16 @@ impl TransferManager {
                 None => topology.default_memory(device.id),
                 Some(kind) => topology.memory(device.id.memory(kind)),
             };
-            let of_device = topology.memories().iter().filter(|memory| memory.id.device == device.id);
-            memory.map(|memory| memory.id).ok_or_else(|| PlaceError::UnknownMemory {
-                place,
-                known: list(of_device.map(|memory| memory.id.kind)),
-            })
+            let of_device = topology
+                .memories()
+                .iter()
+                .filter(|memory| memory.id.device == device.id);
+            memory
+                .map(|memory| memory.id)
+                .ok_or_else(|| PlaceError::UnknownMemory {
+                    place,
+                    known: list(of_device.map(|memory| memory.id.kind)),
+                })
         })
     }
 
@@ -177,7 +186,9 @@ impl TransferManager {
     /// When the place is not here, or has no room.
     pub fn allocate(&self, place: impl Into<Place>, spec: AllocSpec) -> Result<Buffer, Error> {
         let memory = self.resolve(place)?;
-        let backend = self.backend_of(memory).ok_or(AllocError::UnknownMemory { memory })?;
+        let backend = self
+            .backend_of(memory)
+            .ok_or(AllocError::UnknownMemory { memory })?;
         let fault = |fault| AllocError::Failed { memory, fault };
         let raw = guarded(|| backend.allocate(memory, &spec)).map_err(fault)??;
         Ok(Buffer::new(raw, &self.shared))
@@ -208,11 +219,21 @@ impl TransferManager {
     ///
     /// # Safety
     /// As [`Backend::import`].
-    pub unsafe fn import(&self, place: impl Into<Place>, external: External) -> Result<Buffer, Error> {
+    pub unsafe fn import(
+        &self,
+        place: impl Into<Place>,
+        external: External,
+    ) -> Result<Buffer, Error> {
         let memory = self.resolve(place)?;
         let kind = external.kind();
-        let backend = self.backend_of(memory).ok_or(ImportError::UnknownMemory { memory })?;
-        let fault = |fault| ImportError::Failed { memory, kind, fault };
+        let backend = self
+            .backend_of(memory)
+            .ok_or(ImportError::UnknownMemory { memory })?;
+        let fault = |fault| ImportError::Failed {
+            memory,
+            kind,
+            fault,
+        };
         // SAFETY: the caller's promise is the one that the backend asks for.
         let raw = guarded(|| unsafe { backend.import(memory, external) }).map_err(fault)??;
         Ok(Buffer::new(raw, &self.shared))
@@ -249,13 +270,21 @@ impl TransferManager {
         stop_at_failure: bool,
     ) -> Result<Batch, (usize, TransferError)> {
         let check = |(i, request)| self.check(request).map_err(|error| (i, error));
-        let checked: Vec<Checked> = requests.iter().enumerate().map(check).collect::<Result<_, _>>()?;
+        let checked: Vec<Checked> = requests
+            .iter()
+            .enumerate()
+            .map(check)
+            .collect::<Result<_, _>>()?;
         let flag = Batch::flag(stop_at_failure);
         let now = self.shared.clock.now();
         let ids = self.shared.change(|state| {
             let mut chosen = Vec::with_capacity(checked.len());
             for (i, (checked, request)) in checked.iter().zip(requests).enumerate() {
-                chosen.push(state.choose(checked, request.terms.verify, now).map_err(|error| (i, error))?);
+                chosen.push(
+                    state
+                        .choose(checked, request.terms.verify, now)
+                        .map_err(|error| (i, error))?,
+                );
             }
             let parts = checked.into_iter().zip(chosen).zip(requests).enumerate();
             let accept = |(i, ((checked, chosen), request)): (usize, ((Checked, _), &Request))| {
@@ -263,7 +292,9 @@ impl TransferManager {
                     batch: flag.clone(),
                     ..request.terms.clone()
                 };
-                state.accept(checked, chosen, terms, now).map_err(|error| (i, error))
+                state
+                    .accept(checked, chosen, terms, now)
+                    .map_err(|error| (i, error))
             };
             parts.map(accept).collect::<Result<Vec<_>, _>>()
         })?;
@@ -278,7 +309,11 @@ impl TransferManager {
     ///
     /// # Errors
     /// As [`TransferError`] lists.
-    pub fn copy_from_slice(&self, src: &[u8], dst: impl Into<Region>) -> Result<Report, TransferError> {
+    pub fn copy_from_slice(
+        &self,
+        src: &[u8],
+        dst: impl Into<Region>,
+    ) -> Result<Report, TransferError> {
         let dst = dst.into();
         self.with_borrowed(HostSpan::of(src), false, |manager, src| {
             manager.submit_quietly(src, manager.operand(&dst)?)
@@ -289,7 +324,11 @@ impl TransferManager {
     ///
     /// # Errors
     /// As [`TransferError`] lists.
-    pub fn copy_into_slice(&self, src: impl Into<Region>, dst: &mut [u8]) -> Result<Report, TransferError> {
+    pub fn copy_into_slice(
+        &self,
+        src: impl Into<Region>,
+        dst: &mut [u8],
+    ) -> Result<Report, TransferError> {
         let src = src.into();
         self.with_borrowed(HostSpan::of_mut(dst), true, |manager, dst| {
             manager.submit_quietly(manager.operand(&src)?, dst)
@@ -319,7 +358,12 @@ impl TransferManager {
         let mut reasons = Vec::new();
         let (from, to) = (self.backend_of(src), self.backend_of(dst));
         if let (Some(from), Some(to)) = (from, to) {
-            for kind in [ExternalKind::File, ExternalKind::Host, ExternalKind::OpaqueFd, ExternalKind::DmaBuf] {
+            for kind in [
+                ExternalKind::File,
+                ExternalKind::Host,
+                ExternalKind::OpaqueFd,
+                ExternalKind::DmaBuf,
+            ] {
                 match share_as(&*from, &*to, &buffer.raw, dst, kind) {
                     Ok(raw) => return Ok(Buffer::new(raw, &self.shared)),
                     Err(reason) => reasons.push(reason),
@@ -406,7 +450,9 @@ impl TransferManager {
 
     /// The staging budget that this manager draws on.
     pub fn staging(&self) -> Arc<StagingBudget> {
-        self.shared.state.with(|state| Arc::clone(state.pool.budget()))
+        self.shared
+            .state
+            .with(|state| Arc::clone(state.pool.budget()))
     }
 
     /// The time by the manager's clock, for deadlines.
@@ -432,7 +478,11 @@ impl TransferManager {
         Ok(region.operand())
     }
 
-    fn explain_key(&self, key: transload_core::PlanKey, bytes: u64) -> Result<Explanation, TransferError> {
+    fn explain_key(
+        &self,
+        key: transload_core::PlanKey,
+        bytes: u64,
+    ) -> Result<Explanation, TransferError> {
         let now = self.now();
         self.shared.state.with(|state| {
             let simulated = |memory: MemoryId| {
@@ -440,11 +490,13 @@ impl TransferManager {
                 device.is_some_and(|device| device.simulated)
             };
             let simulated = simulated(key.src) || simulated(key.dst);
-            let plans = state.plans(key, now).map_err(|error| TransferError::NoRoute {
-                src: key.src,
-                dst: key.dst,
-                reasons: error.to_string(),
-            })?;
+            let plans = state
+                .plans(key, now)
+                .map_err(|error| TransferError::NoRoute {
+                    src: key.src,
+                    dst: key.dst,
+                    reasons: error.to_string(),
+                })?;
             Ok(Explanation::new(&plans, &key, bytes, simulated))
         })
     }
@@ -508,7 +560,9 @@ impl TransferManager {
                 self.0.block_on(self.1, None);
             }
         }
-        let id = self.shared.submit(Checked::new(src, dst)?, Terms::default())?;
+        let id = self
+            .shared
+            .submit(Checked::new(src, dst)?, Terms::default())?;
         drop(Quiet(&self.shared, id));
         let result = self.shared.take_result(id);
         result.unwrap_or(Err(TransferError::Cancelled { leading_bytes: 0 }))

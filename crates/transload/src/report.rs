@@ -115,7 +115,13 @@ impl fmt::Display for Short {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = ByteSize(self.bytes);
-        write!(f, "{bytes}  {} → {}  {}", Short(self.src), Short(self.dst), self.method())?;
+        write!(
+            f,
+            "{bytes}  {} → {}  {}",
+            Short(self.src),
+            Short(self.dst),
+            self.method()
+        )?;
         if let Some(rate) = self.bytes_per_second() {
             write!(f, "  {:.1} GB/s", rate / 1e9)?;
         }

@@ -20,7 +20,10 @@ pub struct Transfer {
 }
 
 enum Inner {
-    Submitted { shared: Arc<Shared>, id: TransferId },
+    Submitted {
+        shared: Arc<Shared>,
+        id: TransferId,
+    },
     /// It was refused, or its result was taken.
     Settled(Option<Result<Report, TransferError>>),
 }
@@ -61,7 +64,8 @@ impl Transfer {
         if let Inner::Submitted { shared, id } = &self.inner {
             shared.block_on(*id, None);
         }
-        self.take().unwrap_or(Err(TransferError::Cancelled { leading_bytes: 0 }))
+        self.take()
+            .unwrap_or(Err(TransferError::Cancelled { leading_bytes: 0 }))
     }
 
     /// Blocks until it is over, or the limit has passed by the manager's clock: then `None`, and the
@@ -108,7 +112,8 @@ impl Transfer {
                 None => Cancelled::NotStarted,
             };
         }
-        self.take().map_or(Cancelled::NotStarted, Cancelled::Finished)
+        self.take()
+            .map_or(Cancelled::NotStarted, Cancelled::Finished)
     }
 
     fn take(&mut self) -> Option<Result<Report, TransferError>> {

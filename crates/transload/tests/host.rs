@@ -16,8 +16,13 @@ fn a_vector_moves_to_shared_memory_and_back() -> Outcome {
     for len in [0, 1, 63, 4096, 1 << 20, (8 << 20) + 5] {
         let wanted = bytes(len);
         let heap = manager.adopt(wanted.clone())?;
-        let shared = manager.allocate("cpu:0/shared".parse::<transload::Place>()?, AllocSpec::bytes(len as u64))?;
-        let report = manager.submit(&Request::new(&heap, &shared).verify()).wait()?;
+        let shared = manager.allocate(
+            "cpu:0/shared".parse::<transload::Place>()?,
+            AllocSpec::bytes(len as u64),
+        )?;
+        let report = manager
+            .submit(&Request::new(&heap, &shared).verify())
+            .wait()?;
         assert_eq!(report.bytes(), len as u64);
         assert_eq!(report.method(), Method::DirectCopy);
         assert!(report.checksum().is_some());
@@ -39,10 +44,14 @@ fn overlapping_bytes_move_as_if_through_a_copy() -> Outcome {
             let mut model = bytes(len);
             let buffer = manager.adopt(model.clone())?;
             let n = len as u64 - shift;
-            manager.copy(buffer.slice(..n)?, buffer.slice(shift..)?).wait()?;
+            manager
+                .copy(buffer.slice(..n)?, buffer.slice(shift..)?)
+                .wait()?;
             model.copy_within(..n as usize, shift as usize);
             assert!(*buffer.read()? == model[..], "{len} up by {shift}");
-            manager.copy(buffer.slice(shift..)?, buffer.slice(..n)?).wait()?;
+            manager
+                .copy(buffer.slice(shift..)?, buffer.slice(..n)?)
+                .wait()?;
             model.copy_within(shift as usize.., 0);
             assert!(*buffer.read()? == model[..], "{len} down by {shift}");
         }
@@ -62,7 +71,11 @@ fn rows_move_between_pitches_and_leave_the_gaps_alone() -> Outcome {
     for row in 0..99 {
         let (from, to) = (3 + row * 64, 5 + row * 80);
         assert_eq!(dst[to..to + 50], src[from..from + 50]);
-        assert!(dst[to + 50..(to + 80).min(dst.len())].iter().all(|b| *b == 0xEE));
+        assert!(
+            dst[to + 50..(to + 80).min(dst.len())]
+                .iter()
+                .all(|b| *b == 0xEE)
+        );
     }
     Ok(())
 }
@@ -71,7 +84,10 @@ fn rows_move_between_pitches_and_leave_the_gaps_alone() -> Outcome {
 async fn a_transfer_is_a_future() -> Outcome {
     let manager = TransferManager::discover()?;
     let src = manager.adopt(bytes(32 << 20))?;
-    let dst = manager.allocate("cpu:0".parse::<transload::Place>()?, AllocSpec::bytes(src.len()))?;
+    let dst = manager.allocate(
+        "cpu:0".parse::<transload::Place>()?,
+        AllocSpec::bytes(src.len()),
+    )?;
     manager.copy(&src, &dst).await?;
     assert!(*dst.read()? == *src.read()?);
     Ok(())
@@ -81,7 +97,10 @@ async fn a_transfer_is_a_future() -> Outcome {
 fn a_detached_transfer_still_completes() -> Outcome {
     let manager = TransferManager::discover()?;
     let src = manager.adopt(bytes(64 << 20))?;
-    let dst = manager.allocate("cpu:0".parse::<transload::Place>()?, AllocSpec::bytes(src.len()))?;
+    let dst = manager.allocate(
+        "cpu:0".parse::<transload::Place>()?,
+        AllocSpec::bytes(src.len()),
+    )?;
     drop(manager.copy(&src, &dst));
     assert!(*dst.read()? == *src.read()?);
     Ok(())

@@ -12,7 +12,11 @@ type Outcome = Result<(), Box<dyn Error>>;
 fn machine(file: &str, completion: Completion, script: Script) -> (Sim, TransferManager) {
     let path = format!("{}/../../topologies/{file}", env!("CARGO_MANIFEST_DIR"));
     let machine = topology::from_file(path).unwrap();
-    let sim = Sim::builder(&machine).completion(completion).script(script).build().unwrap();
+    let sim = Sim::builder(&machine)
+        .completion(completion)
+        .script(script)
+        .build()
+        .unwrap();
     let manager = TransferManager::builder()
         .clock(Arc::new(sim.clock()))
         .backend(Arc::new(sim.clone()))
@@ -31,16 +35,21 @@ fn bytes(len: usize) -> Vec<u8> {
 
 fn modes() -> Vec<Completion> {
     let mut modes = vec![Completion::Timed];
-    modes.extend(Completion::all().into_iter().filter(|mode| *mode != Completion::Never));
+    modes.extend(
+        Completion::all()
+            .into_iter()
+            .filter(|mode| *mode != Completion::Never),
+    );
     modes
 }
 
 fn filled(sim: &Sim, manager: &TransferManager, at: &str, bytes: &[u8]) -> Buffer {
-    let buffer = manager.allocate(place(at), AllocSpec::bytes(bytes.len() as u64)).unwrap();
+    let buffer = manager
+        .allocate(place(at), AllocSpec::bytes(bytes.len() as u64))
+        .unwrap();
     sim.write(buffer.raw(), 0, bytes).unwrap();
     buffer
 }
-
 
 #[test]
 fn staged_bytes_arrive_in_every_completion_mode() -> Outcome {
@@ -57,7 +66,11 @@ fn staged_bytes_arrive_in_every_completion_mode() -> Outcome {
             sim.read(dst.raw(), 0, &mut back)?;
             assert!(back == wanted, "{mode}, {len} bytes");
         }
-        assert!(sim.violations().is_empty(), "{mode}: {:?}", sim.violations());
+        assert!(
+            sim.violations().is_empty(),
+            "{mode}: {:?}",
+            sim.violations()
+        );
     }
     Ok(())
 }

@@ -22,7 +22,11 @@ impl State {
         active.boarding = true;
         let priority = active.priority;
         let behind = |other: &u32| self.transfers[*other as usize].priority >= priority;
-        let at = self.boarding.iter().take_while(|other| behind(other)).count();
+        let at = self
+            .boarding
+            .iter()
+            .take_while(|other| behind(other))
+            .count();
         self.boarding.insert(at, slot);
     }
 
@@ -59,7 +63,10 @@ impl State {
         let mut short = false;
         for (lane, ring) in flight.rings() {
             let pipeline = &plan.lanes[usize::from(lane)];
-            let (memory, bytes) = (pipeline.rings[usize::from(ring)].memory, pipeline.chunk_bytes);
+            let (memory, bytes) = (
+                pipeline.rings[usize::from(ring)].memory,
+                pipeline.chunk_bytes,
+            );
             let buffer = self.pool.take(memory, bytes);
             if buffer.is_none() {
                 missing += 1;
@@ -104,16 +111,25 @@ impl State {
     /// Hands the slots to the flight, once all of them are there.
     fn admit(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
-        let complete = active.boarded.iter().all(|boarded| boarded.buffer.is_some());
+        let complete = active
+            .boarded
+            .iter()
+            .all(|boarded| boarded.buffer.is_some());
         let Some(flight) = active.flight.as_mut().filter(|_| complete) else {
             return;
         };
         let taken = !active.boarded.is_empty() && flight.handle_admitted();
         for boarded in active.boarded.drain(..) {
-            let Some(buffer) = boarded.buffer else { continue };
+            let Some(buffer) = boarded.buffer else {
+                continue;
+            };
             if taken {
                 let (lane, ring) = (boarded.lane, boarded.ring);
-                let id = SlotId { lane, ring, slot: 0 };
+                let id = SlotId {
+                    lane,
+                    ring,
+                    slot: 0,
+                };
                 active.leases.push(Lease { id, buffer });
             } else {
                 self.pool.give_back(buffer);
@@ -139,10 +155,9 @@ impl State {
             }
             return;
         };
-        let first = active
-            .boarded
-            .iter()
-            .position(|boarded| (boarded.lane, boarded.ring) == (lane, ring) && boarded.buffer.is_none());
+        let first = active.boarded.iter().position(|boarded| {
+            (boarded.lane, boarded.ring) == (lane, ring) && boarded.buffer.is_none()
+        });
         match (first, slot) {
             (Some(at), Ok(buffer)) => active.boarded[at].buffer = Some(buffer),
             (Some(at), Err((backend, fault, _))) => {
@@ -153,7 +168,10 @@ impl State {
             // A further slot that could not be had: the flight goes on with those that it has.
             (None, Err(_)) => return,
         }
-        let all_there = active.boarded.iter().all(|boarded| boarded.buffer.is_some());
+        let all_there = active
+            .boarded
+            .iter()
+            .all(|boarded| boarded.buffer.is_some());
         if all_there && (failed || active.fault.is_some()) {
             self.turn_away(id.slot);
         } else if all_there {
@@ -218,9 +236,8 @@ impl State {
 
     fn grant(&mut self, slot: u32, (lane, ring): (u8, u8), buffer: Buffer) {
         let active = &mut self.transfers[slot as usize];
-        let fits = wanted(active).is_some_and(|(_, memory, bytes)| {
-            memory == buffer.memory() && bytes == buffer.len()
-        });
+        let fits = wanted(active)
+            .is_some_and(|(_, memory, bytes)| memory == buffer.memory() && bytes == buffer.len());
         match &mut active.flight {
             Some(flight) if fits && flight.wanted_slots(lane, ring) > 0 => {
                 let id = flight.handle_grant(lane, ring);
@@ -240,8 +257,7 @@ impl State {
     ) -> bool {
         let owner = self.topology.memory(memory).map(|memory| memory.backend);
         let known = owner.and_then(|owner| self.registered(owner));
-        let Some((backend, backend_id)) =
-            known.map(|known| (Arc::clone(&known.backend), known.id))
+        let Some((backend, backend_id)) = known.map(|known| (Arc::clone(&known.backend), known.id))
         else {
             return false;
         };
@@ -263,7 +279,10 @@ impl State {
 
 /// The first ring that could use another slot.
 fn wanted(active: &Active) -> Option<((u8, u8), MemoryId, u64)> {
-    let flight = active.flight.as_ref().filter(|_| active.stage == Stage::Flying)?;
+    let flight = active
+        .flight
+        .as_ref()
+        .filter(|_| active.stage == Stage::Flying)?;
     let plan = flight.plan()?;
     plan.lanes.iter().enumerate().find_map(|(lane, pipeline)| {
         let rings = pipeline.rings.iter().enumerate();

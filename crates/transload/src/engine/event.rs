@@ -72,6 +72,8 @@ impl Event {
 
 impl core::fmt::Debug for Event {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Event").field("set", &self.is_set()).finish()
+        f.debug_struct("Event")
+            .field("set", &self.is_set())
+            .finish()
     }
 }

@@ -128,10 +128,10 @@ impl State {
         let active = &mut self.transfers[slot as usize];
         let route = active.tried.last().map(|plan| plan.to_string());
         let unnamed = BackendId(Name::constant("unknown"));
-        let (backend, fault) = active
-            .fault
-            .take()
-            .unwrap_or((unnamed, Fault::new(ErrorClass::Failed, "no reason was given")));
+        let (backend, fault) = active.fault.take().unwrap_or((
+            unnamed,
+            Fault::new(ErrorClass::Failed, "no reason was given"),
+        ));
         if let (None, Some([src, dst])) = (failure.at, &active.digests)
             && active.checksum.is_some()
             && src.value() != dst.value()

@@ -5,7 +5,9 @@ use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use transload_core::flight::{Endpoint, Task, Work};
 use transload_core::{MemoryId, Shape, Span};
-use transload_hal::{AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, Fence, Layout, Op, Part};
+use transload_hal::{
+    AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, Fence, Layout, Op, Part,
+};
 
 use super::active::{Active, Operand, TransferId};
 use super::digest::Digest;
@@ -28,9 +30,20 @@ pub(crate) struct Order {
 }
 
 pub(crate) enum What {
-    Submit { task: Task, bound: Bound },
-    Allocate { memory: MemoryId, bytes: u64, lane: u8, ring: u8 },
-    Prove { job: usize, errand: Errand },
+    Submit {
+        task: Task,
+        bound: Bound,
+    },
+    Allocate {
+        memory: MemoryId,
+        bytes: u64,
+        lane: u8,
+        ring: u8,
+    },
+    Prove {
+        job: usize,
+        errand: Errand,
+    },
 }
 
 /// What came of it.
@@ -50,7 +63,10 @@ pub(crate) enum DeedResult {
         ring: u8,
         slot: Result<Buffer, Fault>,
     },
-    Proved { job: usize, found: Result<Found, Fault> },
+    Proved {
+        job: usize,
+        found: Result<Found, Fault>,
+    },
 }
 
 /// An operation with its operands.
@@ -62,7 +78,11 @@ pub(crate) enum Bound {
         len: u64,
     },
     /// Both sides are regions, one at least pitched.
-    Pitched { src: Operand, dst: Operand, span: Span },
+    Pitched {
+        src: Operand,
+        dst: Operand,
+        span: Span,
+    },
     /// A part of a pitched region to or from a slot.
     Blocks {
         region: Operand,
@@ -99,26 +119,28 @@ impl Bound {
         match task.work {
             Work::Copy { from, to } => {
                 let (src, dst) = (end(from)?, end(to)?);
-                Some(match (src.shape.is_contiguous(), dst.shape.is_contiguous()) {
-                    (true, true) => Bound::Copy {
-                        len: span.len,
-                        src: (src.buffer.clone(), start(from, &src)),
-                        dst: (dst.buffer.clone(), start(to, &dst)),
+                Some(
+                    match (src.shape.is_contiguous(), dst.shape.is_contiguous()) {
+                        (true, true) => Bound::Copy {
+                            len: span.len,
+                            src: (src.buffer.clone(), start(from, &src)),
+                            dst: (dst.buffer.clone(), start(to, &dst)),
+                        },
+                        _ if is_slot(from) => Bound::Blocks {
+                            region: dst,
+                            span,
+                            slot: src.buffer,
+                            to_slot: false,
+                        },
+                        _ if is_slot(to) => Bound::Blocks {
+                            region: src,
+                            span,
+                            slot: dst.buffer,
+                            to_slot: true,
+                        },
+                        _ => Bound::Pitched { src, dst, span },
                     },
-                    _ if is_slot(from) => Bound::Blocks {
-                        region: dst,
-                        span,
-                        slot: src.buffer,
-                        to_slot: false,
-                    },
-                    _ if is_slot(to) => Bound::Blocks {
-                        region: src,
-                        span,
-                        slot: dst.buffer,
-                        to_slot: true,
-                    },
-                    _ => Bound::Pitched { src, dst, span },
-                })
+                )
             }
             Work::Transform { at } => {
                 let operand = end(at)?;

@@ -47,7 +47,11 @@ impl State {
             self.after.wakers.extend(active.waker.take());
             return;
         }
-        if active.batch.as_ref().is_some_and(|batch| batch.has_failed()) {
+        if active
+            .batch
+            .as_ref()
+            .is_some_and(|batch| batch.has_failed())
+        {
             return self.finish(slot, Err(TransferError::BatchStopped));
         }
         active.stage = Stage::Flying;
@@ -153,7 +157,10 @@ impl State {
         };
         let (_, fault) = active.fault.clone().unwrap_or_else(|| {
             let backend = failed.lanes[0].steps[0].backend;
-            (backend, Fault::new(ErrorClass::Failed, "no reason was given"))
+            (
+                backend,
+                Fault::new(ErrorClass::Failed, "no reason was given"),
+            )
         });
         active.fallbacks.push(Fallback {
             plan: failed.clone(),
@@ -211,7 +218,12 @@ impl State {
     }
 
     fn answer_route(&mut self, slot: u32, plan: Option<Arc<Plan>>) {
-        if let Some(flight) = &mut self.transfers[slot as usize].flight {
+        let active = &mut self.transfers[slot as usize];
+        if plan.is_some() {
+            // The next leg fails for reasons of its own; without one, this is the last reason.
+            active.fault = None;
+        }
+        if let Some(flight) = &mut active.flight {
             flight.handle_route(plan);
         }
     }
@@ -226,9 +238,8 @@ impl State {
         if src != dst {
             let plan = flight.copied_by().or(flight.plan());
             let backend = plan.map(|plan| plan.lanes[0].steps[0].backend);
-            let message = alloc::format!(
-                "source and destination differ: xxh3-64 {src:016x} and {dst:016x}"
-            );
+            let message =
+                alloc::format!("source and destination differ: xxh3-64 {src:016x} and {dst:016x}");
             let fault = Fault::new(ErrorClass::Failed, message);
             active.fault = backend.map(|backend| (backend, fault));
         }

@@ -17,7 +17,9 @@ use transload_core::{
     Instant, Lane, LinkId, MemoryId, Method, Plan, PlanKey, Role, Route, Shape, Span, Step,
     StepKind,
 };
-use transload_hal::{AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, HostSpan, StorageId, StorageInfo};
+use transload_hal::{
+    AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, HostSpan, StorageId, StorageInfo,
+};
 
 use super::accept::{Checked, Chosen, Terms};
 use super::active::{Operand, Stage, TransferId};
@@ -119,16 +121,23 @@ impl State {
         let Some(plan) = starting.and_then(Flight::plan) else {
             return false;
         };
-        let unproven = |link: &LinkId| link.access.needs_proof() && !self.proofs.proven.contains(link);
+        let unproven =
+            |link: &LinkId| link.access.needs_proof() && !self.proofs.proven.contains(link);
         let Some(link) = plan.links().find(unproven) else {
             return false;
         };
         if self.barred(link, now).is_some() {
             // Planned before the link was found out; the leg fails and another is planned.
             let active = &mut self.transfers[slot as usize];
-            let fault = Fault::new(ErrorClass::Failed, "the link was found unfit before its first use");
+            let fault = Fault::new(
+                ErrorClass::Failed,
+                "the link was found unfit before its first use",
+            );
             let backend = active.fault.take().map(|(backend, _)| backend);
-            active.fault = Some((backend.unwrap_or(BackendId(link.engine.device.kind.0)), fault));
+            active.fault = Some((
+                backend.unwrap_or(BackendId(link.engine.device.kind.0)),
+                fault,
+            ));
             if let Some(flight) = &mut active.flight {
                 flight.handle_not_admitted();
             }
@@ -150,7 +159,11 @@ impl State {
 
     fn begin_proof(&mut self, link: LinkId, waiting: TransferId) {
         let links = self.topology.links().iter();
-        let Some(backend) = links.into_iter().find(|known| known.id == link).map(|known| known.backend) else {
+        let Some(backend) = links
+            .into_iter()
+            .find(|known| known.id == link)
+            .map(|known| known.backend)
+        else {
             return;
         };
         let pattern = (0..PROOF_BYTES).map(pattern_byte).collect();
@@ -166,7 +179,11 @@ impl State {
             waiting: Vec::new(),
         };
         job.waiting.push(waiting);
-        let over = self.proofs.jobs.iter().position(|job| job.stage == ProofStage::Over);
+        let over = self
+            .proofs
+            .jobs
+            .iter()
+            .position(|job| job.stage == ProofStage::Over);
         let at = match over {
             Some(at) => {
                 self.proofs.jobs[at] = job;
@@ -193,8 +210,12 @@ impl State {
                     let (src, dst) = (link.src, link.dst);
                     (Some(job.backend), Errand::Connect { src, dst })
                 }
-                ProofStage::AllocatingSrc => (self.owner(link.src), Errand::Allocate { memory: link.src }),
-                ProofStage::AllocatingDst => (self.owner(link.dst), Errand::Allocate { memory: link.dst }),
+                ProofStage::AllocatingSrc => {
+                    (self.owner(link.src), Errand::Allocate { memory: link.src })
+                }
+                ProofStage::AllocatingDst => {
+                    (self.owner(link.dst), Errand::Allocate { memory: link.dst })
+                }
                 ProofStage::Comparing => {
                     let (pattern, back) = (job.pattern.clone(), job.back.clone());
                     (Some(job.backend), Errand::Compare { pattern, back })
@@ -202,7 +223,9 @@ impl State {
                 _ => continue,
             };
             let known = owner.and_then(|owner| self.registered(owner));
-            let Some((backend, backend_id)) = known.map(|known| (Arc::clone(&known.backend), known.id)) else {
+            let Some((backend, backend_id)) =
+                known.map(|known| (Arc::clone(&known.backend), known.id))
+            else {
                 let fault = Fault::new(ErrorClass::Unsupported, "no backend allocates there");
                 self.disprove(at, &fault);
                 continue;
@@ -283,20 +306,30 @@ impl State {
     fn send(&mut self, at: usize, from: Buffer, to: Buffer, over_link: bool) -> Result<(), Fault> {
         let link = self.proofs.jobs[at].link;
         let refused = |error: &dyn core::fmt::Display| {
-            Fault::new(ErrorClass::Unsupported, alloc::format!("it cannot be proven: {error}"))
+            Fault::new(
+                ErrorClass::Unsupported,
+                alloc::format!("it cannot be proven: {error}"),
+            )
         };
         let now = Instant(0);
         let plan = if over_link {
-            self.plan_of_link(link).ok_or_else(|| refused(&"the link is gone"))?
+            self.plan_of_link(link)
+                .ok_or_else(|| refused(&"the link is gone"))?
         } else {
             let key = PlanKey::copy(from.memory(), to.memory());
             let plans = self.plans(key, now).map_err(|error| refused(&error))?;
             // Best a way that needs no proof or has it; another unproven one will do, since a
             // pattern that survives the round trip speaks for all of its links.
             let ways: Vec<Arc<Plan>> = plans.alternatives(PROOF_BYTES).collect();
-            let sound = |link: &LinkId| !link.access.needs_proof() || self.proofs.proven.contains(link);
-            let trusted = ways.iter().find(|plan| plan.links().all(|link| sound(&link)));
-            let other = || ways.iter().find(|plan| plan.links().all(|other| other != link));
+            let sound =
+                |link: &LinkId| !link.access.needs_proof() || self.proofs.proven.contains(link);
+            let trusted = ways
+                .iter()
+                .find(|plan| plan.links().all(|link| sound(&link)));
+            let other = || {
+                ways.iter()
+                    .find(|plan| plan.links().all(|other| other != link))
+            };
             let way = trusted.or_else(other).or(ways.first());
             way.cloned().ok_or_else(|| refused(&"no way leads there"))?
         };
@@ -328,7 +361,8 @@ impl State {
 
     fn disprove(&mut self, at: usize, fault: &Fault) {
         let link = self.proofs.jobs[at].link;
-        self.quarantine.condemn(link, alloc::format!("its proof failed: {fault}"));
+        self.quarantine
+            .condemn(link, alloc::format!("its proof failed: {fault}"));
         self.cache.invalidate();
         self.let_go(at);
     }
@@ -340,7 +374,10 @@ impl State {
         let scratch = [job.src.take(), job.dst.take()];
         self.after.buffers.extend(scratch.into_iter().flatten());
         for id in core::mem::take(&mut job.waiting) {
-            if let Some(active) = self.transfer(id).filter(|active| active.stage == Stage::Proving) {
+            if let Some(active) = self
+                .transfer(id)
+                .filter(|active| active.stage == Stage::Proving)
+            {
                 active.stage = Stage::Flying;
                 self.enqueue(id.slot);
             }

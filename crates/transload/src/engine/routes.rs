@@ -58,7 +58,9 @@ impl State {
             .map_err(no_route)?;
         let mut plan = Arc::clone(plans.choose(len_bytes));
         if checked.in_place && !plan.is_one_pass() {
-            let one_pass = plans.alternatives(len_bytes).find(|plan| plan.is_one_pass());
+            let one_pass = plans
+                .alternatives(len_bytes)
+                .find(|plan| plan.is_one_pass());
             plan = one_pass.ok_or_else(|| TransferError::Overlap {
                 memory: dst.buffer.memory(),
             })?;

@@ -54,7 +54,11 @@ impl State {
     /// The fence of an operation is known; its outcome may be too.
     fn handle_submitted(&mut self, id: TransferId, task: TaskId, fence: Fence) {
         self.pending.insert(fence, (id, task));
-        if let Some(known) = self.backends.iter_mut().find(|known| known.id == fence.backend()) {
+        if let Some(known) = self
+            .backends
+            .iter_mut()
+            .find(|known| known.id == fence.backend())
+        {
             known.pending += 1;
             if let Some(fault) = known.lost.clone() {
                 return self.handle_outcome(fence, Outcome::Lost(fault));
@@ -122,7 +126,9 @@ impl State {
     }
 
     fn handle_settled(&mut self, id: TransferId, task: TaskId, settled: Settled) {
-        let Some(active) = self.transfer(id) else { return };
+        let Some(active) = self.transfer(id) else {
+            return;
+        };
         if let Some(flight) = &mut active.flight {
             flight.handle_settled(task, settled);
         }
@@ -139,7 +145,10 @@ impl State {
             return;
         }
         known.lost = Some(fault.clone());
-        let fences = self.pending.keys().filter(|fence| fence.backend() == backend);
+        let fences = self
+            .pending
+            .keys()
+            .filter(|fence| fence.backend() == backend);
         let fences: alloc::vec::Vec<Fence> = fences.copied().collect();
         for fence in fences {
             if let Some((id, _)) = self.pending.get(&fence).copied() {
@@ -150,15 +159,22 @@ impl State {
     }
 
     fn leak_buffers(&mut self, id: TransferId) {
-        let Some(active) = self.transfer(id) else { return };
-        let ends = [active.src.as_ref(), active.dst.as_ref()].into_iter().flatten();
+        let Some(active) = self.transfer(id) else {
+            return;
+        };
+        let ends = [active.src.as_ref(), active.dst.as_ref()]
+            .into_iter()
+            .flatten();
         let ends = ends.map(|end| end.buffer.clone());
         let slots = active.leases.iter().map(|lease| lease.buffer.clone());
-        ends.chain(slots).for_each(|buffer: Buffer| core::mem::forget(buffer));
+        ends.chain(slots)
+            .for_each(|buffer: Buffer| core::mem::forget(buffer));
     }
 
     fn slot_bytes(&mut self, id: TransferId, lane: u8, ring: u8) -> u64 {
-        let Some(active) = self.transfer(id) else { return 0 };
+        let Some(active) = self.transfer(id) else {
+            return 0;
+        };
         let boarded = active
             .boarded
             .iter()

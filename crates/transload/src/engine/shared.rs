@@ -103,7 +103,11 @@ impl Shared {
     }
 
     /// Submits a checked request; small copies are done when it returns.
-    pub(crate) fn submit(&self, checked: Checked, terms: Terms) -> Result<TransferId, TransferError> {
+    pub(crate) fn submit(
+        &self,
+        checked: Checked,
+        terms: Terms,
+    ) -> Result<TransferId, TransferError> {
         let now = self.clock.now();
         let id = self.state.with(|state| {
             let chosen = state.choose(&checked, terms.verify, now)?;
@@ -173,7 +177,13 @@ impl Shared {
     }
 
     /// Blocks in a backend.
-    pub(crate) fn wait_in(&self, backend: &dyn Backend, name: BackendId, fence: Fence, limit: Duration) {
+    pub(crate) fn wait_in(
+        &self,
+        backend: &dyn Backend,
+        name: BackendId,
+        fence: Fence,
+        limit: Duration,
+    ) {
         // Settled or not, whoever called looks at what is in the queue.
         let waited: Result<Waited, Fault> = guarded(|| backend.wait(fence, limit.min(LONGEST)));
         if let Err(fault) = waited {
@@ -197,7 +207,9 @@ impl Shared {
     /// Nobody holds the transfer's handle any more.
     pub(crate) fn detach(self: &Arc<Self>, id: TransferId) {
         let live = self.state.with(|state| {
-            let Some(active) = state.transfer(id) else { return false };
+            let Some(active) = state.transfer(id) else {
+                return false;
+            };
             if active.is_live() {
                 active.detached = true;
                 return true;
@@ -213,7 +225,9 @@ impl Shared {
 
     /// Asks the transfer to stop. Answers whether it had begun.
     pub(crate) fn cancel(&self, id: TransferId) -> bool {
-        let (started, after) = self.state.with(|state| (state.cancel(id), take_after(state)));
+        let (started, after) = self
+            .state
+            .with(|state| (state.cancel(id), take_after(state)));
         self.tidy(after);
         self.turn();
         started
@@ -223,7 +237,11 @@ impl Shared {
     pub(crate) fn watch(&self, id: TransferId, waker: &Waker) -> bool {
         self.state.with(|state| match state.transfer(id) {
             Some(active) if active.is_live() && active.stage != Stage::Guarding => {
-                if !active.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+                if !active
+                    .waker
+                    .as_ref()
+                    .is_some_and(|known| known.will_wake(waker))
+                {
                     active.waker = Some(waker.clone());
                 }
                 true
@@ -259,7 +277,9 @@ impl Shared {
     #[cfg(feature = "std")]
     pub(crate) fn drive(&self, seen: u64) -> bool {
         let next = self.turn();
-        let (live, fence) = self.state.with(|state| (state.live > 0, any_attended(state)));
+        let (live, fence) = self
+            .state
+            .with(|state| (state.live > 0, any_attended(state)));
         if !live {
             return false;
         }
@@ -297,8 +317,11 @@ impl Shared {
     fn pump(&self) {
         let attended: ArrayVec<(Arc<dyn Backend>, BackendId), 8> = self.state.with(|state| {
             let known = state.backends.iter();
-            let busy = known.filter(|known| !known.unattended && known.pending > 0 && known.lost.is_none());
-            busy.map(|known| (Arc::clone(&known.backend), known.id)).take(8).collect()
+            let busy = known
+                .filter(|known| !known.unattended && known.pending > 0 && known.lost.is_none());
+            busy.map(|known| (Arc::clone(&known.backend), known.id))
+                .take(8)
+                .collect()
         });
         for (backend, name) in attended {
             if let Err(fault) = guarded(|| backend.pump()) {
@@ -309,7 +332,10 @@ impl Shared {
 
     fn note_attended(&self, state: &State) {
         let known = state.backends.iter();
-        let pending = known.filter(|known| !known.unattended).map(|known| known.pending).sum();
+        let pending = known
+            .filter(|known| !known.unattended)
+            .map(|known| known.pending)
+            .sum();
         self.attended.store(pending, Ordering::Relaxed);
     }
 
@@ -358,16 +384,19 @@ fn take_after(state: &mut State) -> Option<After> {
 /// What the owner of a transfer blocks on: one of its own fences if it has any, for then the
 /// backend may put the thread to work; else any fence that somebody must look after.
 fn wait_for(state: &State, id: TransferId) -> Wait {
-    let Some(active) = state
-        .transfers
-        .get(id.slot as usize)
-        .filter(|active| active.generation == id.generation && active.is_live() && active.stage != Stage::Guarding)
-    else {
+    let Some(active) = state.transfers.get(id.slot as usize).filter(|active| {
+        active.generation == id.generation && active.is_live() && active.stage != Stage::Guarding
+    }) else {
         return Wait::Over;
     };
     let find = |fence: Fence| {
         let known = state.registered(fence.backend())?;
-        Some((Arc::clone(&known.backend), known.id, fence, known.unattended))
+        Some((
+            Arc::clone(&known.backend),
+            known.id,
+            fence,
+            known.unattended,
+        ))
     };
     let own = || active.flying.iter().filter_map(|(fence, _)| find(*fence));
     if let Some((backend, name, fence, _)) = own().find(|(.., unattended)| !unattended) {

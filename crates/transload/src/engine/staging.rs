@@ -82,7 +82,10 @@ impl StagingBudget {
             account.used_bytes -= bytes;
             core::mem::take(&mut account.starved).then(|| account.pools.clone())
         });
-        wake.into_iter().flatten().filter_map(|pool| pool.upgrade()).for_each(|pool| pool.signal.notify());
+        wake.into_iter()
+            .flatten()
+            .filter_map(|pool| pool.upgrade())
+            .for_each(|pool| pool.signal.notify());
     }
 
     /// A slot became idle: whoever was refused may have its room now.

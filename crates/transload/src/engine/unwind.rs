@@ -10,7 +10,11 @@ pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
         let said = payload
             .downcast_ref::<&str>()
             .copied()
-            .or_else(|| payload.downcast_ref::<std::string::String>().map(|s| s.as_str()))
+            .or_else(|| {
+                payload
+                    .downcast_ref::<std::string::String>()
+                    .map(|s| s.as_str())
+            })
             .unwrap_or("no message");
         Fault::new(
             transload_hal::ErrorClass::Failed,
