@@ -151,12 +151,13 @@ pub(crate) const INLINE_LIMIT: usize = 4 << 20;
 
 /// Bytes of a piece of a copy that `threads` threads share.
 ///
-/// A late thread must find something left, so there are some pieces for each; between 64 KiB, below
-/// which taking a piece would show, and 4 MiB, past which nothing is gained.
+/// A late thread must find something left, and nobody shall wait long for the last piece, so there are
+/// eight for each; between 64 KiB, below which taking a piece would show, and 4 MiB, past which nothing
+/// is gained.
 #[must_use]
 pub fn piece_bytes(len_bytes: usize, threads: u32) -> usize {
     const PAGE: usize = 4096;
-    let pieces = threads.max(1) as usize * 4;
+    let pieces = threads.max(1) as usize * 8;
     len_bytes
         .div_ceil(pieces)
         .next_multiple_of(PAGE)
@@ -257,7 +258,7 @@ mod tests {
     #[test]
     fn pieces_are_whole_pages_within_their_bounds() {
         assert_eq!(piece_bytes(1, 1), 64 << 10);
-        assert_eq!(piece_bytes(1 << 20, 2), 128 << 10);
+        assert_eq!(piece_bytes(4 << 20, 2), 256 << 10);
         assert_eq!(piece_bytes((1 << 20) + 1, 2) % 4096, 0);
         assert_eq!(piece_bytes(usize::MAX / 2, 2), 4 << 20);
     }

@@ -381,17 +381,16 @@ impl Task {
     }
 
     fn advise(part: Part<'_>, advice: Advice) -> Self {
-        let kind = if let Some(span) = part.buffer.host(part.offset, part.len_bytes) {
-            Kind::AdviseMemory { span, advice }
-        } else if let Some(file) = part.buffer.native::<HostFile>() {
-            let offset = part.buffer.position() + part.offset;
-            Kind::AdviseFile {
-                file: NonNull::from(file),
+        let kind = match place_of(part.buffer, part.offset, part.len_bytes) {
+            Some(Place::File(file, offset)) => Kind::AdviseFile {
+                file,
                 offset,
                 advice,
-            }
-        } else {
-            Kind::Nothing
+            },
+            Some(Place::Memory(_)) | None => match part.buffer.host(part.offset, part.len_bytes) {
+                Some(span) => Kind::AdviseMemory { span, advice },
+                None => Kind::Nothing,
+            },
         };
         // One call to the system, which only takes note.
         Self {
