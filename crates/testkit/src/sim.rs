@@ -42,6 +42,7 @@ mod events;
 mod memory;
 mod script;
 mod state;
+mod submit;
 mod work;
 
 use std::fmt;

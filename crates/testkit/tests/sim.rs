@@ -492,3 +492,70 @@ fn everything_it_prints_says_simulated() {
         assert!(device.name.contains("simulated") && device.simulated);
     }
 }
+
+#[cfg(transload_local)]
+#[test]
+fn a_local_sim_is_not_send_and_settles_all_the_same() {
+    trait AmbiguousIfSend<A> {
+        fn probe() {}
+    }
+    impl<T: ?Sized> AmbiguousIfSend<()> for T {}
+    impl<T: ?Sized + Send> AmbiguousIfSend<u8> for T {}
+    // Names one implementation only as long as the sim is not `Send`.
+    <Sim as AmbiguousIfSend<_>>::probe();
+
+    let rig = rig(Completion::Local, Script::new());
+    let src = rig.buffer("cpu:0/pinned", &[7; 100]);
+    let dst = rig.buffer("sim:0/device", &[0; 100]);
+    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(rig.sim.wait(fence, Duration::MAX), Waited::Settled);
+    assert_eq!(rig.bytes(&dst), [7; 100]);
+}
+
+#[test]
+fn a_sink_that_panics_leaves_no_waiter_behind() {
+    struct Panics;
+    impl transload_hal::CompletionSink for Panics {
+        fn settle(&self, _: Fence, _: Outcome) {
+            panic!("a sink that panics");
+        }
+    }
+    let sim = Sim::new(&machine()).unwrap();
+    sim.attach(Arc::new(Panics));
+    let spec = AllocSpec::bytes(8);
+    let src = sim.allocate(mem("cpu:0/pinned"), &spec).unwrap();
+    let dst = sim.allocate(mem("sim:0/device"), &spec).unwrap();
+    let fence = copy(&sim, &src, &dst, &[]).unwrap();
+    let run = std::panic::AssertUnwindSafe(|| sim.wait(fence, Duration::MAX));
+    assert!(std::panic::catch_unwind(run).is_err());
+    assert_eq!(sim.wait(fence, Duration::ZERO), Waited::Settled);
+}
+
+#[cfg(not(transload_local))]
+#[test]
+fn many_threads_wait_on_one_machine() {
+    let sim = Sim::new(&machine()).unwrap();
+    let log = Arc::new(Log::default());
+    sim.attach(log.clone());
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let sim = sim.clone();
+            scope.spawn(move || {
+                let gpu = format!("sim:{}/device", thread % 2);
+                let spec = AllocSpec::bytes(100);
+                for round in 0..50u8 {
+                    let src = sim.allocate(mem("cpu:0/pinned"), &spec).unwrap();
+                    let dst = sim.allocate(mem(&gpu), &spec).unwrap();
+                    sim.write(&src, 0, &[round; 100]).unwrap();
+                    let fence = copy(&sim, &src, &dst, &[]).unwrap();
+                    assert_eq!(sim.wait(fence, Duration::from_secs(1)), Waited::Settled);
+                    let mut seen = [0; 100];
+                    sim.read(&dst, 0, &mut seen).unwrap();
+                    assert_eq!(seen, [round; 100]);
+                }
+            });
+        }
+    });
+    assert_eq!(log.outcomes().len(), 400);
+    assert!(sim.violations().is_empty() && sim.leaks().is_empty());
+}

@@ -18,7 +18,11 @@ pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
         cases.push(on("fence/without-wait", without_wait));
         cases.push(on("wait/honest", honest));
         cases.push(on("buffer/dropped-after-settling", dropped));
-        #[cfg(not(transload_local))]
+        // Where backends may be single-threaded, none is shared between threads.
+        #[cfg(not(any(
+            transload_local,
+            all(target_family = "wasm", not(target_feature = "atomics"))
+        )))]
         cases.push(on("submit/from-several-threads", threads));
     }
     cases
@@ -117,7 +121,10 @@ fn dropped(bench: &Bench<'_>, link: &Link) -> CaseResult {
     Ok(())
 }
 
-#[cfg(not(transload_local))]
+#[cfg(not(any(
+    transload_local,
+    all(target_family = "wasm", not(target_feature = "atomics"))
+)))]
 fn threads(bench: &Bench<'_>, link: &Link) -> CaseResult {
     use std::time::Duration;
 

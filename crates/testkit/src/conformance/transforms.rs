@@ -115,7 +115,10 @@ fn hints(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
     let some = part(&buffer, 100, 3000);
     let advice = |advice| Op::Advise { part: some, advice };
     let ops = [
-        Op::Prefetch { part: whole },
+        Op::Prefetch {
+            part: whole,
+            to: buffer_device,
+        },
         advice(Advice::Sequential),
         advice(Advice::WillNeed),
         // On anonymous memory a careless backend drops the bytes here.

@@ -109,14 +109,15 @@ impl Shared {
 
         let fence = Fence::new(BACKEND, number);
         let told = reenter.then(|| outcome.clone());
+        let delivery = Delivery {
+            shared: self,
+            slot,
+            number,
+        };
         if let Some(sink) = self.sink.get() {
             sink.settle(fence, outcome);
         }
-        let mut state = self.lock();
-        state.by_number.remove(&number);
-        state.fences.remove(slot);
-        drop(state);
-        self.delivered.notify_all();
+        drop(delivery);
         if let Some(outcome) = told {
             self.call_hook(fence, &outcome);
         }
@@ -136,6 +137,23 @@ impl Shared {
         };
         let back = PutBack { shared: self, hook };
         back.hook.settled(fence, outcome);
+    }
+}
+
+/// Ends a delivery, also where the sink panics: the fence was told, and nobody waits for it longer.
+struct Delivery<'a> {
+    shared: &'a Shared,
+    slot: u32,
+    number: u64,
+}
+
+impl Drop for Delivery<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.by_number.remove(&self.number);
+        state.fences.remove(self.slot);
+        drop(state);
+        self.shared.delivered.notify_all();
     }
 }
 

@@ -125,6 +125,15 @@ impl Rule {
         Rule::new(Inject::Op(OpFault::LoseDevice))
     }
 
+    /// The operation fails with that class and not as [`ErrorClass::Failed`]. Only after
+    /// [`Rule::fail_after`].
+    pub fn with_class(mut self, failed_as: ErrorClass) -> Rule {
+        if let Inject::Op(OpFault::FailAfter { class, .. }) = &mut self.inject {
+            *class = failed_as;
+        }
+        self
+    }
+
     /// Strikes at the match number `nth`, counted from 1, and not at the first.
     pub fn nth(mut self, nth: u64) -> Rule {
         self.nth = nth.max(1);

@@ -94,7 +94,7 @@ impl Work {
                     position: *position,
                 })
             }
-            Op::Prefetch { part } | Op::Advise { part, .. } | Op::MakeVisible { part } => {
+            Op::Prefetch { part, .. } | Op::Advise { part, .. } | Op::MakeVisible { part } => {
                 of_part(sim, part)?;
                 Ok(Work::Hint)
             }

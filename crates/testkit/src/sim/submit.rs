@@ -1,0 +1,176 @@
+//! From operations to slots: everything is looked at before anything is accepted.
+
+use transload_hal::{
+    DeviceId, DeviceInfo, ErrorClass, Fault, MemoryId, MemoryKind, Op, SubmitError,
+};
+
+use super::Shared;
+use super::script::{CallFault, Strike, scripted};
+use super::state::{OpSlot, Phase, State};
+use super::work::{Refusal, Work};
+
+impl Shared {
+    /// Runs the clock to the end of a fence. True when it is done and nobody has to be told.
+    pub(super) fn settle_at_once(&self, number: u64) -> bool {
+        loop {
+            let mut state = self.lock();
+            let Some(fence) = state.fence(number) else {
+                // It failed, and another thread told the sink.
+                return false;
+            };
+            match fence.phase {
+                Phase::Silent => {
+                    if let Some(slot) = state.by_number.remove(&number) {
+                        state.fences.remove(slot);
+                    }
+                    return true;
+                }
+                Phase::Pending if fence.end_ns.is_some() => {
+                    state.step(u64::MAX);
+                    self.clock.set(state.now);
+                }
+                // It never answers, unless its device is lost; then the sink has to know.
+                Phase::Pending => {
+                    state.speak_up(number);
+                    return false;
+                }
+                Phase::Due | Phase::Delivering => {
+                    drop(state);
+                    self.deliver();
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+/// Why nothing of a submission was accepted.
+pub(super) enum Stop {
+    Error(SubmitError),
+    Panic,
+}
+
+/// Looks at every operation before any is accepted.
+pub(super) fn stage(sim: &Shared, state: &mut State, ops: &[Op<'_>]) -> Result<(), Stop> {
+    state.staged.clear();
+    for (index, op) in ops.iter().enumerate() {
+        let slot = slot_of(sim, op).map_err(|refusal| {
+            Stop::Error(match refusal.class {
+                ErrorClass::Unsupported => SubmitError::Unsupported {
+                    index,
+                    reason: refusal.reason,
+                },
+                class => SubmitError::Refused(Fault::new(class, refusal.reason)),
+            })
+        })?;
+        state.staged.push(slot);
+    }
+    let needed = state.staged.iter().fold(0, |all, op| all | op.devices);
+    let gone = |(at, fault): (usize, &Option<Fault>)| {
+        (needed & (1 << at) != 0).then(|| fault.clone()).flatten()
+    };
+    if let Some(fault) = state.lost.iter().enumerate().find_map(gone) {
+        return Err(Stop::Error(SubmitError::Refused(fault)));
+    }
+    for (i, op) in ops.iter().enumerate() {
+        let kind = state.staged[i].work.kind();
+        match state.script.at_op(kind, ends(op)) {
+            None => {}
+            Some(Strike::Op(fault)) => state.staged[i].fault = Some(fault),
+            Some(Strike::Call(CallFault::Panic)) => return Err(Stop::Panic),
+            Some(Strike::Call(CallFault::Refuse(class))) => {
+                return Err(Stop::Error(SubmitError::Refused(scripted(class))));
+            }
+            Some(Strike::Call(CallFault::OutOfMemory)) => {}
+        }
+    }
+    Ok(())
+}
+
+fn slot_of(sim: &Shared, op: &Op<'_>) -> Result<OpSlot, Refusal> {
+    let work = Work::of(sim, op)?;
+    let bytes = work.bytes();
+    let slot = |memory, engine, cost_ns, (devices, victim), work| OpSlot {
+        fence: 0,
+        seq: 0,
+        work,
+        engine,
+        cost_ns,
+        devices,
+        victim,
+        memory,
+        next: None,
+        fault: None,
+        start_ns: 0,
+        end_ns: 0,
+    };
+    match ends(op) {
+        Some((src, dst)) => {
+            let pitched = matches!(op, Op::Pitched { .. });
+            let first = sim
+                .rows
+                .partition_point(|row| (row.src, row.dst) < (src, dst));
+            // An operation names no engine; where several lead from one memory to the other, it is
+            // the cheapest at this size, and the first written down among equals.
+            let row = sim.rows[first..]
+                .iter()
+                .take_while(|row| (row.src, row.dst) == (src, dst))
+                .filter(|row| row.pitched || !pitched)
+                .min_by_key(|row| row.cost.at(bytes));
+            let row = row.ok_or_else(|| no_link(src, dst, pitched))?;
+            let cost = row.cost.at(bytes);
+            Ok(slot(
+                dst,
+                Some(row.engine),
+                cost,
+                (row.devices, row.victim),
+                work,
+            ))
+        }
+        None => {
+            let memory = memory_of(op);
+            let device = |info: &DeviceInfo| info.id == memory.device;
+            let at = sim.inventory.devices.iter().position(device);
+            let devices = (at.map_or(0, |at| 1 << at), at);
+            match (&work, &sim.inventory.transform, sim.transform) {
+                (Work::Transform { .. }, Some((_, cost)), Some(engine)) => {
+                    let cost = cost.at(bytes);
+                    Ok(slot(memory, Some(engine), cost, devices, work))
+                }
+                (Work::Transform { .. }, ..) => Err(Refusal::unsupported(
+                    "this simulated machine has no engine that transforms",
+                )),
+                _ => Ok(slot(memory, None, 0, devices, work)),
+            }
+        }
+    }
+}
+
+fn ends(op: &Op<'_>) -> Option<(MemoryId, MemoryId)> {
+    match op {
+        Op::Copy { src, dst } => Some((src.buffer.memory(), dst.buffer.memory())),
+        Op::Pitched { src, dst, .. } => Some((src.buffer.memory(), dst.buffer.memory())),
+        _ => None,
+    }
+}
+
+fn memory_of(op: &Op<'_>) -> MemoryId {
+    match op {
+        Op::Copy { dst, .. } => dst.buffer.memory(),
+        Op::Pitched { dst, .. } => dst.buffer.memory(),
+        Op::AcquireHost { buffer } | Op::ReleaseHost { buffer } => buffer.memory(),
+        Op::Prefetch { part, .. } | Op::Advise { part, .. } | Op::MakeVisible { part } => {
+            part.buffer.memory()
+        }
+        Op::Transform { part, .. } => part.buffer.memory(),
+        // `Op` grows; what is not known here was refused by `Work::of`.
+        _ => DeviceId::CPU0.memory(MemoryKind::Pageable),
+    }
+}
+
+fn no_link(src: MemoryId, dst: MemoryId, pitched: bool) -> Refusal {
+    let what = if pitched { "pitched link" } else { "link" };
+    Refusal::unsupported(format!(
+        "the simulated machine has no {what} from {src} to {dst}"
+    ))
+}
