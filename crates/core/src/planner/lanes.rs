@@ -63,7 +63,7 @@ impl Bundle {
 
 /// Chunk sizes that bundles are tried with, as exponents: smaller ones divide a payload more evenly,
 /// larger ones cost less. A factor of four apart, the loss against the best one between is small.
-const CHUNKS_LOG2: [u32; 4] = [18, 20, 22, 24];
+const CHUNKS_LOG2: [u32; 5] = [18, 20, 22, 24, 26];
 
 /// Every bundle that is worth comparing: the ways with the best rates that share no engine, two to
 /// four of them.
@@ -142,15 +142,13 @@ fn bundle(survey: &Survey, ways: &[usize], largest: u32, budget: u64) -> Option<
         } else {
             u32::from(smallest)
         };
-        let mut log2 = largest.min(u32::from(most));
-        while log2 >= smallest && survey.slots(way, log2, budget) == 0 {
-            log2 -= 1;
-        }
-        if log2 < smallest {
-            return None;
-        }
-        let slots = survey.slots(way, log2, budget);
-        tails.push((log2, slots, survey.tail(way, log2, slots)));
+        let sizes = smallest..=largest.min(u32::from(most));
+        // Under a tight budget a smaller chunk with more slots can be the faster one.
+        let fitting = sizes.filter_map(|log2| match survey.slots(way, log2, budget) {
+            0 => None,
+            slots => Some((log2, slots, survey.tail(way, log2, slots))),
+        });
+        tails.push(fitting.min_by_key(|(log2, _, tail)| tail.line(*log2).slope)?);
     }
     let shares = shares(&tails)?;
     let mut strands = Vec::with_capacity(ways.len());

@@ -42,9 +42,12 @@ impl Survey {
     ///
     /// So `n` chunks take `Σ tᵢ + (n - 1) p = (Σ tᵢ - p) + n p`: all but the longest factor count
     /// once, and the longest one keeps its slope and its fixed cost, spread over the chunk's bytes.
-    /// Each `tᵢ` is whole nanoseconds, as engines take them, so this is exact for whole chunks
-    /// wherever the steps that share an engine follow one another; a partial last chunk is taken to
-    /// cost its part of a whole one. With one step it says that copies queue back to back.
+    /// Each `tᵢ` is whole nanoseconds, as engines take them, so for whole chunks this is the very time
+    /// of the pipeline where each step has an engine to itself, or all share one, and rings have slots
+    /// to spare. Where only some share an engine, or slots are short, it is the steady state: how the
+    /// engine's queue interleaves the steps can cost up to a chunk's time more. A partial last chunk
+    /// is taken to cost its part of a whole one. With one step the rule says that copies queue back to
+    /// back.
     pub(super) fn tail(&self, way: &Way, log2: u32, slots: u16) -> Tail {
         let mut times = [0u64; Way::MAX_ACTS];
         let mut busy = [0u64; Way::MAX_ACTS];

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::{Bar, ByteSize, LinkId, MemoryId, Method, Route};
+use crate::{Bar, LinkId, MemoryId, Method, Route};
 
 /// Why a link may not be used now.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -120,9 +120,8 @@ impl fmt::Display for Reason {
                 budget_bytes,
             } => write!(
                 f,
-                "no room: {rings} slots of {} exceed the staging budget of {}",
-                ByteSize(*chunk_bytes),
-                ByteSize(*budget_bytes)
+                "no room: {rings} × {chunk_bytes} bytes of slots exceed the staging budget of \
+                 {budget_bytes} bytes"
             ),
             Reason::SlotTooLarge {
                 memory,
@@ -130,9 +129,8 @@ impl fmt::Display for Reason {
                 max_alloc_bytes,
             } => write!(
                 f,
-                "no room: {memory} allocates at most {}, a slot takes {}",
-                ByteSize(*max_alloc_bytes),
-                ByteSize(*chunk_bytes)
+                "no room: {memory} allocates at most {max_alloc_bytes} bytes, a slot takes \
+                 {chunk_bytes} bytes"
             ),
             Reason::SlowerBelow { bytes } => write!(f, "slower below {bytes} bytes"),
             Reason::SlowerAbove { bytes } => write!(f, "slower from {bytes} bytes on"),

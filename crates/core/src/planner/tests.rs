@@ -1,1 +1,9 @@
+//! The planner on machines made by hand, and against an exhaustive search on random ones.
 
+mod digests;
+mod lanes;
+mod machine;
+mod oracle;
+mod random;
+mod ranges;
+mod reasons;
