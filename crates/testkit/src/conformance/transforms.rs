@@ -117,7 +117,7 @@ fn hints(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
     let ops = [
         Op::Prefetch {
             part: whole,
-            to: buffer_device,
+            to: info.id.device,
         },
         advice(Advice::Sequential),
         advice(Advice::WillNeed),

@@ -21,9 +21,9 @@ pub(crate) fn machine() -> Machine {
         id = "cpu:0"
         name = "host"
         memory = [
-            { kind = "pageable", memory_bytes = 100_000_000 },
-            { kind = "pinned", memory_bytes = 100_000_000 },
-            { kind = "file", memory_bytes = 100_000_000 },
+            { kind = "pageable", memory_bytes = 10_000_000 },
+            { kind = "pinned", memory_bytes = 10_000_000 },
+            { kind = "file", memory_bytes = 10_000_000 },
         ]
         [[device]]
         id = "sim:0"
