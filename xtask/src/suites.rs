@@ -36,6 +36,7 @@ pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     skips.tell(&mut runner);
     runner
         .env("PROPTEST_CASES", PROPERTY_CASES)
+        .env("EXPLORE", "full")
         .args(["--workspace", "--all-features"]);
     verdict.run_tests(&mut runner)?;
     skips.settle(&mut verdict.counts)?;

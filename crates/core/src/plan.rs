@@ -114,6 +114,11 @@ impl Plan {
         self.lanes.iter().all(|lane| lane.rings.is_empty())
     }
 
+    /// Whether the payload can move as a whole, in a single operation: what an overlapping copy needs.
+    pub fn moves_whole(&self) -> bool {
+        self.lanes.len() == 1 && self.is_one_pass()
+    }
+
     /// The staging that the plan can use, in bytes, when every ring has all its slots.
     pub fn staging_bytes(&self) -> u64 {
         self.lanes

@@ -1,6 +1,6 @@
 //! What a backend is asked to do.
 
-use transload_core::{Shape, Span};
+use transload_core::{DeviceId, Shape, Span};
 
 use crate::{Buffer, Fault, MaybeSend, MaybeSync};
 
@@ -63,6 +63,8 @@ pub enum Op<'a> {
     Prefetch {
         /// What to bring.
         part: Part<'a>,
+        /// The device that will use it.
+        to: DeviceId,
     },
     /// Tells how the bytes will be used. A hint.
     Advise {
@@ -117,7 +119,7 @@ impl core::fmt::Debug for Op<'_> {
             Op::Pitched { span, .. } => ("Pitched", span.len),
             Op::AcquireHost { buffer } => ("AcquireHost", buffer.len()),
             Op::ReleaseHost { buffer } => ("ReleaseHost", buffer.len()),
-            Op::Prefetch { part } => ("Prefetch", part.len_bytes),
+            Op::Prefetch { part, .. } => ("Prefetch", part.len_bytes),
             Op::Advise { part, .. } => ("Advise", part.len_bytes),
             Op::MakeVisible { part } => ("MakeVisible", part.len_bytes),
             Op::Transform { part, .. } => ("Transform", part.len_bytes),

@@ -19,6 +19,7 @@ pub struct Builder {
     budget: Option<Arc<StagingBudget>>,
     lanes: u8,
     plans: usize,
+    metrics: bool,
 }
 
 impl Default for Builder {
@@ -29,6 +30,7 @@ impl Default for Builder {
             budget: None,
             lanes: Limits::MAX_LANES,
             plans: PlanCache::DEFAULT_CAPACITY,
+            metrics: false,
         }
     }
 }
@@ -65,6 +67,17 @@ impl Builder {
         self
     }
 
+    /// With transfers counted through the `metrics` facade as they end: `transload_transfers_total`,
+    /// `transload_bytes_total`, `transload_failures_total`, `transload_fallbacks_total` and
+    /// `transload_seconds`, each by method. Off unless asked for, since a facade without a recorder
+    /// cannot be told from one that listens, and asking it costs more than the rest of a small copy's
+    /// bookkeeping.
+    #[cfg(feature = "metrics")]
+    pub fn metrics(mut self, on: bool) -> Builder {
+        self.metrics = on;
+        self
+    }
+
     /// The manager.
     ///
     /// # Errors
@@ -77,7 +90,8 @@ impl Builder {
         };
         let signal = Arc::new(Signal::default());
         let pool = Pool::new(budget, Arc::clone(&signal));
-        let state = State::new(pool, PlanCache::new(self.plans), limits);
+        let mut state = State::new(pool, PlanCache::new(self.plans), limits);
+        state.metrics = self.metrics;
         let clock = self.clock.unwrap_or_else(default_clock);
         let manager = TransferManager {
             shared: Arc::new(Shared::new(state, signal, clock)),

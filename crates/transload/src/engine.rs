@@ -13,6 +13,8 @@ mod completions;
 mod digest;
 pub(crate) mod event;
 mod finish;
+mod hint;
+mod observe;
 mod order;
 mod poll;
 mod proof;

@@ -46,6 +46,14 @@ pub enum Error {
     /// A view that could not be made.
     #[error(transparent)]
     Share(#[from] ShareError),
+    /// A hint that was not taken.
+    #[error("the hint for {memory} was not taken: {fault}")]
+    Hint {
+        /// The memory.
+        memory: MemoryId,
+        /// Why not.
+        fault: Fault,
+    },
 }
 
 impl Error {
@@ -61,6 +69,7 @@ impl Error {
             Error::Transfer(error) => error.class(),
             Error::Guard(error) => error.class(),
             Error::Share(error) => error.class(),
+            Error::Hint { fault, .. } => fault.class,
         }
     }
 }
@@ -168,6 +177,12 @@ pub enum TransferError {
         /// Their memory.
         memory: MemoryId,
     },
+    /// Verification of a copy whose source and destination overlap: the source is changed by it.
+    #[error("source and destination overlap in {memory}, so that they cannot be compared afterwards")]
+    VerifyOverlap {
+        /// Their memory.
+        memory: MemoryId,
+    },
     /// A buffer that another manager made.
     #[error("a buffer in {memory} belongs to another manager")]
     ForeignBuffer {
@@ -230,6 +245,7 @@ impl TransferError {
             | TransferError::LengthMismatch { .. }
             | TransferError::ReadOnly { .. }
             | TransferError::Overlap { .. }
+            | TransferError::VerifyOverlap { .. }
             | TransferError::ForeignBuffer { .. } => ErrorClass::Caller,
             TransferError::NoRoute { .. } | TransferError::Place(_) => ErrorClass::Unsupported,
             TransferError::Failed(failure) => failure.fault.class,

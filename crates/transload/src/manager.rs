@@ -398,6 +398,34 @@ impl TransferManager {
         })
     }
 
+    /// Asks the memory's backend to bring a region's bytes near a device before they are needed:
+    /// migrates managed memory, reads a file ahead, touches pages. Blocks until the backend has done
+    /// it, behind transfers that write the bytes and were submitted before.
+    ///
+    /// # Errors
+    /// When the device is not here, or the backend refuses or fails.
+    pub fn prefetch(
+        &self,
+        region: impl Into<Region>,
+        device: impl Into<Place>,
+    ) -> Result<(), Error> {
+        let region = region.into();
+        let to = self.resolve(device)?.device;
+        let end = self.operand(&region)?;
+        let backend = self.shared.state.with(|state| {
+            let known = state.registered(end.buffer.backend())?;
+            Some((Arc::clone(&known.backend), known.id))
+        });
+        let memory = end.buffer.memory();
+        let (backend, name) = backend.ok_or(AllocError::UnknownMemory { memory })?;
+        let footprint = crate::engine::accept::footprint(&end, false)?;
+        let guard = self.shared.guard(end.clone(), footprint);
+        self.shared.block_on(guard, None);
+        let done = self.shared.prefetch(&backend, name, &end, to);
+        self.shared.unguard(guard);
+        done.map_err(|fault| Error::Hint { memory, fault })
+    }
+
     /// The way that a request would go now, and those that it would not, with reasons.
     ///
     /// # Errors

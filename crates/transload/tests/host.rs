@@ -105,3 +105,28 @@ fn a_detached_transfer_still_completes() -> Outcome {
     assert!(*dst.read()? == *src.read()?);
     Ok(())
 }
+
+#[test]
+fn a_prefetch_is_a_hint_that_changes_nothing() -> Outcome {
+    let manager = TransferManager::discover()?;
+    let buffer = manager.adopt(bytes(9000))?;
+    manager.prefetch(&buffer, "cpu:0".parse::<transload::Place>()?)?;
+    assert!(
+        manager
+            .prefetch(&buffer, "cuda:3".parse::<transload::Place>()?)
+            .is_err()
+    );
+    assert_eq!(*buffer.read()?, bytes(9000)[..]);
+    Ok(())
+}
+
+#[test]
+fn an_overlapping_copy_cannot_be_verified() -> Outcome {
+    let manager = TransferManager::discover()?;
+    let buffer = manager.adopt(bytes(100))?;
+    let request = Request::new(buffer.slice(..90)?, buffer.slice(10..)?).verify();
+    let error = manager.submit(&request).wait().unwrap_err();
+    assert!(matches!(error, transload::TransferError::VerifyOverlap { .. }), "{error}");
+    assert_eq!(*buffer.read()?, bytes(100)[..], "a refused request does nothing");
+    Ok(())
+}

@@ -11,7 +11,7 @@ use crate::{Plan, Span};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// No lanes, or more than [`Leg::MAX_LANES`].
+    /// No lanes, or more than can run at once.
     #[error("a plan has 1 to {} lanes, not {lanes}", Leg::MAX_LANES)]
     Lanes {
         /// How many it has.

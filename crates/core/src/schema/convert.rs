@@ -238,7 +238,7 @@ fn curve(
     let mut all = Vec::new();
     for piece in pieces {
         all.push(Piece {
-            from_bytes: checked.from_bytes(piece.from_bytes)?,
+            from_bytes: checked.piece_start(piece.from_bytes)?,
             cost: Cost::from_rate(
                 checked.latency(piece.latency_ns)?,
                 checked.rate(piece.bytes_per_second)?,

@@ -9,7 +9,10 @@ use crate::{DeviceId, EngineId, LinkId, MemoryId, ParseError, TopologyError};
 #[non_exhaustive]
 pub enum SchemaError {
     /// A file of another version.
-    #[error("the machine has schema {found}; this version reads schema {}", super::SCHEMA)]
+    #[error(
+        "the machine has schema {found}; this version reads schema {}",
+        super::SCHEMA
+    )]
     Version {
         /// The file's version.
         found: i64,

@@ -34,7 +34,7 @@ impl Checked<'_> {
         self.within(field, value, 1, MAX_BYTES)
     }
 
-    pub(super) fn from_bytes(&self, value: i64) -> Result<u64, SchemaError> {
+    pub(super) fn piece_start(&self, value: i64) -> Result<u64, SchemaError> {
         self.within("from_bytes", value, 0, MAX_BYTES)
     }
 

@@ -74,7 +74,8 @@ impl Checked {
     }
 }
 
-fn footprint(end: &Operand, writes: bool) -> Result<Footprint, TransferError> {
+/// What one end touches, once its bounds were checked.
+pub(crate) fn footprint(end: &Operand, writes: bool) -> Result<Footprint, TransferError> {
     let buffer = &end.buffer;
     let out_of_bounds = RegionError::OutOfBounds {
         memory: buffer.memory(),

@@ -57,40 +57,26 @@ impl State {
         else {
             return true;
         };
+        // Each ring may turn out to need an order.
+        if flight.rings().count() > orders.remaining_capacity() {
+            return false;
+        }
         active.boarded.clear();
-        let mut reserved = 0;
-        let mut missing = 0;
-        let mut short = false;
         for (lane, ring) in flight.rings() {
             let pipeline = &plan.lanes[usize::from(lane)];
-            let (memory, bytes) = (
-                pipeline.rings[usize::from(ring)].memory,
-                pipeline.chunk_bytes,
-            );
-            let buffer = self.pool.take(memory, bytes);
-            if buffer.is_none() {
-                missing += 1;
-                if !self.pool.reserve(bytes, &mut self.after.buffers) {
-                    short = true;
-                    break;
-                }
-                reserved += bytes;
-            }
             active.boarded.push(Boarded {
                 lane,
                 ring,
-                memory,
-                bytes,
-                buffer,
+                memory: pipeline.rings[usize::from(ring)].memory,
+                bytes: pipeline.chunk_bytes,
+                buffer: None,
             });
         }
-        if short || missing > orders.remaining_capacity() {
-            self.pool.release(reserved);
-            for boarded in active.boarded.drain(..) {
-                if let Some(buffer) = boarded.buffer {
-                    self.pool.give_back(buffer);
-                }
-            }
+        if !self
+            .pool
+            .lease(&mut active.boarded, &mut self.after.buffers)
+        {
+            active.boarded.clear();
             return false;
         }
         for at in 0..self.transfers[slot as usize].boarded.len() {

@@ -9,6 +9,7 @@ use transload_core::{BackendId, Instant, Name};
 use transload_hal::{ErrorClass, Fault};
 
 use super::active::{Stage, TransferId};
+use super::observe::Ended;
 use super::state::State;
 use crate::{Report, TransferError, TransferFailure};
 
@@ -168,6 +169,11 @@ impl State {
             Ok(report) => report.fallbacks.len(),
             Err(_) => active.fallbacks.len(),
         };
+        if super::observe::is_watched(self.metrics) {
+            self.after.metrics = self.metrics;
+            let ended = Ended::new(path, src.shape.payload_bytes(), result);
+            self.after.ended.push(ended);
+        }
         let duration_ns = result.as_ref().map_or(0, |report| report.elapsed_ns);
         self.stats.record(&Sample {
             src: path.0,

@@ -69,7 +69,7 @@ impl State {
                 continue;
             }
             match active.stage {
-                Stage::Waiting => {
+                Stage::Waiting | Stage::Proving => {
                     let error = TransferError::Deadline { leading_bytes: 0 };
                     self.finish(slot, Err(error));
                 }
@@ -247,8 +247,8 @@ impl State {
     }
 }
 
-/// An overlapping copy goes over one pass or not at all.
+/// An overlapping copy goes in a single operation or not at all.
 fn fits(active: &super::active::Active, plan: &Plan) -> bool {
     let in_place = active.flight.as_ref().is_some_and(Flight::is_in_place);
-    !in_place || plan.is_one_pass()
+    !in_place || plan.moves_whole()
 }

@@ -53,14 +53,18 @@ impl State {
             dst: dst.buffer.memory(),
             reasons: error.to_string(),
         };
+        if checked.in_place && verify {
+            let memory = dst.buffer.memory();
+            return Err(TransferError::VerifyOverlap { memory });
+        }
         let plans = self
             .plans(key(src, dst, Purpose::Copy), now)
             .map_err(no_route)?;
         let mut plan = Arc::clone(plans.choose(len_bytes));
-        if checked.in_place && !plan.is_one_pass() {
+        if checked.in_place && !plan.moves_whole() {
             let one_pass = plans
                 .alternatives(len_bytes)
-                .find(|plan| plan.is_one_pass());
+                .find(|plan| plan.moves_whole());
             plan = one_pass.ok_or_else(|| TransferError::Overlap {
                 memory: dst.buffer.memory(),
             })?;

@@ -78,7 +78,9 @@ impl State {
     /// A fence has settled.
     pub(crate) fn handle_outcome(&mut self, fence: Fence, outcome: Outcome) {
         let Some((id, task)) = self.pending.remove(&fence) else {
-            self.early.push((fence, outcome));
+            if let Some(outcome) = self.hints.settle(fence, outcome) {
+                self.early.push((fence, outcome));
+            }
             return;
         };
         let backend = fence.backend();

@@ -45,7 +45,7 @@ enum Wait {
 
 /// The longest that a thread blocks before it looks for itself again: not a tick, but a bound on
 /// how long a fault of a driver can stay unseen.
-const LONGEST: Duration = Duration::from_secs(60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 impl Shared {
     pub(crate) fn new(state: State, signal: Arc<Signal>, clock: Arc<dyn Clock>) -> Shared {
@@ -72,7 +72,7 @@ impl Shared {
             let (after, next) = self.state.with(|state| {
                 state.step(now, &self.completions, &mut orders);
                 self.note_attended(state);
-                (take_after(state), state.next_deadline())
+                (take_after(state), state.next_deadline(now))
             });
             self.tidy(after);
             if orders.is_empty() {
@@ -344,12 +344,15 @@ impl Shared {
         let Some(After {
             mut wakers,
             buffers,
+            ended,
+            metrics,
             notify,
         }) = after
         else {
             return;
         };
         drop(buffers);
+        ended.iter().for_each(|ended| ended.tell(metrics));
         if notify && self.parked.load(Ordering::SeqCst) > 0 {
             self.signal.notify();
         }

@@ -6,10 +6,12 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use transload_core::MemoryId;
 use transload_hal::Buffer;
 
+use super::active::Boarded;
 use super::signal::Signal;
 use super::sync::Lock;
 
@@ -25,9 +27,7 @@ pub struct StagingBudget {
 struct Account {
     used_bytes: u64,
     peak_bytes: u64,
-    /// Somebody was refused since the last release.
-    starved: bool,
-    pools: Vec<Weak<Pool>>,
+    pools: Vec<Weak<Slots>>,
 }
 
 impl StagingBudget {
@@ -54,53 +54,72 @@ impl StagingBudget {
         self.account.with(|account| account.peak_bytes)
     }
 
-    /// Takes `bytes` out of the budget, giving up idle slots where that helps; they are pushed to
-    /// `evicted`, to be dropped where no lock is held. False when it does not fit.
-    fn reserve(&self, bytes: u64, evicted: &mut Vec<Buffer>) -> bool {
+    /// Leases all that is wanted or nothing, in one step: a manager that tries in vain must not
+    /// hold anything in between, or two that try could refuse each other for ever.
+    fn lease(&self, slots: &Slots, wanted: &mut [Boarded], evicted: &mut Vec<Buffer>) -> bool {
         self.account.with(|account| {
-            while account.used_bytes.saturating_add(bytes) > self.limit_bytes {
-                let idle = account
-                    .pools
-                    .iter()
-                    .filter_map(Weak::upgrade)
-                    .find_map(|pool| pool.evict());
-                let Some(idle) = idle else {
-                    account.starved = true;
-                    return false;
-                };
-                account.used_bytes -= idle.len();
-                evicted.push(idle);
+            let mut missing = 0u64;
+            for want in wanted.iter_mut() {
+                want.buffer = slots.take(want.memory, want.bytes);
+                if want.buffer.is_none() {
+                    missing = missing.saturating_add(want.bytes);
+                }
             }
-            account.used_bytes += bytes;
-            account.peak_bytes = account.peak_bytes.max(account.used_bytes);
-            true
+            if account.reserve(missing, self.limit_bytes, evicted) {
+                return true;
+            }
+            let taken = wanted.iter_mut().filter_map(|want| want.buffer.take());
+            taken.for_each(|slot| slots.put(slot));
+            slots.starved.store(true, Ordering::Relaxed);
+            false
         })
     }
 
+    /// Takes `bytes` out of the budget, giving up idle slots where that helps; they are pushed to
+    /// `evicted`, to be dropped where no lock is held. False when it does not fit.
+    fn reserve(&self, slots: &Slots, bytes: u64, evicted: &mut Vec<Buffer>) -> bool {
+        self.account.with(|account| {
+            let reserved = account.reserve(bytes, self.limit_bytes, evicted);
+            if !reserved {
+                slots.starved.store(true, Ordering::Relaxed);
+            }
+            reserved
+        })
+    }
+
+    /// Gives `bytes` back, or tells that a slot became idle where they are none: whoever was refused
+    /// may have the room now.
     fn release(&self, bytes: u64) {
-        let wake = self.account.with(|account| {
+        self.account.with(|account| {
             account.used_bytes -= bytes;
-            core::mem::take(&mut account.starved).then(|| account.pools.clone())
+            let pools = account.pools.iter().filter_map(Weak::upgrade);
+            pools
+                .filter(|slots| slots.starved.swap(false, Ordering::Relaxed))
+                .for_each(|slots| slots.signal.notify());
         });
-        wake.into_iter()
-            .flatten()
-            .filter_map(|pool| pool.upgrade())
-            .for_each(|pool| pool.signal.notify());
     }
 
-    /// A slot became idle: whoever was refused may have its room now.
-    fn idle(&self) {
-        let starved = self.account.with(|account| account.starved);
-        if starved {
-            self.release(0);
-        }
-    }
-
-    fn enroll(&self, pool: &Arc<Pool>) {
+    fn enroll(&self, slots: &Arc<Slots>) {
         self.account.with(|account| {
             account.pools.retain(|known| known.strong_count() > 0);
-            account.pools.push(Arc::downgrade(pool));
+            account.pools.push(Arc::downgrade(slots));
         });
+    }
+}
+
+impl Account {
+    fn reserve(&mut self, bytes: u64, limit_bytes: u64, evicted: &mut Vec<Buffer>) -> bool {
+        while self.used_bytes.saturating_add(bytes) > limit_bytes {
+            let pools = self.pools.iter().filter_map(Weak::upgrade);
+            let Some(idle) = { pools }.find_map(|slots| slots.idle.with(Vec::pop)) else {
+                return false;
+            };
+            self.used_bytes -= idle.len();
+            evicted.push(idle);
+        }
+        self.used_bytes += bytes;
+        self.peak_bytes = self.peak_bytes.max(self.used_bytes);
+        true
     }
 }
 
@@ -117,38 +136,47 @@ impl core::fmt::Debug for StagingBudget {
 /// The slots of one manager.
 pub(crate) struct Pool {
     budget: Arc<StagingBudget>,
+    slots: Arc<Slots>,
+}
+
+/// What the budget sees of a pool. Apart from it, so that the budget, which looks at all pools under
+/// its lock, is never the one to drop a pool: that would enter the lock a second time.
+struct Slots {
     idle: Lock<Vec<Buffer>>,
+    /// Refused since the last time that it was notified. Touched under the account's lock alone.
+    starved: AtomicBool,
     signal: Arc<Signal>,
 }
 
 impl Pool {
     pub(crate) fn new(budget: Arc<StagingBudget>, signal: Arc<Signal>) -> Arc<Pool> {
-        let pool = Arc::new(Pool {
-            budget,
+        let slots = Arc::new(Slots {
             idle: Lock::new(Vec::new()),
+            starved: AtomicBool::new(false),
             signal,
         });
-        pool.budget.enroll(&pool);
-        pool
+        budget.enroll(&slots);
+        Arc::new(Pool { budget, slots })
     }
 
     pub(crate) fn budget(&self) -> &Arc<StagingBudget> {
         &self.budget
     }
 
+    /// A slot, or room for one, for everything that is wanted, or nothing at all. Those that are left
+    /// without a buffer are to be allocated.
+    pub(crate) fn lease(&self, wanted: &mut [Boarded], evicted: &mut Vec<Buffer>) -> bool {
+        self.budget.lease(&self.slots, wanted, evicted)
+    }
+
     /// An idle slot of that size in that memory.
     pub(crate) fn take(&self, memory: MemoryId, bytes: u64) -> Option<Buffer> {
-        self.idle.with(|idle| {
-            let at = idle
-                .iter()
-                .position(|slot| slot.memory() == memory && slot.len() == bytes)?;
-            Some(idle.swap_remove(at))
-        })
+        self.slots.take(memory, bytes)
     }
 
     /// Room for one more slot. See [`StagingBudget::reserve`].
     pub(crate) fn reserve(&self, bytes: u64, evicted: &mut Vec<Buffer>) -> bool {
-        self.budget.reserve(bytes, evicted)
+        self.budget.reserve(&self.slots, bytes, evicted)
     }
 
     /// Room that was reserved and no slot came of it, or a slot that is gone.
@@ -158,25 +186,36 @@ impl Pool {
 
     /// A slot that is leased no more.
     pub(crate) fn give_back(&self, slot: Buffer) {
-        self.idle.with(|idle| idle.push(slot));
-        self.budget.idle();
+        self.slots.put(slot);
+        self.budget.release(0);
     }
 
     /// Gives up every idle slot.
     pub(crate) fn trim(&self) -> Vec<Buffer> {
-        let idle = self.idle.with(core::mem::take);
+        let idle = self.slots.idle.with(core::mem::take);
         let bytes = idle.iter().map(Buffer::len).sum();
         self.budget.release(bytes);
         idle
-    }
-
-    fn evict(&self) -> Option<Buffer> {
-        self.idle.with(Vec::pop)
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         let _ = self.trim();
+    }
+}
+
+impl Slots {
+    fn take(&self, memory: MemoryId, bytes: u64) -> Option<Buffer> {
+        self.idle.with(|idle| {
+            let at = idle
+                .iter()
+                .position(|slot| slot.memory() == memory && slot.len() == bytes)?;
+            Some(idle.swap_remove(at))
+        })
+    }
+
+    fn put(&self, slot: Buffer) {
+        self.idle.with(|idle| idle.push(slot));
     }
 }

@@ -14,6 +14,8 @@ use transload_core::{
 use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
 
 use super::active::{Active, Priority, Stage, TransferId};
+use super::hint::Hints;
+use super::observe::Ended;
 use super::proof::Proofs;
 use super::staging::Pool;
 use crate::RegisterError;
@@ -61,6 +63,9 @@ pub(crate) struct State {
     pub(crate) with_deadline: usize,
     /// Wakers to call, buffers and results to drop, once the lock is let go.
     pub(crate) after: After,
+    pub(crate) hints: Hints,
+    /// Whether ends of transfers are counted in `metrics`.
+    pub(crate) metrics: bool,
     /// Wrappers for borrowed memory that nobody uses now.
     pub(crate) borrowed: Vec<Buffer>,
 }
@@ -70,13 +75,17 @@ pub(crate) struct State {
 pub(crate) struct After {
     pub(crate) wakers: Vec<Waker>,
     pub(crate) buffers: Vec<Buffer>,
+    /// Transfers that have ended, where anybody watches.
+    pub(crate) ended: Vec<Ended>,
+    /// Whether `ended` goes to `metrics` too.
+    pub(crate) metrics: bool,
     /// Something changed that parked threads may wait for.
     pub(crate) notify: bool,
 }
 
 impl After {
     pub(crate) fn is_empty(&self) -> bool {
-        self.wakers.is_empty() && self.buffers.is_empty() && !self.notify
+        self.wakers.is_empty() && self.buffers.is_empty() && self.ended.is_empty() && !self.notify
     }
 }
 
@@ -105,6 +114,8 @@ impl State {
             limits,
             with_deadline: 0,
             after: After::default(),
+            hints: Hints::default(),
+            metrics: false,
             borrowed: Vec::new(),
         }
     }
@@ -227,13 +238,15 @@ impl State {
         Some(Barred::Quarantined(bar.clone()))
     }
 
-    /// The next point in time at which something happens by itself.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// The next point in time, after `now`, at which something happens by itself. What is past its
+    /// deadline already and still live waits for its operations, and not for the time.
+    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         if self.with_deadline == 0 {
             return None;
         }
         let live = self.transfers.iter().filter(|active| active.is_live());
-        live.filter_map(|active| active.deadline).min()
+        let deadlines = live.filter_map(|active| active.deadline);
+        deadlines.filter(|deadline| *deadline > now).min()
     }
 }
 

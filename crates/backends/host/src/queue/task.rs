@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::ptr::NonNull;
 
 use transload_hal::{
-    Advice, Buffer, ErrorClass, Fault, HostSpan, Layout, Op, Part, Shape, Span, StorageId,
-    SubmitError, Transform,
+    Advice, Buffer, DeviceId, ErrorClass, Fault, HostSpan, Layout, Op, Part, Shape, Span,
+    StorageId, SubmitError, Transform,
 };
 
 use super::hint;
@@ -96,13 +96,13 @@ impl Task {
             Op::Copy { src, dst } => {
                 let task = Self::copy(src, dst, tuning, in_flight)?;
                 task.ok_or_else(|| {
-                    unsupported("an operand is neither host memory nor a file".into())
+                    unsupported("an operand is neither memory of cpu:0 nor a file".into())
                 })
             }
             Op::Pitched { src, dst, span } => {
                 let task = Self::pitched(src, dst, span, tuning, in_flight)?;
                 task.ok_or_else(|| {
-                    unsupported("an operand is neither host memory nor a file".into())
+                    unsupported("an operand is neither memory of cpu:0 nor a file".into())
                 })
             }
             // What the host can reach it reaches always.
@@ -116,7 +116,7 @@ impl Task {
             }
             // Processors keep each other's caches coherent.
             Op::MakeVisible { .. } => Ok(Self::NOTHING),
-            Op::Prefetch { part } => Ok(Self::prefetch(part, tuning)),
+            Op::Prefetch { part, .. } => Ok(Self::prefetch(part, tuning)),
             Op::Advise { part, advice } => Ok(Self::advise(part, advice)),
             Op::Transform {
                 part,
@@ -445,6 +445,9 @@ pub(super) unsafe fn copy_small(op: &Op<'_>, tuning: &Tuning, in_flight: usize) 
     {
         return false;
     }
+    if !is_reached(src.buffer) || !is_reached(dst.buffer) {
+        return false;
+    }
     let from = src.buffer.host(src.offset, len);
     let to = dst.buffer.host(dst.offset, len);
     let (Some(from), Some(to)) = (from, to) else {
@@ -534,12 +537,21 @@ fn file_step(len_bytes: u64, threads: u32) -> u64 {
 
 /// Where the bytes are; `None` where neither the host's loads and stores nor its file calls reach them.
 fn place_of(buffer: &Buffer, offset: u64, len_bytes: u64) -> Option<Place> {
+    if !is_reached(buffer) {
+        return None;
+    }
     if let Some(span) = buffer.host(offset, len_bytes) {
         return Some(Place::Memory(span.as_ptr()));
     }
     let file = buffer.native::<HostFile>()?;
     let fits = Span::new(offset, len_bytes).fits(buffer.len());
     fits.then(|| Place::File(NonNull::from(file), buffer.position() + offset))
+}
+
+/// Whether the buffer lies in a memory of the processors, whoever brings it. What a device maps for the
+/// host is its own backend's to copy, which knows when the device is quiet.
+fn is_reached(buffer: &Buffer) -> bool {
+    buffer.memory().device == DeviceId::CPU0
 }
 
 fn check_writable(dst: &Buffer) -> Result<(), SubmitError> {

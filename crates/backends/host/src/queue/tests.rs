@@ -504,7 +504,13 @@ fn hints_change_no_byte_anywhere() {
             let bytes = pattern(len as usize, 9);
             fill(&buffer, &bytes);
             let part = part(&buffer, 0, len);
-            let mut hints = vec![Op::Prefetch { part }, Op::MakeVisible { part }];
+            let mut hints = vec![
+                Op::Prefetch {
+                    part,
+                    to: transload_hal::DeviceId::CPU0,
+                },
+                Op::MakeVisible { part },
+            ];
             let advices = [
                 Advice::Sequential,
                 Advice::Random,

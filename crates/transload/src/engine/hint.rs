@@ -1,0 +1,94 @@
+//! Hints: operations that move nothing for the user, outside any flight.
+//!
+//! A hint has its place in the order like a reader, since a backend may touch the bytes. It is
+//! submitted and awaited by the thread that gives it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use transload_core::DeviceId;
+use transload_hal::{Backend, BackendId, Fault, Fence, Op, Outcome, Part};
+
+use super::active::Operand;
+use super::shared::Shared;
+use super::state::State;
+use super::unwind::guarded;
+
+/// Fences of hints, and how they ended.
+#[derive(Default)]
+pub(crate) struct Hints(Vec<(Fence, Option<Outcome>)>);
+
+impl Hints {
+    /// Takes the outcome of a hint's fence; gives back any other.
+    pub(crate) fn settle(&mut self, fence: Fence, outcome: Outcome) -> Option<Outcome> {
+        match self.0.iter_mut().find(|(known, _)| *known == fence) {
+            Some((_, settled)) => {
+                *settled = Some(outcome);
+                None
+            }
+            None => Some(outcome),
+        }
+    }
+
+    fn take(&mut self, fence: Fence) -> Option<Outcome> {
+        let settled =
+            |(known, outcome): &(Fence, Option<Outcome>)| *known == fence && outcome.is_some();
+        let at = self.0.iter().position(settled)?;
+        self.0.swap_remove(at).1
+    }
+}
+
+impl Shared {
+    /// Asks a backend to bring bytes near a device. The caller holds a guard on them.
+    pub(crate) fn prefetch(
+        &self,
+        backend: &Arc<dyn Backend>,
+        name: BackendId,
+        end: &Operand,
+        to: DeviceId,
+    ) -> Result<(), Fault> {
+        let part = Part {
+            buffer: &end.buffer,
+            offset: end.offset,
+            len_bytes: end.shape.extent_bytes(),
+        };
+        self.state.with(|state| state.outstanding += 1);
+        // SAFETY: the operand's bounds were checked, its buffer lives as long as this call, the
+        // guard keeps writers away, and this call returns only when the fence has settled.
+        let submitted = guarded(|| unsafe { backend.submit(&[Op::Prefetch { part, to }], &[]) });
+        let submitted =
+            submitted.and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));
+        self.change(|state| state.note_hint(&submitted));
+        let fence = submitted?;
+        if fence.is_settled() {
+            return Ok(());
+        }
+        loop {
+            self.turn();
+            let (outcome, lost) = self.state.with(|state| {
+                let lost = state.registered(name).and_then(|known| known.lost.clone());
+                (state.hints.take(fence), lost)
+            });
+            match (outcome, lost) {
+                (Some(Outcome::Done), _) => return Ok(()),
+                (Some(Outcome::Failed(fault) | Outcome::Lost(fault)), _) | (None, Some(fault)) => {
+                    return Err(fault);
+                }
+                (None, None) => self.wait_in(&**backend, name, fence, super::shared::LONGEST),
+            }
+        }
+    }
+}
+
+impl State {
+    fn note_hint(&mut self, submitted: &Result<Fence, Fault>) {
+        self.outstanding -= 1;
+        if let Ok(fence) = submitted
+            && !fence.is_settled()
+        {
+            let early = self.early.iter().position(|(early, _)| early == fence);
+            let outcome = early.map(|at| self.early.swap_remove(at).1);
+            self.hints.0.push((*fence, outcome));
+        }
+    }
+}
