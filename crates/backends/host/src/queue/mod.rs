@@ -6,6 +6,7 @@
 //! after the first submissions nothing is allocated, unless more are in flight than ever before or one
 //! fails.
 
+mod cut;
 pub(crate) mod hint;
 mod place;
 mod slots;

@@ -217,9 +217,14 @@ fn with_scratch<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
 fn truncated(file: &HostFile, end: u64, offset: u64, len_bytes: u64) -> Fault {
     let last = offset + len_bytes;
     let path = file.path().display();
+    // The range lay within the file when it was opened.
+    let expected = file.span().offset.saturating_add(file.span().len);
     Fault::new(
         ErrorClass::Failed,
-        format!("{path} ends at byte {end}, while bytes {offset}..{last} were read"),
+        format!(
+            "{path} ends at byte {end} now and had {expected} bytes when it was opened; bytes \
+             {offset}..{last} were being read"
+        ),
     )
 }
 

@@ -8,6 +8,7 @@ use transload_hal::{
     StorageId, SubmitError, Transform,
 };
 
+use super::cut::Cut;
 use super::hint;
 use super::place::{self, Place};
 use crate::memory::file::HostFile;
@@ -476,64 +477,6 @@ const PREFETCHED_INLINE_BYTES: u64 = 256 << 10;
 
 /// A checksum of 64 KiB takes a few microseconds; nobody knows what other transforms take.
 const TRANSFORMED_INLINE_BYTES: u64 = 64 << 10;
-
-/// Most threads that read one file: each copies out of the page cache at some 10 GB/s, and a drive is
-/// kept busy by as many requests.
-const FILE_READERS: u32 = 4;
-
-/// Smallest piece of a file: each is a call to the system, of a microsecond.
-const FILE_PIECE_BYTES: usize = 256 << 10;
-
-/// How a copy is cut and by how many threads it is done.
-struct Cut {
-    step: u64,
-    threads: u32,
-    store: Store,
-    inline: bool,
-}
-
-impl Cut {
-    fn new(src: Place, dst: Place, len_bytes: u64, tuning: &Tuning, in_flight: usize) -> Self {
-        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
-        if dst.is_file() {
-            // File systems let one writer at a time into a file.
-            return Self {
-                step: file_step(len_bytes, 1),
-                threads: 1,
-                store: Store::Plain,
-                inline: false,
-            };
-        }
-        if src.is_file() {
-            let threads = tuning.threads().min(FILE_READERS);
-            return Self {
-                step: file_step(len_bytes, threads),
-                threads,
-                store: Store::Plain,
-                inline: false,
-            };
-        }
-        let choice = tuning.choose(len, in_flight);
-        let inline = len < tuning.inline_below_bytes;
-        let step = if inline {
-            len_bytes
-        } else {
-            piece_bytes(len, choice.threads) as u64
-        };
-        Self {
-            step: step.max(len_bytes.div_ceil(u64::from(u32::MAX))),
-            threads: choice.threads,
-            store: choice.store,
-            inline,
-        }
-    }
-}
-
-fn file_step(len_bytes: u64, threads: u32) -> u64 {
-    let len = usize::try_from(len_bytes).unwrap_or(usize::MAX / 2);
-    let step = piece_bytes(len, threads).max(FILE_PIECE_BYTES) as u64;
-    step.max(len_bytes.div_ceil(u64::from(u32::MAX)))
-}
 
 /// Where the bytes are; `None` where neither the host's loads and stores nor its file calls reach them.
 fn place_of(buffer: &Buffer, offset: u64, len_bytes: u64) -> Option<Place> {

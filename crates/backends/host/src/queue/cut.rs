@@ -1,0 +1,98 @@
+//! How many threads share a copy, in pieces of what size, and who runs it.
+
+use super::place::Place;
+use crate::raw::Store;
+use crate::tuning::{Tuning, piece_bytes};
+
+/// How a copy is cut and by how many threads it is done.
+pub(super) struct Cut {
+    pub(super) step: u64,
+    pub(super) threads: u32,
+    pub(super) store: Store,
+    pub(super) inline: bool,
+}
+
+impl Cut {
+    pub(super) fn new(
+        src: Place,
+        dst: Place,
+        len_bytes: u64,
+        tuning: &Tuning,
+        in_flight: usize,
+    ) -> Self {
+        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        if dst.is_file() {
+            // File systems let one writer at a time into a file.
+            return Self {
+                step: file_step(len_bytes, 1),
+                threads: 1,
+                store: Store::Plain,
+                inline: false,
+            };
+        }
+        if src.is_file() {
+            let threads = tuning.threads().min(FILE_READERS);
+            return Self {
+                step: file_step(len_bytes, threads),
+                threads,
+                store: Store::Plain,
+                inline: false,
+            };
+        }
+        let choice = tuning.choose(len, in_flight);
+        let inline = len < tuning.inline_below_bytes;
+        let step = if inline {
+            len_bytes
+        } else {
+            piece_bytes(len, choice.threads) as u64
+        };
+        Self {
+            step: step.max(len_bytes.div_ceil(u64::from(u32::MAX))),
+            threads: choice.threads,
+            store: choice.store,
+            inline,
+        }
+    }
+}
+
+fn file_step(len_bytes: u64, threads: u32) -> u64 {
+    let len = usize::try_from(len_bytes).unwrap_or(usize::MAX / 2);
+    let step = piece_bytes(len, threads).max(FILE_PIECE_BYTES) as u64;
+    step.max(len_bytes.div_ceil(u64::from(u32::MAX)))
+}
+
+/// Most threads that read one file: each copies out of the page cache at some 10 GB/s, and a drive is
+/// kept busy by as many requests.
+const FILE_READERS: u32 = 4;
+
+/// Smallest piece of a file: each is a call to the system, of a microsecond.
+const FILE_PIECE_BYTES: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_never_too_many_to_count_nor_empty() {
+        let tuning = Tuning::default();
+        let memory = Place::Memory(std::ptr::null_mut());
+        for len_bytes in [1, 4096, 1 << 20, 1 << 40, u64::MAX] {
+            let cut = Cut::new(memory, memory, len_bytes, &tuning, 0);
+            assert!(cut.step > 0 && len_bytes.div_ceil(cut.step) <= u64::from(u32::MAX));
+            let step = file_step(len_bytes, 4);
+            assert!(step > 0 && len_bytes.div_ceil(step) <= u64::from(u32::MAX));
+        }
+    }
+
+    #[test]
+    fn only_small_copies_between_memory_run_on_their_submitter() {
+        let tuning = Tuning::default();
+        let memory = Place::Memory(std::ptr::null_mut());
+        let below = tuning.inline_below_bytes as u64 - 1;
+        assert!(Cut::new(memory, memory, below, &tuning, 0).inline);
+        assert!(!Cut::new(memory, memory, below + 1, &tuning, 0).inline);
+        let file = Place::File(std::ptr::NonNull::dangling(), 0);
+        assert!(!Cut::new(file, memory, 1, &tuning, 0).inline);
+        assert!(!Cut::new(memory, file, 1, &tuning, 0).inline);
+    }
+}
