@@ -240,7 +240,11 @@ impl TransferManager {
     }
 
     /// Takes a view that a backend has made into the manager, so that it takes part in transfers.
-    pub fn wrap(&self, raw: transload_hal::Buffer) -> Buffer {
+    ///
+    /// # Safety
+    /// Nobody outside this manager touches the storage as long as a view of it lives: no other
+    /// manager knows it, for their transfers would not be ordered against each other.
+    pub unsafe fn wrap(&self, raw: transload_hal::Buffer) -> Buffer {
         Buffer::new(raw, &self.shared)
     }
 
@@ -287,16 +291,22 @@ impl TransferManager {
                 );
             }
             let parts = checked.into_iter().zip(chosen).zip(requests).enumerate();
-            let accept = |(i, ((checked, chosen), request)): (usize, ((Checked, _), &Request))| {
+            let mut ids = Vec::with_capacity(requests.len());
+            for (i, ((checked, chosen), request)) in parts {
                 let terms = Terms {
                     batch: flag.clone(),
                     ..request.terms.clone()
                 };
-                state
-                    .accept(checked, chosen, terms, now)
-                    .map_err(|error| (i, error))
-            };
-            parts.map(accept).collect::<Result<Vec<_>, _>>()
+                match state.accept(checked, chosen, terms, now) {
+                    Ok(id) => ids.push(id),
+                    Err(error) => {
+                        // Nothing was submitted for the others: nobody has turned the engine.
+                        ids.into_iter().for_each(|id| state.withdraw(id));
+                        return Err((i, error));
+                    }
+                }
+            }
+            Ok(ids)
         })?;
         self.shared.turn();
         let handle = |id| Transfer::submitted(Arc::clone(&self.shared), id);

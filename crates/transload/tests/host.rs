@@ -126,7 +126,14 @@ fn an_overlapping_copy_cannot_be_verified() -> Outcome {
     let buffer = manager.adopt(bytes(100))?;
     let request = Request::new(buffer.slice(..90)?, buffer.slice(10..)?).verify();
     let error = manager.submit(&request).wait().unwrap_err();
-    assert!(matches!(error, transload::TransferError::VerifyOverlap { .. }), "{error}");
-    assert_eq!(*buffer.read()?, bytes(100)[..], "a refused request does nothing");
+    assert!(
+        matches!(error, transload::TransferError::VerifyOverlap { .. }),
+        "{error}"
+    );
+    assert_eq!(
+        *buffer.read()?,
+        bytes(100)[..],
+        "a refused request does nothing"
+    );
     Ok(())
 }

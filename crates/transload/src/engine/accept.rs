@@ -102,6 +102,7 @@ impl State {
         terms: Terms,
         now: Instant,
     ) -> Result<TransferId, TransferError> {
+        self.now = self.now.max(now);
         let len_bytes = checked.len_bytes();
         let spec = FlightSpec {
             len_bytes,

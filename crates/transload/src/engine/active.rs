@@ -107,6 +107,8 @@ pub(crate) struct Active {
     pub(crate) waker: Option<Waker>,
     /// Nobody holds its handle any more.
     pub(crate) detached: bool,
+    /// A backend of it was given up: its buffers may still be written, and are never used again.
+    pub(crate) tainted: bool,
     /// The engine's own: proofs and the like. Not counted, not traced.
     pub(crate) proof: Option<usize>,
     pub(crate) result: Option<Result<Report, TransferError>>,
@@ -141,6 +143,7 @@ impl Active {
             begun: Instant(0),
             waker: None,
             detached: false,
+            tainted: false,
             proof: None,
             result: None,
         }

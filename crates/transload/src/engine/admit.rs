@@ -181,9 +181,17 @@ impl State {
 
     /// The flight has no more use for a slot.
     pub(crate) fn take_slot_back(&mut self, slot: u32, id: SlotId) {
-        let leases = &mut self.transfers[slot as usize].leases;
-        if let Some(at) = leases.iter().position(|lease| lease.id == id) {
-            self.pool.give_back(leases.swap_remove(at).buffer);
+        let active = &mut self.transfers[slot as usize];
+        let Some(at) = active.leases.iter().position(|lease| lease.id == id) else {
+            return;
+        };
+        let buffer = active.leases.swap_remove(at).buffer;
+        if active.tainted {
+            // It was leaked on purpose, and is of no more use as a slot.
+            self.pool.release(buffer.len());
+            self.after.buffers.push(buffer);
+        } else {
+            self.pool.give_back(buffer);
         }
     }
 

@@ -17,7 +17,10 @@ impl State {
     /// The flight of a transfer is over.
     pub(crate) fn handle_verdict(&mut self, slot: u32, verdict: Verdict, now: Instant) {
         let result = match verdict {
-            Verdict::Done => Ok(self.report(slot, now)),
+            Verdict::Done => {
+                self.trust(slot, now);
+                Ok(self.report(slot, now))
+            }
             Verdict::Failed(failure) => Err(self.failure(slot, failure)),
             Verdict::Stopped {
                 reason,
@@ -39,6 +42,12 @@ impl State {
             batch.fail();
         }
         self.with_deadline -= usize::from(active.deadline.take().is_some());
+        // First slots that were leased for a flight that was stopped before it was admitted.
+        for boarded in active.boarded.drain(..) {
+            if let Some(buffer) = boarded.buffer {
+                self.pool.give_back(buffer);
+            }
+        }
         let proof = active.proof;
         let proven = result.is_ok();
         active.result = Some(result);
@@ -84,6 +93,14 @@ impl State {
         started
     }
 
+    /// Takes back a transfer that was accepted in the same breath.
+    pub(crate) fn withdraw(&mut self, id: TransferId) {
+        if let Some(active) = self.transfer(id) {
+            active.detached = true;
+            self.finish(id.slot, Err(TransferError::BatchStopped));
+        }
+    }
+
     /// Gives up a place in the order, and lets go on who waited for it.
     pub(crate) fn leave(&mut self, slot: u32) {
         self.live -= 1;
@@ -104,6 +121,15 @@ impl State {
             if self.transfer(*id).is_some() {
                 self.handle_awaited(id.slot);
             }
+        }
+    }
+
+    /// The links that carried the payload have made up for failures of the past.
+    fn trust(&mut self, slot: u32, now: Instant) {
+        let flight = self.transfers[slot as usize].flight.as_ref();
+        let plan = flight.and_then(|flight| flight.copied_by().or(flight.plan()));
+        for link in plan.into_iter().flat_map(|plan| plan.links()) {
+            self.quarantine.succeeded(link, now);
         }
     }
 

@@ -10,6 +10,10 @@ use transload_core::{MemoryId, Method};
 use crate::{Report, TransferError};
 
 /// A transfer that has ended, for those who watch.
+#[cfg_attr(
+    not(any(feature = "tracing", feature = "metrics")),
+    expect(dead_code, reason = "nobody can watch in this build")
+)]
 pub(crate) struct Ended {
     src: MemoryId,
     dst: MemoryId,

@@ -16,6 +16,7 @@ use crate::{Fallback, TransferError};
 impl State {
     /// One round: takes in outcomes, looks at the clock, and fills `orders`.
     pub(crate) fn step(&mut self, now: Instant, completions: &Completions, orders: &mut Orders) {
+        self.now = self.now.max(now);
         while let Some((fence, outcome)) = completions.take() {
             self.handle_outcome(fence, outcome);
         }
@@ -94,6 +95,9 @@ impl State {
             let Some(flight) = active.flight.as_mut() else {
                 return;
             };
+            if !flight.has_started() {
+                active.begun = now;
+            }
             match flight.poll_action(now) {
                 Some(Action::Submit(task)) => self.order(slot, task, orders),
                 Some(Action::Lease) => self.ask_for_slots(slot),

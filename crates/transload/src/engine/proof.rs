@@ -311,7 +311,7 @@ impl State {
                 alloc::format!("it cannot be proven: {error}"),
             )
         };
-        let now = Instant(0);
+        let now = self.now;
         let plan = if over_link {
             self.plan_of_link(link)
                 .ok_or_else(|| refused(&"the link is gone"))?

@@ -164,6 +164,7 @@ impl State {
         let Some(active) = self.transfer(id) else {
             return;
         };
+        active.tainted = true;
         let ends = [active.src.as_ref(), active.dst.as_ref()]
             .into_iter()
             .flatten();

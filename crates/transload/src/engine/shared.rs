@@ -124,7 +124,6 @@ impl Shared {
             let active = &mut state.transfers[slot as usize];
             active.stage = Stage::Waiting;
             active.src = Some(end);
-            active.flight = active.flight.take().filter(|flight| flight.is_over());
             state.enter(slot, &[footprint], &[]);
             state.id(slot)
         })

@@ -57,6 +57,8 @@ pub(crate) struct State {
     /// Orders that threads have taken and not come back with.
     pub(crate) outstanding: usize,
     pub(crate) live: usize,
+    /// The time of the last round. Never ahead of the clock.
+    pub(crate) now: Instant,
     /// Kept for its room while tickets leave.
     pub(crate) freed: Vec<Ticket>,
     pub(crate) limits: Limits,
@@ -110,6 +112,7 @@ impl State {
             early: Vec::new(),
             outstanding: 0,
             live: 0,
+            now: Instant(0),
             freed: Vec::new(),
             limits,
             with_deadline: 0,
@@ -161,6 +164,7 @@ impl State {
         active.result = None;
         active.waker = None;
         active.detached = false;
+        active.tainted = false;
         active.tried.clear();
         active.fallbacks.clear();
         active.digests = None;
