@@ -44,6 +44,8 @@ mod request;
 mod std;
 mod transfer;
 
+#[cfg(feature = "std")]
+pub use self::std::OpenError;
 pub use adopt::Adopt;
 pub use buffer::{Buffer, IntoInnerError};
 pub use builder::Builder;
@@ -72,3 +74,5 @@ pub use transload_core::{
 };
 pub use transload_hal as hal;
 pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};
+#[cfg(feature = "std")]
+pub use transload_host as host;

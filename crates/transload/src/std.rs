@@ -2,5 +2,7 @@
 
 mod discover;
 mod driver;
+mod files;
 
 pub(crate) use driver::Driver;
+pub use files::OpenError;

@@ -217,10 +217,13 @@ fn with_scratch<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
 fn truncated(file: &HostFile, end: u64, offset: u64, len_bytes: u64) -> Fault {
     let last = offset + len_bytes;
     let path = file.path().display();
+    // A piece that lies past the new end altogether does not see where that is.
+    let end = file.file().metadata().map_or(end, |now| now.len().min(end));
     // The range lay within the file when it was opened.
     let expected = file.span().offset.saturating_add(file.span().len);
+    // The file's owner is to blame, and no link: other files are read as before.
     Fault::new(
-        ErrorClass::Failed,
+        ErrorClass::Caller,
         format!(
             "{path} ends at byte {end} now and had {expected} bytes when it was opened; bytes \
              {offset}..{last} were being read"

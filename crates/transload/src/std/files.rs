@@ -1,0 +1,101 @@
+//! Files as memory: `cpu:0/file` by positioned reads and writes, `cpu:0/shared` through a mapping.
+
+use std::path::Path;
+
+use transload_hal::{ErrorClass, External};
+use transload_host::memory::{FILE, SHARED};
+use transload_host::{FileError, HostFile};
+
+use crate::{Buffer, Error, TransferManager};
+
+/// Why a file did not become a buffer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The system did not open or create it, or it is nothing with positions and a length. Names the
+    /// path.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The manager did not take it in.
+    #[error("{path}: {source}")]
+    Manager {
+        /// What the file is called.
+        path: String,
+        /// Why not.
+        source: Box<Error>,
+    },
+}
+
+impl OpenError {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        use std::io::ErrorKind::{FileTooLarge, OutOfMemory, QuotaExceeded, StorageFull};
+        match self {
+            OpenError::File(error) => match error.source_io().map(std::io::Error::kind) {
+                Some(FileTooLarge | OutOfMemory | QuotaExceeded | StorageFull) => {
+                    ErrorClass::Exhausted
+                }
+                _ => ErrorClass::Caller,
+            },
+            OpenError::Manager { source, .. } => source.class(),
+        }
+    }
+}
+
+impl TransferManager {
+    /// A file, whole, as a read-only buffer in `cpu:0/file`. Its length is the one that it has now:
+    /// when somebody shortens it later, transfers that need the lost bytes fail and name it.
+    ///
+    /// # Errors
+    /// When it is missing, unreadable or no regular file, or no backend takes files.
+    pub fn open_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
+        self.adopt_file(HostFile::open(path)?)
+    }
+
+    /// A new file of `len_bytes` zero bytes as a buffer in `cpu:0/file`, replacing what was there.
+    /// Transfers write it in place; whoever needs all or nothing creates it under another name and
+    /// renames it in the end.
+    ///
+    /// # Errors
+    /// When it cannot be created or made that long, or no backend takes files.
+    pub fn create_file(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Buffer, OpenError> {
+        self.adopt_file(HostFile::create(path, len_bytes)?)
+    }
+
+    /// A file that is open already, or a range of one, as a buffer in `cpu:0/file`.
+    /// [`Buffer::into_inner`] gives the [`HostFile`] back.
+    ///
+    /// # Errors
+    /// When no backend takes files.
+    pub fn adopt_file(&self, file: HostFile) -> Result<Buffer, OpenError> {
+        let path = file.path().display().to_string();
+        // SAFETY: a file that is read and written by position asks nothing of the caller: whatever
+        // others do to it shows as other bytes or as an error.
+        let buffer = unsafe { self.import(FILE, External::Object(Box::new(file))) };
+        buffer.map_err(|source| OpenError::Manager {
+            path,
+            source: Box::new(source),
+        })
+    }
+
+    /// A file, whole, mapped read-only as a buffer in `cpu:0/shared`: the host loads its bytes out of
+    /// the page cache, without a copy. Linux only.
+    ///
+    /// # Errors
+    /// When it is missing, unreadable or no regular file, or the system does not map it.
+    ///
+    /// # Safety
+    /// As long as the buffer or any view of it lives, nobody shortens the file, which would raise
+    /// SIGBUS, and nobody changes its bytes, which guards show as `&[u8]`. Where that cannot be
+    /// promised, [`TransferManager::open_file`] asks nothing.
+    pub unsafe fn map_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
+        let file = HostFile::open(path)?;
+        let path = file.path().display().to_string();
+        // SAFETY: the caller's promise is the one that the backend asks for.
+        let buffer = unsafe { self.import(SHARED, External::Object(Box::new(file))) };
+        buffer.map_err(|source| OpenError::Manager {
+            path,
+            source: Box::new(source),
+        })
+    }
+}
