@@ -48,7 +48,7 @@ pub struct CacheStats {
 
 impl PlanCache {
     /// How many sets are kept unless the builder says otherwise: the pairs of 16 memories. A set of
-    /// an 8-GPU machine takes some 50 KiB, one of a laptop less than 2.
+    /// an 8-GPU machine takes 6 to 50 KiB, the more the more memories one can stage in.
     pub const DEFAULT_CAPACITY: usize = 256;
 
     /// An empty cache for `capacity` sets, at least 1. Allocates nothing yet.

@@ -83,7 +83,7 @@ impl Survey {
         let mut survey = Survey {
             key,
             limits: *limits,
-            hops: Vec::with_capacity(topology.links().len()),
+            hops: Vec::new(),
             transformers: Vec::new(),
             ways: Vec::new(),
         };
@@ -120,7 +120,7 @@ impl Survey {
         staging: &[&MemoryInfo],
         barred: &dyn Fn(LinkId) -> Option<Barred>,
     ) -> Vec<(End, End)> {
-        let mut ends = Vec::with_capacity(topology.links().len());
+        let mut ends = Vec::new();
         let end = |memory, region| {
             if same(memory, region) {
                 return Some(End::Region);
