@@ -43,9 +43,9 @@ enum Wait {
     Park,
 }
 
-/// The longest that a thread blocks before it looks for itself again: not a tick, but a bound on
-/// how long a fault of a driver can stay unseen.
-pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+/// The longest that a thread blocks in a backend before it looks for itself again. As good as for
+/// ever, so that a backend may put the thread to any work; and an end, in case a driver forgets it.
+pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
 impl Shared {
     pub(crate) fn new(state: State, signal: Arc<Signal>, clock: Arc<dyn Clock>) -> Shared {
