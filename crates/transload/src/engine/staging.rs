@@ -219,3 +219,42 @@ impl Slots {
         self.idle.with(|idle| idle.push(slot));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn pool(budget: &Arc<StagingBudget>) -> (Arc<Pool>, Arc<Signal>) {
+        let signal = Arc::new(Signal::default());
+        (Pool::new(Arc::clone(budget), Arc::clone(&signal)), signal)
+    }
+
+    fn wanted(bytes: &[u64]) -> Vec<Boarded> {
+        let want = |bytes: &u64| Boarded {
+            lane: 0,
+            ring: 0,
+            memory: transload_core::DeviceId::CPU0.memory(transload_core::MemoryKind::Pinned),
+            bytes: *bytes,
+            buffer: None,
+        };
+        bytes.iter().map(want).collect()
+    }
+
+    #[test]
+    fn a_refused_lease_holds_nothing_and_wakes_nobody() {
+        let budget = Arc::new(StagingBudget::new(100));
+        let (first, first_signal) = pool(&budget);
+        let (second, second_signal) = pool(&budget);
+        assert!(first.lease(&mut wanted(&[60]), &mut Vec::new()));
+        // The first of the two would fit: were it held for a moment, the managers would refuse and
+        // wake each other for ever.
+        assert!(!second.lease(&mut wanted(&[30, 30]), &mut Vec::new()));
+        assert!(!first.lease(&mut wanted(&[41]), &mut Vec::new()));
+        assert_eq!((first_signal.seen(), second_signal.seen()), (0, 0));
+        assert_eq!(budget.used_bytes(), 60);
+        first.release(60);
+        assert_eq!((first_signal.seen(), second_signal.seen()), (1, 1));
+        assert!(second.lease(&mut wanted(&[30, 30]), &mut Vec::new()));
+        assert_eq!((budget.used_bytes(), budget.peak_bytes()), (60, 60));
+    }
+}
