@@ -1,5 +1,5 @@
 //! The one suite that every backend passes: it attacks an implementation of
-//! [`Backend`](transload_hal::Backend) where implementations go wrong.
+//! [`Backend`] where implementations go wrong.
 //!
 //! Destinations are poisoned with the complement of what is to arrive and lie between guard bands;
 //! bytes are filled in and read back by the [`Harness`], another way than the operations under

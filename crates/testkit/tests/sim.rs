@@ -9,8 +9,8 @@ use std::time::Duration;
 use support::{Log, copy, machine, mem, part};
 use transload_hal::core::Instant;
 use transload_hal::{
-    AllocError, AllocSpec, Backend, DeviceId, DeviceKind, ErrorClass, Fence, MemoryId, Op, Outcome,
-    Waited,
+    AllocError, AllocSpec, Backend, DeviceId, DeviceKind, ErrorClass, Fault, Fence, Layout,
+    MemoryId, Op, Outcome, Shape, Span, Transform, Waited,
 };
 use transload_testkit::sim::{
     Call, Completion, HostSide, OpKind, POISON, Rule, Script, Sim, Violation,
@@ -491,6 +491,74 @@ fn everything_it_prints_says_simulated() {
     for device in rig.sim.inventory().devices {
         assert!(device.name.contains("simulated") && device.simulated);
     }
+}
+
+#[test]
+fn faults_of_pitched_copies_count_payload_bytes() {
+    let script = Script::new()
+        .with(Rule::fail_after(6).kind(OpKind::Pitched))
+        .with(Rule::corrupt(5).kind(OpKind::Pitched).nth(2));
+    let rig = rig(Completion::Timed, script);
+    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let rows = Shape::pitched(4, 4, 16).unwrap();
+    let pitched = |buffer| Layout {
+        buffer,
+        offset: 0,
+        shape: rows,
+    };
+    let op = Op::Pitched {
+        src: pitched(&src),
+        dst: pitched(&dst),
+        span: Span::new(0, 16),
+    };
+    // SAFETY: the buffers outlive the test and nothing else touches them.
+    unsafe { rig.sim.submit(&[op], &[]) }.unwrap();
+    rig.sim.run_until_idle();
+    assert_eq!(rig.sim.clock().now_ns(), 1016);
+    let seen = rig.bytes(&dst);
+    assert_eq!(
+        (&seen[..4], &seen[16..20]),
+        (&[3; 4][..], &[3, 3, 0, 0][..])
+    );
+    // SAFETY: as above.
+    unsafe { rig.sim.submit(&[op], &[]) }.unwrap();
+    rig.sim.run_until_idle();
+    let seen = rig.bytes(&dst);
+    assert_eq!(seen[16..20], [3, !3, 3, 3]);
+    assert_eq!(seen[4..16], [0; 12]);
+}
+
+#[test]
+fn a_transform_runs_on_its_engine_and_may_panic() {
+    struct Sees(std::sync::atomic::AtomicU64);
+    impl Transform for Sees {
+        fn inspect(&self, bytes: &[u8], position: u64) -> Result<(), Fault> {
+            assert!(position < 1000, "a transform that panics");
+            let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
+            self.0.fetch_add(sum, std::sync::atomic::Ordering::Relaxed);
+            Ok(())
+        }
+    }
+    let rig = timed();
+    let bytes = rig.buffer("cpu:0/pageable", &[2; 100]);
+    let sees = Sees(Default::default());
+    let transform = |position| Op::Transform {
+        at: part(&bytes).into(),
+        span: Span::new(0, bytes.len()),
+        transform: &sees,
+        position,
+    };
+    // SAFETY: buffer and transform outlive the machine's work on them.
+    let fine = unsafe { rig.sim.submit(&[transform(0)], &[]) }.unwrap();
+    // SAFETY: as above.
+    let panics = unsafe { rig.sim.submit(&[transform(5000)], &[fine]) }.unwrap();
+    assert_eq!(rig.sim.run_until_idle(), Instant(2200));
+    assert_eq!(sees.0.load(std::sync::atomic::Ordering::Relaxed), 200);
+    let outcomes = rig.log.outcomes();
+    assert_eq!(outcomes[0], (fine, Outcome::Done));
+    assert_eq!(outcomes[1].0, panics);
+    assert!(matches!(&outcomes[1].1, Outcome::Failed(fault) if fault.message.contains("panicked")));
 }
 
 #[cfg(transload_local)]

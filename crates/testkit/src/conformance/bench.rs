@@ -222,6 +222,18 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// Every bit flipped: what a destination holds before `bytes` arrive, so that none is right by
+/// chance. In words, since the suite runs in debug builds too.
+pub(super) fn inverse(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        out.extend_from_slice(&(!u64::from_ne_bytes(*word)).to_ne_bytes());
+    }
+    out.extend(rest.iter().map(|byte| !byte));
+    out
+}
+
 /// What the sink was told.
 #[derive(Default)]
 pub(super) struct Heard(Mutex<Vec<(Fence, Outcome)>>);

@@ -3,7 +3,7 @@
 use transload_hal::{Buffer, Link, Op, Shape, Span};
 
 use super::Case;
-use super::bench::{Bench, CaseResult, GUARD, Stop, arrow, copy, layout, skip};
+use super::bench::{Bench, CaseResult, GUARD, Stop, arrow, copy, inverse, layout, skip};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -43,9 +43,7 @@ impl Pair {
         let payload = bench.pattern(len);
         let mut wanted = bench.pattern(dst_at + len + GUARD);
         let inside = dst_at as usize..(dst_at + len) as usize;
-        for (poison, byte) in wanted[inside.clone()].iter_mut().zip(&payload) {
-            *poison = !byte;
-        }
+        wanted[inside.clone()].copy_from_slice(&inverse(&payload));
         bench.fill(src, src_at, &payload)?;
         bench.fill(dst, 0, &wanted)?;
         let fence = bench.start(&[copy((src, src_at), (dst, dst_at), len)], &[])?;
@@ -93,7 +91,7 @@ fn many(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let src = bench.make(link.id.src, len)?;
     let dst = bench.make(link.id.dst, len)?;
     let payload = bench.pattern(len);
-    let poison: Vec<u8> = payload.iter().map(|byte| !byte).collect();
+    let poison = inverse(&payload);
     bench.fill(&src, 0, &payload)?;
     bench.fill(&dst, 0, &poison)?;
     let ops: Vec<Op<'_>> = (0..PIECES)

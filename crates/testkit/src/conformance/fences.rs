@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use transload_hal::{Fence, Link, Waited};
 
 use super::Case;
-use super::bench::{Bench, CaseResult, NOW, arrow, copy, ensure, fail, skip};
+use super::bench::{Bench, CaseResult, NOW, arrow, copy, ensure, fail, inverse, skip};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -44,7 +44,7 @@ fn not_early(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let src = bench.make(link.id.src, len)?;
     let dst = bench.make(link.id.dst, len)?;
     let payload = bench.pattern(len);
-    let poison: Vec<u8> = payload.iter().map(|byte| !byte).collect();
+    let poison = inverse(&payload);
     bench.fill(&src, 0, &payload)?;
     bench.fill(&dst, 0, &poison)?;
     let fence = bench.start(&[copy((&src, 0), (&dst, 0), len)], &[])?;

@@ -2,7 +2,7 @@
 
 use transload_hal::{Fence, Link, MemoryId};
 
-use super::bench::{Bench, CaseResult, arrow, copy, ensure, fail};
+use super::bench::{Bench, CaseResult, arrow, copy, ensure, fail, inverse};
 use super::memories::nowhere;
 use super::{Case, posing_as};
 
@@ -35,7 +35,7 @@ fn atomic(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let src = bench.make(link.id.src, 64)?;
     let dst = bench.make(link.id.dst, 64)?;
     let payload = bench.pattern(64);
-    let poison: Vec<u8> = payload.iter().map(|byte| !byte).collect();
+    let poison = inverse(&payload);
     bench.fill(&src, 0, &payload)?;
     bench.fill(&dst, 0, &poison)?;
     let stranger = posing_as(nowhere(), 64);
@@ -81,7 +81,7 @@ fn chain(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let payload = bench.pattern(LEN);
     bench.fill(&buffers[0], 0, &payload)?;
     for buffer in &buffers[1..] {
-        let poison: Vec<u8> = payload.iter().map(|byte| !byte).collect();
+        let poison = inverse(&payload);
         bench.fill(buffer, 0, &poison)?;
     }
     let all: Vec<_> = buffers.iter().collect();
@@ -113,7 +113,7 @@ fn fan_in(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let middle = bench.make(link.id.dst, len)?;
     let back = bench.make(link.id.src, len)?;
     let payload = bench.pattern(len);
-    let poison: Vec<u8> = payload.iter().map(|byte| !byte).collect();
+    let poison = inverse(&payload);
     bench.fill(&src, 0, &payload)?;
     bench.fill(&middle, 0, &poison)?;
     bench.fill(&back, 0, &poison)?;

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use transload_hal::{Advice, ErrorClass, Fault, MemoryInfo, Op, Outcome, Transform};
+use transload_hal::{Advice, ErrorClass, Fault, MemoryInfo, Op, Outcome, Span, Transform};
 
 use super::Case;
 use super::bench::{Bench, CaseResult, ensure, fail, part, skip};
@@ -64,7 +64,8 @@ fn sees(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
         // Boxed, so that an abandoned operation finds it where it was.
         let witness = Box::leak(Box::new(Witness::default()));
         let op = Op::Transform {
-            part: part(&buffer, offset, len),
+            at: part(&buffer, offset, len).into(),
+            span: Span::new(0, len),
             transform: witness,
             position,
         };
@@ -94,7 +95,8 @@ fn failure(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
         ..Witness::default()
     }));
     let op = Op::Transform {
-        part: part(&buffer, 0, 100),
+        at: part(&buffer, 0, 100).into(),
+        span: Span::new(0, 100),
         transform: witness,
         position: 0,
     };

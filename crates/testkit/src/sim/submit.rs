@@ -162,7 +162,7 @@ fn memory_of(op: &Op<'_>) -> MemoryId {
         Op::Prefetch { part, .. } | Op::Advise { part, .. } | Op::MakeVisible { part } => {
             part.buffer.memory()
         }
-        Op::Transform { part, .. } => part.buffer.memory(),
+        Op::Transform { at, .. } => at.buffer.memory(),
         // `Op` grows; what is not known here was refused by `Work::of`.
         _ => DeviceId::CPU0.memory(MemoryKind::Pageable),
     }

@@ -32,6 +32,8 @@ pub(super) enum Work {
     },
     Transform {
         at: Operand,
+        shape: Shape,
+        span: Span,
         transform: TransformRef,
         position: u64,
     },
@@ -74,11 +76,16 @@ impl Work {
                 })
             }
             Op::Transform {
-                part,
+                at,
+                span,
                 transform,
                 position,
             } => {
-                if part.buffer.host(part.offset, part.len_bytes).is_none() {
+                if !span.fits(at.shape.payload_bytes()) {
+                    return Err(Refusal::caller("a transform's span ends past the payload"));
+                }
+                let extent = at.shape.extent_bytes();
+                if at.buffer.host(at.offset, extent).is_none() {
                     return Err(Refusal::unsupported(
                         "simulated transforms look at host-addressable memory alone",
                     ));
@@ -89,7 +96,9 @@ impl Work {
                 let transform: *const (dyn Transform + 'static) =
                     unsafe { std::mem::transmute(transform) };
                 Ok(Work::Transform {
-                    at: of_part(sim, part)?,
+                    at: of_layout(sim, at)?,
+                    shape: at.shape,
+                    span: *span,
                     transform: TransformRef(transform),
                     position: *position,
                 })
@@ -117,7 +126,7 @@ impl Work {
         match self {
             Work::Copy { src, .. } => src.span.len() as u64,
             Work::Pitched { span, .. } => span.len,
-            Work::Transform { at, .. } => at.span.len() as u64,
+            Work::Transform { span, .. } => span.len,
             Work::Hint => 0,
         }
     }
@@ -160,7 +169,9 @@ impl Work {
                 span,
                 ..
             } => src.shaped(src_shape, *span),
-            Work::Transform { at, .. } => Some(at.contiguous()),
+            Work::Transform {
+                at, shape, span, ..
+            } => at.shaped(shape, *span),
             Work::Hint => None,
         }
     }
@@ -196,9 +207,17 @@ impl Work {
             }
             Work::Transform {
                 at,
+                shape,
+                span,
                 transform,
                 position,
-            } if failing.is_none() => inspect(at.span, transform, *position)?,
+            } if failing.is_none() => {
+                let mut position = *position;
+                for run in shape.runs(0, shape, 0, *span) {
+                    inspect(at.span, run.offset, run.len_bytes, transform, position)?;
+                    position += run.len_bytes;
+                }
+            }
             Work::Transform { .. } | Work::Hint => {}
         }
         if let Some(OpFault::Corrupt { at_byte }) = fault {
@@ -333,7 +352,16 @@ fn flip(dst: HostSpan, at: u64) {
     byte[0] ^= 0xFF;
 }
 
-fn inspect(at: HostSpan, transform: &TransformRef, position: u64) -> Result<(), Fault> {
+fn inspect(
+    extent: HostSpan,
+    offset: u64,
+    len: u64,
+    transform: &TransformRef,
+    position: u64,
+) -> Result<(), Fault> {
+    let Some(at) = extent.slice(offset, len) else {
+        unreachable!("operands were measured when the operation was accepted");
+    };
     // SAFETY: as in `copy`; nobody writes what a transform reads.
     let bytes = unsafe { at.as_slice() };
     // SAFETY: alive until the fence settles, by `submit`'s contract.
