@@ -26,6 +26,16 @@ pub struct Layout<'a> {
     pub shape: Shape,
 }
 
+impl<'a> From<Part<'a>> for Layout<'a> {
+    fn from(part: Part<'a>) -> Layout<'a> {
+        Layout {
+            buffer: part.buffer,
+            offset: part.offset,
+            shape: Shape::contiguous(part.len_bytes),
+        }
+    }
+}
+
 /// An operation. Operands lie within their buffers; who submits sees to that.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
@@ -78,13 +88,15 @@ pub enum Op<'a> {
         /// Which bytes.
         part: Part<'a>,
     },
-    /// Shows the bytes to a transform, on the host.
+    /// Shows the payload bytes `span` of a layout to a transform, on the host, in payload order.
     Transform {
-        /// Which bytes.
-        part: Part<'a>,
+        /// Where the bytes are.
+        at: Layout<'a>,
+        /// Which bytes of the payload.
+        span: Span,
         /// What looks at them.
         transform: &'a dyn Transform,
-        /// The position of the first byte within the whole payload.
+        /// What the transform is told of the position of the first byte.
         position: u64,
     },
 }
@@ -122,7 +134,7 @@ impl core::fmt::Debug for Op<'_> {
             Op::Prefetch { part, .. } => ("Prefetch", part.len_bytes),
             Op::Advise { part, .. } => ("Advise", part.len_bytes),
             Op::MakeVisible { part } => ("MakeVisible", part.len_bytes),
-            Op::Transform { part, .. } => ("Transform", part.len_bytes),
+            Op::Transform { span, .. } => ("Transform", span.len),
         };
         write!(f, "{name}({bytes} B)")
     }

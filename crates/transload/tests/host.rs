@@ -137,3 +137,24 @@ fn an_overlapping_copy_cannot_be_verified() -> Outcome {
     );
     Ok(())
 }
+
+#[test]
+fn rows_are_verified_where_they_lie() -> Outcome {
+    let manager = TransferManager::discover()?;
+    let src = manager.adopt(bytes(64 * 100))?;
+    let dst = manager.adopt(vec![0xEE; 80 * 100])?;
+    let from = Region::new(&src, 3, Shape::pitched(50, 99, 64)?)?;
+    let to = Region::new(&dst, 5, Shape::pitched(50, 99, 80)?)?;
+    let rows = manager.submit(&Request::new(from, to).verify()).wait()?;
+    let packed: Vec<u8> = src
+        .read()?
+        .chunks(64)
+        .take(99)
+        .flat_map(|row| row[3..53].to_vec())
+        .collect();
+    let packed = manager.adopt(packed)?;
+    let copy = manager.adopt(vec![0; 50 * 99])?;
+    let flat = manager.submit(&Request::new(&packed, &copy).verify()).wait()?;
+    assert_eq!(rows.checksum(), flat.checksum());
+    Ok(())
+}

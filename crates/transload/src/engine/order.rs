@@ -91,7 +91,8 @@ pub(crate) enum Bound {
         to_slot: bool,
     },
     Transform {
-        at: (Buffer, u64),
+        at: Operand,
+        first: u64,
         span: Span,
         digest: Arc<Digest>,
     },
@@ -142,16 +143,13 @@ impl Bound {
                     },
                 )
             }
-            Work::Transform { at } => {
-                let operand = end(at)?;
-                let offset = start(at, &operand);
-                let digest = active.digest()?.clone();
-                operand.shape.is_contiguous().then_some(Bound::Transform {
-                    at: (operand.buffer, offset),
-                    span,
-                    digest,
-                })
-            }
+            Work::Transform { at } => Some(Bound::Transform {
+                at: end(at)?,
+                // A slot holds the chunk alone.
+                first: if is_slot(at) { 0 } else { span.offset },
+                span,
+                digest: active.digest()?.clone(),
+            }),
         }
     }
 
@@ -197,8 +195,14 @@ impl Bound {
                 }
                 f(&ops)
             }
-            Bound::Transform { at, span, digest } => f(&[Op::Transform {
-                part: part(at, span.len),
+            Bound::Transform {
+                at,
+                first,
+                span,
+                digest,
+            } => f(&[Op::Transform {
+                at: layout(at),
+                span: Span::new(*first, span.len),
                 transform: &**digest,
                 position: span.offset,
             }]),
@@ -231,7 +235,7 @@ impl Order {
             } => {
                 let spec = AllocSpec::bytes(*bytes).for_staging();
                 let slot = guarded(|| self.backend.allocate(*memory, &spec))
-                    .and_then(|slot| slot.map_err(|error| fault_of(&error)))
+                    .and_then(|slot| slot.map_err(|error| own_fault(error.class(), &error)))
                     .and_then(|slot| right_size(slot, *bytes));
                 DeedResult::Allocated {
                     lane: *lane,
@@ -247,9 +251,10 @@ impl Order {
     }
 }
 
-fn fault_of(error: &transload_hal::AllocError) -> Fault {
-    // That a slot could not be had is never the caller's mistake.
-    let class = match error.class() {
+/// What a backend said to a call that the engine made on its own account, for a slot or a proof: that
+/// is never the caller's mistake.
+pub(super) fn own_fault(class: ErrorClass, error: &dyn core::fmt::Display) -> Fault {
+    let class = match class {
         ErrorClass::Caller => ErrorClass::Unsupported,
         class => class,
     };

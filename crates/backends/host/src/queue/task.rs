@@ -71,7 +71,9 @@ enum Kind {
         advice: Advice,
     },
     Transform {
-        span: HostSpan,
+        extent: HostSpan,
+        shape: Shape,
+        first: u64,
         transform: NonNull<dyn Transform>,
         position: u64,
     },
@@ -120,11 +122,12 @@ impl Task {
             Op::Prefetch { part, .. } => Ok(Self::prefetch(part, tuning)),
             Op::Advise { part, advice } => Ok(Self::advise(part, advice)),
             Op::Transform {
-                part,
+                at,
+                span,
                 transform,
                 position,
-            } => match part.buffer.host(part.offset, part.len_bytes) {
-                Some(span) => Ok(Self::transform(span, transform, position)),
+            } => match at.buffer.host(at.offset, at.shape.extent_bytes()) {
+                Some(extent) => Ok(Self::transform(extent, at.shape, span, transform, position)),
                 None => Err(unsupported(
                     "a transform needs memory that the host can reach".into(),
                 )),
@@ -242,14 +245,25 @@ impl Task {
                 Ok(())
             }
             Kind::Transform {
-                span,
+                extent,
+                shape,
+                first,
                 transform,
                 position,
             } => {
-                // SAFETY: nobody writes the operand meanwhile.
-                let bytes = unsafe { span.as_slice() };
                 // SAFETY: the transform is alive until the fence settles.
-                unsafe { transform.as_ref() }.inspect(bytes, position)
+                let transform = unsafe { transform.as_ref() };
+                let mut position = position;
+                for run in shape.runs(0, &shape, 0, Span::new(first, len)) {
+                    // Runs lie within the shape, and the shape within its extent.
+                    let Some(part) = extent.slice(run.offset, run.len_bytes) else {
+                        break;
+                    };
+                    // SAFETY: nobody writes the operand meanwhile.
+                    transform.inspect(unsafe { part.as_slice() }, position)?;
+                    position += run.len_bytes;
+                }
+                Ok(())
             }
         }
     }
@@ -403,7 +417,13 @@ impl Task {
         }
     }
 
-    fn transform(span: HostSpan, transform: &dyn Transform, position: u64) -> Self {
+    fn transform(
+        extent: HostSpan,
+        shape: Shape,
+        span: Span,
+        transform: &dyn Transform,
+        position: u64,
+    ) -> Self {
         let transform = NonNull::from(transform);
         // SAFETY: only the lifetime changes, and the contract of `Backend::submit` keeps the transform
         // alive until the fence settles, after which no task is run.
@@ -412,9 +432,11 @@ impl Task {
                 transform,
             )
         };
-        let len_bytes = span.len() as u64;
+        let len_bytes = span.len;
         let kind = Kind::Transform {
-            span,
+            extent,
+            shape,
+            first: span.offset,
             transform,
             position,
         };

@@ -3,7 +3,7 @@
 use std::sync::Condvar;
 use std::sync::atomic::AtomicBool;
 
-use transload_hal::Transform;
+use transload_hal::{Span, Transform};
 
 use super::*;
 
@@ -43,7 +43,8 @@ const SLOW: u64 = 256 << 10;
 
 fn inspect<'a>(buffer: &'a Buffer, gate: &'a Gate) -> Op<'a> {
     Op::Transform {
-        part: part(buffer, 0, SLOW),
+        at: part(buffer, 0, SLOW).into(),
+        span: Span::new(0, SLOW),
         transform: gate,
         position: 0,
     }
@@ -134,7 +135,8 @@ fn a_failed_or_panicked_operation_is_told_once_and_its_successors_still_run() {
                 }
                 .open();
                 let op = Op::Transform {
-                    part: part(&src, 0, size),
+                    at: part(&src, 0, size).into(),
+                    span: Span::new(0, size),
                     transform: &gate,
                     position: 0,
                 };
