@@ -86,6 +86,8 @@ impl Shared {
                     result: order.execute(),
                 })
                 .collect();
+            // Before anybody can learn that a transfer is over: no view of its buffers is left then.
+            drop(orders);
             let after = self.state.with(|state| {
                 state.record(deeds);
                 self.note_attended(state);
