@@ -1,3 +1,158 @@
-//! .
+//! The benchmarks of Transload: `cargo xtask bench`.
+//!
+//! Every case runs against its baselines in one process and in turn, so that whatever else the
+//! machine does meets all of them alike. One baseline takes part twice: what differs between the two
+//! is the noise of the run, and where it exceeds 5 % no verdict is given. Bytes are verified outside
+//! the timed region, over poisoned destinations.
+//!
+//! The numbers that a line of the output is held against are in [`case::Verdict`]; the program ends
+//! with failure when one of them is missed.
 
-fn main() {}
+#![deny(unsafe_code)]
+
+mod case;
+mod contest;
+mod copies;
+mod machine;
+mod overhead;
+mod planner;
+mod raw;
+mod series;
+mod staging;
+mod table;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use serde::Serialize;
+
+use case::{Case, Effort, Outcome};
+use machine::Machine;
+
+/// Measures Transload against its baselines and its promises.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
+struct Arguments {
+    /// Fewer sizes and fewer repetitions
+    #[arg(long)]
+    quick: bool,
+    /// Only the cases that fit; `*` stands for any characters
+    #[arg(long, value_name = "GLOB", default_value = "*")]
+    case: String,
+    /// One JSON document in place of the table
+    #[arg(long)]
+    json: bool,
+    /// Only names the cases, one on each line
+    #[arg(long)]
+    list: bool,
+    /// Answers another process of this program over its standard input; see `overhead::features`
+    #[arg(long, hide = true)]
+    serve: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document {
+    schema: u32,
+    quick: bool,
+    machine: Machine,
+    results: Vec<Outcome>,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether no verdict was a failure.
+fn run(arguments: &Arguments) -> Result<bool> {
+    if arguments.serve {
+        overhead::features::serve()?;
+        return Ok(true);
+    }
+    let effort = Effort::new(arguments.quick);
+    let mut cases = cases(effort);
+    cases.retain(|case| fits(&arguments.case, &case.name));
+    ensure!(
+        !cases.is_empty(),
+        "no case fits `{}`; --list names them",
+        arguments.case
+    );
+    if arguments.list {
+        for case in &cases {
+            println!("{}", case.name);
+        }
+        return Ok(true);
+    }
+    let machine = Machine::describe();
+    let mut results = Vec::new();
+    for case in cases {
+        eprintln!("{} …", case.name);
+        results.extend((case.run)(effort)?);
+    }
+    let missed = results.iter().any(Outcome::misses);
+    if arguments.json {
+        let document = Document {
+            schema: 1,
+            quick: arguments.quick,
+            machine,
+            results,
+        };
+        println!("{}", serde_json::to_string_pretty(&document)?);
+    } else {
+        table::print(&machine, effort, &results);
+    }
+    Ok(!missed)
+}
+
+fn cases(effort: Effort) -> Vec<Case> {
+    let mut cases = copies::cases(effort);
+    cases.extend(overhead::cases());
+    cases.extend(staging::cases());
+    cases.extend(planner::cases());
+    cases
+}
+
+/// Whether `text` fits `pattern`, where `*` stands for any characters.
+fn fits(pattern: &str, text: &str) -> bool {
+    let Some((head, tail)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    text.strip_prefix(head).is_some_and(|rest| {
+        let mut starts = (0..=rest.len()).filter(|at| rest.is_char_boundary(*at));
+        starts.any(|at| fits(tail, &rest[at..]))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        assert!(fits("*", "host-host/64B"));
+        assert!(fits("host-*/64B", "host-host/64B"));
+        assert!(fits("a*b*c", "abbc"));
+        assert!(!fits("host-host", "host-host/64B"));
+        assert!(!fits("a*b", "abc"));
+    }
+
+    #[test]
+    fn every_case_has_a_name_of_its_own() {
+        let names: Vec<String> = cases(Effort::new(false))
+            .into_iter()
+            .map(|case| case.name)
+            .collect();
+        let mut once = names.clone();
+        once.sort();
+        once.dedup();
+        assert_eq!(names.len(), once.len());
+    }
+}

@@ -1,0 +1,132 @@
+//! NumPy and PyTorch, in a process of their own that answers over a pipe, so that they take turns
+//! with everybody else.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::contest::Contender;
+
+/// What runs in the other process.
+const DRIVER: &str = include_str!("driver.py");
+/// Names the interpreter; `python3` otherwise.
+const INTERPRETER: &str = "TRANSLOAD_BENCH_PYTHON";
+/// How long PyTorch's threads may go on spinning after a copy, taken from OpenMP's usual blocktime;
+/// the next contender must not find them on its cores.
+const SETTLE: Duration = Duration::from_millis(5);
+
+/// The other process.
+pub(crate) struct Python {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+/// One library of it.
+pub(crate) struct Library {
+    python: Rc<RefCell<Python>>,
+    name: String,
+}
+
+/// What the driver says first.
+#[derive(Deserialize)]
+struct Hello {
+    present: BTreeMap<String, String>,
+    absent: BTreeMap<String, String>,
+}
+
+impl Python {
+    /// Starts the process with buffers of `len` bytes. The answer is the libraries that are there,
+    /// and for the others why not.
+    pub(crate) fn start(len: usize) -> (Vec<Library>, BTreeMap<String, String>) {
+        match Python::try_start(len) {
+            Ok((python, hello)) => {
+                let python = Rc::new(RefCell::new(python));
+                let library = |name: String| Library {
+                    python: Rc::clone(&python),
+                    name,
+                };
+                let present = hello.present.into_iter();
+                let named = present.map(|(name, version)| library(format!("{name} {version}")));
+                (named.collect(), hello.absent)
+            }
+            Err(error) => {
+                let reason = format!("{error:#}");
+                let absent = ["numpy", "torch"].map(|name| (name.to_owned(), reason.clone()));
+                (Vec::new(), absent.into())
+            }
+        }
+    }
+
+    fn try_start(len: usize) -> Result<(Python, Hello)> {
+        let interpreter = std::env::var(INTERPRETER).unwrap_or_else(|_| "python3".into());
+        let mut child = Command::new(&interpreter)
+            .args(["-c", DRIVER, &len.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {interpreter}"))?;
+        let to = child.stdin.take().context("the child has an input")?;
+        let from = child.stdout.take().context("the child has an output")?;
+        let mut python = Python {
+            child,
+            to,
+            from: BufReader::new(from),
+        };
+        let hello = serde_json::from_str(&python.line()?)?;
+        Ok((python, hello))
+    }
+
+    fn ask(&mut self, question: &str) -> Result<String> {
+        writeln!(self.to, "{question}")?;
+        self.to.flush()?;
+        self.line()
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.from.read_line(&mut line)? == 0 {
+            bail!("the interpreter ended");
+        }
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        // It may have ended already, and then there is nothing to end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Library {
+    fn ask(&self, verb: &str, turns: u32) -> Result<String> {
+        let library = self.name.split(' ').next().unwrap_or_default();
+        let mut python = self.python.borrow_mut();
+        python.ask(&format!("{verb} {library} {turns}"))
+    }
+}
+
+impl Contender for Library {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn sample(&mut self, turns: u32) -> Result<Duration> {
+        let ns = self.ask("time", turns)?.parse()?;
+        std::thread::sleep(SETTLE);
+        Ok(Duration::from_nanos(ns))
+    }
+
+    fn verify(&mut self) -> Result<bool> {
+        Ok(self.ask("verify", 1)? == "equal")
+    }
+}

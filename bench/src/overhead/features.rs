@@ -1,0 +1,144 @@
+//! `overhead/features`: what it costs to have tracing and metrics compiled in while nobody listens.
+//!
+//! That takes two builds. This program builds itself a second time with the feature `observed`, and
+//! has one process of that build and two of its own answer over pipes: the two say how much equal
+//! builds in different processes differ.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::post::Post;
+use crate::case::{Effort, Outcome, Verdict};
+use crate::contest::{self, Contender, Rules};
+
+const LIMIT_S: f64 = 2e-9;
+
+/// Answers `TURNS` with nanoseconds, and `verify` with whether the bytes are right, until the input
+/// ends.
+pub(crate) fn serve() -> Result<()> {
+    let mut post = Post::new()?;
+    for line in std::io::stdin().lines() {
+        match line?.as_str() {
+            "verify" => println!("{}", post.verify()?),
+            turns => println!("{}", post.sample(turns.parse()?)?.as_nanos()),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn run(effort: Effort) -> Result<Outcome> {
+    let own = std::env::current_exe()?;
+    let observed = build_observed()?;
+    let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
+    for (name, program) in [
+        ("observed", &observed),
+        ("plain", &own),
+        ("plain, again", &own),
+    ] {
+        contenders.push(Box::new(Other::start(name, program)?));
+    }
+    let rules = Rules {
+        // A difference of 2 ns wants many samples.
+        rounds: effort.rounds * 5,
+        sample: Duration::from_millis(2),
+        warm: true,
+    };
+    let series = contest::run(&mut contenders, rules)?;
+    let mut outcome = Outcome::new("overhead/features", &series[0]);
+    outcome.bytes = 4 << 10;
+    outcome.baselines.insert("plain".into(), series[1].median());
+    outcome
+        .baselines
+        .insert("plain, again".into(), series[2].median());
+    outcome.noise = series[1].difference(&series[2]);
+    outcome.verified = true;
+    for contender in &mut contenders {
+        outcome.verified &= contender.verify()?;
+    }
+    let plain = series[1].median().max(series[2].median());
+    let verdict = Verdict::at_most("added", series[0].median() - plain, LIMIT_S, "s");
+    outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
+    Ok(outcome)
+}
+
+/// The same program with the feature, in a target folder of its own.
+fn build_observed() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| PathBuf::from(root).join("target"), PathBuf::from)
+        .join("bench-observed");
+    let status = Command::new(cargo)
+        .current_dir(root)
+        .args(["build", "--quiet", "--release", "-p", "transload-bench"])
+        .args(["--features", "observed", "--target-dir"])
+        .arg(&target)
+        .status()
+        .context("cannot run cargo")?;
+    ensure!(status.success(), "the build with `observed` failed");
+    let name = format!("transload-bench{}", std::env::consts::EXE_SUFFIX);
+    Ok(target.join("release").join(name))
+}
+
+/// A process of this program that serves.
+struct Other {
+    name: &'static str,
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start(name: &'static str, program: &PathBuf) -> Result<Other> {
+        let mut child = Command::new(program)
+            .arg("--serve")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| program.display().to_string())?;
+        let to = child.stdin.take().context("the child has an input")?;
+        let from = child.stdout.take().context("the child has an output")?;
+        Ok(Other {
+            name,
+            child,
+            to,
+            from: BufReader::new(from),
+        })
+    }
+
+    fn ask(&mut self, question: &str) -> Result<String> {
+        writeln!(self.to, "{question}")?;
+        self.to.flush()?;
+        let mut line = String::new();
+        if self.from.read_line(&mut line)? == 0 {
+            bail!("{} ended", self.name);
+        }
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Contender for Other {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn sample(&mut self, turns: u32) -> Result<Duration> {
+        Ok(Duration::from_nanos(self.ask(&turns.to_string())?.parse()?))
+    }
+
+    fn verify(&mut self) -> Result<bool> {
+        Ok(self.ask("verify")? == "true")
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It may have ended already, and then there is nothing to end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,10 @@
+//! The only unsafe code of the benchmarks: what baselines need and safe Rust cannot say.
+//!
+//! - [`stream`]: copies past the caches, half of the ceiling that copies are held against. Written
+//!   apart from the library's own kernels, so that a mistake in those cannot lower the ceiling too.
+//! - [`counting`]: the allocator that counts, for the promise that nothing is allocated.
+
+#![allow(unsafe_code)]
+
+pub(crate) mod counting;
+pub(crate) mod stream;
