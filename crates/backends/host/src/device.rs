@@ -121,7 +121,19 @@ unsafe impl Backend for Host {
         })
     }
 
-    unsafe fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
+    /// Between two memories the host has one link, so `via` chooses nothing; another one is refused.
+    unsafe fn submit(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        if let Some(link) = via
+            && !self.inventory.links.iter().any(|known| known.id == link)
+        {
+            let message = format!("the host has no link {} → {} of that name", link.src, link.dst);
+            return Err(SubmitError::Refused(Fault::new(ErrorClass::Caller, message)));
+        }
         // SAFETY: the caller's contract.
         unsafe { self.queue.submit(ops, after) }
     }

@@ -108,23 +108,29 @@ impl Tuning {
 
     /// What a copy of `len_bytes` does while `in_flight_bytes` of other copies are under way.
     ///
-    /// Those count for the band: together they fill the caches as one copy of the sum would. How many
-    /// threads the copy really gets is the pool's matter, which shares them among the jobs in flight.
+    /// Those count for the band: together they fill the caches as one copy of the sum would. Not so for
+    /// inline copies, whose bytes are few and wanted soon. How many threads the copy really gets is the
+    /// pool's matter, which shares them among the jobs in flight.
     #[must_use]
     pub fn choose(&self, len_bytes: usize, in_flight_bytes: usize) -> Choice {
-        let total = len_bytes.saturating_add(in_flight_bytes);
+        let is_inline = len_bytes < self.inline_below_bytes;
+        let total = if is_inline {
+            len_bytes
+        } else {
+            len_bytes.saturating_add(in_flight_bytes)
+        };
         let band = self
             .bands
             .iter()
             .rev()
             .find(|band| band.from_bytes <= total);
         match band {
-            Some(band) if len_bytes >= self.inline_below_bytes => Choice {
-                threads: band.threads.max(1),
+            Some(band) if is_inline => Choice {
+                threads: 1,
                 store: band.store,
             },
             Some(band) => Choice {
-                threads: 1,
+                threads: band.threads.max(1),
                 store: band.store,
             },
             None => Choice {
@@ -228,7 +234,7 @@ mod tests {
     fn what_is_in_flight_counts_for_the_store_kind_but_small_copies_stay_inline() {
         let tuning = tuning();
         assert_eq!(tuning.choose(1 << 20, 16 << 20).store, Store::Streaming);
-        assert_eq!(tuning.choose(64, 16 << 20).threads, 1);
+        assert_eq!(tuning.choose(64, 16 << 20), tuning.choose(64, 0));
         assert_eq!(tuning.choose(64, usize::MAX).threads, 1);
     }
 

@@ -63,7 +63,7 @@ fn round(host: &Host, buffers: &[Buffer]) {
             dst: part(&buffers[to], len),
         };
         // SAFETY: the round waits for all of its fences, and the buffers outlive it.
-        unsafe { host.submit(&[op], after) }.unwrap()
+        unsafe { host.submit(None, &[op], after) }.unwrap()
     };
     wait(submit(0, 1, 4096, &[]));
     wait(submit(0, 1, 2 << 20, &[]));
