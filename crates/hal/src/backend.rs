@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::any::Any;
 use core::time::Duration;
 
-use transload_core::{Access, Inventory, MemoryId};
+use transload_core::{Access, Inventory, LinkId, MemoryId};
 
 use crate::{
     AllocError, AllocSpec, Buffer, CompletionSink, ConnectError, External, ExternalKind, Fence,
@@ -60,7 +60,9 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// As [`ConnectError`] lists.
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError>;
 
-    /// Starts operations, all of them or none, once every fence in `after` has settled. The
+    /// Starts operations, all of them or none, once every fence in `after` has settled. Copies go
+    /// over the link `via`, or are refused: another link may be in quarantine, unproven, or the one
+    /// that has just failed. `None` leaves the way to the backend. The
     /// operations of one call are not ordered among each other. Does not wait for them; small
     /// copies may be done before it returns.
     ///
@@ -73,7 +75,12 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// Until the fence has settled: operands lie within their buffers, buffers and transforms stay
     /// alive, no conflicting operation is submitted without being ordered through `after`, and
     /// nobody else touches the operands.
-    unsafe fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError>;
+    unsafe fn submit(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError>;
 
     /// Where outcomes go. Called once, before the first `submit`.
     fn attach(&self, sink: Arc<dyn CompletionSink>);

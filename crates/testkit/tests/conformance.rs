@@ -9,7 +9,8 @@ use std::time::Duration;
 use support::machine;
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, Buffer, CompletionSink, ConnectError, External,
-    ExternalKind, Fence, ImportError, Inventory, MemoryId, Op, Outcome, Part, SubmitError, Waited,
+    ExternalKind, Fence, ImportError, Inventory, LinkId, MemoryId, Op, Outcome, Part, SubmitError,
+    Waited,
 };
 use transload_testkit::conformance::{self, Exceptions, Harness, Report, SIZES};
 use transload_testkit::sim::{Completion, HostSide, Sim};
@@ -297,7 +298,12 @@ unsafe impl Backend for Broken {
         self.sim.connect(src, dst)
     }
 
-    unsafe fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
+    unsafe fn submit(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
         let mut twisted: Vec<Op<'_>> = ops.iter().map(|&op| self.twist(op)).collect();
         let mut before = after;
         match self.wrong {
@@ -306,14 +312,14 @@ unsafe impl Backend for Broken {
             Wrong::StartsWhatItRefuses if ops.len() > 1 => {
                 for op in ops {
                     // SAFETY: the caller's.
-                    unsafe { self.sim.submit(std::slice::from_ref(op), after) }?;
+                    unsafe { self.sim.submit(via, std::slice::from_ref(op), after) }?;
                 }
                 twisted.clear();
             }
             _ => {}
         }
         // SAFETY: the caller's, for operations that stay within the same buffers.
-        let fence = unsafe { self.sim.submit(&twisted, before) }?;
+        let fence = unsafe { self.sim.submit(via, &twisted, before) }?;
         if self.wrong == Wrong::SettlesEarly
             && let Some(sink) = self.sink.get()
         {

@@ -388,12 +388,12 @@ fn a_refused_submission_did_nothing() {
         },
     ];
     // SAFETY: the buffers outlive the test, and nothing else touches them.
-    let refused = unsafe { rig.sim.submit(&ops, &[]) }.unwrap_err();
+    let refused = unsafe { rig.sim.submit(None, &ops, &[]) }.unwrap_err();
     assert_eq!(refused.into_fault().class, ErrorClass::Exhausted);
     assert_eq!(rig.sim.next_event(), None);
     assert_eq!(rig.bytes(&dst), [0; 64]);
     // SAFETY: as above.
-    assert!(unsafe { rig.sim.submit(&ops, &[]) }.is_ok());
+    assert!(unsafe { rig.sim.submit(None, &ops, &[]) }.is_ok());
 }
 
 #[test]
@@ -513,7 +513,7 @@ fn faults_of_pitched_copies_count_payload_bytes() {
         span: Span::new(0, 16),
     };
     // SAFETY: the buffers outlive the test and nothing else touches them.
-    unsafe { rig.sim.submit(&[op], &[]) }.unwrap();
+    unsafe { rig.sim.submit(None, &[op], &[]) }.unwrap();
     rig.sim.run_until_idle();
     assert_eq!(rig.sim.clock().now_ns(), 1016);
     let seen = rig.bytes(&dst);
@@ -522,7 +522,7 @@ fn faults_of_pitched_copies_count_payload_bytes() {
         (&[3; 4][..], &[3, 3, 0, 0][..])
     );
     // SAFETY: as above.
-    unsafe { rig.sim.submit(&[op], &[]) }.unwrap();
+    unsafe { rig.sim.submit(None, &[op], &[]) }.unwrap();
     rig.sim.run_until_idle();
     let seen = rig.bytes(&dst);
     assert_eq!(seen[16..20], [3, !3, 3, 3]);
@@ -550,9 +550,9 @@ fn a_transform_runs_on_its_engine_and_may_panic() {
         position,
     };
     // SAFETY: buffer and transform outlive the machine's work on them.
-    let fine = unsafe { rig.sim.submit(&[transform(0)], &[]) }.unwrap();
+    let fine = unsafe { rig.sim.submit(None, &[transform(0)], &[]) }.unwrap();
     // SAFETY: as above.
-    let panics = unsafe { rig.sim.submit(&[transform(5000)], &[fine]) }.unwrap();
+    let panics = unsafe { rig.sim.submit(None, &[transform(5000)], &[fine]) }.unwrap();
     assert_eq!(rig.sim.run_until_idle(), Instant(2200));
     assert_eq!(sees.0.load(std::sync::atomic::Ordering::Relaxed), 200);
     let outcomes = rig.log.outcomes();

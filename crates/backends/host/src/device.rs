@@ -7,8 +7,9 @@ use std::time::Duration;
 use transload_hal::core::Piece;
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
-    Curve, DeviceId, DeviceInfo, EngineId, External, ExternalKind, Fence, ImportError, Inventory,
-    Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Op, SubmitError, Waited,
+    Curve, DeviceId, DeviceInfo, EngineId, ErrorClass, External, ExternalKind, Fault, Fence,
+    ImportError, Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Op, SubmitError,
+    Waited,
 };
 
 use crate::memory::{self, FILE, PAGEABLE, SHARED};
@@ -129,10 +130,16 @@ unsafe impl Backend for Host {
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
         if let Some(link) = via
-            && !self.inventory.links.iter().any(|known| known.id == link)
+            && link.engine.device != DeviceId::CPU0
         {
-            let message = format!("the host has no link {} → {} of that name", link.src, link.dst);
-            return Err(SubmitError::Refused(Fault::new(ErrorClass::Caller, message)));
+            let message = format!(
+                "the host has no engine {} for {} → {}",
+                link.engine, link.src, link.dst
+            );
+            return Err(SubmitError::Refused(Fault::new(
+                ErrorClass::Caller,
+                message,
+            )));
         }
         // SAFETY: the caller's contract.
         unsafe { self.queue.submit(ops, after) }

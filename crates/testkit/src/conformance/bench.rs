@@ -135,7 +135,7 @@ impl<'a> Bench<'a> {
     pub(super) fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
         // SAFETY: cases keep operands within their buffers, order what conflicts, and keep buffers
         // until the fence settles or, where it does not, for good (`keep`).
-        let fence = unsafe { self.backend().submit(ops, after) }?;
+        let fence = unsafe { self.backend().submit(None, ops, after) }?;
         self.note(fence);
         Ok(fence)
     }

@@ -150,7 +150,7 @@ fn threads(bench: &Bench<'_>, link: &Link) -> CaseResult {
                     let ops = [copy((src, 0), (dst, 0), LEN)];
                     // SAFETY: each thread has buffers of its own, which are kept until the fence
                     // has settled or for good.
-                    let fence = unsafe { backend.submit(&ops, &[]) };
+                    let fence = unsafe { backend.submit(None, &ops, &[]) };
                     let fence = fence.map_err(|error| error.to_string())?;
                     match backend.wait(fence, patience) {
                         Waited::Settled => Ok(fence),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, Buffer, CompletionSink, ConnectError, ErrorClass,
-    External, ExternalKind, Fault, Fence, ImportError, Inventory, MemoryId, Op, StorageId,
+    External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId, Op, StorageId,
     StorageInfo, SubmitError, Waited,
 };
 
@@ -194,7 +194,12 @@ unsafe impl Backend for Sim {
             })
     }
 
-    unsafe fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
+    unsafe fn submit(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
         if let Some(CallFault::Refuse(class)) = self.strike(Call::Submit, None) {
             return Err(SubmitError::Refused(scripted(class)));
         }
@@ -205,7 +210,7 @@ unsafe impl Backend for Sim {
             )));
         }
         let mut state = self.shared.lock();
-        let staged = stage(&self.shared, &mut state, ops);
+        let staged = stage(&self.shared, &mut state, via, ops);
         match staged {
             Ok(()) => {}
             Err(Stop::Error(error)) => {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use transload_core::schema::{Machine, SchemaError};
-use transload_hal::{Curve, DeviceId, DeviceKind, EngineId, Inventory, Link, MemoryId};
+use transload_hal::{Curve, DeviceId, DeviceKind, EngineId, Inventory, Link, LinkId, MemoryId};
 
 use super::completion::{Completion, Hook};
 use super::memory::{BlockIds, MemoryUse};
@@ -33,6 +33,7 @@ pub struct Builder {
 
 /// What a link costs and needs, sorted by its ends so that it is found without a map.
 pub(crate) struct LinkRow {
+    pub(super) id: LinkId,
     pub(super) src: MemoryId,
     pub(super) dst: MemoryId,
     pub(super) engine: usize,
@@ -203,6 +204,7 @@ fn rows(inventory: &Inventory, engines: &mut Vec<EngineId>) -> Vec<LinkRow> {
         .links
         .iter()
         .map(|link| LinkRow {
+            id: link.id,
             src: link.id.src,
             dst: link.id.dst,
             engine: position(engines, link.id.engine),

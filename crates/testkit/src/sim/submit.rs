@@ -1,7 +1,7 @@
 //! From operations to slots: everything is looked at before anything is accepted.
 
 use transload_hal::{
-    DeviceId, DeviceInfo, ErrorClass, Fault, MemoryId, MemoryKind, Op, SubmitError,
+    DeviceId, DeviceInfo, ErrorClass, Fault, LinkId, MemoryId, MemoryKind, Op, SubmitError,
 };
 
 use super::Shared;
@@ -51,10 +51,15 @@ pub(super) enum Stop {
 }
 
 /// Looks at every operation before any is accepted.
-pub(super) fn stage(sim: &Shared, state: &mut State, ops: &[Op<'_>]) -> Result<(), Stop> {
+pub(super) fn stage(
+    sim: &Shared,
+    state: &mut State,
+    via: Option<LinkId>,
+    ops: &[Op<'_>],
+) -> Result<(), Stop> {
     state.staged.clear();
     for (index, op) in ops.iter().enumerate() {
-        let slot = slot_of(sim, op).map_err(|refusal| {
+        let slot = slot_of(sim, via, op).map_err(|refusal| {
             Stop::Error(match refusal.class {
                 ErrorClass::Unsupported => SubmitError::Unsupported {
                     index,
@@ -87,7 +92,7 @@ pub(super) fn stage(sim: &Shared, state: &mut State, ops: &[Op<'_>]) -> Result<(
     Ok(())
 }
 
-fn slot_of(sim: &Shared, op: &Op<'_>) -> Result<OpSlot, Refusal> {
+fn slot_of(sim: &Shared, via: Option<LinkId>, op: &Op<'_>) -> Result<OpSlot, Refusal> {
     let work = Work::of(sim, op)?;
     let bytes = work.bytes();
     let slot = |memory, engine, cost_ns, (devices, victim), work| OpSlot {
@@ -110,11 +115,12 @@ fn slot_of(sim: &Shared, op: &Op<'_>) -> Result<OpSlot, Refusal> {
             let first = sim
                 .rows
                 .partition_point(|row| (row.src, row.dst) < (src, dst));
-            // An operation names no engine; where several lead from one memory to the other, it is
-            // the cheapest at this size, and the first written down among equals.
+            // Where no link is named and several lead from one memory to the other, it is the
+            // cheapest at this size, and the first written down among equals.
             let row = sim.rows[first..]
                 .iter()
                 .take_while(|row| (row.src, row.dst) == (src, dst))
+                .filter(|row| via.is_none_or(|via| row.id == via))
                 .filter(|row| row.pitched || !pitched)
                 .min_by_key(|row| row.cost.at(bytes));
             let row = row.ok_or_else(|| no_link(src, dst, pitched))?;

@@ -87,7 +87,7 @@ pub(crate) fn copy(
     };
     // SAFETY: operands are whole buffers; a sim keeps its own memory while an operation uses it,
     // and the tests that race or free on purpose do so with simulated memory alone.
-    unsafe { sim.submit(&[op], after) }
+    unsafe { sim.submit(None, &[op], after) }
 }
 
 /// A buffer of a backend that is not the sim.

@@ -55,7 +55,8 @@ impl Shared {
         self.state.with(|state| state.outstanding += 1);
         // SAFETY: the operand's bounds were checked, its buffer lives as long as this call, the
         // guard keeps writers away, and this call returns only when the fence has settled.
-        let submitted = guarded(|| unsafe { backend.submit(&[Op::Prefetch { part, to }], &[]) });
+        let submitted =
+            guarded(|| unsafe { backend.submit(None, &[Op::Prefetch { part, to }], &[]) });
         let submitted =
             submitted.and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));
         self.change(|state| state.note_hint(&submitted));

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
 use transload_core::flight::{Endpoint, Task, Work};
-use transload_core::{MemoryId, Shape, Span};
+use transload_core::{LinkId, MemoryId, Shape, Span};
 use transload_hal::{
     AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, Fence, Layout, Op, Part,
 };
@@ -32,6 +32,8 @@ pub(crate) struct Order {
 pub(crate) enum What {
     Submit {
         task: Task,
+        /// The link that the plan chose, for copies.
+        via: Option<LinkId>,
         bound: Bound,
     },
     Allocate {
@@ -214,14 +216,14 @@ impl Order {
     /// Does it. The one place where the engine hands memory to a backend.
     pub(crate) fn execute(&self) -> DeedResult {
         match &self.what {
-            What::Submit { task, bound } => {
+            What::Submit { task, via, bound } => {
                 let submit = |ops: &[Op<'_>]| {
                     // SAFETY: bounds were checked when the transfer was accepted, and a task's span
                     // lies within the payload. The transfer's record holds its buffers, its leases
                     // and its digests until every fence of it has settled. Hazards keep conflicting
                     // transfers apart, guards and blocking calls keep everybody else out, and a
                     // slot belongs to one chunk at a time.
-                    unsafe { self.backend.submit(ops, &[]) }
+                    unsafe { self.backend.submit(*via, ops, &[]) }
                 };
                 let fence = guarded(|| bound.with_ops(submit))
                     .and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));

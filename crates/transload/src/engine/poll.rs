@@ -21,9 +21,7 @@ impl State {
             self.handle_outcome(fence, outcome);
         }
         self.expire(now);
-        if self.quarantine.release_due(now) > 0 {
-            self.cache.invalidate();
-        }
+        self.release_due(now);
         while !orders.is_full() {
             self.board(orders);
             if let Some(slot) = self.next_ready() {
@@ -119,6 +117,7 @@ impl State {
             .and_then(Flight::plan)
             .map(|plan| &plan.lanes[usize::from(task.id.lane)].steps[usize::from(task.step)]);
         let Some(step) = step else { return };
+        let via = step.link;
         let backend = self
             .registered(step.backend)
             .filter(|known| known.lost.is_none());
@@ -128,7 +127,7 @@ impl State {
                     id,
                     backend: Arc::clone(&known.backend),
                     backend_id: known.id,
-                    what: What::Submit { task, bound },
+                    what: What::Submit { task, via, bound },
                 });
                 self.transfers[slot as usize].ordered += 1;
             }
@@ -178,7 +177,13 @@ impl State {
         if fault.class != ErrorClass::Exhausted {
             self.blame(&failed, failure, &fault, now);
         }
-        let next = self.next_route(slot, failure.phase, now);
+        let active = &self.transfers[slot as usize];
+        // Bytes that went another way prove nothing about the link.
+        let crossing = active.proof.is_some_and(|job| self.proofs.is_crossing(job));
+        let next = match crossing {
+            true => None,
+            false => self.next_route(slot, failure.phase, now),
+        };
         self.answer_route(slot, next);
     }
 
