@@ -56,6 +56,10 @@ impl Buffer {
     /// `info.len_bytes` bytes, and for writes if `info.writable`; `info.id` and `info.base` name
     /// those bytes truthfully; and nobody outside the library writes them, or reads them while the
     /// library writes.
+    #[allow(
+        clippy::arc_with_non_send_sync,
+        reason = "where there is one thread, owners need be neither Send nor Sync"
+    )]
     pub unsafe fn new(info: StorageInfo, owner: Box<dyn Owner>) -> Buffer {
         let mapped = info.host.map_or(core::ptr::null_mut(), HostSpan::as_ptr);
         Buffer {
