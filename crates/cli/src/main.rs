@@ -1,3 +1,82 @@
-//! .
+//! The program `transload`: shows the devices of a machine, moves a file through its memories, and
+//! explains which way bytes would go.
+//!
+//! Each command does its work first, through the library, and then says what happened: a table for
+//! people, or with `--json` one object for programs (`docs/json.md`). What goes wrong is a
+//! [`failure::Failure`], and its kind is the exit code.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod copy;
+mod devices;
+mod explain;
+mod failure;
+mod json;
+mod landing;
+mod machine;
+mod output;
+mod progress;
+mod stop;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use arguments::{Arguments, Command};
+use failure::Failure;
+use output::Output;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
+    let mut output = Output::new(arguments.json);
+    let done = match &arguments.command {
+        Command::Devices(options) => devices::run(options, &mut output),
+        Command::Copy(options) => copy::run(options, &mut output),
+        Command::Explain(options) => explain::run(options, &mut output),
+        Command::Completions { shell } => completions(*shell, &mut output),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output.failure(&failure);
+            failure.kind().into()
+        }
+    }
+}
+
+/// Answers arguments that could not be read, and requests for help.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        // Whoever closed the pipe has read enough of the help.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let failure = Failure::Arguments(error.render().to_string());
+    if arguments::asks_for_json(std::env::args_os()) {
+        Output::new(true).failure(&failure);
+    } else {
+        let _ = error.print();
+    }
+    failure.kind().into()
+}
+
+fn completions(shell: clap_complete::Shell, output: &mut Output) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "transload", &mut script);
+    let script = String::from_utf8_lossy(&script);
+    if output.is_json() {
+        return output.json(&json::Completions {
+            shell: shell.to_string(),
+            script: script.into_owned(),
+        });
+    }
+    output.text(&script)
+}

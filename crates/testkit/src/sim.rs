@@ -54,7 +54,7 @@ use transload_hal::{
     Name, Span, StorageId,
 };
 
-pub use build::{Builder, HostSide};
+pub use build::{BuildError, Builder, HostSide};
 pub use clock::SimClock;
 pub use completion::{Completion, Hook};
 pub use memory::{MemoryUse, POISON, Violation};

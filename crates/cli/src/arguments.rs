@@ -1,0 +1,126 @@
+//! What can be typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use transload::{ByteSize, Place};
+
+use crate::stop::Stop;
+
+/// Moves bytes between any two memories of this machine, by the fastest path that it really has
+#[derive(Debug, Parser)]
+#[command(name = "transload", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    /// Prints one JSON object, errors too (docs/json.md describes each)
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shows the devices that are here, and why others are not
+    Devices(DevicesOptions),
+    /// Moves a file through a chain of memories
+    #[command(after_help = STOPS)]
+    Copy(CopyOptions),
+    /// Says which way bytes would go, and why no other
+    Explain(ExplainOptions),
+    /// Writes completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevicesOptions {
+    /// Adds the simulated devices of a machine that a TOML file describes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) topology: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CopyOptions {
+    /// The file to move
+    pub(crate) file: PathBuf,
+
+    /// The memories that its bytes visit, in this order
+    #[arg(required = true, value_name = "STOP")]
+    pub(crate) stops: Vec<Stop>,
+
+    /// Reads both ends of each hop again, compares their checksums (xxh3-64), and prints them
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Writes what arrived at the last stop to a file, which appears whole or not at all
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Adds the simulated devices of a machine that a TOML file describes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) topology: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainOptions {
+    /// Where the bytes are: a device, or one of its memories, as in cpu:0/shared
+    pub(crate) src: Place,
+
+    /// Where they would go
+    pub(crate) dst: Place,
+
+    /// How many: bytes, or with a unit, as in 64KiB or 1.5GB
+    pub(crate) size: ByteSize,
+
+    /// Plans on the machine that a TOML file describes, in place of this one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) topology: Option<PathBuf>,
+}
+
+/// Whether `--json` is among arguments that could not be read as a whole.
+pub(crate) fn asks_for_json(arguments: impl IntoIterator<Item = OsString>) -> bool {
+    arguments
+        .into_iter()
+        .take_while(|argument| argument != "--")
+        .any(|argument| argument == "--json")
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  2  usage: an argument that cannot be read, a file that cannot be opened or created,
+     a topology that describes no machine
+  3  a device, a memory or a way between two memories that is not here
+  4  bytes differ
+  5  a failure while bytes moved: a device, memory that ran out, a file that ended early";
+
+const STOPS: &str = "\
+Stops:
+  cpu:0            the heap
+  cpu:0/shared     shared memory
+  cpu:0/file:PATH  a file, which appears whole or not at all
+  sim:N            a simulated device of the machine that --topology describes";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_asked_for_before_a_double_dash_only() {
+        let asks = |line: &str| asks_for_json(line.split(' ').map(OsString::from));
+        assert!(asks("transload copy --json"));
+        assert!(!asks("transload copy -- --json"));
+    }
+}

@@ -1,0 +1,257 @@
+//! `transload copy FILE STOP...`
+
+use std::fmt::Write;
+
+use transload::{AllocSpec, Buffer, ByteSize, Error, Report, Request};
+
+use crate::arguments::CopyOptions;
+use crate::failure::Failure;
+use crate::json::{self, names, seconds};
+use crate::landing::Landing;
+use crate::machine::Machine;
+use crate::output::{Output, Style, grouped, rate, time};
+use crate::progress::Progress;
+use crate::stop::Stop;
+
+pub(crate) fn run(options: &CopyOptions, output: &mut Output) -> Result<(), Failure> {
+    let machine = Machine::here(options.topology.as_deref())?;
+    let mut stops = vec![Stop::file(&options.file)];
+    stops.extend(options.stops.iter().cloned());
+    stops.extend(options.out.as_deref().map(Stop::file));
+    for stop in &stops {
+        machine.expect(stop.place())?;
+    }
+    let mut chain = Chain {
+        at: machine.manager.open_file(&options.file)?,
+        machine,
+        stops,
+        verify: options.verify,
+        checksum: None,
+        progress: Progress::new(),
+    };
+    let bytes = chain.at.len();
+    let columns = Columns::new(&chain, output.style());
+    if !output.is_json() {
+        output.line(columns.header())?;
+    }
+    let mut hops = Vec::new();
+    for hop in 1..chain.stops.len() {
+        let done = chain.hop(hop)?;
+        if !output.is_json() {
+            output.line(columns.row(hop, &done))?;
+        }
+        hops.push(done);
+    }
+    let checksum = chain.checksum.map(|sum| format!("xxh3-64:{sum:016x}"));
+    if output.is_json() {
+        return output.json(&json::Copy {
+            bytes,
+            verified: checksum.is_some(),
+            checksum,
+            hops: hops.into_iter().map(Hop::document).collect(),
+        });
+    }
+    let style = output.style();
+    let size = format!("{} bytes ({})", grouped(bytes), ByteSize(bytes));
+    match checksum {
+        Some(checksum) => output.line(format_args!(
+            "\n{size}, verified at every stop: {}",
+            style.green(&checksum)
+        ))?,
+        None => output.line(format_args!("\n{size}"))?,
+    }
+    if hops.iter().any(Hop::is_simulated) {
+        output.line(style.yellow(
+            "simulated: such a hop moved real bytes through a stand-in; its time is modelled",
+        ))?;
+    }
+    Ok(())
+}
+
+/// A file on its way.
+struct Chain {
+    machine: Machine,
+    /// The file, then the stops.
+    stops: Vec<Stop>,
+    /// What holds the bytes now.
+    at: Buffer,
+    verify: bool,
+    /// Of what arrived at the last stop.
+    checksum: Option<u64>,
+    progress: Progress,
+}
+
+/// What a hop did.
+struct Hop {
+    src: Stop,
+    dst: Stop,
+    report: Report,
+    elapsed_ns: u64,
+    /// Whether a topology takes part in the command, so that the hop says which sort it is.
+    mixed: bool,
+}
+
+impl Chain {
+    /// Moves the bytes to the stop of that number.
+    fn hop(&mut self, number: usize) -> Result<Hop, Failure> {
+        let (src, dst) = (&self.stops[number - 1], &self.stops[number]);
+        let len_bytes = self.at.len();
+        let landing = dst
+            .path()
+            .map(|path| Landing::new(path, len_bytes))
+            .transpose()?;
+        let manager = &self.machine.manager;
+        let buffer = match &landing {
+            Some(landing) => manager.adopt_file(landing.host_file()?)?,
+            None => manager.allocate(dst.place(), AllocSpec::bytes(len_bytes))?,
+        };
+        let mut request = Request::new(&self.at, &buffer);
+        if self.verify {
+            request = request.verify();
+        }
+        let label = format!("hop {number} of {}", self.stops.len() - 1);
+        let since_ns = self.machine.modelled_ns();
+        let moved = self.progress.wait(manager.submit(&request), &label);
+        let report = moved.map_err(|source| Failure::Hop {
+            hop: number,
+            src: src.to_string(),
+            dst: dst.to_string(),
+            source,
+        })?;
+        let elapsed_ns = self.machine.elapsed_ns(&report, since_ns);
+        if let (Some(arrived), Some(left)) = (self.checksum, report.checksum())
+            && arrived != left
+        {
+            return Err(Failure::Changed {
+                stop: src.to_string(),
+                arrived,
+                left,
+            });
+        }
+        self.checksum = report.checksum();
+        if let Some(landing) = landing {
+            landing.place()?;
+        }
+        let hop = Hop {
+            src: src.clone(),
+            dst: dst.clone(),
+            report,
+            elapsed_ns,
+            mixed: self.machine.is_mixed(),
+        };
+        self.at = buffer;
+        Ok(hop)
+    }
+}
+
+impl Hop {
+    fn is_simulated(&self) -> bool {
+        self.report.is_simulated()
+    }
+
+    fn bytes_per_second(&self) -> Option<f64> {
+        let seconds = seconds(self.elapsed_ns);
+        (self.elapsed_ns > 0).then(|| self.report.bytes() as f64 / seconds)
+    }
+
+    fn document(self) -> json::Hop {
+        json::Hop {
+            src: self.src.to_string(),
+            dst: self.dst.to_string(),
+            method: self.report.method().to_string(),
+            route: names(self.report.route()),
+            seconds: seconds(self.elapsed_ns),
+            gb_per_s: self.bytes_per_second().map(|rate| rate / 1e9),
+            fallbacks: self.report.fallbacks().iter().map(fallback).collect(),
+            simulated: self.mixed.then_some(self.report.is_simulated()),
+        }
+    }
+}
+
+fn fallback(fallback: &transload::Fallback) -> json::Fallback {
+    let lane = fallback.plan.lanes.first();
+    let route = lane.and_then(|lane| lane.route.as_ref());
+    json::Fallback {
+        method: fallback.plan.method.to_string(),
+        route: route.map_or_else(Vec::new, |route| names(route.memories())),
+        reason: fallback.fault.to_string(),
+    }
+}
+
+/// The table of hops. Its widths are known before the first hop, so that each row is printed when
+/// its hop is over.
+struct Columns {
+    style: Style,
+    verify: bool,
+    src: usize,
+    dst: usize,
+}
+
+impl Columns {
+    fn new(chain: &Chain, style: Style) -> Columns {
+        let width = |stops: &[Stop]| {
+            let widths = stops.iter().map(|stop| stop.to_string().chars().count());
+            widths.max().unwrap_or(0).max("FROM".len())
+        };
+        let last = chain.stops.len() - 1;
+        Columns {
+            style,
+            verify: chain.verify,
+            src: width(&chain.stops[..last]),
+            dst: width(&chain.stops[1..]),
+        }
+    }
+
+    fn header(&self) -> String {
+        let (src, dst) = (self.src, self.dst);
+        // The report's time includes reading both ends again.
+        let (time, width) = if self.verify {
+            ("TIME WITH CHECK", 15)
+        } else {
+            ("TIME", TIME)
+        };
+        let text = format!(
+            "{:HOP$}  {:src$}  {:dst$}  {:METHOD$}  {time:width$}  RATE",
+            "HOP", "FROM", "TO", "METHOD"
+        );
+        self.style.bold(&text)
+    }
+
+    fn row(&self, number: usize, hop: &Hop) -> String {
+        let (src, dst) = (self.src, self.dst);
+        let width = if self.verify { 15 } else { TIME };
+        let mut row = format!(
+            "{number:<HOP$}  {:src$}  {:dst$}  {:METHOD$}  {:width$}  {}",
+            hop.src.to_string(),
+            hop.dst.to_string(),
+            hop.report.method().to_string(),
+            time(hop.elapsed_ns),
+            hop.bytes_per_second().map_or_else(|| "–".into(), rate),
+        );
+        let route: Vec<String> = names(hop.report.route());
+        if let [_, via @ .., _] = &route[..]
+            && !via.is_empty()
+        {
+            let via = format!("  via {}", via.join(", "));
+            row.push_str(&self.style.dim(&via));
+        }
+        if hop.is_simulated() {
+            row.push_str(&self.style.yellow("  simulated"));
+        }
+        for tried in hop.report.fallbacks() {
+            // Writing to a string cannot fail.
+            let _ = write!(row, "\n     after {} failed: {}", tried.plan, tried.fault);
+        }
+        row
+    }
+}
+
+const HOP: usize = 3;
+const METHOD: usize = 13;
+const TIME: usize = 7;
+
+impl From<transload::hal::AllocError> for Failure {
+    fn from(error: transload::hal::AllocError) -> Failure {
+        Failure::Library(Error::from(error))
+    }
+}

@@ -1,0 +1,75 @@
+//! `transload devices`
+
+use transload::{ByteSize, DeviceId};
+
+use crate::arguments::DevicesOptions;
+use crate::failure::Failure;
+use crate::json;
+use crate::machine::Machine;
+use crate::output::Output;
+
+/// Backends that this version does not have, whatever the machine holds.
+const ABSENT: [(&str, &str); 3] = [
+    ("wgpu", NOT_BUILT),
+    ("cuda", NOT_BUILT),
+    ("metal", NOT_BUILT),
+];
+
+const NOT_BUILT: &str = "this version has no such backend yet; its devices were not looked for";
+
+pub(crate) fn run(options: &DevicesOptions, output: &mut Output) -> Result<(), Failure> {
+    let machine = Machine::here(options.topology.as_deref())?;
+    if output.is_json() {
+        return output.json(&document(&machine));
+    }
+    let rows = machine.manager.devices().into_iter().map(|device| {
+        vec![
+            device.id.to_string(),
+            device.backend.to_string(),
+            // The name of a simulated device says that it is one.
+            device.name,
+            device
+                .memory_bytes
+                .map_or_else(|| "unknown".into(), |bytes| ByteSize(bytes).to_string()),
+            memories(&machine, device.id),
+        ]
+    });
+    output.table(
+        &["DEVICE", "BACKEND", "NAME", "SIZE", "MEMORIES"],
+        rows.collect(),
+    )?;
+    output.line("")?;
+    let rows = ABSENT
+        .iter()
+        .map(|(backend, reason)| vec![String::from(*backend), String::from(*reason)]);
+    output.table(&["ABSENT", "WHY"], rows.collect())
+}
+
+/// The memories of a device by kind, the default one first.
+fn memories(machine: &Machine, device: DeviceId) -> String {
+    let memories = machine.manager.memories();
+    let kinds = memories
+        .iter()
+        .filter(|memory| memory.id.device == device)
+        .map(|memory| memory.id.kind.to_string());
+    kinds.collect::<Vec<_>>().join(", ")
+}
+
+fn document(machine: &Machine) -> json::Devices {
+    let device = |device: transload::hal::DeviceInfo| json::Device {
+        id: device.id.to_string(),
+        backend: device.backend.to_string(),
+        name: device.name,
+        software: device.software,
+        memory_bytes: device.memory_bytes,
+        uuid: device.uuid.map(|uuid| uuid.to_string()),
+        simulated: machine.is_mixed().then_some(device.simulated),
+    };
+    json::Devices {
+        devices: machine.manager.devices().into_iter().map(device).collect(),
+        absent: ABSENT
+            .iter()
+            .map(|&(backend, reason)| json::Absent { backend, reason })
+            .collect(),
+    }
+}

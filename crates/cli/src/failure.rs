@@ -1,0 +1,169 @@
+//! What can go wrong, and the exit code of each.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use transload::hal::ErrorClass;
+use transload::{OpenError, PlaceError, TransferError};
+use transload_testkit::sim::BuildError;
+use transload_testkit::topology::TopologyError;
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Arguments that cannot be read; the text is the parser's.
+    #[error("{}", first_sentence(.0))]
+    Arguments(String),
+    /// A topology file that describes no machine.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A machine that cannot be simulated.
+    #[error("{path}: {source}", path = path.display())]
+    Machine { path: PathBuf, source: BuildError },
+    /// A file that cannot be read.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A file that cannot be created.
+    #[error("{path}: {source}", path = path.display())]
+    Create { path: PathBuf, source: io::Error },
+    /// A place where no file can be put.
+    #[error("{path} cannot be replaced: {reason}", path = path.display())]
+    Occupied { path: PathBuf, reason: &'static str },
+    /// A file that was written and not put in its place.
+    #[error("{path} was not put in place: {source}", path = path.display())]
+    Place { path: PathBuf, source: io::Error },
+    /// Anything that the library refuses before bytes move.
+    #[error(transparent)]
+    Library(#[from] transload::Error),
+    /// A device that `--topology` would bring.
+    #[error("{source}; simulated devices come with --topology FILE")]
+    NotSimulated { source: PlaceError },
+    /// A hop.
+    #[error("hop {hop}, {src} → {dst}: {source}")]
+    Hop {
+        hop: usize,
+        src: String,
+        dst: String,
+        source: TransferError,
+    },
+    /// What a stop held was no longer what had arrived there.
+    #[error(
+        "bytes changed at {stop}: xxh3-64:{arrived:016x} arrived there, xxh3-64:{left:016x} left"
+    )]
+    Changed {
+        stop: String,
+        arrived: u64,
+        left: u64,
+    },
+    /// The output, which is no pipe that somebody closed.
+    #[error("the output was not written: {0}")]
+    Output(io::Error),
+}
+
+/// What the exit code says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Usage,
+    Missing,
+    Differs,
+    Device,
+}
+
+impl Kind {
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Kind::Usage => 2,
+            Kind::Missing => 3,
+            Kind::Differs => 4,
+            Kind::Device => 5,
+        }
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Kind::Usage => "usage",
+            Kind::Missing => "missing",
+            Kind::Differs => "differs",
+            Kind::Device => "device",
+        }
+    }
+}
+
+impl From<Kind> for ExitCode {
+    fn from(kind: Kind) -> ExitCode {
+        ExitCode::from(kind.exit_code())
+    }
+}
+
+impl Failure {
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Failure::Arguments(_)
+            | Failure::Topology(_)
+            | Failure::Machine { .. }
+            | Failure::Create { .. }
+            | Failure::Occupied { .. } => Kind::Usage,
+            Failure::Open(error) => by_class(error.class()),
+            Failure::Library(error) => by_class(error.class()),
+            Failure::NotSimulated { .. } => Kind::Missing,
+            Failure::Hop { source, .. } => match source {
+                TransferError::Differs { .. } => Kind::Differs,
+                // It was accepted, so what went wrong went wrong while bytes moved: a file that
+                // somebody shortened is its owner's mistake and no mistake in the arguments.
+                TransferError::Failed(failure) => match by_class(failure.fault.class) {
+                    Kind::Usage => Kind::Device,
+                    kind => kind,
+                },
+                refused => by_class(refused.class()),
+            },
+            Failure::Changed { .. } => Kind::Differs,
+            Failure::Place { .. } | Failure::Output(_) => Kind::Device,
+        }
+    }
+}
+
+fn by_class(class: ErrorClass) -> Kind {
+    match class {
+        ErrorClass::Caller => Kind::Usage,
+        ErrorClass::Unsupported => Kind::Missing,
+        _ => Kind::Device,
+    }
+}
+
+/// What the parser of arguments says before it shows the usage.
+fn first_sentence(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let end = text.find("\n\n").unwrap_or(text.len());
+    text[..end].split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_parsers_first_sentence_is_told() {
+        let text = "error: invalid value 'x' for '<STOP>...':\n  not a stop\n\nUsage: transload";
+        let failure = Failure::Arguments(text.into());
+        assert_eq!(
+            failure.to_string(),
+            "invalid value 'x' for '<STOP>...': not a stop"
+        );
+        assert_eq!(failure.kind().exit_code(), 2);
+    }
+
+    #[test]
+    fn every_class_has_its_exit_code() {
+        let classes = [
+            (ErrorClass::Caller, 2),
+            (ErrorClass::Unsupported, 3),
+            (ErrorClass::Exhausted, 5),
+            (ErrorClass::Lost, 5),
+            (ErrorClass::Failed, 5),
+        ];
+        for (class, code) in classes {
+            assert_eq!(by_class(class).exit_code(), code, "{class:?}");
+        }
+    }
+}

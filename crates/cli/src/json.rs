@@ -1,0 +1,120 @@
+//! The objects that other programs may rely on. `docs/json.md` describes each field; a change that
+//! breaks a reader raises [`SCHEMA`].
+
+use serde::Serialize;
+
+/// The version of all of them.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// Any of them, with the version in front.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document<'a, T> {
+    pub(crate) schema: u32,
+    #[serde(flatten)]
+    pub(crate) body: &'a T,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Devices {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) absent: Vec<Absent>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Device {
+    pub(crate) id: String,
+    pub(crate) backend: String,
+    pub(crate) name: String,
+    pub(crate) software: bool,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) uuid: Option<String>,
+    /// Only where a topology file takes part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) simulated: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Absent {
+    pub(crate) backend: &'static str,
+    pub(crate) reason: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Copy {
+    pub(crate) bytes: u64,
+    pub(crate) verified: bool,
+    pub(crate) checksum: Option<String>,
+    pub(crate) hops: Vec<Hop>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Hop {
+    pub(crate) src: String,
+    pub(crate) dst: String,
+    pub(crate) method: String,
+    pub(crate) route: Vec<String>,
+    pub(crate) seconds: f64,
+    pub(crate) gb_per_s: Option<f64>,
+    pub(crate) fallbacks: Vec<Fallback>,
+    /// Only where a topology file takes part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) simulated: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Fallback {
+    pub(crate) method: String,
+    pub(crate) route: Vec<String>,
+    pub(crate) reason: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Explanation {
+    pub(crate) chosen: Chosen,
+    pub(crate) rejected: Vec<Rejected>,
+    pub(crate) simulated: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Chosen {
+    pub(crate) method: String,
+    pub(crate) route: Vec<String>,
+    pub(crate) chunk_bytes: Option<u64>,
+    pub(crate) predicted_s: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Rejected {
+    pub(crate) method: String,
+    pub(crate) route: Vec<String>,
+    pub(crate) predicted_s: Option<f64>,
+    pub(crate) reason: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Completions {
+    pub(crate) shell: String,
+    pub(crate) script: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Failed {
+    pub(crate) error: Error,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Error {
+    pub(crate) kind: &'static str,
+    pub(crate) exit_code: u8,
+    pub(crate) message: String,
+}
+
+/// Nanoseconds as the seconds of a JSON number.
+pub(crate) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Memories by name.
+pub(crate) fn names(route: impl IntoIterator<Item = transload::MemoryId>) -> Vec<String> {
+    route.into_iter().map(|memory| memory.to_string()).collect()
+}

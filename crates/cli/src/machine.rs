@@ -1,0 +1,108 @@
+//! The machine that a command works on: this one, with simulated devices beside it where asked for,
+//! or one that exists on paper only.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use transload::{Place, PlaceError, Report, TransferManager};
+use transload_testkit::sim::{BuildError, HostSide, Sim};
+use transload_testkit::topology;
+
+use crate::failure::Failure;
+
+/// A manager, and the simulated part of its machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) manager: TransferManager,
+    sim: Option<Sim>,
+}
+
+impl Machine {
+    /// This machine; with a topology, its simulated devices too. Its description of processors is
+    /// left aside: they are here.
+    ///
+    /// The manager keeps the system's clock even then. With the simulated one, hops between real
+    /// memories would take no time at all, so hops with a simulated end are timed apart
+    /// ([`Machine::modelled_ns`]).
+    ///
+    /// # Errors
+    /// A topology that describes no machine.
+    pub(crate) fn here(topology: Option<&Path>) -> Result<Machine, Failure> {
+        let manager = TransferManager::discover()?;
+        let sim = topology
+            .map(|path| simulate(path, HostSide::Real))
+            .transpose()?;
+        if let Some(sim) = &sim {
+            manager
+                .register_shared(Arc::new(sim.clone()))
+                .map_err(transload::Error::from)?;
+        }
+        Ok(Machine { manager, sim })
+    }
+
+    /// The machine that a file describes, processors included. Nothing of this machine takes part.
+    ///
+    /// # Errors
+    /// As [`Machine::here`].
+    pub(crate) fn described(topology: &Path) -> Result<Machine, Failure> {
+        let sim = simulate(topology, HostSide::Simulated)?;
+        let manager = TransferManager::builder()
+            .clock(Arc::new(sim.clock()))
+            .backend(Arc::new(sim.clone()))
+            .build()?;
+        let sim = Some(sim);
+        Ok(Machine { manager, sim })
+    }
+
+    /// Whether a topology takes part, so that each device and hop must say whether it is simulated.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.sim.is_some()
+    }
+
+    /// Makes sure that a place is here.
+    ///
+    /// # Errors
+    /// When it is not; with the way to simulated devices where one of those was meant.
+    pub(crate) fn expect(&self, place: Place) -> Result<(), Failure> {
+        let Err(source) = self.manager.resolve(place) else {
+            return Ok(());
+        };
+        Err(self.absent(source))
+    }
+
+    /// The failure of a place that is not here.
+    pub(crate) fn absent(&self, source: PlaceError) -> Failure {
+        let meant_simulated = matches!(
+            &source,
+            PlaceError::UnknownDevice { device: transload::DeviceName::Id(id), .. }
+                if id.kind == transload::DeviceKind::SIM
+        );
+        if meant_simulated && self.sim.is_none() {
+            return Failure::NotSimulated { source };
+        }
+        Failure::Library(source.into())
+    }
+
+    /// The time by the simulated machine's clock, which moves by what simulated engines do alone.
+    pub(crate) fn modelled_ns(&self) -> u64 {
+        self.sim.as_ref().map_or(0, |sim| sim.clock().now_ns())
+    }
+
+    /// How long a hop took, in nanoseconds: by the model where a simulated device took part, else
+    /// as measured. `since_ns` is [`Machine::modelled_ns`] before the hop.
+    pub(crate) fn elapsed_ns(&self, report: &Report, since_ns: u64) -> u64 {
+        if report.is_simulated() {
+            return self.modelled_ns() - since_ns;
+        }
+        u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+fn simulate(path: &Path, host: HostSide) -> Result<Sim, Failure> {
+    let machine = topology::from_file(path)?;
+    let built = Sim::builder(&machine).host(host).build();
+    built.map_err(|source: BuildError| Failure::Machine {
+        path: path.into(),
+        source,
+    })
+}

@@ -1,0 +1,255 @@
+//! What the program prints, and how it looks.
+
+use std::fmt;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{Attribute, Cell, ContentArrangement, Table};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::json::{Document, Error, Failed, SCHEMA};
+
+/// Standard output and standard error.
+///
+/// A reader who closes the pipe early ends the printing and nothing else: a copy goes on, and the
+/// exit code says how it ended.
+#[derive(Debug)]
+pub(crate) struct Output {
+    json: bool,
+    closed: bool,
+    style: Style,
+}
+
+/// Whether text is dressed up for a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Style {
+    color: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Output {
+        Output {
+            json,
+            closed: false,
+            style: Style::of(&io::stdout()),
+        }
+    }
+
+    /// Whether a program reads.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    pub(crate) fn style(&self) -> Style {
+        self.style
+    }
+
+    /// Prints a line for people.
+    ///
+    /// # Errors
+    /// When it cannot be written, but for a closed pipe.
+    pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<(), Failure> {
+        self.text(&format!("{line}\n"))
+    }
+
+    /// Prints text as it is.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub(crate) fn text(&mut self, text: &str) -> Result<(), Failure> {
+        if self.closed {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        let written = stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush());
+        match written {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            other => other.map_err(Failure::Output),
+        }
+    }
+
+    /// Prints the one object that a program reads.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub(crate) fn json(&mut self, body: &impl Serialize) -> Result<(), Failure> {
+        let schema = SCHEMA;
+        let text = serde_json::to_string_pretty(&Document { schema, body })
+            .map_err(|error| Failure::Output(error.into()))?;
+        self.line(text)
+    }
+
+    /// Prints a table: as wide as the terminal, or as its content where nobody looks.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub(crate) fn table(&mut self, header: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failure> {
+        let mut table = Table::new();
+        table.load_style(NOTHING);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        if let Some(width) = table.width() {
+            table.set_width(width);
+        }
+        // From here on it neither asks the terminal nor decides about colours by itself.
+        table.force_no_tty();
+        let mut title = Attribute::Reset;
+        if self.style.color {
+            table.enforce_styling();
+            title = Attribute::Bold;
+        }
+        let bold = |text: &&str| Cell::new(text).add_attribute(title);
+        table.set_header(header.iter().map(bold).collect::<Vec<_>>());
+        table.add_rows(rows);
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        self.line(table.trim_fmt())
+    }
+
+    /// Says what went wrong: an object on standard output for a program, a line on standard error
+    /// for people.
+    pub(crate) fn failure(&mut self, failure: &Failure) {
+        let message = failure.to_string();
+        // Where even this cannot be written, the exit code is left.
+        if self.json {
+            let kind = failure.kind();
+            let error = Error {
+                kind: kind.as_str(),
+                exit_code: kind.exit_code(),
+                message,
+            };
+            let _ = self.json(&Failed { error });
+        } else {
+            let mut stderr = io::stderr().lock();
+            let word = Style::of(&stderr).red("error:");
+            let _ = writeln!(stderr, "{word} {message}");
+        }
+    }
+}
+
+impl Style {
+    /// Colours go to a terminal that can show them, unless `NO_COLOR` is set to anything
+    /// (https://no-color.org).
+    fn of(stream: &impl IsTerminal) -> Style {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Style {
+            color: stream.is_terminal() && !unwanted && !dumb,
+        }
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.dressed("1", text)
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.dressed("2", text)
+    }
+
+    pub(crate) fn green(self, text: &str) -> String {
+        self.dressed("32", text)
+    }
+
+    pub(crate) fn yellow(self, text: &str) -> String {
+        self.dressed("33", text)
+    }
+
+    fn red(self, text: &str) -> String {
+        self.dressed("1;31", text)
+    }
+
+    fn dressed(self, code: &str, text: &str) -> String {
+        if self.color && !text.is_empty() {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            text.into()
+        }
+    }
+}
+
+/// A time as people read it, of three digits.
+pub(crate) fn time(ns: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
+    match units.into_iter().find(|(unit, _)| ns >= *unit) {
+        Some((unit, name)) => {
+            let value = ns as f64 / unit as f64;
+            let digits = match value {
+                ..10.0 => 2,
+                ..100.0 => 1,
+                _ => 0,
+            };
+            format!("{value:.digits$} {name}")
+        }
+        None => format!("{ns} ns"),
+    }
+}
+
+/// A rate as people read it.
+pub(crate) fn rate(bytes_per_second: f64) -> String {
+    if bytes_per_second >= 1e10 {
+        format!("{:.1} GB/s", bytes_per_second / 1e9)
+    } else if bytes_per_second >= 1e8 {
+        format!("{:.2} GB/s", bytes_per_second / 1e9)
+    } else {
+        format!("{:.1} MB/s", bytes_per_second / 1e6)
+    }
+}
+
+/// A number with its thousands apart.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        let cases = [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 µs"),
+            (23_100_000, "23.1 ms"),
+            (999_000_000, "999 ms"),
+            (61_000_000_000, "61.0 s"),
+        ];
+        for (ns, text) in cases {
+            assert_eq!(time(ns), text);
+        }
+    }
+
+    #[test]
+    fn thousands_are_kept_apart() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (90_868_376, "90,868,376"),
+        ] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn plain_text_stays_plain() {
+        let plain = Style { color: false };
+        assert_eq!(plain.bold("text"), "text");
+        let colored = Style { color: true };
+        assert_eq!(colored.bold("text"), "\u{1b}[1mtext\u{1b}[0m");
+    }
+}

@@ -1,0 +1,129 @@
+//! A bar on standard error, for what takes longer than a second and is watched.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use transload::{Report, Transfer, TransferError};
+
+/// Shows how far the hops of one command have come.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    started: Instant,
+    watched: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Starts the clock of the command.
+    pub(crate) fn new() -> Progress {
+        Progress {
+            started: Instant::now(),
+            watched: io::stderr().is_terminal(),
+            bar: None,
+        }
+    }
+
+    /// Waits for a transfer, with a bar once the command has taken longer than a second.
+    ///
+    /// # Errors
+    /// As the transfer.
+    pub(crate) fn wait(
+        &mut self,
+        mut transfer: Transfer,
+        label: &str,
+    ) -> Result<Report, TransferError> {
+        if !self.watched {
+            return transfer.wait();
+        }
+        loop {
+            if let Some(result) = transfer.wait_timeout(self.next_look(self.started.elapsed())) {
+                self.clear();
+                return result;
+            }
+            if let Some((done, all)) = transfer.progress() {
+                let target = ProgressDrawTarget::stderr();
+                self.show(self.started.elapsed(), (done, all), label, target);
+            }
+        }
+    }
+
+    /// How long to wait before the bar is drawn (again).
+    fn next_look(&self, elapsed: Duration) -> Duration {
+        QUIET.saturating_sub(elapsed).max(REDRAW)
+    }
+
+    fn show(
+        &mut self,
+        elapsed: Duration,
+        (done, all): (u64, u64),
+        label: &str,
+        target: ProgressDrawTarget,
+    ) {
+        if elapsed < QUIET {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| bar(all, label, target));
+        bar.set_position(done);
+    }
+
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(all: u64, label: &str, target: ProgressDrawTarget) -> ProgressBar {
+    let style = ProgressStyle::with_template(
+        "{msg}  {bar:30}  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left",
+    );
+    let bar = ProgressBar::with_draw_target(Some(all), target).with_message(label.to_owned());
+    match style {
+        Ok(style) => bar.with_style(style.progress_chars("━╸─")),
+        Err(_) => bar,
+    }
+}
+
+/// What is over before this shows no bar.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Ten times a second looks smooth and costs nothing.
+const REDRAW: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use indicatif::InMemoryTerm;
+
+    use super::*;
+
+    fn at(seconds: f64, screen: &InMemoryTerm, progress: &mut Progress) {
+        let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
+        let elapsed = Duration::from_secs_f64(seconds);
+        progress.show(elapsed, (25, 100), "hop 1 of 2", target);
+    }
+
+    #[test]
+    fn a_bar_appears_after_a_second_and_goes_when_the_hop_is_over() {
+        let screen = InMemoryTerm::new(5, 100);
+        let mut progress = Progress::new();
+        at(0.9, &screen, &mut progress);
+        assert_eq!(screen.contents(), "");
+        at(1.0, &screen, &mut progress);
+        let shown = screen.contents();
+        assert!(
+            shown.contains("hop 1 of 2") && shown.contains("25 B of 100 B"),
+            "{shown}"
+        );
+        progress.clear();
+        assert_eq!(screen.contents(), "");
+    }
+
+    #[test]
+    fn the_first_look_comes_when_the_second_is_over() {
+        let progress = Progress::new();
+        assert_eq!(progress.next_look(Duration::ZERO), QUIET);
+        assert_eq!(progress.next_look(Duration::from_millis(950)), REDRAW);
+        assert_eq!(progress.next_look(Duration::from_secs(9)), REDRAW);
+    }
+}

@@ -1,0 +1,115 @@
+//! A stop of a copy, as it is typed.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use transload::core::ParseError;
+use transload::{DeviceId, DeviceName, MemoryKind, Place};
+
+/// A memory on the way: `cpu:0`, `cpu:0/shared`, `sim:1`; or a file, `cpu:0/file:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stop {
+    place: Place,
+    path: Option<PathBuf>,
+}
+
+/// Text that is no stop.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StopError {
+    #[error(transparent)]
+    Place(#[from] ParseError),
+    #[error("{text:?} is not a stop: only cpu:0 has files, so write cpu:0/file:PATH")]
+    FileElsewhere { text: String },
+    #[error("{text:?} names no file: write cpu:0/file:PATH")]
+    NoPath { text: String },
+}
+
+impl Stop {
+    /// The file of that path.
+    pub(crate) fn file(path: &Path) -> Stop {
+        Stop {
+            place: DeviceId::CPU0.memory(MemoryKind::File).into(),
+            path: Some(path.into()),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The file that it is; `None` for memory.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+}
+
+impl FromStr for Stop {
+    type Err = StopError;
+
+    fn from_str(text: &str) -> Result<Stop, StopError> {
+        let Some((device, path)) = text.split_once(FILE) else {
+            let place = text.parse()?;
+            if text.ends_with("/file") {
+                return Err(StopError::NoPath { text: text.into() });
+            }
+            return Ok(Stop { place, path: None });
+        };
+        if device.parse::<DeviceName>()? != DeviceName::Id(DeviceId::CPU0) {
+            return Err(StopError::FileElsewhere { text: text.into() });
+        }
+        if path.is_empty() {
+            return Err(StopError::NoPath { text: text.into() });
+        }
+        Ok(Stop::file(Path::new(path)))
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.fmt(f)?;
+        match &self.path {
+            Some(path) => write!(f, ":{}", path.display()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What stands between a device and the path of a file.
+const FILE: &str = "/file:";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_round_trip() {
+        for text in [
+            "cpu:0",
+            "cpu:0/shared",
+            "sim:12",
+            "cpu:0/file:back.bin",
+            "cpu:0/file:/a:b/file:c d",
+        ] {
+            assert_eq!(text.parse::<Stop>().unwrap().to_string(), text);
+        }
+        let path = "cpu:0/file:/a:b/file:c d".parse::<Stop>().unwrap();
+        assert_eq!(path.path(), Some(Path::new("/a:b/file:c d")));
+    }
+
+    #[test]
+    fn what_is_no_stop_is_refused_by_name() {
+        for text in [
+            "",
+            "cpu:x",
+            "cpu:0/floppy",
+            "cpu:0/file",
+            "cpu:0/file:",
+            "sim:0/file:x",
+            "node/a/cpu:0",
+        ] {
+            let error = text.parse::<Stop>().unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}
