@@ -115,11 +115,21 @@ impl core::fmt::Debug for Builder {
 }
 
 /// The budget that every manager of the process shares unless it is told otherwise.
-#[cfg(feature = "std")]
+#[cfg(threads)]
 fn process_budget() -> Arc<StagingBudget> {
     static PROCESS: std::sync::OnceLock<Arc<StagingBudget>> = std::sync::OnceLock::new();
     let of_default = || Arc::new(StagingBudget::new(defaults::STAGING_BUDGET_BYTES));
     Arc::clone(PROCESS.get_or_init(of_default))
+}
+
+/// Where a process has one thread, it is the thread's.
+#[cfg(all(feature = "std", not(threads)))]
+fn process_budget() -> Arc<StagingBudget> {
+    std::thread_local! {
+        static PROCESS: Arc<StagingBudget> =
+            Arc::new(StagingBudget::new(defaults::STAGING_BUDGET_BYTES));
+    }
+    PROCESS.with(Arc::clone)
 }
 
 /// Without an operating system a program has one manager, and it has the budget.

@@ -178,7 +178,9 @@ pub enum TransferError {
         memory: MemoryId,
     },
     /// Verification of a copy whose source and destination overlap: the source is changed by it.
-    #[error("source and destination overlap in {memory}, so that they cannot be compared afterwards")]
+    #[error(
+        "source and destination overlap in {memory}, so that they cannot be compared afterwards"
+    )]
     VerifyOverlap {
         /// Their memory.
         memory: MemoryId,

@@ -34,8 +34,8 @@ impl Prepared {
 
     /// Submits the copy once more. Small copies are done when this returns.
     pub fn post(&self) -> Transfer {
-        let now = self.shared.clock.now();
-        let accepted = self.shared.change(|state| {
+        let (accepted, _) = self.shared.turn_with(|state, now| {
+            state.release_due(now);
             let chosen = self.chosen.with(|(epoch, chosen)| {
                 if *epoch != state.cache.epoch() {
                     *chosen = state.choose(&self.checked, self.terms.verify, now)?;
@@ -46,10 +46,7 @@ impl Prepared {
             state.accept(self.checked.clone(), chosen, self.terms.clone(), now)
         });
         match accepted {
-            Ok(id) => {
-                self.shared.turn();
-                Transfer::submitted(Arc::clone(&self.shared), id)
-            }
+            Ok(id) => Transfer::submitted(Arc::clone(&self.shared), id),
             Err(error) => Transfer::refused(error),
         }
     }

@@ -1,8 +1,10 @@
 //! What needs an operating system: a thread, and finding out what the machine has.
 
 mod discover;
+#[cfg(threads)]
 mod driver;
 mod files;
 
+#[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;

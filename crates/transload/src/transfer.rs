@@ -61,6 +61,9 @@ impl Transfer {
     /// # Errors
     /// As [`TransferError`] lists.
     pub fn wait(mut self) -> Result<Report, TransferError> {
+        if let Some(result) = self.take_if_over() {
+            return result;
+        }
         if let Inner::Submitted { shared, id } = &self.inner {
             shared.block_on(*id, None);
         }
@@ -116,6 +119,17 @@ impl Transfer {
             .map_or(Cancelled::NotStarted, Cancelled::Finished)
     }
 
+    fn take_if_over(&mut self) -> Option<Result<Report, TransferError>> {
+        match &mut self.inner {
+            Inner::Submitted { shared, id } => {
+                let result = shared.take_result(*id)?;
+                self.inner = Inner::Settled(None);
+                Some(result)
+            }
+            Inner::Settled(result) => result.take(),
+        }
+    }
+
     fn take(&mut self) -> Option<Result<Report, TransferError>> {
         match &mut self.inner {
             Inner::Submitted { shared, id } => {
@@ -140,6 +154,7 @@ impl Future for Transfer {
             shared.turn();
             if shared.watch(*id, context.waker()) {
                 shared.ensure_driver();
+                shared.ensure_wake(context.waker());
                 return Poll::Pending;
             }
         }

@@ -154,7 +154,9 @@ fn rows_are_verified_where_they_lie() -> Outcome {
         .collect();
     let packed = manager.adopt(packed)?;
     let copy = manager.adopt(vec![0; 50 * 99])?;
-    let flat = manager.submit(&Request::new(&packed, &copy).verify()).wait()?;
+    let flat = manager
+        .submit(&Request::new(&packed, &copy).verify())
+        .wait()?;
     assert_eq!(rows.checksum(), flat.checksum());
     Ok(())
 }

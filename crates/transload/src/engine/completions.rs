@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use transload_hal::{CompletionSink, Fence, Outcome};
 
@@ -12,6 +13,8 @@ use super::sync::Lock;
 /// more: it takes no other lock and calls nothing, so it is safe inside drivers' callbacks.
 pub(crate) struct Completions {
     queue: Lock<VecDeque<(Fence, Outcome)>>,
+    /// How many there are, so that whoever finds none need not take the lock.
+    len: AtomicUsize,
     signal: Arc<Signal>,
 }
 
@@ -22,19 +25,31 @@ impl Completions {
     pub(crate) fn new(signal: Arc<Signal>) -> Completions {
         Completions {
             queue: Lock::new(VecDeque::with_capacity(Completions::CAPACITY)),
+            len: AtomicUsize::new(0),
             signal,
         }
     }
 
     /// The oldest outcome that nobody has taken.
     pub(crate) fn take(&self) -> Option<(Fence, Outcome)> {
-        self.queue.with(VecDeque::pop_front)
+        // Who sees 0 here while an outcome is on its way is notified after it has arrived.
+        if self.len.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.queue.with(|queue| {
+            let outcome = queue.pop_front()?;
+            self.len.store(queue.len(), Ordering::Release);
+            Some(outcome)
+        })
     }
 }
 
 impl CompletionSink for Completions {
     fn settle(&self, fence: Fence, outcome: Outcome) {
-        self.queue.with(|queue| queue.push_back((fence, outcome)));
+        self.queue.with(|queue| {
+            queue.push_back((fence, outcome));
+            self.len.store(queue.len(), Ordering::Release);
+        });
         self.signal.notify();
     }
 }

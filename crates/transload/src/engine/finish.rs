@@ -49,7 +49,11 @@ impl State {
             }
         }
         let proof = active.proof;
-        let proven = result.is_ok();
+        let proven = match &result {
+            Ok(_) => Ok(()),
+            Err(TransferError::Failed(failure)) => Err(failure.fault.clone()),
+            Err(error) => Err(Fault::new(error.class(), error.to_string())),
+        };
         active.result = Some(result);
         active.stage = Stage::Over;
         self.after.wakers.extend(active.waker.take());
@@ -188,7 +192,9 @@ impl State {
         let (Some(src), Some(dst)) = (&active.src, &active.dst) else {
             return;
         };
-        let plan = active.flight.as_ref().and_then(|flight| flight.plan());
+        // After a verification the flight's plan is the one that read the destination.
+        let flight = active.flight.as_ref();
+        let plan = flight.and_then(|flight| flight.copied_by().or(flight.plan()));
         let Some(plan) = plan else { return };
         let path = (src.buffer.memory(), dst.buffer.memory(), plan.method);
         let fallbacks = match result {

@@ -29,6 +29,10 @@ pub(crate) struct Order {
     pub(crate) what: What,
 }
 
+#[allow(
+    clippy::large_enum_variant,
+    reason = "orders live on the stack of the thread that turns the engine; a box would allocate"
+)]
 pub(crate) enum What {
     Submit {
         task: Task,
@@ -124,11 +128,14 @@ impl Bound {
                 let (src, dst) = (end(from)?, end(to)?);
                 Some(
                     match (src.shape.is_contiguous(), dst.shape.is_contiguous()) {
-                        (true, true) => Bound::Copy {
-                            len: span.len,
-                            src: (src.buffer.clone(), start(from, &src)),
-                            dst: (dst.buffer.clone(), start(to, &dst)),
-                        },
+                        (true, true) => {
+                            let (first, to) = (start(from, &src), start(to, &dst));
+                            Bound::Copy {
+                                len: span.len,
+                                src: (src.buffer, first),
+                                dst: (dst.buffer, to),
+                            }
+                        }
                         _ if is_slot(from) => Bound::Blocks {
                             region: dst,
                             span,

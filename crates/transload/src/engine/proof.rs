@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use hashbrown::HashSet;
 use transload_core::flight::Flight;
 use transload_core::{
-    Instant, Lane, LinkId, MemoryId, Method, Plan, PlanKey, Role, Route, Shape, Span, Step,
+    Barred, Instant, Lane, LinkId, MemoryId, Method, Plan, PlanKey, Role, Route, Shape, Span, Step,
     StepKind,
 };
 use transload_hal::{
@@ -23,7 +23,7 @@ use transload_hal::{
 
 use super::accept::{Checked, Chosen, Terms};
 use super::active::{Operand, Stage, TransferId};
-use super::order::{Order, Orders, What};
+use super::order::{Order, Orders, What, own_fault};
 use super::state::State;
 use super::unwind::guarded;
 
@@ -83,6 +83,11 @@ impl Proofs {
     pub(crate) fn forget(&mut self) {
         self.proven.clear();
     }
+
+    /// Whether the job is sending its pattern over the link itself.
+    pub(crate) fn is_crossing(&self, job: usize) -> bool {
+        self.jobs[job].stage == ProofStage::Crossing
+    }
 }
 
 impl Errand {
@@ -90,11 +95,11 @@ impl Errand {
         match self {
             Errand::Connect { src, dst } => guarded(|| backend.connect(*src, *dst))?
                 .map(|_| Found::Connected)
-                .map_err(|error| Fault::new(error.class(), alloc::format!("{error}"))),
+                .map_err(|error| own_fault(error.class(), &error)),
             Errand::Allocate { memory } => {
                 guarded(|| backend.allocate(*memory, &AllocSpec::bytes(PROOF_BYTES)))?
                     .map(Found::Scratch)
-                    .map_err(|error| Fault::new(error.class(), alloc::format!("{error}")))
+                    .map_err(|error| own_fault(error.class(), &error))
             }
             Errand::Compare { pattern, back } => {
                 let bytes = |buffer: &Buffer| buffer.host(0, PROOF_BYTES);
@@ -126,18 +131,19 @@ impl State {
         let Some(link) = plan.links().find(unproven) else {
             return false;
         };
-        if self.barred(link, now).is_some() {
-            // Planned before the link was found out; the leg fails and another is planned.
+        if let Some(barred) = self.barred(link, now) {
+            // Its proof failed just now, or it was planned before the link was found out: the leg
+            // fails and another is planned.
+            let backend = self.backend_of_link(link);
             let active = &mut self.transfers[slot as usize];
-            let fault = Fault::new(
-                ErrorClass::Failed,
-                "the link was found unfit before its first use",
-            );
-            let backend = active.fault.take().map(|(backend, _)| backend);
-            active.fault = Some((
-                backend.unwrap_or(BackendId(link.engine.device.kind.0)),
-                fault,
-            ));
+            active.fault.get_or_insert_with(|| {
+                let class = match barred {
+                    Barred::Lost => ErrorClass::Lost,
+                    _ => ErrorClass::Failed,
+                };
+                let message = alloc::format!("{} → {}: {barred}", link.src, link.dst);
+                (backend, Fault::new(class, message))
+            });
             if let Some(flight) = &mut active.flight {
                 flight.handle_not_admitted();
             }
@@ -227,7 +233,7 @@ impl State {
                 known.map(|known| (Arc::clone(&known.backend), known.id))
             else {
                 let fault = Fault::new(ErrorClass::Unsupported, "no backend allocates there");
-                self.disprove(at, &fault);
+                self.disprove(at, fault);
                 continue;
             };
             orders.push(Order {
@@ -258,21 +264,20 @@ impl State {
             (ProofStage::Comparing, Ok(Found::Equal(true))) => return self.prove(at),
             (ProofStage::Comparing, Ok(_)) => {
                 let message = "a pattern that was sent over the link came back changed";
-                return self.disprove(at, &Fault::new(ErrorClass::Failed, message));
+                return self.condemn(at, Fault::new(ErrorClass::Failed, message));
             }
-            (_, Err(fault)) => return self.disprove(at, &fault),
+            (_, Err(fault)) => return self.disprove(at, fault),
             (_, Ok(_)) => return,
         };
         self.proceed(at, next);
     }
 
     /// A transfer of a proof is over.
-    pub(crate) fn handle_proof_step(&mut self, at: usize, done: bool) {
+    pub(crate) fn handle_proof_step(&mut self, at: usize, done: Result<(), Fault>) {
+        if let Err(fault) = done {
+            return self.disprove(at, fault);
+        }
         let next = match self.proofs.jobs[at].stage {
-            _ if !done => {
-                let fault = Fault::new(ErrorClass::Failed, "a copy of its proof failed");
-                return self.disprove(at, &fault);
-            }
             ProofStage::Poisoning => ProofStage::Filling,
             ProofStage::Filling => ProofStage::Crossing,
             ProofStage::Crossing => ProofStage::Reading,
@@ -298,7 +303,7 @@ impl State {
         };
         let sent = self.send(at, from, to, stage == ProofStage::Crossing);
         if let Err(fault) = sent {
-            self.disprove(at, &fault);
+            self.disprove(at, fault);
         }
     }
 
@@ -359,11 +364,43 @@ impl State {
         self.let_go(at);
     }
 
-    fn disprove(&mut self, at: usize, fault: &Fault) {
+    /// The proof came to no end: the link rests, and is tried again later.
+    fn disprove(&mut self, at: usize, fault: Fault) {
         let link = self.proofs.jobs[at].link;
-        self.quarantine
-            .condemn(link, alloc::format!("its proof failed: {fault}"));
+        let reason = alloc::format!("its proof failed: {fault}");
+        self.quarantine.bar(link, self.now, reason);
+        self.tell_why(at, fault);
+    }
+
+    /// The link moved wrong bytes. Time does not make it trustworthy.
+    fn condemn(&mut self, at: usize, fault: Fault) {
+        let link = self.proofs.jobs[at].link;
+        let reason = alloc::format!("its proof failed: {fault}");
+        self.quarantine.condemn(link, reason);
+        self.tell_why(at, fault);
+    }
+
+    /// Who waited for the proof learns what it met.
+    fn tell_why(&mut self, at: usize, fault: Fault) {
         self.cache.invalidate();
+        let link = self.proofs.jobs[at].link;
+        let backend = self.proofs.jobs[at].backend;
+        let message = alloc::format!(
+            "the proof of {} → {} failed: {}",
+            link.src,
+            link.dst,
+            fault.message
+        );
+        let fault = Fault {
+            message: message.into(),
+            ..fault
+        };
+        for waiting in 0..self.proofs.jobs[at].waiting.len() {
+            let id = self.proofs.jobs[at].waiting[waiting];
+            if let Some(active) = self.transfer(id) {
+                active.fault = Some((backend, fault.clone()));
+            }
+        }
         self.let_go(at);
     }
 
@@ -408,6 +445,11 @@ impl State {
                 share: 1,
             }],
         }))
+    }
+
+    fn backend_of_link(&self, id: LinkId) -> BackendId {
+        let link = self.topology.links().iter().find(|link| link.id == id);
+        link.map_or(BackendId(id.engine.device.kind.0), |link| link.backend)
     }
 
     fn owner(&self, memory: MemoryId) -> Option<BackendId> {

@@ -21,8 +21,16 @@ pub(crate) fn key(src: &Operand, dst: &Operand, purpose: Purpose) -> PlanKey {
 }
 
 impl State {
+    /// Forgets plans that avoid a link whose bar has ended. Before plans are looked up.
+    pub(crate) fn release_due(&mut self, now: Instant) {
+        if self.quarantine.release_due(now) > 0 {
+            self.cache.invalidate();
+        }
+    }
+
     /// The plans for a key.
     pub(crate) fn plans(&mut self, key: PlanKey, now: Instant) -> Result<Arc<PlanSet>, NoPlan> {
+        self.release_due(now);
         if let Some(plans) = self.cache.get(&key) {
             return Ok(plans);
         }

@@ -9,9 +9,9 @@ use super::state::State;
 
 impl State {
     /// What a thread did with its orders.
-    pub(crate) fn record(&mut self, deeds: Deeds) {
+    pub(crate) fn record(&mut self, deeds: &mut Deeds) {
         self.outstanding -= deeds.len();
-        for deed in deeds {
+        for deed in deeds.drain(..) {
             self.record_one(deed);
         }
         if self.outstanding == 0 {

@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     attended: AtomicUsize,
     /// Threads that are parked at the signal, or about to.
     parked: AtomicUsize,
-    #[cfg(feature = "std")]
+    #[cfg(threads)]
     pub(crate) driver: crate::std::Driver,
 }
 
@@ -52,7 +52,7 @@ impl Shared {
         Shared {
             state: Lock::new(state),
             completions: Arc::new(Completions::new(Arc::clone(&signal))),
-            #[cfg(feature = "std")]
+            #[cfg(threads)]
             driver: crate::std::Driver::new(Arc::clone(&signal)),
             signal,
             clock,
@@ -63,38 +63,55 @@ impl Shared {
 
     /// Does what can be done now, and answers when something is to be done next.
     pub(crate) fn turn(&self) -> Option<Instant> {
-        loop {
-            if self.attended.load(Ordering::Relaxed) > 0 {
-                self.pump();
-            }
+        self.turn_with(|_, _| ()).1
+    }
+
+    /// Has `f` touch the state and then turns the engine: as one step under the lock where that
+    /// will do, for a small copy's whole cost is in such steps.
+    pub(crate) fn turn_with<R>(
+        &self,
+        f: impl FnOnce(&mut State, Instant) -> R,
+    ) -> (R, Option<Instant>) {
+        let mut orders = Orders::new();
+        self.pump();
+        let now = self.clock.now();
+        let (result, mut next, after) = self.state.with(|state| {
+            let result = f(state, now);
+            let next = self.step(state, now, &mut orders);
+            (result, next, take_after(state))
+        });
+        self.tidy(after);
+        let mut deeds = Deeds::new();
+        let mut is_news = false;
+        while !orders.is_empty() || is_news {
+            // Each order goes when it was carried out, before anybody can learn that its transfer
+            // is over: no view of its buffers is left then.
+            deeds.extend(orders.drain(..).map(|order| Deed {
+                id: order.id,
+                backend: order.backend_id,
+                result: order.execute(),
+            }));
+            let had_deeds = !deeds.is_empty();
+            self.pump();
             let now = self.clock.now();
-            let mut orders = Orders::new();
-            let (after, next) = self.state.with(|state| {
-                state.step(now, &self.completions, &mut orders);
-                self.note_attended(state);
-                (take_after(state), state.next_deadline(now))
+            let after;
+            (next, after) = self.state.with(|state| {
+                state.record(&mut deeds);
+                let next = self.step(state, now, &mut orders);
+                (next, take_after(state))
             });
             self.tidy(after);
-            if orders.is_empty() {
-                return next;
-            }
-            let deeds: Deeds = orders
-                .iter()
-                .map(|order| Deed {
-                    id: order.id,
-                    backend: order.backend_id,
-                    result: order.execute(),
-                })
-                .collect();
-            // Before anybody can learn that a transfer is over: no view of its buffers is left then.
-            drop(orders);
-            let after = self.state.with(|state| {
-                state.record(deeds);
-                self.note_attended(state);
-                take_after(state)
-            });
-            self.tidy(after);
+            // What was just submitted to a backend that must be looked at was not there for the
+            // look above.
+            is_news = had_deeds && self.attended.load(Ordering::Relaxed) > 0;
         }
+        (result, next)
+    }
+
+    fn step(&self, state: &mut State, now: Instant, orders: &mut Orders) -> Option<Instant> {
+        state.step(now, &self.completions, orders);
+        self.note_attended(state);
+        state.next_deadline(now)
     }
 
     /// Has `f` touch the state, and then does what must not be done under the lock.
@@ -110,13 +127,11 @@ impl Shared {
         checked: Checked,
         terms: Terms,
     ) -> Result<TransferId, TransferError> {
-        let now = self.clock.now();
-        let id = self.state.with(|state| {
+        let (accepted, _) = self.turn_with(|state, now| {
             let chosen = state.choose(&checked, terms.verify, now)?;
             state.accept(checked, chosen, terms, now)
-        })?;
-        self.turn();
-        Ok(id)
+        });
+        accepted
     }
 
     /// Enters a guard on a region.
@@ -275,7 +290,7 @@ impl Shared {
     }
 
     /// Work that needs somebody to turn the engine, for the thread that does.
-    #[cfg(feature = "std")]
+    #[cfg(threads)]
     pub(crate) fn drive(&self, seen: u64) -> bool {
         let next = self.turn();
         let (live, fence) = self
@@ -295,8 +310,21 @@ impl Shared {
     }
 
     pub(crate) fn ensure_driver(self: &Arc<Self>) {
-        #[cfg(feature = "std")]
+        #[cfg(threads)]
         self.driver.ensure(self);
+    }
+
+    /// Where no thread turns the engine, a task is woken by the next completion; and at once where
+    /// completions are seen only by who looks.
+    pub(crate) fn ensure_wake(&self, waker: &Waker) {
+        #[cfg(not(threads))]
+        if self.attended.load(Ordering::Relaxed) > 0 {
+            waker.wake_by_ref();
+        } else {
+            self.signal.watch(waker);
+        }
+        #[cfg(threads)]
+        let _ = waker;
     }
 
     pub(crate) fn give_up_backend(&self, name: BackendId, fault: &Fault) {
@@ -315,7 +343,11 @@ impl Shared {
         })
     }
 
+    /// Looks at the backends that must be looked at, if they have anything to do.
     fn pump(&self) {
+        if self.attended.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let attended: ArrayVec<(Arc<dyn Backend>, BackendId), 8> = self.state.with(|state| {
             let known = state.backends.iter();
             let busy = known
@@ -430,7 +462,7 @@ fn any_attended(state: &State) -> Option<(Arc<dyn Backend>, BackendId, Fence)> {
 }
 
 /// Keeps the compiler honest: handles are shared between threads wherever there are any.
-#[cfg(all(feature = "std", not(transload_local), not(target_family = "wasm")))]
+#[cfg(threads)]
 const _: () = {
     const fn shared_between_threads<T: Send + Sync>() {}
     shared_between_threads::<Shared>();

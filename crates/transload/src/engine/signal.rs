@@ -4,14 +4,14 @@ use core::time::Duration;
 
 /// Counts events, so that a waiter that has seen number `n` sleeps only until there is an `n + 1`:
 /// no wake-up is lost between looking and sleeping.
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(threads, not(loom)))]
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     events: std::sync::Mutex<u64>,
     changed: std::sync::Condvar,
 }
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(threads, not(loom)))]
 impl Signal {
     /// The number of events so far.
     pub(crate) fn seen(&self) -> u64 {
@@ -43,14 +43,14 @@ impl Signal {
 }
 
 /// As above, on loom's primitives. Loom has no time: a limit never passes.
-#[cfg(all(feature = "std", loom))]
+#[cfg(all(threads, loom))]
 #[derive(Debug)]
 pub(crate) struct Signal {
     events: loom::sync::Mutex<u64>,
     changed: loom::sync::Condvar,
 }
 
-#[cfg(all(feature = "std", loom))]
+#[cfg(all(threads, loom))]
 impl Default for Signal {
     fn default() -> Signal {
         Signal {
@@ -60,7 +60,7 @@ impl Default for Signal {
     }
 }
 
-#[cfg(all(feature = "std", loom))]
+#[cfg(all(threads, loom))]
 impl Signal {
     pub(crate) fn seen(&self) -> u64 {
         *self.events.lock().unwrap()
@@ -79,20 +79,46 @@ impl Signal {
     }
 }
 
-/// Without an operating system nobody sleeps: the waiter looks again at once.
-#[cfg(not(feature = "std"))]
-#[derive(Debug, Default)]
-pub(crate) struct Signal;
+/// Where there is one thread, or no operating system, nobody sleeps: whoever waits looks again at
+/// once, and futures are woken by the completion itself, in the place of a thread that would turn the
+/// engine for them.
+#[cfg(not(threads))]
+#[derive(Default)]
+pub(crate) struct Signal {
+    inner: super::sync::Lock<Woken>,
+}
 
-#[cfg(not(feature = "std"))]
+#[cfg(not(threads))]
+#[derive(Default)]
+struct Woken {
+    events: u64,
+    wakers: alloc::vec::Vec<core::task::Waker>,
+}
+
+#[cfg(not(threads))]
 impl Signal {
     pub(crate) fn seen(&self) -> u64 {
-        0
+        self.inner.with(|inner| inner.events)
     }
 
-    pub(crate) fn notify(&self) {}
+    pub(crate) fn notify(&self) {
+        let wakers = self.inner.with(|inner| {
+            inner.events += 1;
+            core::mem::take(&mut inner.wakers)
+        });
+        wakers.into_iter().for_each(core::task::Waker::wake);
+    }
 
     pub(crate) fn park(&self, _seen: u64, _limit: Option<Duration>) {
         core::hint::spin_loop();
+    }
+
+    /// Has the task polled again when something happens.
+    pub(crate) fn watch(&self, waker: &core::task::Waker) {
+        self.inner.with(|inner| {
+            if !inner.wakers.iter().any(|known| known.will_wake(waker)) {
+                inner.wakers.push(waker.clone());
+            }
+        });
     }
 }

@@ -61,3 +61,9 @@ impl<T> Lock<T> {
         critical_section::with(|token| f(&mut self.0.borrow(token).borrow_mut()))
     }
 }
+
+impl<T: Default> Default for Lock<T> {
+    fn default() -> Lock<T> {
+        Lock::new(T::default())
+    }
+}

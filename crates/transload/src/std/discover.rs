@@ -1,7 +1,5 @@
 //! Finding out what this machine has.
 
-use std::sync::OnceLock;
-
 use crate::{Error, TransferManager};
 
 impl TransferManager {
@@ -19,12 +17,33 @@ impl TransferManager {
     ///
     /// # Errors
     /// As [`TransferManager::discover`]; the next caller tries again.
+    #[cfg(threads)]
     pub fn shared() -> Result<&'static TransferManager, Error> {
-        static PROCESS: OnceLock<TransferManager> = OnceLock::new();
+        static PROCESS: std::sync::OnceLock<TransferManager> = std::sync::OnceLock::new();
         if let Some(manager) = PROCESS.get() {
             return Ok(manager);
         }
         let manager = TransferManager::discover()?;
         Ok(PROCESS.get_or_init(|| manager))
+    }
+
+    /// The manager that the whole process, which has one thread, shares; discovered by the first who
+    /// asks.
+    ///
+    /// # Errors
+    /// As [`TransferManager::discover`]; the next caller tries again.
+    #[cfg(not(threads))]
+    pub fn shared() -> Result<&'static TransferManager, Error> {
+        use std::cell::OnceCell;
+        std::thread_local! {
+            static PROCESS: OnceCell<&'static TransferManager> = const { OnceCell::new() };
+        }
+        PROCESS.with(|process| {
+            if let Some(manager) = process.get() {
+                return Ok(*manager);
+            }
+            let manager = Box::leak(Box::new(TransferManager::discover()?));
+            Ok(*process.get_or_init(|| manager))
+        })
     }
 }

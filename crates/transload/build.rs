@@ -1,0 +1,15 @@
+//! Tells the code whether there can be a second thread.
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(threads)");
+    println!("cargo::rerun-if-changed=build.rs");
+    let set = |name: &str| std::env::var_os(name).is_some();
+    let family = std::env::var("CARGO_CFG_TARGET_FAMILY").unwrap_or_default();
+    let features = std::env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
+    let browser = family.split(',').any(|name| name == "wasm")
+        && !features.split(',').any(|name| name == "atomics");
+    // The same condition as `transload_hal::MaybeSend`'s, and an operating system.
+    if set("CARGO_FEATURE_STD") && !browser && !set("CARGO_CFG_TRANSLOAD_LOCAL") {
+        println!("cargo::rustc-cfg=threads");
+    }
+}
