@@ -31,13 +31,13 @@ pub(crate) fn run(options: &CopyOptions, output: &mut Output) -> Result<(), Fail
     };
     let bytes = chain.at.len();
     let columns = Columns::new(&chain, output.style());
-    if !output.is_json() {
-        output.line(columns.header())?;
-    }
     let mut hops = Vec::new();
     for hop in 1..chain.stops.len() {
         let done = chain.hop(hop)?;
         if !output.is_json() {
+            if hops.is_empty() {
+                output.line(columns.header())?;
+            }
             output.line(columns.row(hop, &done))?;
         }
         hops.push(done);
@@ -114,9 +114,8 @@ impl Chain {
         let moved = self.progress.wait(manager.submit(&request), &label);
         let report = moved.map_err(|source| Failure::Hop {
             hop: number,
-            src: src.to_string(),
-            dst: dst.to_string(),
-            source,
+            between: format!("{src} → {dst}"),
+            source: Box::new(source),
         })?;
         let elapsed_ns = self.machine.elapsed_ns(&report, since_ns);
         if let (Some(arrived), Some(left)) = (self.checksum, report.checksum())
@@ -190,7 +189,7 @@ struct Columns {
 impl Columns {
     fn new(chain: &Chain, style: Style) -> Columns {
         let width = |stops: &[Stop]| {
-            let widths = stops.iter().map(|stop| stop.to_string().chars().count());
+            let widths = stops.iter().map(|stop| stop.short().chars().count());
             widths.max().unwrap_or(0).max("FROM".len())
         };
         let last = chain.stops.len() - 1;
@@ -222,8 +221,8 @@ impl Columns {
         let width = if self.verify { 15 } else { TIME };
         let mut row = format!(
             "{number:<HOP$}  {:src$}  {:dst$}  {:METHOD$}  {:width$}  {}",
-            hop.src.to_string(),
-            hop.dst.to_string(),
+            hop.src.short(),
+            hop.dst.short(),
             hop.report.method().to_string(),
             time(hop.elapsed_ns),
             hop.bytes_per_second().map_or_else(|| "–".into(), rate),

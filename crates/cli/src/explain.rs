@@ -26,7 +26,7 @@ pub(crate) fn run(options: &ExplainOptions, output: &mut Output) -> Result<(), F
     }
     let style = output.style();
     let mark = if simulated {
-        style.yellow("  simulated: a described machine, nothing was measured")
+        style.yellow("  simulated, nothing measured")
     } else {
         String::new()
     };

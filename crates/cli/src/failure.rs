@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use transload::hal::ErrorClass;
+use transload::hal::{AllocError, ErrorClass};
 use transload::{OpenError, PlaceError, TransferError};
 use transload_testkit::sim::BuildError;
 use transload_testkit::topology::TopologyError;
@@ -40,12 +40,12 @@ pub(crate) enum Failure {
     #[error("{source}; simulated devices come with --topology FILE")]
     NotSimulated { source: PlaceError },
     /// A hop.
-    #[error("hop {hop}, {src} → {dst}: {source}")]
+    #[error("hop {hop}, {between}: {source}")]
     Hop {
         hop: usize,
-        src: String,
-        dst: String,
-        source: TransferError,
+        /// Its two ends.
+        between: String,
+        source: Box<TransferError>,
     },
     /// What a stop held was no longer what had arrived there.
     #[error(
@@ -105,9 +105,12 @@ impl Failure {
             | Failure::Create { .. }
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),
+            // The library calls it a mistake to ask for more than a memory can ever give; whoever
+            // moves a file did not ask for a size.
+            Failure::Library(transload::Error::Alloc(AllocError::TooLarge { .. })) => Kind::Device,
             Failure::Library(error) => by_class(error.class()),
             Failure::NotSimulated { .. } => Kind::Missing,
-            Failure::Hop { source, .. } => match source {
+            Failure::Hop { source, .. } => match &**source {
                 TransferError::Differs { .. } => Kind::Differs,
                 // It was accepted, so what went wrong went wrong while bytes moved: a file that
                 // somebody shortened is its owner's mistake and no mistake in the arguments.

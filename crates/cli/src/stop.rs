@@ -38,6 +38,18 @@ impl Stop {
         self.place
     }
 
+    /// The stop as a table shows it: the folders of a long path left out.
+    pub(crate) fn short(&self) -> String {
+        let whole = self.to_string();
+        let name = self.path.as_deref().and_then(Path::file_name);
+        match name {
+            Some(name) if whole.chars().count() > WIDEST => {
+                format!("{}{FILE_SIGN}…/{}", self.place, name.to_string_lossy())
+            }
+            _ => whole,
+        }
+    }
+
     /// The file that it is; `None` for memory.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
@@ -69,7 +81,7 @@ impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.place.fmt(f)?;
         match &self.path {
-            Some(path) => write!(f, ":{}", path.display()),
+            Some(path) => write!(f, "{FILE_SIGN}{}", path.display()),
             None => Ok(()),
         }
     }
@@ -77,6 +89,12 @@ impl fmt::Display for Stop {
 
 /// What stands between a device and the path of a file.
 const FILE: &str = "/file:";
+
+/// What stands between the memory and the path.
+const FILE_SIGN: char = ':';
+
+/// Two such columns and the figures fit a terminal of 120.
+const WIDEST: usize = 36;
 
 #[cfg(test)]
 mod tests {
@@ -98,18 +116,31 @@ mod tests {
     }
 
     #[test]
+    fn long_paths_are_shown_by_their_names() {
+        let short = |text: &str| text.parse::<Stop>().unwrap().short();
+        assert_eq!(
+            short("cpu:0/file:folder/back.bin"),
+            "cpu:0/file:folder/back.bin"
+        );
+        assert_eq!(
+            short("cpu:0/file:/home/somebody/models/new/model.safetensors"),
+            "cpu:0/file:…/model.safetensors"
+        );
+    }
+
+    #[test]
     fn what_is_no_stop_is_refused_by_name() {
-        for text in [
-            "",
-            "cpu:x",
-            "cpu:0/floppy",
-            "cpu:0/file",
-            "cpu:0/file:",
-            "sim:0/file:x",
-            "node/a/cpu:0",
+        for (text, named) in [
+            ("", "\"\""),
+            ("cpu:x", "cpu:x"),
+            ("cpu:0/floppy", "floppy"),
+            ("cpu:0/file", "cpu:0/file"),
+            ("cpu:0/file:", "cpu:0/file:"),
+            ("sim:0/file:x", "sim:0/file:x"),
+            ("node/a/cpu:0", "node/a/cpu:0"),
         ] {
             let error = text.parse::<Stop>().unwrap_err();
-            assert!(error.to_string().contains(text), "{error}");
+            assert!(error.to_string().contains(named), "{error}");
         }
     }
 }

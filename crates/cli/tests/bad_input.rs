@@ -1,0 +1,301 @@
+//! What the program refuses, what it names, and its exit codes.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use support::{Folder, topology};
+
+/// Runs twice, for people and for programs, and expects the same refusal of both.
+fn refused(folder: &Folder, arguments: &[&str], code: i32, words: &[&str]) {
+    let run = folder.run(arguments);
+    let said = run.stderr();
+    assert_eq!(run.code(), code, "{arguments:?}: {said}");
+    assert!(said.starts_with("error: "), "{said}");
+    let value = folder.run(&[&["--json"], arguments].concat());
+    assert_eq!(value.code(), code, "{arguments:?}");
+    let value = value.json();
+    let error = &value["error"];
+    assert_eq!(support::fields(&value), ["error", "schema"]);
+    assert_eq!(support::fields(error), ["exit_code", "kind", "message"]);
+    assert_eq!(error["exit_code"], code);
+    let kinds = ["usage", "missing", "differs", "device"];
+    assert_eq!(error["kind"], kinds[code as usize - 2]);
+    let message = error["message"].as_str().unwrap();
+    for word in words {
+        assert!(said.contains(word), "{word}: {said}");
+        assert!(message.contains(word), "{word}: {message}");
+    }
+}
+
+#[test]
+fn malformed_devices_and_sizes_are_usage_errors() {
+    let folder = Folder::new("malformed");
+    folder.file("model", 100);
+    for stop in [
+        "cpu:x",
+        "CPU:0",
+        "cpu:0/floppy",
+        "cpu:0/file",
+        "sim:0/file:x",
+    ] {
+        refused(&folder, &["copy", "model", stop], 2, &[stop]);
+        refused(
+            &folder,
+            &["explain", "cpu:0", &stop.replace("file", "-"), "1"],
+            2,
+            &[],
+        );
+    }
+    refused(
+        &folder,
+        &["copy", "model", "node/a/cpu:0"],
+        2,
+        &["reserved"],
+    );
+    for size in ["", "KiB", "1e3", "3 parsecs", "16777216TiB"] {
+        refused(
+            &folder,
+            &["explain", "cpu:0", "cpu:0", size],
+            2,
+            &[size, "size"],
+        );
+    }
+    refused(
+        &folder,
+        &["explain", "cpu:0", "cpu:0", "--", "-1"],
+        2,
+        &["-1"],
+    );
+}
+
+#[test]
+fn commands_and_arguments_that_are_missing_or_unknown_are_usage_errors() {
+    let folder = Folder::new("usage");
+    for arguments in [
+        &["fly"][..],
+        &["copy"],
+        &["copy", "model"],
+        &["explain", "cpu:0", "cpu:0"],
+        &["devices", "--fast"],
+        &["completions", "sh2"],
+    ] {
+        refused(&folder, arguments, 2, &[]);
+    }
+    assert_eq!(folder.run(&[]).code(), 2);
+    assert_eq!(folder.run(&["--help"]).code(), 0);
+    assert_eq!(folder.run(&["copy", "--help"]).code(), 0);
+    assert_eq!(folder.run(&["--version"]).code(), 0);
+}
+
+#[test]
+fn devices_and_memories_that_are_not_here_are_missing() {
+    let folder = Folder::new("absent");
+    folder.file("model", 100);
+    for (place, word) in [
+        ("cuda:3", "cuda:3"),
+        ("wgpu:0", "wgpu:0"),
+        ("cpu:7", "cpu:7"),
+        ("cpu:0/pinned", "cpu:0/pinned"),
+        ("01020304-0506-0708-090a-0b0c0d0e0f10", "01020304"),
+        ("sim:0", "--topology"),
+    ] {
+        refused(
+            &folder,
+            &["copy", "model", "cpu:0", place],
+            3,
+            &[word, "cpu:0"],
+        );
+        refused(&folder, &["explain", "cpu:0", place, "1MiB"], 3, &[word]);
+    }
+    let machine = topology("workstation.toml");
+    let copy = ["copy", "model", "sim:9", "--topology", &machine];
+    refused(&folder, &copy, 3, &["sim:9", "sim:0, sim:1"]);
+    // Nothing was moved before the last stop was found to be absent.
+    let copy = ["copy", "model", "cpu:0/file:back", "cuda:0"];
+    refused(&folder, &copy, 3, &["cuda:0"]);
+    assert_eq!(folder.names(), ["model"]);
+}
+
+#[test]
+fn a_way_that_is_not_there_is_missing() {
+    let folder = Folder::new("no-way");
+    let text = r#"
+        schema = 1
+        name = "islands"
+        [[device]]
+        id = "sim:0"
+        name = "one"
+        memory = [{ kind = "device", memory_bytes = 1_000_000 }]
+        [[device]]
+        id = "sim:1"
+        name = "other"
+        memory = [{ kind = "device", memory_bytes = 1_000_000 }]
+    "#;
+    fs::write(folder.path("islands.toml"), text).unwrap();
+    let explain = [
+        "explain",
+        "sim:0",
+        "sim:1",
+        "1",
+        "--topology",
+        "islands.toml",
+    ];
+    refused(&folder, &explain, 3, &["sim:0/device", "sim:1/device"]);
+    folder.file("model", 100);
+    let copy = ["copy", "model", "sim:0", "--topology", "islands.toml"];
+    refused(&folder, &copy, 3, &["cpu:0/file", "sim:0/device"]);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let folder = Folder::new("unreadable");
+    refused(&folder, &["copy", "nowhere", "cpu:0"], 2, &["nowhere"]);
+    fs::create_dir(folder.path("folder")).unwrap();
+    refused(&folder, &["copy", "folder", "cpu:0"], 2, &["folder"]);
+    folder.file("model", 1);
+    refused(
+        &folder,
+        &["copy", "model/part", "cpu:0"],
+        2,
+        &["model/part"],
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn files_that_the_system_does_not_open_are_named() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = Folder::new("refused");
+    symlink("loop", folder.path("loop")).unwrap();
+    refused(&folder, &["copy", "loop", "cpu:0"], 2, &["loop"]);
+    folder.file("secret", 100);
+    fs::set_permissions(folder.path("secret"), fs::Permissions::from_mode(0)).unwrap();
+    if fs::File::open(folder.path("secret")).is_ok() {
+        // The administrator may read anything; the link above showed the rest.
+        return;
+    }
+    refused(&folder, &["copy", "secret", "cpu:0"], 2, &["secret"]);
+}
+
+#[test]
+fn files_that_cannot_be_written_are_named_and_nothing_is_left() {
+    let folder = Folder::new("unwritable");
+    folder.file("model", 5000);
+    fs::create_dir(folder.path("folder")).unwrap();
+    for path in ["folder", "no/such/folder/back"] {
+        refused(
+            &folder,
+            &["copy", "model", "cpu:0", "--out", path],
+            2,
+            &[path],
+        );
+        let stop = format!("cpu:0/file:{path}");
+        refused(&folder, &["copy", "model", &stop], 2, &[path]);
+    }
+    if Path::new("/dev/null").exists() {
+        refused(
+            &folder,
+            &["copy", "model", "cpu:0", "--out", "/dev/null"],
+            2,
+            &["/dev/null"],
+        );
+    }
+    assert_eq!(folder.names(), ["folder", "model"]);
+}
+
+#[test]
+fn topologies_that_describe_no_machine_are_named_with_what_is_wrong() {
+    let folder = Folder::new("topologies");
+    folder.file("model", 100);
+    let good = r#"
+        schema = 1
+        name = "one"
+        [[device]]
+        id = "sim:0"
+        name = "device"
+        memory = [{ kind = "device", memory_bytes = 1_000_000 }]
+    "#;
+    let link = |figures: &str| {
+        format!(
+            "{good}\n[[link]]\nsrc = \"sim:0/device\"\ndst = \"sim:0/device\"\n\
+             engine = \"sim:0#0\"\nclass = \"local\"\n{figures}"
+        )
+    };
+    let cases = [
+        (
+            "field",
+            good.replace("name = \"one\"", "name = \"one\"\nwings = 2"),
+            "wings",
+        ),
+        ("version", good.replace("schema = 1", "schema = 7"), "7"),
+        ("device", good.replace("sim:0", "sim:x"), "sim:x"),
+        ("size", good.replace("1_000_000", "-1"), "memory_bytes"),
+        ("rate", link("bytes_per_second = 0"), "bytes_per_second"),
+        ("time", link("latency_ns = -5"), "latency_ns"),
+        (
+            "end",
+            link("").replace("dst = \"sim:0/device\"", "dst = \"sim:4/device\""),
+            "sim:4",
+        ),
+        ("real", good.replace("sim:0", "cuda:0"), "cuda:0"),
+        ("text", "no toml at all".to_owned(), "line"),
+    ];
+    for (name, text, word) in cases {
+        let file = format!("{name}.toml");
+        fs::write(folder.path(&file), text).unwrap();
+        let words = [file.as_str(), word];
+        refused(&folder, &["devices", "--topology", &file], 2, &words);
+        refused(
+            &folder,
+            &["copy", "model", "cpu:0", "--topology", &file],
+            2,
+            &words,
+        );
+        let explain = ["explain", "sim:0", "sim:0", "1", "--topology", &file];
+        refused(&folder, &explain, 2, &words);
+    }
+    let explain = [
+        "explain",
+        "sim:0",
+        "sim:0",
+        "1",
+        "--topology",
+        "nowhere.toml",
+    ];
+    refused(&folder, &explain, 2, &["nowhere.toml"]);
+}
+
+#[test]
+fn a_memory_without_room_is_a_device_failure_that_names_size_and_memory() {
+    let folder = Folder::new("full");
+    folder.file("model", 2_000_000);
+    let text = r#"
+        schema = 1
+        name = "small"
+        [[device]]
+        id = "cpu:0"
+        name = "host"
+        memory = [{ kind = "pageable", memory_bytes = 1_000_000_000 }]
+        [[device]]
+        id = "sim:0"
+        name = "device"
+        memory = [{ kind = "device", memory_bytes = 1_000_000 }]
+        [[link]]
+        src = "cpu:0/pageable"
+        dst = "sim:0/device"
+        engine = "sim:0#0"
+        class = "pcie"
+    "#;
+    fs::write(folder.path("small.toml"), text).unwrap();
+    let copy = [
+        "copy",
+        "model",
+        "cpu:0",
+        "sim:0",
+        "--topology",
+        "small.toml",
+    ];
+    refused(&folder, &copy, 5, &["sim:0/device", "2000000", "1000000"]);
+}

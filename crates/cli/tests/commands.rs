@@ -1,0 +1,308 @@
+//! Every command, on this machine and with simulated devices.
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::{Folder, fields, topology};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Sizes around what copies and files are cut into.
+const SIZES: [usize; 6] = [0, 1, 4095, 4096, 262_145, (5 << 20) + 3];
+
+#[test]
+fn devices_lists_the_host_and_says_why_others_are_absent() {
+    let folder = Folder::new("devices");
+    let value = folder.json(&["devices"]);
+    assert_eq!(fields(&value), ["absent", "devices", "schema"]);
+    let host = &value["devices"][0];
+    assert_eq!(
+        fields(host),
+        ["backend", "id", "memory_bytes", "name", "software", "uuid"]
+    );
+    assert_eq!(
+        (&host["id"], &host["backend"]),
+        (&json!("cpu:0"), &json!("host"))
+    );
+    assert_eq!(host["software"], false);
+    assert!(!host["name"].as_str().unwrap().is_empty());
+    assert_eq!(value["devices"].as_array().unwrap().len(), 1);
+    let absent = value["absent"].as_array().unwrap();
+    let names: Vec<&Value> = absent.iter().map(|absent| &absent["backend"]).collect();
+    assert_eq!(names, ["wgpu", "cuda", "metal"]);
+    for absent in absent {
+        assert_eq!(fields(absent), ["backend", "reason"]);
+        assert!(!absent["reason"].as_str().unwrap().is_empty());
+    }
+
+    let run = folder.run(&["devices"]);
+    assert_eq!(run.code(), 0);
+    for word in ["cpu:0", "host", "shared", "wgpu", "cuda", "metal"] {
+        assert!(run.stdout().contains(word), "{}", run.stdout());
+    }
+}
+
+#[test]
+fn simulated_devices_are_listed_with_a_topology_only_and_say_so() {
+    let folder = Folder::new("devices-simulated");
+    let value = folder.json(&["devices", "--topology", &topology("workstation.toml")]);
+    let devices = value["devices"].as_array().unwrap();
+    let ids: Vec<&Value> = devices.iter().map(|device| &device["id"]).collect();
+    assert_eq!(ids, ["cpu:0", "sim:0", "sim:1"]);
+    assert_eq!(devices[0]["simulated"], false);
+    for device in &devices[1..] {
+        assert_eq!(device["simulated"], true);
+        assert!(device["name"].as_str().unwrap().contains("simulated"));
+    }
+    let run = folder.run(&["devices", "--topology", &topology("workstation.toml")]);
+    let simulated = run
+        .stdout()
+        .lines()
+        .filter(|l| l.contains("simulated"))
+        .count();
+    assert_eq!(simulated, 2);
+}
+
+#[test]
+fn a_file_moves_through_heap_and_shared_memory_into_a_file() {
+    let folder = Folder::new("chain");
+    for len in SIZES {
+        let bytes = folder.file("model", len);
+        let value = folder.json(&[
+            "copy",
+            "model",
+            "cpu:0",
+            "cpu:0/shared",
+            "cpu:0/file:back",
+            "--verify",
+        ]);
+        assert!(
+            fs::read(folder.path("back")).unwrap() == bytes,
+            "{len} bytes"
+        );
+        assert_eq!(
+            fields(&value),
+            ["bytes", "checksum", "hops", "schema", "verified"]
+        );
+        assert_eq!(value["bytes"], len);
+        assert_eq!(value["verified"], true);
+        let checksum = format!("xxh3-64:{:016x}", xxh3_64(&bytes));
+        assert_eq!(value["checksum"], checksum);
+        let hops = value["hops"].as_array().unwrap();
+        let ends: Vec<(&str, &str)> = hops
+            .iter()
+            .map(|hop| (hop["src"].as_str().unwrap(), hop["dst"].as_str().unwrap()))
+            .collect();
+        assert_eq!(
+            ends,
+            [
+                ("cpu:0/file:model", "cpu:0"),
+                ("cpu:0", "cpu:0/shared"),
+                ("cpu:0/shared", "cpu:0/file:back"),
+            ]
+        );
+        for hop in hops {
+            assert_eq!(
+                fields(hop),
+                [
+                    "dst",
+                    "fallbacks",
+                    "gb_per_s",
+                    "method",
+                    "route",
+                    "seconds",
+                    "src"
+                ]
+            );
+            assert_eq!(hop["method"], "DirectCopy");
+            assert_eq!(hop["fallbacks"], json!([]));
+            assert!(hop["seconds"].as_f64().unwrap() >= 0.0);
+            let rate = &hop["gb_per_s"];
+            assert!(rate.is_null() || rate.as_f64().unwrap() > 0.0, "{rate}");
+        }
+        assert_eq!(hops[0]["route"], json!(["cpu:0/file", "cpu:0/pageable"]));
+        assert_eq!(hops[1]["route"], json!(["cpu:0/pageable", "cpu:0/shared"]));
+    }
+    // Nothing is left of the files in the making.
+    assert_eq!(folder.names(), ["back", "model"]);
+}
+
+#[test]
+fn out_writes_what_arrived_and_replaces_what_was_there() {
+    let folder = Folder::new("out");
+    fs::write(folder.path("back"), vec![1; 10 << 20]).unwrap();
+    for len in SIZES {
+        let bytes = folder.file("model", len);
+        let value = folder.json(&["copy", "model", "cpu:0/shared", "--out", "back"]);
+        assert!(
+            fs::read(folder.path("back")).unwrap() == bytes,
+            "{len} bytes"
+        );
+        assert_eq!(value["verified"], false);
+        assert_eq!(value["checksum"], Value::Null);
+        assert_eq!(value["hops"].as_array().unwrap().len(), 2);
+    }
+    assert_eq!(folder.names(), ["back", "model"]);
+}
+
+#[test]
+fn a_file_may_be_replaced_by_itself() {
+    let folder = Folder::new("itself");
+    let bytes = folder.file("model", 1 << 20);
+    folder.json(&["copy", "model", "cpu:0/file:model", "--verify"]);
+    assert!(fs::read(folder.path("model")).unwrap() == bytes);
+    assert_eq!(folder.names(), ["model"]);
+}
+
+#[test]
+fn each_hop_is_reported_on_a_line_of_its_own() {
+    let folder = Folder::new("rows");
+    let bytes = folder.file("model", 1 << 20);
+    let run = folder.run(&["copy", "model", "cpu:0", "--out", "back", "--verify"]);
+    assert_eq!((run.code(), run.stderr()), (0, String::new()));
+    let out = run.stdout();
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("HOP"), "{out}");
+    assert!(
+        lines[1].starts_with('1') && lines[1].contains("cpu:0/file:model"),
+        "{out}"
+    );
+    assert!(
+        lines[2].starts_with('2') && lines[2].contains("cpu:0/file:back"),
+        "{out}"
+    );
+    let checksum = format!("xxh3-64:{:016x}", xxh3_64(&bytes));
+    assert!(
+        out.contains("1,048,576 bytes") && out.contains(&checksum),
+        "{out}"
+    );
+    assert!(!out.contains('\u{1b}'), "no colours in a pipe: {out:?}");
+}
+
+#[test]
+fn real_bytes_pass_through_simulated_devices_and_the_hops_say_so() {
+    let folder = Folder::new("simulated");
+    let machine = topology("workstation.toml");
+    for len in SIZES {
+        let bytes = folder.file("model", len);
+        let copy = ["copy", "model", "cpu:0", "sim:0", "sim:1", "--out", "back"];
+        let verify = ["--verify", "--topology", &machine];
+        let value = folder.json(&[&copy[..], &verify[..]].concat());
+        assert!(
+            fs::read(folder.path("back")).unwrap() == bytes,
+            "{len} bytes"
+        );
+        let checksum = format!("xxh3-64:{:016x}", xxh3_64(&bytes));
+        assert_eq!(value["checksum"], checksum);
+        let hops = value["hops"].as_array().unwrap();
+        let simulated: Vec<bool> = hops
+            .iter()
+            .map(|hop| hop["simulated"].as_bool().unwrap())
+            .collect();
+        assert_eq!(simulated, [false, true, true, true]);
+    }
+}
+
+#[test]
+fn simulated_hops_take_the_time_of_the_model() {
+    let folder = Folder::new("modelled");
+    folder.file("model", 16 << 20);
+    let machine = topology("eight-gpu.toml");
+    let copy = [
+        "copy",
+        "model",
+        "cpu:0",
+        "sim:0",
+        "sim:1",
+        "--topology",
+        &machine,
+    ];
+    let hop = |run: &Value| run["hops"][2].clone();
+    let first = hop(&folder.json(&copy));
+    assert_eq!(first["method"], "PeerToPeer");
+    // The same to the nanosecond in every run, whatever the load of this machine.
+    assert_eq!(first, hop(&folder.json(&copy)));
+    let plan = folder.json(&["explain", "sim:0", "sim:1", "16MiB", "--topology", &machine]);
+    assert!(first["seconds"].as_f64() >= plan["chosen"]["predicted_s"].as_f64());
+
+    let out = folder.run(&copy).stdout();
+    assert_eq!(
+        out.lines().filter(|l| l.contains("simulated")).count(),
+        3,
+        "{out}"
+    );
+    assert!(out.contains("modelled"), "{out}");
+}
+
+#[test]
+fn explain_tells_the_route_on_this_machine() {
+    let folder = Folder::new("explain");
+    for size in ["0", "1", "64MiB", "1.5GB"] {
+        let value = folder.json(&["explain", "cpu:0", "cpu:0/shared", size]);
+        assert_eq!(
+            fields(&value),
+            ["chosen", "rejected", "schema", "simulated"]
+        );
+        let chosen = &value["chosen"];
+        assert_eq!(
+            fields(chosen),
+            ["chunk_bytes", "method", "predicted_s", "route"]
+        );
+        assert_eq!(chosen["method"], "DirectCopy");
+        assert_eq!(chosen["route"], json!(["cpu:0/pageable", "cpu:0/shared"]));
+        assert!(chosen["chunk_bytes"].as_u64().unwrap() > 0);
+        assert!(chosen["predicted_s"].as_f64().unwrap() >= 0.0);
+        assert_eq!(value["simulated"], false);
+    }
+}
+
+#[test]
+fn explain_plans_on_a_described_machine_and_says_that_it_is_one() {
+    let folder = Folder::new("explain-simulated");
+    let machine = topology("eight-gpu.toml");
+    let explain = ["explain", "sim:0", "sim:1", "64MiB", "--topology", &machine];
+    let value = folder.json(&explain);
+    assert_eq!(value["simulated"], true);
+    assert_eq!(value["chosen"]["method"], "PeerToPeer");
+    assert_eq!(
+        value["chosen"]["route"],
+        json!(["sim:0/device", "sim:1/device"])
+    );
+    let rejected = value["rejected"].as_array().unwrap();
+    assert!(!rejected.is_empty());
+    for way in rejected {
+        assert_eq!(fields(way), ["method", "predicted_s", "reason", "route"]);
+        assert!(way["predicted_s"].is_f64() && way["route"].is_array());
+        assert!(!way["reason"].as_str().unwrap().is_empty());
+    }
+    // Its processors are described too, and never those of this machine.
+    let between = [
+        "explain",
+        "cpu:0",
+        "cpu:0/pinned",
+        "1MiB",
+        "--topology",
+        &machine,
+    ];
+    assert_eq!(folder.json(&between)["simulated"], true);
+    for arguments in [&explain, &between] {
+        let out = folder.run(arguments).stdout();
+        assert!(out.contains("simulated") && out.contains("chosen"), "{out}");
+    }
+}
+
+#[test]
+fn completions_name_every_command() {
+    let folder = Folder::new("completions");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let run = folder.run(&["completions", shell]);
+        assert_eq!(run.code(), 0);
+        for command in ["devices", "copy", "explain", "completions"] {
+            assert!(run.stdout().contains(command), "{shell}");
+        }
+        let value = folder.json(&["completions", shell]);
+        assert_eq!(value["shell"], shell);
+        assert_eq!(value["script"], run.stdout());
+    }
+}

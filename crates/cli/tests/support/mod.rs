@@ -1,0 +1,125 @@
+//! Runs the program as a user does, in a folder of its own.
+
+#![allow(
+    dead_code,
+    reason = "each test file is a program of its own and uses some of this"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A folder that goes when the test is over.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("transload-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file of bytes that repeat nowhere near.
+    pub(crate) fn file(&self, name: &str, len: usize) -> Vec<u8> {
+        let bytes = bytes(len);
+        fs::write(self.path(name), &bytes).unwrap();
+        bytes
+    }
+
+    /// Everything in it, hidden files too.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+        let mut names: Vec<String> = entries
+            .map(|entry| name(entry).into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The program, about to be run in the folder.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_transload"));
+        command.current_dir(&self.0).args(arguments);
+        command.env_remove("NO_COLOR").env("TERM", "xterm-256color");
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Run {
+        Run(self.command(arguments).output().unwrap())
+    }
+
+    /// Runs with `--json`, expects it to end well, and gives the object.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let run = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!(run.code(), 0, "{}", run.stdout());
+        run.json()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a run left.
+pub(crate) struct Run(pub(crate) Output);
+
+impl Run {
+    pub(crate) fn code(&self) -> i32 {
+        self.0.status.code().expect("no signal ended the program")
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        String::from_utf8(self.0.stdout.clone()).unwrap()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        String::from_utf8(self.0.stderr.clone()).unwrap()
+    }
+
+    /// The one object on standard output; standard error is silent then.
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.stderr(), "");
+        let value: Value = serde_json::from_str(&self.stdout()).unwrap();
+        assert_eq!(value["schema"], 1);
+        value
+    }
+}
+
+pub(crate) fn bytes(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let next = |_| {
+        // Marsaglia's xorshift64.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(next).collect()
+}
+
+/// A machine of the repository.
+pub(crate) fn topology(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies");
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+/// The fields of an object, sorted.
+pub(crate) fn fields(value: &Value) -> Vec<&str> {
+    let mut fields: Vec<&str> = value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    fields.sort_unstable();
+    fields
+}
