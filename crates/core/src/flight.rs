@@ -371,7 +371,6 @@ impl Flight {
         } else {
             self.phase = Phase::Copy;
             self.arrived = 0;
-            self.copied = None;
             self.state = State::Failing(Failure {
                 phase: Phase::Copy,
                 at: None,
@@ -468,6 +467,10 @@ impl Flight {
         let span = Span::new(from, self.len_bytes - from);
         self.leg
             .start(plan, span, self.in_place && self.phase == Phase::Copy)?;
+        if self.phase == Phase::Copy {
+            // Known until now, so that whoever looks for another route sees which one to leave out.
+            self.copied = None;
+        }
         self.legs += 1;
         self.leg_phase = self.phase;
         self.state = State::Boarding { asked: false };

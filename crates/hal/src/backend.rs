@@ -26,6 +26,8 @@ use crate::{
 /// - Each fence that was not settled at once is pushed to the sink exactly once; a lost device
 ///   settles all of its fences.
 /// - Buffers satisfy [`Buffer::new`].
+/// - A backend that unwinds out of `pump` or `wait` is taken to be lost, and touches no memory from
+///   then on: nothing can be known of its fences any more.
 pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// Devices, memories, links. Does not block; the same answer each time until the backend says
     /// otherwise by being registered anew.
@@ -82,8 +84,9 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
         after: &[Fence],
     ) -> Result<Fence, SubmitError>;
 
-    /// Where outcomes go. Called once, before the first `submit`.
-    fn attach(&self, sink: Arc<dyn CompletionSink>);
+    /// Where outcomes go. Called before the first `submit`. False when the backend has a sink
+    /// already, which it keeps: it belongs to another engine.
+    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool;
 
     /// Whether outcomes reach the sink without anybody calling [`Backend::pump`] or
     /// [`Backend::wait`]: from the driver's callbacks or the backend's own threads. Where they do

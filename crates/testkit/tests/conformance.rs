@@ -328,10 +328,10 @@ unsafe impl Backend for Broken {
         Ok(fence)
     }
 
-    fn attach(&self, sink: Arc<dyn CompletionSink>) {
+    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
         let _ = self.sink.set(sink.clone());
         let wrong = self.wrong;
-        self.sim.attach(Arc::new(Twisted { wrong, sink }));
+        self.sim.attach(Arc::new(Twisted { wrong, sink }))
     }
 
     fn pump(&self) {

@@ -351,7 +351,7 @@ fn every_call_can_be_made_to_panic_and_leaves_the_machine_usable() {
             Call::Export => drop(sim.export(&src, transload_hal::ExternalKind::Object)),
             Call::Connect => drop(sim.connect(src.memory(), dst.memory())),
             Call::Submit => drop(copy(&sim, &src, &dst, &[])),
-            Call::Attach => sim.attach(Arc::new(Log::default())),
+            Call::Attach => drop(sim.attach(Arc::new(Log::default()))),
             Call::Pump => sim.pump(),
             Call::Wait => drop(sim.wait(
                 Fence::settled(transload_testkit::sim::BACKEND),

@@ -80,6 +80,10 @@ unsafe impl Adopt for memmap2::MmapMut {
     }
 }
 
+/// An object that was adopted, under a name that nobody else has: its bytes are the manager's now,
+/// and are not to be reached through it.
+pub(crate) struct Adopted<T>(pub(crate) T);
+
 /// What borrowed memory is owned by: the caller's frame, which waits until the engine is done.
 pub(crate) struct Borrowed;
 

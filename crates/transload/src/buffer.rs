@@ -7,6 +7,7 @@ use core::ops::{Bound, RangeBounds};
 
 use transload_core::MemoryId;
 
+use crate::adopt::Adopted;
 use crate::engine::shared::Shared;
 use crate::error::{GuardError, RegionError};
 use crate::{ReadGuard, WriteGuard};
@@ -134,7 +135,8 @@ impl Buffer {
         WriteGuard::new(self)
     }
 
-    /// The backend's own object behind the memory, if it is a `T`.
+    /// The backend's own object behind the memory, if it is a `T`. An object that was adopted is not
+    /// shown: its bytes are the manager's until [`Buffer::into_inner`] gives it back.
     pub fn native<T: Any>(&self) -> Option<&T> {
         self.raw.native()
     }
@@ -150,12 +152,17 @@ impl Buffer {
     /// The buffer itself, when it was made otherwise, when it has other views, or when a transfer of
     /// it is under way.
     pub fn into_inner<T: Any>(self) -> Result<T, IntoInnerError> {
-        let reason = match self.raw.native::<T>() {
-            None => IntoInnerReason::OtherOwner,
-            Some(_) => IntoInnerReason::InUse,
+        let is_adopted = self.raw.native::<Adopted<T>>().is_some();
+        let reason = match is_adopted || self.raw.native::<T>().is_some() {
+            false => IntoInnerReason::OtherOwner,
+            true => IntoInnerReason::InUse,
         };
         let Buffer { raw, shared } = self;
-        raw.into_owner().map_err(|raw| IntoInnerError {
+        let taken = match is_adopted {
+            true => raw.into_owner().map(|Adopted(owner)| owner),
+            false => raw.into_owner(),
+        };
+        taken.map_err(|raw| IntoInnerError {
             buffer: Buffer { raw, shared },
             reason,
         })

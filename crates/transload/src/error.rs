@@ -114,6 +114,12 @@ pub enum RegisterError {
         /// Why not.
         error: TopologyError,
     },
+    /// It takes part in another manager.
+    #[error("backend {backend} takes part in another manager already")]
+    Taken {
+        /// The name.
+        backend: BackendId,
+    },
     /// It panicked.
     #[error("backend panicked while it was registered: {message}")]
     Panicked {
@@ -191,6 +197,12 @@ pub enum TransferError {
         /// Its memory.
         memory: MemoryId,
     },
+    /// An event that another manager made.
+    #[error("an event that the request names belongs to another manager")]
+    ForeignEvent,
+    /// The result was taken before, by an `await` or a wait.
+    #[error("the result of this transfer was taken already")]
+    ResultTaken,
     /// No engine, and no two engines with a memory between them, reach both ends.
     #[error("no route from {src} to {dst}: {reasons}")]
     NoRoute {
@@ -248,6 +260,8 @@ impl TransferError {
             | TransferError::ReadOnly { .. }
             | TransferError::Overlap { .. }
             | TransferError::VerifyOverlap { .. }
+            | TransferError::ForeignEvent
+            | TransferError::ResultTaken
             | TransferError::ForeignBuffer { .. } => ErrorClass::Caller,
             TransferError::NoRoute { .. } | TransferError::Place(_) => ErrorClass::Unsupported,
             TransferError::Failed(failure) => failure.fault.class,

@@ -14,7 +14,7 @@ use transload_hal::{
     ImportError, MemoryInfo, StorageId, StorageInfo,
 };
 
-use crate::adopt::{Adopt, Borrowed, NOWHERE};
+use crate::adopt::{Adopt, Adopted, Borrowed, NOWHERE};
 use crate::engine::accept::{Checked, Terms};
 use crate::engine::active::Operand;
 use crate::engine::shared::Shared;
@@ -103,7 +103,9 @@ impl TransferManager {
         })?;
         // Before anything can be submitted, and outside the lock.
         let sink = Arc::clone(&self.shared.completions);
-        guarded(|| backend.attach(sink)).map_err(panicked)?;
+        if !guarded(|| backend.attach(sink)).map_err(panicked)? {
+            return Err(RegisterError::Taken { backend: id });
+        }
         let inventory = guarded(|| backend.inventory()).map_err(panicked)?;
         self.shared
             .change(|state| state.register(backend, inventory, unattended))
@@ -199,13 +201,15 @@ impl TransferManager {
     ///
     /// # Errors
     /// When no backend has ordinary host memory. The object is dropped then.
-    pub fn adopt<T: Adopt>(&self, mut owner: T) -> Result<Buffer, Error> {
+    pub fn adopt<T: Adopt>(&self, owner: T) -> Result<Buffer, Error> {
         let memory = DeviceId::CPU0.memory(MemoryKind::Pageable);
-        let span = owner.span();
+        let mut owner = Box::new(Adopted(owner));
+        // Taken where the object stays from now on.
+        let span = owner.0.span();
         let external = External::Host {
             span,
             writable: T::WRITABLE,
-            owner: Box::new(owner),
+            owner,
         };
         // SAFETY: `Adopt` promises that the span is valid and untouched by others as long as its
         // owner lives, and the owner goes with it.
@@ -326,7 +330,8 @@ impl TransferManager {
     ) -> Result<Report, TransferError> {
         let dst = dst.into();
         self.with_borrowed(HostSpan::of(src), false, |manager, src| {
-            manager.submit_quietly(src, manager.operand(&dst)?)
+            let checked = Checked::new(src, manager.operand(&dst)?)?;
+            manager.submit_quietly(checked.with_borrowed_src())
         })
     }
 
@@ -341,7 +346,8 @@ impl TransferManager {
     ) -> Result<Report, TransferError> {
         let src = src.into();
         self.with_borrowed(HostSpan::of_mut(dst), true, |manager, dst| {
-            manager.submit_quietly(manager.operand(&src)?, dst)
+            let checked = Checked::new(manager.operand(&src)?, dst)?;
+            manager.submit_quietly(checked.with_borrowed_dst())
         })
     }
 
@@ -368,12 +374,21 @@ impl TransferManager {
         let mut reasons = Vec::new();
         let (from, to) = (self.backend_of(src), self.backend_of(dst));
         if let (Some(from), Some(to)) = (from, to) {
+            // Somebody else may cut a file off or write to it while it is mapped, so that is for the
+            // caller to promise (`map_file`).
+            let is_file = src.kind == MemoryKind::File;
             for kind in [
                 ExternalKind::File,
                 ExternalKind::Host,
                 ExternalKind::OpaqueFd,
                 ExternalKind::DmaBuf,
             ] {
+                if is_file && kind == ExternalKind::File {
+                    reasons.push(
+                        "a file can be mapped only by who promises that nobody changes it".into(),
+                    );
+                    continue;
+                }
                 match share_as(&*from, &*to, &buffer.raw, dst, kind) {
                     Ok(raw) => return Ok(Buffer::new(raw, &self.shared)),
                     Err(reason) => reasons.push(reason),
@@ -505,6 +520,10 @@ impl TransferManager {
     }
 
     fn check(&self, request: &Request) -> Result<Checked, TransferError> {
+        let mut events = request.terms.after.iter().chain(&request.terms.then);
+        if events.any(|event| event.manager != self.shared.serial) {
+            return Err(TransferError::ForeignEvent);
+        }
         Checked::new(self.operand(&request.src)?, self.operand(&request.dst)?)
     }
 
@@ -591,19 +610,17 @@ impl TransferManager {
     }
 
     /// Submits, and returns only when nothing of it is under way any more, whatever happens.
-    fn submit_quietly(&self, src: Operand, dst: Operand) -> Result<Report, TransferError> {
+    fn submit_quietly(&self, checked: Checked) -> Result<Report, TransferError> {
         struct Quiet<'a>(&'a Shared, crate::engine::active::TransferId);
         impl Drop for Quiet<'_> {
             fn drop(&mut self) {
                 self.0.block_on(self.1, None);
             }
         }
-        let id = self
-            .shared
-            .submit(Checked::new(src, dst)?, Terms::default())?;
+        let id = self.shared.submit(checked, Terms::default())?;
         drop(Quiet(&self.shared, id));
         let result = self.shared.take_result(id);
-        result.unwrap_or(Err(TransferError::Cancelled { leading_bytes: 0 }))
+        result.unwrap_or(Err(TransferError::ResultTaken))
     }
 }
 

@@ -67,8 +67,7 @@ impl Transfer {
         if let Inner::Submitted { shared, id } = &self.inner {
             shared.block_on(*id, None);
         }
-        self.take()
-            .unwrap_or(Err(TransferError::Cancelled { leading_bytes: 0 }))
+        self.take().unwrap_or(Err(TransferError::ResultTaken))
     }
 
     /// Blocks until it is over, or the limit has passed by the manager's clock: then `None`, and the

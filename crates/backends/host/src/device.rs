@@ -145,8 +145,8 @@ unsafe impl Backend for Host {
         unsafe { self.queue.submit(ops, after) }
     }
 
-    fn attach(&self, sink: Arc<dyn CompletionSink>) {
-        self.queue.attach(sink);
+    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
+        self.queue.attach(sink)
     }
 
     /// Nothing: the threads that copy tell by themselves.

@@ -234,10 +234,9 @@ unsafe impl Backend for Sim {
         Ok(fence)
     }
 
-    fn attach(&self, sink: Arc<dyn CompletionSink>) {
+    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
         self.strike(Call::Attach, None);
-        // The contract has it called once; what comes later has no fences to hear of.
-        let _ = self.shared.sink.set(sink);
+        self.shared.sink.set(sink).is_ok()
     }
 
     fn pump(&self) {

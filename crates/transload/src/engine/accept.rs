@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use arrayvec::ArrayVec;
 use transload_core::flight::{Flight, FlightSpec, Verify};
 use transload_core::{Footprint, Instant, Plan};
 
@@ -19,7 +20,8 @@ pub(crate) struct Checked {
     pub(crate) src: Operand,
     pub(crate) dst: Operand,
     pub(crate) in_place: bool,
-    pub(crate) footprints: [Footprint; 2],
+    /// What takes part in the order: both ends, or the one that is not borrowed.
+    pub(crate) footprints: ArrayVec<Footprint, 2>,
 }
 
 /// How a transfer is to be carried out.
@@ -65,8 +67,22 @@ impl Checked {
             src,
             dst,
             in_place,
-            footprints: [from, to],
+            footprints: ArrayVec::from([from, to]),
         })
+    }
+
+    /// The same for an end that the caller has borrowed: while the borrow lasts nobody else can touch
+    /// its bytes, so it needs no place in the order. It may lie under a guard of the caller's own,
+    /// which a place in the order would wait for without end.
+    pub(crate) fn with_borrowed_src(mut self) -> Checked {
+        self.footprints.remove(0);
+        self
+    }
+
+    /// As [`Checked::with_borrowed_src`].
+    pub(crate) fn with_borrowed_dst(mut self) -> Checked {
+        self.footprints.truncate(1);
+        self
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {

@@ -2,13 +2,25 @@
 
 use alloc::sync::Arc;
 
+use arrayvec::ArrayVec;
 use transload_core::MemoryId;
 use transload_core::flight::{Flight, SlotId};
 use transload_hal::{BackendId, Buffer, ErrorClass, Fault};
 
 use super::active::{Active, Boarded, Lease, Stage, TransferId};
-use super::order::{Order, Orders, What};
+use super::order::{ORDERS, Order, Orders, What};
 use super::state::State;
+
+/// A slot that a ring of a flight's leg could use.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// The lane and the ring.
+    pub(crate) at: (u8, u8),
+    /// Which of the flight's legs: another one has other rings.
+    pub(crate) leg: u32,
+    pub(crate) memory: MemoryId,
+    pub(crate) bytes: u64,
+}
 
 impl State {
     /// The flight needs the first slots of its rings. It waits behind who came before it, so that
@@ -79,16 +91,21 @@ impl State {
             active.boarded.clear();
             return false;
         }
-        for at in 0..self.transfers[slot as usize].boarded.len() {
-            let boarded = &self.transfers[slot as usize].boarded[at];
-            if boarded.buffer.is_some() {
-                continue;
-            }
-            let (lane, ring) = (boarded.lane, boarded.ring);
-            let (memory, bytes) = (boarded.memory, boarded.bytes);
-            let ordered = self.order_slot(id, (lane, ring), (memory, bytes), orders);
-            if !ordered {
-                self.handle_slot(id, (lane, ring), Err(no_backend(memory, bytes)));
+        let leg = flight.legs();
+        let missing: ArrayVec<Wanted, ORDERS> = active
+            .boarded
+            .iter()
+            .filter(|boarded| boarded.buffer.is_none())
+            .map(|boarded| Wanted {
+                at: (boarded.lane, boarded.ring),
+                leg,
+                memory: boarded.memory,
+                bytes: boarded.bytes,
+            })
+            .collect();
+        for wanted in missing {
+            if !self.order_slot(id, wanted, orders) {
+                self.handle_slot(id, wanted, Err(no_backend(wanted.memory)));
             }
         }
         true
@@ -128,29 +145,34 @@ impl State {
     pub(crate) fn handle_slot(
         &mut self,
         id: TransferId,
-        (lane, ring): (u8, u8),
-        slot: Result<Buffer, (BackendId, Fault, u64)>,
+        wanted: Wanted,
+        slot: Result<Buffer, (BackendId, Fault)>,
     ) {
         let failed = slot.is_err();
-        if let Err((_, _, bytes)) = &slot {
-            self.pool.release(*bytes);
+        if failed {
+            self.pool.release(wanted.bytes);
         }
-        let Some(active) = self.transfer(id) else {
+        let same_leg = |active: &&mut Active| {
+            let legs = active.flight.as_ref().map(Flight::legs);
+            legs == Some(wanted.leg) && active.is_live()
+        };
+        let Some(active) = self.transfer(id).filter(same_leg) else {
+            // Its leg is over; the slot may serve somebody else.
             if let Ok(buffer) = slot {
                 self.pool.give_back(buffer);
             }
             return;
         };
         let first = active.boarded.iter().position(|boarded| {
-            (boarded.lane, boarded.ring) == (lane, ring) && boarded.buffer.is_none()
+            (boarded.lane, boarded.ring) == wanted.at && boarded.buffer.is_none()
         });
         match (first, slot) {
             (Some(at), Ok(buffer)) => active.boarded[at].buffer = Some(buffer),
-            (Some(at), Err((backend, fault, _))) => {
+            (Some(at), Err((backend, fault))) => {
                 active.boarded.remove(at);
                 active.fault.get_or_insert((backend, fault));
             }
-            (None, Ok(buffer)) => return self.grant(id.slot, (lane, ring), buffer),
+            (None, Ok(buffer)) => return self.grant(id.slot, wanted, buffer),
             // A further slot that could not be had: the flight goes on with those that it has.
             (None, Err(_)) => return,
         }
@@ -210,30 +232,33 @@ impl State {
                 return;
             }
             let active = &self.transfers[slot as usize];
-            let Some((at, memory, bytes)) = wanted(active) else {
+            let Some(wanted) = wanted(active) else {
                 self.hungry.pop();
                 continue;
             };
-            if let Some(buffer) = self.pool.take(memory, bytes) {
-                self.grant(slot, at, buffer);
+            if let Some(buffer) = self.pool.take(wanted.memory, wanted.bytes) {
+                self.grant(slot, wanted, buffer);
                 continue;
             }
             // Another slot may be on its way already; one at a time is asked for.
             self.hungry.pop();
-            if self.pool.reserve(bytes, &mut self.after.buffers)
-                && !self.order_slot(self.id(slot), at, (memory, bytes), orders)
+            if self.pool.reserve(wanted.bytes, &mut self.after.buffers)
+                && !self.order_slot(self.id(slot), wanted, orders)
             {
-                self.pool.release(bytes);
+                self.pool.release(wanted.bytes);
             }
         }
     }
 
-    fn grant(&mut self, slot: u32, (lane, ring): (u8, u8), buffer: Buffer) {
+    /// Gives a further slot to the ring of the leg that it was meant for.
+    fn grant(&mut self, slot: u32, wanted: Wanted, buffer: Buffer) {
         let active = &mut self.transfers[slot as usize];
-        let fits = wanted(active)
-            .is_some_and(|(_, memory, bytes)| memory == buffer.memory() && bytes == buffer.len());
+        let fits = wanted.memory == buffer.memory() && wanted.bytes == buffer.len();
+        let (lane, ring) = wanted.at;
         match &mut active.flight {
-            Some(flight) if fits && flight.wanted_slots(lane, ring) > 0 => {
+            Some(flight)
+                if fits && flight.legs() == wanted.leg && flight.wanted_slots(lane, ring) > 0 =>
+            {
                 let id = flight.handle_grant(lane, ring);
                 active.leases.push(Lease { id, buffer });
                 self.enqueue(slot);
@@ -242,14 +267,9 @@ impl State {
         }
     }
 
-    fn order_slot(
-        &mut self,
-        id: TransferId,
-        (lane, ring): (u8, u8),
-        (memory, bytes): (MemoryId, u64),
-        orders: &mut Orders,
-    ) -> bool {
-        let owner = self.topology.memory(memory).map(|memory| memory.backend);
+    fn order_slot(&mut self, id: TransferId, wanted: Wanted, orders: &mut Orders) -> bool {
+        let memory = self.topology.memory(wanted.memory);
+        let owner = memory.map(|memory| memory.backend);
         let known = owner.and_then(|owner| self.registered(owner));
         let Some((backend, backend_id)) = known.map(|known| (Arc::clone(&known.backend), known.id))
         else {
@@ -260,10 +280,11 @@ impl State {
             backend,
             backend_id,
             what: What::Allocate {
-                memory,
-                bytes,
-                lane,
-                ring,
+                memory: wanted.memory,
+                bytes: wanted.bytes,
+                lane: wanted.at.0,
+                ring: wanted.at.1,
+                leg: wanted.leg,
             },
         });
         self.transfers[id.slot as usize].ordered += 1;
@@ -272,7 +293,7 @@ impl State {
 }
 
 /// The first ring that could use another slot.
-fn wanted(active: &Active) -> Option<((u8, u8), MemoryId, u64)> {
+fn wanted(active: &Active) -> Option<Wanted> {
     let flight = active
         .flight
         .as_ref()
@@ -282,13 +303,18 @@ fn wanted(active: &Active) -> Option<((u8, u8), MemoryId, u64)> {
         let rings = pipeline.rings.iter().enumerate();
         rings.into_iter().find_map(|(ring, of)| {
             let at = (lane as u8, ring as u8);
-            (flight.wanted_slots(at.0, at.1) > 0).then_some((at, of.memory, pipeline.chunk_bytes))
+            (flight.wanted_slots(at.0, at.1) > 0).then_some(Wanted {
+                at,
+                leg: flight.legs(),
+                memory: of.memory,
+                bytes: pipeline.chunk_bytes,
+            })
         })
     })
 }
 
-fn no_backend(memory: MemoryId, bytes: u64) -> (BackendId, Fault, u64) {
+fn no_backend(memory: MemoryId) -> (BackendId, Fault) {
     let name = BackendId(memory.device.kind.0);
     let message = alloc::format!("no backend allocates in {memory}");
-    (name, Fault::new(ErrorClass::Unsupported, message), bytes)
+    (name, Fault::new(ErrorClass::Unsupported, message))
 }

@@ -8,6 +8,8 @@ use super::shared::Shared;
 use super::sync::Lock;
 
 pub(crate) struct EventCell {
+    /// The manager whose transfers may wait for it.
+    pub(crate) manager: usize,
     inner: Lock<Inner>,
 }
 
@@ -51,6 +53,7 @@ impl Event {
     pub(crate) fn new(shared: Arc<Shared>) -> Event {
         Event {
             cell: Arc::new(EventCell {
+                manager: shared.serial,
                 inner: Lock::new(Inner::default()),
             }),
             shared,

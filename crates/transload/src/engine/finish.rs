@@ -23,6 +23,11 @@ impl State {
             }
             Verdict::Failed(failure) => Err(self.failure(slot, failure)),
             Verdict::Stopped {
+                reason: StopReason::Cancelled,
+                started: false,
+                ..
+            } if self.is_batch_stopped(slot) => Err(TransferError::BatchStopped),
+            Verdict::Stopped {
                 reason,
                 leading_bytes,
                 ..
@@ -49,11 +54,11 @@ impl State {
             }
         }
         let proof = active.proof;
-        let proven = match &result {
-            Ok(_) => Ok(()),
-            Err(TransferError::Failed(failure)) => Err(failure.fault.clone()),
-            Err(error) => Err(Fault::new(error.class(), error.to_string())),
-        };
+        let proven = proof.map(|job| match &result {
+            Ok(_) => (job, Ok(())),
+            Err(TransferError::Failed(failure)) => (job, Err(failure.fault.clone())),
+            Err(error) => (job, Err(Fault::new(error.class(), error.to_string()))),
+        });
         active.result = Some(result);
         active.stage = Stage::Over;
         self.after.wakers.extend(active.waker.take());
@@ -63,8 +68,8 @@ impl State {
         for event in &then {
             self.handle_events(&event.set());
         }
-        if let Some(proof) = proof {
-            self.handle_proof_step(proof, proven);
+        if let Some((job, proven)) = proven {
+            self.handle_proof_step(job, proven);
         }
         let active = &mut self.transfers[slot as usize];
         if active.detached {
@@ -74,6 +79,11 @@ impl State {
             self.after.buffers.extend(buffers);
             self.free_place(slot);
         }
+    }
+
+    fn is_batch_stopped(&self, slot: u32) -> bool {
+        let batch = self.transfers[slot as usize].batch.as_ref();
+        batch.is_some_and(|batch| batch.has_failed())
     }
 
     /// Asks a transfer to stop. Answers whether any operation of it was ever handed out.

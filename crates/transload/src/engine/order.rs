@@ -45,6 +45,8 @@ pub(crate) enum What {
         bytes: u64,
         lane: u8,
         ring: u8,
+        /// The leg that it is for.
+        leg: u32,
     },
     Prove {
         job: usize,
@@ -67,6 +69,9 @@ pub(crate) enum DeedResult {
     Allocated {
         lane: u8,
         ring: u8,
+        leg: u32,
+        memory: MemoryId,
+        bytes: u64,
         slot: Result<Buffer, Fault>,
     },
     Proved {
@@ -241,6 +246,7 @@ impl Order {
                 bytes,
                 lane,
                 ring,
+                leg,
             } => {
                 let spec = AllocSpec::bytes(*bytes).for_staging();
                 let slot = guarded(|| self.backend.allocate(*memory, &spec))
@@ -249,6 +255,9 @@ impl Order {
                 DeedResult::Allocated {
                     lane: *lane,
                     ring: *ring,
+                    leg: *leg,
+                    memory: *memory,
+                    bytes: *bytes,
                     slot,
                 }
             }

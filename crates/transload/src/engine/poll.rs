@@ -46,13 +46,6 @@ impl State {
             self.after.wakers.extend(active.waker.take());
             return;
         }
-        if active
-            .batch
-            .as_ref()
-            .is_some_and(|batch| batch.has_failed())
-        {
-            return self.finish(slot, Err(TransferError::BatchStopped));
-        }
         active.stage = Stage::Flying;
         self.enqueue(slot);
     }
@@ -95,6 +88,13 @@ impl State {
             };
             if !flight.has_started() {
                 active.begun = now;
+                if active
+                    .batch
+                    .as_ref()
+                    .is_some_and(|batch| batch.has_failed())
+                {
+                    flight.handle_cancel();
+                }
             }
             match flight.poll_action(now) {
                 Some(Action::Submit(task)) => self.order(slot, task, orders),
@@ -170,12 +170,14 @@ impl State {
             fault: fault.clone(),
         });
         active.tried.push(failed.clone());
+        // A checksum is there only from a comparison to the next leg.
+        let compared = active.checksum.is_some();
         if fault.class == ErrorClass::Caller {
             // Another route would meet the same mistake, and this one is not to blame for it.
             return self.answer_route(slot, None);
         }
         if fault.class != ErrorClass::Exhausted {
-            self.blame(&failed, failure, &fault, now);
+            self.blame(&failed, failure, compared, &fault, now);
         }
         let active = &self.transfers[slot as usize];
         // Bytes that went another way prove nothing about the link.
@@ -187,7 +189,14 @@ impl State {
         self.answer_route(slot, next);
     }
 
-    fn blame(&mut self, failed: &Plan, failure: Failure, fault: &Fault, now: Instant) {
+    fn blame(
+        &mut self,
+        failed: &Plan,
+        failure: Failure,
+        compared: bool,
+        fault: &Fault,
+        now: Instant,
+    ) {
         let reason = alloc::format!("{fault}");
         match failure.at {
             Some((lane, step)) => {
@@ -196,6 +205,8 @@ impl State {
                     self.quarantine.bar(link, now, reason);
                 }
             }
+            // Its slots could not be had, or a proof failed: that is told elsewhere.
+            None if !compared => return,
             // Bytes differ at the end: any of the links may have changed them.
             None => {
                 for link in failed.links() {
@@ -231,6 +242,7 @@ impl State {
         if plan.is_some() {
             // The next leg fails for reasons of its own; without one, this is the last reason.
             active.fault = None;
+            active.checksum = None;
         }
         if let Some(flight) = &mut active.flight {
             flight.handle_route(plan);

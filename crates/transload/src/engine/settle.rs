@@ -4,6 +4,7 @@ use transload_core::flight::{Settled, TaskId};
 use transload_hal::{BackendId, Buffer, ErrorClass, Fault, Fence, Outcome};
 
 use super::active::TransferId;
+use super::admit::Wanted;
 use super::order::{Deed, DeedResult, Deeds};
 use super::state::State;
 
@@ -43,10 +44,21 @@ impl State {
                 fence: Err(fault),
             } => self.handle_refused(id, task.id, backend, fault),
             DeedResult::Proved { job, found } => self.handle_errand(job, found),
-            DeedResult::Allocated { lane, ring, slot } => {
-                let bytes = self.slot_bytes(id, lane, ring);
-                let slot = slot.map_err(|fault| (backend, fault, bytes));
-                self.handle_slot(id, (lane, ring), slot);
+            DeedResult::Allocated {
+                lane,
+                ring,
+                leg,
+                memory,
+                bytes,
+                slot,
+            } => {
+                let wanted = Wanted {
+                    at: (lane, ring),
+                    leg,
+                    memory,
+                    bytes,
+                };
+                self.handle_slot(id, wanted, slot.map_err(|fault| (backend, fault)));
             }
         }
     }
@@ -172,19 +184,5 @@ impl State {
         let slots = active.leases.iter().map(|lease| lease.buffer.clone());
         ends.chain(slots)
             .for_each(|buffer: Buffer| core::mem::forget(buffer));
-    }
-
-    fn slot_bytes(&mut self, id: TransferId, lane: u8, ring: u8) -> u64 {
-        let Some(active) = self.transfer(id) else {
-            return 0;
-        };
-        let boarded = active
-            .boarded
-            .iter()
-            .find(|boarded| (boarded.lane, boarded.ring) == (lane, ring))
-            .map(|boarded| boarded.bytes);
-        let plan = active.flight.as_ref().and_then(|flight| flight.plan());
-        let of_plan = || plan.map_or(0, |plan| plan.lanes[usize::from(lane)].chunk_bytes);
-        boarded.unwrap_or_else(of_plan)
     }
 }

@@ -21,6 +21,8 @@ use crate::{Report, TransferError};
 
 /// What every handle of a manager points to.
 pub(crate) struct Shared {
+    /// Tells managers apart, the ones that are gone too.
+    pub(crate) serial: usize,
     pub(crate) state: Lock<State>,
     pub(crate) completions: Arc<Completions>,
     pub(crate) signal: Arc<Signal>,
@@ -49,7 +51,9 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
 impl Shared {
     pub(crate) fn new(state: State, signal: Arc<Signal>, clock: Arc<dyn Clock>) -> Shared {
+        static SERIALS: AtomicUsize = AtomicUsize::new(0);
         Shared {
+            serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             state: Lock::new(state),
             completions: Arc::new(Completions::new(Arc::clone(&signal))),
             #[cfg(threads)]
@@ -251,15 +255,12 @@ impl Shared {
 
     /// Has `waker` called when the transfer is over. False when it is already.
     pub(crate) fn watch(&self, id: TransferId, waker: &Waker) -> bool {
+        // Cloned before the lock is taken and dropped after it was let go: both are the executor's
+        // code, and the last waker of a task may drop transfers with it.
+        let mut waker = Some(waker.clone());
         self.state.with(|state| match state.transfer(id) {
             Some(active) if active.is_live() && active.stage != Stage::Guarding => {
-                if !active
-                    .waker
-                    .as_ref()
-                    .is_some_and(|known| known.will_wake(waker))
-                {
-                    active.waker = Some(waker.clone());
-                }
+                core::mem::swap(&mut active.waker, &mut waker);
                 true
             }
             _ => false,
@@ -291,22 +292,24 @@ impl Shared {
 
     /// Work that needs somebody to turn the engine, for the thread that does.
     #[cfg(threads)]
-    pub(crate) fn drive(&self, seen: u64) -> bool {
+    pub(crate) fn drive(&self) -> bool {
+        // Counted before the events are, so that whoever notifies after this sees a waiter.
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        let seen = self.signal.seen();
         let next = self.turn();
         let (live, fence) = self
             .state
             .with(|state| (state.live > 0, any_attended(state)));
-        if !live {
-            return false;
-        }
         let limit = self.limit(None, next);
         match fence {
+            _ if !live => {}
             Some((backend, name, fence)) => {
                 self.wait_in(&*backend, name, fence, limit.unwrap_or(LONGEST));
             }
             None => self.signal.park(seen, limit),
         }
-        true
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        live
     }
 
     pub(crate) fn ensure_driver(self: &Arc<Self>) {
@@ -384,7 +387,11 @@ impl Shared {
         else {
             return;
         };
-        drop(buffers);
+        // A user's own code runs here, and what it panics about is its own concern: neither orders
+        // that are still to be carried out nor a borrowed copy may be cut short by it.
+        for buffer in buffers {
+            let _ = guarded(|| drop(buffer));
+        }
         ended.iter().for_each(|ended| ended.tell(metrics));
         if notify && self.parked.load(Ordering::SeqCst) > 0 {
             self.signal.notify();
@@ -392,7 +399,9 @@ impl Shared {
         if wakers.is_empty() {
             return;
         }
-        wakers.drain(..).for_each(Waker::wake);
+        for waker in wakers.drain(..) {
+            let _ = guarded(|| waker.wake());
+        }
         // The list keeps its room for the next time.
         self.state.with(|state| {
             if state.after.wakers.capacity() == 0 {
@@ -438,11 +447,12 @@ fn wait_for(state: &State, id: TransferId) -> Wait {
     if let Some((backend, name, fence, _)) = own().find(|(.., unattended)| !unattended) {
         return Wait::Fence(backend, name, fence);
     }
-    if let Some((backend, name, fence)) = any_attended(state) {
-        return Wait::Fence(backend, name, fence);
-    }
     let Some((backend, name, fence, _)) = own().next() else {
-        return Wait::Park;
+        // Nothing of its own is under way: it waits for others.
+        return match any_attended(state) {
+            Some((backend, name, fence)) => Wait::Fence(backend, name, fence),
+            None => Wait::Park,
+        };
     };
     // Blocking in one backend while another one's outcome arrives would stall the pipeline.
     let elsewhere = |other: &(Fence, _)| other.0.backend() != name;

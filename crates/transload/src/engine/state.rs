@@ -254,6 +254,23 @@ impl State {
     }
 }
 
+impl Drop for State {
+    /// When the last handle goes while operations are under way, as it can where no thread turns the
+    /// engine, what they touch is never freed: that nobody waits for them does not make them quiet.
+    fn drop(&mut self) {
+        for fence in core::mem::take(&mut self.pending).into_keys() {
+            let of =
+                |active: &&mut Active| active.flying.iter().any(|(flying, _)| *flying == fence);
+            let Some(active) = self.transfers.iter_mut().find(of) else {
+                continue;
+            };
+            core::mem::forget((active.src.take(), active.dst.take()));
+            core::mem::forget(core::mem::take(&mut active.leases));
+            core::mem::forget(active.digests.take());
+        }
+    }
+}
+
 fn queue_of(priority: Priority) -> usize {
     match priority {
         Priority::High => 0,

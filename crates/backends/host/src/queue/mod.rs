@@ -72,9 +72,8 @@ impl Queue {
         }
     }
 
-    pub(crate) fn attach(&self, sink: Arc<dyn CompletionSink>) {
-        // The contract allows one call; a second one changes nothing.
-        let _ = self.pool.work().sink.set(sink);
+    pub(crate) fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
+        self.pool.work().sink.set(sink).is_ok()
     }
 
     /// # Safety
@@ -104,7 +103,7 @@ impl Queue {
             }
             // The common case, without a second look at the operation.
             let task = Task::new(op, 0, &self.tuning, in_flight)?;
-            let is_watched = in_flight == 0 && self.threads > 0 && task.is_shared_copy();
+            let is_watched = in_flight == 0 && self.threads > 0 && task.is_narrowable();
             let (task, watch) = if is_watched {
                 self.watch(task)
             } else {
@@ -157,10 +156,10 @@ impl Queue {
         }
     }
 
-    /// Puts the task on one thread where that was faster lately, and starts timing it.
+    /// Gives the copy to its submitter where that was faster lately, and starts timing it.
     fn watch(&self, task: Task) -> (Task, Option<Watch>) {
         let wide = self.pool.work().live.goes_wide(task.len_bytes);
-        let task = if wide { task } else { task.on_one_thread() };
+        let task = if wide { task } else { task.narrowed() };
         (
             task,
             Some(Watch {
