@@ -60,11 +60,11 @@ impl Tuning {
     /// Default values as a function of the machine; `threads` are all processors that may be used,
     /// `stores` the kinds that differ there.
     ///
-    /// - Below 512 KiB one thread is done before another has woken (some 12 µs at 45 GB/s).
-    /// - From 64 KiB on with string moves where the processor has fast ones: 58 to 50 GB/s at 64 KiB on
-    ///   the EPYC, 47 to 29 at 2 MiB; below, their start-up shows.
-    /// - From 512 KiB on all threads, still through the caches: what stays there is read back sooner
-    ///   than what was streamed past them.
+    /// - Below 512 KiB one thread is done before another has woken (some 12 µs at 45 GB/s), by plain
+    ///   stores.
+    /// - From there on all threads, still through the caches: what stays there is read back sooner than
+    ///   what was streamed past them. By string moves where the processor has fast ones: on the EPYC with
+    ///   both cores, 79 to 76 GB/s at 1 MiB, 89 to 69 at 4 MiB, 70 to 55 at 8 MiB.
     /// - From 3/8 of the last-level cache on all threads stream: source and destination together fill
     ///   three quarters of it, the rest is other people's. On the EPYC (32 MiB) plain stores won at
     ///   8 MiB, 70 to 27 GB/s, and lost at 16 MiB, 20 to 26.
@@ -84,11 +84,6 @@ impl Tuning {
         let inline_below_bytes = 512 << 10;
         let streams_from = (caches.last_bytes / 8 * 3).max(2 * inline_below_bytes);
         let bands = vec![
-            Band {
-                from_bytes: 64 << 10,
-                threads: 1,
-                store: cached,
-            },
             Band {
                 from_bytes: inline_below_bytes,
                 threads,
@@ -152,9 +147,6 @@ impl Tuning {
     }
 }
 
-/// The largest copy that may occupy its submitter, in bytes: some 0.1 ms at 40 GB/s.
-pub(crate) const INLINE_LIMIT: usize = 4 << 20;
-
 /// Bytes of a piece of a copy that `threads` threads share.
 ///
 /// A late thread must find something left, and nobody shall wait long for the last piece, so there are
@@ -187,17 +179,10 @@ mod tests {
         let tuning = tuning();
         let choose = |len| tuning.choose(len, 0);
         assert_eq!(
-            choose((64 << 10) - 1),
-            Choice {
-                threads: 1,
-                store: Store::Plain
-            }
-        );
-        assert_eq!(
             choose((512 << 10) - 1),
             Choice {
                 threads: 1,
-                store: Store::Rep
+                store: Store::Plain
             }
         );
         assert_eq!(

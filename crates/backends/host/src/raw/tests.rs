@@ -45,6 +45,16 @@ fn every_store_kind_copies_every_small_length_at_every_offset() {
 }
 
 #[test]
+fn every_store_kind_copies_at_every_distance_modulo_a_page() {
+    for &store in Store::available() {
+        for distance in (0..100).chain(4000..4100) {
+            check(store, 0, distance, 5000);
+            check(store, distance, 0, 5000);
+        }
+    }
+}
+
+#[test]
 fn every_store_kind_copies_around_block_and_page_edges() {
     for &store in Store::available() {
         for base in [256, 512, 1024, 4096, 8192, 65_536] {
@@ -58,10 +68,10 @@ fn every_store_kind_copies_around_block_and_page_edges() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn every_streaming_loop_of_this_processor_copies_its_blocks() {
+fn every_block_loop_of_this_processor_copies_its_blocks() {
     #[repr(align(64))]
     struct Lines([u8; 4096]);
-    for (name, blocks) in super::x86_64::loops() {
+    for (name, blocks) in super::x86_64::all_loops() {
         for len in (256..=3072).step_by(256) {
             for src_at in [0, 1, 31, 64] {
                 let src = pattern(4096);

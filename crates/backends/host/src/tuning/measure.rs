@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use super::{Band, Choice, INLINE_LIMIT, Tuning, piece_bytes};
+use super::{Band, Choice, Tuning, piece_bytes};
 use crate::pool::{Crew, JobEnd, Limits, Pool, Work};
 use crate::raw::{self, Store};
 
@@ -116,6 +116,9 @@ const SMALLEST: usize = 256 << 10;
 const LARGEST: usize = 64 << 20;
 /// A wider or less cacheable way must win by this much, in percent; noise alone does by less.
 const MARGIN: u32 = 5;
+
+/// The largest copy that is inline by itself: some 0.1 ms at 40 GB/s.
+const INLINE_LIMIT: usize = 4 << 20;
 
 impl Tuning {
     /// Measures the candidates on this machine, interleaved, for about `budget` (but at least three
