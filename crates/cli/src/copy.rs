@@ -227,15 +227,15 @@ impl Columns {
             time(hop.elapsed_ns),
             hop.bytes_per_second().map_or_else(|| "–".into(), rate),
         );
+        if hop.is_simulated() {
+            row.push_str(&self.style.yellow("  simulated"));
+        }
         let route: Vec<String> = names(hop.report.route());
         if let [_, via @ .., _] = &route[..]
             && !via.is_empty()
         {
             let via = format!("  via {}", via.join(", "));
             row.push_str(&self.style.dim(&via));
-        }
-        if hop.is_simulated() {
-            row.push_str(&self.style.yellow("  simulated"));
         }
         for tried in hop.report.fallbacks() {
             // Writing to a string cannot fail.

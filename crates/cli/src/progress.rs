@@ -65,6 +65,10 @@ impl Progress {
         }
         let bar = self.bar.get_or_insert_with(|| bar(all, label, target));
         bar.set_position(done);
+        if done == all {
+            // All that is left then is to read both ends again.
+            bar.set_message(format!("{label}, checking"));
+        }
     }
 
     fn clear(&mut self) {
@@ -76,7 +80,7 @@ impl Progress {
 
 fn bar(all: u64, label: &str, target: ProgressDrawTarget) -> ProgressBar {
     let style = ProgressStyle::with_template(
-        "{msg}  {bar:30}  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left",
+        "{msg}  {bar:30}  {decimal_bytes} of {decimal_total_bytes}  {decimal_bytes_per_sec}",
     );
     let bar = ProgressBar::with_draw_target(Some(all), target).with_message(label.to_owned());
     match style {
@@ -115,6 +119,10 @@ mod tests {
             shown.contains("hop 1 of 2") && shown.contains("25 B of 100 B"),
             "{shown}"
         );
+        let target = ProgressDrawTarget::hidden();
+        progress.show(Duration::from_secs(2), (100, 100), "hop 1 of 2", target);
+        let shown = screen.contents();
+        assert!(shown.contains("hop 1 of 2, checking"), "{shown}");
         progress.clear();
         assert_eq!(screen.contents(), "");
     }

@@ -171,7 +171,7 @@ fn files_that_the_system_does_not_open_are_named() {
     symlink("loop", folder.path("loop")).unwrap();
     refused(&folder, &["copy", "loop", "cpu:0"], 2, &["loop"]);
     folder.file("secret", 100);
-    fs::set_permissions(folder.path("secret"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(folder.path("secret"), fs::Permissions::from_mode(0o000)).unwrap();
     if fs::File::open(folder.path("secret")).is_ok() {
         // The administrator may read anything; the link above showed the rest.
         return;

@@ -1,0 +1,89 @@
+//! The objects of `docs/json.md` and those of the program have the same fields.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use support::{Folder, topology};
+
+/// The example under a heading of the document.
+fn example(heading: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let text = fs::read_to_string(path).unwrap();
+    let (_, section) = text.split_once(&format!("\n## {heading}\n")).unwrap();
+    let (_, block) = section.split_once("```json\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    serde_json::from_str(block).unwrap()
+}
+
+/// Every field by its path, each array taken for its first item.
+fn paths(value: &Value) -> Vec<String> {
+    fn collect(value: &Value, at: &str, paths: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    let at = format!("{at}.{name}");
+                    paths.push(at.clone());
+                    collect(field, &at, paths);
+                }
+            }
+            Value::Array(items) => {
+                if let Some(first) = items.first() {
+                    collect(first, &format!("{at}[]"), paths);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    collect(value, "", &mut found);
+    found.sort();
+    found
+}
+
+#[test]
+fn the_examples_have_the_fields_of_the_program_and_no_others() {
+    let folder = Folder::new("documented");
+    folder.file("model.bin", 1000);
+    let machine = topology("eight-gpu.toml");
+    let cases: [(&str, Vec<&str>); 5] = [
+        ("devices", vec!["devices"]),
+        (
+            "copy",
+            vec!["copy", "model.bin", "cpu:0/shared", "--verify"],
+        ),
+        (
+            "explain",
+            vec!["explain", "sim:0", "sim:1", "64MiB", "--topology", &machine],
+        ),
+        ("completions", vec!["completions", "bash"]),
+        ("Errors", vec!["copy", "nowhere", "cpu:0"]),
+    ];
+    for (heading, arguments) in cases {
+        let run = folder.run(&[&arguments[..], &["--json"]].concat());
+        assert_eq!(paths(&run.json()), paths(&example(heading)), "{heading}");
+    }
+}
+
+#[test]
+fn the_examples_are_what_the_program_says_where_that_is_the_same_everywhere() {
+    let folder = Folder::new("documented-values");
+    let said = folder.run(&["copy", "nowhere", "cpu:0", "--json"]).json();
+    assert_eq!(said["error"]["kind"], example("Errors")["error"]["kind"]);
+    let machine = topology("eight-gpu.toml");
+    let said = folder.json(&["explain", "sim:0", "sim:1", "64MiB", "--topology", &machine]);
+    let documented = example("explain");
+    for field in ["method", "route", "chunk_bytes"] {
+        assert_eq!(said["chosen"][field], documented["chosen"][field]);
+    }
+    assert_eq!(
+        said["rejected"][0]["route"],
+        documented["rejected"][0]["route"]
+    );
+    assert_eq!(
+        said["rejected"][0]["reason"],
+        documented["rejected"][0]["reason"]
+    );
+}
