@@ -1,6 +1,8 @@
 //! The front door.
 
-use alloc::boxed::Box;
+mod copies;
+mod memory;
+
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -8,20 +10,14 @@ use core::any::Any;
 use core::fmt;
 
 use transload_core::stats::Snapshot;
-use transload_core::{DeviceId, DeviceName, Instant, MemoryId, MemoryKind, Place, Purpose, Shape};
-use transload_hal::{
-    AllocError, AllocSpec, Backend, BackendId, DeviceInfo, External, ExternalKind, HostSpan,
-    ImportError, MemoryInfo, StorageId, StorageInfo,
-};
+use transload_core::{DeviceId, DeviceName, Instant, MemoryId, Place, Purpose};
+use transload_hal::{Backend, BackendId, DeviceInfo, MemoryInfo};
 
-use crate::adopt::{Adopt, Adopted, Borrowed, NOWHERE};
-use crate::engine::accept::{Checked, Terms};
-use crate::engine::active::Operand;
 use crate::engine::shared::Shared;
 use crate::engine::unwind::guarded;
 use crate::{
-    Batch, Buffer, Builder, Error, Event, Explanation, PlaceError, Prepared, Region, RegisterError,
-    Report, Request, ShareError, StagingBudget, Transfer, TransferError,
+    Buffer, Builder, Event, Explanation, PlaceError, RegisterError, Report, Request, StagingBudget,
+    TransferError,
 };
 
 /// Knows the machine, makes buffers, and moves bytes between them.
@@ -182,275 +178,6 @@ impl TransferManager {
         })
     }
 
-    /// Allocates memory at a place. What it holds at first is unspecified.
-    ///
-    /// # Errors
-    /// When the place is not here, or has no room.
-    pub fn allocate(&self, place: impl Into<Place>, spec: AllocSpec) -> Result<Buffer, Error> {
-        let memory = self.resolve(place)?;
-        let backend = self
-            .backend_of(memory)
-            .ok_or(AllocError::UnknownMemory { memory })?;
-        let fault = |fault| AllocError::Failed { memory, fault };
-        let raw = guarded(|| backend.allocate(memory, &spec)).map_err(fault)??;
-        Ok(Buffer::new(raw, &self.shared))
-    }
-
-    /// Takes in memory that the caller owns, without copying it; [`Buffer::into_inner`] gives it
-    /// back.
-    ///
-    /// # Errors
-    /// When no backend has ordinary host memory. The object is dropped then.
-    pub fn adopt<T: Adopt>(&self, owner: T) -> Result<Buffer, Error> {
-        let memory = DeviceId::CPU0.memory(MemoryKind::Pageable);
-        let mut owner = Box::new(Adopted(owner));
-        // Taken where the object stays from now on.
-        let span = owner.0.span();
-        let external = External::Host {
-            span,
-            writable: T::WRITABLE,
-            owner,
-        };
-        // SAFETY: `Adopt` promises that the span is valid and untouched by others as long as its
-        // owner lives, and the owner goes with it.
-        unsafe { self.import(memory, external) }
-    }
-
-    /// Takes in memory that comes from elsewhere: a handle, an object of a backend's own world.
-    ///
-    /// # Errors
-    /// When the place is not here, or cannot take such a thing. It is dropped then.
-    ///
-    /// # Safety
-    /// As [`Backend::import`].
-    pub unsafe fn import(
-        &self,
-        place: impl Into<Place>,
-        external: External,
-    ) -> Result<Buffer, Error> {
-        let memory = self.resolve(place)?;
-        let kind = external.kind();
-        let backend = self
-            .backend_of(memory)
-            .ok_or(ImportError::UnknownMemory { memory })?;
-        let fault = |fault| ImportError::Failed {
-            memory,
-            kind,
-            fault,
-        };
-        // SAFETY: the caller's promise is the one that the backend asks for.
-        let raw = guarded(|| unsafe { backend.import(memory, external) }).map_err(fault)??;
-        Ok(Buffer::new(raw, &self.shared))
-    }
-
-    /// Takes a view that a backend has made into the manager, so that it takes part in transfers.
-    ///
-    /// # Safety
-    /// Nobody outside this manager touches the storage as long as a view of it lives: no other
-    /// manager knows it, for their transfers would not be ordered against each other.
-    pub unsafe fn wrap(&self, raw: transload_hal::Buffer) -> Buffer {
-        Buffer::new(raw, &self.shared)
-    }
-
-    /// Copies all of `src` to all of `dst`. Small copies are done when this returns; in any case the
-    /// result is the transfer's to tell.
-    pub fn copy(&self, src: impl Into<Region>, dst: impl Into<Region>) -> Transfer {
-        self.submit(&Request::new(src, dst))
-    }
-
-    /// Submits a request. It is accepted whole, or refused having done nothing.
-    pub fn submit(&self, request: &Request) -> Transfer {
-        let checked = self.check(request);
-        match checked.and_then(|checked| self.shared.submit(checked, request.terms.clone())) {
-            Ok(id) => Transfer::submitted(Arc::clone(&self.shared), id),
-            Err(error) => Transfer::refused(error),
-        }
-    }
-
-    /// Submits several requests, all or none. With `stop_at_failure`, those that have not begun when
-    /// one of them fails are not started.
-    ///
-    /// # Errors
-    /// What is wrong with the first request that cannot be accepted, and its index.
-    pub fn copy_batch(
-        &self,
-        requests: &[Request],
-        stop_at_failure: bool,
-    ) -> Result<Batch, (usize, TransferError)> {
-        let check = |(i, request)| self.check(request).map_err(|error| (i, error));
-        let checked: Vec<Checked> = requests
-            .iter()
-            .enumerate()
-            .map(check)
-            .collect::<Result<_, _>>()?;
-        let flag = Batch::flag(stop_at_failure);
-        let now = self.shared.clock.now();
-        let ids = self.shared.change(|state| {
-            let mut chosen = Vec::with_capacity(checked.len());
-            for (i, (checked, request)) in checked.iter().zip(requests).enumerate() {
-                chosen.push(
-                    state
-                        .choose(checked, request.terms.verify, now)
-                        .map_err(|error| (i, error))?,
-                );
-            }
-            let parts = checked.into_iter().zip(chosen).zip(requests).enumerate();
-            let mut ids = Vec::with_capacity(requests.len());
-            for (i, ((checked, chosen), request)) in parts {
-                let terms = Terms {
-                    batch: flag.clone(),
-                    ..request.terms.clone()
-                };
-                match state.accept(checked, chosen, terms, now) {
-                    Ok(id) => ids.push(id),
-                    Err(error) => {
-                        // Nothing was submitted for the others: nobody has turned the engine.
-                        ids.into_iter().for_each(|id| state.withdraw(id));
-                        return Err((i, error));
-                    }
-                }
-            }
-            Ok(ids)
-        })?;
-        self.shared.turn();
-        let handle = |id| Transfer::submitted(Arc::clone(&self.shared), id);
-        Ok(Batch {
-            transfers: ids.into_iter().map(handle).collect(),
-        })
-    }
-
-    /// Copies borrowed bytes. Blocks until nothing of the copy is under way any more.
-    ///
-    /// # Errors
-    /// As [`TransferError`] lists.
-    pub fn copy_from_slice(
-        &self,
-        src: &[u8],
-        dst: impl Into<Region>,
-    ) -> Result<Report, TransferError> {
-        let dst = dst.into();
-        self.with_borrowed(HostSpan::of(src), false, |manager, src| {
-            let checked = Checked::new(src, manager.operand(&dst)?)?;
-            manager.submit_quietly(checked.with_borrowed_src())
-        })
-    }
-
-    /// Copies to borrowed bytes. Blocks until nothing of the copy is under way any more.
-    ///
-    /// # Errors
-    /// As [`TransferError`] lists.
-    pub fn copy_into_slice(
-        &self,
-        src: impl Into<Region>,
-        dst: &mut [u8],
-    ) -> Result<Report, TransferError> {
-        let src = src.into();
-        self.with_borrowed(HostSpan::of_mut(dst), true, |manager, dst| {
-            let checked = Checked::new(manager.operand(&src)?, dst)?;
-            manager.submit_quietly(checked.with_borrowed_dst())
-        })
-    }
-
-    /// Checks and plans a request once, to be posted any number of times.
-    ///
-    /// # Errors
-    /// As [`TransferError`] lists.
-    pub fn prepare(&self, request: &Request) -> Result<Prepared, TransferError> {
-        self.check(request)?;
-        Prepared::new(&self.shared, request)
-    }
-
-    /// The same memory as seen from another place, without a copy.
-    ///
-    /// # Errors
-    /// When the place is not here, or the two memory systems have nothing that both can hold; the
-    /// error says why each way of sharing failed.
-    pub fn share(&self, buffer: &Buffer, place: impl Into<Place>) -> Result<Buffer, ShareError> {
-        let dst = self.resolve(place)?;
-        let src = buffer.memory();
-        if src == dst {
-            return Ok(buffer.clone());
-        }
-        let mut reasons = Vec::new();
-        let (from, to) = (self.backend_of(src), self.backend_of(dst));
-        if let (Some(from), Some(to)) = (from, to) {
-            // Somebody else may cut a file off or write to it while it is mapped, so that is for the
-            // caller to promise (`map_file`).
-            let is_file = src.kind == MemoryKind::File;
-            for kind in [
-                ExternalKind::File,
-                ExternalKind::Host,
-                ExternalKind::OpaqueFd,
-                ExternalKind::DmaBuf,
-            ] {
-                if is_file && kind == ExternalKind::File {
-                    reasons.push(
-                        "a file can be mapped only by who promises that nobody changes it".into(),
-                    );
-                    continue;
-                }
-                match share_as(&*from, &*to, &buffer.raw, dst, kind) {
-                    Ok(raw) => return Ok(Buffer::new(raw, &self.shared)),
-                    Err(reason) => reasons.push(reason),
-                }
-            }
-        }
-        Err(ShareError::Unsupported {
-            src,
-            dst,
-            reason: reasons.join("; "),
-        })
-    }
-
-    /// The bytes of `buffer` at a place: a view where the memory can be shared, else a copy in memory
-    /// that is allocated there. Blocks until they are there.
-    ///
-    /// # Errors
-    /// When the place is not here or has no room, or the copy fails.
-    pub fn place(&self, buffer: &Buffer, place: impl Into<Place>) -> Result<Placed, Error> {
-        let memory = self.resolve(place)?;
-        if let Ok(buffer) = self.share(buffer, memory) {
-            return Ok(Placed {
-                buffer,
-                report: None,
-            });
-        }
-        let copy = self.allocate(memory, AllocSpec::bytes(buffer.len()))?;
-        let report = self.copy(buffer, &copy).wait()?;
-        Ok(Placed {
-            buffer: copy,
-            report: Some(report),
-        })
-    }
-
-    /// Asks the memory's backend to bring a region's bytes near a device before they are needed:
-    /// migrates managed memory, reads a file ahead, touches pages. Blocks until the backend has done
-    /// it, behind transfers that write the bytes and were submitted before.
-    ///
-    /// # Errors
-    /// When the device is not here, or the backend refuses or fails.
-    pub fn prefetch(
-        &self,
-        region: impl Into<Region>,
-        device: impl Into<Place>,
-    ) -> Result<(), Error> {
-        let region = region.into();
-        let to = self.resolve(device)?.device;
-        let end = self.operand(&region)?;
-        let backend = self.shared.state.with(|state| {
-            let known = state.registered(end.buffer.backend())?;
-            Some((Arc::clone(&known.backend), known.id))
-        });
-        let memory = end.buffer.memory();
-        let (backend, name) = backend.ok_or(AllocError::UnknownMemory { memory })?;
-        let footprint = crate::engine::accept::footprint(&end, false)?;
-        let guard = self.shared.guard(end.clone(), footprint);
-        self.shared.block_on(guard, None);
-        let done = self.shared.prefetch(&backend, name, &end, to);
-        self.shared.unguard(guard);
-        done.map_err(|fault| Error::Hint { memory, fault })
-    }
-
     /// The way that a request would go now, and those that it would not, with reasons.
     ///
     /// # Errors
@@ -519,22 +246,6 @@ impl TransferManager {
         self.shared.turn()
     }
 
-    fn check(&self, request: &Request) -> Result<Checked, TransferError> {
-        let mut events = request.terms.after.iter().chain(&request.terms.then);
-        if events.any(|event| event.manager != self.shared.serial) {
-            return Err(TransferError::ForeignEvent);
-        }
-        Checked::new(self.operand(&request.src)?, self.operand(&request.dst)?)
-    }
-
-    fn operand(&self, region: &Region) -> Result<Operand, TransferError> {
-        if !Arc::ptr_eq(&region.buffer.shared, &self.shared) {
-            let memory = region.buffer.memory();
-            return Err(TransferError::ForeignBuffer { memory });
-        }
-        Ok(region.operand())
-    }
-
     fn explain_key(
         &self,
         key: transload_core::PlanKey,
@@ -557,89 +268,6 @@ impl TransferManager {
             Ok(Explanation::new(&plans, &key, bytes, simulated))
         })
     }
-
-    fn backend_of(&self, memory: MemoryId) -> Option<Arc<dyn Backend>> {
-        self.shared.state.with(|state| {
-            let owner = state.topology.memory(memory)?.backend;
-            state.backend(owner).map(Arc::clone)
-        })
-    }
-
-    /// Wraps borrowed memory for the length of a call. The wrapper is reused, so nothing is
-    /// allocated once there is one for each thread that copies at a time.
-    fn with_borrowed(
-        &self,
-        span: HostSpan,
-        writable: bool,
-        f: impl FnOnce(&TransferManager, Operand) -> Result<Report, TransferError>,
-    ) -> Result<Report, TransferError> {
-        let memory = self.resolve(DeviceId::CPU0.memory(MemoryKind::Pageable))?;
-        let (backend, known) = self.shared.state.with(|state| {
-            let owner = state.topology.memory(memory).map(|memory| memory.backend);
-            (owner, state.borrowed.pop())
-        });
-        let info = |span: HostSpan| StorageInfo {
-            id: StorageId::Host,
-            base: span.addr(),
-            len_bytes: span.len() as u64,
-            memory,
-            backend: backend.unwrap_or(BackendId(memory.device.kind.0)),
-            writable,
-            host: Some(span),
-        };
-        let mut wrapper = match known {
-            Some(wrapper) => wrapper,
-            // SAFETY: it shows no bytes.
-            None => unsafe { transload_hal::Buffer::new(info(NOWHERE), Box::new(Borrowed)) },
-        };
-        // SAFETY: the bytes are borrowed for as long as this call lasts, mutably if they are to be
-        // written, and `submit_quietly` returns only when nothing of the copy is under way.
-        let bound = unsafe { wrapper.rebind(info(span)) };
-        debug_assert!(bound, "wrappers in the list have no other views");
-        let operand = Operand {
-            shape: Shape::contiguous(wrapper.len()),
-            buffer: wrapper.clone(),
-            offset: 0,
-        };
-        let result = f(self, operand);
-        // SAFETY: it shows no bytes from here on.
-        if unsafe { wrapper.rebind(info(NOWHERE)) } {
-            self.shared.state.with(|state| state.borrowed.push(wrapper));
-        }
-        result
-    }
-
-    /// Submits, and returns only when nothing of it is under way any more, whatever happens.
-    fn submit_quietly(&self, checked: Checked) -> Result<Report, TransferError> {
-        struct Quiet<'a>(&'a Shared, crate::engine::active::TransferId);
-        impl Drop for Quiet<'_> {
-            fn drop(&mut self) {
-                self.0.block_on(self.1, None);
-            }
-        }
-        let id = self.shared.submit(checked, Terms::default())?;
-        drop(Quiet(&self.shared, id));
-        let result = self.shared.take_result(id);
-        result.unwrap_or(Err(TransferError::ResultTaken))
-    }
-}
-
-fn share_as(
-    from: &dyn Backend,
-    to: &dyn Backend,
-    buffer: &transload_hal::Buffer,
-    dst: MemoryId,
-    kind: ExternalKind,
-) -> Result<transload_hal::Buffer, String> {
-    let said = |fault: transload_hal::Fault| fault.to_string();
-    let external = guarded(|| from.export(buffer, kind))
-        .map_err(said)?
-        .map_err(|error| error.to_string())?;
-    // SAFETY: the external is what its backend gave out a moment ago, and its identity travels with
-    // it, so that both views take part in one order.
-    guarded(|| unsafe { to.import(dst, external) })
-        .map_err(said)?
-        .map_err(|error| error.to_string())
 }
 
 fn downcast<B: Backend>(backend: Arc<dyn Backend>) -> Option<Arc<B>> {

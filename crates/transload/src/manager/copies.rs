@@ -1,0 +1,228 @@
+//! Moving bytes: copies, batches, borrowed slices, hints.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use transload_core::{DeviceId, MemoryKind, Place, Shape};
+use transload_hal::{AllocError, BackendId, HostSpan, StorageId, StorageInfo};
+
+use crate::adopt::{Borrowed, NOWHERE};
+use crate::engine::accept::{Checked, Terms};
+use crate::engine::active::Operand;
+use crate::engine::shared::Shared;
+use crate::{Batch, Error, Prepared, Region, Report, Request, Transfer, TransferError};
+
+use super::TransferManager;
+
+impl TransferManager {
+    /// Copies all of `src` to all of `dst`. Small copies are done when this returns; in any case the
+    /// result is the transfer's to tell.
+    pub fn copy(&self, src: impl Into<Region>, dst: impl Into<Region>) -> Transfer {
+        self.submit(&Request::new(src, dst))
+    }
+
+    /// Submits a request. It is accepted whole, or refused having done nothing.
+    pub fn submit(&self, request: &Request) -> Transfer {
+        let checked = self.check(request);
+        match checked.and_then(|checked| self.shared.submit(checked, request.terms.clone())) {
+            Ok(id) => Transfer::submitted(Arc::clone(&self.shared), id),
+            Err(error) => Transfer::refused(error),
+        }
+    }
+
+    /// Submits several requests, all or none. With `stop_at_failure`, those that have not begun when
+    /// one of them fails are not started.
+    ///
+    /// # Errors
+    /// What is wrong with the first request that cannot be accepted, and its index.
+    pub fn copy_batch(
+        &self,
+        requests: &[Request],
+        stop_at_failure: bool,
+    ) -> Result<Batch, (usize, TransferError)> {
+        let check = |(i, request)| self.check(request).map_err(|error| (i, error));
+        let checked: Vec<Checked> = requests
+            .iter()
+            .enumerate()
+            .map(check)
+            .collect::<Result<_, _>>()?;
+        let flag = Batch::flag(stop_at_failure);
+        let now = self.shared.clock.now();
+        let ids = self.shared.change(|state| {
+            let mut chosen = Vec::with_capacity(checked.len());
+            for (i, (checked, request)) in checked.iter().zip(requests).enumerate() {
+                chosen.push(
+                    state
+                        .choose(checked, request.terms.verify, now)
+                        .map_err(|error| (i, error))?,
+                );
+            }
+            let parts = checked.into_iter().zip(chosen).zip(requests).enumerate();
+            let mut ids = Vec::with_capacity(requests.len());
+            for (i, ((checked, chosen), request)) in parts {
+                let terms = Terms {
+                    batch: flag.clone(),
+                    ..request.terms.clone()
+                };
+                match state.accept(checked, chosen, terms, now) {
+                    Ok(id) => ids.push(id),
+                    Err(error) => {
+                        // Nothing was submitted for the others: nobody has turned the engine.
+                        ids.into_iter().for_each(|id| state.withdraw(id));
+                        return Err((i, error));
+                    }
+                }
+            }
+            Ok(ids)
+        })?;
+        self.shared.turn();
+        let handle = |id| Transfer::submitted(Arc::clone(&self.shared), id);
+        Ok(Batch {
+            transfers: ids.into_iter().map(handle).collect(),
+        })
+    }
+
+    /// Copies borrowed bytes. Blocks until nothing of the copy is under way any more.
+    ///
+    /// # Errors
+    /// As [`TransferError`] lists.
+    pub fn copy_from_slice(
+        &self,
+        src: &[u8],
+        dst: impl Into<Region>,
+    ) -> Result<Report, TransferError> {
+        let dst = dst.into();
+        self.with_borrowed(HostSpan::of(src), false, |manager, src| {
+            let checked = Checked::new(src, manager.operand(&dst)?)?;
+            manager.submit_quietly(checked.with_borrowed_src())
+        })
+    }
+
+    /// Copies to borrowed bytes. Blocks until nothing of the copy is under way any more.
+    ///
+    /// # Errors
+    /// As [`TransferError`] lists.
+    pub fn copy_into_slice(
+        &self,
+        src: impl Into<Region>,
+        dst: &mut [u8],
+    ) -> Result<Report, TransferError> {
+        let src = src.into();
+        self.with_borrowed(HostSpan::of_mut(dst), true, |manager, dst| {
+            let checked = Checked::new(manager.operand(&src)?, dst)?;
+            manager.submit_quietly(checked.with_borrowed_dst())
+        })
+    }
+
+    /// Checks and plans a request once, to be posted any number of times.
+    ///
+    /// # Errors
+    /// As [`TransferError`] lists.
+    pub fn prepare(&self, request: &Request) -> Result<Prepared, TransferError> {
+        self.check(request)?;
+        Prepared::new(&self.shared, request)
+    }
+
+    /// Asks the memory's backend to bring a region's bytes near a device before they are needed:
+    /// migrates managed memory, reads a file ahead, touches pages. Blocks until the backend has done
+    /// it, behind transfers that write the bytes and were submitted before.
+    ///
+    /// # Errors
+    /// When the device is not here, or the backend refuses or fails.
+    pub fn prefetch(
+        &self,
+        region: impl Into<Region>,
+        device: impl Into<Place>,
+    ) -> Result<(), Error> {
+        let region = region.into();
+        let to = self.resolve(device)?.device;
+        let end = self.operand(&region)?;
+        let backend = self.shared.state.with(|state| {
+            let known = state.registered(end.buffer.backend())?;
+            Some((Arc::clone(&known.backend), known.id))
+        });
+        let memory = end.buffer.memory();
+        let (backend, name) = backend.ok_or(AllocError::UnknownMemory { memory })?;
+        let footprint = crate::engine::accept::footprint(&end, false)?;
+        let guard = self.shared.guard(end.clone(), footprint);
+        self.shared.block_on(guard, None);
+        let done = self.shared.prefetch(&backend, name, &end, to);
+        self.shared.unguard(guard);
+        done.map_err(|fault| Error::Hint { memory, fault })
+    }
+
+    pub(super) fn check(&self, request: &Request) -> Result<Checked, TransferError> {
+        let mut events = request.terms.after.iter().chain(&request.terms.then);
+        if events.any(|event| event.manager != self.shared.serial) {
+            return Err(TransferError::ForeignEvent);
+        }
+        Checked::new(self.operand(&request.src)?, self.operand(&request.dst)?)
+    }
+
+    pub(super) fn operand(&self, region: &Region) -> Result<Operand, TransferError> {
+        if !Arc::ptr_eq(&region.buffer.shared, &self.shared) {
+            let memory = region.buffer.memory();
+            return Err(TransferError::ForeignBuffer { memory });
+        }
+        Ok(region.operand())
+    }
+
+    /// Wraps borrowed memory for the length of a call. The wrapper is reused, so nothing is
+    /// allocated once there is one for each thread that copies at a time.
+    fn with_borrowed(
+        &self,
+        span: HostSpan,
+        writable: bool,
+        f: impl FnOnce(&TransferManager, Operand) -> Result<Report, TransferError>,
+    ) -> Result<Report, TransferError> {
+        let memory = self.resolve(DeviceId::CPU0.memory(MemoryKind::Pageable))?;
+        let (backend, known) = self.shared.state.with(|state| {
+            let owner = state.topology.memory(memory).map(|memory| memory.backend);
+            (owner, state.borrowed.pop())
+        });
+        let info = |span: HostSpan| StorageInfo {
+            id: StorageId::Host,
+            base: span.addr(),
+            len_bytes: span.len() as u64,
+            memory,
+            backend: backend.unwrap_or(BackendId(memory.device.kind.0)),
+            writable,
+            host: Some(span),
+        };
+        let mut wrapper = match known {
+            Some(wrapper) => wrapper,
+            // SAFETY: it shows no bytes.
+            None => unsafe { transload_hal::Buffer::new(info(NOWHERE), Box::new(Borrowed)) },
+        };
+        // SAFETY: the bytes are borrowed for as long as this call lasts, mutably if they are to be
+        // written, and `submit_quietly` returns only when nothing of the copy is under way.
+        let bound = unsafe { wrapper.rebind(info(span)) };
+        debug_assert!(bound, "wrappers in the list have no other views");
+        let operand = Operand {
+            shape: Shape::contiguous(wrapper.len()),
+            buffer: wrapper.clone(),
+            offset: 0,
+        };
+        let result = f(self, operand);
+        // SAFETY: it shows no bytes from here on.
+        if unsafe { wrapper.rebind(info(NOWHERE)) } {
+            self.shared.state.with(|state| state.borrowed.push(wrapper));
+        }
+        result
+    }
+
+    /// Submits, and returns only when nothing of it is under way any more, whatever happens.
+    fn submit_quietly(&self, checked: Checked) -> Result<Report, TransferError> {
+        struct Quiet<'a>(&'a Shared, crate::engine::active::TransferId);
+        impl Drop for Quiet<'_> {
+            fn drop(&mut self) {
+                self.0.block_on(self.1, None);
+            }
+        }
+        let id = self.shared.submit(checked, Terms::default())?;
+        drop(Quiet(&self.shared, id));
+        let result = self.shared.take_result(id);
+        result.unwrap_or(Err(TransferError::ResultTaken))
+    }
+}

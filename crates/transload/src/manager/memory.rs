@@ -1,0 +1,175 @@
+//! Making buffers: allocated, adopted, imported, shared, placed.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use transload_core::{DeviceId, MemoryId, MemoryKind, Place};
+use transload_hal::{AllocError, AllocSpec, Backend, External, ExternalKind, ImportError};
+
+use crate::adopt::{Adopt, Adopted};
+use crate::engine::unwind::guarded;
+use crate::{Buffer, Error, ShareError};
+
+use super::{Placed, TransferManager};
+
+impl TransferManager {
+    /// Allocates memory at a place. What it holds at first is unspecified.
+    ///
+    /// # Errors
+    /// When the place is not here, or has no room.
+    pub fn allocate(&self, place: impl Into<Place>, spec: AllocSpec) -> Result<Buffer, Error> {
+        let memory = self.resolve(place)?;
+        let backend = self
+            .backend_of(memory)
+            .ok_or(AllocError::UnknownMemory { memory })?;
+        let fault = |fault| AllocError::Failed { memory, fault };
+        let raw = guarded(|| backend.allocate(memory, &spec)).map_err(fault)??;
+        Ok(Buffer::new(raw, &self.shared))
+    }
+
+    /// Takes in memory that the caller owns, without copying it; [`Buffer::into_inner`] gives it
+    /// back.
+    ///
+    /// # Errors
+    /// When no backend has ordinary host memory. The object is dropped then.
+    pub fn adopt<T: Adopt>(&self, owner: T) -> Result<Buffer, Error> {
+        let memory = DeviceId::CPU0.memory(MemoryKind::Pageable);
+        let mut owner = Box::new(Adopted(owner));
+        // Taken where the object stays from now on.
+        let span = owner.0.span();
+        let external = External::Host {
+            span,
+            writable: T::WRITABLE,
+            owner,
+        };
+        // SAFETY: `Adopt` promises that the span is valid and untouched by others as long as its
+        // owner lives, and the owner goes with it.
+        unsafe { self.import(memory, external) }
+    }
+
+    /// Takes in memory that comes from elsewhere: a handle, an object of a backend's own world.
+    ///
+    /// # Errors
+    /// When the place is not here, or cannot take such a thing. It is dropped then.
+    ///
+    /// # Safety
+    /// As [`Backend::import`].
+    pub unsafe fn import(
+        &self,
+        place: impl Into<Place>,
+        external: External,
+    ) -> Result<Buffer, Error> {
+        let memory = self.resolve(place)?;
+        let kind = external.kind();
+        let backend = self
+            .backend_of(memory)
+            .ok_or(ImportError::UnknownMemory { memory })?;
+        let fault = |fault| ImportError::Failed {
+            memory,
+            kind,
+            fault,
+        };
+        // SAFETY: the caller's promise is the one that the backend asks for.
+        let raw = guarded(|| unsafe { backend.import(memory, external) }).map_err(fault)??;
+        Ok(Buffer::new(raw, &self.shared))
+    }
+
+    /// Takes a view that a backend has made into the manager, so that it takes part in transfers.
+    ///
+    /// # Safety
+    /// Nobody outside this manager touches the storage as long as a view of it lives: no other
+    /// manager knows it, for their transfers would not be ordered against each other.
+    pub unsafe fn wrap(&self, raw: transload_hal::Buffer) -> Buffer {
+        Buffer::new(raw, &self.shared)
+    }
+
+    /// The same memory as seen from another place, without a copy.
+    ///
+    /// # Errors
+    /// When the place is not here, or the two memory systems have nothing that both can hold; the
+    /// error says why each way of sharing failed.
+    pub fn share(&self, buffer: &Buffer, place: impl Into<Place>) -> Result<Buffer, ShareError> {
+        let dst = self.resolve(place)?;
+        let src = buffer.memory();
+        if src == dst {
+            return Ok(buffer.clone());
+        }
+        let mut reasons = Vec::new();
+        let (from, to) = (self.backend_of(src), self.backend_of(dst));
+        if let (Some(from), Some(to)) = (from, to) {
+            // Somebody else may cut a file off or write to it while it is mapped, so that is for the
+            // caller to promise (`map_file`).
+            let is_file = src.kind == MemoryKind::File;
+            for kind in [
+                ExternalKind::File,
+                ExternalKind::Host,
+                ExternalKind::OpaqueFd,
+                ExternalKind::DmaBuf,
+            ] {
+                if is_file && kind == ExternalKind::File {
+                    reasons.push(
+                        "a file can be mapped only by who promises that nobody changes it".into(),
+                    );
+                    continue;
+                }
+                match share_as(&*from, &*to, &buffer.raw, dst, kind) {
+                    Ok(raw) => return Ok(Buffer::new(raw, &self.shared)),
+                    Err(reason) => reasons.push(reason),
+                }
+            }
+        }
+        Err(ShareError::Unsupported {
+            src,
+            dst,
+            reason: reasons.join("; "),
+        })
+    }
+
+    /// The bytes of `buffer` at a place: a view where the memory can be shared, else a copy in memory
+    /// that is allocated there. Blocks until they are there.
+    ///
+    /// # Errors
+    /// When the place is not here or has no room, or the copy fails.
+    pub fn place(&self, buffer: &Buffer, place: impl Into<Place>) -> Result<Placed, Error> {
+        let memory = self.resolve(place)?;
+        if let Ok(buffer) = self.share(buffer, memory) {
+            return Ok(Placed {
+                buffer,
+                report: None,
+            });
+        }
+        let copy = self.allocate(memory, AllocSpec::bytes(buffer.len()))?;
+        let report = self.copy(buffer, &copy).wait()?;
+        Ok(Placed {
+            buffer: copy,
+            report: Some(report),
+        })
+    }
+
+    pub(super) fn backend_of(&self, memory: MemoryId) -> Option<Arc<dyn Backend>> {
+        self.shared.state.with(|state| {
+            let owner = state.topology.memory(memory)?.backend;
+            state.backend(owner).map(Arc::clone)
+        })
+    }
+}
+
+fn share_as(
+    from: &dyn Backend,
+    to: &dyn Backend,
+    buffer: &transload_hal::Buffer,
+    dst: MemoryId,
+    kind: ExternalKind,
+) -> Result<transload_hal::Buffer, String> {
+    let said = |fault: transload_hal::Fault| fault.to_string();
+    let external = guarded(|| from.export(buffer, kind))
+        .map_err(said)?
+        .map_err(|error| error.to_string())?;
+    // SAFETY: the external is what its backend gave out a moment ago, and its identity travels with
+    // it, so that both views take part in one order.
+    guarded(|| unsafe { to.import(dst, external) })
+        .map_err(said)?
+        .map_err(|error| error.to_string())
+}
