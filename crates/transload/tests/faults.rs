@@ -1,0 +1,10 @@
+//! A fault at every step of every sort of plan, in every completion mode, with and without another
+//! route: right bytes and a truthful report, or a typed error; and an engine that goes on.
+
+mod common;
+#[path = "faults/scenarios.rs"]
+mod scenarios;
+#[path = "faults/silent.rs"]
+mod silent;
+#[path = "faults/sweep.rs"]
+mod sweep;
