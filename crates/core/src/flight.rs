@@ -547,7 +547,8 @@ impl Flight {
         }
     }
 
-    fn leading_bytes(&self) -> u64 {
+    /// Leading bytes of the destination that equal the source by now.
+    pub fn leading_bytes(&self) -> u64 {
         match self.phase {
             Phase::Copy if self.leg_phase == Phase::Copy => {
                 self.arrived.max(self.leg.arrived_until())

@@ -41,7 +41,9 @@ impl Request {
         self
     }
 
-    /// Gives up at that time by the manager's clock. Operations that are under way still end.
+    /// Gives up at that time by the manager's clock. What is under way then cannot be called back:
+    /// the result is there at once, but until those operations have ended, if they ever do, the
+    /// transfer keeps its place in the order and its buffers.
     pub fn deadline(mut self, at: Instant) -> Request {
         self.terms.deadline = Some(at);
         self

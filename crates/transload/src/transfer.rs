@@ -122,6 +122,10 @@ impl Transfer {
         match &mut self.inner {
             Inner::Submitted { shared, id } => {
                 let result = shared.take_result(*id)?;
+                if let Err(TransferError::Deadline { .. }) = result {
+                    // Operations of it may still be under way.
+                    shared.detach(*id);
+                }
                 self.inner = Inner::Settled(None);
                 Some(result)
             }
@@ -131,8 +135,8 @@ impl Transfer {
 
     fn take(&mut self) -> Option<Result<Report, TransferError>> {
         match &mut self.inner {
-            Inner::Submitted { shared, id } => {
-                let result = shared.take_result(*id);
+            Inner::Submitted { .. } => {
+                let result = self.take_if_over();
                 self.inner = Inner::Settled(None);
                 result
             }

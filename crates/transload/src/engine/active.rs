@@ -112,6 +112,8 @@ pub(crate) struct Active {
     /// The engine's own: proofs and the like. Not counted, not traced.
     pub(crate) proof: Option<usize>,
     pub(crate) result: Option<Result<Report, TransferError>>,
+    /// Its owner was told the result although operations of it are still under way.
+    pub(crate) answered: bool,
 }
 
 impl Active {
@@ -146,12 +148,18 @@ impl Active {
             tainted: false,
             proof: None,
             result: None,
+            answered: false,
         }
     }
 
     /// Whether a result is still to come.
     pub(crate) fn is_live(&self) -> bool {
         !matches!(self.stage, Stage::Free | Stage::Over)
+    }
+
+    /// Whether its owner has something to wait for.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_live() && self.stage != Stage::Guarding && !self.answered
     }
 
     /// What the flight's role `Src` means in its present phase.

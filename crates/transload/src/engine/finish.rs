@@ -36,8 +36,32 @@ impl State {
                 StopReason::Deadline => TransferError::Deadline { leading_bytes },
             }),
         };
-        self.count(slot, &result);
+        if !self.transfers[slot as usize].answered {
+            self.count(slot, &result);
+        }
         self.finish(slot, result);
+    }
+
+    /// The deadline has passed while operations are under way, and who knows when they end: the owner
+    /// is told now. The transfer keeps its place in the order and its buffers until they are quiet.
+    pub(crate) fn answer_at_deadline(&mut self, slot: u32, now: Instant) {
+        let active = &mut self.transfers[slot as usize];
+        if active.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        let flight = active.flight.as_ref();
+        let leading_bytes = flight.map_or(0, Flight::leading_bytes);
+        active.deadline = None;
+        active.answered = true;
+        if let Some(batch) = &active.batch {
+            batch.fail();
+        }
+        self.after.wakers.extend(active.waker.take());
+        self.after.notify = true;
+        self.with_deadline -= 1;
+        let result = Err(TransferError::Deadline { leading_bytes });
+        self.count(slot, &result);
+        self.transfers[slot as usize].result = Some(result);
     }
 
     /// Leaves the order, tells everybody who waits, and keeps the result for its owner.
@@ -59,7 +83,7 @@ impl State {
             Err(TransferError::Failed(failure)) => (job, Err(failure.fault.clone())),
             Err(error) => (job, Err(Fault::new(error.class(), error.to_string()))),
         });
-        active.result = Some(result);
+        active.result.get_or_insert(result);
         active.stage = Stage::Over;
         self.after.wakers.extend(active.waker.take());
         let then = core::mem::take(&mut active.then);

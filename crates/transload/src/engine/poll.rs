@@ -103,7 +103,10 @@ impl State {
                 Some(Action::Route(failure)) => self.reroute(slot, failure, now),
                 Some(Action::Compare) => self.compare(slot),
                 Some(Action::Finish(verdict)) => return self.handle_verdict(slot, verdict, now),
-                None => return self.note_hunger(slot),
+                None => {
+                    self.answer_at_deadline(slot, now);
+                    return self.note_hunger(slot);
+                }
             }
         }
     }

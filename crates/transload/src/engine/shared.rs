@@ -216,6 +216,10 @@ impl Shared {
         let (result, ends) = self.state.with(|state| {
             let active = state.transfer(id)?;
             let result = active.result.take()?;
+            if active.is_live() {
+                // Told before its operations are quiet: it goes on without its owner.
+                return Some((result, (None, None)));
+            }
             let ends = (active.src.take(), active.dst.take());
             state.free_place(id.slot);
             Some((result, ends))
@@ -259,7 +263,7 @@ impl Shared {
         // code, and the last waker of a task may drop transfers with it.
         let mut waker = Some(waker.clone());
         self.state.with(|state| match state.transfer(id) {
-            Some(active) if active.is_live() && active.stage != Stage::Guarding => {
+            Some(active) if active.is_awaited() => {
                 core::mem::swap(&mut active.waker, &mut waker);
                 true
             }
@@ -342,7 +346,7 @@ impl Shared {
         self.state.with(|state| {
             state
                 .transfer(id)
-                .is_none_or(|active| !active.is_live() || active.stage == Stage::Guarding)
+                .is_none_or(|active| !active.is_awaited())
         })
     }
 
@@ -430,7 +434,7 @@ fn take_after(state: &mut State) -> Option<After> {
 /// backend may put the thread to work; else any fence that somebody must look after.
 fn wait_for(state: &State, id: TransferId) -> Wait {
     let Some(active) = state.transfers.get(id.slot as usize).filter(|active| {
-        active.generation == id.generation && active.is_live() && active.stage != Stage::Guarding
+        active.generation == id.generation && active.is_awaited()
     }) else {
         return Wait::Over;
     };

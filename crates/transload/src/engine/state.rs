@@ -162,6 +162,7 @@ impl State {
         active.src = None;
         active.dst = None;
         active.result = None;
+        active.answered = false;
         active.waker = None;
         active.detached = false;
         active.tainted = false;
