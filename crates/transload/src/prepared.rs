@@ -34,7 +34,7 @@ impl Prepared {
 
     /// Submits the copy once more. Small copies are done when this returns.
     pub fn post(&self) -> Transfer {
-        let (accepted, _) = self.shared.turn_with(|state, now| {
+        self.shared.submit(|state, now| {
             state.release_due(now);
             let chosen = self.chosen.with(|(epoch, chosen)| {
                 if *epoch != state.cache.epoch() {
@@ -44,11 +44,7 @@ impl Prepared {
                 Ok::<_, TransferError>(chosen.clone())
             })?;
             state.accept(self.checked.clone(), chosen, self.terms.clone(), now)
-        });
-        match accepted {
-            Ok(id) => Transfer::submitted(Arc::clone(&self.shared), id),
-            Err(error) => Transfer::refused(error),
-        }
+        })
     }
 }
 

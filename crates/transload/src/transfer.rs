@@ -24,7 +24,7 @@ enum Inner {
         shared: Arc<Shared>,
         id: TransferId,
     },
-    /// It was refused, or its result was taken.
+    /// It was refused or was over at once, or its result was taken.
     Settled(Option<Result<Report, TransferError>>),
 }
 
@@ -50,9 +50,10 @@ impl Transfer {
         }
     }
 
-    pub(crate) fn refused(error: TransferError) -> Transfer {
+    /// One that was refused, or was over before anybody could wait for it.
+    pub(crate) fn settled(result: Result<Report, TransferError>) -> Transfer {
         Transfer {
-            inner: Inner::Settled(Some(Err(error))),
+            inner: Inner::Settled(Some(result)),
         }
     }
 
@@ -95,6 +96,7 @@ impl Transfer {
     pub fn progress(&self) -> Option<(u64, u64)> {
         match &self.inner {
             Inner::Submitted { shared, id } => shared.progress(*id),
+            Inner::Settled(Some(Ok(report))) => Some((report.bytes(), report.bytes())),
             Inner::Settled(_) => None,
         }
     }

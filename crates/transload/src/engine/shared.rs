@@ -1,6 +1,7 @@
 //! The engine behind every handle: who turns it, and how threads wait for it.
 
 use alloc::sync::Arc;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 use core::time::Duration;
@@ -9,7 +10,6 @@ use arrayvec::ArrayVec;
 use transload_core::{Footprint, Instant};
 use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Waited};
 
-use super::accept::{Checked, Terms};
 use super::active::{Operand, Stage, TransferId};
 use super::completions::Completions;
 use super::order::{Deed, Deeds, Orders};
@@ -17,7 +17,7 @@ use super::signal::Signal;
 use super::state::{After, State};
 use super::sync::Lock;
 use super::unwind::guarded;
-use crate::{Report, TransferError};
+use crate::{Report, Transfer, TransferError};
 
 /// What every handle of a manager points to.
 pub(crate) struct Shared {
@@ -67,49 +67,53 @@ impl Shared {
 
     /// Does what can be done now, and answers when something is to be done next.
     pub(crate) fn turn(&self) -> Option<Instant> {
-        self.turn_with(|_, _| ()).1
+        self.turn_with(|_, _| (), |_| ())
     }
 
-    /// Has `f` touch the state and then turns the engine: as one step under the lock where that
-    /// will do, for a small copy's whole cost is in such steps.
-    pub(crate) fn turn_with<R>(
+    /// Has `begin` touch the state, turns the engine, and has `look` see the state after each step:
+    /// all three in one go under the lock where that will do, for a small copy's whole cost is in
+    /// such steps. What they find they leave in what they capture, which is moved nowhere.
+    fn turn_with(
         &self,
-        f: impl FnOnce(&mut State, Instant) -> R,
-    ) -> (R, Option<Instant>) {
+        begin: impl FnOnce(&mut State, Instant),
+        mut look: impl FnMut(&mut State),
+    ) -> Option<Instant> {
         let mut orders = Orders::new();
+        let (mut after, mut next) = (None, None);
         self.pump();
         let now = self.clock.now();
-        let (result, mut next, after) = self.state.with(|state| {
-            let result = f(state, now);
-            let next = self.step(state, now, &mut orders);
-            (result, next, take_after(state))
+        self.state.with(|state| {
+            begin(state, now);
+            next = self.step(state, now, &mut orders);
+            look(state);
+            after = take_after(state);
         });
-        self.tidy(after);
+        self.tidy(after.take());
         let mut deeds = Deeds::new();
         let mut is_news = false;
         while !orders.is_empty() || is_news {
-            // Each order goes when it was carried out, before anybody can learn that its transfer
-            // is over: no view of its buffers is left then.
-            deeds.extend(orders.drain(..).map(|order| Deed {
+            deeds.extend(orders.iter().map(|order| Deed {
                 id: order.id,
                 backend: order.backend_id,
                 result: order.execute(),
             }));
+            // Before anybody can learn that a transfer is over: no view of its buffers is left then.
+            orders.clear();
             let had_deeds = !deeds.is_empty();
             self.pump();
             let now = self.clock.now();
-            let after;
-            (next, after) = self.state.with(|state| {
+            self.state.with(|state| {
                 state.record(&mut deeds);
-                let next = self.step(state, now, &mut orders);
-                (next, take_after(state))
+                next = self.step(state, now, &mut orders);
+                look(state);
+                after = take_after(state);
             });
-            self.tidy(after);
+            self.tidy(after.take());
             // What was just submitted to a backend that must be looked at was not there for the
             // look above.
             is_news = had_deeds && self.attended.load(Ordering::Relaxed) > 0;
         }
-        (result, next)
+        next
     }
 
     fn step(&self, state: &mut State, now: Instant, orders: &mut Orders) -> Option<Instant> {
@@ -125,17 +129,30 @@ impl Shared {
         result
     }
 
-    /// Submits a checked request; small copies are done when it returns.
+    /// Has `accept` take a transfer in; a small copy is done when this returns, and has its result.
     pub(crate) fn submit(
-        &self,
-        checked: Checked,
-        terms: Terms,
-    ) -> Result<TransferId, TransferError> {
-        let (accepted, _) = self.turn_with(|state, now| {
-            let chosen = state.choose(&checked, terms.verify, now)?;
-            state.accept(checked, chosen, terms, now)
-        });
-        accepted
+        self: &Arc<Self>,
+        accept: impl FnOnce(&mut State, Instant) -> Result<TransferId, TransferError>,
+    ) -> Transfer {
+        let mut refused = None;
+        let mut done = None;
+        let id = Cell::new(None);
+        let begin = |state: &mut State, now| match accept(state, now) {
+            Ok(accepted) => id.set(Some(accepted)),
+            Err(error) => refused = Some(error),
+        };
+        let look = |state: &mut State| {
+            if done.is_none() {
+                done = id.get().and_then(|id| state.take_done(id));
+            }
+        };
+        self.turn_with(begin, look);
+        match (id.get(), refused, done) {
+            (_, _, Some(done)) => Transfer::settled(Ok(done.report)),
+            (Some(id), ..) => Transfer::submitted(Arc::clone(self), id),
+            (None, Some(error), _) => Transfer::settled(Err(error)),
+            (None, None, None) => unreachable!("it was accepted or refused"),
+        }
     }
 
     /// Enters a guard on a region.
@@ -213,19 +230,20 @@ impl Shared {
 
     /// The result of a transfer that is over, which frees its place.
     pub(crate) fn take_result(&self, id: TransferId) -> Option<Result<Report, TransferError>> {
-        let (result, ends) = self.state.with(|state| {
-            let active = state.transfer(id)?;
-            let result = active.result.take()?;
-            if active.is_live() {
-                // Told before its operations are quiet: it goes on without its owner.
-                return Some((result, (None, None)));
+        let (mut result, mut ends) = (None, [None, None]);
+        self.state.with(|state| {
+            let Some(active) = state.transfer(id) else {
+                return;
+            };
+            result = active.result.take();
+            // One that is told before its operations are quiet goes on without its owner.
+            if result.is_some() && !active.is_live() {
+                ends = [active.src.take(), active.dst.take()];
+                state.free_place(id.slot);
             }
-            let ends = (active.src.take(), active.dst.take());
-            state.free_place(id.slot);
-            Some((result, ends))
-        })?;
+        });
         drop(ends);
-        Some(result)
+        result
     }
 
     /// Nobody holds the transfer's handle any more.

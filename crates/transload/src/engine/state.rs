@@ -13,12 +13,12 @@ use transload_core::{
 };
 use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
 
-use super::active::{Active, Priority, Stage, TransferId};
+use super::active::{Active, Operand, Priority, Stage, TransferId};
 use super::hint::Hints;
 use super::observe::Ended;
 use super::proof::Proofs;
 use super::staging::Pool;
-use crate::RegisterError;
+use crate::{RegisterError, Report};
 
 /// A backend and what the engine remembers of it.
 pub(crate) struct Registered {
@@ -70,6 +70,13 @@ pub(crate) struct State {
     pub(crate) metrics: bool,
     /// Wrappers for borrowed memory that nobody uses now.
     pub(crate) borrowed: Vec<Buffer>,
+}
+
+/// A transfer that has moved its bytes and has no place any more.
+pub(crate) struct Done {
+    pub(crate) report: Report,
+    /// The last view of a storage must not go while the lock is held.
+    pub(crate) _ends: [Option<Operand>; 2],
 }
 
 /// What is left to do when the lock has been let go.
@@ -137,6 +144,21 @@ impl State {
         self.transfers
             .get_mut(id.slot as usize)
             .filter(|active| active.generation == id.generation && active.stage != Stage::Free)
+    }
+
+    /// The report and the ends of a transfer that has moved its bytes, which frees its place. One
+    /// that failed is left to its handle.
+    pub(crate) fn take_done(&mut self, id: TransferId) -> Option<Done> {
+        let active = self.transfer(id)?;
+        if active.stage != Stage::Over || !matches!(active.result, Some(Ok(_))) {
+            return None;
+        }
+        let done = Done {
+            report: active.result.take()?.ok()?,
+            _ends: [active.src.take(), active.dst.take()],
+        };
+        self.free_place(id.slot);
+        Some(done)
     }
 
     pub(crate) fn id(&self, slot: u32) -> TransferId {

@@ -3,14 +3,16 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use transload_core::{DeviceId, MemoryKind, Place, Shape};
 use transload_hal::{AllocError, BackendId, HostSpan, StorageId, StorageInfo};
 
 use crate::adopt::{Borrowed, NOWHERE};
 use crate::engine::accept::{Checked, Terms};
-use crate::engine::active::Operand;
+use crate::engine::active::{Operand, TransferId};
 use crate::engine::shared::Shared;
+use crate::engine::state::State;
 use crate::{Batch, Error, Prepared, Region, Report, Request, Transfer, TransferError};
 
 use super::TransferManager;
@@ -24,10 +26,9 @@ impl TransferManager {
 
     /// Submits a request. It is accepted whole, or refused having done nothing.
     pub fn submit(&self, request: &Request) -> Transfer {
-        let checked = self.check(request);
-        match checked.and_then(|checked| self.shared.submit(checked, request.terms.clone())) {
-            Ok(id) => Transfer::submitted(Arc::clone(&self.shared), id),
-            Err(error) => Transfer::refused(error),
+        match self.check(request) {
+            Ok(checked) => self.submit_checked(checked, request.terms.clone()),
+            Err(error) => Transfer::settled(Err(error)),
         }
     }
 
@@ -214,15 +215,31 @@ impl TransferManager {
 
     /// Submits, and returns only when nothing of it is under way any more, whatever happens.
     fn submit_quietly(&self, checked: Checked) -> Result<Report, TransferError> {
-        struct Quiet<'a>(&'a Shared, crate::engine::active::TransferId);
+        /// Waits for it even while something unwinds, a waker of somebody else's perhaps.
+        struct Quiet<'a>(&'a Shared, Cell<Option<TransferId>>);
         impl Drop for Quiet<'_> {
             fn drop(&mut self) {
-                self.0.block_on(self.1, None);
+                if let Some(id) = self.1.get() {
+                    self.0.block_on(id, None);
+                }
             }
         }
-        let id = self.shared.submit(checked, Terms::default())?;
-        drop(Quiet(&self.shared, id));
-        let result = self.shared.take_result(id);
-        result.unwrap_or(Err(TransferError::ResultTaken))
+        let quiet = Quiet(&self.shared, Cell::new(None));
+        let accept = |state: &mut State, now| {
+            let chosen = state.choose(&checked, false, now)?;
+            let id = state.accept(checked, chosen, Terms::default(), now)?;
+            quiet.1.set(Some(id));
+            Ok(id)
+        };
+        let result = self.shared.submit(accept).wait();
+        quiet.1.set(None);
+        result
+    }
+
+    fn submit_checked(&self, checked: Checked, terms: Terms) -> Transfer {
+        self.shared.submit(|state, now| {
+            let chosen = state.choose(&checked, terms.verify, now)?;
+            state.accept(checked, chosen, terms, now)
+        })
     }
 }
