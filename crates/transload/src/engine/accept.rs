@@ -127,10 +127,7 @@ impl State {
             deadline: terms.deadline,
             verify: chosen.verify,
         };
-        let digests = spec
-            .verify
-            .is_some()
-            .then(|| [Arc::new(Digest::new()), Arc::new(Digest::new())]);
+        let digests = spec.verify.is_some().then(|| self.take_digests());
         let slot = self.take_place();
         let active = &mut self.transfers[slot as usize];
         let started = match &mut active.flight {
@@ -157,6 +154,17 @@ impl State {
         self.with_deadline += usize::from(terms.deadline.is_some());
         self.enter(slot, &checked.footprints, &terms.after);
         Ok(self.id(slot))
+    }
+
+    /// Digests that have seen nothing, for the two ends.
+    fn take_digests(&mut self) -> [Arc<Digest>; 2] {
+        match self.digests.pop() {
+            Some(digests) => {
+                digests.iter().for_each(|digest| digest.reset());
+                digests
+            }
+            None => [Arc::new(Digest::new()), Arc::new(Digest::new())],
+        }
     }
 
     /// Gives a transfer or guard its place in the order, and lets it go on if nothing is before it.

@@ -116,7 +116,12 @@ pub(crate) struct Active {
     pub(crate) answered: bool,
 }
 
+/// Two rings of three slots, and as many operations under way.
+const ROOM: usize = 6;
+
 impl Active {
+    /// A place that was never used. Its lists have room for what most plans need, so that its first
+    /// use is like the later ones.
     pub(crate) fn vacant() -> Active {
         Active {
             generation: 0,
@@ -130,9 +135,9 @@ impl Active {
             deadline: None,
             queued: false,
             boarding: false,
-            boarded: Vec::new(),
-            leases: Vec::new(),
-            flying: Vec::new(),
+            boarded: Vec::with_capacity(ROOM),
+            leases: Vec::with_capacity(ROOM),
+            flying: Vec::with_capacity(ROOM),
             ordered: 0,
             fault: None,
             tried: Vec::new(),

@@ -25,6 +25,14 @@ impl Digest {
         }
     }
 
+    /// Forgets what was seen.
+    pub(crate) fn reset(&self) {
+        self.state.with(|state| {
+            state.hash.reset();
+            state.next = 0;
+        });
+    }
+
     /// The checksum of what was seen.
     pub(crate) fn value(&self) -> u64 {
         self.state.with(|state| state.hash.digest())

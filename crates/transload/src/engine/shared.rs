@@ -361,11 +361,8 @@ impl Shared {
     }
 
     pub(crate) fn is_settled(&self, id: TransferId) -> bool {
-        self.state.with(|state| {
-            state
-                .transfer(id)
-                .is_none_or(|active| !active.is_awaited())
-        })
+        self.state
+            .with(|state| state.transfer(id).is_none_or(|active| !active.is_awaited()))
     }
 
     /// Looks at the backends that must be looked at, if they have anything to do.
@@ -401,7 +398,7 @@ impl Shared {
     pub(crate) fn tidy(&self, after: Option<After>) {
         let Some(After {
             mut wakers,
-            buffers,
+            mut buffers,
             ended,
             metrics,
             notify,
@@ -411,23 +408,27 @@ impl Shared {
         };
         // A user's own code runs here, and what it panics about is its own concern: neither orders
         // that are still to be carried out nor a borrowed copy may be cut short by it.
-        for buffer in buffers {
+        let used = !(wakers.is_empty() && buffers.is_empty());
+        for buffer in buffers.drain(..) {
             let _ = guarded(|| drop(buffer));
         }
         ended.iter().for_each(|ended| ended.tell(metrics));
         if notify && self.parked.load(Ordering::SeqCst) > 0 {
             self.signal.notify();
         }
-        if wakers.is_empty() {
-            return;
-        }
         for waker in wakers.drain(..) {
             let _ = guarded(|| waker.wake());
         }
-        // The list keeps its room for the next time.
+        if !used {
+            return;
+        }
+        // The lists keep their room for the next time.
         self.state.with(|state| {
             if state.after.wakers.capacity() == 0 {
-                state.after.wakers = wakers;
+                core::mem::swap(&mut state.after.wakers, &mut wakers);
+            }
+            if state.after.buffers.capacity() == 0 {
+                core::mem::swap(&mut state.after.buffers, &mut buffers);
             }
         });
     }
@@ -451,9 +452,11 @@ fn take_after(state: &mut State) -> Option<After> {
 /// What the owner of a transfer blocks on: one of its own fences if it has any, for then the
 /// backend may put the thread to work; else any fence that somebody must look after.
 fn wait_for(state: &State, id: TransferId) -> Wait {
-    let Some(active) = state.transfers.get(id.slot as usize).filter(|active| {
-        active.generation == id.generation && active.is_awaited()
-    }) else {
+    let Some(active) = state
+        .transfers
+        .get(id.slot as usize)
+        .filter(|active| active.generation == id.generation && active.is_awaited())
+    else {
         return Wait::Over;
     };
     let find = |fence: Fence| {

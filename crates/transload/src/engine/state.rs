@@ -14,8 +14,10 @@ use transload_core::{
 use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
 
 use super::active::{Active, Operand, Priority, Stage, TransferId};
+use super::digest::Digest;
 use super::hint::Hints;
 use super::observe::Ended;
+use super::order::ORDERS;
 use super::proof::Proofs;
 use super::staging::Pool;
 use crate::{RegisterError, Report};
@@ -30,6 +32,10 @@ pub(crate) struct Registered {
     /// It panicked where nothing can be known of its fences.
     pub(crate) lost: Option<Fault>,
 }
+
+/// Transfers that there is room for from the start: more than most programs have under way, so that
+/// what happens for the first time after a while allocates no more than what happens often.
+const ROOM: usize = 32;
 
 /// The engine's state. Its methods never block, never call a backend, and never wake anybody.
 pub(crate) struct State {
@@ -70,6 +76,8 @@ pub(crate) struct State {
     pub(crate) metrics: bool,
     /// Wrappers for borrowed memory that nobody uses now.
     pub(crate) borrowed: Vec<Buffer>,
+    /// Digests that nobody uses now.
+    pub(crate) digests: Vec<[Arc<Digest>; 2]>,
 }
 
 /// A transfer that has moved its bytes and has no place any more.
@@ -109,24 +117,25 @@ impl State {
             stats: Stats::new(),
             hazards: Hazards::new(),
             pool,
-            transfers: Vec::new(),
-            free: Vec::new(),
-            by_ticket: Vec::new(),
-            ready: [const { VecDeque::new() }; 3],
-            boarding: VecDeque::new(),
-            hungry: Vec::new(),
-            pending: HashMap::new(),
-            early: Vec::new(),
+            transfers: Vec::with_capacity(ROOM),
+            free: Vec::with_capacity(ROOM),
+            by_ticket: Vec::with_capacity(ROOM),
+            ready: core::array::from_fn(|_| VecDeque::with_capacity(ROOM)),
+            boarding: VecDeque::with_capacity(ROOM),
+            hungry: Vec::with_capacity(ROOM),
+            pending: HashMap::with_capacity(ROOM),
+            early: Vec::with_capacity(ORDERS),
             outstanding: 0,
             live: 0,
             now: Instant(0),
-            freed: Vec::new(),
+            freed: Vec::with_capacity(ROOM),
             limits,
             with_deadline: 0,
             after: After::default(),
             hints: Hints::default(),
             metrics: false,
             borrowed: Vec::new(),
+            digests: Vec::new(),
         }
     }
 
@@ -190,7 +199,11 @@ impl State {
         active.tainted = false;
         active.tried.clear();
         active.fallbacks.clear();
-        active.digests = None;
+        if let Some(digests) = active.digests.take()
+            && digests.iter().all(|digest| Arc::strong_count(digest) == 1)
+        {
+            self.digests.push(digests);
+        }
         active.checksum = None;
         active.then.clear();
         active.batch = None;
