@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use transload::{Place, PlaceError, Report, TransferManager};
+use transload::{Backend, Place, PlaceError, Report, TransferManager};
 use transload_testkit::sim::{BuildError, HostSide, Sim};
 use transload_testkit::topology;
 
@@ -34,7 +34,7 @@ impl Machine {
             .transpose()?;
         if let Some(sim) = &sim {
             manager
-                .register_shared(Arc::new(sim.clone()))
+                .register_shared(backend(sim))
                 .map_err(transload::Error::from)?;
         }
         Ok(Machine { manager, sim })
@@ -48,7 +48,7 @@ impl Machine {
         let sim = simulate(topology, HostSide::Simulated)?;
         let manager = TransferManager::builder()
             .clock(Arc::new(sim.clock()))
-            .backend(Arc::new(sim.clone()))
+            .backend(backend(&sim))
             .build()?;
         let sim = Some(sim);
         Ok(Machine { manager, sim })
@@ -96,6 +96,14 @@ impl Machine {
         }
         u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
+}
+
+#[allow(
+    clippy::arc_with_non_send_sync,
+    reason = "where there are no threads, no backend is `Send`, and the library takes it in an `Arc`"
+)]
+fn backend(sim: &Sim) -> Arc<dyn Backend> {
+    Arc::new(sim.clone())
 }
 
 fn simulate(path: &Path, host: HostSide) -> Result<Sim, Failure> {

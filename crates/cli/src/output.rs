@@ -4,7 +4,8 @@ use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use comfy_table::presets::NOTHING;
-use comfy_table::{Attribute, Cell, ContentArrangement, Table};
+use comfy_table::{ContentArrangement, Table};
+use console::Term;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -93,23 +94,19 @@ impl Output {
         let mut table = Table::new();
         table.load_style(NOTHING);
         table.set_content_arrangement(ContentArrangement::Dynamic);
-        if let Some(width) = table.width() {
-            table.set_width(width);
+        if let Some((_, columns)) = Term::stdout().size_checked() {
+            table.set_width(columns);
         }
-        // From here on it neither asks the terminal nor decides about colours by itself.
-        table.force_no_tty();
-        let mut title = Attribute::Reset;
-        if self.style.color {
-            table.enforce_styling();
-            title = Attribute::Bold;
-        }
-        let bold = |text: &&str| Cell::new(text).add_attribute(title);
-        table.set_header(header.iter().map(bold).collect::<Vec<_>>());
+        table.set_header(header);
         table.add_rows(rows);
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
         }
-        self.line(table.trim_fmt())
+        // Headings are short; where one is wrapped all the same, its second line stays plain.
+        let text = table.trim_fmt();
+        let (head, body) = text.split_once('\n').unwrap_or((&text, ""));
+        let head = self.style.bold(head);
+        self.line(format_args!("{head}\n{body}"))
     }
 
     /// Says what went wrong: an object on standard output for a program, a line on standard error
