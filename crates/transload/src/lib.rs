@@ -54,7 +54,7 @@ mod transfer;
 #[cfg(feature = "std")]
 pub use self::std::OpenError;
 pub use adopt::Adopt;
-pub use buffer::{Buffer, IntoInnerError};
+pub use buffer::{Buffer, IntoInnerError, IntoInnerReason};
 pub use builder::Builder;
 pub use engine::active::Priority;
 pub use engine::clock::NoClock;
@@ -83,3 +83,8 @@ pub use transload_hal as hal;
 pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};
 #[cfg(feature = "std")]
 pub use transload_host as host;
+
+/// The first page's example compiles and runs.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../../../README.md")]
+struct FirstPage;
