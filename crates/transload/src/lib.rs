@@ -4,11 +4,12 @@
 //!
 //! ```
 //! # #[cfg(feature = "std")] {
-//! use transload::{AllocSpec, TransferManager};
+//! use transload::{AllocSpec, Place, TransferManager};
 //!
 //! let manager = TransferManager::discover()?;
 //! let weights = manager.adopt(vec![7u8; 1 << 20])?; // owned, not copied
-//! let shared = manager.allocate("cpu:0/shared".parse()?, AllocSpec::bytes(weights.len()))?;
+//! let place: Place = "cpu:0/shared".parse()?;
+//! let shared = manager.allocate(place, AllocSpec::bytes(weights.len()))?;
 //! let report = manager.copy(&weights, &shared).wait()?;
 //! println!("{report}"); // 1.0 MB  cpu:0 → cpu:0/shared  DirectCopy  9.8 GB/s
 //! assert_eq!(&*shared.read()?, &[7u8; 1 << 20][..]);
