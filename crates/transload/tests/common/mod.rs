@@ -288,7 +288,9 @@ pub(crate) fn expect_scripted_panics() {
     ONCE.call_once(|| {
         let report = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let said = info.payload().downcast_ref::<String>();
+            let payload = info.payload();
+            let text = payload.downcast_ref::<&str>().copied();
+            let said = text.or(payload.downcast_ref::<String>().map(String::as_str));
             if !said.is_some_and(|said| said.starts_with("simulated fault")) {
                 report(info);
             }
