@@ -1,0 +1,108 @@
+//! A simulated machine whose calls the test can hold up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use transload::core::LinkId;
+use transload::hal::{
+    self, Access, AllocError, Backend, CompletionSink, ConnectError, External, ExternalKind, Fence,
+    ImportError, Inventory, Op, SubmitError, Waited,
+};
+use transload::{AllocSpec, Clock, Instant, MemoryId};
+use transload_testkit::sim::{Sim, SimClock};
+
+/// What the test does in a call before the machine gets it, on the thread that calls.
+pub(crate) trait Keeper: Send + Sync + 'static {
+    /// A slot is to be allocated; an error is the answer.
+    fn slot(&self, _memory: MemoryId) -> Result<(), AllocError> {
+        Ok(())
+    }
+
+    /// Operations are to be submitted.
+    fn submit(&self) {}
+
+    /// A fence is to be waited for; true when the machine is not to be asked.
+    fn wait(&self) -> bool {
+        false
+    }
+}
+
+pub(crate) struct Gate<K> {
+    pub(crate) sim: Sim,
+    pub(crate) keeper: K,
+}
+
+// SAFETY: the simulated machine does it all; the gate only answers for it with errors to
+// allocations, and with waits that ran out of time.
+unsafe impl<K: Keeper> Backend for Gate<K> {
+    fn inventory(&self) -> Inventory {
+        self.sim.inventory()
+    }
+
+    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<hal::Buffer, AllocError> {
+        if spec.staging {
+            self.keeper.slot(memory)?;
+        }
+        self.sim.allocate(memory, spec)
+    }
+
+    unsafe fn import(
+        &self,
+        memory: MemoryId,
+        external: External,
+    ) -> Result<hal::Buffer, ImportError> {
+        // SAFETY: the caller's promise is the one that the machine asks for.
+        unsafe { self.sim.import(memory, external) }
+    }
+
+    fn export(&self, buffer: &hal::Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+        self.sim.export(buffer, kind)
+    }
+
+    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
+        self.sim.connect(src, dst)
+    }
+
+    unsafe fn submit(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        self.keeper.submit();
+        // SAFETY: the caller's promise is the one that the machine asks for.
+        unsafe { self.sim.submit(via, ops, after) }
+    }
+
+    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
+        self.sim.attach(sink)
+    }
+
+    fn completes_unattended(&self) -> bool {
+        self.sim.completes_unattended()
+    }
+
+    fn pump(&self) {
+        self.sim.pump();
+    }
+
+    fn wait(&self, fence: Fence, limit: Duration) -> Waited {
+        if self.keeper.wait() {
+            return Waited::TimedOut;
+        }
+        self.sim.wait(fence, limit)
+    }
+}
+
+/// The machine's clock; whoever looks at it is seen.
+pub(crate) struct Watched<F> {
+    pub(crate) clock: SimClock,
+    pub(crate) look: F,
+}
+
+impl<F: Fn() + Send + Sync> Clock for Watched<F> {
+    fn now(&self) -> Instant {
+        (self.look)();
+        self.clock.now()
+    }
+}
