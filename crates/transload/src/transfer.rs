@@ -51,9 +51,9 @@ impl Transfer {
     }
 
     /// One that was refused, or was over before anybody could wait for it.
-    pub(crate) fn settled(result: Result<Report, TransferError>) -> Transfer {
+    pub(crate) fn settled(result: Option<Result<Report, TransferError>>) -> Transfer {
         Transfer {
-            inner: Inner::Settled(Some(result)),
+            inner: Inner::Settled(result),
         }
     }
 

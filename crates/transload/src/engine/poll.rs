@@ -124,31 +124,27 @@ impl State {
         let backend = self
             .registered(step.backend)
             .filter(|known| known.lost.is_none());
-        match (backend, Bound::of(active, &task)) {
-            (Some(known), Some(bound)) => {
-                orders.push(Order {
-                    id,
-                    backend: Arc::clone(&known.backend),
-                    backend_id: known.id,
-                    what: What::Submit { task, via, bound },
-                });
-                self.transfers[slot as usize].ordered += 1;
-            }
-            (None, _) => {
-                let message = alloc::format!("backend {} is not there any more", step.backend);
-                let fault = Fault::new(ErrorClass::Lost, message);
-                let backend = step.backend;
-                self.handle_refused(id, task.id, backend, fault);
-            }
-            (_, None) => {
-                let fault = Fault::new(
-                    ErrorClass::Unsupported,
-                    "the plan needs a contiguous region or a slot that is not there",
-                );
-                let backend = step.backend;
-                self.handle_refused(id, task.id, backend, fault);
-            }
-        }
+        let Some(known) = backend else {
+            let message = alloc::format!("backend {} is not there any more", step.backend);
+            let fault = Fault::new(ErrorClass::Lost, message);
+            let backend = step.backend;
+            return self.handle_refused(id, task.id, backend, fault);
+        };
+        let Some(bound) = Bound::of(active, &task) else {
+            let fault = Fault::new(
+                ErrorClass::Unsupported,
+                "the plan needs a contiguous region or a slot that is not there",
+            );
+            let backend = step.backend;
+            return self.handle_refused(id, task.id, backend, fault);
+        };
+        orders.push(Order {
+            id,
+            backend: Arc::clone(&known.backend),
+            backend_id: known.id,
+            what: What::Submit { task, via, bound },
+        });
+        self.transfers[slot as usize].ordered += 1;
     }
 
     /// The leg failed: charges it to what failed, and finds another way.

@@ -14,7 +14,7 @@ use super::active::{Operand, Stage, TransferId};
 use super::completions::Completions;
 use super::order::{Deed, Deeds, Orders};
 use super::signal::Signal;
-use super::state::{After, State};
+use super::state::{After, Done, State};
 use super::sync::Lock;
 use super::unwind::guarded;
 use crate::{Report, Transfer, TransferError};
@@ -135,23 +135,25 @@ impl Shared {
         accept: impl FnOnce(&mut State, Instant) -> Result<TransferId, TransferError>,
     ) -> Transfer {
         let mut refused = None;
-        let mut done = None;
+        let mut done = Done::default();
         let id = Cell::new(None);
         let begin = |state: &mut State, now| match accept(state, now) {
             Ok(accepted) => id.set(Some(accepted)),
             Err(error) => refused = Some(error),
         };
         let look = |state: &mut State| {
-            if done.is_none() {
-                done = id.get().and_then(|id| state.take_done(id));
+            if let Some(id) = id.get() {
+                state.take_done(id, &mut done);
             }
         };
         self.turn_with(begin, look);
-        match (id.get(), refused, done) {
-            (_, _, Some(done)) => Transfer::settled(Ok(done.report)),
-            (Some(id), ..) => Transfer::submitted(Arc::clone(self), id),
-            (None, Some(error), _) => Transfer::settled(Err(error)),
-            (None, None, None) => unreachable!("it was accepted or refused"),
+        if done.result.is_some() {
+            return Transfer::settled(done.result);
+        }
+        match (id.get(), refused) {
+            (_, Some(error)) => Transfer::settled(Some(Err(error))),
+            (Some(id), None) => Transfer::submitted(Arc::clone(self), id),
+            (None, None) => unreachable!("it was accepted or refused"),
         }
     }
 

@@ -13,14 +13,14 @@ use transload_core::{
 };
 use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
 
-use super::active::{Active, Operand, Priority, Stage, TransferId};
+use super::active::{Active, Priority, Stage, TransferId};
 use super::digest::Digest;
 use super::hint::Hints;
 use super::observe::Ended;
 use super::order::ORDERS;
 use super::proof::Proofs;
 use super::staging::Pool;
-use crate::{RegisterError, Report};
+use crate::{RegisterError, Report, TransferError};
 
 /// A backend and what the engine remembers of it.
 pub(crate) struct Registered {
@@ -81,10 +81,11 @@ pub(crate) struct State {
 }
 
 /// A transfer that has moved its bytes and has no place any more.
+#[derive(Default)]
 pub(crate) struct Done {
-    pub(crate) report: Report,
+    pub(crate) result: Option<Result<Report, TransferError>>,
     /// The last view of a storage must not go while the lock is held.
-    pub(crate) _ends: [Option<Operand>; 2],
+    pub(crate) buffers: [Option<Buffer>; 2],
 }
 
 /// What is left to do when the lock has been let go.
@@ -155,19 +156,18 @@ impl State {
             .filter(|active| active.generation == id.generation && active.stage != Stage::Free)
     }
 
-    /// The report and the ends of a transfer that has moved its bytes, which frees its place. One
+    /// Puts the report of a transfer that has moved its bytes into `done`, and frees its place. One
     /// that failed is left to its handle.
-    pub(crate) fn take_done(&mut self, id: TransferId) -> Option<Done> {
-        let active = self.transfer(id)?;
-        if active.stage != Stage::Over || !matches!(active.result, Some(Ok(_))) {
-            return None;
-        }
-        let done = Done {
-            report: active.result.take()?.ok()?,
-            _ends: [active.src.take(), active.dst.take()],
+    pub(crate) fn take_done(&mut self, id: TransferId, done: &mut Done) {
+        let Some(active) = self.transfer(id) else {
+            return;
         };
+        if active.stage != Stage::Over || !matches!(active.result, Some(Ok(_))) {
+            return;
+        }
+        done.result = active.result.take();
+        done.buffers = [active.src.take(), active.dst.take()].map(|end| end.map(|end| end.buffer));
         self.free_place(id.slot);
-        Some(done)
     }
 
     pub(crate) fn id(&self, slot: u32) -> TransferId {

@@ -28,7 +28,7 @@ impl TransferManager {
     pub fn submit(&self, request: &Request) -> Transfer {
         match self.check(request) {
             Ok(checked) => self.submit_checked(checked, request.terms.clone()),
-            Err(error) => Transfer::settled(Err(error)),
+            Err(error) => Transfer::settled(Some(Err(error))),
         }
     }
 
