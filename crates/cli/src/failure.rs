@@ -20,7 +20,10 @@ pub(crate) enum Failure {
     Topology(#[from] TopologyError),
     /// A machine that cannot be simulated.
     #[error("{path}: {source}", path = path.display())]
-    Machine { path: PathBuf, source: BuildError },
+    Machine {
+        path: PathBuf,
+        source: Box<BuildError>,
+    },
     /// A file that cannot be read.
     #[error(transparent)]
     Open(#[from] OpenError),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use transload::{Backend, Place, PlaceError, Report, TransferManager};
-use transload_testkit::sim::{BuildError, HostSide, Sim};
+use transload_testkit::sim::{HostSide, Sim};
 use transload_testkit::topology;
 
 use crate::failure::Failure;
@@ -109,8 +109,8 @@ fn backend(sim: &Sim) -> Arc<dyn Backend> {
 fn simulate(path: &Path, host: HostSide) -> Result<Sim, Failure> {
     let machine = topology::from_file(path)?;
     let built = Sim::builder(&machine).host(host).build();
-    built.map_err(|source: BuildError| Failure::Machine {
+    built.map_err(|source| Failure::Machine {
         path: path.into(),
-        source,
+        source: Box::new(source),
     })
 }
