@@ -132,7 +132,7 @@ impl Output {
 
 impl Style {
     /// Colours go to a terminal that can show them, unless `NO_COLOR` is set to anything
-    /// (https://no-color.org).
+    /// (<https://no-color.org>).
     fn of(stream: &impl IsTerminal) -> Style {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
