@@ -101,4 +101,15 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// Blocks until the fence has settled or the limit has passed. The caller's thread may be put
     /// to work meanwhile. When it returns [`Waited::Settled`] the outcome is at the sink.
     fn wait(&self, fence: Fence, limit: Duration) -> Waited;
+
+    /// Blocks until one of the fences has settled or the limit has passed, as [`Backend::wait`] does
+    /// for a single one. Waiting for the first alone, as a backend does that has nothing better, is
+    /// right where fences settle in order; where they do not, it holds up what could follow the
+    /// others.
+    fn wait_any(&self, fences: &[Fence], limit: Duration) -> Waited {
+        match fences {
+            [] => Waited::TimedOut,
+            [first, ..] => self.wait(*first, limit),
+        }
+    }
 }

@@ -246,17 +246,21 @@ unsafe impl Backend for Sim {
     }
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
+        self.wait_any(&[fence], limit)
+    }
+
+    fn wait_any(&self, fences: &[Fence], limit: Duration) -> Waited {
         self.strike(Call::Wait, None);
-        if fence.is_settled() {
+        if fences.iter().any(Fence::is_settled) {
             return Waited::Settled;
         }
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         let deadline = self.shared.clock.now_ns().saturating_add(limit_ns);
         loop {
             self.shared.deliver();
-            match self.shared.advance(fence.number(), deadline) {
+            match self.shared.advance(fences, deadline) {
                 Progress::Told => return Waited::Settled,
-                Progress::Delivering => self.shared.await_delivery(fence.number()),
+                Progress::Delivering(number) => self.shared.await_delivery(number),
                 Progress::Moved => {}
                 Progress::OutOfTime => return Waited::TimedOut,
             }

@@ -13,8 +13,8 @@ use super::{BACKEND, Shared};
 pub(super) enum Progress {
     /// The sink knows, or never has to.
     Told,
-    /// Another thread is telling the sink.
-    Delivering,
+    /// Another thread is telling the sink of this fence.
+    Delivering(u64),
     /// Something happened, or can be told now.
     Moved,
     /// Nothing happens before the deadline, which is now.
@@ -48,17 +48,19 @@ impl Shared {
         while self.deliver_one() {}
     }
 
-    /// Looks at a fence and, where it is pending, lets the next event happen. Both under one lock:
+    /// Looks at fences and, where all are pending, lets the next event happen. Both under one lock:
     /// otherwise another thread's step in between would look like time running out.
-    pub(super) fn advance(&self, number: u64, deadline_ns: u64) -> Progress {
+    pub(super) fn advance(&self, fences: &[Fence], deadline_ns: u64) -> Progress {
         let mut state = self.lock();
-        match state.fence(number).map(|fence| fence.phase) {
-            None if number <= state.last_number => return Progress::Told,
-            Some(Phase::Silent) => return Progress::Told,
-            Some(Phase::Delivering) => return Progress::Delivering,
-            Some(Phase::Due) => return Progress::Moved,
-            // A number that was never given out is waited for like any that is pending.
-            Some(Phase::Pending) | None => {}
+        for number in fences.iter().map(Fence::number) {
+            match state.fence(number).map(|fence| fence.phase) {
+                None if number <= state.last_number => return Progress::Told,
+                Some(Phase::Silent) => return Progress::Told,
+                Some(Phase::Delivering) => return Progress::Delivering(number),
+                Some(Phase::Due) => return Progress::Moved,
+                // A number that was never given out is waited for like any that is pending.
+                Some(Phase::Pending) | None => {}
+            }
         }
         let stepped = state.step(deadline_ns);
         if !stepped {

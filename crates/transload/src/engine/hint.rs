@@ -75,7 +75,7 @@ impl Shared {
                 (Some(Outcome::Failed(fault) | Outcome::Lost(fault)), _) | (None, Some(fault)) => {
                     return Err(fault);
                 }
-                (None, None) => self.wait_in(&**backend, name, fence, super::shared::LONGEST),
+                (None, None) => self.wait_in(&**backend, name, &[fence], super::shared::LONGEST),
             }
         }
     }

@@ -35,12 +35,18 @@ pub(crate) struct Shared {
     pub(crate) driver: crate::std::Driver,
 }
 
+/// How many fences a thread waits for at once: as many as the largest plan has under way, four lanes
+/// of three slots.
+const MOST_FENCES: usize = 12;
+
+type Fences = ArrayVec<Fence, MOST_FENCES>;
+
 /// What a thread that waits should do.
 enum Wait {
     /// What it waits for is there.
     Over,
-    /// Block in the backend until this fence has settled.
-    Fence(Arc<dyn Backend>, BackendId, Fence),
+    /// Block in the backend until one of these fences has settled.
+    Fences(Arc<dyn Backend>, BackendId, Fences),
     /// Park until something happens.
     Park,
 }
@@ -202,8 +208,8 @@ impl Shared {
             match wait {
                 Wait::Over => {}
                 _ if limit == Some(Duration::ZERO) => {}
-                Wait::Fence(backend, name, fence) => {
-                    self.wait_in(&*backend, name, fence, limit.unwrap_or(LONGEST));
+                Wait::Fences(backend, name, fences) => {
+                    self.wait_in(&*backend, name, &fences, limit.unwrap_or(LONGEST));
                 }
                 Wait::Park => self.signal.park(seen, limit),
             }
@@ -220,11 +226,14 @@ impl Shared {
         &self,
         backend: &dyn Backend,
         name: BackendId,
-        fence: Fence,
+        fences: &[Fence],
         limit: Duration,
     ) {
         // Settled or not, whoever called looks at what is in the queue.
-        let waited: Result<Waited, Fault> = guarded(|| backend.wait(fence, limit.min(LONGEST)));
+        let waited: Result<Waited, Fault> = guarded(|| match fences {
+            [fence] => backend.wait(*fence, limit.min(LONGEST)),
+            fences => backend.wait_any(fences, limit.min(LONGEST)),
+        });
         if let Err(fault) = waited {
             self.give_up_backend(name, &fault);
         }
@@ -321,16 +330,16 @@ impl Shared {
         self.parked.fetch_add(1, Ordering::SeqCst);
         let seen = self.signal.seen();
         let next = self.turn();
-        let (live, fence) = self
+        let (live, wait) = self
             .state
             .with(|state| (state.live > 0, any_attended(state)));
         let limit = self.limit(None, next);
-        match fence {
+        match wait {
             _ if !live => {}
-            Some((backend, name, fence)) => {
-                self.wait_in(&*backend, name, fence, limit.unwrap_or(LONGEST));
+            Some(Wait::Fences(backend, name, fences)) => {
+                self.wait_in(&*backend, name, &fences, limit.unwrap_or(LONGEST));
             }
-            None => self.signal.park(seen, limit),
+            _ => self.signal.park(seen, limit),
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
         live
@@ -461,41 +470,36 @@ fn wait_for(state: &State, id: TransferId) -> Wait {
     else {
         return Wait::Over;
     };
-    let find = |fence: Fence| {
-        let known = state.registered(fence.backend())?;
-        Some((
-            Arc::clone(&known.backend),
-            known.id,
-            fence,
-            known.unattended,
-        ))
-    };
-    let own = || active.flying.iter().filter_map(|(fence, _)| find(*fence));
-    if let Some((backend, name, fence, _)) = own().find(|(.., unattended)| !unattended) {
-        return Wait::Fence(backend, name, fence);
-    }
-    let Some((backend, name, fence, _)) = own().next() else {
+    let own = || active.flying.iter().map(|(fence, _)| *fence);
+    let known = || own().filter_map(|fence| state.registered(fence.backend()));
+    let attended = known().find(|known| !known.unattended);
+    let Some(known) = attended.or_else(|| known().next()) else {
         // Nothing of its own is under way: it waits for others.
-        return match any_attended(state) {
-            Some((backend, name, fence)) => Wait::Fence(backend, name, fence),
-            None => Wait::Park,
-        };
+        return any_attended(state).unwrap_or(Wait::Park);
     };
     // Blocking in one backend while another one's outcome arrives would stall the pipeline.
-    let elsewhere = |other: &(Fence, _)| other.0.backend() != name;
-    if active.flying.iter().any(elsewhere) {
+    if known.unattended && own().any(|fence| fence.backend() != known.id) {
         return Wait::Park;
     }
-    Wait::Fence(backend, name, fence)
+    let fences = own().filter(|fence| fence.backend() == known.id);
+    let fences = fences.take(MOST_FENCES).collect();
+    Wait::Fences(Arc::clone(&known.backend), known.id, fences)
 }
 
-/// The oldest fence of the backends that somebody must look after.
-fn any_attended(state: &State) -> Option<(Arc<dyn Backend>, BackendId, Fence)> {
+/// Fences of a backend that somebody must look after, the oldest first.
+fn any_attended(state: &State) -> Option<Wait> {
     let attended = |known: &&super::state::Registered| !known.unattended && known.pending > 0;
     let known = state.backends.iter().find(attended)?;
-    let fences = state.pending.keys();
-    let fence = fences.filter(|fence| fence.backend() == known.id).min()?;
-    Some((Arc::clone(&known.backend), known.id, *fence))
+    let of_it = |fence: &&Fence| fence.backend() == known.id;
+    let oldest = state.pending.keys().filter(of_it).min()?;
+    let others = state.pending.keys().filter(of_it);
+    let others = others.filter(|fence| *fence != oldest).copied();
+    let fences = core::iter::once(*oldest).chain(others).take(MOST_FENCES);
+    Some(Wait::Fences(
+        Arc::clone(&known.backend),
+        known.id,
+        fences.collect(),
+    ))
 }
 
 /// Keeps the compiler honest: handles are shared between threads wherever there are any.
