@@ -4,12 +4,11 @@
 //!
 //! ```
 //! # #[cfg(feature = "std")] {
-//! use transload::{AllocSpec, Place, TransferManager};
+//! use transload::{AllocSpec, TransferManager};
 //!
 //! let manager = TransferManager::discover()?;
 //! let weights = manager.adopt(vec![7u8; 1 << 20])?; // owned, not copied
-//! let place: Place = "cpu:0/shared".parse()?;
-//! let shared = manager.allocate(place, AllocSpec::bytes(weights.len()))?;
+//! let shared = manager.allocate("cpu:0/shared".parse()?, AllocSpec::bytes(weights.len()))?;
 //! let report = manager.copy(&weights, &shared).wait()?;
 //! println!("{report}"); // 1.0 MB  cpu:0 → cpu:0/shared  DirectCopy  9.8 GB/s
 //! assert_eq!(&*shared.read()?, &[7u8; 1 << 20][..]);

@@ -149,8 +149,7 @@ impl TransferManager {
     ///
     /// # Errors
     /// When there is no such device, or it has no such memory.
-    pub fn resolve(&self, place: impl Into<Place>) -> Result<MemoryId, PlaceError> {
-        let place = place.into();
+    pub fn resolve(&self, place: Place) -> Result<MemoryId, PlaceError> {
         self.shared.state.with(|state| {
             let topology = &state.topology;
             let device = match place.device {
@@ -195,8 +194,8 @@ impl TransferManager {
     /// When a place is not here, or no route joins them.
     pub fn explain_places(
         &self,
-        src: impl Into<Place>,
-        dst: impl Into<Place>,
+        src: Place,
+        dst: Place,
         bytes: u64,
     ) -> Result<Explanation, TransferError> {
         let (src, dst) = (self.resolve(src)?, self.resolve(dst)?);

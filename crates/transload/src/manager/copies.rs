@@ -134,7 +134,7 @@ impl TransferManager {
     pub fn prefetch(
         &self,
         region: impl Into<Region>,
-        device: impl Into<Place>,
+        device: Place,
     ) -> Result<(), Error> {
         let region = region.into();
         let to = self.resolve(device)?.device;
@@ -177,7 +177,7 @@ impl TransferManager {
         writable: bool,
         f: impl FnOnce(&TransferManager, Operand) -> Result<Report, TransferError>,
     ) -> Result<Report, TransferError> {
-        let memory = self.resolve(DeviceId::CPU0.memory(MemoryKind::Pageable))?;
+        let memory = self.resolve(DeviceId::CPU0.memory(MemoryKind::Pageable).into())?;
         let (backend, known) = self.shared.state.with(|state| {
             let owner = state.topology.memory(memory).map(|memory| memory.backend);
             (owner, state.borrowed.pop())

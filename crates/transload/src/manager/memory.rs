@@ -19,7 +19,7 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the place is not here, or has no room.
-    pub fn allocate(&self, place: impl Into<Place>, spec: AllocSpec) -> Result<Buffer, Error> {
+    pub fn allocate(&self, place: Place, spec: AllocSpec) -> Result<Buffer, Error> {
         let memory = self.resolve(place)?;
         let backend = self
             .backend_of(memory)
@@ -46,7 +46,7 @@ impl TransferManager {
         };
         // SAFETY: `Adopt` promises that the span is valid and untouched by others as long as its
         // owner lives, and the owner goes with it.
-        unsafe { self.import(memory, external) }
+        unsafe { self.import(memory.into(), external) }
     }
 
     /// Takes in memory that comes from elsewhere: a handle, an object of a backend's own world.
@@ -58,7 +58,7 @@ impl TransferManager {
     /// As [`Backend::import`].
     pub unsafe fn import(
         &self,
-        place: impl Into<Place>,
+        place: Place,
         external: External,
     ) -> Result<Buffer, Error> {
         let memory = self.resolve(place)?;
@@ -90,7 +90,7 @@ impl TransferManager {
     /// # Errors
     /// When the place is not here, or the two memory systems have nothing that both can hold; the
     /// error says why each way of sharing failed.
-    pub fn share(&self, buffer: &Buffer, place: impl Into<Place>) -> Result<Buffer, ShareError> {
+    pub fn share(&self, buffer: &Buffer, place: Place) -> Result<Buffer, ShareError> {
         let dst = self.resolve(place)?;
         let src = buffer.memory();
         if src == dst {
@@ -132,15 +132,15 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the place is not here or has no room, or the copy fails.
-    pub fn place(&self, buffer: &Buffer, place: impl Into<Place>) -> Result<Placed, Error> {
+    pub fn place(&self, buffer: &Buffer, place: Place) -> Result<Placed, Error> {
         let memory = self.resolve(place)?;
-        if let Ok(buffer) = self.share(buffer, memory) {
+        if let Ok(buffer) = self.share(buffer, memory.into()) {
             return Ok(Placed {
                 buffer,
                 report: None,
             });
         }
-        let copy = self.allocate(memory, AllocSpec::bytes(buffer.len()))?;
+        let copy = self.allocate(memory.into(), AllocSpec::bytes(buffer.len()))?;
         let report = self.copy(buffer, &copy).wait()?;
         Ok(Placed {
             buffer: copy,

@@ -71,7 +71,7 @@ impl TransferManager {
         let path = file.path().display().to_string();
         // SAFETY: a file that is read and written by position asks nothing of the caller: whatever
         // others do to it shows as other bytes or as an error.
-        let buffer = unsafe { self.import(FILE, External::Object(Box::new(file))) };
+        let buffer = unsafe { self.import(FILE.into(), External::Object(Box::new(file))) };
         buffer.map_err(|source| OpenError::Manager {
             path,
             source: Box::new(source),
@@ -92,7 +92,7 @@ impl TransferManager {
         let file = HostFile::open(path)?;
         let path = file.path().display().to_string();
         // SAFETY: the caller's promise is the one that the backend asks for.
-        let buffer = unsafe { self.import(SHARED, External::Object(Box::new(file))) };
+        let buffer = unsafe { self.import(SHARED.into(), External::Object(Box::new(file))) };
         buffer.map_err(|source| OpenError::Manager {
             path,
             source: Box::new(source),
