@@ -5,7 +5,7 @@ use alloc::string::String;
 use core::fmt;
 
 use transload_core::{
-    BackendId, DeviceName, MemoryId, ParseError, Place, ShapeError, Span, TopologyError,
+    BackendId, DeviceId, DeviceName, MemoryId, ParseError, Place, ShapeError, Span, TopologyError,
 };
 use transload_hal::{AllocError, ConnectError, ErrorClass, Fault, ImportError};
 
@@ -279,6 +279,9 @@ impl TransferError {
 pub struct TransferFailure {
     /// The backend that was at work.
     pub backend: BackendId,
+    /// The device whose engine executed the step; `None` when its staging slots could not be had, or
+    /// its link was found unfit before.
+    pub device: Option<DeviceId>,
     /// The route that failed last.
     pub route: String,
     /// The step of the route, from 0; `None` when its staging slots could not be had.
@@ -294,6 +297,9 @@ pub struct TransferFailure {
 impl fmt::Display for TransferFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} failed at {}", self.route, self.backend)?;
+        if let Some(device) = self.device {
+            write!(f, ", device {device}")?;
+        }
         match self.step {
             Some(step) => write!(f, ", step {step}, {}", self.span)?,
             None => f.write_str(", before its first step")?,

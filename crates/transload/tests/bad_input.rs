@@ -11,7 +11,7 @@ use std::sync::Arc;
 use transload::core::{ParseError, ShapeError};
 use transload::hal::{AllocError, ErrorClass};
 use transload::{
-    AllocSpec, Buffer, ByteSize, DeviceId, Error, GuardError, IntoInnerReason, Method, Place,
+    AllocSpec, Buffer, ByteSize, Error, GuardError, IntoInnerReason, Method, Place,
     PlaceError, Region, RegionError, RegisterError, Request, Shape, TransferError, TransferManager,
 };
 use transload_testkit::sim::{Call, Completion, Rule, Sim};
@@ -641,7 +641,7 @@ fn refused_allocations_pass_on_what_the_backend_said() {
         bench.sim.add_rule(Rule::refuse(Call::Allocate, class));
         let error = bench
             .manager
-            .allocate(DeviceId::CPU0, AllocSpec::bytes(10))
+            .allocate(place("cpu:0"), AllocSpec::bytes(10))
             .unwrap_err();
         assert_eq!(error.class(), class, "{error}");
         assert!(error.to_string().contains("cpu:0"), "{error}");

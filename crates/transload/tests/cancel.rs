@@ -8,7 +8,7 @@ use transload::core::schema::Machine;
 use transload::{Buffer, Cancelled, Method, Request, Transfer, TransferError};
 use transload_testkit::sim::{Completion, Sim};
 
-use common::{Banded, Bench, SLOT, marked, modes, two_devices};
+use common::{Banded, Bench, SLOT, Sketch, marked, modes, two_devices};
 
 /// Four chunks through three slots.
 const LEN: u64 = 3 * SLOT + 3;
@@ -20,15 +20,25 @@ struct Pipeline {
     bench: Bench,
     src: Banded,
     dst: Banded,
+    len: u64,
 }
 
 impl Pipeline {
     fn new(machine: &Machine, mode: Completion) -> Pipeline {
+        Pipeline::between(machine, mode, ["sim:0", "sim:1"], LEN)
+    }
+
+    fn between(machine: &Machine, mode: Completion, ends: [&str; 2], len: u64) -> Pipeline {
         let sim = Sim::builder(machine).completion(mode).build().unwrap();
-        let bench = Bench::over(sim, 3, 1);
-        let src = Banded::new(&bench, "sim:0", marked(LEN), LEN);
-        let dst = Banded::new(&bench, "sim:1", &[], LEN);
-        Pipeline { bench, src, dst }
+        let bench = Bench::over(sim, 3, 2);
+        let src = Banded::new(&bench, ends[0], marked(len), len);
+        let dst = Banded::new(&bench, ends[1], &[], len);
+        Pipeline {
+            bench,
+            src,
+            dst,
+            len,
+        }
     }
 
     fn request(&self) -> Request {
@@ -52,7 +62,7 @@ impl Pipeline {
         let inner = self.dst.inner(&self.bench, context);
         let leading = leading as usize;
         assert!(
-            inner[..leading] == marked(LEN)[..leading],
+            inner[..leading] == marked(self.len)[..leading],
             "{context:?}: {leading} leading bytes are not there"
         );
     }
@@ -61,9 +71,11 @@ impl Pipeline {
     fn finish(self, context: &dyn std::fmt::Debug) {
         let report = self.submit().wait();
         assert!(report.is_ok(), "{context:?}: {report:?}");
-        self.leads(LEN, context);
+        self.leads(self.len, context);
         assert!(self.src.is_unchanged(&self.bench), "{context:?}");
-        let Pipeline { bench, src, dst } = self;
+        let Pipeline {
+            bench, src, dst, ..
+        } = self;
         drop((src, dst));
         bench.manager.clear_cache();
         assert_eq!(bench.budget.used_bytes(), 0, "{context:?}");
@@ -109,6 +121,68 @@ fn cancel_tells_the_truth_at_every_point() {
     }
     println!("{stopped} points at which a transfer stopped, {finished} at which it had finished");
     assert!(stopped > 20 && finished >= modes().len());
+}
+
+#[test]
+fn what_was_copied_counts_while_it_is_verified() {
+    let machine = two_devices().machine();
+    let (mut copying, mut checking) = (0, 0);
+    for events in 0..MOST {
+        let pipeline = Pipeline::new(&machine, Completion::Timed);
+        let transfer = pipeline.bench.manager.submit(&pipeline.request().verify());
+        let more = pipeline.advance(events);
+        match transfer.cancel() {
+            Cancelled::Stopped { leading_bytes } => {
+                pipeline.leads(leading_bytes, &events);
+                match leading_bytes {
+                    LEN => checking += 1,
+                    _ => copying += 1,
+                }
+            }
+            Cancelled::Finished(result) => assert!(result.is_ok(), "{events}"),
+            Cancelled::NotStarted => panic!("{events}: operations were submitted"),
+        }
+        pipeline.finish(&events);
+        if !more {
+            break;
+        }
+    }
+    assert!(copying > 2 && checking > 5, "{copying} {checking}");
+}
+
+/// What the second lane has moved does not lead while the first one lacks a byte.
+#[test]
+fn lanes_lead_only_as_far_as_there_is_no_gap() {
+    const LEN: u64 = (7 << 19) + 1;
+    let sketch = Sketch::new()
+        .device("cpu:0", &["pageable"])
+        .device("sim:0", &["device"])
+        .link("cpu:0/pageable", "sim:0/device", "sim:0#0", "native")
+        .link("cpu:0/pageable", "sim:0/device", "sim:0#1", "native");
+    let machine = sketch.machine();
+    let mut gaps = 0;
+    for mode in modes() {
+        for events in 0..MOST {
+            let context = (mode, events);
+            let pipeline = Pipeline::between(&machine, mode, ["cpu:0", "sim:0"], LEN);
+            let transfer = pipeline.submit();
+            let more = pipeline.advance(events);
+            let moved = transfer.progress().map_or(LEN, |(moved, _)| moved);
+            match transfer.cancel() {
+                Cancelled::Stopped { leading_bytes } => {
+                    pipeline.leads(leading_bytes, &context);
+                    gaps += usize::from(leading_bytes < moved);
+                }
+                Cancelled::Finished(result) => assert!(result.is_ok(), "{context:?}"),
+                Cancelled::NotStarted => panic!("{context:?}: operations were submitted"),
+            }
+            pipeline.finish(&context);
+            if !more {
+                break;
+            }
+        }
+    }
+    assert!(gaps > 0, "the lanes never left a gap");
 }
 
 #[test]

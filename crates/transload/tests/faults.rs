@@ -2,6 +2,10 @@
 //! route: right bytes and a truthful report, or a typed error; and an engine that goes on.
 
 mod common;
+#[path = "faults/double.rs"]
+mod double;
+#[path = "faults/in_place.rs"]
+mod in_place;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
 #[path = "faults/silent.rs"]

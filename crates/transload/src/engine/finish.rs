@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
+use alloc::sync::Arc;
 
 use transload_core::flight::{Failure, Flight, StopReason, Verdict};
 use transload_core::stats::Sample;
@@ -21,7 +22,18 @@ impl State {
                 self.trust(slot, now);
                 Ok(self.report(slot, now))
             }
-            Verdict::Failed(failure) => Err(self.failure(slot, failure)),
+            Verdict::Failed(failure) => {
+                let active = &self.transfers[slot as usize];
+                let flight = active.flight.as_ref();
+                let in_place = flight.filter(|flight| flight.is_in_place());
+                let last = in_place.and_then(Flight::plan);
+                let noted = |last| active.tried.last().is_some_and(|at| Arc::ptr_eq(at, last));
+                if last.is_some_and(|last| !noted(last)) {
+                    // Its source may be changed, so no other route was asked for.
+                    self.give_up_leg(slot, failure, now);
+                }
+                Err(self.failure(slot, failure))
+            }
             Verdict::Stopped {
                 reason: StopReason::Cancelled,
                 started: false,
@@ -207,8 +219,14 @@ impl State {
                 dst_checksum: dst.value(),
             };
         }
+        let plan = active.flight.as_ref().and_then(Flight::plan);
+        let step = failure.at.and_then(|(lane, step)| {
+            let lane = plan?.lanes.get(usize::from(lane))?;
+            lane.steps.get(usize::from(step))
+        });
         TransferError::Failed(Box::new(TransferFailure {
             backend,
+            device: step.map(|step| step.engine.device),
             route: route.unwrap_or_default(),
             step: failure.at.map(|(_, step)| step),
             span: failure.span,

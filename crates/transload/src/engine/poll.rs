@@ -149,14 +149,36 @@ impl State {
 
     /// The leg failed: charges it to what failed, and finds another way.
     fn reroute(&mut self, slot: u32, failure: Failure, now: Instant) {
+        let class = self.give_up_leg(slot, failure, now);
+        if class.is_none_or(|class| class == ErrorClass::Caller) {
+            // Another route would meet the same mistake.
+            return self.answer_route(slot, None);
+        }
+        let active = &self.transfers[slot as usize];
+        // Bytes that went another way prove nothing about the link.
+        let crossing = active.proof.is_some_and(|job| self.proofs.is_crossing(job));
+        let next = match crossing {
+            true => None,
+            false => self.next_route(slot, failure.phase, now),
+        };
+        self.answer_route(slot, next);
+    }
+
+    /// Notes what was tried and why it failed, and charges it to who is to blame. Answers whose turn
+    /// it is.
+    pub(crate) fn give_up_leg(
+        &mut self,
+        slot: u32,
+        failure: Failure,
+        now: Instant,
+    ) -> Option<ErrorClass> {
         let active = &mut self.transfers[slot as usize];
-        let Some(failed) = active.flight.as_ref().and_then(|flight| match failure.at {
+        let flight = active.flight.as_ref()?;
+        let failed = match failure.at {
             // After a comparison the leg that is over is the one that read the destination.
             None if failure.phase == Phase::Copy => flight.copied_by().or(flight.plan()).cloned(),
             _ => flight.plan().cloned(),
-        }) else {
-            return;
-        };
+        }?;
         let (_, fault) = active.fault.clone().unwrap_or_else(|| {
             let backend = failed.lanes[0].steps[0].backend;
             (
@@ -171,21 +193,11 @@ impl State {
         active.tried.push(failed.clone());
         // A checksum is there only from a comparison to the next leg.
         let compared = active.checksum.is_some();
-        if fault.class == ErrorClass::Caller {
-            // Another route would meet the same mistake, and this one is not to blame for it.
-            return self.answer_route(slot, None);
-        }
-        if fault.class != ErrorClass::Exhausted {
+        // A route is not to blame for its caller's mistake, nor for what has run out.
+        if !matches!(fault.class, ErrorClass::Caller | ErrorClass::Exhausted) {
             self.blame(&failed, failure, compared, &fault, now);
         }
-        let active = &self.transfers[slot as usize];
-        // Bytes that went another way prove nothing about the link.
-        let crossing = active.proof.is_some_and(|job| self.proofs.is_crossing(job));
-        let next = match crossing {
-            true => None,
-            false => self.next_route(slot, failure.phase, now),
-        };
-        self.answer_route(slot, next);
+        Some(fault.class)
     }
 
     fn blame(

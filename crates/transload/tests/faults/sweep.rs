@@ -289,6 +289,7 @@ fn check_error(error: &TransferError, scenario: &Scenario, case: &Case) {
             assert!(failure.routes_tried >= 1, "{case:?}");
             match failure.step {
                 Some(step) => {
+                    assert!(failure.device.is_some(), "{case:?}: {text}");
                     assert!(usize::from(step) < 4, "{case:?}: {text}");
                     assert!(failure.span.len > 0, "{case:?}: {text}");
                 }
