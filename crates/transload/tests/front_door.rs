@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use rig::{Outcome, Rig, bytes, place, without_peers};
 use transload::hal::core::Inventory;
-use transload::hal::{Backend, Fence, Outcome as Settled};
+use transload::hal::{Backend, ErrorClass, Fence, Outcome as Settled};
 #[cfg(target_os = "linux")]
 use transload::hal::{External, ExternalKind};
 use transload::host::Host;
@@ -17,7 +17,7 @@ use transload::{
     AllocSpec, Buffer, ByteSize, Error, Method, Request, ShareError, StagingBudget, Transfer,
     TransferError, TransferManager,
 };
-use transload_testkit::sim::{Completion, HostSide, Rule, Script, Sim};
+use transload_testkit::sim::{Call, Completion, HostSide, OpKind, Rule, Script, Sim};
 use transload_testkit::topology;
 
 const MIB: u64 = 1 << 20;
@@ -194,7 +194,8 @@ fn a_report_tells_method_route_bytes_time_and_fallbacks() -> Outcome {
     let route: Vec<String> = direct.route().map(|memory| memory.to_string()).collect();
     assert_eq!(route, ["sim:0/device", "cpu:0/pageable"]);
     let passed = rig.sim.clock().now_ns() - before;
-    assert_eq!(direct.elapsed().as_nanos(), u128::from(passed));
+    let told = direct.elapsed().as_nanos();
+    assert_eq!(told, u128::from(passed));
     assert!(passed > 0 && direct.is_simulated());
     assert!(direct.to_string().contains("simulated"), "{direct}");
 
@@ -303,6 +304,27 @@ fn placing_shares_where_it_can_and_copies_where_it_must() -> Outcome {
 }
 
 #[test]
+fn a_prefetch_that_is_refused_says_so_and_leaves_the_buffer_usable() -> Outcome {
+    let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
+    let src = rig.filled("cpu:0", &bytes(500, 1));
+    rig.manager.prefetch(&src, place("sim:0"))?;
+    let refuse = Rule::refuse(Call::Submit, ErrorClass::Unsupported);
+    rig.sim.add_rule(refuse.kind(OpKind::Hint));
+    let error = rig.manager.prefetch(&src, place("sim:0")).unwrap_err();
+    let Error::Hint { memory, fault } = &error else {
+        return Err(error.into());
+    };
+    assert_eq!(
+        (*memory, fault.class),
+        (src.memory(), ErrorClass::Unsupported)
+    );
+    let dst = rig.empty("sim:1", 500);
+    rig.manager.copy(&src, &dst).wait()?;
+    assert!(rig.bytes_of(&dst) == bytes(500, 1));
+    Ok(())
+}
+
+#[test]
 fn explanations_name_the_way_that_is_taken_and_why_no_other() -> Outcome {
     let sim = Sim::new(&machine("eight-gpu"))?;
     let manager = TransferManager::builder()
@@ -353,7 +375,8 @@ fn statistics_count_this_managers_transfers_until_they_are_reset() -> Outcome {
         (direct.transfers, direct.bytes, direct.failures),
         (2, 600, 0)
     );
-    assert_eq!(u128::from(direct.busy_ns), 2 * slow.elapsed().as_nanos());
+    let each = slow.elapsed().as_nanos();
+    assert_eq!(u128::from(direct.busy_ns), 2 * each);
     assert_eq!(total(Method::HostStaged).failures, 1);
     assert!(other.stats().paths.is_empty());
     rig.manager.reset_stats();
