@@ -91,7 +91,7 @@ fn said(outcome: &Outcome) -> String {
         Some(false) => "MISSED",
         None => "no verdict: A/A exceeds 5 %",
     };
-    debug_assert!(holds.is_some() || !(outcome.noise <= MOST_NOISE));
+    debug_assert!(holds.is_some() || outcome.noise.is_nan() || outcome.noise > MOST_NOISE);
     let figure = |value| amount(value, verdict.unit);
     format!(
         "{of} {} ({bound} {})  {word}",

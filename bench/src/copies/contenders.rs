@@ -60,11 +60,14 @@ impl Contender for Engine {
     }
 }
 
+/// Copies its second argument to its first, which is as long.
+pub(crate) type SliceCopy = Box<dyn FnMut(&mut [u8], &[u8])>;
+
 /// A function of two slices.
 pub(crate) struct Safe {
     pub(crate) name: String,
     pub(crate) bytes: Bytes,
-    pub(crate) copy: Box<dyn FnMut(&mut [u8], &[u8])>,
+    pub(crate) copy: SliceCopy,
 }
 
 impl Contender for Safe {

@@ -12,7 +12,7 @@ use crate::case::{Case, Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, Random, Rules};
 use crate::raw::stream;
 use crate::series::Series;
-use contenders::{Bytes, Engine, Safe, Team};
+use contenders::{Bytes, Engine, Safe, SliceCopy, Team};
 use python::{Library, Python};
 
 /// From one cache line to far past any cache.
@@ -90,7 +90,7 @@ fn copies(len: usize, effort: Effort) -> Result<Outcome> {
         src: src.clone(),
         dst: dst.clone(),
     })];
-    let mut enter = |name: &str, copy: Box<dyn FnMut(&mut [u8], &[u8])>| {
+    let mut enter = |name: &str, copy: SliceCopy| {
         contenders.push(Box::new(Safe {
             name: name.to_owned(),
             bytes: bytes.clone(),

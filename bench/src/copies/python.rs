@@ -17,9 +17,9 @@ use crate::contest::Contender;
 const DRIVER: &str = include_str!("driver.py");
 /// Names the interpreter; `python3` otherwise.
 const INTERPRETER: &str = "TRANSLOAD_BENCH_PYTHON";
-/// How long PyTorch's threads may go on spinning after a copy, taken from OpenMP's usual blocktime;
-/// the next contender must not find them on its cores.
-const SETTLE: Duration = Duration::from_millis(5);
+/// Has PyTorch's threads park at once when a copy is over, by the names that GNU's, LLVM's and
+/// Intel's OpenMP read: spinning on, they would be found on the cores by the next contender.
+const PASSIVE: [(&str, &str); 2] = [("OMP_WAIT_POLICY", "passive"), ("KMP_BLOCKTIME", "0")];
 
 /// The other process.
 pub(crate) struct Python {
@@ -68,6 +68,7 @@ impl Python {
         let interpreter = std::env::var(INTERPRETER).unwrap_or_else(|_| "python3".into());
         let mut child = Command::new(&interpreter)
             .args(["-c", DRIVER, &len.to_string()])
+            .envs(PASSIVE)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -122,7 +123,6 @@ impl Contender for Library {
 
     fn sample(&mut self, turns: u32) -> Result<Duration> {
         let ns = self.ask("time", turns)?.parse()?;
-        std::thread::sleep(SETTLE);
         Ok(Duration::from_nanos(ns))
     }
 

@@ -49,7 +49,7 @@ pub(super) fn on_the_sim(effort: Effort) -> Result<Outcome> {
         .build()?;
     let pairs = LENS.map(|len| {
         let spec = AllocSpec::bytes(len as u64);
-        let src = manager.allocate("sim:0".parse::<Place>()?, spec.clone())?;
+        let src = manager.allocate("sim:0".parse::<Place>()?, spec)?;
         let mut bytes = vec![0u8; len];
         Random(len as u64).fill(&mut bytes);
         sim.write(src.raw(), 0, &bytes)?;
