@@ -9,6 +9,13 @@
 //! with failure when one of them is missed.
 
 #![deny(unsafe_code)]
+#![cfg_attr(
+    target_family = "wasm",
+    allow(
+        clippy::arc_with_non_send_sync,
+        reason = "where there is one thread, backends need be neither Send nor Sync"
+    )
+)]
 
 mod case;
 mod contest;
