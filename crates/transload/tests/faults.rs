@@ -6,6 +6,10 @@ mod common;
 mod double;
 #[path = "faults/in_place.rs"]
 mod in_place;
+#[path = "faults/mixed.rs"]
+mod mixed;
+#[path = "faults/pitched.rs"]
+mod pitched;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
 #[path = "faults/silent.rs"]
