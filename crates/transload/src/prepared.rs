@@ -43,7 +43,9 @@ impl Prepared {
                 }
                 Ok::<_, TransferError>(chosen.clone())
             })?;
-            state.accept(self.checked.clone(), chosen, self.terms.clone(), now)
+            let checked = &self.checked;
+            let ends = (checked.src.clone(), checked.dst.clone());
+            state.accept(ends, checked.parts(), chosen, &self.terms, now)
         })
     }
 }

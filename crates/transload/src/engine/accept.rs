@@ -85,6 +85,11 @@ impl Checked {
         self
     }
 
+    /// What [`State::accept`] wants, taken apart.
+    pub(crate) fn parts(&self) -> (bool, &[Footprint]) {
+        (self.in_place, &self.footprints)
+    }
+
     pub(crate) fn len_bytes(&self) -> u64 {
         self.src.shape.payload_bytes()
     }
@@ -110,20 +115,22 @@ pub(crate) fn footprint(end: &Operand, writes: bool) -> Result<Footprint, Transf
 }
 
 impl State {
-    /// Takes a checked request in. From here on it is a transfer.
+    /// Takes a checked request in: its ends, whether they overlap, and what takes part in the order.
+    /// From here on it is a transfer.
     pub(crate) fn accept(
         &mut self,
-        checked: Checked,
+        (src, dst): (Operand, Operand),
+        (in_place, footprints): (bool, &[Footprint]),
         chosen: Chosen,
-        terms: Terms,
+        terms: &Terms,
         now: Instant,
     ) -> Result<TransferId, TransferError> {
         self.now = self.now.max(now);
-        let len_bytes = checked.len_bytes();
+        let len_bytes = src.shape.payload_bytes();
         let spec = FlightSpec {
             len_bytes,
             plan: chosen.plan,
-            in_place: checked.in_place,
+            in_place,
             deadline: terms.deadline,
             verify: chosen.verify,
         };
@@ -135,24 +142,24 @@ impl State {
             None => Flight::new(spec).map(|flight| active.flight = Some(flight)),
         };
         if let Err(error) = started {
-            let (src, dst) = (checked.src.buffer.memory(), checked.dst.buffer.memory());
+            let (src, dst) = (src.buffer.memory(), dst.buffer.memory());
             let reasons = alloc::format!("{error}");
             self.free_place(slot);
             return Err(TransferError::NoRoute { src, dst, reasons });
         }
         active.stage = Stage::Waiting;
-        active.src = Some(checked.src);
-        active.dst = Some(checked.dst);
+        active.src = Some(src);
+        active.dst = Some(dst);
         active.priority = terms.priority;
         active.deadline = terms.deadline;
         active.digests = digests;
-        active.then = terms.then;
-        active.batch = terms.batch;
+        active.then.extend(terms.then.iter().cloned());
+        active.batch.clone_from(&terms.batch);
         active.proof = terms.proof;
         active.submitted = now;
         active.begun = now;
         self.with_deadline += usize::from(terms.deadline.is_some());
-        self.enter(slot, &checked.footprints, &terms.after);
+        self.enter(slot, footprints, &terms.after);
         Ok(self.id(slot))
     }
 

@@ -348,9 +348,11 @@ impl State {
             proof: Some(at),
             ..Terms::default()
         };
+        let parts = (checked.in_place, &checked.footprints[..]);
+        let ends = (checked.src, checked.dst);
         let chosen = Chosen { plan, verify: None };
         let id = self
-            .accept(checked, chosen, terms, now)
+            .accept(ends, parts, chosen, &terms, now)
             .map_err(|error| refused(&error))?;
         if let Some(active) = self.transfer(id) {
             active.detached = true;

@@ -27,7 +27,7 @@ impl TransferManager {
     /// Submits a request. It is accepted whole, or refused having done nothing.
     pub fn submit(&self, request: &Request) -> Transfer {
         match self.check(request) {
-            Ok(checked) => self.submit_checked(checked, request.terms.clone()),
+            Ok(checked) => self.submit_checked(checked, &request.terms),
             Err(error) => Transfer::settled(Some(Err(error))),
         }
     }
@@ -66,7 +66,9 @@ impl TransferManager {
                     batch: flag.clone(),
                     ..request.terms.clone()
                 };
-                match state.accept(checked, chosen, terms, now) {
+                let parts = (checked.in_place, &checked.footprints[..]);
+                let ends = (checked.src, checked.dst);
+                match state.accept(ends, parts, chosen, &terms, now) {
                     Ok(id) => ids.push(id),
                     Err(error) => {
                         // Nothing was submitted for the others: nobody has turned the engine.
@@ -227,7 +229,9 @@ impl TransferManager {
         let quiet = Quiet(&self.shared, Cell::new(None));
         let accept = |state: &mut State, now| {
             let chosen = state.choose(&checked, false, now)?;
-            let id = state.accept(checked, chosen, Terms::default(), now)?;
+            let parts = (checked.in_place, &checked.footprints[..]);
+            let ends = (checked.src, checked.dst);
+            let id = state.accept(ends, parts, chosen, &Terms::default(), now)?;
             quiet.1.set(Some(id));
             Ok(id)
         };
@@ -236,10 +240,12 @@ impl TransferManager {
         result
     }
 
-    fn submit_checked(&self, checked: Checked, terms: Terms) -> Transfer {
+    fn submit_checked(&self, checked: Checked, terms: &Terms) -> Transfer {
         self.shared.submit(|state, now| {
             let chosen = state.choose(&checked, terms.verify, now)?;
-            state.accept(checked, chosen, terms, now)
+            let parts = (checked.in_place, &checked.footprints[..]);
+            let ends = (checked.src, checked.dst);
+            state.accept(ends, parts, chosen, terms, now)
         })
     }
 }
