@@ -37,8 +37,9 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    pub(crate) fn new(quick: bool) -> Effort {
-        let rounds = if quick { 16 } else { 40 };
+    pub(crate) fn new(quick: bool, rounds: Option<u16>) -> Effort {
+        let usual = if quick { 16 } else { 40 };
+        let rounds = rounds.map_or(usual, usize::from).next_multiple_of(2);
         Effort { quick, rounds }
     }
 }

@@ -44,6 +44,9 @@ struct Arguments {
     /// Fewer sizes and fewer repetitions
     #[arg(long)]
     quick: bool,
+    /// Samples of each contender; on a busy machine more of them bring the noise down
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(15..))]
+    rounds: Option<u16>,
     /// Only the cases that fit; `*` stands for any characters
     #[arg(long, value_name = "GLOB", default_value = "*")]
     case: String,
@@ -84,7 +87,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         overhead::features::serve()?;
         return Ok(true);
     }
-    let effort = Effort::new(arguments.quick);
+    let effort = Effort::new(arguments.quick, arguments.rounds);
     let mut cases = cases(effort);
     cases.retain(|case| fits(&arguments.case, &case.name));
     ensure!(
@@ -153,7 +156,7 @@ mod tests {
 
     #[test]
     fn every_case_has_a_name_of_its_own() {
-        let names: Vec<String> = cases(Effort::new(false))
+        let names: Vec<String> = cases(Effort::new(false, None))
             .into_iter()
             .map(|case| case.name)
             .collect();
