@@ -11,8 +11,8 @@ use std::sync::Arc;
 use transload::core::{ParseError, ShapeError};
 use transload::hal::{AllocError, ErrorClass};
 use transload::{
-    AllocSpec, Buffer, ByteSize, Error, GuardError, IntoInnerReason, Method, Place,
-    PlaceError, Region, RegionError, RegisterError, Request, Shape, TransferError, TransferManager,
+    AllocSpec, Buffer, ByteSize, Error, GuardError, IntoInnerReason, Method, Place, PlaceError,
+    Region, RegionError, RegisterError, Request, Shape, TransferError, TransferManager,
 };
 use transload_testkit::sim::{Call, Completion, Rule, Sim};
 use transload_testkit::topology;
