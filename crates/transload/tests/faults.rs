@@ -8,6 +8,8 @@ mod double;
 mod in_place;
 #[path = "faults/mixed.rs"]
 mod mixed;
+#[path = "faults/odd.rs"]
+mod odd;
 #[path = "faults/pitched.rs"]
 mod pitched;
 #[path = "faults/scenarios.rs"]
