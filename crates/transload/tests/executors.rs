@@ -1,5 +1,8 @@
 //! Transfers as futures, under the executors that people have. None of them is asked for by the
 //! library; each only calls `poll` and hands out wakers.
+// Executors move futures between threads.
+#![cfg(not(transload_local))]
+#![cfg(not(transload_local))]
 
 mod rig;
 
