@@ -119,7 +119,6 @@ fn idle_slots_of_one_manager_make_room_for_another() -> Outcome {
 }
 
 #[cfg(not(transload_local))]
-#[cfg(not(transload_local))]
 #[test]
 fn a_manager_that_was_refused_goes_on_when_another_one_gives_its_slots_back() -> Outcome {
     let budget = Arc::new(StagingBudget::new(128 << 10));

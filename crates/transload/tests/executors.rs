@@ -2,7 +2,6 @@
 //! library; each only calls `poll` and hands out wakers.
 // Executors move futures between threads.
 #![cfg(not(transload_local))]
-#![cfg(not(transload_local))]
 
 mod rig;
 

@@ -1,7 +1,6 @@
 //! Many threads at once: on one manager, on several, and while managers go.
 // There is one thread in that build.
 #![cfg(not(transload_local))]
-#![cfg(not(transload_local))]
 
 mod rig;
 
