@@ -4,6 +4,8 @@
 mod common;
 #[path = "faults/double.rs"]
 mod double;
+#[path = "faults/hints.rs"]
+mod hints;
 #[path = "faults/in_place.rs"]
 mod in_place;
 #[path = "faults/mixed.rs"]

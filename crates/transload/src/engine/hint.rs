@@ -30,6 +30,11 @@ impl Hints {
         }
     }
 
+    /// Nobody waits for the fence any more.
+    fn forget(&mut self, fence: Fence) {
+        self.0.retain(|(known, _)| *known != fence);
+    }
+
     fn take(&mut self, fence: Fence) -> Option<Outcome> {
         let settled =
             |(known, outcome): &(Fence, Option<Outcome>)| *known == fence && outcome.is_some();
@@ -72,7 +77,11 @@ impl Shared {
             });
             match (outcome, lost) {
                 (Some(Outcome::Done), _) => return Ok(()),
-                (Some(Outcome::Failed(fault) | Outcome::Lost(fault)), _) | (None, Some(fault)) => {
+                (Some(Outcome::Failed(fault) | Outcome::Lost(fault)), _) => return Err(fault),
+                (None, Some(fault)) => {
+                    // It panicked, and may still touch the bytes: they are never freed.
+                    core::mem::forget(end.buffer.clone());
+                    self.state.with(|state| state.hints.forget(fence));
                     return Err(fault);
                 }
                 (None, None) => self.wait_in(&**backend, name, &[fence], super::shared::LONGEST),
