@@ -3,8 +3,8 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use transload::core::LinkId;
@@ -238,6 +238,7 @@ fn a_wrapper_that_panics_before_and_after_its_inner_backend_is_survived() {
         let brittle = Arc::new(Brittle {
             sim: sim.clone(),
             countdown: AtomicU32::new(at + 1),
+            turned: Mutex::default(),
         });
         let built = TransferManager::builder()
             .clock(Arc::new(sim.clock()))
@@ -273,10 +274,68 @@ fn a_wrapper_that_panics_before_and_after_its_inner_backend_is_survived() {
     }
 }
 
+/// Between a `submit` that was accepted and the engine's knowing of it.
+#[test]
+fn what_is_being_submitted_when_its_backend_is_given_up_is_never_freed() {
+    expect_scripted_panics();
+    for verify in [false, true] {
+        let sim = Sim::new(&two_devices().machine()).unwrap();
+        let brittle = Arc::new(Brittle {
+            sim: sim.clone(),
+            countdown: AtomicU32::new(u32::MAX),
+            turned: Mutex::default(),
+        });
+        let manager = TransferManager::builder()
+            .clock(Arc::new(sim.clock()))
+            .staging(Arc::new(StagingBudget::new(3 * SLOT)))
+            .backend(Arc::clone(&brittle) as Arc<dyn Backend>)
+            .build()
+            .unwrap();
+        let [src, dst] = ["cpu:0/pageable", "cpu:0/pinned"].map(|at| {
+            let spec = AllocSpec::bytes(100);
+            manager.allocate(place(at), spec).unwrap()
+        });
+        sim.add_rule(Rule::never_answer().always());
+        // Something must be under way for a turn to look at the backend.
+        let other = [
+            src.clone(),
+            manager
+                .allocate(place("cpu:0/pinned"), AllocSpec::bytes(100))
+                .unwrap(),
+        ];
+        let before = manager.copy(&other[0], &other[1]);
+        sim.add_rule(Rule::panic_in(Call::Pump).nth(2).always());
+        *brittle.turned.lock().unwrap() = Some(manager.clone());
+        let mut request = Request::new(&src, &dst);
+        if verify {
+            request = request.verify();
+        }
+        let error = manager.submit(&request).wait().unwrap_err();
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert!(before.wait().is_err());
+        drop((src, dst, other, request));
+        manager.clear_cache();
+        drop(manager);
+        assert_eq!(
+            sim.violations(),
+            [],
+            "it was freed under the machine's feet"
+        );
+        let held: u64 = sim
+            .leaks()
+            .iter()
+            .map(|memory| memory.live_allocations)
+            .sum();
+        assert_eq!(held, 3, "what operations may touch, and nothing else");
+    }
+}
+
 /// Panics at its nth call, whichever that is, with the call's work done.
 struct Brittle {
     sim: Sim,
     countdown: AtomicU32,
+    /// Turned within `submit`, when the machine has accepted the operations.
+    turned: Mutex<Option<TransferManager>>,
 }
 
 impl Brittle {
@@ -338,7 +397,12 @@ unsafe impl Backend for Brittle {
     ) -> Result<Fence, SubmitError> {
         self.count();
         // SAFETY: as in `import`.
-        unsafe { self.sim.submit(via, ops, after) }
+        let fence = unsafe { self.sim.submit(via, ops, after) };
+        let turned = self.turned.lock().unwrap().take();
+        if let Some(manager) = turned {
+            manager.turn();
+        }
+        fence
     }
 
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {

@@ -73,6 +73,8 @@ impl State {
         {
             known.pending += 1;
             if let Some(fault) = known.lost.clone() {
+                // It was given up while it took this operation.
+                self.leak_buffers(id);
                 return self.handle_outcome(fence, Outcome::Lost(fault));
             }
         }
@@ -184,5 +186,6 @@ impl State {
         let slots = active.leases.iter().map(|lease| lease.buffer.clone());
         ends.chain(slots)
             .for_each(|buffer: Buffer| core::mem::forget(buffer));
+        core::mem::forget(active.digests.clone());
     }
 }
