@@ -274,6 +274,39 @@ fn a_wrapper_that_panics_before_and_after_its_inner_backend_is_survived() {
     }
 }
 
+/// A caller's frame cannot be leaked, so the call stays until the operation has really ended.
+#[test]
+fn borrowed_bytes_outlast_a_backend_that_is_given_up() {
+    expect_scripted_panics();
+    for call in [Call::Pump, Call::Wait] {
+        for nth in 1..10 {
+            for into in [false, true] {
+                let sketch = Sketch::new()
+                    .device("cpu:0", &["pageable"])
+                    .device("sim:0", &["device"])
+                    .link("cpu:0/pageable", "sim:0/device", "sim:0#0", "native")
+                    .link("sim:0/device", "cpu:0/pageable", "sim:0#1", "native");
+                let bench = Bench::new(&sketch, Completion::Timed, 3);
+                let device = bench.filled("sim:0", marked(SLOT));
+                bench.sim.add_rule(Rule::panic_in(call).nth(nth));
+                let mut bytes = vec![7; SLOT as usize];
+                let result = match into {
+                    false => bench.manager.copy_from_slice(&bytes, &device),
+                    true => bench.manager.copy_into_slice(&device, &mut bytes),
+                };
+                assert_eq!(
+                    bench.sim.in_flight(),
+                    0,
+                    "{call:?}, {nth}: it returned too early"
+                );
+                if result.is_ok() {
+                    assert!(bench.read(&device) == bytes, "{call:?}, {nth}");
+                }
+            }
+        }
+    }
+}
+
 /// Between a `submit` that was accepted and the engine's knowing of it.
 #[test]
 fn what_is_being_submitted_when_its_backend_is_given_up_is_never_freed() {

@@ -7,6 +7,7 @@ use super::active::TransferId;
 use super::admit::Wanted;
 use super::order::{Deed, DeedResult, Deeds};
 use super::state::State;
+use crate::adopt::Borrowed;
 
 impl State {
     /// What a thread did with its orders.
@@ -72,7 +73,9 @@ impl State {
             .find(|known| known.id == fence.backend())
         {
             known.pending += 1;
-            if let Some(fault) = known.lost.clone() {
+            if let Some(fault) = known.lost.clone()
+                && !self.is_borrowed(id)
+            {
                 // It was given up while it took this operation.
                 self.leak_buffers(id);
                 return self.handle_outcome(fence, Outcome::Lost(fault));
@@ -152,7 +155,8 @@ impl State {
     }
 
     /// A backend panicked where nothing can be known of its fences: it is given up. The buffers of
-    /// its operations are never freed, in case something still writes to them.
+    /// its operations are never freed, in case something still writes to them; operations on borrowed
+    /// bytes are waited for all the same.
     pub(crate) fn give_up_backend(&mut self, backend: BackendId, fault: &Fault) {
         let Some(known) = self.backends.iter_mut().find(|known| known.id == backend) else {
             return;
@@ -167,11 +171,24 @@ impl State {
             .filter(|fence| fence.backend() == backend);
         let fences: alloc::vec::Vec<Fence> = fences.copied().collect();
         for fence in fences {
-            if let Some((id, _)) = self.pending.get(&fence).copied() {
-                self.leak_buffers(id);
+            let Some((id, _)) = self.pending.get(&fence).copied() else {
+                continue;
+            };
+            // A caller's frame cannot be leaked: its call stays until the operation has ended.
+            if self.is_borrowed(id) {
+                continue;
             }
+            self.leak_buffers(id);
             self.handle_outcome(fence, Outcome::Lost(fault.clone()));
         }
+    }
+
+    fn is_borrowed(&mut self, id: TransferId) -> bool {
+        self.transfer(id).is_some_and(|active| {
+            let ends = [active.src.as_ref(), active.dst.as_ref()];
+            let mut ends = ends.into_iter().flatten();
+            ends.any(|end| end.buffer.native::<Borrowed>().is_some())
+        })
     }
 
     fn leak_buffers(&mut self, id: TransferId) {
