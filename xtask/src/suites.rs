@@ -8,6 +8,7 @@ use anyhow::Result;
 use crate::checks::first_line;
 use crate::skips::Skips;
 use crate::stage::{Outcome, Session, Verdict};
+use crate::workspace::Package;
 
 /// Unit and integration tests of every package, with all features.
 ///
@@ -62,36 +63,29 @@ pub(crate) fn doctests(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The tests called `loom_*`, built with `--cfg loom`: loom tries every
-/// interleaving that its memory model allows.
+/// The unit tests in modules called `loom_tests`, built with `--cfg loom`:
+/// loom tries every interleaving that its memory model allows.
 ///
 /// # Errors
 /// When cargo cannot be started.
 pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
-    let mut selections = Vec::new();
-    for package in &session.workspace.members {
-        for test in package.integration_tests("loom_") {
-            selections.push((package.name.clone(), test.to_owned()));
-        }
-    }
-    if selections.is_empty() {
+    let uses_loom = |package: &&Package| {
+        let mut dependencies = package.dependencies.iter();
+        dependencies.any(|dependency| dependency.name == "loom")
+    };
+    let packages = session.workspace.members.iter().filter(uses_loom);
+    let packages: Vec<String> = packages.map(|package| package.name.clone()).collect();
+    if packages.is_empty() {
         return Ok(Verdict::skipped("no loom tests"));
     }
     let mut verdict = Verdict::passed();
-    for (package, test) in selections {
+    for package in packages {
         let mut cargo = cargo_with_cfg(session, "loom");
-        cargo.args([
-            "test",
-            "--release",
-            "-p",
-            &package,
-            "--test",
-            &test,
-            "--no-fail-fast",
-        ]);
+        cargo.args(["test", "--release", "--lib", "--no-fail-fast"]);
+        cargo.args(["-p", &package, "loom_tests::"]);
         let finished = verdict.run_tests(&mut cargo)?;
         if finished.success() && crate::counts::Counts::read(&finished.output).ran() == 0 {
-            verdict.fail(&format!("{test} of {package} ran no test under --cfg loom"));
+            verdict.fail(&format!("{package} ran no test under --cfg loom"));
         }
     }
     Ok(verdict)

@@ -25,7 +25,6 @@ pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
-    pub(crate) targets: Vec<Target>,
 }
 
 /// One line of a member's dependency tables.
@@ -34,13 +33,6 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// `None` for an ordinary dependency, else `dev` or `build`.
     pub(crate) kind: Option<String>,
-}
-
-/// Something that cargo builds out of a member.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Target {
-    pub(crate) name: String,
-    pub(crate) kind: Vec<String>,
 }
 
 impl Workspace {
@@ -90,18 +82,6 @@ impl Workspace {
     /// The member called `name`.
     pub(crate) fn member(&self, name: &str) -> Option<&Package> {
         self.members.iter().find(|package| package.name == name)
-    }
-}
-
-impl Package {
-    /// The package's integration tests whose file name starts with `prefix`.
-    pub(crate) fn integration_tests(&self, prefix: &str) -> Vec<&str> {
-        self.targets
-            .iter()
-            .filter(|target| target.kind.iter().any(|kind| kind == "test"))
-            .map(|target| target.name.as_str())
-            .filter(|name| name.starts_with(prefix))
-            .collect()
     }
 }
 

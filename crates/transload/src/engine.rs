@@ -14,6 +14,8 @@ mod digest;
 pub(crate) mod event;
 mod finish;
 mod hint;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod observe;
 mod order;
 mod poll;

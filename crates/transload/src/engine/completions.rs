@@ -2,12 +2,12 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
 use transload_hal::{CompletionSink, Fence, Outcome};
 
 use super::signal::Signal;
-use super::sync::Lock;
+use super::sync::{AtomicUsize, Lock};
 
 /// The queue between backends and the engine. Settling a fence queues its outcome and notifies, no
 /// more: it takes no other lock and calls nothing, so it is safe inside drivers' callbacks.

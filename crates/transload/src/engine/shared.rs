@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 use core::task::Waker;
 use core::time::Duration;
 
@@ -15,7 +15,7 @@ use super::completions::Completions;
 use super::order::{Deed, Deeds, Orders};
 use super::signal::Signal;
 use super::state::{After, Done, State};
-use super::sync::Lock;
+use super::sync::{AtomicUsize, Lock};
 use super::unwind::guarded;
 use crate::{Report, Transfer, TransferError};
 
@@ -57,7 +57,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
 impl Shared {
     pub(crate) fn new(state: State, signal: Arc<Signal>, clock: Arc<dyn Clock>) -> Shared {
-        static SERIALS: AtomicUsize = AtomicUsize::new(0);
+        static SERIALS: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
         Shared {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             state: Lock::new(state),

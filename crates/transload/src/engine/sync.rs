@@ -5,6 +5,10 @@
 //! single core). It is held only while the state machine moves, never over a copy, a driver call or
 //! a waker.
 
+#[cfg(not(all(feature = "std", loom)))]
+pub(crate) use core::sync::atomic::AtomicUsize;
+#[cfg(all(feature = "std", loom))]
+pub(crate) use loom::sync::atomic::AtomicUsize;
 #[cfg(all(feature = "std", loom))]
 use loom::sync::{Mutex, MutexGuard};
 #[cfg(all(feature = "std", not(loom)))]
