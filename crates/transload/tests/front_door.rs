@@ -303,6 +303,36 @@ fn placing_shares_where_it_can_and_copies_where_it_must() -> Outcome {
     Ok(())
 }
 
+/// Bytes of the mapping at `at` that are in memory.
+#[cfg(target_os = "linux")]
+fn resident_bytes(at: u64) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_it = false;
+    for line in maps.lines() {
+        let first = line.split(' ').next().unwrap_or_default();
+        if let Some((from, to)) = first.split_once('-') {
+            let hex = |text| u64::from_str_radix(text, 16).unwrap();
+            is_it = (hex(from)..hex(to)).contains(&at);
+        } else if is_it && first == "Rss:" {
+            let digits: String = line.chars().filter(char::is_ascii_digit).collect();
+            return digits.parse::<u64>().unwrap() << 10;
+        }
+    }
+    panic!("nothing is mapped at {at:#x}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_prefetch_brings_fresh_memory_in_before_it_is_used() -> Outcome {
+    let manager = TransferManager::discover()?;
+    let buffer = manager.allocate(place("cpu:0/shared"), AllocSpec::bytes(8 * MIB))?;
+    let at = buffer.raw().host(0, 1).expect("the host reaches it").addr();
+    assert!(resident_bytes(at) < MIB, "it was in memory already");
+    manager.prefetch(buffer.slice(..6 * MIB)?, place("cpu:0"))?;
+    assert!((6 * MIB..8 * MIB).contains(&resident_bytes(at)));
+    Ok(())
+}
+
 #[test]
 fn a_prefetch_that_is_refused_says_so_and_leaves_the_buffer_usable() -> Outcome {
     let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
