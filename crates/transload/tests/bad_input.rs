@@ -2,10 +2,12 @@
 //! done.
 
 mod common;
+#[path = "bad_input/files.rs"]
+mod files;
+#[path = "bad_input/read_only.rs"]
+mod read_only;
 
 use std::error::Error as _;
-use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use transload::core::{ParseError, ShapeError};
@@ -320,75 +322,6 @@ fn a_batch_with_one_bad_request_does_nothing_and_names_it() {
 }
 
 #[test]
-fn static_bytes_are_read_only() {
-    let manager = host();
-    let fixed = manager.adopt(marked(100)).unwrap();
-    refuses_writes(&manager, &fixed);
-}
-
-#[cfg(feature = "bytes")]
-#[test]
-fn bytes_are_read_only() {
-    let manager = host();
-    let fixed = manager
-        .adopt(bytes::Bytes::from_static(marked(100)))
-        .unwrap();
-    refuses_writes(&manager, &fixed);
-}
-
-#[cfg(all(feature = "mmap", target_os = "linux"))]
-#[test]
-fn a_read_only_map_is_read_only() {
-    let folder = Folder::new("read-only-map");
-    fs::write(folder.path("file"), marked(100)).unwrap();
-    let file = fs::File::open(folder.path("file")).unwrap();
-    // SAFETY: nobody else knows the file.
-    let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
-    let manager = host();
-    let fixed = manager.adopt(map).unwrap();
-    refuses_writes(&manager, &fixed);
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn sealed_memory_and_files_opened_for_reading_are_read_only() {
-    let manager = host();
-    let shared = manager
-        .allocate(place("cpu:0/shared"), AllocSpec::bytes(100))
-        .unwrap();
-    manager.copy_from_slice(marked(100), &shared).unwrap();
-    let raw = shared.raw().clone();
-    drop(shared);
-    let sealed = transload::host::memory::shared::seal(raw).unwrap();
-    // SAFETY: no other manager knows it.
-    let sealed = unsafe { manager.wrap(sealed) };
-    refuses_writes(&manager, &sealed);
-
-    let folder = Folder::new("read-only-file");
-    fs::write(folder.path("file"), marked(100)).unwrap();
-    let file = manager.open_file(folder.path("file")).unwrap();
-    let error = manager.copy_from_slice(&[0; 100], &file).unwrap_err();
-    assert!(matches!(error, TransferError::ReadOnly { .. }), "{error}");
-    assert_eq!(fs::read(folder.path("file")).unwrap(), marked(100));
-}
-
-fn refuses_writes(manager: &TransferManager, fixed: &Buffer) {
-    let src = manager.adopt(vec![0; 100]).unwrap();
-    let memory = fixed.memory();
-    let error = manager.copy(&src, fixed).wait().unwrap_err();
-    assert_eq!(error, TransferError::ReadOnly { memory });
-    assert_eq!(error.class(), ErrorClass::Caller);
-    assert!(error.to_string().contains("read-only"));
-    let error = manager.copy_from_slice(&[0; 100], fixed).unwrap_err();
-    assert_eq!(error, TransferError::ReadOnly { memory });
-    let error = fixed.write().map(drop).unwrap_err();
-    assert_eq!(error, GuardError::ReadOnly { memory });
-    assert!(*fixed.read().unwrap() == *marked(100));
-    manager.copy(fixed, &src).wait().unwrap();
-    assert!(*src.read().unwrap() == *marked(100));
-}
-
-#[test]
 fn device_memory_has_no_guards_and_says_so() {
     let bench = bench();
     let buffer = bench.empty("sim:0", 100);
@@ -415,129 +348,6 @@ fn an_owner_stays_where_it_is_while_others_see_it() {
     assert_eq!(busy.reason, IntoInnerReason::InUse, "a region is a view");
     drop(region);
     assert!(busy.buffer.into_inner::<Vec<u8>>().unwrap() == marked(5000));
-}
-
-#[test]
-fn files_that_are_missing_empty_or_no_files() {
-    let folder = Folder::new("files");
-    let manager = host();
-    let missing = manager.open_file(folder.path("missing")).unwrap_err();
-    assert_eq!(missing.class(), ErrorClass::Caller);
-    let text = missing.to_string();
-    assert!(text.contains("missing"), "{text}");
-    assert!(
-        missing.source().is_some() || text.contains("No such file"),
-        "{text}"
-    );
-    let no_file = manager.open_file(&folder.0).unwrap_err();
-    assert!(
-        no_file.to_string().contains(folder.0.to_str().unwrap()),
-        "{no_file}"
-    );
-
-    fs::write(folder.path("empty"), []).unwrap();
-    let empty = manager.open_file(folder.path("empty")).unwrap();
-    assert!(empty.is_empty());
-    let heap = manager.adopt(Vec::new()).unwrap();
-    let report = manager.copy(&empty, &heap).wait().unwrap();
-    assert_eq!(report.bytes(), 0);
-    let past = empty.slice(0..1).unwrap_err();
-    assert!(
-        matches!(past, RegionError::OutOfBounds { limit: 0, .. }),
-        "{past}"
-    );
-}
-
-#[cfg(unix)]
-#[test]
-fn a_file_that_may_not_be_read_is_named() {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = Folder::new("unreadable");
-    let path = folder.path("secret");
-    fs::write(&path, b"bytes").unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
-    if fs::File::open(&path).is_ok() {
-        println!("skipped: this user may read everything");
-        return;
-    }
-    let error = host().open_file(&path).unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Caller);
-    assert!(error.to_string().contains("secret"), "{error}");
-}
-
-#[test]
-fn a_file_that_shrinks_under_a_copy_fails_it_by_name() {
-    let folder = Folder::new("shrinks");
-    let path = folder.path("shrinks");
-    fs::write(&path, marked(3 << 20)).unwrap();
-    let manager = host();
-    let file = manager.open_file(&path).unwrap();
-    let heap = manager.adopt(vec![0; 3 << 20]).unwrap();
-    fs::OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(1 << 20)
-        .unwrap();
-    let error = manager.copy(&file, &heap).wait().unwrap_err();
-    let TransferError::Failed(failure) = &error else {
-        panic!("{error}");
-    };
-    assert!(failure.fault.to_string().contains("shrinks"), "{error}");
-    assert_eq!(failure.backend.to_string(), "host");
-    // What is left of it can be read, and the engine goes on.
-    let left = 0..1 << 20;
-    let report = manager
-        .copy(file.slice(left.clone()).unwrap(), heap.slice(left).unwrap())
-        .wait();
-    if report.is_err() {
-        // The path rests after its failure; another manager has not seen it.
-        let manager = host();
-        let file = manager.open_file(&path).unwrap();
-        let heap = manager.adopt(vec![0; 1 << 20]).unwrap();
-        manager.copy(&file, &heap).wait().unwrap();
-        assert!(*heap.read().unwrap() == *marked(1 << 20));
-    }
-}
-
-#[test]
-fn topologies_name_the_field_and_the_figure_that_are_wrong() {
-    let good = "schema = 1\nname = \"m\"\n[[device]]\nid = \"sim:0\"\nname = \"d\"\n\
-                memory = [{ kind = \"device\", memory_bytes = 1000 }]\n";
-    assert!(topology::from_str(good).is_ok());
-    let link = "[[link]]\nsrc = \"sim:0/device\"\ndst = \"sim:0/device\"\nengine = \"sim:0#0\"\n\
-                class = \"pcie\"\n";
-    assert!(topology::from_str(&format!("{good}{link}")).is_ok());
-    for (text, named) in [
-        (format!("{good}colour = 3\n"), "colour"),
-        (format!("{good}{link}bandwith = 3\n"), "bandwith"),
-        (good.replace("schema = 1", "schema = 2"), "2"),
-        (good.replace("= 1000", "= -1"), "-1"),
-        (format!("{good}{link}latency_ns = -5\n"), "-5"),
-        (
-            format!("{good}{link}bytes_per_second = 0\n"),
-            "bytes_per_second",
-        ),
-        (
-            format!("{good}{link}").replace("dst = \"sim:0", "dst = \"sim:9"),
-            "sim:9",
-        ),
-        (
-            format!("{good}{link}").replace("\"pcie\"", "\"rope\""),
-            "rope",
-        ),
-        (good.replace("sim:0", "sim:zero"), "sim:zero"),
-        ("schema = 1\nname = \"m\"\n".into(), "no devices"),
-        ("schema = ".into(), "line 1"),
-    ] {
-        let error = topology::from_str(&text).unwrap_err().to_string();
-        assert!(error.contains(named), "{named:?} is not in {error:?}");
-    }
-    let missing = topology::from_file("/nowhere/at/all.toml").unwrap_err();
-    assert!(
-        missing.to_string().contains("/nowhere/at/all.toml"),
-        "{missing}"
-    );
 }
 
 #[test]
@@ -660,23 +470,42 @@ fn results_are_taken_once() {
     assert_eq!(transfer.wait(), Err(TransferError::ResultTaken));
 }
 
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let at = std::env::temp_dir().join(format!("transload-bad-{name}-{}", std::process::id()));
-        fs::create_dir_all(&at).unwrap();
-        Folder(at)
+#[test]
+fn topologies_name_the_field_and_the_figure_that_are_wrong() {
+    let good = "schema = 1\nname = \"m\"\n[[device]]\nid = \"sim:0\"\nname = \"d\"\n\
+                memory = [{ kind = \"device\", memory_bytes = 1000 }]\n";
+    assert!(topology::from_str(good).is_ok());
+    let link = "[[link]]\nsrc = \"sim:0/device\"\ndst = \"sim:0/device\"\nengine = \"sim:0#0\"\n\
+                class = \"pcie\"\n";
+    assert!(topology::from_str(&format!("{good}{link}")).is_ok());
+    for (text, named) in [
+        (format!("{good}colour = 3\n"), "colour"),
+        (format!("{good}{link}bandwith = 3\n"), "bandwith"),
+        (good.replace("schema = 1", "schema = 2"), "2"),
+        (good.replace("= 1000", "= -1"), "-1"),
+        (format!("{good}{link}latency_ns = -5\n"), "-5"),
+        (
+            format!("{good}{link}bytes_per_second = 0\n"),
+            "bytes_per_second",
+        ),
+        (
+            format!("{good}{link}").replace("dst = \"sim:0", "dst = \"sim:9"),
+            "sim:9",
+        ),
+        (
+            format!("{good}{link}").replace("\"pcie\"", "\"rope\""),
+            "rope",
+        ),
+        (good.replace("sim:0", "sim:zero"), "sim:zero"),
+        ("schema = 1\nname = \"m\"\n".into(), "no devices"),
+        ("schema = ".into(), "line 1"),
+    ] {
+        let error = topology::from_str(&text).unwrap_err().to_string();
+        assert!(error.contains(named), "{named:?} is not in {error:?}");
     }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+    let missing = topology::from_file("/nowhere/at/all.toml").unwrap_err();
+    assert!(
+        missing.to_string().contains("/nowhere/at/all.toml"),
+        "{missing}"
+    );
 }

@@ -1,0 +1,110 @@
+//! Files that are not what was expected.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+#[test]
+fn files_that_are_missing_empty_or_no_files() {
+    let folder = Folder::new("files");
+    let manager = host();
+    let missing = manager.open_file(folder.path("missing")).unwrap_err();
+    assert_eq!(missing.class(), ErrorClass::Caller);
+    let text = missing.to_string();
+    assert!(text.contains("missing"), "{text}");
+    assert!(
+        missing.source().is_some() || text.contains("No such file"),
+        "{text}"
+    );
+    let no_file = manager.open_file(&folder.0).unwrap_err();
+    assert!(
+        no_file.to_string().contains(folder.0.to_str().unwrap()),
+        "{no_file}"
+    );
+
+    fs::write(folder.path("empty"), []).unwrap();
+    let empty = manager.open_file(folder.path("empty")).unwrap();
+    assert!(empty.is_empty());
+    let heap = manager.adopt(Vec::new()).unwrap();
+    let report = manager.copy(&empty, &heap).wait().unwrap();
+    assert_eq!(report.bytes(), 0);
+    let past = empty.slice(0..1).unwrap_err();
+    assert!(
+        matches!(past, RegionError::OutOfBounds { limit: 0, .. }),
+        "{past}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_may_not_be_read_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("unreadable");
+    let path = folder.path("secret");
+    fs::write(&path, b"bytes").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+    if fs::File::open(&path).is_ok() {
+        println!("skipped: this user may read everything");
+        return;
+    }
+    let error = host().open_file(&path).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Caller);
+    assert!(error.to_string().contains("secret"), "{error}");
+}
+
+#[test]
+fn a_file_that_shrinks_under_a_copy_fails_it_by_name() {
+    let folder = Folder::new("shrinks");
+    let path = folder.path("shrinks");
+    fs::write(&path, marked(3 << 20)).unwrap();
+    let manager = host();
+    let file = manager.open_file(&path).unwrap();
+    let heap = manager.adopt(vec![0; 3 << 20]).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let error = manager.copy(&file, &heap).wait().unwrap_err();
+    let TransferError::Failed(failure) = &error else {
+        panic!("{error}");
+    };
+    assert!(failure.fault.to_string().contains("shrinks"), "{error}");
+    assert_eq!(failure.backend.to_string(), "host");
+    // What is left of it can be read, and the engine goes on.
+    let left = 0..1 << 20;
+    let report = manager
+        .copy(file.slice(left.clone()).unwrap(), heap.slice(left).unwrap())
+        .wait();
+    if report.is_err() {
+        // The path rests after its failure; another manager has not seen it.
+        let manager = host();
+        let file = manager.open_file(&path).unwrap();
+        let heap = manager.adopt(vec![0; 1 << 20]).unwrap();
+        manager.copy(&file, &heap).wait().unwrap();
+        assert!(*heap.read().unwrap() == *marked(1 << 20));
+    }
+}
+
+/// A folder that goes with the test.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let at = std::env::temp_dir().join(format!("transload-bad-{name}-{}", std::process::id()));
+        fs::create_dir_all(&at).unwrap();
+        Folder(at)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
