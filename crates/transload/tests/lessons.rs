@@ -184,7 +184,7 @@ fn copies_of_less_than_a_microsecond_are_counted() {
 
 #[test]
 fn passes_of_a_staged_copy_overlap() {
-    let takes_ns = |chunks: u64| {
+    let modelled = |chunks: u64| {
         let bench = Bench::new(&two_devices(), Completion::Timed, 3);
         let len = chunks * SLOT;
         let (src, dst) = (
@@ -198,9 +198,9 @@ fn passes_of_a_staged_copy_overlap() {
     };
     // 1 µs and 10 GB/s: a pass of one chunk.
     let pass = 1000 + SLOT.div_ceil(10);
-    assert_eq!(takes_ns(1), 2 * pass);
+    assert_eq!(modelled(1), 2 * pass);
     for chunks in [2, 5, 20] {
-        assert_eq!(takes_ns(chunks), (chunks + 1) * pass, "{chunks} chunks");
+        assert_eq!(modelled(chunks), (chunks + 1) * pass, "{chunks} chunks");
     }
 }
 

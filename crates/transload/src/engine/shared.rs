@@ -42,6 +42,10 @@ const MOST_FENCES: usize = 12;
 type Fences = ArrayVec<Fence, MOST_FENCES>;
 
 /// What a thread that waits should do.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack of the thread that waits; a box would allocate"
+)]
 enum Wait {
     /// What it waits for is there.
     Over,

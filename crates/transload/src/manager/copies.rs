@@ -133,11 +133,7 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the device is not here, or the backend refuses or fails.
-    pub fn prefetch(
-        &self,
-        region: impl Into<Region>,
-        device: Place,
-    ) -> Result<(), Error> {
+    pub fn prefetch(&self, region: impl Into<Region>, device: Place) -> Result<(), Error> {
         let region = region.into();
         let to = self.resolve(device)?.device;
         let end = self.operand(&region)?;

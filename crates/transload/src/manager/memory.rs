@@ -56,11 +56,7 @@ impl TransferManager {
     ///
     /// # Safety
     /// As [`Backend::import`].
-    pub unsafe fn import(
-        &self,
-        place: Place,
-        external: External,
-    ) -> Result<Buffer, Error> {
+    pub unsafe fn import(&self, place: Place, external: External) -> Result<Buffer, Error> {
         let memory = self.resolve(place)?;
         let kind = external.kind();
         let backend = self

@@ -71,7 +71,7 @@ impl Cut {
         let room = len - shape.extent_bytes();
         Area {
             buffer,
-            offset: room * self.start >> 16,
+            offset: (room * self.start) >> 16,
             shape,
         }
     }
