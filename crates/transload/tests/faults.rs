@@ -1,6 +1,8 @@
 //! A fault at every step of every sort of plan, in every completion mode, with and without another
 //! route: right bytes and a truthful report, or a typed error; and an engine that goes on.
 
+#[path = "faults/chaos.rs"]
+mod chaos;
 mod common;
 #[path = "faults/double.rs"]
 mod double;
