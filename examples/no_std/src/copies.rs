@@ -13,7 +13,7 @@ pub(crate) fn arrive() -> Result<bool, Error> {
     manager.register_backend(Words::new())?;
     let wanted: Vec<u8> = (0..10_000u32).map(|i| (i * 31 >> 3) as u8).collect();
     let src = manager.adopt(wanted.clone())?;
-    let dst = manager.allocate(DeviceId::CPU0, AllocSpec::bytes(src.len()))?;
+    let dst = manager.allocate(DeviceId::CPU0.into(), AllocSpec::bytes(src.len()))?;
 
     // The work is handed over here, and done in turns, between whatever else the loop does.
     let transfer = manager.copy(&src, &dst);
