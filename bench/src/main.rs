@@ -155,6 +155,33 @@ mod tests {
     }
 
     #[test]
+    fn the_document_has_the_fields_that_programs_rely_on() -> Result<()> {
+        let series = series::Series::from_iter([1.0, 2.0, 3.0]);
+        let mut outcome = Outcome::new("host-host/64B", &series);
+        outcome.baselines.insert("memcpy".into(), 1.5);
+        let document = Document {
+            schema: 1,
+            quick: true,
+            machine: Machine::describe(),
+            results: vec![outcome],
+        };
+        let json = serde_json::to_value(&document)?;
+        assert_eq!(json["schema"], 1);
+        for field in ["cpu", "cores", "commit", "kernel"] {
+            assert!(!json["machine"][field].is_null(), "{field}");
+        }
+        let result = &json["results"][0];
+        assert_eq!(result["case"], "host-host/64B");
+        assert_eq!(result["transload_s"], 2.0);
+        assert_eq!(result["spread_s"], serde_json::json!([1.0, 3.0]));
+        assert_eq!(result["baselines"]["memcpy"], 1.5);
+        for field in ["src", "dst", "bytes", "noise", "verified"] {
+            assert!(result.get(field).is_some(), "{field}");
+        }
+        Ok(())
+    }
+
+    #[test]
     fn every_case_has_a_name_of_its_own() {
         let names: Vec<String> = cases(Effort::new(false, None))
             .into_iter()
