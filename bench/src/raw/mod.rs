@@ -4,7 +4,10 @@
 //!   apart from the library's own kernels, so that a mistake in those cannot lower the ceiling too.
 //! - [`counting`]: the allocator that counts, for the promise that nothing is allocated.
 
-#![allow(unsafe_code)]
+#![allow(
+    unsafe_code,
+    reason = "baselines are the raw calls that a user would make instead"
+)]
 
 pub(crate) mod counting;
 pub(crate) mod stream;
