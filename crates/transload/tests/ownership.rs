@@ -12,7 +12,7 @@ use transload::{
 };
 use transload_testkit::sim::{Call, Completion, HostSide, Rule, Sim};
 
-use common::{Bench, SLOT, Sketch, marked, mem, modes, place, two_devices};
+use common::{Bench, SLOT, Sketch, come_to_rest, marked, mem, modes, place, two_devices};
 
 const LEN: u64 = 3 * SLOT + 3;
 
@@ -75,18 +75,7 @@ fn handles_may_go_in_any_order_at_any_time() {
                 }
                 let context = (mode, order, events);
                 // The manager's own thread ends what is under way, and then lets go of everything.
-                let gone = (0..10_000_000).any(|_| {
-                    std::thread::yield_now();
-                    sim.leaks().is_empty()
-                });
-                assert!(gone, "{context:?}: {:?}", sim.leaks());
-                assert_eq!(sim.violations(), [], "{context:?}");
-                assert_eq!(sim.in_flight(), 0, "{context:?}");
-                let freed = (0..10_000_000).any(|_| {
-                    std::thread::yield_now();
-                    budget.used_bytes() == 0
-                });
-                assert!(freed, "{context:?}: {budget:?}");
+                come_to_rest(&sim, &budget, &context, || ());
                 combinations += 1;
             }
         }

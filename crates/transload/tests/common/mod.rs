@@ -282,6 +282,27 @@ pub(crate) fn left_behind(bench: Bench) -> Vec<MemoryUse> {
     sim.leaks()
 }
 
+/// Waits until another thread that ends transfers has let go of everything: memory, staging, and the
+/// delivery of the last outcome, which goes on for a moment after the sink has freed all else.
+pub(crate) fn come_to_rest(
+    sim: &Sim,
+    budget: &StagingBudget,
+    context: &dyn std::fmt::Debug,
+    mut help: impl FnMut(),
+) {
+    let rests = (0..10_000_000).any(|_| {
+        help();
+        std::thread::yield_now();
+        sim.leaks().is_empty() && sim.in_flight() == 0 && budget.used_bytes() == 0
+    });
+    let (leaks, in_flight) = (sim.leaks(), sim.in_flight());
+    assert!(
+        rests,
+        "{context:?}: {leaks:?}, {in_flight} in flight, {budget:?}"
+    );
+    assert_eq!(sim.violations(), [], "{context:?}");
+}
+
 /// Keeps panics that a script asked for out of the output of the tests.
 pub(crate) fn expect_scripted_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();

@@ -6,7 +6,7 @@ use transload::hal::ErrorClass;
 use transload::{Buffer, Cancelled, Event, Priority, Report, Request, Transfer, TransferError};
 use transload_testkit::sim::{Call, Completion, Rule};
 
-use crate::common::{Bench, SECOND, SLOT, expect_scripted_panics, marked, modes};
+use crate::common::{Bench, SECOND, SLOT, come_to_rest, expect_scripted_panics, marked, modes};
 use crate::scenarios::PEER;
 
 const LEN: u64 = 2 * SLOT + 9;
@@ -186,16 +186,10 @@ impl Chaos {
         drop(self.sources);
         let bench = self.bench;
         // What was let go may be in the hands of the manager's own thread.
-        let gone = (0..1_000_000).any(|_| {
+        come_to_rest(&bench.sim, &bench.budget, &self.context, || {
             bench.run();
             bench.manager.clear_cache();
-            std::thread::yield_now();
-            bench.sim.leaks().is_empty()
         });
-        assert!(gone, "{:?}: {:?}", self.context, bench.sim.leaks());
-        assert_eq!(bench.budget.used_bytes(), 0, "{:?}", self.context);
-        assert_eq!(bench.sim.violations(), [], "{:?}", self.context);
-        assert_eq!(bench.sim.in_flight(), 0, "{:?}", self.context);
     }
 
     fn take(&mut self) -> Option<(Transfer, Buffer)> {
