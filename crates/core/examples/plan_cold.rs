@@ -154,6 +154,7 @@ fn eight_devices(relays: bool) -> Topology {
             class,
             cost: cost.into(),
             pitched: true,
+            depth: 2,
         });
     };
     for node in 0..2 {

@@ -49,8 +49,8 @@ pub const MIN_CHUNK_BYTES: u64 = 64 << 10;
 /// Slots per ring: one fills, one drains, and a third keeps both ends busy while either is late.
 pub const RING_SLOTS: u16 = 3;
 
-/// Chunks under way in a pass without staging: the next is queued before one ends.
-pub const DIRECT_DEPTH: u16 = 2;
+/// Operations of one transfer that keep a link busy: the next is queued before one ends.
+pub const LINK_DEPTH: u16 = 2;
 
 /// Staging that the whole process may hold, in bytes, unless the builder says otherwise. Pinned
 /// memory is taken from everybody else, so the default stays small: four 16 MiB slots.

@@ -184,6 +184,10 @@ pub struct Link {
     pub cost: Curve,
     /// Whether pitched shapes move in one operation; else the link takes contiguous ones only.
     pub pitched: bool,
+    /// How many operations of one transfer keep the link busy; at least 1.
+    /// [`LINK_DEPTH`](crate::defaults::LINK_DEPTH) where an engine has a queue of its own, and 1 where
+    /// one operation takes all that there is.
+    pub depth: u16,
 }
 
 /// All that one backend brings to the machine.

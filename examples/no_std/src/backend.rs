@@ -113,6 +113,7 @@ unsafe impl Backend for Words {
                 class: LinkClass::Local,
                 cost: Cost::from_rate(100, 1_000_000_000).into(),
                 pitched: false,
+                depth: 2,
             }],
             transform: None,
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use transload_hal::core::Piece;
+use transload_hal::core::defaults::LINK_DEPTH;
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
     Curve, DeviceId, DeviceInfo, EngineId, ErrorClass, External, ExternalKind, Fault, Fence,
@@ -230,6 +231,10 @@ fn link(src: MemoryId, dst: MemoryId, tuning: &Tuning) -> Link {
         class,
         cost,
         pitched: true,
+        // A copy between memories is shared by as many threads as help; another beside it would only
+        // take some of them away. Between a drive's requests and the copies out of the page cache there
+        // is a gap that a second one fills.
+        depth: if is_file { LINK_DEPTH } else { 1 },
     }
 }
 

@@ -33,6 +33,7 @@ fn plans() -> Arc<PlanSet> {
         class: LinkClass::Pcie,
         cost: cost.into(),
         pitched: false,
+        depth: 2,
     };
     let info = |n| MemoryInfo {
         id: memory(n),

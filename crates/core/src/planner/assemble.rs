@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::contest::Pick;
 use super::survey::Survey;
 use super::way::{Act, Way};
-use crate::defaults::DIRECT_DEPTH;
+use crate::defaults::LINK_DEPTH;
 use crate::{Estimate, Lane, Method, Plan, Ring, Role, Route, Step, StepKind};
 
 impl Survey {
@@ -64,8 +64,17 @@ impl Survey {
                 })
                 .collect(),
             chunk_bytes: 1 << log2,
-            depth: DIRECT_DEPTH,
+            depth: self.depth(way),
             share,
+        }
+    }
+
+    /// A copy alone is as deep as its link; where chunks pass several steps, one chunk is in one step
+    /// while the next is in another.
+    fn depth(&self, way: &Way) -> u16 {
+        match *way.acts() {
+            [Act::Copy(hop)] => self.hops[usize::from(hop)].link.depth.max(1),
+            _ => LINK_DEPTH,
         }
     }
 

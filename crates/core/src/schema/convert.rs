@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use super::figures::Checked;
 use super::{DeviceEntry, LinkEntry, Machine, MemoryEntry, MeshEntry, SCHEMA, SchemaError};
+use crate::defaults::LINK_DEPTH;
 use crate::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Link, LinkId,
     MemoryId, MemoryInfo, MemoryKind, ParseError, Piece,
@@ -153,6 +154,7 @@ fn add_link(all: &mut Inventory, entry: &LinkEntry) -> Result<(), SchemaError> {
         class,
         cost,
         pitched: entry.pitched,
+        depth: LINK_DEPTH,
     };
     if entry.both && src != dst {
         let mut reverse = link.clone();
@@ -206,6 +208,7 @@ fn add_mesh(all: &mut Inventory, entry: &MeshEntry) -> Result<(), SchemaError> {
                     class,
                     cost: cost.into(),
                     pitched: entry.pitched,
+                    depth: LINK_DEPTH,
                 },
             )?;
         }

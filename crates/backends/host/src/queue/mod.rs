@@ -43,6 +43,8 @@ pub(crate) struct Queue {
 struct Watch {
     begin: Instant,
     wide: bool,
+    /// The queue's count of starts when it began.
+    starts: u64,
 }
 
 /// What the pool's threads work on.
@@ -51,6 +53,8 @@ struct Submissions {
     sink: OnceLock<Arc<dyn CompletionSink>>,
     /// Payload bytes of the submissions that have started and not ended.
     in_flight: AtomicUsize,
+    /// How many submissions have become jobs of the pool.
+    starts: AtomicU64,
     /// Inline submissions that failed: they settle at once, under numbers that no slot uses.
     failed_inline: AtomicU64,
     live: Live,
@@ -62,6 +66,7 @@ impl Queue {
             slots: Slots::new(),
             sink: OnceLock::new(),
             in_flight: AtomicUsize::new(0),
+            starts: AtomicU64::new(0),
             failed_inline: AtomicU64::new(0),
             live: Live::new(),
         };
@@ -158,13 +163,16 @@ impl Queue {
 
     /// Gives the copy to its submitter where that was faster lately, and starts timing it.
     fn watch(&self, task: Task) -> (Task, Option<Watch>) {
-        let wide = self.pool.work().live.goes_wide(task.len_bytes);
+        let work = self.pool.work();
+        let wide = work.live.goes_wide(task.len_bytes);
         let task = if wide { task } else { task.narrowed() };
         (
             task,
             Some(Watch {
                 begin: Instant::now(),
                 wide,
+                // Its own start is the next one, if it becomes a job.
+                starts: work.starts.load(Ordering::Relaxed) + u64::from(wide),
             }),
         )
     }
@@ -227,14 +235,19 @@ impl Submissions {
     }
 
     fn add_in_flight(&self, len_bytes: u64) {
+        self.starts.fetch_add(1, Ordering::Relaxed);
         // Relaxed: a hint for tuning. Wrapping is undone by the same subtraction.
         self.in_flight
             .fetch_add(len_bytes as usize, Ordering::Relaxed);
     }
 
     fn record(&self, watch: Option<Watch>, len_bytes: u64) {
-        if let Some(Watch { begin, wide }) = watch {
-            self.live.record(len_bytes, wide, begin.elapsed());
+        if let Some(watch) = watch {
+            // Beside another copy it had a part of the threads only, which says nothing of the width.
+            if self.starts.load(Ordering::Relaxed) == watch.starts {
+                let Watch { begin, wide, .. } = watch;
+                self.live.record(len_bytes, wide, begin.elapsed());
+            }
         }
     }
 

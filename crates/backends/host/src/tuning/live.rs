@@ -84,13 +84,15 @@ impl Class {
         }
     }
 
-    /// By default; one thread must be seen to be an eighth faster.
+    /// By default; one thread must be seen to take less than two thirds of the time. Where several are in
+    /// each other's way they take twice to four times as long, and where they are not, the few copies
+    /// that come after a pause and have to wake somebody must not decide for all.
     fn prefers_wide(&self) -> bool {
         let (one, wide) = (
             self.one.load(Ordering::Relaxed),
             self.wide.load(Ordering::Relaxed),
         );
-        one == 0 || wide <= one.saturating_add(one / 8)
+        one == 0 || wide <= one.saturating_add(one / 2)
     }
 
     fn record(&self, wide: bool, sample: u64) {

@@ -34,6 +34,7 @@ pub(super) fn link(src: u32, dst: u32, on: u16, cost: impl Into<Curve>) -> Link 
         class: LinkClass::Pcie,
         cost: cost.into(),
         pitched: true,
+        depth: 2,
     }
 }
 

@@ -57,6 +57,7 @@ fn links(memories: u32) -> impl Strategy<Value = Link> {
             class,
             cost,
             pitched,
+            depth: 2,
         })
 }
 

@@ -228,6 +228,7 @@ fn links_that_differ_in_access_only_are_told_apart() {
         class: LinkClass::Pcie,
         cost: Cost::new(5, 5).into(),
         pitched: false,
+        depth: 2,
     };
     let plans = plans(Machine::new(2).wire(0, 1, 0, 10, 10).link(import), 1);
     assert_eq!(plans.choose(1).method, crate::Method::ZeroCopy);

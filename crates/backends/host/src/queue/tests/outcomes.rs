@@ -297,3 +297,26 @@ fn many_threads_submit_and_wait_at_once() {
         }
     });
 }
+
+#[test]
+fn a_copy_beside_another_says_nothing_of_the_width() {
+    const LEN: u64 = 1 << 20;
+    let bench = Bench::new(2);
+    let work = bench.queue.pool.work();
+    let seen = |wide, starts| Watch {
+        begin: Instant::now(),
+        wide,
+        starts,
+    };
+    // One thread took next to no time, and two took long because something else ran, too.
+    work.record(Some(seen(false, 0)), LEN);
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(1));
+    let slow = |starts| Watch {
+        begin: long_ago.unwrap(),
+        ..seen(true, starts)
+    };
+    work.record(Some(slow(7)), LEN);
+    assert!(work.live.goes_wide(LEN));
+    work.record(Some(slow(0)), LEN);
+    assert!(!work.live.goes_wide(LEN));
+}
