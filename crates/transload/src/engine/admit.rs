@@ -279,13 +279,7 @@ impl State {
             id,
             backend,
             backend_id,
-            what: What::Allocate {
-                memory: wanted.memory,
-                bytes: wanted.bytes,
-                lane: wanted.at.0,
-                ring: wanted.at.1,
-                leg: wanted.leg,
-            },
+            what: What::Allocate { wanted },
         });
         self.transfers[id.slot as usize].ordered += 1;
         true

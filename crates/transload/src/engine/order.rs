@@ -1,15 +1,17 @@
 //! What is to be done outside the engine's lock: operations to submit, slots to allocate.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
-use transload_core::flight::{Endpoint, Task, Work};
-use transload_core::{LinkId, MemoryId, Shape, Span};
+use transload_core::flight::{Endpoint, Task, TaskId, Work};
+use transload_core::{LinkId, Shape, Span};
 use transload_hal::{
     AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, Fence, Layout, Op, Part,
 };
 
 use super::active::{Active, Operand, TransferId};
+use super::admit::Wanted;
 use super::digest::Digest;
 use super::proof::{Errand, Found};
 use super::unwind::guarded;
@@ -41,12 +43,7 @@ pub(crate) enum What {
         bound: Bound,
     },
     Allocate {
-        memory: MemoryId,
-        bytes: u64,
-        lane: u8,
-        ring: u8,
-        /// The leg that it is for.
-        leg: u32,
+        wanted: Wanted,
     },
     Prove {
         job: usize,
@@ -61,23 +58,14 @@ pub(crate) struct Deed {
     pub(crate) result: DeedResult,
 }
 
+/// Small, for each submission moves one: what is rare is boxed.
 pub(crate) enum DeedResult {
     Submitted {
-        task: Task,
+        task: TaskId,
         fence: Result<Fence, Fault>,
     },
-    Allocated {
-        lane: u8,
-        ring: u8,
-        leg: u32,
-        memory: MemoryId,
-        bytes: u64,
-        slot: Result<Buffer, Fault>,
-    },
-    Proved {
-        job: usize,
-        found: Result<Found, Fault>,
-    },
+    Allocated(Box<(Wanted, Result<Buffer, Fault>)>),
+    Proved(Box<(usize, Result<Found, Fault>)>),
 }
 
 /// An operation with its operands.
@@ -109,62 +97,91 @@ pub(crate) enum Bound {
     },
 }
 
+/// One side of a task.
+enum End<'a> {
+    /// A region of the user's, which holds the whole payload.
+    Region(&'a Operand),
+    /// A slot, which holds the chunk alone.
+    Slot(&'a Buffer),
+}
+
+impl End<'_> {
+    fn is_contiguous(&self) -> bool {
+        match self {
+            End::Region(region) => region.shape.is_contiguous(),
+            End::Slot(_) => true,
+        }
+    }
+
+    /// The buffer, and where the chunk starts in it, of a side that is contiguous.
+    fn first(&self, span: Span) -> (Buffer, u64) {
+        match self {
+            End::Region(region) => (region.buffer.clone(), region.offset + span.offset),
+            End::Slot(slot) => ((*slot).clone(), 0),
+        }
+    }
+}
+
 impl Bound {
     /// Binds a task's roles to the regions and slots of its transfer; `None` when it names something
     /// that the transfer does not have.
     pub(crate) fn of(active: &Active, task: &Task) -> Option<Bound> {
         let span = task.span;
         let end = |endpoint| match endpoint {
-            Endpoint::Src => active.read_end().cloned(),
-            Endpoint::Dst => active.dst.clone(),
-            Endpoint::Slot(id) => active.lease(id).map(|slot| Operand {
-                buffer: slot.clone(),
-                offset: 0,
-                shape: Shape::contiguous(span.len),
-            }),
+            Endpoint::Src => active.read_end().map(End::Region),
+            Endpoint::Dst => active.dst.as_ref().map(End::Region),
+            Endpoint::Slot(id) => active.lease(id).map(End::Slot),
         };
-        let is_slot = |endpoint| matches!(endpoint, Endpoint::Slot(_));
-        // Where a chunk starts: slots hold the chunk alone, regions the whole payload.
-        let start = |endpoint, operand: &Operand| {
-            operand.offset + if is_slot(endpoint) { 0 } else { span.offset }
-        };
-        match task.work {
-            Work::Copy { from, to } => {
-                let (src, dst) = (end(from)?, end(to)?);
-                Some(
-                    match (src.shape.is_contiguous(), dst.shape.is_contiguous()) {
-                        (true, true) => {
-                            let (first, to) = (start(from, &src), start(to, &dst));
-                            Bound::Copy {
-                                len: span.len,
-                                src: (src.buffer, first),
-                                dst: (dst.buffer, to),
-                            }
-                        }
-                        _ if is_slot(from) => Bound::Blocks {
-                            region: dst,
-                            span,
-                            slot: src.buffer,
-                            to_slot: false,
-                        },
-                        _ if is_slot(to) => Bound::Blocks {
-                            region: src,
-                            span,
-                            slot: dst.buffer,
-                            to_slot: true,
-                        },
-                        _ => Bound::Pitched { src, dst, span },
-                    },
-                )
+        Some(match task.work {
+            Work::Copy { from, to } => match (end(from)?, end(to)?) {
+                (src, dst) if src.is_contiguous() && dst.is_contiguous() => Bound::Copy {
+                    src: src.first(span),
+                    dst: dst.first(span),
+                    len: span.len,
+                },
+                (End::Region(src), End::Region(dst)) => Bound::Pitched {
+                    src: src.clone(),
+                    dst: dst.clone(),
+                    span,
+                },
+                (End::Region(region), End::Slot(slot)) => Bound::Blocks {
+                    region: region.clone(),
+                    span,
+                    slot: slot.clone(),
+                    to_slot: true,
+                },
+                (End::Slot(slot), End::Region(region)) => Bound::Blocks {
+                    region: region.clone(),
+                    span,
+                    slot: slot.clone(),
+                    to_slot: false,
+                },
+                // Both are contiguous, which was the first case.
+                (End::Slot(_), End::Slot(_)) => return None,
+            },
+            Work::Transform { at } => {
+                let (at, first) = match end(at)? {
+                    End::Region(region) => (region.clone(), span.offset),
+                    End::Slot(slot) => {
+                        let buffer = slot.clone();
+                        let shape = Shape::contiguous(span.len);
+                        let whole = Operand {
+                            buffer,
+                            offset: 0,
+                            shape,
+                        };
+                        (whole, 0)
+                    }
+                };
+                let digest = active.digest()?.clone();
+                Bound::Transform {
+                    at,
+                    first,
+                    span,
+                    digest,
+                }
             }
-            Work::Transform { at } => Some(Bound::Transform {
-                at: end(at)?,
-                // A slot holds the chunk alone.
-                first: if is_slot(at) { 0 } else { span.offset },
-                span,
-                digest: active.digest()?.clone(),
-            }),
-        }
+        })
     }
 
     /// Runs `f` on the operations.
@@ -239,32 +256,21 @@ impl Order {
                 };
                 let fence = guarded(|| bound.with_ops(submit))
                     .and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));
-                DeedResult::Submitted { task: *task, fence }
-            }
-            What::Allocate {
-                memory,
-                bytes,
-                lane,
-                ring,
-                leg,
-            } => {
-                let spec = AllocSpec::bytes(*bytes).for_staging();
-                let slot = guarded(|| self.backend.allocate(*memory, &spec))
-                    .and_then(|slot| slot.map_err(|error| own_fault(error.class(), &error)))
-                    .and_then(|slot| right_size(slot, *bytes));
-                DeedResult::Allocated {
-                    lane: *lane,
-                    ring: *ring,
-                    leg: *leg,
-                    memory: *memory,
-                    bytes: *bytes,
-                    slot,
+                DeedResult::Submitted {
+                    task: task.id,
+                    fence,
                 }
             }
-            What::Prove { job, errand } => DeedResult::Proved {
-                job: *job,
-                found: errand.run(&*self.backend),
-            },
+            What::Allocate { wanted } => {
+                let spec = AllocSpec::bytes(wanted.bytes).for_staging();
+                let slot = guarded(|| self.backend.allocate(wanted.memory, &spec))
+                    .and_then(|slot| slot.map_err(|error| own_fault(error.class(), &error)))
+                    .and_then(|slot| right_size(slot, wanted.bytes));
+                DeedResult::Allocated(Box::new((*wanted, slot)))
+            }
+            What::Prove { job, errand } => {
+                DeedResult::Proved(Box::new((*job, errand.run(&*self.backend))))
+            }
         }
     }
 }

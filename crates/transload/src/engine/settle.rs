@@ -4,7 +4,6 @@ use transload_core::flight::{Settled, TaskId};
 use transload_hal::{BackendId, Buffer, ErrorClass, Fault, Fence, Outcome};
 
 use super::active::TransferId;
-use super::admit::Wanted;
 use super::order::{Deed, DeedResult, Deeds};
 use super::state::State;
 use crate::adopt::Borrowed;
@@ -35,30 +34,21 @@ impl State {
             DeedResult::Submitted {
                 task,
                 fence: Ok(fence),
-            } if fence.is_settled() => self.handle_settled(id, task.id, Settled::Done),
+            } if fence.is_settled() => self.handle_settled(id, task, Settled::Done),
             DeedResult::Submitted {
                 task,
                 fence: Ok(fence),
-            } => self.handle_submitted(id, task.id, fence),
+            } => self.handle_submitted(id, task, fence),
             DeedResult::Submitted {
                 task,
                 fence: Err(fault),
-            } => self.handle_refused(id, task.id, backend, fault),
-            DeedResult::Proved { job, found } => self.handle_errand(job, found),
-            DeedResult::Allocated {
-                lane,
-                ring,
-                leg,
-                memory,
-                bytes,
-                slot,
-            } => {
-                let wanted = Wanted {
-                    at: (lane, ring),
-                    leg,
-                    memory,
-                    bytes,
-                };
+            } => self.handle_refused(id, task, backend, fault),
+            DeedResult::Proved(proved) => {
+                let (job, found) = *proved;
+                self.handle_errand(job, found);
+            }
+            DeedResult::Allocated(allocated) => {
+                let (wanted, slot) = *allocated;
                 self.handle_slot(id, wanted, slot.map_err(|fault| (backend, fault)));
             }
         }
