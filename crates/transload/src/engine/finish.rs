@@ -254,9 +254,8 @@ impl State {
             Err(_) => active.fallbacks.len(),
         };
         if super::observe::is_watched(self.metrics) {
-            self.after.metrics = self.metrics;
             let ended = Ended::new(path, src.shape.payload_bytes(), result);
-            self.after.ended.push(ended);
+            self.after.note(ended, self.metrics);
         }
         let duration_ns = result.as_ref().map_or(0, |report| report.elapsed_ns);
         self.stats.record(&Sample {

@@ -25,6 +25,8 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
+    #[cold]
+    #[inline(never)]
     pub(crate) fn new(
         (src, dst, method): (MemoryId, MemoryId, Method),
         bytes: u64,
@@ -43,6 +45,8 @@ impl Ended {
     }
 
     /// Tells everybody who watches.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn tell(&self, metrics: bool) {
         let told = super::unwind::guarded(|| {
             self.trace();

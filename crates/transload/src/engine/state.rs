@@ -102,6 +102,14 @@ pub(crate) struct After {
 }
 
 impl After {
+    /// Kept out of the way of those whom nobody watches.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note(&mut self, ended: Ended, metrics: bool) {
+        self.metrics = metrics;
+        self.ended.push(ended);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.wakers.is_empty() && self.buffers.is_empty() && self.ended.is_empty() && !self.notify
     }
