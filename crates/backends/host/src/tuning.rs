@@ -60,8 +60,9 @@ impl Tuning {
     /// Default values as a function of the machine; `threads` are all processors that may be used,
     /// `stores` the kinds that differ there.
     ///
-    /// - Below 512 KiB one thread is done before another has woken (some 12 µs at 45 GB/s), by plain
-    ///   stores.
+    /// - Below 2 MiB one thread is done before another has woken, by plain stores: 1 MiB takes 22 µs at
+    ///   45 GB/s, and a thread that sleeps on a virtual machine 30 to 70 µs to begin. Two that are awake
+    ///   take 15 µs there, and 29 when they are not at their best: too little to gain for so small a copy.
     /// - From there on all threads, still through the caches: what stays there is read back sooner than
     ///   what was streamed past them. By string moves where the processor has fast ones: on the EPYC with
     ///   both cores, 79 to 76 GB/s at 1 MiB, 89 to 69 at 4 MiB, 70 to 55 at 8 MiB.
@@ -81,7 +82,7 @@ impl Tuning {
         } else {
             cached
         };
-        let inline_below_bytes = 512 << 10;
+        let inline_below_bytes = 2 << 20;
         let streams_from = (caches.last_bytes / 8 * 3).max(2 * inline_below_bytes);
         let bands = vec![
             Band {
@@ -179,14 +180,14 @@ mod tests {
         let tuning = tuning();
         let choose = |len| tuning.choose(len, 0);
         assert_eq!(
-            choose((512 << 10) - 1),
+            choose((2 << 20) - 1),
             Choice {
                 threads: 1,
                 store: Store::Plain
             }
         );
         assert_eq!(
-            choose(512 << 10),
+            choose(2 << 20),
             Choice {
                 threads: 4,
                 store: Store::Rep
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     fn what_is_in_flight_counts_for_the_store_kind_but_small_copies_stay_inline() {
         let tuning = tuning();
-        assert_eq!(tuning.choose(1 << 20, 16 << 20).store, Store::Streaming);
+        assert_eq!(tuning.choose(2 << 20, 16 << 20).store, Store::Streaming);
         assert_eq!(tuning.choose(64, 16 << 20), tuning.choose(64, 0));
         assert_eq!(tuning.choose(64, usize::MAX).threads, 1);
     }

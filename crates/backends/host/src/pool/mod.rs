@@ -1,7 +1,7 @@
 //! A pool of parked threads that runs jobs made of pieces.
 //!
-//! A job is a number that the owner chose, a count of pieces and a width (how many threads may work on
-//! it at once). The owner implements [`Work`]: what a piece does, and what happens when the last piece
+//! A job is a number that the owner chose and an [`Extent`]: a count of pieces and a width (how many
+//! threads may work on it at once). The owner implements [`Work`]: what a piece does, and what happens when the last piece
 //! is done. Threads that wait for a job take part in it ([`Crew::help`]), so a blocking copy on two
 //! cores uses the waiting thread and one worker.
 //!
@@ -32,14 +32,37 @@ use schedule::{Claim, Schedule};
 /// What the jobs of a pool do.
 pub trait Work: Send + Sync + Sized + 'static {
     /// Runs piece `piece` of job `job`. Each piece of a job runs once; pieces run concurrently and in
-    /// any order, though they are handed out in rising order. After a panic in one piece, those not yet
-    /// handed out are dropped.
+    /// any order, though each side of the job hands them out one after the other. After a panic in one
+    /// piece, those not yet handed out are dropped.
     fn run(&self, job: u32, piece: u32);
 
     /// The job is over: all of its pieces ran, or one panicked. Called once for each job, on the thread
     /// that ran the last piece, without a lock; it may start further jobs on `crew`. Its effects happen
     /// before [`Crew::help`] looks at its condition again.
     fn finish(&self, job: u32, end: JobEnd, crew: &Crew<Self>);
+}
+
+/// What a job comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its pieces, at least one.
+    pub pieces: u32,
+    /// Most threads that work on it at once, at least one.
+    pub width: u32,
+    /// Where the threads that wait for it find their pieces; workers take the first that is left.
+    pub waiters_from: Side,
+}
+
+/// Where in a job pieces are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// At the front: all pieces are handed out in rising order, as a file is best read.
+    Front,
+    /// At the back, so that workers and waiting threads meet somewhere in the middle. When a copy is
+    /// made again, each finds the lines of its part in the cache in which it left them: at 1 MiB, on an
+    /// AMD EPYC with 2 cores, 15 µs in place of the 30 µs that two threads took which mixed their
+    /// pieces (one alone: 23).
+    Back,
 }
 
 /// How a job ended.
@@ -54,7 +77,8 @@ pub enum JobEnd {
 /// Bounds of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most worker threads; 0 makes whoever starts a job run it.
+    /// Most worker threads; 0 makes whoever starts a job run it. Workers sleep while so many threads are
+    /// at work already, those counted that wait for a job and take part in it.
     pub threads: u32,
     /// How long an idle worker, or a waiting thread whose job is all handed out, watches for news
     /// before it parks. Zero parks at once.
@@ -129,6 +153,8 @@ struct State {
     starting: u32,
     /// Workers that watch `Crew::starts` before they park.
     lingering: u32,
+    /// Threads in [`Crew::help`] that take part.
+    helping: u32,
     /// Threads that wait on `Crew::ended`.
     waiting: u32,
     closing: bool,
@@ -154,6 +180,7 @@ impl<W: Work> Pool<W> {
             tickets: 0,
             starting: 0,
             lingering: 0,
+            helping: 0,
             waiting: 0,
             closing: false,
         };
@@ -171,12 +198,12 @@ impl<W: Work> Pool<W> {
         }
     }
 
-    /// Starts job `job` of `pieces` pieces (at least one), on at most `width` threads at once.
+    /// Starts job `job`.
     ///
     /// Returns without waiting when a worker exists or can be started; otherwise it returns when the
     /// job is done. `job` must not be in flight already.
-    pub fn start(&self, job: u32, pieces: u32, width: u32) {
-        if self.crew.enqueue(job, pieces, width) == 0 {
+    pub fn start(&self, job: u32, extent: Extent) {
+        if self.crew.enqueue(job, extent) == 0 {
             self.crew.drain();
         }
     }
@@ -240,8 +267,8 @@ impl<W: Work> Crew<W> {
     ///
     /// Never runs the job itself: where there are no workers, the thread that called `finish` finds it
     /// next.
-    pub fn start_next(&self, job: u32, pieces: u32, width: u32) {
-        self.enqueue(job, pieces, width);
+    pub fn start_next(&self, job: u32, extent: Extent) {
+        self.enqueue(job, extent);
     }
 
     /// Takes part in `job` if it `may_run`, and waits until `is_over` or the deadline; returns the last
@@ -256,6 +283,22 @@ impl<W: Work> Crew<W> {
         may_run: bool,
         deadline: Option<Instant>,
         is_over: impl Fn() -> bool,
+    ) -> bool {
+        let mut helps = false;
+        let over = self.take_part(job, may_run, deadline, &is_over, &mut helps);
+        if helps {
+            self.stop_helping();
+        }
+        over
+    }
+
+    fn take_part(
+        &self,
+        job: u32,
+        may_run: bool,
+        deadline: Option<Instant>,
+        is_over: impl Fn() -> bool,
+        helps: &mut bool,
     ) -> bool {
         let mut lingered = false;
         loop {
@@ -277,6 +320,8 @@ impl<W: Work> Crew<W> {
                 (false, false) => None,
             };
             if let Some(claim) = claim {
+                state.helping += u32::from(!*helps);
+                *helps = true;
                 let rouse = state.next_rouse(self.limits);
                 drop(state);
                 self.rouse(rouse);
@@ -286,6 +331,12 @@ impl<W: Work> Crew<W> {
                     self.drain();
                 }
                 lingered = false;
+                continue;
+            }
+            if *helps {
+                drop(state);
+                *helps = false;
+                self.stop_helping();
                 continue;
             }
             if !lingered {
@@ -315,6 +366,15 @@ impl<W: Work> Crew<W> {
         }
     }
 
+    /// Makes room for a worker, who may be needed for other jobs.
+    fn stop_helping(&self) {
+        let mut state = self.lock();
+        state.helping -= 1;
+        let rouse = state.next_rouse(self.limits);
+        drop(state);
+        self.rouse(rouse);
+    }
+
     /// Runs what is in flight on this thread until nothing is left to hand out.
     fn drain(&self) {
         loop {
@@ -327,9 +387,9 @@ impl<W: Work> Crew<W> {
     }
 
     /// Adds the job and wakes or starts a worker for it; the number of workers then.
-    fn enqueue(&self, job: u32, pieces: u32, width: u32) -> u32 {
+    fn enqueue(&self, job: u32, extent: Extent) -> u32 {
         let mut state = self.lock();
-        state.schedule.push(job, pieces, width);
+        state.schedule.push(job, extent);
         let rouse = state.next_rouse(self.limits);
         let workers = state.workers;
         drop(state);
@@ -408,6 +468,12 @@ impl State {
     fn next_rouse(&mut self, limits: Limits) -> Rouse {
         let under_way = self.tickets + self.starting + self.lingering;
         if under_way > 0 || !self.schedule.has_claimable() {
+            return Rouse::Nobody;
+        }
+        // Whoever is between two pieces will take the next one; a thread too many would take it away,
+        // and a processor with it.
+        let awake = self.workers - self.parked;
+        if awake + self.helping >= limits.threads {
             return Rouse::Nobody;
         }
         if self.parked > 0 {

@@ -61,7 +61,7 @@ impl Work for Counted {
         self.panicked[job as usize].store(end == JobEnd::Panicked, Ordering::Relaxed);
         self.ends[job as usize].fetch_add(1, Ordering::Release);
         if let (0, Some(then)) = (job, self.then) {
-            crew.start_next(then, 4, 2);
+            crew.start_next(then, meeting(4, 2));
         }
     }
 }
@@ -74,6 +74,14 @@ fn limits(threads: u32) -> Limits {
     }
 }
 
+fn meeting(pieces: u32, width: u32) -> Extent {
+    Extent {
+        pieces,
+        width,
+        waiters_from: Side::Back,
+    }
+}
+
 fn wait(pool: &Crew<Counted>, job: u32) {
     assert!(pool.help(job, true, None, || pool.work().is_over(job)));
 }
@@ -82,7 +90,7 @@ fn wait(pool: &Crew<Counted>, job: u32) {
 fn every_piece_runs_once_and_the_job_ends_once() {
     let pool = Pool::new(Counted::new(), limits(3));
     for job in 0..200 {
-        pool.start(job, 13, 3);
+        pool.start(job, meeting(13, 3));
         wait(&pool, job);
         assert_eq!(pool.work().runs(job), (1 << 13) - 1);
     }
@@ -94,7 +102,7 @@ fn every_piece_runs_once_and_the_job_ends_once() {
 fn no_thread_starts_before_the_first_job() {
     let pool = Pool::new(Counted::new(), limits(3));
     assert_eq!(pool.threads(), 0);
-    pool.start(0, 1, 1);
+    pool.start(0, meeting(1, 1));
     assert_eq!(pool.threads(), 1);
     wait(&pool, 0);
 }
@@ -106,7 +114,7 @@ fn without_threads_the_starter_runs_the_job_before_start_returns() {
         ..Counted::new()
     };
     let pool = Pool::new(work, limits(0));
-    pool.start(0, 9, 4);
+    pool.start(0, meeting(9, 4));
     assert!(pool.work().is_over(0) && pool.work().is_over(5));
     assert_eq!(
         *pool.work().threads.lock().unwrap(),
@@ -127,7 +135,7 @@ fn a_waiting_thread_takes_part() {
         }
     }
     let pool = Pool::new(Meeting(Barrier::new(2), OnceLock::new()), limits(1));
-    pool.start(0, 2, 2);
+    pool.start(0, meeting(2, 2));
     assert!(pool.help(0, true, None, || pool.work().1.get().is_some()));
     assert_eq!(pool.work().1.get(), Some(&JobEnd::Ran));
 }
@@ -141,8 +149,8 @@ fn a_panicking_piece_fails_its_job_and_leaves_the_pool_usable() {
         },
         limits(2),
     );
-    pool.start(1, 40, 2);
-    pool.start(2, 40, 2);
+    pool.start(1, meeting(40, 2));
+    pool.start(2, meeting(40, 2));
     wait(&pool, 1);
     wait(&pool, 2);
     assert!(pool.work().panicked[1].load(Ordering::Relaxed));
@@ -159,7 +167,7 @@ fn an_ending_may_start_the_next_job() {
         },
         limits(2),
     );
-    pool.start(0, 3, 2);
+    pool.start(0, meeting(3, 2));
     wait(&pool, 77);
     assert_eq!(pool.work().runs(77), 0b1111);
 }
@@ -191,7 +199,7 @@ fn dropping_the_pool_completes_what_is_in_flight() {
         let counted = Arc::new(Counted::new());
         let pool = Pool::new(Shared(Arc::clone(&counted)), limits(round % 4));
         for job in 0..100 {
-            pool.start(job, 7, 2);
+            pool.start(job, meeting(7, 2));
         }
         drop(pool);
         assert!((0..100).all(|job| counted.runs(job) == 0b111_1111 && counted.is_over(job)));
@@ -208,7 +216,7 @@ fn many_threads_start_and_wait_at_once() {
             scope.spawn(move || {
                 for turn in 0..400 {
                     let job = thread * 400 + turn;
-                    pool.start(job, 1 + job % 31, 1 + job % 4);
+                    pool.start(job, meeting(1 + job % 31, 1 + job % 4));
                     if turn % 3 != 0 {
                         wait(pool, job);
                     }
@@ -221,4 +229,39 @@ fn many_threads_start_and_wait_at_once() {
         assert_eq!(pool.work().runs(job), (1 << (1 + job % 31)) - 1);
         assert_eq!(pool.work().ends[job as usize].load(Ordering::Relaxed), 1);
     }
+}
+
+#[test]
+fn nobody_is_woken_while_as_many_as_may_are_at_work() {
+    let pool = Pool::new(Counted::new(), limits(2));
+    let mut state = pool.lock();
+    state.schedule.push(0, meeting(8, 2));
+    (state.workers, state.parked, state.helping) = (2, 1, 1);
+    // The worker that is awake is between two pieces of the job, so one more could take a piece.
+    assert!(state.schedule.has_claimable());
+    assert_eq!(state.next_rouse(limits(2)), Rouse::Nobody);
+    state.helping = 0;
+    assert_eq!(state.next_rouse(limits(2)), Rouse::Parked);
+    // Nothing runs when the pool goes.
+    (state.workers, state.parked, state.tickets) = (0, 0, 0);
+    for _ in 0..8 {
+        state.schedule.claim(None);
+        state.schedule.complete(0, false);
+    }
+}
+
+#[test]
+fn who_stops_helping_wakes_the_worker_that_slept_meanwhile() {
+    let pool = Pool::new(Counted::new(), limits(1));
+    let mut state = pool.lock();
+    state.schedule.push(0, meeting(1, 1));
+    (state.workers, state.parked, state.helping) = (1, 1, 1);
+    assert_eq!(state.next_rouse(limits(1)), Rouse::Nobody);
+    drop(state);
+    pool.stop_helping();
+    let mut state = pool.lock();
+    assert_eq!((state.parked, state.tickets, state.helping), (0, 1, 0));
+    (state.workers, state.tickets) = (0, 0);
+    state.schedule.claim(None);
+    state.schedule.complete(0, false);
 }

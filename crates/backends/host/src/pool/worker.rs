@@ -78,6 +78,9 @@ fn next<W: Work>(crew: &Crew<W>, last: Option<u32>) -> Option<(Claim, Rouse)> {
         }
         if state.tickets > 0 {
             state.tickets -= 1;
+            // Who came too late for what it was woken for, and parked again at once, would be late for
+            // the next copy, too: small copies come one after the other.
+            lingered = false;
         } else {
             state.parked -= 1;
         }

@@ -220,9 +220,9 @@ impl Queue {
         if work.slots.release(index)
             && let Some(slot) = work.slots.get(index)
         {
-            let (pieces, threads, len_bytes) = slot.extent();
+            let (extent, len_bytes) = slot.extent();
             work.add_in_flight(len_bytes);
-            self.pool.start(u32::from(index), pieces, threads);
+            self.pool.start(u32::from(index), extent);
         }
         Ok(Fence::new(BACKEND, number))
     }
@@ -287,7 +287,7 @@ impl Work for Submissions {
         let Some((index, slot)) = self.slot(job) else {
             return;
         };
-        let (_, _, len_bytes) = slot.extent();
+        let (_, len_bytes) = slot.extent();
         self.record(slot.watch(), len_bytes);
         self.in_flight
             .fetch_sub(len_bytes as usize, Ordering::Relaxed);
@@ -302,9 +302,9 @@ impl Work for Submissions {
             if self.slots.release(dependent)
                 && let Some(slot) = self.slots.get(dependent)
             {
-                let (pieces, threads, len_bytes) = slot.extent();
+                let (extent, len_bytes) = slot.extent();
                 self.add_in_flight(len_bytes);
-                crew.start_next(u32::from(dependent), pieces, threads);
+                crew.start_next(u32::from(dependent), extent);
             }
         }
         self.slots.close(index);

@@ -8,6 +8,7 @@ use transload_hal::Fault;
 
 use super::Watch;
 use super::task::Task;
+use crate::pool::{Extent, Side};
 
 /// Bits of a fence's number that say which slot it is of; the rest counts the slot's uses.
 const INDEX_BITS: u32 = 14;
@@ -47,6 +48,8 @@ pub(super) struct Tasks {
     pieces: u32,
     threads: u32,
     len_bytes: u64,
+    /// Files are read ahead of who reads them in order.
+    has_file: bool,
     watch: Option<Watch>,
 }
 
@@ -187,10 +190,19 @@ impl Slot {
         }
     }
 
-    /// Pieces, threads and payload bytes of the submission.
-    pub(super) fn extent(&self) -> (u32, u32, u64) {
+    /// What the submission comes to for the pool, and its payload bytes.
+    pub(super) fn extent(&self) -> (Extent, u64) {
         let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);
-        (tasks.pieces, tasks.threads, tasks.len_bytes)
+        let extent = Extent {
+            pieces: tasks.pieces,
+            width: tasks.threads,
+            waiters_from: if tasks.has_file {
+                Side::Front
+            } else {
+                Side::Back
+            },
+        };
+        (extent, tasks.len_bytes)
     }
 
     /// How the submission is timed, if it is.
@@ -234,6 +246,7 @@ impl Slot {
         let mut tasks = self.tasks.write().unwrap_or_else(PoisonError::into_inner);
         tasks.list.clear();
         (tasks.pieces, tasks.threads, tasks.len_bytes) = (0, 0, 0);
+        tasks.has_file = false;
         drop(tasks);
         self.failed.store(false, Ordering::Relaxed);
         self.fault
@@ -249,6 +262,7 @@ impl Tasks {
         self.pieces = self.pieces.saturating_add(task.pieces());
         self.threads = self.threads.max(task.threads);
         self.len_bytes = self.len_bytes.saturating_add(task.len_bytes);
+        self.has_file |= task.has_file();
     }
 }
 

@@ -184,14 +184,22 @@ impl Task {
         }
     }
 
+    /// Whether an end of the copy is a file.
+    pub(super) fn has_file(&self) -> bool {
+        match self.kind {
+            Kind::Copy { src, dst, .. } | Kind::Pitched { src, dst, .. } => {
+                src.is_file() || dst.is_file()
+            }
+            _ => false,
+        }
+    }
+
     /// Whether each of its pieces is done within about a millisecond (4 MiB at 4 GB/s), so that a thread
     /// whose wait is limited may run one.
     pub(super) fn is_brief(&self) -> bool {
         match self.kind {
             Kind::Nothing | Kind::AdviseMemory { .. } | Kind::Populate { .. } => true,
-            Kind::Copy { src, dst, .. } | Kind::Pitched { src, dst, .. } => {
-                !src.is_file() && !dst.is_file()
-            }
+            Kind::Copy { .. } | Kind::Pitched { .. } => !self.has_file(),
             Kind::Move { .. } | Kind::MoveHidden { .. } => self.inline,
             Kind::AdviseFile { .. } | Kind::Transform { .. } => false,
         }

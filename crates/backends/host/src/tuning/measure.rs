@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::{Band, Choice, Tuning, piece_bytes};
-use crate::pool::{Crew, JobEnd, Limits, Pool, Work};
+use crate::pool::{Crew, Extent, JobEnd, Limits, Pool, Side, Work};
 use crate::raw::{self, Store};
 
 /// Times copies of any size up to a largest, by any width and store kind, between two buffers of its
@@ -68,11 +68,12 @@ fn copy(pool: &Pool<OneCopy>, dst: &mut [u8], src: &[u8], choice: Choice) {
     let work = pool.work();
     *work.job.write().unwrap_or_else(PoisonError::into_inner) = Some(job);
     let before = work.ended.load(Ordering::Relaxed);
-    pool.start(
-        0,
-        u32::try_from(src.len().div_ceil(step)).unwrap_or(u32::MAX),
-        choice.threads,
-    );
+    let extent = Extent {
+        pieces: u32::try_from(src.len().div_ceil(step)).unwrap_or(u32::MAX),
+        width: choice.threads,
+        waiters_from: Side::Back,
+    };
+    pool.start(0, extent);
     // The buffers stay borrowed until the job is over.
     pool.help(0, true, None, || {
         work.ended.load(Ordering::Acquire) != before
