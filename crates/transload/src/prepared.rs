@@ -8,12 +8,14 @@ use crate::{Request, Transfer, TransferError};
 
 /// A copy that was checked and planned once, to be posted any number of times.
 ///
-/// Posting checks nothing again, looks nothing up unless routes have changed, and allocates nothing.
+/// Posting checks nothing again and allocates nothing. Once routes have changed, by a backend that was
+/// added, a link that failed or a cleared cache, each post looks its plan up.
 pub struct Prepared {
     shared: Arc<Shared>,
     checked: Checked,
     terms: Terms,
-    chosen: crate::engine::sync::Lock<(u64, Chosen)>,
+    /// The plan, and the state of routes that it was made for.
+    chosen: (u64, Chosen),
 }
 
 impl Prepared {
@@ -28,7 +30,7 @@ impl Prepared {
             shared: Arc::clone(shared),
             checked,
             terms: request.terms.clone(),
-            chosen: crate::engine::sync::Lock::new(chosen),
+            chosen,
         })
     }
 
@@ -36,13 +38,12 @@ impl Prepared {
     pub fn post(&self) -> Transfer {
         self.shared.submit(|state, now| {
             state.release_due(now);
-            let chosen = self.chosen.with(|(epoch, chosen)| {
-                if *epoch != state.cache.epoch() {
-                    *chosen = state.choose(&self.checked, self.terms.verify, now)?;
-                    *epoch = state.cache.epoch();
-                }
-                Ok::<_, TransferError>(chosen.clone())
-            })?;
+            let (epoch, chosen) = &self.chosen;
+            let chosen = if *epoch == state.cache.epoch() {
+                chosen.clone()
+            } else {
+                state.choose(&self.checked, self.terms.verify, now)?
+            };
             let checked = &self.checked;
             let ends = (checked.src.clone(), checked.dst.clone());
             state.accept(ends, checked.parts(), chosen, &self.terms, now)

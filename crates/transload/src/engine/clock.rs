@@ -41,6 +41,8 @@ impl Default for SystemClock {
 #[cfg(feature = "std")]
 impl Clock for SystemClock {
     fn now(&self) -> Instant {
-        Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        let elapsed = self.origin.elapsed();
+        let seconds = elapsed.as_secs().saturating_mul(1_000_000_000);
+        Instant(seconds.saturating_add(elapsed.subsec_nanos().into()))
     }
 }

@@ -69,7 +69,7 @@ impl State {
             batch.fail();
         }
         self.after.wakers.extend(active.waker.take());
-        self.after.notify = true;
+        self.news = true;
         self.with_deadline -= 1;
         let result = Err(TransferError::Deadline { leading_bytes });
         self.count(slot, &result);
@@ -99,7 +99,7 @@ impl State {
         active.stage = Stage::Over;
         self.after.wakers.extend(active.waker.take());
         let then = core::mem::take(&mut active.then);
-        self.after.notify = true;
+        self.news = true;
         self.leave(slot);
         for event in &then {
             self.handle_events(&event.set());

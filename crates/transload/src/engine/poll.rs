@@ -42,7 +42,7 @@ impl State {
         let active = &mut self.transfers[slot as usize];
         if active.flight.is_none() || active.dst.is_none() {
             active.stage = Stage::Guarding;
-            self.after.notify = true;
+            self.news = true;
             self.after.wakers.extend(active.waker.take());
             return;
         }

@@ -79,7 +79,7 @@ impl State {
             self.handle_outcome(fence, outcome);
         }
         // Somebody may be parked because there was no fence to wait for.
-        self.after.notify = true;
+        self.news = true;
     }
 
     /// A fence has settled.

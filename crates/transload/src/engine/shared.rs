@@ -89,7 +89,7 @@ impl Shared {
         mut look: impl FnMut(&mut State),
     ) -> Option<Instant> {
         let mut orders = Orders::new();
-        let (mut after, mut next) = (None, None);
+        let (mut after, mut next) = (Left::default(), None);
         self.pump();
         let now = self.clock.now();
         self.state.with(|state| {
@@ -98,7 +98,7 @@ impl Shared {
             look(state);
             after = take_after(state);
         });
-        self.tidy(after.take());
+        self.tidy(core::mem::take(&mut after));
         let mut deeds = Deeds::new();
         let mut is_news = false;
         while !orders.is_empty() || is_news {
@@ -118,7 +118,7 @@ impl Shared {
                 look(state);
                 after = take_after(state);
             });
-            self.tidy(after.take());
+            self.tidy(core::mem::take(&mut after));
             // What was just submitted to a backend that must be looked at was not there for the
             // look above.
             is_news = had_deeds && self.attended.load(Ordering::Relaxed) > 0;
@@ -187,10 +187,9 @@ impl Shared {
                 state.leave(id.slot);
                 state.free_place(id.slot);
             }
-            let mut after = take_after(state).unwrap_or_default();
-            after.buffers.extend(end.map(|end| end.buffer));
-            after.notify = true;
-            Some(after)
+            state.after.buffers.extend(end.map(|end| end.buffer));
+            state.news = true;
+            take_after(state)
         });
         self.tidy(after);
         self.turn();
@@ -410,17 +409,26 @@ impl Shared {
     }
 
     /// Does what must not be done under the lock.
-    pub(crate) fn tidy(&self, after: Option<After>) {
-        let Some(After {
+    fn tidy(&self, left: Left) {
+        match left.after {
+            None => self.announce(left.news),
+            Some(after) => self.carry_out(after, left.news),
+        }
+    }
+
+    fn announce(&self, news: bool) {
+        if news && self.parked.load(Ordering::SeqCst) > 0 {
+            self.signal.notify();
+        }
+    }
+
+    fn carry_out(&self, after: After, news: bool) {
+        let After {
             mut wakers,
             mut buffers,
             ended,
             metrics,
-            notify,
-        }) = after
-        else {
-            return;
-        };
+        } = after;
         // A user's own code runs here, and what it panics about is its own concern: neither orders
         // that are still to be carried out nor a borrowed copy may be cut short by it.
         let used = !(wakers.is_empty() && buffers.is_empty());
@@ -428,9 +436,7 @@ impl Shared {
             let _ = guarded(|| drop(buffer));
         }
         ended.iter().for_each(|ended| ended.tell(metrics));
-        if notify && self.parked.load(Ordering::SeqCst) > 0 {
-            self.signal.notify();
-        }
+        self.announce(news);
         for waker in wakers.drain(..) {
             let _ = guarded(|| waker.wake());
         }
@@ -457,11 +463,20 @@ impl Shared {
     }
 }
 
-fn take_after(state: &mut State) -> Option<After> {
-    if state.after.is_empty() {
-        return None;
+/// What a step leaves to do once the lock is let go.
+#[derive(Default)]
+struct Left {
+    after: Option<After>,
+    /// Whether threads that are parked may have waited for it.
+    news: bool,
+}
+
+fn take_after(state: &mut State) -> Left {
+    let after = &mut state.after;
+    Left {
+        after: (!after.is_empty()).then(|| core::mem::take(after)),
+        news: core::mem::take(&mut state.news),
     }
-    Some(core::mem::take(&mut state.after))
 }
 
 /// What the owner of a transfer blocks on: one of its own fences if it has any, for then the

@@ -71,6 +71,8 @@ pub(crate) struct State {
     pub(crate) with_deadline: usize,
     /// Wakers to call, buffers and results to drop, once the lock is let go.
     pub(crate) after: After,
+    /// Something changed that parked threads may wait for.
+    pub(crate) news: bool,
     pub(crate) hints: Hints,
     /// Whether ends of transfers are counted in `metrics`.
     pub(crate) metrics: bool,
@@ -97,8 +99,6 @@ pub(crate) struct After {
     pub(crate) ended: Vec<Ended>,
     /// Whether `ended` goes to `metrics` too.
     pub(crate) metrics: bool,
-    /// Something changed that parked threads may wait for.
-    pub(crate) notify: bool,
 }
 
 impl After {
@@ -111,7 +111,7 @@ impl After {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.wakers.is_empty() && self.buffers.is_empty() && self.ended.is_empty() && !self.notify
+        self.wakers.is_empty() && self.buffers.is_empty() && self.ended.is_empty()
     }
 }
 
@@ -141,6 +141,7 @@ impl State {
             limits,
             with_deadline: 0,
             after: After::default(),
+            news: false,
             hints: Hints::default(),
             metrics: false,
             borrowed: Vec::new(),
