@@ -27,7 +27,7 @@ pub(crate) struct Options {
 }
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 15] = [
+pub(crate) const STAGES: [Stage; 16] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -51,6 +51,12 @@ pub(crate) const STAGES: [Stage; 15] = [
         about: "no sleeps, no timed or ignored tests, no overlong files",
         full_only: false,
         run: habits::stage,
+    },
+    Stage {
+        name: "patches",
+        about: "every sentinel still fits the tree that it is to break",
+        full_only: false,
+        run: sentinels::fit,
     },
     Stage {
         name: "lint",

@@ -11,6 +11,7 @@ mod trial;
 
 use std::fs;
 use std::io::ErrorKind;
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -64,6 +65,33 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     if trials.failed > 0 {
         verdict.fail("a sentinel that no test notices is a promise that no test holds");
     }
+    Ok(verdict)
+}
+
+/// The stage that sees in a moment what a full run would find out late: a patch whose code has moved.
+///
+/// # Errors
+/// When one cannot be read, or git cannot be started.
+pub(crate) fn fit(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let sentinels = load(&session.workspace, &[])?;
+    for sentinel in &sentinels {
+        let output = Command::new("git")
+            .args(["apply", "--check", "--whitespace=nowarn", "--recount"])
+            .arg(&sentinel.path)
+            .current_dir(&session.workspace.root)
+            .output()
+            .context("cannot run git")?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let line = format!("sentinels/{}.patch: {}\n", sentinel.name, said.trim());
+            verdict.transcript.push_str(&line);
+        }
+    }
+    if !verdict.transcript.is_empty() {
+        verdict.fail("a sentinel does not fit any more");
+    }
+    verdict.note = format!("{} patches", sentinels.len());
     Ok(verdict)
 }
 
