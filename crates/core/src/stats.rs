@@ -49,7 +49,11 @@ pub struct Sample {
 /// under *other*. Counters stop at `u64::MAX`.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    paths: HashMap<Key, Path>,
+    paths: Vec<(Key, Path)>,
+    /// Where each path lies in `paths`.
+    places: HashMap<Key, usize>,
+    /// The place of the last one that was asked for: a program's next copy often goes the same way.
+    last: usize,
     other: Option<Path>,
     max_paths: usize,
 }
@@ -80,7 +84,9 @@ impl Stats {
     /// The same with another bound on the number of paths; 0 counts everything under *other*.
     pub fn with_max_paths(max_paths: usize) -> Stats {
         Stats {
-            paths: HashMap::new(),
+            paths: Vec::new(),
+            places: HashMap::new(),
+            last: 0,
             other: None,
             max_paths,
         }
@@ -99,8 +105,8 @@ impl Stats {
     /// What was counted since the start or the last reset, in the order of source, destination and
     /// method.
     pub fn snapshot(&self) -> Snapshot {
-        let mut paths: Vec<(&Key, &Path)> = self.paths.iter().collect();
-        paths.sort_unstable_by_key(|(key, _)| **key);
+        let mut paths: Vec<&(Key, Path)> = self.paths.iter().collect();
+        paths.sort_unstable_by_key(|(key, _)| *key);
         Snapshot {
             paths: paths
                 .into_iter()
@@ -122,13 +128,22 @@ impl Stats {
     }
 
     fn path(&mut self, key: Key) -> &mut Path {
-        if self.paths.len() < self.max_paths {
-            return self.paths.entry(key).or_insert_with(Path::new);
+        let is_last = self
+            .paths
+            .get(self.last)
+            .is_some_and(|(last, _)| *last == key);
+        if !is_last {
+            match self.places.get(&key) {
+                Some(place) => self.last = *place,
+                None if self.paths.len() < self.max_paths => {
+                    self.last = self.paths.len();
+                    self.places.insert(key, self.last);
+                    self.paths.push((key, Path::new()));
+                }
+                None => return self.other.get_or_insert_with(Path::new),
+            }
         }
-        match self.paths.get_mut(&key) {
-            Some(path) => path,
-            None => self.other.get_or_insert_with(Path::new),
-        }
+        &mut self.paths[self.last].1
     }
 }
 

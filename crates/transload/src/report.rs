@@ -88,11 +88,10 @@ impl Report {
     }
 
     pub(crate) fn marked(mut self, topology: &Topology) -> Report {
-        let simulated = |memory: MemoryId| {
-            let device = topology.device(memory.device);
-            device.is_some_and(|device| device.simulated)
-        };
-        self.simulated = self.src.is_some_and(simulated) || self.dst.is_some_and(simulated);
+        let mut simulated = topology.devices().iter().filter(|device| device.simulated);
+        let is_end = |end: Option<MemoryId>, id| end.is_some_and(|memory| memory.device == id);
+        self.simulated =
+            simulated.any(|device| is_end(self.src, device.id) || is_end(self.dst, device.id));
         self
     }
 }
