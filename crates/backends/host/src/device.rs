@@ -13,6 +13,7 @@ use transload_hal::{
     Waited,
 };
 
+use crate::memory::room::Room;
 use crate::memory::{self, FILE, PAGEABLE, SHARED};
 use crate::pool::Limits;
 use crate::queue::Queue;
@@ -159,7 +160,8 @@ unsafe impl Backend for Host {
 }
 
 fn inventory(tuning: &Tuning) -> Inventory {
-    let total_bytes = total_memory();
+    let room = Room::now();
+    let total_bytes = room.total_bytes;
     let device = DeviceInfo {
         id: DeviceId::CPU0,
         backend: BACKEND,
@@ -174,10 +176,11 @@ fn inventory(tuning: &Tuning) -> Inventory {
         id,
         backend: BACKEND,
         total_bytes,
-        max_alloc_bytes: if is_file {
-            i64::MAX as u64
-        } else {
-            isize::MAX as u64
+        max_alloc_bytes: match room.limit_bytes {
+            _ if is_file => i64::MAX as u64,
+            // The system says itself what its heap has no room for.
+            Some(limit_bytes) if id == SHARED => limit_bytes,
+            _ => isize::MAX as u64,
         },
         alignment,
         host_addressable: !is_file,
@@ -284,16 +287,6 @@ fn processor_name() -> String {
     info.lines()
         .find_map(named)
         .unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH))
-}
-
-/// Bytes of the machine's memory (`MemTotal` of `/proc/meminfo`), where the system tells.
-fn total_memory() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -68,6 +68,7 @@ impl HeapMemory {
                 huge_pages: HugePages::NotAsked,
             });
         }
+        super::room::check_available(memory, spec.len_bytes)?;
         let heap =
             Self::back(len, align, spec.huge_pages).map_err(|fault| AllocError::OutOfMemory {
                 memory,

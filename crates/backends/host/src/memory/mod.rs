@@ -5,6 +5,7 @@ pub mod file;
 pub mod heap;
 #[cfg(unix)]
 mod mapping;
+pub(crate) mod room;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod shared;
 

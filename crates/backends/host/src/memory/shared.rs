@@ -26,12 +26,14 @@ pub struct SharedMemory {
 
 impl SharedMemory {
     /// A new, zeroed memfd that nobody can shorten or extend, mapped for reading and writing. Staging is
-    /// touched at once.
+    /// touched at once. The system gives out any length and kills whoever fills it, so lengths without
+    /// room are refused here.
     pub(super) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Self, AllocError> {
         let len = super::check_len(memory, spec.len_bytes)?;
         let page = super::mapping::page_bytes() as u64;
         let align =
             super::check_alignment(memory, spec.alignment, page, super::heap::MAX_ALIGNMENT)?;
+        super::room::check(memory, spec.len_bytes)?;
         let shared = Self::create(len, align).map_err(|error| AllocError::OutOfMemory {
             memory,
             len_bytes: spec.len_bytes,

@@ -231,6 +231,24 @@ mod shared_memory {
     }
 
     #[test]
+    fn what_the_machine_has_no_room_for_is_refused_before_it_is_filled() {
+        use transload_hal::Backend;
+        let memories = crate::Host::new().inventory().memories;
+        let limit_bytes = |id| {
+            let mut known = memories.iter().filter(|memory| memory.id == id);
+            known.next().unwrap().max_alloc_bytes
+        };
+        let shared = limit_bytes(SHARED);
+        let error = allocate(SHARED, &AllocSpec::bytes(shared + 1)).unwrap_err();
+        assert!(
+            matches!(error, AllocError::TooLarge { limit_bytes, .. } if limit_bytes == shared),
+            "{error}"
+        );
+        let error = allocate(PAGEABLE, &AllocSpec::bytes(shared * 2)).unwrap_err();
+        assert!(matches!(error, AllocError::OutOfMemory { .. }), "{error}");
+    }
+
+    #[test]
     fn alignment_is_kept_and_nothing_is_a_length_too() {
         let buffer = allocate(SHARED, &AllocSpec::bytes(100).aligned(1 << 20)).unwrap();
         assert_eq!(buffer.host(0, 100).unwrap().addr() % (1 << 20), 0);

@@ -1,0 +1,129 @@
+//! How much memory the machine has, and how much of it is left: an allocation that cannot fit is
+//! refused when it is asked for, not when it is written to and the system kills the process.
+
+use transload_hal::{AllocError, ErrorClass, Fault, MemoryId};
+
+/// From here on an allocation is compared with what is left. For less, asking the system (about 20 µs)
+/// would cost more than it can tell.
+const ASK_FROM_BYTES: u64 = 1 << 20;
+
+/// The machine's memory, as `/proc/meminfo` tells. All `None` where no such thing exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// What the machine has.
+    pub(crate) total_bytes: Option<u64>,
+    /// With what it can swap out: the most that may ever be in use.
+    pub(crate) limit_bytes: Option<u64>,
+    /// What can be had now without taking memory from others.
+    pub(crate) available_bytes: Option<u64>,
+}
+
+impl Room {
+    /// What the system says now.
+    pub(crate) fn now() -> Room {
+        Room::of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+    }
+
+    fn of(meminfo: &str) -> Room {
+        let bytes = |key: &str| {
+            let value = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
+            let kib = value
+                .trim()
+                .strip_suffix("kB")?
+                .trim()
+                .parse::<u64>()
+                .ok()?;
+            kib.checked_mul(1024)
+        };
+        let total_bytes = bytes("MemTotal:");
+        let swap = |key| bytes(key).unwrap_or(0);
+        let with =
+            |memory: Option<u64>, swap: u64| memory.map(|memory| memory.saturating_add(swap));
+        Room {
+            total_bytes,
+            limit_bytes: with(total_bytes, swap("SwapTotal:")),
+            available_bytes: with(bytes("MemAvailable:"), swap("SwapFree:")),
+        }
+    }
+
+    /// Refuses what can never fit.
+    fn check_limit(self, memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
+        match self.limit_bytes {
+            Some(limit_bytes) if len_bytes > limit_bytes => Err(AllocError::TooLarge {
+                memory,
+                len_bytes,
+                limit_bytes,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what does not fit now. Memory that was given out and not yet written counts as left.
+    fn check_available(self, memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
+        match self.available_bytes {
+            Some(available) if len_bytes > available => {
+                let message = format!("the system has {available} bytes available");
+                Err(AllocError::OutOfMemory {
+                    memory,
+                    len_bytes,
+                    fault: Fault::new(ErrorClass::Exhausted, message),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// For memory whose limit the inventory names.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn check(memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
+    if len_bytes < ASK_FROM_BYTES {
+        return Ok(());
+    }
+    let room = Room::now();
+    room.check_limit(memory, len_bytes)?;
+    room.check_available(memory, len_bytes)
+}
+
+/// For memory of which the system refuses by itself what can never fit.
+pub(super) fn check_available(memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
+    if len_bytes < ASK_FROM_BYTES {
+        return Ok(());
+    }
+    Room::now().check_available(memory, len_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SHARED;
+    use super::*;
+
+    const TEXT: &str = "MemTotal:         100 kB\nMemFree:          10 kB\n\
+                        MemAvailable:      40 kB\nSwapTotal:         20 kB\nSwapFree:           8 kB\n";
+
+    #[test]
+    fn sizes_are_read_as_the_kernel_writes_them() {
+        let room = Room::of(TEXT);
+        assert_eq!(room.total_bytes, Some(100 << 10));
+        assert_eq!(room.limit_bytes, Some(120 << 10));
+        assert_eq!(room.available_bytes, Some(48 << 10));
+        assert_eq!(Room::of("no such thing"), Room::default());
+    }
+
+    #[test]
+    fn what_never_fits_and_what_does_not_fit_now_are_told_apart() {
+        let room = Room::of(TEXT);
+        assert_eq!(room.check_available(SHARED, 48 << 10), Ok(()));
+        let error = room.check_available(SHARED, (48 << 10) + 1).unwrap_err();
+        assert!(matches!(error, AllocError::OutOfMemory { .. }), "{error}");
+        assert_eq!(room.check_limit(SHARED, 120 << 10), Ok(()));
+        let error = room.check_limit(SHARED, (120 << 10) + 1).unwrap_err();
+        assert!(
+            matches!(error, AllocError::TooLarge { limit_bytes, .. } if limit_bytes == 120 << 10),
+            "{error}"
+        );
+        let unknown = Room::default();
+        assert_eq!(unknown.check_limit(SHARED, u64::MAX), Ok(()));
+        assert_eq!(unknown.check_available(SHARED, u64::MAX), Ok(()));
+    }
+}
