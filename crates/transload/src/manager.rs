@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
+use core::time::Duration;
 
 use transload_core::stats::Snapshot;
 use transload_core::{DeviceId, DeviceName, Instant, MemoryId, Place, Purpose};
@@ -23,7 +24,8 @@ use crate::{
 /// Knows the machine, makes buffers, and moves bytes between them.
 ///
 /// Clones are the same manager. When the last handle has gone (manager, buffers, transfers) and
-/// detached transfers have completed, everything is given back.
+/// detached transfers have completed, everything is given back. A process that ends does not wait for
+/// them; [`TransferManager::wait_idle`] does.
 #[derive(Clone)]
 pub struct TransferManager {
     pub(crate) shared: Arc<Shared>,
@@ -243,6 +245,25 @@ impl TransferManager {
     /// Only programs without an operating system, and tests, need to call it.
     pub fn turn(&self) -> Option<Instant> {
         self.shared.turn()
+    }
+
+    /// Blocks until none of this manager's transfers is under way, those that were dropped, those of
+    /// other threads, and those whose operations outlast their deadline included. The thread turns the engine meanwhile, so this is also what completes dropped transfers in builds
+    /// without threads.
+    ///
+    /// With nothing under way it returns at once, whatever guards are held. A transfer that waits for an
+    /// [`Event`] that nobody sets, or for a guard that this very thread holds, is waited for without
+    /// end: [`TransferManager::wait_idle_timeout`] has one.
+    pub fn wait_idle(&self) {
+        self.shared.block_until_idle(None);
+    }
+
+    /// As [`TransferManager::wait_idle`], until the limit has passed by the manager's clock. False when
+    /// a transfer is still under way then; it goes on as if nothing had happened.
+    #[must_use = "the limit may have passed with transfers still under way"]
+    pub fn wait_idle_timeout(&self, limit: Duration) -> bool {
+        let until = self.shared.clock.now() + limit;
+        self.shared.block_until_idle(Some(until))
     }
 
     fn explain_key(

@@ -13,8 +13,10 @@ use crate::{Report, TransferError};
 /// A copy that was submitted. It is a `Future` of its [`Report`] and can be waited for without any
 /// runtime.
 ///
-/// Dropping it detaches the transfer: it still completes, and its buffers live until it has.
-#[must_use = "a transfer that is dropped goes on, but nobody learns how it ends"]
+/// Dropping it detaches the transfer: it goes on, and its buffers live until it has completed, unless
+/// the process ends first: nothing waits for it. Before a program ends,
+/// [`TransferManager::wait_idle`](crate::TransferManager::wait_idle) does.
+#[must_use = "a transfer that is dropped goes on, but nobody waits for it or learns how it ends"]
 pub struct Transfer {
     inner: Inner,
 }

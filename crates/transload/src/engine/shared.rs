@@ -329,23 +329,40 @@ impl Shared {
     /// Work that needs somebody to turn the engine, for the thread that does.
     #[cfg(threads)]
     pub(crate) fn drive(&self) -> bool {
+        self.turn_and_rest(None, |state| state.live > 0)
+    }
+
+    /// Blocks until no transfer is under way, or `until` has passed: false when one still is.
+    pub(crate) fn block_until_idle(&self, until: Option<Instant>) -> bool {
+        while self.turn_and_rest(until, State::is_moving) {
+            if until.is_some_and(|until| self.clock.now() >= until) {
+                self.turn();
+                return !self.state.with(|state| state.is_moving());
+            }
+        }
+        true
+    }
+
+    /// Turns the engine and, if `is_busy` says so then, blocks until something happens or `until` has
+    /// passed. Answers what `is_busy` said.
+    fn turn_and_rest(&self, until: Option<Instant>, is_busy: impl FnOnce(&State) -> bool) -> bool {
         // Counted before the events are, so that whoever notifies after this sees a waiter.
         self.parked.fetch_add(1, Ordering::SeqCst);
         let seen = self.signal.seen();
         let next = self.turn();
-        let (live, wait) = self
+        let (busy, wait) = self
             .state
-            .with(|state| (state.live > 0, any_attended(state)));
-        let limit = self.limit(None, next);
+            .with(|state| (is_busy(state), any_attended(state)));
+        let limit = self.limit(until, next);
         match wait {
-            _ if !live => {}
+            _ if !busy || limit == Some(Duration::ZERO) => {}
             Some(Wait::Fences(backend, name, fences)) => {
                 self.wait_in(&*backend, name, &fences, limit.unwrap_or(LONGEST));
             }
             _ => self.signal.park(seen, limit),
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
-        live
+        busy
     }
 
     pub(crate) fn ensure_driver(self: &Arc<Self>) {

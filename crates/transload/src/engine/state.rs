@@ -179,6 +179,12 @@ impl State {
         self.free_place(id.slot);
     }
 
+    /// Whether any transfer is under way. Guards, which have no destination, are not counted.
+    pub(crate) fn is_moving(&self) -> bool {
+        let is_moving = |active: &Active| active.is_live() && active.dst.is_some();
+        self.transfers.iter().any(is_moving)
+    }
+
     pub(crate) fn id(&self, slot: u32) -> TransferId {
         TransferId {
             slot,

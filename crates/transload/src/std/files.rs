@@ -54,7 +54,9 @@ impl TransferManager {
 
     /// A new file of `len_bytes` zero bytes as a buffer in `cpu:0/file`, replacing what was there.
     /// Transfers write it in place; whoever needs all or nothing creates it under another name and
-    /// renames it in the end.
+    /// renames it in the end. A transfer into it that nobody waits for is cut short when the process
+    /// ends: [`Transfer::wait`](crate::Transfer::wait) for it, or
+    /// [`wait_idle`](TransferManager::wait_idle) before the end.
     ///
     /// # Errors
     /// When it cannot be created or made that long, or no backend takes files.

@@ -1,0 +1,82 @@
+//! Waiting for whatever is under way.
+
+mod rig;
+
+use std::time::Duration;
+
+use rig::{Outcome, Rig, bytes, modes, without_peers};
+use transload::{AllocSpec, Place, Request, TransferManager};
+
+#[test]
+fn a_dropped_transfer_into_a_file_is_there_when_the_manager_is_idle() -> Outcome {
+    let path = std::env::temp_dir().join(format!("transload-idle-{}", std::process::id()));
+    let manager = TransferManager::discover()?;
+    let wanted = bytes((9 << 20) + 7, 1);
+    let src = manager.adopt(wanted.clone())?;
+    let dst = manager.create_file(&path, src.len())?;
+    drop(manager.copy(&src, &dst));
+    manager.wait_idle();
+    let written = std::fs::read(&path)?;
+    std::fs::remove_file(&path)?;
+    assert!(written == wanted);
+    Ok(())
+}
+
+#[test]
+fn dropped_transfers_complete_however_a_backend_does() {
+    for completion in modes() {
+        let rig = Rig::new(&without_peers(2), completion, 256 << 10);
+        let wanted = bytes(200_003, 2);
+        let (src, dst) = (
+            rig.filled("sim:0", &wanted),
+            rig.empty("sim:1", wanted.len()),
+        );
+        drop(rig.manager.copy(&src, &dst));
+        rig.manager.wait_idle();
+        assert!(rig.bytes_of(&dst) == wanted, "{completion}");
+    }
+}
+
+#[test]
+fn nothing_under_way_is_not_waited_for() -> Outcome {
+    let manager = TransferManager::discover()?;
+    manager.wait_idle();
+    let buffer = manager.allocate("cpu:0".parse::<Place>()?, AllocSpec::bytes(100))?;
+    let other = manager.allocate("cpu:0".parse::<Place>()?, AllocSpec::bytes(100))?;
+    manager.copy(&buffer, &other).wait()?;
+    let guard = buffer.write()?;
+    manager.wait_idle();
+    assert!(manager.wait_idle_timeout(Duration::ZERO));
+    drop(guard);
+    Ok(())
+}
+
+#[test]
+fn a_transfer_behind_an_event_keeps_the_manager_busy_until_it_is_set() -> Outcome {
+    let manager = TransferManager::discover()?;
+    let (src, dst) = (manager.adopt(vec![7; 100])?, manager.adopt(vec![0; 100])?);
+    let event = manager.event();
+    drop(manager.submit(&Request::new(&src, &dst).after(&event)));
+    assert!(!manager.wait_idle_timeout(Duration::ZERO));
+    event.set();
+    manager.wait_idle();
+    assert_eq!(*dst.read()?, [7; 100]);
+    Ok(())
+}
+
+#[cfg(not(transload_local))]
+#[test]
+fn a_thread_that_waits_learns_of_what_another_one_ends() -> Outcome {
+    let manager = TransferManager::discover()?;
+    for _ in 0..200 {
+        let (src, dst) = (manager.adopt(vec![7; 100])?, manager.adopt(vec![0; 100])?);
+        let event = manager.event();
+        let transfer = manager.submit(&Request::new(&src, &dst).after(&event));
+        std::thread::scope(|scope| {
+            scope.spawn(|| manager.wait_idle());
+            scope.spawn(|| event.set());
+        });
+        assert!(transfer.is_over());
+    }
+    Ok(())
+}
