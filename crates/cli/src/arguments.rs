@@ -97,14 +97,19 @@ Exit codes:
      a topology that describes no machine
   3  a device, a memory or a way between two memories that is not here
   4  bytes differ
-  5  a failure while bytes moved: a device, memory that ran out, a file that ended early";
+  5  a failure while bytes moved: a device, memory that ran out, a file that ended early
+  130, 143  stopped by SIGINT (Ctrl-C) or SIGTERM";
 
 const STOPS: &str = "\
 Stops:
   cpu:0            the heap
   cpu:0/shared     shared memory
   cpu:0/file:PATH  a file, which appears whole or not at all
-  sim:N            a simulated device of the machine that --topology describes";
+  sim:N            a simulated device of the machine that --topology describes
+
+A file NAME is written as .NAME.PROCESS-NUMBER.partial beside its place, and renamed when all
+its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it. After a SIGKILL it is left, and
+the next copy to the same place removes it.";
 
 #[cfg(test)]
 mod tests {

@@ -59,6 +59,10 @@ pub(crate) enum Failure {
         arrived: u64,
         left: u64,
     },
+    /// A signal.
+    #[cfg(unix)]
+    #[error(transparent)]
+    Stopped(#[from] crate::interrupt::Stopped),
     /// The output, which is no pipe that somebody closed.
     #[error("the output was not written: {0}")]
     Output(io::Error),
@@ -71,6 +75,9 @@ pub(crate) enum Kind {
     Missing,
     Differs,
     Device,
+    /// A signal ended the program: the code that a shell gives for it.
+    #[cfg(unix)]
+    Stopped(u8),
 }
 
 impl Kind {
@@ -80,6 +87,8 @@ impl Kind {
             Kind::Missing => 3,
             Kind::Differs => 4,
             Kind::Device => 5,
+            #[cfg(unix)]
+            Kind::Stopped(code) => code,
         }
     }
 
@@ -89,6 +98,8 @@ impl Kind {
             Kind::Missing => "missing",
             Kind::Differs => "differs",
             Kind::Device => "device",
+            #[cfg(unix)]
+            Kind::Stopped(_) => "stopped",
         }
     }
 }
@@ -124,6 +135,8 @@ impl Failure {
                 refused => by_class(refused.class()),
             },
             Failure::Changed { .. } => Kind::Differs,
+            #[cfg(unix)]
+            Failure::Stopped(stopped) => Kind::Stopped(stopped.exit_code),
             Failure::Place { .. } | Failure::Output(_) => Kind::Device,
         }
     }

@@ -1,13 +1,18 @@
 //! A file that appears whole or not at all.
+//!
+//! It is written as `.NAME.PROCESS-NUMBER.partial` beside its place. Whoever writes one holds a lock
+//! on it, which the system takes back when the process is gone, so that a later copy to the same
+//! place can tell what was left behind from what is being written.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use transload::host::HostFile;
 
 use crate::failure::Failure;
+use crate::interrupt::unfinished;
 
 /// A file beside its final place, which it takes when everything has arrived. Dropped before that,
 /// it leaves nothing behind, and whatever was in the place before stays.
@@ -38,7 +43,13 @@ impl Landing {
             Err(error) => return Err(failed(error)),
         };
         let before = replaceable(path, &target)?;
-        let (partial, file) = create_beside(&target).map_err(failed)?;
+        remove_stale(&target);
+        let (partial, file) = {
+            let mut unfinished = unfinished();
+            let (partial, file) = create_beside(&target).map_err(failed)?;
+            unfinished.add(path, &partial);
+            (partial, file)
+        };
         let landing = Landing {
             shown: path.into(),
             target,
@@ -75,23 +86,28 @@ impl Landing {
     /// # Errors
     /// When the system refuses; the place is as it was.
     pub(crate) fn place(mut self) -> Result<(), Failure> {
-        let placed = self
-            .file
-            .sync_all()
-            .and_then(|()| fs::rename(&self.partial, &self.target));
-        self.placed = placed.is_ok();
-        placed.map_err(|source| Failure::Place {
+        let failed = |source| Failure::Place {
             path: self.shown.clone(),
             source,
-        })
+        };
+        self.file.sync_all().map_err(failed)?;
+        let mut unfinished = unfinished();
+        fs::rename(&self.partial, &self.target).map_err(failed)?;
+        unfinished.forget(&self.partial);
+        self.placed = true;
+        // From here on it is the user's file like any other.
+        let _ = self.file.unlock();
+        Ok(())
     }
 }
 
 impl Drop for Landing {
     fn drop(&mut self) {
         if !self.placed {
+            let mut unfinished = unfinished();
             // Nothing is left to tell when even this fails.
             let _ = fs::remove_file(&self.partial);
+            unfinished.forget(&self.partial);
         }
     }
 }
@@ -117,21 +133,75 @@ fn replaceable(path: &Path, target: &Path) -> Result<Option<fs::Metadata>, Failu
 
 fn create_beside(target: &Path) -> io::Result<(PathBuf, File)> {
     let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
-    let mut number = 0;
-    loop {
+    for number in 0.. {
         let mut partial = OsString::from(".");
         partial.push(name);
-        partial.push(format!(".{}-{number}.partial", std::process::id()));
+        partial.push(format!(".{}-{number}{PARTIAL}", std::process::id()));
         let partial = target.with_file_name(partial);
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create_new(true);
-        match options.open(&partial) {
-            // An earlier process of this number was killed.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
-            other => return other.map(|file| (partial, file)),
+        let file = match options.open(&partial) {
+            // Another file of this process, or of one of its number in another container.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            other => other?,
+        };
+        // Before the lock is held, another process may take the file for one left behind.
+        let taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+        if !taken && partial.exists() {
+            return Ok((partial, file));
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
+}
+
+/// Removes what processes that were killed left of earlier files for the same place. What cannot be
+/// looked at stays: it takes room and does no other harm.
+fn remove_stale(target: &Path) {
+    let Some(name) = target.file_name() else {
+        return;
+    };
+    let Ok(entries) = fs::read_dir(folder(target)) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_file = entry.file_type().is_ok_and(|sort| sort.is_file());
+        if !is_file || !is_partial(&entry.file_name(), name) {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(file) = OpenOptions::new().write(true).open(&path) else {
+            continue;
+        };
+        // Removed under the lock: a file that is being made under this name just now is given up by
+        // its maker, who finds it locked or gone.
+        if file.try_lock().is_ok() {
+            let _ = fs::remove_file(&path);
         }
     }
 }
+
+/// Whether `found` is the name under which some process writes a file that is to be called `name`.
+fn is_partial(found: &OsStr, name: &OsStr) -> bool {
+    let number = |bytes: &[u8]| !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit);
+    let middle = (found.as_encoded_bytes().strip_prefix(b"."))
+        .and_then(|rest| rest.strip_prefix(name.as_encoded_bytes()))
+        .and_then(|rest| rest.strip_prefix(b"."))
+        .and_then(|rest| rest.strip_suffix(PARTIAL.as_bytes()));
+    let mut parts = middle.unwrap_or_default().split(|byte| *byte == b'-');
+    let parts = [parts.next(), parts.next(), parts.next()];
+    matches!(parts, [Some(process), Some(count), None] if number(process) && number(count))
+}
+
+/// The folder that a path leads to a file in.
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// How the names of unfinished files end.
+const PARTIAL: &str = ".partial";
 
 #[cfg(test)]
 mod tests {
@@ -179,6 +249,29 @@ mod tests {
         let path = folder.0.join("file");
         drop(Landing::new(&path, 1 << 20).unwrap());
         assert_eq!(folder.files(), 0);
+    }
+
+    #[test]
+    fn what_dead_processes_left_is_removed_and_what_is_being_written_stays() {
+        let folder = Folder::new("stale");
+        let path = folder.0.join("file");
+        let live = Landing::new(&path, 1).unwrap();
+        let stale = folder.0.join(".file.1-0.partial");
+        fs::write(&stale, b"half of").unwrap();
+        for other in [
+            ".file.1.partial",
+            ".file.x-0.partial",
+            ".other.1-0.partial",
+            "file.1-0.partial",
+        ] {
+            fs::write(folder.0.join(other), b"not ours").unwrap();
+        }
+        let landing = Landing::new(&path, 1).unwrap();
+        assert!(!stale.exists() && live.partial.exists());
+        assert_eq!(folder.files(), 6);
+        landing.place().unwrap();
+        live.place().unwrap();
+        assert_eq!(folder.files(), 5);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod copy;
 mod devices;
 mod explain;
 mod failure;
+mod interrupt;
 mod json;
 mod landing;
 mod machine;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),
     };
+    interrupt::watch(arguments.json);
     let mut output = Output::new(arguments.json);
     let done = match &arguments.command {
         Command::Devices(options) => devices::run(options, &mut output),

@@ -9,6 +9,7 @@ use console::Term;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::json::{Document, Error, Failed, SCHEMA};
 
 /// Standard output and standard error.
@@ -80,6 +81,7 @@ impl Output {
     /// # Errors
     /// As [`Output::line`].
     pub(crate) fn json(&mut self, body: &impl Serialize) -> Result<(), Failure> {
+        interrupt::have_the_last_word();
         let schema = SCHEMA;
         let text = serde_json::to_string_pretty(&Document { schema, body })
             .map_err(|error| Failure::Output(error.into()))?;
@@ -112,6 +114,7 @@ impl Output {
     /// Says what went wrong: an object on standard output for a program, a line on standard error
     /// for people.
     pub(crate) fn failure(&mut self, failure: &Failure) {
+        interrupt::have_the_last_word();
         let message = failure.to_string();
         // Where even this cannot be written, the exit code is left.
         if self.json {

@@ -1,0 +1,159 @@
+//! Ends the program when a signal asks for it (Ctrl-C, `kill`): files in the making go, one line or
+//! object says so, and the exit code is the signal's.
+//!
+//! The signal may come while bytes move, while a disk takes its time, or while nobody reads the
+//! output. So a thread of its own ends the program and waits for none of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+#[cfg(unix)]
+pub(crate) use signals::{Stopped, watch};
+
+/// Nobody asks in a way that this program hears.
+#[cfg(not(unix))]
+pub(crate) fn watch(_json: bool) {}
+
+/// Files that are being written, under names that users did not choose.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    files: Vec<Partial>,
+}
+
+#[derive(Debug)]
+struct Partial {
+    #[cfg_attr(not(unix), allow(dead_code, reason = "only a signal names it"))]
+    target: PathBuf,
+    partial: PathBuf,
+}
+
+/// The unfinished files of this process. While they are held, no signal ends the program, and once
+/// one does, they are held to the end.
+pub(crate) fn unfinished() -> MutexGuard<'static, Unfinished> {
+    static UNFINISHED: Mutex<Unfinished> = Mutex::new(Unfinished { files: Vec::new() });
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Unfinished {
+    /// Notes the file that is to become `target`.
+    pub(crate) fn add(&mut self, target: &Path, partial: &Path) {
+        self.files.push(Partial {
+            target: target.into(),
+            partial: partial.into(),
+        });
+    }
+
+    /// It is in its place, or gone.
+    pub(crate) fn forget(&mut self, partial: &Path) {
+        self.files.retain(|other| other.partial != partial);
+    }
+}
+
+/// Makes this thread the one that says how the program ended; where another one is about to, waits
+/// for the end.
+pub(crate) fn have_the_last_word() {
+    while !has_the_last_word() {
+        thread::park();
+    }
+}
+
+fn has_the_last_word() -> bool {
+    static SPEAKER: Mutex<Option<ThreadId>> = Mutex::new(None);
+    let mut speaker = SPEAKER.lock().unwrap_or_else(PoisonError::into_inner);
+    let this = thread::current().id();
+    *speaker.get_or_insert(this) == this
+}
+
+#[cfg(unix)]
+mod signals {
+    use std::fmt::Write;
+    use std::io::IsTerminal;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::{fs, io, process, thread};
+
+    use console::Term;
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    use signal_hook::flag;
+    use signal_hook::iterator::Signals;
+
+    use super::{Partial, Unfinished, has_the_last_word, unfinished};
+    use crate::output::Output;
+
+    /// A signal ended the program.
+    #[derive(Debug, thiserror::Error)]
+    #[error("stopped by {name}{told}")]
+    pub(crate) struct Stopped {
+        name: &'static str,
+        /// What became of unfinished files.
+        told: String,
+        pub(crate) exit_code: u8,
+    }
+
+    /// Ends the program by itself at SIGINT and SIGTERM. Where that cannot be arranged the system
+    /// ends it, as it does by SIGKILL; the next copy to the same place then removes what is left.
+    pub(crate) fn watch(json: bool) {
+        let _ = try_watch(json);
+    }
+
+    fn try_watch(json: bool) -> io::Result<()> {
+        let hurry = Arc::new(AtomicBool::new(false));
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        for signal in [SIGINT, SIGTERM] {
+            let hurry = Arc::clone(&hurry);
+            flag::register_conditional_shutdown(signal, exit_code(signal).into(), hurry)?;
+        }
+        let watch = move || {
+            for signal in signals.forever() {
+                stop(signal, json, &hurry);
+            }
+        };
+        thread::Builder::new().name("signals".into()).spawn(watch)?;
+        Ok(())
+    }
+
+    /// Ends the program, unless it is at its end and says so already.
+    fn stop(signal: i32, json: bool, hurry: &AtomicBool) {
+        // Held to the end, so that no file is begun or put in its place from here on.
+        let unfinished = unfinished();
+        let stopped = Stopped {
+            name: if signal == SIGINT {
+                "SIGINT"
+            } else {
+                "SIGTERM"
+            },
+            told: remove(&unfinished),
+            exit_code: exit_code(signal),
+        };
+        // Nothing is left to tidy: whoever asks a second time need not wait for a slow terminal.
+        hurry.store(true, Ordering::Release);
+        if !has_the_last_word() {
+            return;
+        }
+        if io::stderr().is_terminal() {
+            // The bar that may stand there.
+            let _ = Term::stderr().clear_line();
+        }
+        Output::new(json).failure(&stopped.into());
+        process::exit(exit_code(signal).into());
+    }
+
+    /// Removes all files, and says so.
+    fn remove(unfinished: &Unfinished) -> String {
+        let mut told = String::new();
+        for Partial { target, partial } in &unfinished.files {
+            // Writing to a string cannot fail.
+            let _ = match fs::remove_file(partial) {
+                Ok(()) => write!(told, "; removed what there was of {}", target.display()),
+                Err(error) => write!(told, "; {} is left: {error}", partial.display()),
+            };
+        }
+        told
+    }
+
+    /// What a shell gives for a program that the signal ended.
+    fn exit_code(signal: i32) -> u8 {
+        128 + signal as u8
+    }
+}

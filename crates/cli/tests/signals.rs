@@ -1,0 +1,84 @@
+//! What a signal leaves: no unfinished file where the program can help it, and a word about it.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::fs::File;
+use std::process::{Child, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Folder, Run};
+
+/// Begins a copy that takes longer than any test, and comes back when its file is being written.
+/// The source takes no room, and neither does the end of what is written of it.
+fn begin(folder: &Folder, options: &[&str]) -> Child {
+    let huge = File::create(folder.path("huge")).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    // With the comparison, for some file systems copy such a file at once.
+    let copy = ["copy", "huge", "cpu:0/file:back", "--verify"];
+    let mut command = folder.command(&[&copy[..], options].concat());
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    while partial(folder).is_empty() {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended too early");
+        thread::yield_now();
+    }
+    child
+}
+
+/// The unfinished files of a folder.
+fn partial(folder: &Folder) -> Vec<String> {
+    let mut names = folder.names();
+    names.retain(|name| name.ends_with(".partial"));
+    names
+}
+
+fn end(child: Child, signal: Signal) -> Run {
+    let process = Pid::from_child(&child);
+    kill_process(process, signal).unwrap();
+    Run(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_signal_removes_the_unfinished_file_and_says_so() {
+    let folder = Folder::new("signal");
+    for (signal, name, code) in [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)] {
+        let run = end(begin(&folder, &[]), signal);
+        let told = format!("error: stopped by {name}; removed what there was of back\n");
+        assert_eq!((run.code(), run.stderr()), (code, told));
+        assert_eq!(run.stdout(), "");
+        assert_eq!(folder.names(), ["huge"]);
+    }
+}
+
+#[test]
+fn a_program_is_told_of_a_signal_by_the_one_object() {
+    let folder = Folder::new("signal-json");
+    for (signal, name, code) in [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)] {
+        let run = end(begin(&folder, &["--json"]), signal);
+        assert_eq!(run.code(), code);
+        let error = &run.json()["error"];
+        assert_eq!(error["kind"], "stopped");
+        assert_eq!(error["exit_code"], code);
+        assert!(error["message"].as_str().unwrap().contains(name), "{error}");
+        assert_eq!(folder.names(), ["huge"]);
+    }
+}
+
+#[test]
+fn what_a_killed_copy_left_goes_with_the_next_copy_to_its_place() {
+    let folder = Folder::new("killed");
+    let mut child = begin(&folder, &[]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let left = partial(&folder);
+    assert_eq!(left, [format!(".back.{}-0.partial", child.id())]);
+
+    let bytes = folder.file("model", 1000);
+    folder.json(&["copy", "model", "cpu:0", "--out", "other"]);
+    assert_eq!(partial(&folder), left);
+    folder.json(&["copy", "model", "cpu:0", "--out", "back"]);
+    assert_eq!(std::fs::read(folder.path("back")).unwrap(), bytes);
+    assert_eq!(folder.names(), ["back", "huge", "model", "other"]);
+}
