@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use transload::{Report, Transfer, TransferError};
 
+use crate::output::rate;
+
 /// Shows how far the hops of one command have come.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -36,6 +38,7 @@ impl Progress {
         if !self.watched {
             return transfer.wait();
         }
+        let since = Instant::now();
         loop {
             if let Some(result) = transfer.wait_timeout(self.next_look(self.started.elapsed())) {
                 self.clear();
@@ -43,7 +46,8 @@ impl Progress {
             }
             if let Some((done, all)) = transfer.progress() {
                 let target = ProgressDrawTarget::stderr();
-                self.show(self.started.elapsed(), (done, all), label, target);
+                let times = (self.started.elapsed(), since.elapsed());
+                self.show(times, (done, all), label, target);
             }
         }
     }
@@ -53,9 +57,10 @@ impl Progress {
         QUIET.saturating_sub(elapsed).max(REDRAW)
     }
 
+    /// Shows the bar; the times are those of the command and of this hop.
     fn show(
         &mut self,
-        elapsed: Duration,
+        (elapsed, hop): (Duration, Duration),
         (done, all): (u64, u64),
         label: &str,
         target: ProgressDrawTarget,
@@ -63,12 +68,19 @@ impl Progress {
         if elapsed < QUIET {
             return;
         }
-        let bar = self.bar.get_or_insert_with(|| bar(all, label, target));
-        bar.set_position(done);
-        if done == all {
+        let bar = self.bar.take().unwrap_or_else(|| bar(all, label, target));
+        // Over the whole hop: the bar itself would begin to count when it appears.
+        let seconds = hop.as_secs_f64().max(f64::MIN_POSITIVE);
+        let (rate, more) = if done < all {
+            (rate(done as f64 / seconds), "")
+        } else {
             // All that is left then is to read both ends again.
-            bar.set_message(format!("{label}, checking"));
-        }
+            (String::new(), ", checking")
+        };
+        // Only the position draws, so that one picture shows all three.
+        let bar = bar.with_prefix(rate).with_message(format!("{label}{more}"));
+        bar.set_position(done);
+        self.bar = Some(bar);
     }
 
     fn clear(&mut self) {
@@ -80,7 +92,7 @@ impl Progress {
 
 fn bar(all: u64, label: &str, target: ProgressDrawTarget) -> ProgressBar {
     let style = ProgressStyle::with_template(
-        "{msg}  {bar:30}  {decimal_bytes} of {decimal_total_bytes}  {decimal_bytes_per_sec}",
+        "{msg}  {bar:30}  {decimal_bytes} of {decimal_total_bytes}  {prefix}",
     );
     let bar = ProgressBar::with_draw_target(Some(all), target).with_message(label.to_owned());
     match style {
@@ -104,8 +116,11 @@ mod tests {
     fn at(seconds: f64, screen: &InMemoryTerm, progress: &mut Progress) {
         let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
         let elapsed = Duration::from_secs_f64(seconds);
-        progress.show(elapsed, (25, 100), "hop 1 of 2", target);
+        let hop = elapsed / 2;
+        progress.show((elapsed, hop), (25 * MB, 100 * MB), "hop 1 of 2", target);
     }
+
+    const MB: u64 = 1_000_000;
 
     #[test]
     fn a_bar_appears_after_a_second_and_goes_when_the_hop_is_over() {
@@ -116,15 +131,27 @@ mod tests {
         at(1.0, &screen, &mut progress);
         let shown = screen.contents();
         assert!(
-            shown.contains("hop 1 of 2") && shown.contains("25 B of 100 B"),
+            shown.contains("hop 1 of 2") && shown.contains("25.00 MB of 100.00 MB"),
             "{shown}"
         );
         let target = ProgressDrawTarget::hidden();
-        progress.show(Duration::from_secs(2), (100, 100), "hop 1 of 2", target);
+        let times = (Duration::from_secs(2), Duration::from_secs(2));
+        progress.show(times, (100 * MB, 100 * MB), "hop 1 of 2", target);
         let shown = screen.contents();
         assert!(shown.contains("hop 1 of 2, checking"), "{shown}");
+        assert!(!shown.contains("/s"), "{shown}");
         progress.clear();
         assert_eq!(screen.contents(), "");
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_hop_from_the_first_bar_on() {
+        let screen = InMemoryTerm::new(5, 100);
+        let mut progress = Progress::new();
+        at(1.0, &screen, &mut progress);
+        let shown = screen.contents();
+        // 25 MB in half a second.
+        assert!(shown.trim_end().ends_with("50.0 MB/s"), "{shown}");
     }
 
     #[test]
