@@ -168,6 +168,22 @@ enum Rouse {
     New,
 }
 
+/// What is left to a thread that has done its own part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+enum Duty {
+    None,
+    /// Nobody else is there: it runs what is in flight.
+    Drain,
+}
+
+/// The part that a waiting thread takes in its job; ends with it, however that ends.
+struct Part<'a, W: Work> {
+    crew: &'a Crew<W>,
+    /// Whether it counts among [`State::helping`].
+    helps: bool,
+}
+
 impl<W: Work> Pool<W> {
     /// A pool without threads yet.
     pub fn new(work: W, limits: Limits) -> Self {
@@ -203,7 +219,7 @@ impl<W: Work> Pool<W> {
     /// Returns without waiting when a worker exists or can be started; otherwise it returns when the
     /// job is done. `job` must not be in flight already.
     pub fn start(&self, job: u32, extent: Extent) {
-        if self.crew.enqueue(job, extent) == 0 {
+        if self.crew.enqueue(job, extent) == Duty::Drain {
             self.crew.drain();
         }
     }
@@ -268,7 +284,8 @@ impl<W: Work> Crew<W> {
     /// Never runs the job itself: where there are no workers, the thread that called `finish` finds it
     /// next.
     pub fn start_next(&self, job: u32, extent: Extent) {
-        self.enqueue(job, extent);
+        // Whoever ran the piece that ended looks again (`run`).
+        let _ = self.enqueue(job, extent);
     }
 
     /// Takes part in `job` if it `may_run`, and waits until `is_over` or the deadline; returns the last
@@ -284,12 +301,11 @@ impl<W: Work> Crew<W> {
         deadline: Option<Instant>,
         is_over: impl Fn() -> bool,
     ) -> bool {
-        let mut helps = false;
-        let over = self.take_part(job, may_run, deadline, &is_over, &mut helps);
-        if helps {
-            self.stop_helping();
-        }
-        over
+        let mut part = Part {
+            crew: self,
+            helps: false,
+        };
+        self.take_part(job, may_run, deadline, is_over, &mut part)
     }
 
     fn take_part(
@@ -298,7 +314,7 @@ impl<W: Work> Crew<W> {
         may_run: bool,
         deadline: Option<Instant>,
         is_over: impl Fn() -> bool,
-        helps: &mut bool,
+        part: &mut Part<'_, W>,
     ) -> bool {
         let mut lingered = false;
         loop {
@@ -320,23 +336,21 @@ impl<W: Work> Crew<W> {
                 (false, false) => None,
             };
             if let Some(claim) = claim {
-                state.helping += u32::from(!*helps);
-                *helps = true;
+                state.helping += u32::from(!part.helps);
+                part.helps = true;
                 let rouse = state.next_rouse(self.limits);
                 drop(state);
-                self.rouse(rouse);
-                self.run(claim);
-                if alone {
-                    // What the ending may have started has nobody else to run it.
+                let duty = self.rouse(rouse);
+                if self.run(claim) == Duty::Drain || duty == Duty::Drain {
+                    // What others have started, or the ending, has nobody else to run it.
                     self.drain();
                 }
                 lingered = false;
                 continue;
             }
-            if *helps {
+            if part.helps {
                 drop(state);
-                *helps = false;
-                self.stop_helping();
+                part.stop();
                 continue;
             }
             if !lingered {
@@ -366,71 +380,85 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// Makes room for a worker, who may be needed for other jobs.
-    fn stop_helping(&self) {
-        let mut state = self.lock();
-        state.helping -= 1;
-        let rouse = state.next_rouse(self.limits);
-        drop(state);
-        self.rouse(rouse);
-    }
-
     /// Runs what is in flight on this thread until nothing is left to hand out.
     fn drain(&self) {
         loop {
             let claim = self.lock().schedule.claim(None);
             match claim {
-                Some(claim) => self.run(claim),
+                // It goes on until nothing is left, whoever else is there.
+                Some(claim) => _ = self.run(claim),
                 None => return,
             }
         }
     }
 
-    /// Adds the job and wakes or starts a worker for it; the number of workers then.
-    fn enqueue(&self, job: u32, extent: Extent) -> u32 {
+    /// Adds the job and wakes or starts a worker for it.
+    fn enqueue(&self, job: u32, extent: Extent) -> Duty {
         let mut state = self.lock();
         state.schedule.push(job, extent);
         let rouse = state.next_rouse(self.limits);
-        let workers = state.workers;
+        let duty = state.duty();
         drop(state);
         // Relaxed: a lingering worker that sees the new number takes the lock, which orders the rest.
         self.starts.fetch_add(1, Ordering::Relaxed);
-        self.rouse(rouse);
-        if rouse == Rouse::New {
-            self.threads()
-        } else {
-            workers
-        }
-    }
-
-    /// Wakes or starts the worker that the state asked for.
-    fn rouse(&self, rouse: Rouse) {
         match rouse {
-            Rouse::Nobody => {}
-            Rouse::Parked => self.wake.notify_one(),
-            Rouse::New => {
-                // Always there: whoever calls this holds the crew through an `Arc`.
-                if let Some(crew) = self.me.upgrade() {
-                    worker::start(&crew);
-                }
+            Rouse::New => self.rouse(rouse),
+            _ => {
+                let _ = self.rouse(rouse);
+                duty
             }
         }
     }
 
-    /// Runs one piece; when it was the last one, tells the owner and every waiting thread.
-    fn run(&self, claim: Claim) {
+    /// Wakes or starts the worker that the state asked for.
+    fn rouse(&self, rouse: Rouse) -> Duty {
+        match rouse {
+            Rouse::Nobody => Duty::None,
+            Rouse::Parked => {
+                self.wake.notify_one();
+                Duty::None
+            }
+            Rouse::New => {
+                // Always there: whoever calls this holds the crew through an `Arc`.
+                let started = self.me.upgrade().is_none_or(|crew| worker::start(&crew));
+                if started {
+                    return Duty::None;
+                }
+                // While it was starting nobody else was asked. Those who sleep take over now; where
+                // there is nobody, this thread does what it was started for, and for others.
+                let mut state = self.lock();
+                if state.parked > 0 && state.next_rouse(self.limits) == Rouse::Parked {
+                    drop(state);
+                    self.wake.notify_one();
+                    return Duty::None;
+                }
+                state.duty()
+            }
+        }
+    }
+
+    /// Runs one piece; when it was the last one, tells the owner and every waiting thread. Answers
+    /// whether what the owner may have started then is left to this thread.
+    fn run(&self, claim: Claim) -> Duty {
         let piece = std::panic::AssertUnwindSafe(|| self.work.run(claim.job, claim.piece));
         let panicked = std::panic::catch_unwind(piece).is_err();
-        let end = self.lock().schedule.complete(claim.job, panicked);
-        let Some(end) = end else { return };
+        let mut state = self.lock();
+        let Some(end) = state.schedule.complete(claim.job, panicked) else {
+            return state.duty();
+        };
+        drop(state);
         let finish = std::panic::AssertUnwindSafe(|| self.work.finish(claim.job, end, self));
         // A panic in the owner's ending has nowhere to go; the worker and the waiting threads carry on.
         let _ = std::panic::catch_unwind(finish);
         // The owner's condition changed before this lock, and waiting threads look at it under the lock
         // before they sleep: either they saw it, or they are counted here.
-        if self.lock().waiting > 0 {
+        let state = self.lock();
+        let (waiting, duty) = (state.waiting, state.duty());
+        drop(state);
+        if waiting > 0 {
             self.ended.notify_all();
         }
+        duty
     }
 
     /// Watches `is_over` for at most [`Limits::linger`]; true when it came true.
@@ -463,7 +491,37 @@ impl<W: Work> Crew<W> {
     }
 }
 
+impl<W: Work> Drop for Part<'_, W> {
+    fn drop(&mut self) {
+        if self.helps {
+            self.stop();
+        }
+    }
+}
+
+impl<W: Work> Part<'_, W> {
+    /// Makes room for a worker, who may be needed for other jobs.
+    fn stop(&mut self) {
+        self.helps = false;
+        let mut state = self.crew.lock();
+        state.helping -= 1;
+        let rouse = state.next_rouse(self.crew.limits);
+        drop(state);
+        if self.crew.rouse(rouse) == Duty::Drain {
+            self.crew.drain();
+        }
+    }
+}
+
 impl State {
+    /// Without workers, everything is left to whoever asks.
+    fn duty(&self) -> Duty {
+        match self.workers {
+            0 => Duty::Drain,
+            _ => Duty::None,
+        }
+    }
+
     /// Who must be woken for the pieces that are left; counts the wake-up as given.
     fn next_rouse(&mut self, limits: Limits) -> Rouse {
         let under_way = self.tickets + self.starting + self.lingering;
@@ -471,9 +529,11 @@ impl State {
             return Rouse::Nobody;
         }
         // Whoever is between two pieces will take the next one; a thread too many would take it away,
-        // and a processor with it.
+        // and a processor with it. But those who help serve the job alone that they wait for: where
+        // nobody else is awake, a job that nobody serves gets a worker all the same.
         let awake = self.workers - self.parked;
-        if awake + self.helping >= limits.threads {
+        let is_busy = awake + self.helping >= limits.threads;
+        if is_busy && !(awake == 0 && self.schedule.has_unserved()) {
             return Rouse::Nobody;
         }
         if self.parked > 0 {

@@ -105,6 +105,12 @@ impl Schedule {
         self.jobs.iter().take(self.window).any(Job::is_claimable)
     }
 
+    /// Whether a job that [`Schedule::claim`] would find is served by nobody.
+    pub(super) fn has_unserved(&self) -> bool {
+        let mut jobs = self.jobs.iter().take(self.window);
+        jobs.any(|job| job.is_claimable() && job.running == 0)
+    }
+
     /// Takes back a claim whose piece has run; the job's end when that was its last piece.
     pub(super) fn complete(&mut self, id: u32, panicked: bool) -> Option<JobEnd> {
         let at = self.jobs.iter().position(|job| job.id == id)?;

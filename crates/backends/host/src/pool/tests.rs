@@ -1,4 +1,6 @@
+use std::cell::Cell;
 use std::collections::HashSet;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Barrier, OnceLock};
 use std::thread::ThreadId;
@@ -6,6 +8,23 @@ use std::thread::ThreadId;
 use super::*;
 
 const JOBS: usize = 4096;
+
+thread_local! {
+    /// How many further workers the system starts for this thread; `None` is any number.
+    static ALLOWED: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// The system's refusal to start a thread, where a test scripted it.
+pub(super) fn refusal() -> io::Result<()> {
+    match ALLOWED.get() {
+        Some(0) => Err(io::Error::other("scripted")),
+        Some(left) => {
+            ALLOWED.set(Some(left - 1));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
 
 /// Counts what ran, and by whom.
 struct Counted {
@@ -242,6 +261,10 @@ fn nobody_is_woken_while_as_many_as_may_are_at_work() {
     assert_eq!(state.next_rouse(limits(2)), Rouse::Nobody);
     state.helping = 0;
     assert_eq!(state.next_rouse(limits(2)), Rouse::Parked);
+    (state.parked, state.tickets) = (1, 0);
+    // Two threads wait for jobs of their own, so that this one would wait for them.
+    (state.workers, state.helping) = (1, 2);
+    assert_eq!(state.next_rouse(limits(2)), Rouse::Parked);
     // Nothing runs when the pool goes.
     (state.workers, state.parked, state.tickets) = (0, 0, 0);
     for _ in 0..8 {
@@ -254,13 +277,59 @@ fn nobody_is_woken_while_as_many_as_may_are_at_work() {
 fn who_stops_helping_wakes_the_worker_that_slept_meanwhile() {
     let pool = Pool::new(Counted::new(), limits(1));
     let mut state = pool.lock();
-    state.schedule.push(0, meeting(1, 1));
+    state.schedule.push(0, meeting(2, 2));
     (state.workers, state.parked, state.helping) = (1, 1, 1);
+    // The one who helps serves the job.
+    state.schedule.claim_from(0);
     assert_eq!(state.next_rouse(limits(1)), Rouse::Nobody);
     drop(state);
-    pool.stop_helping();
+    let mut part = Part {
+        crew: &pool,
+        helps: true,
+    };
+    part.stop();
     let mut state = pool.lock();
     assert_eq!((state.parked, state.tickets, state.helping), (0, 1, 0));
+    (state.workers, state.tickets) = (0, 0);
+    state.schedule.claim(None);
+    state.schedule.complete(0, false);
+    state.schedule.complete(0, false);
+}
+
+#[test]
+fn where_no_thread_can_be_started_jobs_run_on_whoever_starts_or_helps() {
+    ALLOWED.set(Some(0));
+    let pool = Pool::new(Counted::new(), limits(3));
+    for job in 0..50 {
+        pool.start(job, meeting(7, 2));
+        assert!(pool.work().is_over(job));
+    }
+    // As if another thread's start were under way, and then failed.
+    let mut state = pool.lock();
+    state.schedule.push(60, meeting(1, 1));
+    state.schedule.push(61, meeting(3, 2));
+    (state.workers, state.helping) = (0, 1);
+    drop(state);
+    let mut part = Part {
+        crew: &pool,
+        helps: true,
+    };
+    part.stop();
+    assert!(pool.work().is_over(60) && pool.work().is_over(61));
+}
+
+#[test]
+fn a_start_that_fails_wakes_those_who_parked_meanwhile() {
+    let pool = Pool::new(Counted::new(), limits(2));
+    ALLOWED.set(Some(0));
+    let mut state = pool.lock();
+    state.schedule.push(0, meeting(1, 1));
+    // One worker parked while the start of another was under way.
+    (state.workers, state.parked) = (1, 1);
+    drop(state);
+    assert_eq!(pool.rouse(Rouse::New), Duty::None);
+    let mut state = pool.lock();
+    assert_eq!((state.parked, state.tickets), (0, 1));
     (state.workers, state.tickets) = (0, 0);
     state.schedule.claim(None);
     state.schedule.complete(0, false);

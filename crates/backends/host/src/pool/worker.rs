@@ -1,46 +1,56 @@
 //! The threads: how one starts, finds work, and parks.
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use super::schedule::Claim;
 use super::{Crew, Rouse, Work};
 
-/// Starts one worker, unless the limit was reached meanwhile or the system refuses.
-pub(super) fn start<W: Work>(crew: &Arc<Crew<W>>) {
+/// Starts one worker, unless the limit was reached meanwhile. False when the system refuses.
+pub(super) fn start<W: Work>(crew: &Arc<Crew<W>>) -> bool {
     // Held over the spawn: the pool's drop must see either no thread or its handle.
     let mut threads = crew.lock_threads();
     let number = {
         let mut state = crew.lock();
         if state.closing || state.workers >= crew.limits.threads {
-            return;
+            return true;
         }
         state.workers += 1;
         state.starting += 1;
         state.workers
     };
     let shared = Arc::clone(crew);
-    let spawned = thread::Builder::new()
-        .name(format!("transload-host-{number}"))
-        .spawn(move || run(&shared));
-    match spawned {
-        Ok(handle) => threads.push(handle),
+    match spawn(number, move || run(&shared)) {
+        Ok(handle) => {
+            threads.push(handle);
+            true
+        }
         Err(_) => {
-            // Jobs run on the other workers, or on the thread that starts them when there is none.
             let mut state = crew.lock();
             state.workers -= 1;
             state.starting -= 1;
+            false
         }
     }
+}
+
+fn spawn(number: u32, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    #[cfg(test)]
+    super::tests::refusal()?;
+    thread::Builder::new()
+        .name(format!("transload-host-{number}"))
+        .spawn(body)
 }
 
 fn run<W: Work>(crew: &Arc<Crew<W>>) {
     crew.lock().starting -= 1;
     let mut last = None;
     while let Some((claim, more)) = next(crew, last) {
-        crew.rouse(more);
-        crew.run(claim);
+        // A worker is there, so that nothing is left to this thread in particular.
+        let _ = crew.rouse(more);
+        let _ = crew.run(claim);
         last = Some(claim.job);
     }
     crew.lock().workers -= 1;
