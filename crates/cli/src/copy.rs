@@ -1,6 +1,8 @@
 //! `transload copy FILE STOP...`
 
+use std::collections::VecDeque;
 use std::fmt::Write;
+use std::path::Path;
 
 use transload::{AllocSpec, Buffer, ByteSize, Error, Report, Request};
 
@@ -14,6 +16,9 @@ use crate::progress::Progress;
 use crate::stop::Stop;
 
 pub(crate) fn run(options: &CopyOptions, output: &mut Output) -> Result<(), Failure> {
+    if options.out.as_deref() == Some(Path::new("-")) {
+        return Err(Failure::StandardOutput);
+    }
     let machine = Machine::here(options.topology.as_deref())?;
     let mut stops = vec![Stop::file(&options.file)];
     stops.extend(options.stops.iter().cloned());
@@ -21,10 +26,18 @@ pub(crate) fn run(options: &CopyOptions, output: &mut Output) -> Result<(), Fail
     for stop in &stops {
         machine.expect(stop.place())?;
     }
+    let at = machine.manager.open_file(&options.file)?;
+    // All of them before the first hop, so that none of its work is lost to a misspelt folder.
+    let landings = stops[1..].iter().map(|stop| {
+        let landing = stop.path().map(|path| Landing::new(path, at.len()));
+        landing.transpose()
+    });
+    let landings = landings.collect::<Result<_, _>>()?;
     let mut chain = Chain {
-        at: machine.manager.open_file(&options.file)?,
+        at,
         machine,
         stops,
+        landings,
         verify: options.verify,
         checksum: None,
         progress: Progress::new(),
@@ -73,6 +86,8 @@ struct Chain {
     machine: Machine,
     /// The file, then the stops.
     stops: Vec<Stop>,
+    /// Of each stop after the file: where it is a file too, that file in the making.
+    landings: VecDeque<Option<Landing>>,
     /// What holds the bytes now.
     at: Buffer,
     verify: bool,
@@ -96,10 +111,7 @@ impl Chain {
     fn hop(&mut self, number: usize) -> Result<Hop, Failure> {
         let (src, dst) = (&self.stops[number - 1], &self.stops[number]);
         let len_bytes = self.at.len();
-        let landing = dst
-            .path()
-            .map(|path| Landing::new(path, len_bytes))
-            .transpose()?;
+        let landing = self.landings.pop_front().flatten();
         let manager = &self.machine.manager;
         let buffer = match &landing {
             Some(landing) => manager.adopt_file(landing.host_file()?)?,

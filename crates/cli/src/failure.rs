@@ -30,6 +30,19 @@ pub(crate) enum Failure {
     /// A file that cannot be created.
     #[error("{path}: {source}", path = path.display())]
     Create { path: PathBuf, source: io::Error },
+    /// A folder that is to hold a file and is not there.
+    #[error("{path}: the folder {folder} does not exist", path = path.display(), folder = folder.display())]
+    NoFolder { path: PathBuf, folder: PathBuf },
+    /// A folder in which no file can be created.
+    #[error("{path}: no file can be created in {folder}: {source}", path = path.display(), folder = folder.display())]
+    Folder {
+        path: PathBuf,
+        folder: PathBuf,
+        source: io::Error,
+    },
+    /// `--out -`.
+    #[error("--out - writes nothing to standard output; for a file named -, write --out ./-")]
+    StandardOutput,
     /// A place where no file can be put.
     #[error("{path} cannot be replaced: {reason}", path = path.display())]
     Occupied { path: PathBuf, reason: &'static str },
@@ -117,6 +130,9 @@ impl Failure {
             | Failure::Topology(_)
             | Failure::Machine { .. }
             | Failure::Create { .. }
+            | Failure::NoFolder { .. }
+            | Failure::Folder { .. }
+            | Failure::StandardOutput
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),
             // The library calls it a mistake to ask for more than a memory can ever give; whoever

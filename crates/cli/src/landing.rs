@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use transload::host::HostFile;
 
@@ -43,10 +43,21 @@ impl Landing {
             Err(error) => return Err(failed(error)),
         };
         let before = replaceable(path, &target)?;
+        let folder = folder(&target);
+        if !folder.exists() {
+            return Err(Failure::NoFolder {
+                path: path.into(),
+                folder: folder.into(),
+            });
+        }
         remove_stale(&target);
         let (partial, file) = {
             let mut unfinished = unfinished();
-            let (partial, file) = create_beside(&target).map_err(failed)?;
+            let (partial, file) = create_beside(&target).map_err(|source| Failure::Folder {
+                path: path.into(),
+                folder: folder.into(),
+                source,
+            })?;
             unfinished.add(path, &partial);
             (partial, file)
         };
@@ -119,7 +130,11 @@ fn replaceable(path: &Path, target: &Path) -> Result<Option<fs::Metadata>, Failu
         path: path.into(),
         reason,
     };
+    if names_a_folder(path) {
+        return Err(occupied("it names a folder"));
+    }
     match fs::metadata(target) {
+        Ok(before) if before.is_dir() => Err(occupied("it is a folder")),
         Ok(before) if !before.is_file() => Err(occupied("it is no regular file")),
         Ok(before) if before.permissions().readonly() => Err(occupied("it is read-only")),
         Ok(before) => Ok(Some(before)),
@@ -190,6 +205,12 @@ fn is_partial(found: &OsStr, name: &OsStr) -> bool {
     let mut parts = middle.unwrap_or_default().split(|byte| *byte == b'-');
     let parts = [parts.next(), parts.next(), parts.next()];
     matches!(parts, [Some(process), Some(count), None] if number(process) && number(count))
+}
+
+/// Whether a path ends as no file's does.
+fn names_a_folder(path: &Path) -> bool {
+    let ends_so = |last: char| path.to_string_lossy().ends_with(last);
+    path.file_name().is_none() || ends_so('/') || ends_so(MAIN_SEPARATOR)
 }
 
 /// The folder that a path leads to a file in.

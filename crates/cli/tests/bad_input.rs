@@ -206,6 +206,50 @@ fn files_that_cannot_be_written_are_named_and_nothing_is_left() {
 }
 
 #[test]
+fn destinations_are_looked_at_before_the_first_hop() {
+    let folder = Folder::new("destinations");
+    folder.file("model", 5000);
+    fs::create_dir(folder.path("folder")).unwrap();
+    for (path, words) in [
+        ("nodir/b", &["nodir/b: the folder nodir does not exist"][..]),
+        ("folder", &["folder cannot be replaced: it is a folder"]),
+        ("back/", &["back/ cannot be replaced: it names a folder"]),
+        ("model/part", &["model/part", "directory"]),
+    ] {
+        // Were it found out later, the first hop would have left its file.
+        let copy = ["copy", "model", "cpu:0/file:first", "cpu:0", "--out", path];
+        refused(&folder, &copy, 2, words);
+        let stop = format!("cpu:0/file:{path}");
+        let copy = ["copy", "model", "cpu:0/file:first", &stop, "cpu:0"];
+        refused(&folder, &copy, 2, words);
+        assert_eq!(folder.names(), ["folder", "model"], "{path}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_in_which_nothing_can_be_created_is_named() {
+    let folder = Folder::new("locked");
+    folder.file("model", 100);
+    // Not even the administrator creates files there.
+    let path = "/proc/self/back";
+    if Path::new("/proc/self").exists() {
+        let copy = ["copy", "model", "cpu:0", "--out", path];
+        refused(&folder, &copy, 2, &[path, "no file can be created in"]);
+    }
+}
+
+#[test]
+fn standard_output_is_no_destination() {
+    let folder = Folder::new("dash");
+    folder.file("model", 100);
+    let copy = ["copy", "model", "cpu:0", "--out", "-"];
+    refused(&folder, &copy, 2, &["standard output", "./-"]);
+    folder.json(&["copy", "model", "cpu:0", "--out", "./-"]);
+    assert_eq!(folder.names(), ["-", "model"]);
+}
+
+#[test]
 fn topologies_that_describe_no_machine_are_named_with_what_is_wrong() {
     let folder = Folder::new("topologies");
     folder.file("model", 100);

@@ -7,10 +7,11 @@ mod support;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::thread;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Signal, kill_process};
 use support::{Folder, Run, bytes};
 
 const LEN: usize = 100_000;
@@ -33,20 +34,26 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Runs a copy of `model` whose first stop is the file `middle`, and calls `meddle` after that hop.
-fn run(folder: &Folder, arguments: &[&str], meddle: impl FnOnce()) -> (Run, String) {
-    let (mut reader, writer) = full_pipe();
+/// Begins a copy of `model` whose first stop is the file `middle`, and comes back after that hop,
+/// with what holds the program there.
+fn begin(folder: &Folder, arguments: &[&str]) -> (Child, PipeReader) {
+    let (reader, writer) = full_pipe();
     let mut command = folder.command(arguments);
     let mut child = command
         .stdout(writer)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    drop(command);
     while !folder.path("middle").exists() {
         assert_eq!(child.try_wait().unwrap(), None, "it ended too early");
         thread::yield_now();
     }
+    (child, reader)
+}
+
+/// Runs a copy of `model` whose first stop is the file `middle`, and calls `meddle` after that hop.
+fn run(folder: &Folder, arguments: &[&str], meddle: impl FnOnce()) -> (Run, String) {
+    let (child, mut reader) = begin(folder, arguments);
     meddle();
     let mut out = String::new();
     reader.read_to_string(&mut out).unwrap();
@@ -97,6 +104,22 @@ fn bytes_that_change_at_a_stop_are_told_and_not_delivered() {
     assert!(said.contains("middle") && said.contains(&sum), "{said}");
     assert_eq!(fs::read(folder.path("back")).unwrap(), b"before");
     assert_eq!(folder.names(), ["back", "middle", "model"]);
+}
+
+#[test]
+fn a_signal_ends_a_copy_that_waits_for_its_reader() {
+    let folder = Folder::new("unread");
+    folder.file("model", LEN);
+    let arguments = ["copy", "model", "cpu:0/file:middle", "--out", "back"];
+    let (child, reader) = begin(&folder, &arguments);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let run = Run(child.wait_with_output().unwrap());
+    drop(reader);
+    assert_eq!(run.code(), 143);
+    let told = "error: stopped by SIGTERM; removed what there was of back\n";
+    assert_eq!(run.stderr(), told);
+    // The hop that was over is over.
+    assert_eq!(folder.names(), ["middle", "model"]);
 }
 
 #[test]
