@@ -1,6 +1,6 @@
 //! `transload explain SRC DST SIZE`
 
-use transload::{ByteSize, Choice, Explanation, Place, TransferError};
+use transload::{BinarySize, Choice, Explanation, LaneChoice, Place, TransferError};
 
 use crate::arguments::ExplainOptions;
 use crate::failure::Failure;
@@ -35,39 +35,46 @@ pub(crate) fn run(options: &ExplainOptions, output: &mut Output) -> Result<(), F
         "{} bytes ({bytes}), {src} → {dst}{mark}\n",
         grouped(bytes.0)
     ))?;
-    let mut rows = vec![row("chosen", &explanation.chosen)];
-    rows.extend(
-        explanation
-            .rejected
-            .iter()
-            .map(|choice| row("rejected", choice)),
-    );
+    let mut rows = chosen(&explanation.chosen);
+    rows.extend(explanation.rejected.iter().map(rejected));
     output.table(
         &["", "METHOD", "ROUTE", "CHUNK", "PREDICTED", "WHY NOT"],
         rows,
     )
 }
 
-fn row(verdict: &str, choice: &Choice) -> Vec<String> {
-    let dash = || String::from("–");
+/// A row for each route that the plan takes at the same time.
+fn chosen(choice: &Choice) -> Vec<Vec<String>> {
+    let row = |lane: &LaneChoice| {
+        let verdict = match choice.lanes.len() {
+            1 => "chosen".into(),
+            _ => format!("chosen for {:.1} %", lane.share * 100.0),
+        };
+        vec![
+            verdict,
+            lane.method.to_string(),
+            names(lane.route.iter().copied()).join(" → "),
+            BinarySize(lane.chunk_bytes).to_string(),
+            predicted(choice),
+            String::new(),
+        ]
+    };
+    choice.lanes.iter().map(row).collect()
+}
+
+fn rejected(choice: &Choice) -> Vec<String> {
     vec![
-        verdict.into(),
+        "rejected".into(),
         choice.method.to_string(),
         names(choice.route.iter().copied()).join(" → "),
-        choice.chunk_bytes.map_or_else(dash, binary),
-        choice.predicted_ns.map_or_else(dash, time),
+        String::from("–"),
+        predicted(choice),
         choice.reason.clone().unwrap_or_default(),
     ]
 }
 
-/// The size of a chunk, which is a power of two.
-fn binary(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let whole = |(shift, _): &(u32, &str)| bytes >> shift > 0 && bytes.trailing_zeros() >= *shift;
-    match units.into_iter().find(whole) {
-        Some((shift, name)) => format!("{} {name}", bytes >> shift),
-        None => ByteSize(bytes).to_string(),
-    }
+fn predicted(choice: &Choice) -> String {
+    choice.predicted_ns.map_or_else(|| String::from("–"), time)
 }
 
 fn document(explanation: Explanation, simulated: bool) -> json::Explanation {
@@ -80,32 +87,21 @@ fn document(explanation: Explanation, simulated: bool) -> json::Explanation {
         predicted_s: choice.predicted_ns.map(seconds),
         reason: choice.reason.unwrap_or_default(),
     });
+    let lanes = chosen.lanes.into_iter().map(|lane| json::Lane {
+        method: lane.method.to_string(),
+        route: names(lane.route),
+        chunk_bytes: lane.chunk_bytes,
+        share: lane.share,
+    });
     json::Explanation {
         chosen: json::Chosen {
             method: chosen.method.to_string(),
             route: names(chosen.route),
             chunk_bytes: chosen.chunk_bytes,
+            lanes: lanes.collect(),
             predicted_s: chosen.predicted_ns.map(seconds),
         },
         rejected: rejected.collect(),
         simulated,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_print_in_the_largest_whole_unit() {
-        let cases = [
-            (4096, "4 KiB"),
-            (8 << 20, "8 MiB"),
-            (1 << 30, "1 GiB"),
-            (100, "100 B"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(binary(bytes), text);
-        }
     }
 }

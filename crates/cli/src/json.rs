@@ -80,7 +80,16 @@ pub(crate) struct Chosen {
     pub(crate) method: String,
     pub(crate) route: Vec<String>,
     pub(crate) chunk_bytes: Option<u64>,
+    pub(crate) lanes: Vec<Lane>,
     pub(crate) predicted_s: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Lane {
+    pub(crate) method: String,
+    pub(crate) route: Vec<String>,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) share: f64,
 }
 
 #[derive(Debug, Serialize)]

@@ -247,7 +247,7 @@ fn explain_tells_the_route_on_this_machine() {
         let chosen = &value["chosen"];
         assert_eq!(
             fields(chosen),
-            ["chunk_bytes", "method", "predicted_s", "route"]
+            ["chunk_bytes", "lanes", "method", "predicted_s", "route"]
         );
         assert_eq!(chosen["method"], "DirectCopy");
         assert_eq!(chosen["route"], json!(["cpu:0/pageable", "cpu:0/shared"]));
@@ -290,6 +290,25 @@ fn explain_plans_on_a_described_machine_and_says_that_it_is_one() {
         let out = folder.run(arguments).stdout();
         assert!(out.contains("simulated") && out.contains("chosen"), "{out}");
     }
+}
+
+#[test]
+fn explain_lists_every_route_of_a_plan_that_splits_the_payload() {
+    let folder = Folder::new("explain-split");
+    let machine = topology("eight-gpu.toml");
+    let explain = ["explain", "sim:0", "sim:1", "4GiB", "--topology", &machine];
+    let chosen = &folder.json(&explain)["chosen"];
+    let lanes = chosen["lanes"].as_array().unwrap();
+    assert_eq!(lanes.len(), 2);
+    assert_eq!(lanes[0]["route"], chosen["route"]);
+    let share = |lane: &serde_json::Value| lane["share"].as_f64().unwrap();
+    assert!((share(&lanes[0]) + share(&lanes[1]) - 1.0).abs() < 1e-9);
+    let out = folder.run(&explain).stdout();
+    assert_eq!(out.matches("chosen for ").count(), 2, "{out}");
+    assert!(
+        out.contains("sim:0/device → cpu:0/pinned → sim:1/device"),
+        "{out}"
+    );
 }
 
 #[test]

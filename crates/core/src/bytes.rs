@@ -1,4 +1,4 @@
-//! Sizes as people write them, and as reports print them.
+//! Sizes, rates and times as people write them, and as reports print them.
 
 use core::fmt;
 use core::str::FromStr;
@@ -39,6 +39,77 @@ impl fmt::Display for ByteSize {
         }
         write!(f, "{} B", self.0)
     }
+}
+
+/// A number of bytes that prints in the largest binary unit that leaves no rest, `64 MiB`, and where
+/// none does as a [`ByteSize`]: for chunks and slots, which are powers of two.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BinarySize(pub u64);
+
+impl fmt::Display for BinarySize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let whole =
+            |(shift, _): &(u32, &str)| self.0 >> shift > 0 && self.0.trailing_zeros() >= *shift;
+        match units.into_iter().find(whole) {
+            Some((shift, name)) => write!(f, "{} {name}", self.0 >> shift),
+            None => ByteSize(self.0).fmt(f),
+        }
+    }
+}
+
+/// Bytes per second that print with three digits: `9.84 GB/s`, `417 kB/s`.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+pub struct ByteRate(pub f64);
+
+impl fmt::Display for ByteRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [
+            (1e12, "TB/s"),
+            (1e9, "GB/s"),
+            (1e6, "MB/s"),
+            (1e3, "kB/s"),
+            (1.0, "B/s"),
+        ];
+        three_digits(f, self.0, &units)
+    }
+}
+
+/// A time in nanoseconds that prints with three digits: `21.0 ms`, `1.25 µs`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Nanoseconds(pub u64);
+
+impl fmt::Display for Nanoseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1000 {
+            return write!(f, "{} ns", self.0);
+        }
+        let units = [(1e9, "s"), (1e6, "ms"), (1e3, "µs")];
+        three_digits(f, self.0 as f64, &units)
+    }
+}
+
+/// `value` in the largest of the units, which fall, in which three digits have none before the point
+/// that is 0.
+fn three_digits(
+    f: &mut fmt::Formatter<'_>,
+    value: f64,
+    units: &[(f64, &'static str)],
+) -> fmt::Result {
+    let fits = |(unit, _): &&(f64, &str)| value >= unit * 0.9995;
+    let Some((unit, name)) = units.iter().find(fits).or(units.last()) else {
+        return Ok(());
+    };
+    let value = value / unit;
+    // Where the digits that are printed round up to the next power of ten.
+    let digits = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
+    write!(f, "{value:.digits$} {name}")
 }
 
 impl FromStr for ByteSize {
@@ -116,5 +187,49 @@ mod tests {
     fn sizes_print_with_one_decimal() {
         assert_eq!(ByteSize(90_900_000).to_string(), "90.9 MB");
         assert_eq!(ByteSize(999).to_string(), "999 B");
+    }
+
+    #[test]
+    fn chunks_print_in_the_largest_whole_unit() {
+        let cases = [
+            (4096, "4 KiB"),
+            (8 << 20, "8 MiB"),
+            (1 << 30, "1 GiB"),
+            (1536 << 10, "1536 KiB"),
+            (100, "100 B"),
+            (0, "0 B"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(BinarySize(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn rates_and_times_print_with_three_digits() {
+        let rates = [
+            (0.0, "0.00 B/s"),
+            (10.0, "10.0 B/s"),
+            (999.4, "999 B/s"),
+            (999.6, "1.00 kB/s"),
+            (3.2e6, "3.20 MB/s"),
+            (417e6, "417 MB/s"),
+            (9.996e9, "10.0 GB/s"),
+            (99.96e9, "100 GB/s"),
+            (2.5e15, "2500 TB/s"),
+        ];
+        for (rate, text) in rates {
+            assert_eq!(ByteRate(rate).to_string(), text);
+        }
+        let times = [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 µs"),
+            (20_997_000, "21.0 ms"),
+            (999_600_000, "1.00 s"),
+            (61_000_000_000, "61.0 s"),
+        ];
+        for (ns, text) in times {
+            assert_eq!(Nanoseconds(ns).to_string(), text);
+        }
     }
 }

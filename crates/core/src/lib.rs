@@ -35,7 +35,7 @@ mod storage;
 mod time;
 mod topology;
 
-pub use bytes::ByteSize;
+pub use bytes::{BinarySize, ByteRate, ByteSize, Nanoseconds};
 pub use cache::{CacheStats, PlanCache};
 pub use cost::{Cost, Curve, CurveError, Piece};
 pub use device::{DeviceId, DeviceKind, DeviceName, MemoryId, MemoryKind, Place, Uuid};

@@ -6,22 +6,40 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use transload_core::flight::predict_ns;
-use transload_core::{ByteSize, MemoryId, Method, Plan, PlanKey, PlanSet};
+use transload_core::{
+    BinarySize, ByteSize, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Route,
+};
 
 /// One way that was considered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// How it would be called.
     pub method: Method,
-    /// The memories that bytes would visit.
+    /// The memories that bytes would visit, over the first of the lanes.
     pub route: Vec<MemoryId>,
-    /// The size of a chunk in bytes; `None` for ways that have no plan.
+    /// The size of a chunk of the first lane in bytes; `None` for ways that have no plan.
     pub chunk_bytes: Option<u64>,
+    /// The routes that carry the payload at the same time, each a share of it. Most plans have one
+    /// lane; ways that have no plan have none.
+    pub lanes: Vec<LaneChoice>,
     /// How long it would take, in nanoseconds, on a machine with nothing else to do; `None` for ways
     /// that cannot be taken.
     pub predicted_ns: Option<u64>,
     /// Why it was not chosen; `None` for the one that was.
     pub reason: Option<String>,
+}
+
+/// One of the routes that a plan takes at the same time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaneChoice {
+    /// How the route would be called alone.
+    pub method: Method,
+    /// The memories that its bytes visit.
+    pub route: Vec<MemoryId>,
+    /// The size of its chunks in bytes.
+    pub chunk_bytes: u64,
+    /// Its part of the payload, of 1; with all lanes it adds up to that.
+    pub share: f64,
 }
 
 /// The way that a transfer would go, and those that it would not.
@@ -47,6 +65,7 @@ impl Explanation {
                 route: route
                     .map_or_else(|| alloc::vec![key.src], |route| route.memories().collect()),
                 chunk_bytes: None,
+                lanes: Vec::new(),
                 predicted_ns: rejected.estimate_ns,
                 reason: Some(rejected.reason.to_string()),
             }
@@ -61,30 +80,79 @@ impl Explanation {
 }
 
 fn choice(plan: &Arc<Plan>, bytes: u64) -> Choice {
-    let route = plan.lanes.first().and_then(|lane| lane.route.as_ref());
+    let total: u64 = plan.lanes.iter().map(|lane| u64::from(lane.share)).sum();
+    let lanes: Vec<LaneChoice> = plan
+        .lanes
+        .iter()
+        .map(|lane| {
+            let route = lane.route.as_ref();
+            LaneChoice {
+                method: route.map_or(plan.method, Route::method),
+                route: route.map_or_else(Vec::new, |route| route.memories().collect()),
+                chunk_bytes: lane.chunk_bytes,
+                share: f64::from(lane.share) / total.max(1) as f64,
+            }
+        })
+        .collect();
     Choice {
         method: plan.method,
-        route: route.map_or_else(Vec::new, |route| route.memories().collect()),
+        route: lanes
+            .first()
+            .map_or_else(Vec::new, |lane| lane.route.clone()),
         chunk_bytes: Some(plan.chunk_bytes()),
+        lanes,
         predicted_ns: predict_ns(plan, bytes).ok(),
         reason: None,
     }
 }
 
-impl fmt::Display for Choice {
+/// A route as it is printed behind its method.
+struct Visits<'a>(&'a [MemoryId]);
+
+impl fmt::Display for Visits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.method)?;
-        for (i, memory) in self.route.iter().enumerate() {
+        for (i, memory) in self.0.iter().enumerate() {
             write!(f, "{}{memory}", if i == 0 { "  " } else { " → " })?;
         }
-        if let Some(ns) = self.predicted_ns {
-            write!(f, "  {:.3} ms", ns as f64 / 1e6)?;
+        Ok(())
+    }
+}
+
+impl fmt::Display for LaneChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let chunk = BinarySize(self.chunk_bytes);
+        write!(
+            f,
+            "{}{}  in chunks of {chunk}",
+            self.method,
+            Visits(&self.route)
+        )
+    }
+}
+
+/// A plan of several lanes has a line for each below its own.
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.method.fmt(f)?;
+        let is_split = self.lanes.len() > 1;
+        if is_split {
+            write!(f, "  over {} routes at once", self.lanes.len())?;
+        } else {
+            Visits(&self.route).fmt(f)?;
         }
-        if let Some(bytes) = self.chunk_bytes {
-            write!(f, "  in chunks of {} KiB", bytes >> 10)?;
+        if let Some(ns) = self.predicted_ns {
+            write!(f, "  {}", Nanoseconds(ns))?;
+        }
+        if let Some(bytes) = self.chunk_bytes.filter(|_| !is_split) {
+            write!(f, "  in chunks of {}", BinarySize(bytes))?;
         }
         if let Some(reason) = &self.reason {
             write!(f, "  ({reason})")?;
+        }
+        if is_split {
+            for lane in &self.lanes {
+                write!(f, "\n          {:.1} %  {lane}", lane.share * 100.0)?;
+            }
         }
         Ok(())
     }

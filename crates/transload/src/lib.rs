@@ -66,7 +66,7 @@ pub use error::{
     Error, GuardError, PlaceError, RegionError, RegisterError, ShareError, TransferError,
     TransferFailure,
 };
-pub use explain::{Choice, Explanation};
+pub use explain::{Choice, Explanation, LaneChoice};
 pub use guard::{ReadGuard, WriteGuard};
 pub use manager::{BackendInfo, Placed, TransferManager};
 pub use prepared::Prepared;
@@ -76,8 +76,8 @@ pub use request::{Batch, Request};
 pub use transfer::{Cancelled, Transfer};
 pub use transload_core as core;
 pub use transload_core::{
-    ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId, MemoryKind, Method, Place,
-    Shape, Span, Topology, Uuid, stats,
+    BinarySize, ByteRate, ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId, MemoryKind, Method, Nanoseconds,
+    Place, Shape, Span, Topology, Uuid, stats,
 };
 pub use transload_hal as hal;
 pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use transload_core::{ByteSize, MemoryId, MemoryKind, Method, Plan, Topology};
+use transload_core::{ByteRate, ByteSize, MemoryId, MemoryKind, Method, Plan, Topology};
 use transload_hal::Fault;
 
 /// What a transfer did, and how long it took.
@@ -122,7 +122,7 @@ impl fmt::Display for Report {
             self.method()
         )?;
         if let Some(rate) = self.bytes_per_second() {
-            write!(f, "  {:.1} GB/s", rate / 1e9)?;
+            write!(f, "  {}", ByteRate(rate))?;
         }
         if let Some(checksum) = self.checksum {
             write!(f, "  verified xxh3-64:{checksum:016x}")?;

@@ -385,6 +385,47 @@ fn explanations_name_the_way_that_is_taken_and_why_no_other() -> Outcome {
 }
 
 #[test]
+fn an_explanation_lists_every_lane_of_a_plan_that_splits_the_payload() -> Outcome {
+    let sim = Sim::new(&machine("eight-gpu"))?;
+    let manager = TransferManager::builder()
+        .clock(Arc::new(sim.clock()))
+        .backend(Arc::new(sim.clone()))
+        .build()?;
+    let explain = |bytes| manager.explain_places(place("sim:0"), place("sim:1"), bytes);
+    let split = explain(4 << 30)?;
+    let lanes = &split.chosen.lanes;
+    assert_eq!(lanes.len(), 2, "{split}");
+    assert_eq!(lanes[0].route, split.chosen.route);
+    assert_ne!(lanes[0].route, lanes[1].route);
+    assert!((lanes.iter().map(|lane| lane.share).sum::<f64>() - 1.0).abs() < 1e-9);
+    let text = split.to_string();
+    for part in [
+        "over 2 routes at once",
+        " %  PeerToPeer",
+        " %  HostStaged",
+        " MiB",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // Each way there is, is taken or says why not.
+    let whole = explain(64 << 20)?;
+    assert_eq!(whole.chosen.lanes.len(), 1);
+    assert_eq!(whole.chosen.lanes[0].share, 1.0);
+    let ways = |of: &transload::Explanation| of.chosen.lanes.len() + of.rejected.len();
+    assert_eq!(ways(&whole), ways(&split));
+    let joins = |choice: &transload::Choice| {
+        choice.lanes.is_empty()
+            && choice
+                .reason
+                .as_ref()
+                .is_some_and(|why| why.contains("beside"))
+    };
+    assert!(whole.rejected.iter().any(joins), "{whole}");
+    assert!(whole.to_string().contains("in chunks of 32 MiB"), "{whole}");
+    Ok(())
+}
+
+#[test]
 fn statistics_count_this_managers_transfers_until_they_are_reset() -> Outcome {
     let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
     let other = TransferManager::new();

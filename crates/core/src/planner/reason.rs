@@ -81,6 +81,11 @@ pub enum Reason {
         /// Where it begins to be the cheapest.
         bytes: u64,
     },
+    /// Part of the cheapest plan for larger payloads only, together with other routes.
+    JoinsFrom {
+        /// Where it begins to take a share.
+        bytes: u64,
+    },
     /// Cheapest for smaller payloads only.
     SlowerAbove {
         /// Where it ceases to be the cheapest.
@@ -133,6 +138,9 @@ impl fmt::Display for Reason {
                  {chunk_bytes} bytes"
             ),
             Reason::SlowerBelow { bytes } => write!(f, "slower below {bytes} bytes"),
+            Reason::JoinsFrom { bytes } => {
+                write!(f, "takes a share beside others from {bytes} bytes on")
+            }
             Reason::SlowerAbove { bytes } => write!(f, "slower from {bytes} bytes on"),
             Reason::SlowerBetween {
                 from_bytes,

@@ -131,6 +131,7 @@ impl PlanSet {
     fn slower(&self, way: usize, range: usize) -> Reason {
         let before = self.picks[..range].iter().rposition(|pick| pick.takes(way));
         let after = self.picks[range..].iter().position(|pick| pick.takes(way));
+        let joins = after.is_some_and(|at| matches!(self.picks[range + at], Pick::Several(_)));
         let after = after.map(|at| self.ranges[range + at].0);
         match (before.map(|at| self.ranges[at + 1].0), after) {
             (Some(from_bytes), Some(to_bytes)) => Reason::SlowerBetween {
@@ -138,6 +139,7 @@ impl PlanSet {
                 to_bytes,
             },
             (Some(bytes), None) => Reason::SlowerAbove { bytes },
+            (None, Some(bytes)) if joins => Reason::JoinsFrom { bytes },
             (None, Some(bytes)) => Reason::SlowerBelow { bytes },
             // Not reached for a way that wins somewhere.
             (None, None) => Reason::NeverCheapest,

@@ -1,8 +1,11 @@
 //! Several links at once.
 
+use alloc::format;
+use alloc::string::ToString;
+
 use super::machine::{MIB, Machine, memory, open};
 use crate::flight::predict_ns;
-use crate::{Limits, Plan, PlanKey, plan};
+use crate::{Limits, Plan, PlanKey, Reason, plan};
 
 const HUGE: u64 = 8 << 30;
 
@@ -45,6 +48,24 @@ fn shares_follow_the_rates() {
 fn small_payloads_take_one_link() {
     let plan = chosen(two_wires([40_000, 40_000]), 4, 64 << 10);
     assert_eq!(plan.lanes.len(), 1);
+}
+
+#[test]
+fn a_link_that_joins_others_from_some_size_on_does_not_pass_for_one_that_wins_there_alone() {
+    let machine = two_wires([10_000, 30_000]).build();
+    let key = PlanKey::copy(memory(0), memory(1));
+    let plans = plan(&machine, &key, &Limits::default(), &open).unwrap();
+    let rejected = plans.rejected(64 << 10).remove(0);
+    let Reason::JoinsFrom { bytes } = rejected.reason else {
+        panic!("{rejected}");
+    };
+    assert_eq!(plans.choose(bytes - 1).lanes.len(), 1);
+    assert_eq!(plans.choose(bytes).lanes.len(), 2);
+    let said = rejected.reason.to_string();
+    assert_eq!(
+        said,
+        format!("takes a share beside others from {bytes} bytes on")
+    );
 }
 
 #[test]

@@ -259,7 +259,9 @@ proptest! {
             for loser in rejected {
                 prop_assert!(loser.estimate_ns.is_none_or(|ns| ns >= best));
                 match loser.reason {
-                    Reason::SlowerBelow { bytes: end } => prop_assert!(bytes < end),
+                    Reason::SlowerBelow { bytes: end } | Reason::JoinsFrom { bytes: end } => {
+                        prop_assert!(bytes < end);
+                    }
                     Reason::SlowerAbove { bytes: start } => prop_assert!(bytes >= start),
                     Reason::SlowerBetween { from_bytes, to_bytes } => {
                         prop_assert!((from_bytes..to_bytes).contains(&bytes));
