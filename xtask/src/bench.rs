@@ -26,7 +26,7 @@ pub(crate) struct Options {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let status = workspace
         .cargo()
-        .args(["run", "--quiet", "--release", "-p", "transload-bench", "--"])
+        .args(["run", "--release", "-p", "transload-bench", "--"])
         .args(&options.arguments)
         .status()
         .context("cannot run cargo")?;

@@ -37,6 +37,11 @@ impl Counts {
     pub(crate) fn ran(self) -> u64 {
         self.passed + self.failed
     }
+
+    /// Tests in all.
+    pub(crate) fn all(self) -> u64 {
+        self.ran() + self.skipped
+    }
 }
 
 impl AddAssign for Counts {

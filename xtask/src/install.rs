@@ -55,6 +55,7 @@ impl Installer {
                 "needs the packages {wanted}; install them, or run as root"
             )));
         };
+        println!("   installing {wanted} with apt-get ...");
         if !self.lists_are_fresh {
             apt(administrator, &["update"])?;
             self.lists_are_fresh = true;

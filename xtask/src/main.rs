@@ -64,7 +64,8 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Every check and test of the project; what continuous integration runs
+    /// The checks and tests of the project; what continuous integration runs
+    #[command(after_help = test::INSTALLS)]
     Test(test::Options),
     /// The table that says, for each demand, which test shows it
     Evidence(evidence::Options),

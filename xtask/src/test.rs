@@ -26,6 +26,12 @@ pub(crate) struct Options {
     list: bool,
 }
 
+/// What it may change on the machine.
+pub(crate) const INSTALLS: &str = "\
+The stages no_std and cross need standard libraries of other systems. Where rustup has none, and this
+is Debian or a descendant, and it runs as root or with a sudo that asks for no password, they install
+Debian's toolchain with apt-get (150 MB); elsewhere they are skipped, which the end of the run says.";
+
 /// Every stage, cheap ones first.
 pub(crate) const STAGES: [Stage; 16] = [
     Stage {
@@ -216,7 +222,7 @@ fn summarize(session: &Session, results: &[StageResult]) -> bool {
             [
                 result.name.to_owned(),
                 result.verdict.outcome.word().to_owned(),
-                result.verdict.counts.ran().to_string(),
+                result.verdict.counts.all().to_string(),
                 seconds(result.elapsed),
                 result.verdict.remark(),
             ]
@@ -227,8 +233,9 @@ fn summarize(session: &Session, results: &[StageResult]) -> bool {
         table(["stage", "result", "tests", "time", "note"], &rows)
     );
     let total: Duration = results.iter().map(|result| result.elapsed).sum();
-    println!("in all {}", seconds(total));
-    let counts = count(results.iter().map(|result| &result.verdict));
+    let verdicts = || results.iter().map(|result| &result.verdict);
+    println!("{} in {}:", told_of_all(verdicts()), seconds(total));
+    let counts = count(verdicts());
     println!(
         "{} passed, {} failed, {} skipped",
         counts.passed, counts.failed, counts.skipped
@@ -248,6 +255,18 @@ fn count<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Counts {
         }
     }
     counts
+}
+
+/// What the last line counts, so that it agrees with the table's column of tests.
+fn told_of_all<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String {
+    let number = |count: u64, what: &str| {
+        let more = if count == 1 { "" } else { "s" };
+        format!("{count} {what}{more}")
+    };
+    let (stages, tests) = verdicts.fold((0, 0), |(stages, tests), verdict| {
+        (stages + 1, tests + verdict.counts.all())
+    });
+    format!("{} and {}", number(tests, "test"), number(stages, "stage"))
 }
 
 fn told(verdict: &Verdict, elapsed: Duration) -> String {
@@ -320,7 +339,8 @@ mod tests {
         };
         let mut red = Verdict::passed();
         red.fail("broken");
-        let counts = count([&green, &red, &Verdict::skipped("no tool")].into_iter());
+        let verdicts = [&green, &red, &Verdict::skipped("no tool")];
+        let counts = count(verdicts.into_iter());
         assert_eq!(
             counts,
             Counts {
@@ -329,6 +349,10 @@ mod tests {
                 skipped: 2
             }
         );
+        // The line before names both parts of that sum.
+        assert_eq!(told_of_all(verdicts.into_iter()), "6 tests and 3 stages");
+        assert_eq!(counts.all(), 6 + 3);
+        assert_eq!(told_of_all([&red].into_iter()), "0 tests and 1 stage");
     }
 
     #[test]
