@@ -48,7 +48,7 @@ impl Harness for OfHost {
 }
 
 fn file_at(buffer: &Buffer, offset: u64) -> Option<&std::fs::File> {
-    let mut file = buffer.native::<HostFile>()?.file();
+    let mut file = buffer.native::<HostFile>()?.file()?;
     file.seek(SeekFrom::Start(buffer.position() + offset))
         .ok()?;
     Some(file)

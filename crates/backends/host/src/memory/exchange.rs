@@ -35,7 +35,7 @@ pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buff
             let file = HostFile::from_file(File::from(fd), handles::name(value), writable);
             let whole = file.map_err(|error| invalid(memory, ExternalKind::File, error.to_string()))?;
             let part = whole.slice(span).map_err(|error| invalid(memory, ExternalKind::File, error.to_string()))?;
-            Ok(file_buffer(part))
+            Ok(file_buffer(part.of_memory()))
         }
         #[cfg(any(target_os = "linux", target_os = "android"))]
         (super::SHARED | PAGEABLE, External::Handle { kind: ExternalKind::File, value, span, writable, .. }) => {
@@ -198,9 +198,9 @@ mod handles {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         if let Some(shared) = buffer.native::<super::super::SharedMemory>() {
             // A copy-on-write view shows other bytes than its file.
-            return (buffer.storage_id() != StorageId::Host).then(|| shared.handle());
+            return (buffer.storage_id() != StorageId::Host).then(|| shared.fd());
         }
-        buffer.native::<HostFile>().map(|file| file.file().as_fd())
+        buffer.native::<HostFile>().map(|file| file.raw().as_fd())
     }
 }
 
@@ -242,7 +242,13 @@ mod mapped {
             FileAccess::ReadOnly
         };
         let span = file.span();
-        map(SHARED, file.into_file().into(), span, access)
+        match file.into_file() {
+            Ok(file) => map(SHARED, file.into(), span, access),
+            Err(_) => {
+                let reason = "it is shared memory already, seen as a file";
+                Err(invalid(SHARED, ExternalKind::Object, reason.to_owned()))
+            }
+        }
     }
 
     fn map(

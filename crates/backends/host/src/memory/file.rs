@@ -17,6 +17,8 @@ pub struct HostFile {
     span: Span,
     writable: bool,
     id: StorageId,
+    /// Whether it was made of a handle, behind which other views may lie.
+    is_memory: bool,
 }
 
 /// Why a file cannot serve as memory.
@@ -136,14 +138,33 @@ impl HostFile {
         self.id
     }
 
-    /// The file itself. Reading and writing it by its cursor disturbs nothing here.
-    pub fn file(&self) -> &File {
-        &self.file
+    /// The file itself, to read and write by hand outside the order of transfers. `None` where it is
+    /// shared memory seen as a file: others may hold its bytes as slices, which nothing may change.
+    pub fn file(&self) -> Option<&File> {
+        (!self.is_memory).then_some(&self.file)
     }
 
     /// Gives the file back.
-    pub fn into_file(self) -> File {
-        self.file
+    ///
+    /// # Errors
+    /// The file as it was, where [`HostFile::file`] does not show it.
+    pub fn into_file(self) -> Result<File, Self> {
+        if self.is_memory {
+            return Err(self);
+        }
+        Ok(self.file)
+    }
+
+    /// The file, for this backend's own reading and writing.
+    pub(crate) fn raw(&self) -> &File {
+        &self.file
+    }
+
+    /// The same file as another memory's bytes.
+    #[cfg(unix)]
+    pub(crate) fn of_memory(mut self) -> Self {
+        self.is_memory = true;
+        self
     }
 
     /// A nameless file of `len_bytes` zero bytes in the folder for temporary files; it vanishes with the
@@ -167,6 +188,7 @@ impl HostFile {
             span,
             writable,
             id,
+            is_memory: false,
         })
     }
 }

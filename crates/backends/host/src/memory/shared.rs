@@ -110,7 +110,15 @@ impl SharedMemory {
     }
 
     /// The handle that others can map. Duplicate it to pass it on.
-    pub fn handle(&self) -> BorrowedFd<'_> {
+    ///
+    /// # Safety
+    /// What is done through the handle takes no part in the order of transfers: nobody writes the bytes
+    /// through it while the library reads them or lends them out, nor reads them while it writes.
+    pub unsafe fn handle(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 

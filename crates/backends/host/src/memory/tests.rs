@@ -62,7 +62,7 @@ fn unknown_memories_and_wrong_kinds_are_told_apart() {
 #[cfg(any(unix, windows))]
 #[test]
 fn files_become_buffers_with_their_length_and_rights() {
-    let file = HostFile::temporary(1234).unwrap().into_file();
+    let file = HostFile::temporary(1234).unwrap().into_file().unwrap();
     // SAFETY: nobody else touches the file.
     let buffer = unsafe { import(FILE, External::Object(Box::new(file))) }.unwrap();
     assert_eq!(
@@ -212,7 +212,7 @@ mod shared_memory {
     #[test]
     fn a_file_is_mapped_where_asked_and_is_one_storage_with_its_reads() {
         let file = HostFile::temporary(5000).unwrap();
-        let again = HostFile::from_file(file.file().try_clone().unwrap(), "again", true).unwrap();
+        let again = HostFile::from_file(file.raw().try_clone().unwrap(), "again", true).unwrap();
         let by_position = file_buffer(file);
         // SAFETY: nobody else touches the file.
         let mapped = unsafe { import(SHARED, External::Object(Box::new(again))) }.unwrap();
@@ -224,10 +224,22 @@ mod shared_memory {
         by_position
             .native::<HostFile>()
             .unwrap()
-            .file()
+            .raw()
             .read_exact_at(&mut bytes, 4990)
             .unwrap();
         assert_eq!(bytes, [7; 10]);
+    }
+
+    #[test]
+    fn shared_memory_seen_as_a_file_gives_no_file_out() {
+        let shared = allocate(SHARED, &AllocSpec::bytes(4096)).unwrap();
+        let handle = export(&shared, ExternalKind::File).unwrap();
+        // SAFETY: the handle is the one just given out.
+        let seen = unsafe { import(FILE, handle) }.unwrap();
+        assert_eq!(seen.storage_id(), shared.storage_id());
+        assert!(seen.native::<HostFile>().unwrap().file().is_none());
+        let back = seen.into_owner::<HostFile>().unwrap();
+        assert!(back.into_file().is_err());
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) fn advise_file(file: &HostFile, offset: u64, len_bytes: u64, advice: 
         };
         // A length of 0 would mean the rest of the file.
         if let Some(len_bytes) = std::num::NonZeroU64::new(len_bytes) {
-            let _ = fadvise(file.file(), offset, Some(len_bytes), advice);
+            let _ = fadvise(file.raw(), offset, Some(len_bytes), advice);
         }
     }
     #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -183,9 +183,9 @@ fn copy_in_kernel(from: (&HostFile, u64), to: (&HostFile, u64), len_bytes: u64) 
         let (mut src, mut dst) = (from.1 + done, to.1 + done);
         let len = (len_bytes - done).min(CALL) as usize;
         match rustix::fs::copy_file_range(
-            from.0.file(),
+            from.0.raw(),
             Some(&mut src),
-            to.0.file(),
+            to.0.raw(),
             Some(&mut dst),
             len,
         ) {
@@ -218,7 +218,7 @@ fn truncated(file: &HostFile, end: u64, offset: u64, len_bytes: u64) -> Fault {
     let last = offset + len_bytes;
     let path = file.path().display();
     // A piece that lies past the new end altogether does not see where that is.
-    let end = file.file().metadata().map_or(end, |now| now.len().min(end));
+    let end = file.raw().metadata().map_or(end, |now| now.len().min(end));
     // The range lay within the file when it was opened.
     let expected = file.span().offset.saturating_add(file.span().len);
     // The file's owner is to blame, and no link: other files are read as before.
@@ -241,22 +241,22 @@ fn refused(file: &HostFile, what: &str, offset: u64, len_bytes: u64, error: &io:
 
 #[cfg(unix)]
 fn read_at(file: &HostFile, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::read_at(file.file(), bytes, offset)
+    std::os::unix::fs::FileExt::read_at(file.raw(), bytes, offset)
 }
 
 #[cfg(unix)]
 fn write_at(file: &HostFile, bytes: &[u8], offset: u64) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::write_at(file.file(), bytes, offset)
+    std::os::unix::fs::FileExt::write_at(file.raw(), bytes, offset)
 }
 
 #[cfg(windows)]
 fn read_at(file: &HostFile, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_read(file.file(), bytes, offset)
+    std::os::windows::fs::FileExt::seek_read(file.raw(), bytes, offset)
 }
 
 #[cfg(windows)]
 fn write_at(file: &HostFile, bytes: &[u8], offset: u64) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_write(file.file(), bytes, offset)
+    std::os::windows::fs::FileExt::seek_write(file.raw(), bytes, offset)
 }
 
 #[cfg(not(any(unix, windows)))]

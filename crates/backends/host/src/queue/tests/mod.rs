@@ -104,7 +104,7 @@ fn fill(buffer: &Buffer, bytes: &[u8]) {
         Some(span) => unsafe { HostSpan::of(bytes).copy_to(span) },
         None => {
             use std::io::{Seek, SeekFrom, Write};
-            let mut file = buffer.native::<HostFile>().unwrap().file();
+            let mut file = buffer.native::<HostFile>().unwrap().raw();
             file.seek(SeekFrom::Start(buffer.position())).unwrap();
             file.write_all(bytes).unwrap();
         }
@@ -117,7 +117,7 @@ fn bytes_of(buffer: &Buffer) -> Vec<u8> {
         Some(span) => unsafe { span.as_slice() }.to_vec(),
         None => {
             use std::io::{Read, Seek, SeekFrom};
-            let mut file = buffer.native::<HostFile>().unwrap().file();
+            let mut file = buffer.native::<HostFile>().unwrap().raw();
             file.seek(SeekFrom::Start(buffer.position())).unwrap();
             let mut bytes = vec![0; buffer.len() as usize];
             file.read_exact(&mut bytes).unwrap();

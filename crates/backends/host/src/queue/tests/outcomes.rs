@@ -163,7 +163,7 @@ fn a_truncated_file_fails_with_its_path_and_the_range_that_was_wanted() {
     let (file, dst) = (allocate(FILE, 3 << 20), allocate(PAGEABLE, 3 << 20));
     file.native::<HostFile>()
         .unwrap()
-        .file()
+        .raw()
         .set_len(1 << 20)
         .unwrap();
     let outcome = bench.run(Op::Copy {
