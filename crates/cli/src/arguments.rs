@@ -29,6 +29,7 @@ pub(crate) enum Command {
     #[command(after_help = STOPS)]
     Copy(CopyOptions),
     /// Says which way bytes would go, and why no other
+    #[command(after_help = MEMORIES)]
     Explain(ExplainOptions),
     /// Writes completions for a shell
     Completions {
@@ -69,9 +70,11 @@ pub(crate) struct CopyOptions {
 #[derive(Debug, Args)]
 pub(crate) struct ExplainOptions {
     /// Where the bytes are: a device, or one of its memories, as in cpu:0/shared
+    #[arg(value_parser = memory)]
     pub(crate) src: Place,
 
     /// Where they would go
+    #[arg(value_parser = memory)]
     pub(crate) dst: Place,
 
     /// How many: bytes, or with a unit, as in 64KiB or 1.5GB
@@ -80,6 +83,21 @@ pub(crate) struct ExplainOptions {
     /// Plans on the machine that a TOML file describes, in place of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
+}
+
+/// A memory, for which one might take the file that a copy names.
+fn memory(text: &str) -> Result<Place, String> {
+    let parsed = text.parse();
+    parsed.map_err(
+        |error: transload::core::ParseError| match text.split_once("/file:") {
+            Some((device, _)) => {
+                format!(
+                    "explain takes no path, for every file is reached alike: write {device}/file"
+                )
+            }
+            None => error.to_string(),
+        },
+    )
 }
 
 /// Whether `--json` is among arguments that could not be read as a whole.
@@ -92,13 +110,14 @@ pub(crate) fn asks_for_json(arguments: impl IntoIterator<Item = OsString>) -> bo
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  2  usage: an argument that cannot be read, a file that cannot be opened or created,
-     a topology that describes no machine
-  3  a device, a memory or a way between two memories that is not here
-  4  bytes differ
-  5  a failure while bytes moved: a device, memory that ran out, a file that ended early
-  130, 143  stopped by SIGINT (Ctrl-C) or SIGTERM";
+  0    done
+  2    usage: an argument that cannot be read, a file that cannot be opened or created,
+       a topology that describes no machine
+  3    a device, a memory or a way between two memories that is not here
+  4    bytes differ
+  5    a failure while bytes moved: a device, memory that ran out, a file that ended early
+  130  stopped by SIGINT (Ctrl-C)
+  143  stopped by SIGTERM";
 
 const STOPS: &str = "\
 Stops:
@@ -107,9 +126,21 @@ Stops:
   cpu:0/file:PATH  a file, which appears whole or not at all
   sim:N            a simulated device of the machine that --topology describes
 
-A file NAME is written as .NAME.PROCESS-NUMBER.partial beside its place, and renamed when all
-its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it. After a SIGKILL it is left, and
-the next copy to the same place removes it.";
+A file NAME is written as .NAME.PROCESS-NUMBER.partial beside its place, and
+renamed when its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it;
+what SIGKILL leaves goes with the next copy to the same place.
+
+TIME is that of the bytes on their way. What comes after a hop into a file, until
+the disk has them all (fsync), is not in it.";
+
+const MEMORIES: &str = "\
+Memories:
+  cpu:0         the heap, as cpu:0/pageable
+  cpu:0/shared  shared memory
+  cpu:0/file    any file; the path makes no difference
+  sim:N, sim:N/KIND
+                those of the machine that --topology describes, which
+                `transload devices --topology FILE` lists";
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! `transload devices`
 
-use transload::{ByteSize, DeviceId};
+use transload::{ByteSize, DeviceId, MemoryId};
 
 use crate::arguments::DevicesOptions;
 use crate::failure::Failure;
@@ -31,7 +31,7 @@ pub(crate) fn run(options: &DevicesOptions, output: &mut Output) -> Result<(), F
             device
                 .memory_bytes
                 .map_or_else(|| "unknown".into(), |bytes| ByteSize(bytes).to_string()),
-            memories(&machine, device.id),
+            memories(&machine, device.id, |memory| memory.kind.to_string()).join(", "),
         ]
     });
     output.table(
@@ -45,14 +45,11 @@ pub(crate) fn run(options: &DevicesOptions, output: &mut Output) -> Result<(), F
     output.table(&["ABSENT", "WHY"], rows.collect())
 }
 
-/// The memories of a device by kind, the default one first.
-fn memories(machine: &Machine, device: DeviceId) -> String {
-    let memories = machine.manager.memories();
-    let kinds = memories
-        .iter()
-        .filter(|memory| memory.id.device == device)
-        .map(|memory| memory.id.kind.to_string());
-    kinds.collect::<Vec<_>>().join(", ")
+/// The memories of a device, the default one first.
+fn memories(machine: &Machine, device: DeviceId, told: impl Fn(MemoryId) -> String) -> Vec<String> {
+    let memories = machine.manager.memories().into_iter();
+    let memories = memories.filter(|memory| memory.id.device == device);
+    memories.map(|memory| told(memory.id)).collect()
 }
 
 fn document(machine: &Machine) -> json::Devices {
@@ -62,6 +59,7 @@ fn document(machine: &Machine) -> json::Devices {
         name: device.name,
         software: device.software,
         memory_bytes: device.memory_bytes,
+        memories: memories(machine, device.id, |memory| memory.to_string()),
         uuid: device.uuid.map(|uuid| uuid.to_string()),
         simulated: machine.is_mixed().then_some(device.simulated),
     };

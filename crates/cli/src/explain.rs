@@ -35,7 +35,7 @@ pub(crate) fn run(options: &ExplainOptions, output: &mut Output) -> Result<(), F
         "{} bytes ({bytes}), {src} → {dst}{mark}\n",
         grouped(bytes.0)
     ))?;
-    let mut rows = chosen(&explanation.chosen);
+    let mut rows = chosen(&explanation.chosen, bytes.0);
     rows.extend(explanation.rejected.iter().map(rejected));
     output.table(
         &["", "METHOD", "ROUTE", "CHUNK", "PREDICTED", "WHY NOT"],
@@ -44,7 +44,7 @@ pub(crate) fn run(options: &ExplainOptions, output: &mut Output) -> Result<(), F
 }
 
 /// A row for each route that the plan takes at the same time.
-fn chosen(choice: &Choice) -> Vec<Vec<String>> {
+fn chosen(choice: &Choice, bytes: u64) -> Vec<Vec<String>> {
     let row = |lane: &LaneChoice| {
         let verdict = match choice.lanes.len() {
             1 => "chosen".into(),
@@ -54,12 +54,21 @@ fn chosen(choice: &Choice) -> Vec<Vec<String>> {
             verdict,
             lane.method.to_string(),
             names(lane.route.iter().copied()).join(" → "),
-            BinarySize(lane.chunk_bytes).to_string(),
+            chunk(lane, bytes),
             predicted(choice),
             String::new(),
         ]
     };
     choice.lanes.iter().map(row).collect()
+}
+
+/// The size of a lane's chunks, where there is more than one.
+fn chunk(lane: &LaneChoice, bytes: u64) -> String {
+    if lane.share * bytes as f64 > lane.chunk_bytes as f64 {
+        BinarySize(lane.chunk_bytes).to_string()
+    } else {
+        String::from("–")
+    }
 }
 
 fn rejected(choice: &Choice) -> Vec<String> {

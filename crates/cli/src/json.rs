@@ -27,6 +27,7 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) software: bool,
     pub(crate) memory_bytes: Option<u64>,
+    pub(crate) memories: Vec<String>,
     pub(crate) uuid: Option<String>,
     /// Only where a topology file takes part.
     #[serde(skip_serializing_if = "Option::is_none")]

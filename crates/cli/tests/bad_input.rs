@@ -71,6 +71,13 @@ fn malformed_devices_and_sizes_are_usage_errors() {
 }
 
 #[test]
+fn explain_says_that_it_takes_no_path() {
+    let folder = Folder::new("no-path");
+    let explain = ["explain", "cpu:0/file:a.bin", "cpu:0", "1MiB"];
+    refused(&folder, &explain, 2, &["takes no path", "cpu:0/file"]);
+}
+
+#[test]
 fn commands_and_arguments_that_are_missing_or_unknown_are_usage_errors() {
     let folder = Folder::new("usage");
     for arguments in [

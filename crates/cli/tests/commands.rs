@@ -19,8 +19,18 @@ fn devices_lists_the_host_and_says_why_others_are_absent() {
     let host = &value["devices"][0];
     assert_eq!(
         fields(host),
-        ["backend", "id", "memory_bytes", "name", "software", "uuid"]
+        [
+            "backend",
+            "id",
+            "memories",
+            "memory_bytes",
+            "name",
+            "software",
+            "uuid"
+        ]
     );
+    let memories = json!(["cpu:0/pageable", "cpu:0/shared", "cpu:0/file"]);
+    assert_eq!(host["memories"], memories);
     assert_eq!(
         (&host["id"], &host["backend"]),
         (&json!("cpu:0"), &json!("host"))
@@ -254,6 +264,37 @@ fn explain_tells_the_route_on_this_machine() {
         assert!(chosen["chunk_bytes"].as_u64().unwrap() > 0);
         assert!(chosen["predicted_s"].as_f64().unwrap() >= 0.0);
         assert_eq!(value["simulated"], false);
+    }
+}
+
+#[test]
+fn explain_shows_a_chunk_only_where_there_is_more_than_one() {
+    let folder = Folder::new("chunks");
+    let chunk = |size: &str| {
+        let value = folder.json(&["explain", "cpu:0", "cpu:0/shared", size]);
+        value["chosen"]["chunk_bytes"].as_u64().unwrap()
+    };
+    let shown = |size: &str| {
+        let run = folder.run(&["explain", "cpu:0", "cpu:0/shared", size]);
+        run.stdout()
+            .lines()
+            .find(|line| line.starts_with("chosen"))
+            .map(|line| line.contains("MiB"))
+    };
+    let one = chunk("1GiB");
+    for (bytes, several) in [(0, false), (64, false), (one, false), (one + 1, true)] {
+        let size = bytes.to_string();
+        assert_eq!(chunk(&size), one, "{bytes}");
+        assert_eq!(shown(&size), Some(several), "{bytes}");
+    }
+}
+
+#[test]
+fn explain_lists_memories_in_its_help() {
+    let folder = Folder::new("explain-help");
+    let help = folder.run(&["explain", "--help"]).stdout();
+    for word in ["cpu:0/shared", "cpu:0/file", "sim:N"] {
+        assert!(help.contains(word), "{help}");
     }
 }
 
