@@ -39,21 +39,20 @@ pub enum IntoInnerReason {
     InUse,
 }
 
+/// What is said of the buffer.
+impl fmt::Display for IntoInnerReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IntoInnerReason::OtherOwner => "was not adopted from such an object",
+            IntoInnerReason::InUse => "has other views, or a transfer of it is under way",
+        })
+    }
+}
+
 impl fmt::Display for IntoInnerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = self.buffer.memory();
-        match self.reason {
-            IntoInnerReason::OtherOwner => {
-                write!(
-                    f,
-                    "the buffer in {memory} was not adopted from such an object"
-                )
-            }
-            IntoInnerReason::InUse => write!(
-                f,
-                "the buffer in {memory} has other views, or a transfer of it is under way"
-            ),
-        }
+        write!(f, "the buffer in {memory} {}", self.reason)
     }
 }
 
@@ -90,7 +89,7 @@ impl Buffer {
     /// Some of the bytes, as a view of their own.
     ///
     /// # Errors
-    /// When the range does not lie within the buffer.
+    /// When the range does not lie within the buffer, or ends before it starts.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Buffer, RegionError> {
         let out_of_bounds = |offset, len| RegionError::OutOfBounds {
             memory: self.memory(),
@@ -100,15 +99,22 @@ impl Buffer {
         };
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.checked_add(1).ok_or(out_of_bounds(*before, 0))?,
+            Bound::Excluded(before) => before.checked_add(1).ok_or(out_of_bounds(*before, 1))?,
             Bound::Unbounded => 0,
         };
+        // A range that ends with the last number of all is one longer than its bounds are apart.
+        let past_all = |last: u64| out_of_bounds(start, (last - start).saturating_add(1));
         let end = match range.end_bound() {
-            Bound::Included(last) => last.checked_add(1).ok_or(out_of_bounds(start, *last))?,
+            Bound::Included(last) => last.checked_add(1).ok_or_else(|| past_all(*last))?,
             Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len(),
+            Bound::Unbounded => self.len().max(start),
         };
-        let len = end.checked_sub(start).ok_or(out_of_bounds(start, 0))?;
+        let reversed = RegionError::Reversed {
+            memory: self.memory(),
+            start,
+            end,
+        };
+        let len = end.checked_sub(start).ok_or(reversed)?;
         let raw = self
             .raw
             .slice(start, len)
@@ -117,8 +123,10 @@ impl Buffer {
     }
 
     /// The bytes, to be read by the host. Blocks until transfers that write them and were submitted
-    /// before have ended; those that come later wait for the guard. Waiting on the same thread for
-    /// such a later transfer would never end: drop the guard first.
+    /// before have ended, and while a [`WriteGuard`] on any of the bytes lives; transfers that come
+    /// later wait for the guard. Waiting on the same thread for such a later transfer, or for a guard
+    /// while holding another one on the same bytes (unless both only read), never ends: drop the first
+    /// guard before.
     ///
     /// # Errors
     /// When the host cannot reach the memory through a pointer.
@@ -126,8 +134,9 @@ impl Buffer {
         ReadGuard::new(self)
     }
 
-    /// The bytes, to be read and written by the host; as [`Buffer::read`], and transfers that read
-    /// them wait too.
+    /// The bytes, to be read and written by the host; as [`Buffer::read`], and transfers and guards
+    /// that read them wait too, and are waited for. On a thread that holds any other guard on these
+    /// bytes it never returns.
     ///
     /// # Errors
     /// When the host cannot reach the memory through a pointer, or the buffer is read-only.
@@ -147,6 +156,12 @@ impl Buffer {
     }
 
     /// Gives back the object that was adopted.
+    ///
+    /// A transfer whose deadline passed, or that was dropped, may still have operations under way, for
+    /// which this does not wait. Taking a guard and dropping it does, `drop(buffer.write()?)`, and so
+    /// does [`TransferManager::wait_idle`](crate::TransferManager::wait_idle) for a buffer that is
+    /// read-only. Another thread that turned the engine lets go of its view a moment later, so ask again
+    /// then, with the buffer that the error gives back.
     ///
     /// # Errors
     /// The buffer itself, when it was made otherwise, when it has other views, or when a transfer of

@@ -2,6 +2,8 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+#[cfg(feature = "std")]
+use alloc::sync::Arc;
 use core::fmt;
 
 use transload_core::{
@@ -9,7 +11,11 @@ use transload_core::{
 };
 use transload_hal::{AllocError, ConnectError, ErrorClass, Fault, ImportError};
 
-/// Any error of the library.
+#[cfg(feature = "std")]
+use crate::OpenError;
+use crate::{IntoInnerError, IntoInnerReason};
+
+/// Any error of the library: `?` turns each of its others into this one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -40,12 +46,28 @@ pub enum Error {
     /// A transfer that was refused or failed.
     #[error(transparent)]
     Transfer(#[from] TransferError),
+    /// A batch that was refused.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// A guard that was not given.
     #[error(transparent)]
     Guard(#[from] GuardError),
     /// A view that could not be made.
     #[error(transparent)]
     Share(#[from] ShareError),
+    /// A file that did not become a buffer.
+    #[cfg(feature = "std")]
+    #[error(transparent)]
+    Open(Arc<OpenError>),
+    /// A buffer that did not give its owner back. The buffer, which [`IntoInnerError`] holds, is dropped
+    /// when that turns into this.
+    #[error("the buffer in {memory} {reason}")]
+    IntoInner {
+        /// The memory of the buffer.
+        memory: MemoryId,
+        /// Why not.
+        reason: IntoInnerReason,
+    },
     /// A hint that was not taken.
     #[error("the hint for {memory} was not taken: {fault}")]
     Hint {
@@ -67,10 +89,37 @@ impl Error {
             Error::Import(error) => error.class(),
             Error::Connect(error) => error.class(),
             Error::Transfer(error) => error.class(),
+            Error::Batch(error) => error.source.class(),
+            #[cfg(feature = "std")]
+            Error::Open(error) => error.class(),
+            Error::IntoInner { .. } => ErrorClass::Caller,
             Error::Guard(error) => error.class(),
             Error::Share(error) => error.class(),
             Error::Hint { fault, .. } => fault.class,
         }
+    }
+}
+
+impl From<IntoInnerError> for Error {
+    fn from(error: IntoInnerError) -> Error {
+        Error::IntoInner {
+            memory: error.buffer.memory(),
+            reason: error.reason,
+        }
+    }
+}
+
+#[cfg(feature = "std")]
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Error {
+        Error::Open(Arc::new(error))
+    }
+}
+
+#[cfg(feature = "std")]
+impl From<transload_host::FileError> for Error {
+    fn from(error: transload_host::FileError) -> Error {
+        OpenError::from(error).into()
     }
 }
 
@@ -154,6 +203,26 @@ pub enum RegionError {
         /// The length of the buffer.
         limit: u64,
     },
+    /// A range that ends before it starts.
+    #[error("a range in {memory} starts at byte {start} and ends before it, at byte {end}")]
+    Reversed {
+        /// The memory.
+        memory: MemoryId,
+        /// Where it starts.
+        start: u64,
+        /// Where it ends.
+        end: u64,
+    },
+}
+
+/// The first request of a batch that cannot be accepted. Nothing was done for the others.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("request {index} of the batch: {source}")]
+pub struct BatchError {
+    /// Its index in the batch.
+    pub index: usize,
+    /// What is wrong with it.
+    pub source: TransferError,
 }
 
 /// Why a transfer was refused, or did not move all bytes.

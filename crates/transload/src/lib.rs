@@ -63,7 +63,7 @@ pub use engine::clock::SystemClock;
 pub use engine::event::Event;
 pub use engine::staging::StagingBudget;
 pub use error::{
-    Error, GuardError, PlaceError, RegionError, RegisterError, ShareError, TransferError,
+    BatchError, Error, GuardError, PlaceError, RegionError, RegisterError, ShareError, TransferError,
     TransferFailure,
 };
 pub use explain::{Choice, Explanation, LaneChoice};
@@ -72,7 +72,7 @@ pub use manager::{BackendInfo, Placed, TransferManager};
 pub use prepared::Prepared;
 pub use region::Region;
 pub use report::{Fallback, Report};
-pub use request::{Batch, Request};
+pub use request::{Batch, OnFailure, Request};
 pub use transfer::{Cancelled, Transfer};
 pub use transload_core as core;
 pub use transload_core::{

@@ -41,7 +41,8 @@ impl Request {
         self
     }
 
-    /// Gives up at that time by the manager's clock. What is under way then cannot be called back:
+    /// Gives up at that time by the manager's clock, which [`TransferManager::now`](crate::TransferManager::now) tells:
+    /// `manager.now() + limit`. What is under way then cannot be called back:
     /// the result is there at once, but until those operations have ended, if they ever do, the
     /// transfer keeps its place in the order and its buffers.
     pub fn deadline(mut self, at: Instant) -> Request {
@@ -88,8 +89,19 @@ impl core::fmt::Debug for Request {
     }
 }
 
+/// What becomes of the rest of a batch when one of its transfers fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The others go on.
+    #[default]
+    GoOn,
+    /// Those that have not begun are not started.
+    Stop,
+}
+
 /// Transfers that were submitted together, all or none.
 #[derive(Debug)]
+#[must_use = "a batch that is dropped goes on, but nobody waits for it or learns how it ends"]
 pub struct Batch {
     pub(crate) transfers: Vec<Transfer>,
 }
@@ -105,7 +117,7 @@ impl Batch {
         self.transfers
     }
 
-    pub(crate) fn flag(stop_at_failure: bool) -> Option<Arc<BatchFlag>> {
-        stop_at_failure.then(Arc::default)
+    pub(crate) fn flag(on_failure: OnFailure) -> Option<Arc<BatchFlag>> {
+        (on_failure == OnFailure::Stop).then(Arc::default)
     }
 }

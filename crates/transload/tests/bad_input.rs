@@ -8,13 +8,14 @@ mod files;
 mod read_only;
 
 use std::error::Error as _;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use transload::core::{ParseError, ShapeError};
 use transload::hal::{AllocError, ErrorClass};
 use transload::{
-    AllocSpec, Buffer, ByteSize, Error, GuardError, IntoInnerReason, Method, Place, PlaceError,
-    Region, RegionError, RegisterError, Request, Shape, TransferError, TransferManager,
+    AllocSpec, Buffer, ByteSize, Error, GuardError, IntoInnerReason, Method, OnFailure, Place,
+    PlaceError, Region, RegionError, RegisterError, Request, Shape, TransferError, TransferManager,
 };
 use transload_testkit::sim::{Call, Completion, Rule, Sim};
 use transload_testkit::topology;
@@ -163,7 +164,42 @@ fn regions_past_the_end_and_past_the_last_address_are_refused() {
     ] {
         assert!(buffer.slice(range.clone()).is_err(), "{range:?}");
     }
-    assert!(buffer.slice(0..=u64::MAX).is_err());
+    let refused = |range: (Bound<u64>, Bound<u64>)| buffer.slice(range).unwrap_err();
+    let (from, to) = (Bound::Included, Bound::Excluded);
+    for (range, offset, len) in [
+        ((from(0), from(u64::MAX)), 0, u64::MAX),
+        ((from(5), from(u64::MAX)), 5, u64::MAX - 4),
+        ((from(5), from(2000)), 5, 1996),
+        ((from(1001), Bound::Unbounded), 1001, 0),
+        ((to(u64::MAX), Bound::Unbounded), u64::MAX, 1),
+    ] {
+        let memory = buffer.memory();
+        let limit = 1000;
+        let wanted = RegionError::OutOfBounds {
+            memory,
+            offset,
+            len,
+            limit,
+        };
+        assert_eq!(refused(range), wanted);
+    }
+    let error = refused((from(50), to(10)));
+    assert!(
+        matches!(
+            error,
+            RegionError::Reversed {
+                start: 50,
+                end: 10,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let said = error.to_string();
+    assert!(
+        said.contains("starts at byte 50") && said.contains("byte 10"),
+        "{said}"
+    );
     assert!(buffer.slice(..=999).is_ok());
     let rows = Shape::pitched(10, 10, 110).unwrap();
     assert!(Region::new(&buffer, 0, rows).is_ok(), "ends at byte 1000");
@@ -263,9 +299,9 @@ fn buffers_events_and_backends_of_another_manager_are_refused() {
             one.manager.prepare(&Request::new(src, dst)).map(drop),
             one.manager.explain(&Request::new(src, dst)).map(drop),
             one.manager
-                .copy_batch(&[Request::new(src, dst)], false)
+                .copy_batch(&[Request::new(src, dst)], OnFailure::GoOn)
                 .map(drop)
-                .map_err(|(_, error)| error),
+                .map_err(|error| error.source),
         ];
         for error in refused.map(Result::unwrap_err) {
             assert!(
@@ -310,12 +346,18 @@ fn a_batch_with_one_bad_request_does_nothing_and_names_it() {
         Request::new(&src, &short),
         Request::new(&src, &dst),
     ];
-    let (at, error) = bench.manager.copy_batch(&requests, false).unwrap_err();
-    assert_eq!(at, 1);
+    let copy_batch = || bench.manager.copy_batch(&requests, OnFailure::GoOn);
+    let error = copy_batch().unwrap_err();
+    assert_eq!(error.index, 1);
     assert!(
-        matches!(error, TransferError::LengthMismatch { .. }),
+        matches!(error.source, TransferError::LengthMismatch { .. }),
         "{error}"
     );
+    assert!(
+        error.to_string().starts_with("request 1 of the batch: "),
+        "{error}"
+    );
+    assert_eq!(Error::from(error).class(), ErrorClass::Caller);
     bench.run();
     assert_eq!(bench.read(&dst), before);
     assert_eq!(bench.manager.stats().paths, []);

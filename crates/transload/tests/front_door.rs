@@ -14,8 +14,8 @@ use transload::host::Host;
 #[cfg(target_os = "linux")]
 use transload::host::memory::shared::seal;
 use transload::{
-    AllocSpec, Buffer, ByteSize, Error, Method, Request, ShareError, StagingBudget, Transfer,
-    TransferError, TransferManager,
+    AllocSpec, Buffer, ByteSize, Error, Method, OnFailure, Request, ShareError, StagingBudget,
+    Transfer, TransferError, TransferManager,
 };
 use transload_testkit::sim::{Call, Completion, HostSide, OpKind, Rule, Script, Sim};
 use transload_testkit::topology;
@@ -93,6 +93,39 @@ fn debug_lists_backends_cache_and_statistics() -> Outcome {
     assert_eq!(count(&rig.manager, "hits"), 1);
     assert_eq!(count(&rig.manager, "transfers"), 2);
     Ok(())
+}
+
+#[test]
+fn every_error_turns_into_the_librarys_own() {
+    type Any<T> = Result<T, transload::Error>;
+    fn open(manager: &TransferManager) -> Any<Buffer> {
+        Ok(manager.open_file("/nowhere/at/all")?)
+    }
+    fn host_file() -> Any<transload::host::HostFile> {
+        Ok(transload::host::HostFile::open("/nowhere/at/all")?)
+    }
+    fn back(buffer: Buffer) -> Any<Box<[u8]>> {
+        Ok(buffer.into_inner()?)
+    }
+    fn batch(manager: &TransferManager, requests: &[Request]) -> Any<usize> {
+        Ok(manager.copy_batch(requests, OnFailure::GoOn)?.wait().len())
+    }
+    let manager = TransferManager::discover().unwrap();
+    let error = open(&manager).unwrap_err();
+    assert_eq!(error, host_file().unwrap_err());
+    assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+    let (long, short) = (
+        manager.adopt(vec![7; 2]).unwrap(),
+        manager.adopt(vec![7]).unwrap(),
+    );
+    let refused = batch(&manager, &[Request::new(&long, &short)]).unwrap_err();
+    assert!(refused.to_string().contains("request 0"), "{refused}");
+    let memory = short.memory();
+    let kept = back(short).unwrap_err();
+    assert!(matches!(kept, transload::Error::IntoInner { memory: of, .. } if of == memory));
+    for error in [error, refused, kept] {
+        assert_eq!(error.class(), transload::hal::ErrorClass::Caller, "{error}");
+    }
 }
 
 #[test]

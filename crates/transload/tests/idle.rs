@@ -64,6 +64,26 @@ fn a_transfer_behind_an_event_keeps_the_manager_busy_until_it_is_set() -> Outcom
     Ok(())
 }
 
+#[test]
+fn memory_comes_back_once_a_guard_has_waited_for_what_was_under_way() -> Outcome {
+    let manager = TransferManager::discover()?;
+    let wanted = bytes(9 << 20, 3);
+    let (src, mut dst) = (
+        manager.adopt(wanted.clone())?,
+        manager.adopt(vec![0; 9 << 20])?,
+    );
+    drop(manager.copy(&src, &dst));
+    drop(dst.write()?);
+    let back = loop {
+        match dst.into_inner::<Vec<u8>>() {
+            Ok(back) => break back,
+            Err(error) => dst = error.buffer,
+        }
+    };
+    assert!(back == wanted);
+    Ok(())
+}
+
 #[cfg(not(transload_local))]
 #[test]
 fn a_thread_that_waits_learns_of_what_another_one_ends() -> Outcome {

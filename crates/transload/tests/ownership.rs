@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use transload::host::Host;
 use transload::{
-    AllocSpec, Buffer, Event, IntoInnerReason, Priority, Region, Request, Shape, StagingBudget,
-    Transfer, TransferError, TransferManager,
+    AllocSpec, Buffer, Event, IntoInnerReason, OnFailure, Priority, Region, Request, Shape,
+    StagingBudget, Transfer, TransferError, TransferManager,
 };
 use transload_testkit::sim::{Call, Completion, HostSide, Rule, Sim};
 
@@ -347,7 +347,7 @@ fn events_are_set_however_a_transfer_ends() {
 
 #[test]
 fn a_batch_stops_at_its_first_failure_only_where_asked() {
-    for stop in [false, true] {
+    for on_failure in [OnFailure::GoOn, OnFailure::Stop] {
         let bench = bench();
         let src = bench.filled("sim:0", marked(LEN));
         let dsts = [(); 4].map(|()| bench.empty("cpu:0/pinned", LEN));
@@ -363,7 +363,7 @@ fn a_batch_stops_at_its_first_failure_only_where_asked() {
             Request::new(&src, &dsts[2]).after(&chain),
             Request::new(&src, &dsts[3]).after(&chain),
         ];
-        let batch = bench.manager.copy_batch(&requests, stop).unwrap();
+        let batch = bench.manager.copy_batch(&requests, on_failure).unwrap();
         let results = batch.wait();
         assert!(results[0].is_ok(), "it had begun");
         assert!(
@@ -372,7 +372,7 @@ fn a_batch_stops_at_its_first_failure_only_where_asked() {
             results[1]
         );
         for (result, dst) in results[2..].iter().zip(&dsts[2..]) {
-            if stop {
+            if on_failure == OnFailure::Stop {
                 assert_eq!(*result, Err(TransferError::BatchStopped));
                 assert!(bench.read(dst) != marked(LEN));
             } else {

@@ -13,7 +13,9 @@ use crate::engine::accept::{Checked, Terms};
 use crate::engine::active::{Operand, TransferId};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
-use crate::{Batch, Error, Prepared, Region, Report, Request, Transfer, TransferError};
+use crate::{
+    Batch, BatchError, Error, OnFailure, Prepared, Region, Report, Request, Transfer, TransferError,
+};
 
 use super::TransferManager;
 
@@ -32,32 +34,30 @@ impl TransferManager {
         }
     }
 
-    /// Submits several requests, all or none. With `stop_at_failure`, those that have not begun when
-    /// one of them fails are not started.
+    /// Submits several requests, all or none. `on_failure` says what becomes of those that have not
+    /// begun when one of them fails.
     ///
     /// # Errors
     /// What is wrong with the first request that cannot be accepted, and its index.
     pub fn copy_batch(
         &self,
         requests: &[Request],
-        stop_at_failure: bool,
-    ) -> Result<Batch, (usize, TransferError)> {
-        let check = |(i, request)| self.check(request).map_err(|error| (i, error));
+        on_failure: OnFailure,
+    ) -> Result<Batch, BatchError> {
+        let at = |index| move |source| BatchError { index, source };
+        let check = |(i, request)| self.check(request).map_err(at(i));
         let checked: Vec<Checked> = requests
             .iter()
             .enumerate()
             .map(check)
             .collect::<Result<_, _>>()?;
-        let flag = Batch::flag(stop_at_failure);
+        let flag = Batch::flag(on_failure);
         let now = self.shared.clock.now();
         let ids = self.shared.change(|state| {
             let mut chosen = Vec::with_capacity(checked.len());
             for (i, (checked, request)) in checked.iter().zip(requests).enumerate() {
-                chosen.push(
-                    state
-                        .choose(checked, request.terms.verify, now)
-                        .map_err(|error| (i, error))?,
-                );
+                let plan = state.choose(checked, request.terms.verify, now);
+                chosen.push(plan.map_err(at(i))?);
             }
             let parts = checked.into_iter().zip(chosen).zip(requests).enumerate();
             let mut ids = Vec::with_capacity(requests.len());
@@ -73,7 +73,7 @@ impl TransferManager {
                     Err(error) => {
                         // Nothing was submitted for the others: nobody has turned the engine.
                         ids.into_iter().for_each(|id| state.withdraw(id));
-                        return Err((i, error));
+                        return Err(at(i)(error));
                     }
                 }
             }

@@ -26,6 +26,15 @@ pub enum OpenError {
     },
 }
 
+/// Two are the same when they say the same: what the system said has no equality of its own.
+impl PartialEq for OpenError {
+    fn eq(&self, other: &OpenError) -> bool {
+        self.class() == other.class() && self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for OpenError {}
+
 impl OpenError {
     /// Whose turn it is now.
     pub fn class(&self) -> ErrorClass {

@@ -15,7 +15,7 @@ use ledger::{Area, CopyId, Fate, Ledger};
 use proptest::prelude::*;
 use rig::{Outcome, Rig, bytes, modes, place, without_peers};
 use transload::{
-    AllocSpec, Buffer, Cancelled, Priority, Region, Request, Transfer, TransferError,
+    AllocSpec, Buffer, Cancelled, OnFailure, Priority, Region, Request, Transfer, TransferError,
     TransferManager,
 };
 
@@ -158,11 +158,15 @@ impl<'a> World<'a> {
             .map(|(src, dst)| self.request(src, dst))
             .collect::<Result<_, _>>()?;
         let first_refused = areas.iter().position(|(src, dst)| is_refused(src, dst));
-        match self.manager.copy_batch(&requests, stop_at_failure) {
+        let on_failure = match stop_at_failure {
+            true => OnFailure::Stop,
+            false => OnFailure::GoOn,
+        };
+        match self.manager.copy_batch(&requests, on_failure) {
             // Whole or not at all: the ledger has none of them then.
-            Err((at, error)) => {
-                assert_eq!(Some(at), first_refused);
-                assert!(matches!(error, TransferError::Overlap { .. }));
+            Err(error) => {
+                assert_eq!(Some(error.index), first_refused);
+                assert!(matches!(error.source, TransferError::Overlap { .. }));
             }
             Ok(batch) => {
                 assert_eq!(first_refused, None);

@@ -19,7 +19,7 @@ use transload::core::Plan;
 use transload::hal::{ErrorClass, HostSpan};
 use transload::host::Host;
 use transload::{
-    Adopt, AllocSpec, Backend, Buffer, Place, RegisterError, Request, TransferError,
+    Adopt, AllocSpec, Backend, Buffer, OnFailure, Place, RegisterError, Request, TransferError,
     TransferManager,
 };
 use transload_testkit::sim::{Call, Completion, Rule, Script, Sim};
@@ -108,8 +108,12 @@ fn an_event_of_another_manager_is_refused_and_lets_nothing_go() -> Outcome {
         let error = theirs.prepare(&request).err();
         assert!(matches!(error, Some(TransferError::ForeignEvent)));
         let good = Request::new(&src, &dst);
-        let error = theirs.copy_batch(&[good, request], false).err();
-        assert!(matches!(error, Some((1, TransferError::ForeignEvent))));
+        let error = theirs.copy_batch(&[good, request], OnFailure::GoOn).err();
+        let error = error.unwrap();
+        assert_eq!(
+            (error.index, error.source),
+            (1, TransferError::ForeignEvent)
+        );
     }
     assert!(!event.is_set());
     event.set();
@@ -264,7 +268,10 @@ fn a_long_batch_that_stops_needs_no_deep_stack() -> Outcome {
         let src = empty(&manager, "cpu:0", 8);
         let dst = filled(&sim, &manager, "cpu:0", &[7; 8]);
         let requests: Vec<Request> = (0..2000).map(|_| Request::new(&src, &dst)).collect();
-        let results = manager.copy_batch(&requests, true).unwrap().wait();
+        let results = manager
+            .copy_batch(&requests, OnFailure::Stop)
+            .unwrap()
+            .wait();
         assert!(matches!(&results[0], Err(TransferError::Failed(_))));
         let is_stopped = |result| matches!(result, &Err(TransferError::BatchStopped));
         assert!(results[1..].iter().all(is_stopped));

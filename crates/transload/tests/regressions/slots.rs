@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, ThreadId};
 
 use transload::hal::{AllocError, ErrorClass};
-use transload::{Backend, Cancelled, MemoryId, Request, StagingBudget, TransferManager};
+use transload::{Backend, Cancelled, MemoryId, OnFailure, Request, StagingBudget, TransferManager};
 use transload_testkit::sim::{Call, Completion, Rule, Script};
 
 use crate::gate::{Gate, Keeper, Watched};
@@ -123,7 +123,7 @@ fn crosses(others: u64) -> bool {
     let batch = manager.clone();
     let submitting = thread::spawn(move || {
         submitter.thread.set(thread::current().id()).unwrap();
-        let batch = batch.copy_batch(&requests, false).unwrap();
+        let batch = batch.copy_batch(&requests, OnFailure::GoOn).unwrap();
         let _ = entered.send(());
         batch.wait()
     });
