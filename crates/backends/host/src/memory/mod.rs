@@ -157,11 +157,16 @@ pub(crate) fn io_fault(what: &str, error: &io::Error) -> Fault {
         io::ErrorKind::Unsupported => ErrorClass::Unsupported,
         _ => ErrorClass::Failed,
     };
-    let fault = Fault::new(class, format!("{what}: {error}"));
-    match error.raw_os_error() {
-        Some(code) => fault.with_code(code.into()),
-        None => fault,
-    }
+    let told = format!("{what}: {error}");
+    let Some(code) = error.raw_os_error() else {
+        return Fault::new(class, told);
+    };
+    // A fault tells its code by itself.
+    let message = match told.strip_suffix(&format!(" (os error {code})")) {
+        Some(without) => without.to_owned(),
+        None => told,
+    };
+    Fault::new(class, message).with_code(code.into())
 }
 
 fn file_fault(error: &FileError) -> Fault {

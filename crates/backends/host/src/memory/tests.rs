@@ -76,6 +76,16 @@ fn files_become_buffers_with_their_length_and_rights() {
     assert!(buffer.into_owner::<HostFile>().is_ok());
 }
 
+#[test]
+fn the_code_of_a_system_error_is_told_once() {
+    let fault = io_fault("writing", &io::Error::from_raw_os_error(28));
+    assert_eq!(fault.code, Some(28));
+    let told = fault.to_string();
+    assert_eq!(told.matches("28").count(), 1, "{told}");
+    let made_up = io_fault("writing", &io::Error::other("no"));
+    assert_eq!(made_up.to_string(), "writing: no");
+}
+
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod shared_memory {
     use super::super::shared::{SharedMemory, seal};
