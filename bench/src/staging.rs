@@ -16,7 +16,7 @@ use crate::series::Series;
 const TRANSFERS: usize = 64;
 const LEN: usize = 16 << 20;
 /// The process's default, which holds four whole payloads of the 64.
-const BUDGET: u64 = transload::core::defaults::STAGING_BUDGET_BYTES;
+const BUDGET: u64 = transload::model::defaults::STAGING_BUDGET_BYTES;
 /// Sources lie a page apart in one buffer, so that no two payloads are equal.
 const STRIDE: usize = 4096;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use transload::core::{Limits, PlanCache, PlanKey, Topology, plan};
+use transload::model::{Limits, PlanCache, PlanKey, Topology, plan};
 use transload::{Backend, Method};
 use transload_host::Host;
 

@@ -89,7 +89,7 @@ pub(crate) struct ExplainOptions {
 fn memory(text: &str) -> Result<Place, String> {
     let parsed = text.parse();
     parsed.map_err(
-        |error: transload::core::ParseError| match text.split_once("/file:") {
+        |error: transload::model::ParseError| match text.split_once("/file:") {
             Some((device, _)) => {
                 format!(
                     "explain takes no path, for every file is reached alike: write {device}/file"

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use transload::core::ParseError;
+use transload::model::ParseError;
 use transload::{DeviceId, DeviceName, MemoryKind, Place};
 
 /// A memory on the way: `cpu:0`, `cpu:0/shared`, `sim:1`; or a file, `cpu:0/file:PATH`.

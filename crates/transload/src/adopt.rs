@@ -13,6 +13,13 @@ use transload_hal::{HostSpan, Owner};
 /// From the call of `span` on, until the object is dropped or taken back: the span stays valid and
 /// in place even when the object is moved, nothing but the holder of the object writes its bytes,
 /// and if `WRITABLE` they may be written.
+#[diagnostic::on_unimplemented(
+    message = "a manager cannot adopt `{Self}`",
+    label = "not an owner of bytes that can be adopted",
+    note = "`Vec<u8>`, `Box<[u8]>` and `&'static [u8]` can be adopted, with feature `bytes` `Bytes`, and \
+            with feature `mmap` `Mmap` and `MmapMut`",
+    note = "borrowed bytes are copied by `copy_from_slice` and `copy_into_slice`"
+)]
 pub unsafe trait Adopt: Owner + Sized {
     /// Whether the bytes may be written.
     const WRITABLE: bool;

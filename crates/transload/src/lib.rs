@@ -10,7 +10,7 @@
 //! let weights = manager.adopt(vec![7u8; 1 << 20])?; // owned, not copied
 //! let shared = manager.allocate("cpu:0/shared".parse()?, AllocSpec::bytes(weights.len()))?;
 //! let report = manager.copy(&weights, &shared).wait()?;
-//! println!("{report}"); // 1.0 MB  cpu:0 → cpu:0/shared  DirectCopy  9.8 GB/s
+//! println!("{report}"); // 1.0 MB  cpu:0 → cpu:0/shared  DirectCopy  … GB/s
 //! assert_eq!(&*shared.read()?, &[7u8; 1 << 20][..]);
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -63,8 +63,8 @@ pub use engine::clock::SystemClock;
 pub use engine::event::Event;
 pub use engine::staging::StagingBudget;
 pub use error::{
-    BatchError, Error, GuardError, PlaceError, RegionError, RegisterError, ShareError, TransferError,
-    TransferFailure,
+    BatchError, Error, GuardError, PlaceError, RegionError, RegisterError, ShareError,
+    TransferError, TransferFailure,
 };
 pub use explain::{Choice, Explanation, LaneChoice};
 pub use guard::{ReadGuard, WriteGuard};
@@ -74,10 +74,11 @@ pub use region::Region;
 pub use report::{Fallback, Report};
 pub use request::{Batch, OnFailure, Request};
 pub use transfer::{Cancelled, Transfer};
-pub use transload_core as core;
+/// The pure part: topologies, routes, plans, the planner, shapes, statistics.
+pub use transload_core as model;
 pub use transload_core::{
-    BinarySize, ByteRate, ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId, MemoryKind, Method, Nanoseconds,
-    Place, Shape, Span, Topology, Uuid, stats,
+    BinarySize, ByteRate, ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId,
+    MemoryKind, Method, Nanoseconds, Place, Shape, Span, Topology, Uuid, stats,
 };
 pub use transload_hal as hal;
 pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};

@@ -8,7 +8,9 @@ use crate::error::RegionError;
 
 /// A shape laid over a buffer: what a request copies from or to.
 ///
-/// `&Buffer` turns into the region of all its bytes.
+/// `&Buffer` turns into the region of all its bytes. For a range of bytes [`Buffer::slice`] is enough:
+/// what it returns is a buffer, and so a region. Rows at a pitch, and blocks of them, need
+/// [`Region::new`].
 #[derive(Clone, Debug)]
 pub struct Region {
     pub(crate) buffer: Buffer,

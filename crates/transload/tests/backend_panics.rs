@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use transload::core::LinkId;
+use transload::model::LinkId;
 use transload::hal::{
     Access, AllocError, Buffer as RawBuffer, CompletionSink, ConnectError, ErrorClass, External,
     ExternalKind, Fence, ImportError, Inventory, Op, SubmitError, Waited,

@@ -11,7 +11,7 @@ use std::error::Error as _;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use transload::core::{ParseError, ShapeError};
+use transload::model::{ParseError, ShapeError};
 use transload::hal::{AllocError, ErrorClass};
 use transload::{
     AllocSpec, Buffer, ByteSize, Error, GuardError, IntoInnerReason, Method, OnFailure, Place,

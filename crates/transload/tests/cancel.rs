@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use transload::core::schema::Machine;
+use transload::model::schema::Machine;
 use transload::{Buffer, Cancelled, Method, Request, Transfer, TransferError};
 use transload_testkit::sim::{Completion, Sim};
 

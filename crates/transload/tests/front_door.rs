@@ -22,7 +22,7 @@ use transload_testkit::topology;
 
 const MIB: u64 = 1 << 20;
 
-fn machine(name: &str) -> transload::core::schema::Machine {
+fn machine(name: &str) -> transload::model::schema::Machine {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../topologies");
     topology::from_file(format!("{folder}/{name}.toml")).unwrap()
 }
@@ -93,6 +93,20 @@ fn debug_lists_backends_cache_and_statistics() -> Outcome {
     assert_eq!(count(&rig.manager, "hits"), 1);
     assert_eq!(count(&rig.manager, "transfers"), 2);
     Ok(())
+}
+
+/// Everything that the library names, at once, hides nothing of the language.
+mod glob {
+    use transload::*;
+
+    pub(super) fn bytes_of_a_handle() -> usize {
+        core::mem::size_of::<TransferManager>()
+    }
+}
+
+#[test]
+fn a_glob_of_the_library_leaves_core_what_it_is() {
+    assert_eq!(glob::bytes_of_a_handle(), size_of::<usize>());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use transload::core::schema::Machine;
+use transload::model::schema::Machine;
 use transload::hal::ErrorClass;
 use transload::{AllocSpec, Method, Request, TransferError};
 use transload_testkit::sim::{Call, Completion, Rule, Sim};

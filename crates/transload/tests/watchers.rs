@@ -161,15 +161,14 @@ mod counted {
 
     #[test]
     fn transfers_are_counted_where_it_was_asked_for() -> Outcome {
-        let host = || Arc::new(transload::host::Host::new());
-        let watched = TransferManager::builder().backend(host()).metrics(true);
+        let watched = TransferManager::builder().discover().metrics(true);
         let sums = counted(&watched.build()?);
         assert_eq!(sums["transload_transfers_total"], 3.0);
         assert_eq!(sums["transload_bytes_total"], 3000.0);
         assert_eq!(sums["transload_fallbacks_total"], 0.0);
         assert_eq!(sums["transload_seconds"], 3.0);
         assert!(!sums.contains_key("transload_failures_total"));
-        let unwatched = TransferManager::builder().backend(host()).build()?;
+        let unwatched = TransferManager::builder().discover().build()?;
         assert_eq!(counted(&unwatched), BTreeMap::new());
         Ok(())
     }

@@ -1,16 +1,24 @@
 //! Finding out what this machine has.
 
-use crate::{Error, TransferManager};
+use alloc::sync::Arc;
+
+use crate::{Builder, Error, TransferManager};
+
+impl Builder {
+    /// With every backend of this build whose hardware is here, as [`TransferManager::discover`] has.
+    pub fn discover(self) -> Builder {
+        self.backend(Arc::new(transload_host::Host::new()))
+    }
+}
 
 impl TransferManager {
-    /// A manager with every backend of this build whose hardware is here.
+    /// A manager with every backend of this build whose hardware is here. For one that differs
+    /// otherwise, [`Builder::discover`].
     ///
     /// # Errors
     /// When the host's own memory cannot be used.
     pub fn discover() -> Result<TransferManager, Error> {
-        let manager = TransferManager::new();
-        manager.register_backend(transload_host::Host::new())?;
-        Ok(manager)
+        TransferManager::builder().discover().build()
     }
 
     /// The manager that the whole process shares, discovered by the first who asks.

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
-use transload::core::schema::Machine;
+use transload::model::schema::Machine;
 use transload::{
     AllocSpec, Buffer, DeviceId, Instant, MemoryId, Place, Region, Shape, StagingBudget,
     TransferManager,

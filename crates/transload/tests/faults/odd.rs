@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use transload::core::LinkId;
+use transload::model::LinkId;
 use transload::hal::{
     Access, AllocError, Buffer as RawBuffer, CompletionSink, ConnectError, ErrorClass, External,
     ExternalKind, Fence, HostSpan, ImportError, Inventory, Op, Outcome, StorageId, StorageInfo,

@@ -1,7 +1,7 @@
 //! The machines that faults strike: one for each sort of plan.
 
 use transload::Method;
-use transload::core::schema::Machine;
+use transload::model::schema::Machine;
 use transload_testkit::sim::{Completion, Sim};
 
 use crate::common::{Banded, Bench, SLOT, Sketch, marked, two_devices};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use transload::core::schema::Machine;
+use transload::model::schema::Machine;
 use transload::hal::ErrorClass;
 use transload::{Cancelled, Request, TransferError};
 use transload_testkit::sim::{Completion, Rule};

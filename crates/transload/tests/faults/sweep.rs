@@ -1,6 +1,6 @@
 //! Faults that show: refusals, failures, wrong bytes, devices and memory that go.
 
-use transload::core::schema::Machine;
+use transload::model::schema::Machine;
 use transload::hal::ErrorClass;
 use transload::{Report, Request, TransferError, TransferManager};
 use transload_testkit::sim::{Call, Completion, Rule};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use transload::core::LinkId;
+use transload::model::LinkId;
 use transload::hal::{
     self, Access, AllocError, Backend, CompletionSink, ConnectError, External, ExternalKind, Fence,
     ImportError, Inventory, Op, SubmitError, Waited,

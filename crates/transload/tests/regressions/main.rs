@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
-use transload::core::Plan;
+use transload::model::Plan;
 use transload::hal::{ErrorClass, HostSpan};
 use transload::host::Host;
 use transload::{
