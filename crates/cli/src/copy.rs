@@ -40,7 +40,7 @@ pub(crate) fn run(options: &CopyOptions, output: &mut Output) -> Result<(), Fail
         landings,
         verify: options.verify,
         checksum: None,
-        progress: Progress::new(),
+        progress: Progress::new(output.is_json()),
     };
     let bytes = chain.at.len();
     let columns = Columns::new(&chain, output.style());

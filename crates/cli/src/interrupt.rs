@@ -69,8 +69,8 @@ fn has_the_last_word() -> bool {
 mod signals {
     use std::fmt::Write;
     use std::io::IsTerminal;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, mpsc};
     use std::{fs, io, process, thread};
 
     use console::Term;
@@ -99,17 +99,23 @@ mod signals {
 
     fn try_watch(json: bool) -> io::Result<()> {
         let hurry = Arc::new(AtomicBool::new(false));
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
-        for signal in [SIGINT, SIGTERM] {
-            let hurry = Arc::clone(&hurry);
-            flag::register_conditional_shutdown(signal, exit_code(signal).into(), hurry)?;
-        }
+        let hurried = Arc::clone(&hurry);
+        let (give, take) = mpsc::channel::<Signals>();
+        // The thread first: once the signals are taken, somebody must be there for them.
         let watch = move || {
-            for signal in signals.forever() {
-                stop(signal, json, &hurry);
+            for mut signals in take {
+                for signal in signals.forever() {
+                    stop(signal, json, &hurry);
+                }
             }
         };
         thread::Builder::new().name("signals".into()).spawn(watch)?;
+        // It waits for them as long as the other end is there.
+        let _ = give.send(Signals::new([SIGINT, SIGTERM])?);
+        for signal in [SIGINT, SIGTERM] {
+            let hurry = Arc::clone(&hurried);
+            flag::register_conditional_shutdown(signal, exit_code(signal).into(), hurry)?;
+        }
         Ok(())
     }
 
@@ -131,7 +137,7 @@ mod signals {
         if !has_the_last_word() {
             return;
         }
-        if io::stderr().is_terminal() {
+        if !json && io::stderr().is_terminal() {
             // The bar that may stand there.
             let _ = Term::stderr().clear_line();
         }

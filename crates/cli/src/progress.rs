@@ -17,11 +17,11 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts the clock of the command.
-    pub(crate) fn new() -> Progress {
+    /// Starts the clock of the command. A program that reads is shown nothing.
+    pub(crate) fn new(json: bool) -> Progress {
         Progress {
             started: Instant::now(),
-            watched: io::stderr().is_terminal(),
+            watched: !json && io::stderr().is_terminal(),
             bar: None,
         }
     }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_bar_appears_after_a_second_and_goes_when_the_hop_is_over() {
         let screen = InMemoryTerm::new(5, 100);
-        let mut progress = Progress::new();
+        let mut progress = Progress::new(false);
         at(0.9, &screen, &mut progress);
         assert_eq!(screen.contents(), "");
         at(1.0, &screen, &mut progress);
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_the_hop_from_the_first_bar_on() {
         let screen = InMemoryTerm::new(5, 100);
-        let mut progress = Progress::new();
+        let mut progress = Progress::new(false);
         at(1.0, &screen, &mut progress);
         let shown = screen.contents();
         // 25 MB in half a second.
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_first_look_comes_when_the_second_is_over() {
-        let progress = Progress::new();
+        let progress = Progress::new(false);
         assert_eq!(progress.next_look(Duration::ZERO), QUIET);
         assert_eq!(progress.next_look(Duration::from_millis(950)), REDRAW);
         assert_eq!(progress.next_look(Duration::from_secs(9)), REDRAW);
