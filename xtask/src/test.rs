@@ -28,9 +28,10 @@ pub(crate) struct Options {
 
 /// What it may change on the machine.
 pub(crate) const INSTALLS: &str = "\
-The stages no_std and cross need standard libraries of other systems. Where rustup has none, and this
-is Debian or a descendant, and it runs as root or with a sudo that asks for no password, they install
-Debian's toolchain with apt-get (150 MB); elsewhere they are skipped, which the end of the run says.";
+The stages no_std and cross need standard libraries of other systems. Where rustup
+has none, on Debian and its descendants, as root or with a sudo that asks for no
+password, they install Debian's toolchain with apt-get (150 MB). Elsewhere they are
+skipped, and the end of the run says so.";
 
 /// Every stage, cheap ones first.
 pub(crate) const STAGES: [Stage; 16] = [
