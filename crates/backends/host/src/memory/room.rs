@@ -47,6 +47,7 @@ impl Room {
     }
 
     /// Refuses what can never fit.
+    #[cfg(any(test, target_os = "linux", target_os = "android"))]
     fn check_limit(self, memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
         match self.limit_bytes {
             Some(limit_bytes) if len_bytes > limit_bytes => Err(AllocError::TooLarge {
