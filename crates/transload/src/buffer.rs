@@ -158,10 +158,10 @@ impl Buffer {
     /// Gives back the object that was adopted.
     ///
     /// A transfer whose deadline passed, or that was dropped, may still have operations under way, for
-    /// which this does not wait. Taking a guard and dropping it does, `drop(buffer.write()?)`, and so
-    /// does [`TransferManager::wait_idle`](crate::TransferManager::wait_idle) for a buffer that is
-    /// read-only. Another thread that turned the engine lets go of its view a moment later, so ask again
-    /// then, with the buffer that the error gives back.
+    /// which this does not wait. [`TransferManager::wait_idle`](crate::TransferManager::wait_idle) does.
+    /// Taking a guard and dropping it, `drop(buffer.write()?)`, waits for this buffer's transfers alone;
+    /// another thread that turned the engine lets go of its view a moment later, so ask again then, with
+    /// the buffer that the error gives back.
     ///
     /// # Errors
     /// The buffer itself, when it was made otherwise, when it has other views, or when a transfer of

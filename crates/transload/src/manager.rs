@@ -251,6 +251,9 @@ impl TransferManager {
     /// other threads, and those whose operations outlast their deadline included. The thread turns the engine meanwhile, so this is also what completes dropped transfers in builds
     /// without threads.
     ///
+    /// The buffers of dropped transfers have been let go of when it returns. It must not be called where
+    /// they are: in the `drop` of something that was adopted.
+    ///
     /// With nothing under way it returns at once, whatever guards are held. A transfer that waits for an
     /// [`Event`] that nobody sets, or for a guard that this very thread holds, is waited for without
     /// end: [`TransferManager::wait_idle_timeout`] has one.

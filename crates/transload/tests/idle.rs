@@ -2,6 +2,10 @@
 
 mod rig;
 
+#[cfg(not(transload_local))]
+use std::sync::Mutex;
+#[cfg(not(transload_local))]
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use rig::{Outcome, Rig, bytes, modes, without_peers};
@@ -82,6 +86,59 @@ fn memory_comes_back_once_a_guard_has_waited_for_what_was_under_way() -> Outcome
     };
     assert!(back == wanted);
     Ok(())
+}
+
+/// Memory whose release takes until somebody says so.
+#[cfg(not(transload_local))]
+struct Slow {
+    bytes: Vec<u8>,
+    began: Sender<()>,
+    end: Mutex<Receiver<()>>,
+}
+
+// SAFETY: a vector's bytes stay in place, and nobody else reaches this one's.
+#[cfg(not(transload_local))]
+unsafe impl transload::Adopt for Slow {
+    const WRITABLE: bool = true;
+
+    fn span(&mut self) -> transload::hal::HostSpan {
+        transload::hal::HostSpan::of_mut(&mut self.bytes)
+    }
+}
+
+#[cfg(not(transload_local))]
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.began.send(()).unwrap();
+        self.end.lock().unwrap().recv().unwrap();
+    }
+}
+
+#[cfg(not(transload_local))]
+#[test]
+fn an_idle_manager_has_let_go_of_the_buffers_of_dropped_transfers() -> Outcome {
+    let manager = TransferManager::discover()?;
+    let ((began, has_begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
+    let src = manager.adopt(Slow {
+        bytes: vec![7; 100],
+        began,
+        end: Mutex::new(ends),
+    })?;
+    let dst = manager.adopt(vec![0; 100])?;
+    let event = manager.event();
+    drop(manager.submit(&Request::new(&src, &dst).after(&event)));
+    drop(src);
+    std::thread::scope(|scope| -> Outcome {
+        scope.spawn(|| event.set());
+        has_begun.recv()?;
+        let is_idle = manager.wait_idle_timeout(Duration::ZERO);
+        end.send(())?;
+        assert!(!is_idle, "the transfer's buffers are not released yet");
+        manager.wait_idle();
+        // Whatever the thread that turned the engine still does.
+        assert_eq!(dst.into_inner::<Vec<u8>>()?, [7; 100]);
+        Ok(())
+    })
 }
 
 #[cfg(not(transload_local))]

@@ -332,7 +332,7 @@ impl Shared {
         self.turn_and_rest(None, |state| state.live > 0)
     }
 
-    /// Blocks until no transfer is under way, or `until` has passed: false when one still is.
+    /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed: false when one still is.
     pub(crate) fn block_until_idle(&self, until: Option<Instant>) -> bool {
         while self.turn_and_rest(until, State::is_moving) {
             if until.is_some_and(|until| self.clock.now() >= until) {
@@ -448,25 +448,30 @@ impl Shared {
         } = after;
         // A user's own code runs here, and what it panics about is its own concern: neither orders
         // that are still to be carried out nor a borrowed copy may be cut short by it.
-        let used = !(wakers.is_empty() && buffers.is_empty());
+        // The lists keep their room for the next time.
+        let releases = !buffers.is_empty();
         for buffer in buffers.drain(..) {
             let _ = guarded(|| drop(buffer));
         }
         ended.iter().for_each(|ended| ended.tell(metrics));
-        self.announce(news);
+        if releases {
+            self.state.with(|state| {
+                state.releasing -= 1;
+                if state.after.buffers.capacity() == 0 {
+                    core::mem::swap(&mut state.after.buffers, &mut buffers);
+                }
+            });
+        }
+        self.announce(news || releases);
+        if wakers.is_empty() {
+            return;
+        }
         for waker in wakers.drain(..) {
             let _ = guarded(|| waker.wake());
         }
-        if !used {
-            return;
-        }
-        // The lists keep their room for the next time.
         self.state.with(|state| {
             if state.after.wakers.capacity() == 0 {
                 core::mem::swap(&mut state.after.wakers, &mut wakers);
-            }
-            if state.after.buffers.capacity() == 0 {
-                core::mem::swap(&mut state.after.buffers, &mut buffers);
             }
         });
     }
@@ -490,6 +495,7 @@ struct Left {
 
 fn take_after(state: &mut State) -> Left {
     let after = &mut state.after;
+    state.releasing += usize::from(!after.buffers.is_empty());
     Left {
         after: (!after.is_empty()).then(|| core::mem::take(after)),
         news: core::mem::take(&mut state.news),

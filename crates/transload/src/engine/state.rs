@@ -71,6 +71,8 @@ pub(crate) struct State {
     pub(crate) with_deadline: usize,
     /// Wakers to call, buffers and results to drop, once the lock is let go.
     pub(crate) after: After,
+    /// Threads that are dropping buffers out of `after`.
+    pub(crate) releasing: usize,
     /// Something changed that parked threads may wait for.
     pub(crate) news: bool,
     pub(crate) hints: Hints,
@@ -141,6 +143,7 @@ impl State {
             limits,
             with_deadline: 0,
             after: After::default(),
+            releasing: 0,
             news: false,
             hints: Hints::default(),
             metrics: false,
@@ -179,10 +182,11 @@ impl State {
         self.free_place(id.slot);
     }
 
-    /// Whether any transfer is under way. Guards, which have no destination, are not counted.
+    /// Whether any transfer is under way, or its buffers are still being dropped. Guards, which have no
+    /// destination, are not counted.
     pub(crate) fn is_moving(&self) -> bool {
         let is_moving = |active: &Active| active.is_live() && active.dst.is_some();
-        self.transfers.iter().any(is_moving)
+        self.releasing > 0 || self.transfers.iter().any(is_moving)
     }
 
     pub(crate) fn id(&self, slot: u32) -> TransferId {
