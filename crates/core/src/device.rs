@@ -109,6 +109,10 @@ pub enum MemoryKind {
     Managed,
     /// Device memory that the host sees through a mapping.
     Mapped,
+    /// Memory that the host writes and a device copies out of.
+    Upload,
+    /// Memory that a device copies into and the host reads.
+    Readback,
     /// Host memory that has a handle and can be mapped by other processes.
     Shared,
     /// A file, reached by positioned reads and writes.
@@ -117,12 +121,14 @@ pub enum MemoryKind {
 
 impl MemoryKind {
     /// Every kind, in the order of declaration.
-    pub const ALL: [MemoryKind; 7] = [
+    pub const ALL: [MemoryKind; 9] = [
         MemoryKind::Pageable,
         MemoryKind::Pinned,
         MemoryKind::Device,
         MemoryKind::Managed,
         MemoryKind::Mapped,
+        MemoryKind::Upload,
+        MemoryKind::Readback,
         MemoryKind::Shared,
         MemoryKind::File,
     ];
@@ -135,6 +141,8 @@ impl MemoryKind {
             MemoryKind::Device => "device",
             MemoryKind::Managed => "managed",
             MemoryKind::Mapped => "mapped",
+            MemoryKind::Upload => "upload",
+            MemoryKind::Readback => "readback",
             MemoryKind::Shared => "shared",
             MemoryKind::File => "file",
         }

@@ -48,10 +48,14 @@ impl<'a> Bench<'a> {
     pub(super) fn new(harness: &'a dyn Harness) -> Bench<'a> {
         let heard = Arc::new(Heard::default());
         harness.backend().attach(heard.clone());
+        let mut inventory = harness.backend().inventory();
+        // Links that another backend serves are that one's to prove.
+        let own = inventory.backend;
+        inventory.links.retain(|link| link.backend == own);
         Bench {
             harness,
             heard,
-            inventory: harness.backend().inventory(),
+            inventory,
             given_out: RefCell::default(),
             seed: Cell::new(0),
         }

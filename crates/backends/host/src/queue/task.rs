@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::ptr::NonNull;
 
 use transload_hal::{
-    Advice, Buffer, DeviceId, ErrorClass, Fault, HostSpan, Layout, Op, Part, Shape, Span,
-    StorageId, SubmitError, Transform,
+    Advice, Buffer, DeviceId, ErrorClass, Fault, HostSpan, Layout, MemoryKind, Op, Part, Shape,
+    Span, StorageId, SubmitError, Transform,
 };
 
 use super::cut::Cut;
@@ -541,10 +541,13 @@ fn place_of(buffer: &Buffer, offset: u64, len_bytes: u64) -> Option<Place> {
     fits.then(|| Place::File(NonNull::from(file), buffer.position() + offset))
 }
 
-/// Whether the buffer lies in a memory of the processors, whoever brings it. What a device maps for the
-/// host is its own backend's to copy, which knows when the device is quiet.
+/// Whether the buffer lies in a memory of the processors, whoever brings it, or in one that a device's
+/// backend made for them: that is mapped whenever the device does not use it. What else a device maps for
+/// the host is its own backend's to copy, which knows when the device is quiet.
 fn is_reached(buffer: &Buffer) -> bool {
-    buffer.memory().device == DeviceId::CPU0
+    let memory = buffer.memory();
+    let is_shuttle = matches!(memory.kind, MemoryKind::Upload | MemoryKind::Readback);
+    memory.device == DeviceId::CPU0 || is_shuttle
 }
 
 fn check_writable(dst: &Buffer) -> Result<(), SubmitError> {
