@@ -1,0 +1,417 @@
+//! The backend itself: what adapters there are, and the way in to their memories and queues.
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use transload_hal::core::defaults::{LINK_DEPTH, link_cost};
+use transload_hal::{
+    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Curve,
+    DeviceId, DeviceInfo, DeviceKind, EngineId, ErrorClass, External, ExternalKind, Fault, Fence,
+    ImportError, Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Op,
+    SubmitError, Waited,
+};
+
+use crate::memory;
+use crate::queue::Queue;
+use crate::raw::Shifter;
+
+/// The name of this backend.
+pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
+
+/// The processors' own backend, which fills and drains the slots.
+const HOST: BackendId = BackendId(Name::constant("host"));
+
+/// Adapters, each with a device that this backend opened or that a user lent it.
+pub struct Wgpu {
+    queues: Vec<Queue>,
+    inventory: Inventory,
+    sink: Arc<OnceLock<Arc<dyn CompletionSink>>>,
+}
+
+/// One device and what is shared by those who use it.
+pub(crate) struct Gpu {
+    pub(crate) id: DeviceId,
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    /// Why the device is gone.
+    pub(crate) lost: Arc<OnceLock<Fault>>,
+    /// Made for the first copy that wgpu's own commands cannot do.
+    pub(crate) shifter: Mutex<Option<Arc<Shifter>>>,
+}
+
+/// Opens a device with the adapter's own limits, ready for this backend.
+///
+/// Blocks on the driver, for some milliseconds.
+///
+/// # Errors
+/// What the driver says.
+pub fn open_device(
+    adapter: &wgpu::Adapter,
+) -> Result<(wgpu::Device, wgpu::Queue), wgpu::RequestDeviceError> {
+    let descriptor = wgpu::DeviceDescriptor {
+        label: Some("transload"),
+        // The defaults would cap buffers at 256 MiB.
+        required_limits: adapter.limits(),
+        ..Default::default()
+    };
+    pollster::block_on(adapter.request_device(&descriptor))
+}
+
+impl Wgpu {
+    /// Every adapter that a device can be opened on, in the order in which the instance lists them.
+    ///
+    /// An adapter that several graphics interfaces offer is taken once, through the first of Vulkan,
+    /// Metal and DirectX 12 that has any; GL only where there is nothing else. Blocks on the drivers.
+    #[must_use]
+    pub fn discover() -> Wgpu {
+        let of = |backends| {
+            // An instance of its own: looking at an interface that is not wanted loads its drivers.
+            let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+            descriptor.backends = backends;
+            let instance = wgpu::Instance::new(descriptor);
+            pollster::block_on(instance.enumerate_adapters(backends))
+        };
+        let mut adapters = of(wgpu::Backends::PRIMARY);
+        if adapters.is_empty() {
+            adapters = of(wgpu::Backends::SECONDARY);
+        }
+        // One that cannot be opened is not there for us.
+        let opened = adapters
+            .iter()
+            .filter_map(|adapter| open_device(adapter).ok());
+        let wgpu = Wgpu::with_devices(opened);
+        for queue in &wgpu.queues {
+            // By default they would panic. What counts is caught where it happens.
+            queue.gpu().device.on_uncaptured_error(Arc::new(|_| {}));
+        }
+        wgpu
+    }
+
+    /// Devices that are open already; `wgpu:0` is the first.
+    ///
+    /// This backend hears of the loss of each device in place of whoever did before
+    /// (`wgpu::Device::set_device_lost_callback`): nothing else tells that commands which a lost device
+    /// accepts move no bytes. Errors that nobody catches still go to the device's owner.
+    #[must_use]
+    pub fn with_devices(devices: impl IntoIterator<Item = (wgpu::Device, wgpu::Queue)>) -> Wgpu {
+        let sink = Arc::new(OnceLock::new());
+        let numbers = Arc::new(AtomicU64::new(1));
+        let mut queues = Vec::new();
+        for (index, (device, queue)) in devices.into_iter().enumerate() {
+            let gpu = Arc::new(Gpu {
+                id: DeviceId {
+                    kind: DeviceKind::WGPU,
+                    index: index as u32,
+                },
+                device,
+                queue,
+                lost: Arc::default(),
+                shifter: Mutex::new(None),
+            });
+            gpu.listen();
+            queues.push(Queue::new(gpu, Arc::clone(&sink), Arc::clone(&numbers)));
+        }
+        let inventory = inventory(&queues);
+        Wgpu {
+            queues,
+            inventory,
+            sink,
+        }
+    }
+
+    /// How many devices there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    fn queue(&self, device: DeviceId) -> Option<&Queue> {
+        self.queues.iter().find(|queue| queue.gpu().id == device)
+    }
+}
+
+impl fmt::Debug for Wgpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = self.inventory.devices.iter();
+        f.debug_struct("Wgpu")
+            .field(
+                "devices",
+                &devices.map(|device| &device.name).collect::<Vec<_>>(),
+            )
+            .finish_non_exhaustive()
+    }
+}
+
+impl Gpu {
+    /// Hears of the loss of the device.
+    fn listen(&self) {
+        let lost = Arc::clone(&self.lost);
+        self.device
+            .set_device_lost_callback(move |reason, message| {
+                let message = format!("the driver gave the device up ({reason:?}): {message}");
+                let _ = lost.set(Fault::new(ErrorClass::Lost, message));
+            });
+    }
+
+    /// Runs `f`, and gives what the device complained about meanwhile on this thread as a fault.
+    pub(crate) fn catching<T>(&self, f: impl FnOnce() -> T) -> Result<T, Fault> {
+        if let Some(fault) = self.lost.get() {
+            return Err(fault.clone());
+        }
+        let scopes = [
+            wgpu::ErrorFilter::Internal,
+            wgpu::ErrorFilter::OutOfMemory,
+            wgpu::ErrorFilter::Validation,
+        ]
+        .map(|filter| self.device.push_error_scope(filter));
+        let made = f();
+        let mut first = None;
+        // The innermost goes first.
+        for scope in scopes.into_iter().rev() {
+            first = first.or(pollster::block_on(scope.pop()));
+        }
+        match first {
+            None => Ok(made),
+            Some(error) => Err(fault_of(&error)),
+        }
+    }
+
+    pub(crate) fn shifter(&self) -> Result<Arc<Shifter>, Fault> {
+        let mut kept = self.shifter.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shifter) = &*kept {
+            return Ok(Arc::clone(shifter));
+        }
+        let shifter = Arc::new(self.catching(|| Shifter::new(&self.device))?);
+        *kept = Some(Arc::clone(&shifter));
+        Ok(shifter)
+    }
+}
+
+fn fault_of(error: &wgpu::Error) -> Fault {
+    match error {
+        wgpu::Error::OutOfMemory { source } => {
+            Fault::new(ErrorClass::Exhausted, source.to_string())
+        }
+        wgpu::Error::Validation { description, .. } => {
+            Fault::new(ErrorClass::Failed, description.clone())
+        }
+        wgpu::Error::Internal { description, .. } => {
+            Fault::new(ErrorClass::Failed, description.clone())
+        }
+    }
+}
+
+// SAFETY: a fence settles when the driver has ended its submission, or when it was lost; operands are
+// checked before anything is encoded, and one encoder is submitted whole or not at all; edges inside a
+// word are written under a mask; each fence is told once, by the one that takes it off the list; buffers
+// are wgpu's own, kept by their owners.
+unsafe impl Backend for Wgpu {
+    fn inventory(&self) -> Inventory {
+        self.inventory.clone()
+    }
+
+    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
+        match self.queue(memory.device) {
+            Some(queue) => memory::allocate(queue.gpu(), memory, spec),
+            None => Err(AllocError::UnknownMemory { memory }),
+        }
+    }
+
+    /// Takes a `wgpu::Buffer` of the memory's own device, which must have been created with the usages
+    /// `COPY_SRC` and `COPY_DST`.
+    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
+        if self.queue(memory.device).is_none() || memory.kind != MemoryKind::Device {
+            return Err(ImportError::UnknownMemory { memory });
+        }
+        let kind = external.kind();
+        let unsupported = |reason: &str| ImportError::Unsupported {
+            memory,
+            kind,
+            reason: reason.to_owned().into(),
+        };
+        let External::Object(object) = external else {
+            return Err(unsupported("only wgpu's own buffers are taken in"));
+        };
+        let object: Box<dyn std::any::Any> = object;
+        match object.downcast::<wgpu::Buffer>() {
+            Ok(buffer) => memory::adopt(memory, *buffer),
+            Err(_) => Err(unsupported("the object is no wgpu::Buffer")),
+        }
+    }
+
+    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+        Err(ImportError::Unsupported {
+            memory: buffer.memory(),
+            kind,
+            reason: "wgpu gives out no handle of a buffer".into(),
+        })
+    }
+
+    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
+        let known = |link: &Link| link.id.src == src && link.id.dst == dst;
+        match self.inventory.links.iter().find(|link| known(link)) {
+            Some(link) => Ok(link.id.access),
+            None => Err(ConnectError::NoAccess {
+                src,
+                dst,
+                reason: "no engine of these adapters reaches both".into(),
+            }),
+        }
+    }
+
+    unsafe fn submit(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        let refused =
+            |message: String| SubmitError::Refused(Fault::new(ErrorClass::Caller, message));
+        if let Some(fence) = after.iter().find(|fence| fence.backend() != BACKEND) {
+            return Err(refused(format!("{fence:?} is a fence of another backend")));
+        }
+        if let Some(link) = via
+            && self.queue(link.engine.device).is_none()
+        {
+            return Err(refused(format!("there is no engine {} here", link.engine)));
+        }
+        let Some(first) = ops.first() else {
+            return Ok(Fence::settled(BACKEND));
+        };
+        let device = crate::queue::device_of(first);
+        let Some(queue) = device.and_then(|device| self.queue(device)) else {
+            return Err(SubmitError::Unsupported {
+                index: 0,
+                reason: format!("{first:?} has no operand in the memory of an adapter").into(),
+            });
+        };
+        let waits_for = |queue: &&Queue| after.iter().any(|fence| queue.is_pending(fence.number()));
+        let others: Vec<&Queue> = self.queues.iter().filter(waits_for).collect();
+        queue.submit(ops, &others)
+    }
+
+    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
+        self.sink.set(sink).is_ok()
+    }
+
+    fn completes_unattended(&self) -> bool {
+        true
+    }
+
+    /// Nothing: the devices' own threads tell.
+    fn pump(&self) {}
+
+    fn wait(&self, fence: Fence, limit: Duration) -> Waited {
+        let of = |queue: &&Queue| queue.is_pending(fence.number());
+        match self.queues.iter().find(of) {
+            Some(queue) => queue.wait(fence.number(), limit),
+            None => Waited::Settled,
+        }
+    }
+}
+
+fn inventory(queues: &[Queue]) -> Inventory {
+    let mut devices = Vec::new();
+    let mut memories = Vec::new();
+    let mut links = Vec::new();
+    for queue in queues {
+        let gpu = queue.gpu();
+        let info = gpu.device.adapter_info();
+        devices.push(DeviceInfo {
+            id: gpu.id,
+            backend: BACKEND,
+            name: info.name.clone(),
+            software: info.device_type == wgpu::DeviceType::Cpu,
+            simulated: info.backend == wgpu::Backend::Noop,
+            memory_bytes: None,
+            uuid: None,
+            numa_node: None,
+        });
+        let max_alloc_bytes = gpu.device.limits().max_buffer_size;
+        let [own, upload, readback] = memories_of(gpu.id);
+        for id in [own, upload, readback] {
+            memories.push(MemoryInfo {
+                id,
+                backend: BACKEND,
+                total_bytes: None,
+                max_alloc_bytes,
+                alignment: memory::WORD,
+                host_addressable: id != own,
+                staging: id != own,
+            });
+        }
+        let engine = EngineId {
+            device: gpu.id,
+            index: 0,
+        };
+        for (src, dst) in [(own, own), (upload, own), (own, readback)] {
+            links.push(link(src, dst, engine, BACKEND, LinkClass::Pcie));
+        }
+        for kind in HOST_KINDS {
+            let host = DeviceId::CPU0.memory(kind);
+            links.push(link(host, upload, CPU_ENGINE, HOST, host_class(kind)));
+            links.push(link(readback, host, CPU_ENGINE, HOST, host_class(kind)));
+        }
+        for other in queues.iter().filter(|other| other.gpu().id != gpu.id) {
+            let [_, theirs, _] = memories_of(other.gpu().id);
+            links.push(link(readback, theirs, CPU_ENGINE, HOST, LinkClass::Local));
+        }
+    }
+    Inventory {
+        backend: BACKEND,
+        devices,
+        memories,
+        links,
+        transform: None,
+    }
+}
+
+/// What the processors reach by themselves.
+const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, MemoryKind::File];
+
+/// The host backend's engine: slots are filled and drained by the threads that also copy.
+const CPU_ENGINE: EngineId = EngineId {
+    device: DeviceId::CPU0,
+    index: 0,
+};
+
+fn host_class(kind: MemoryKind) -> LinkClass {
+    match kind {
+        MemoryKind::File => LinkClass::Storage,
+        _ => LinkClass::Local,
+    }
+}
+
+fn memories_of(device: DeviceId) -> [MemoryId; 3] {
+    [MemoryKind::Device, MemoryKind::Upload, MemoryKind::Readback].map(|kind| device.memory(kind))
+}
+
+fn link(
+    src: MemoryId,
+    dst: MemoryId,
+    engine: EngineId,
+    backend: BackendId,
+    class: LinkClass,
+) -> Link {
+    Link {
+        id: LinkId {
+            src,
+            dst,
+            engine,
+            access: Access::Native,
+        },
+        backend,
+        class,
+        cost: Curve::from(link_cost(class)),
+        pitched: true,
+        depth: LINK_DEPTH,
+    }
+}

@@ -1,0 +1,20 @@
+//! The wgpu backend of Transload: the memory of graphics adapters, through `wgpu`.
+//!
+//! Each device has three memories: `device`, where users' buffers lie; `upload`, whose slots the host
+//! writes and the device copies out of; and `readback`, the other way round. Slots stay mapped except
+//! while the device uses them, so that the host's own engine fills and drains them.
+//!
+//! wgpu copies whole words of four bytes. Copies that begin or end inside a word, or whose ends lie
+//! differently within their words, go through a compute shader that puts the bytes in their places and
+//! leaves their neighbours alone.
+//!
+//! Completion needs no tick: one thread per device waits in the driver while operations are under way,
+//! and is parked otherwise.
+#![cfg(not(target_family = "wasm"))]
+
+mod device;
+mod memory;
+mod queue;
+mod raw;
+
+pub use device::{BACKEND, Wgpu, open_device};

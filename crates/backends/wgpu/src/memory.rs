@@ -1,0 +1,258 @@
+//! What lies behind the buffers of this backend.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use transload_hal::core::{MemoryId, MemoryKind};
+use transload_hal::{
+    AllocError, AllocSpec, Buffer, ExternalKind, Fault, HostSpan, ImportError, StorageId,
+    StorageInfo,
+};
+
+use crate::device::{BACKEND, Gpu};
+
+/// wgpu copies words.
+pub(crate) const WORD: u64 = 4;
+
+/// What may be done with buffers that the manager allocates: all that needs no feature.
+const USAGES: wgpu::BufferUsages = wgpu::BufferUsages::COPY_SRC
+    .union(wgpu::BufferUsages::COPY_DST)
+    .union(wgpu::BufferUsages::STORAGE)
+    .union(wgpu::BufferUsages::UNIFORM)
+    .union(wgpu::BufferUsages::VERTEX)
+    .union(wgpu::BufferUsages::INDEX)
+    .union(wgpu::BufferUsages::INDIRECT);
+
+/// A staging slot: mapped, except while the device uses it.
+pub(crate) struct Slot {
+    pub(crate) buffer: wgpu::Buffer,
+    mode: wgpu::MapMode,
+    state: Mutex<SlotState>,
+}
+
+#[derive(Default)]
+struct SlotState {
+    /// Submissions that use it and have not ended.
+    uses: u32,
+    view: Option<View>,
+}
+
+/// Keeps a mapping open.
+enum View {
+    Read(wgpu::BufferView),
+    Write(wgpu::BufferViewMut),
+}
+
+impl View {
+    fn start(&mut self) -> Option<NonNull<u8>> {
+        match self {
+            View::Read(view) => NonNull::new(view.as_ptr().cast_mut()),
+            View::Write(view) => Some(view.slice(..).as_raw_ptr().cast()),
+        }
+    }
+}
+
+impl Slot {
+    /// Whether the host can reach it now.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.lock().view.is_some()
+    }
+
+    /// Takes the slot from the host, for one more submission.
+    pub(crate) fn begin_use(&self, of: &Buffer) {
+        let mut state = self.lock();
+        state.uses += 1;
+        // SAFETY: nobody looks at the bytes while the device uses them, and `None` shows none.
+        unsafe { of.set_mapped(None) };
+        if state.view.take().is_some() {
+            self.buffer.unmap();
+        }
+    }
+
+    /// Gives it back after a submission has ended; maps it when that was the last one. Blocks until it
+    /// is mapped, which nothing stands in the way of.
+    pub(crate) fn end_use(&self, of: &Buffer, device: &wgpu::Device) -> Result<(), Fault> {
+        let mut state = self.lock();
+        state.uses -= 1;
+        if state.uses > 0 {
+            return Ok(());
+        }
+        let answer = Arc::new(OnceLock::new());
+        let told = Arc::clone(&answer);
+        self.buffer.map_async(self.mode, .., move |result| {
+            let _ = told.set(result);
+        });
+        // The buffer is idle, so the next look tells.
+        for _ in 0..MOST_POLLS {
+            if answer.get().is_some() {
+                break;
+            }
+            device
+                .poll(wgpu::PollType::Poll)
+                .map_err(|error| failed(&error))?;
+        }
+        match answer.get() {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return Err(failed(error)),
+            None => return Err(failed(&"the driver does not map a slot that nobody uses")),
+        }
+        let mapped = match self.mode {
+            wgpu::MapMode::Read => self.buffer.get_mapped_range(..).map(View::Read),
+            wgpu::MapMode::Write => self.buffer.get_mapped_range_mut(..).map(View::Write),
+        };
+        let mut view = mapped.map_err(|error| failed(&error))?;
+        let start = view.start();
+        state.view = Some(view);
+        // SAFETY: the view keeps the mapping open until `begin_use`, which takes the address back first.
+        unsafe { of.set_mapped(start) };
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks at the device until an idle buffer must have been mapped.
+const MOST_POLLS: u32 = 1000;
+
+pub(crate) fn failed(error: &dyn std::fmt::Display) -> Fault {
+    Fault::new(transload_hal::ErrorClass::Failed, error.to_string())
+}
+
+fn next_handle() -> u64 {
+    static HANDLES: AtomicU64 = AtomicU64::new(1);
+    HANDLES.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Allocates in a memory of `gpu`.
+pub(crate) fn allocate(
+    gpu: &Gpu,
+    memory: MemoryId,
+    spec: &AllocSpec,
+) -> Result<Buffer, AllocError> {
+    let limit = gpu.device.limits().max_buffer_size;
+    let len = spec.len_bytes;
+    if len > limit {
+        return Err(AllocError::TooLarge {
+            memory,
+            len_bytes: len,
+            limit_bytes: limit,
+        });
+    }
+    if spec.alignment > 256 || !spec.alignment.is_power_of_two() {
+        return Err(AllocError::Alignment {
+            memory,
+            alignment: spec.alignment,
+            limit: 256,
+        });
+    }
+    if memory.kind != MemoryKind::Device && !spec.staging {
+        return Err(AllocError::Unsupported {
+            memory,
+            what: "hold buffers of users, only staging slots".into(),
+        });
+    }
+    let (usage, mode) = match memory.kind {
+        MemoryKind::Device => (USAGES, None),
+        MemoryKind::Upload => (
+            wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+            Some(wgpu::MapMode::Write),
+        ),
+        MemoryKind::Readback => (
+            wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            Some(wgpu::MapMode::Read),
+        ),
+        _ => return Err(AllocError::UnknownMemory { memory }),
+    };
+    let descriptor = wgpu::BufferDescriptor {
+        label: Some("transload"),
+        size: len.next_multiple_of(WORD).max(WORD),
+        usage,
+        mapped_at_creation: mode.is_some(),
+    };
+    let made = gpu.catching(|| gpu.device.create_buffer(&descriptor));
+    let buffer = made.map_err(|fault| match fault.class {
+        transload_hal::ErrorClass::Exhausted => AllocError::OutOfMemory {
+            memory,
+            len_bytes: len,
+            fault,
+        },
+        transload_hal::ErrorClass::Lost => AllocError::Lost {
+            device: memory.device,
+            fault,
+        },
+        _ => AllocError::Failed { memory, fault },
+    })?;
+    let Some(mode) = mode else {
+        return Ok(wrap(memory, buffer, len));
+    };
+    // At creation every buffer is mapped for writing.
+    let mapped = buffer.get_mapped_range_mut(..).map(View::Write);
+    let mut view = mapped.map_err(|error| AllocError::Failed {
+        memory,
+        fault: failed(&error),
+    })?;
+    let start = view.start();
+    let slot = Slot {
+        buffer,
+        mode,
+        state: Mutex::new(SlotState {
+            uses: 0,
+            view: Some(view),
+        }),
+    };
+    let host = start.zip(usize::try_from(len).ok());
+    let info = StorageInfo {
+        host: host.map(|(start, len)| HostSpan::new(start, len)),
+        ..info(memory, next_handle(), len)
+    };
+    // SAFETY: the mapping stays open while the owner lives or until `Slot::unmap` takes the address back;
+    // the buffer is this backend's own.
+    Ok(unsafe { Buffer::new(info, Box::new(slot)) })
+}
+
+/// A user's own buffer.
+pub(crate) fn adopt(memory: MemoryId, buffer: wgpu::Buffer) -> Result<Buffer, ImportError> {
+    let needed = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+    if !buffer.usage().contains(needed) {
+        return Err(ImportError::Invalid {
+            memory,
+            kind: ExternalKind::Object,
+            reason: format!(
+                "its usages {:?} lack {:?}",
+                buffer.usage(),
+                needed.difference(buffer.usage())
+            )
+            .into(),
+        });
+    }
+    let len = buffer.size();
+    Ok(wrap(memory, buffer, len))
+}
+
+fn wrap(memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
+    use std::hash::BuildHasher as _;
+    // Clones of one buffer hash alike, so that they are one storage. Two buffers that happen to do so,
+    // too, would wait for each other and come to no harm.
+    let state = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
+    let handle = state.hash_one(&buffer);
+    // SAFETY: the host cannot reach it; the handle names the buffer.
+    unsafe { Buffer::new(info(memory, handle, len), Box::new(buffer)) }
+}
+
+fn info(memory: MemoryId, handle: u64, len: u64) -> StorageInfo {
+    StorageInfo {
+        id: StorageId::Native {
+            backend: BACKEND.0,
+            handle,
+        },
+        base: 0,
+        len_bytes: len,
+        memory,
+        backend: BACKEND,
+        writable: true,
+        host: None,
+    }
+}

@@ -1,0 +1,324 @@
+//! Submission and completion: one thread per device waits in the driver while operations are under way.
+
+mod moves;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use transload_hal::{
+    Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, Outcome, SubmitError, Waited,
+};
+
+use crate::device::{BACKEND, Gpu};
+use crate::memory::{Slot, failed};
+use crate::raw::Program;
+use moves::Moves;
+pub(crate) use moves::device_of;
+
+/// How long the thread stays in the driver before it looks whether the device was lost meanwhile.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The queue of one device.
+pub(crate) struct Queue {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    gpu: Arc<Gpu>,
+    sink: Arc<OnceLock<Arc<dyn CompletionSink>>>,
+    /// Fences are numbered through over all devices.
+    numbers: Arc<AtomicU64>,
+    state: Mutex<State>,
+    /// Held from the first command of a submission to its number, so that what two threads submit does
+    /// not mix.
+    gate: Mutex<()>,
+    /// Something was submitted, settled, or the queue closes.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// In the driver's hands, oldest first.
+    flying: VecDeque<Flight>,
+    /// Fences that have not settled.
+    pending: HashSet<u64>,
+    closing: bool,
+}
+
+struct Flight {
+    number: u64,
+    index: wgpu::SubmissionIndex,
+    /// Staging slots that it uses.
+    slots: Vec<Buffer>,
+}
+
+impl Queue {
+    pub(crate) fn new(
+        gpu: Arc<Gpu>,
+        sink: Arc<OnceLock<Arc<dyn CompletionSink>>>,
+        numbers: Arc<AtomicU64>,
+    ) -> Queue {
+        Queue {
+            shared: Arc::new(Shared {
+                gpu,
+                sink,
+                numbers,
+                state: Mutex::default(),
+                gate: Mutex::new(()),
+                changed: Condvar::new(),
+            }),
+            thread: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn gpu(&self) -> &Gpu {
+        &self.shared.gpu
+    }
+
+    pub(crate) fn is_pending(&self, number: u64) -> bool {
+        self.shared.lock().pending.contains(&number)
+    }
+
+    /// Starts the operations, all of which must be of this device. Fences in `after` that are not of
+    /// this queue are waited for here: what follows within one queue is in order.
+    pub(crate) fn submit(&self, ops: &[Op<'_>], after: &[&Queue]) -> Result<Fence, SubmitError> {
+        let shared = &self.shared;
+        let moves = Moves::of(shared.gpu.id, ops)?;
+        if moves.is_empty() {
+            return Ok(Fence::settled(BACKEND));
+        }
+        for other in after.iter().filter(|other| !std::ptr::eq(**other, self)) {
+            other.drain();
+        }
+        let _gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fault) = shared.gpu.lost.get() {
+            return Err(SubmitError::Refused(fault.clone()));
+        }
+        let slots = moves.slots();
+        let flight = shared.start(&moves, &slots).map_err(SubmitError::Refused)?;
+        let number = flight.number;
+        let mut state = shared.lock();
+        state.pending.insert(number);
+        state.flying.push_back(flight);
+        drop(state);
+        shared.changed.notify_all();
+        self.ensure_thread();
+        Ok(Fence::new(BACKEND, number))
+    }
+
+    pub(crate) fn wait(&self, number: u64, limit: Duration) -> Waited {
+        let deadline = Instant::now().checked_add(limit);
+        let mut state = self.shared.lock();
+        while state.pending.contains(&number) {
+            state = match deadline {
+                None => self
+                    .shared
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Waited::TimedOut;
+                    }
+                    let waited = self.shared.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        Waited::Settled
+    }
+
+    /// Blocks until everything that was submitted so far has settled.
+    fn drain(&self) {
+        let last: Vec<u64> = self.shared.lock().pending.iter().copied().collect();
+        for number in last {
+            self.wait(number, Duration::MAX);
+        }
+    }
+
+    fn ensure_thread(&self) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_some() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let name = format!("transload-{}", shared.gpu.id);
+        match std::thread::Builder::new()
+            .name(name)
+            .spawn(move || shared.run())
+        {
+            Ok(handle) => *thread = Some(handle),
+            // Nobody would ever tell: it is done here and now.
+            Err(_) => self.shared.finish_all(),
+        }
+    }
+}
+
+impl Drop for Queue {
+    /// What is under way is completed.
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.changed.notify_all();
+        let thread = self
+            .thread
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // It catches nothing and panics nowhere; if it did, its fences are lost with the backend.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Hands the moves to the driver.
+    fn start(&self, moves: &Moves<'_>, slots: &[Buffer]) -> Result<Flight, Fault> {
+        let mut program = Program::default();
+        let kept = moves.keep_edges(&self.gpu, || self.wait_for(slots))?;
+        for slot in slots {
+            if let Some(of) = slot.native::<Slot>() {
+                of.begin_use(slot);
+            }
+        }
+        moves.write(&mut program, &kept);
+        let submitted = self.encode(&program);
+        match submitted {
+            Ok(index) => Ok(Flight {
+                number: self.numbers.fetch_add(1, Ordering::Relaxed),
+                index,
+                slots: slots.to_vec(),
+            }),
+            Err(fault) => {
+                // Nothing was done: the slots are the host's again.
+                for slot in slots {
+                    let _ = self.end_use(slot);
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    fn encode(&self, program: &Program) -> Result<wgpu::SubmissionIndex, Fault> {
+        let gpu = &self.gpu;
+        let shifter = match program.needs_scratch() {
+            true => Some(gpu.shifter()?),
+            false => None,
+        };
+        let commands = gpu.catching(|| program.encode(&gpu.device, shifter.as_ref()))?;
+        gpu.catching(|| gpu.queue.submit([commands]))
+    }
+
+    fn end_use(&self, slot: &Buffer) -> Result<(), Fault> {
+        match slot.native::<Slot>() {
+            Some(of) => of.end_use(slot, &self.gpu.device),
+            None => Ok(()),
+        }
+    }
+
+    /// Blocks until the host can reach the slots: whoever uses them now must have ended.
+    fn wait_for(&self, slots: &[Buffer]) {
+        let mapped = |slot: &Buffer| slot.native::<Slot>().is_none_or(Slot::is_mapped);
+        let mut state = self.lock();
+        while !slots.iter().all(mapped) && !state.flying.is_empty() {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn run(&self) {
+        // Ended, but a slot of theirs is in use again.
+        let mut ended = Vec::new();
+        loop {
+            let mut state = self.lock();
+            while state.flying.is_empty() && !state.closing {
+                state = self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            let Some(index) = state.flying.front().map(|flight| flight.index.clone()) else {
+                return;
+            };
+            drop(state);
+            let waited = self.gpu.device.poll(wgpu::PollType::Wait {
+                submission_index: Some(index),
+                timeout: Some(PATIENCE),
+            });
+            match waited {
+                Err(wgpu::PollError::Timeout) if self.gpu.lost.get().is_none() => continue,
+                Ok(_) | Err(wgpu::PollError::Timeout) => {}
+                Err(error) => {
+                    let fault = Fault::new(ErrorClass::Lost, error.to_string());
+                    let _ = self.gpu.lost.set(fault);
+                }
+            }
+            self.finish_one(&mut ended);
+        }
+    }
+
+    /// The oldest flight has ended, or its device is lost.
+    fn finish_one(&self, ended: &mut Vec<(u64, Vec<Buffer>, Outcome)>) {
+        let Some(flight) = self.lock().flying.pop_front() else {
+            return;
+        };
+        let mut outcome = match self.gpu.lost.get() {
+            Some(fault) => Outcome::Lost(fault.clone()),
+            None => Outcome::Done,
+        };
+        for slot in &flight.slots {
+            if let (Err(fault), Outcome::Done) = (self.end_use(slot), &outcome) {
+                outcome = Outcome::Failed(fault);
+            }
+        }
+        ended.push((flight.number, flight.slots, outcome));
+        let mapped = |slot: &Buffer| slot.native::<Slot>().is_none_or(Slot::is_mapped);
+        let mut at = 0;
+        while at < ended.len() {
+            let (_, slots, outcome) = &ended[at];
+            if *outcome == Outcome::Done && !slots.iter().all(mapped) {
+                at += 1;
+                continue;
+            }
+            let (number, slots, outcome) = ended.remove(at);
+            drop(slots);
+            if let Some(sink) = self.sink.get() {
+                sink.settle(Fence::new(BACKEND, number), outcome);
+            }
+            self.lock().pending.remove(&number);
+        }
+        self.changed.notify_all();
+    }
+
+    fn finish_all(&self) {
+        let mut ended = Vec::new();
+        while let Some(index) = self
+            .lock()
+            .flying
+            .front()
+            .map(|flight| flight.index.clone())
+        {
+            let waited = self.gpu.device.poll(wgpu::PollType::Wait {
+                submission_index: Some(index),
+                timeout: None,
+            });
+            if let Err(error) = waited {
+                let fault = Fault::new(ErrorClass::Lost, failed(&error).message);
+                let _ = self.gpu.lost.set(fault);
+            }
+            self.finish_one(&mut ended);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

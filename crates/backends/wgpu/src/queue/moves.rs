@@ -1,0 +1,238 @@
+//! Operations, checked and taken apart into runs of bytes.
+
+use transload_hal::core::{DeviceId, MemoryKind, Span};
+use transload_hal::{Buffer, DeviceKind, ErrorClass, Fault, Layout, Op, SubmitError};
+
+use crate::device::Gpu;
+use crate::memory::{Slot, WORD};
+use crate::raw::{End, Program};
+
+/// The operations of one submission.
+pub(crate) struct Moves<'a> {
+    list: Vec<Move<'a>>,
+}
+
+/// Bytes from one buffer to another.
+struct Move<'a> {
+    src: Layout<'a>,
+    dst: Layout<'a>,
+    span: Span,
+}
+
+/// What a slot held around the bytes that are to come, for each slot that needs it.
+pub(crate) struct Kept {
+    slot: Buffer,
+    /// The first byte of the slot that `bytes` holds, a whole word.
+    from: u64,
+    bytes: wgpu::Buffer,
+}
+
+/// The adapter that an operation is for.
+pub(crate) fn device_of(op: &Op<'_>) -> Option<DeviceId> {
+    let ends = match op {
+        Op::Copy { src, dst } => [src.buffer, dst.buffer],
+        Op::Pitched { src, dst, .. } => [src.buffer, dst.buffer],
+        _ => return None,
+    };
+    let devices = ends.map(|buffer| buffer.memory().device);
+    devices
+        .into_iter()
+        .find(|device| device.kind == DeviceKind::WGPU)
+}
+
+impl<'a> Moves<'a> {
+    /// # Errors
+    /// When one of them is none of this device's, cannot be done by it, or breaks its contract.
+    pub(crate) fn of(device: DeviceId, ops: &[Op<'a>]) -> Result<Moves<'a>, SubmitError> {
+        let mut list = Vec::with_capacity(ops.len());
+        for (index, op) in ops.iter().enumerate() {
+            let unsupported = |reason: String| SubmitError::Unsupported {
+                index,
+                reason: reason.into(),
+            };
+            let (src, dst, span) = match op {
+                Op::Copy { src, dst } => {
+                    if src.len_bytes != dst.len_bytes {
+                        let message = format!(
+                            "{} bytes cannot be copied to {}",
+                            src.len_bytes, dst.len_bytes
+                        );
+                        return Err(SubmitError::Refused(Fault::new(
+                            ErrorClass::Caller,
+                            message,
+                        )));
+                    }
+                    let span = Span::new(0, src.len_bytes);
+                    (Layout::from(*src), Layout::from(*dst), span)
+                }
+                Op::Pitched { src, dst, span } => (*src, *dst, *span),
+                other => return Err(unsupported(format!("wgpu does nothing like {other:?}"))),
+            };
+            for (end, kinds) in [
+                (&src, [MemoryKind::Device, MemoryKind::Upload]),
+                (&dst, [MemoryKind::Device, MemoryKind::Readback]),
+            ] {
+                let memory = end.buffer.memory();
+                if memory.device != device || !kinds.contains(&memory.kind) {
+                    let reason = format!("{device} does not reach {memory} for {op:?}");
+                    return Err(unsupported(reason));
+                }
+                let Some(native) = native(end.buffer) else {
+                    let reason = format!("a buffer of {memory} was not made by this backend");
+                    return Err(unsupported(reason));
+                };
+                let until = position(end).saturating_add(end.shape.extent_bytes());
+                if until.div_ceil(WORD) > native.size() / WORD {
+                    let size = native.size();
+                    let reason = format!(
+                        "wgpu copies whole words, and the last one before byte {until} lies past the \
+                         {size} bytes of the buffer"
+                    );
+                    return Err(unsupported(reason));
+                }
+            }
+            if !dst.buffer.is_writable() {
+                let message = format!("a buffer of {} may not be written", dst.buffer.memory());
+                return Err(SubmitError::Refused(Fault::new(
+                    ErrorClass::Caller,
+                    message,
+                )));
+            }
+            list.push(Move { src, dst, span });
+        }
+        list.retain(|of| of.span.len > 0);
+        Ok(Moves { list })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The slots that take part, each once.
+    pub(crate) fn slots(&self) -> Vec<Buffer> {
+        let mut slots: Vec<Buffer> = Vec::new();
+        for end in self
+            .list
+            .iter()
+            .flat_map(|of| [of.src.buffer, of.dst.buffer])
+        {
+            let known = slots.iter().any(|slot| slot.same_storage(end));
+            if end.native::<Slot>().is_some() && !known {
+                slots.push(end.clone());
+            }
+        }
+        slots
+    }
+
+    /// Slots that a device copies into cannot be read by it. Where runs begin or end inside a word of
+    /// one, what the words around them hold is taken from the host's side, which `wait` brings back.
+    pub(crate) fn keep_edges(&self, gpu: &Gpu, wait: impl Fn()) -> Result<Vec<Kept>, Fault> {
+        let mut kept: Vec<Kept> = Vec::new();
+        for of in &self.list {
+            let slot = of.dst.buffer;
+            let is_kept = kept.iter().any(|kept| kept.slot.same_storage(slot));
+            if slot.native::<Slot>().is_none() || is_kept {
+                continue;
+            }
+            let into = self
+                .list
+                .iter()
+                .filter(|other| other.dst.buffer.same_storage(slot));
+            let runs = || into.clone().flat_map(Move::runs);
+            if runs().all(|(src, dst, len)| Program::is_whole(src, dst, len)) {
+                continue;
+            }
+            wait();
+            let from = runs().map(|(_, dst, _)| dst).min().unwrap_or(0) / WORD * WORD;
+            let until = runs().map(|(_, dst, len)| dst + len).max().unwrap_or(0);
+            let size = until.next_multiple_of(WORD) - from;
+            let bytes = gpu.catching(|| {
+                gpu.device.create_buffer(&wgpu::BufferDescriptor {
+                    label: Some("transload edges"),
+                    size,
+                    usage: wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+                    mapped_at_creation: true,
+                })
+            })?;
+            let held = slot.span().offset;
+            // Positions count from the start of the storage, and views from their own.
+            let whole = slot.info().len_bytes;
+            let there = size.min(whole - from);
+            if let (Some(host), Ok(mut view)) = (
+                from.checked_sub(held).and_then(|at| slot.host(at, there)),
+                bytes.get_mapped_range_mut(..),
+            ) {
+                // SAFETY: the slot is mapped, and nobody writes the words' other bytes: the engine lends
+                // a slot to one chunk at a time.
+                let old = unsafe { host.as_slice() };
+                view.slice(..old.len()).copy_from_slice(old);
+            }
+            bytes.unmap();
+            kept.push(Kept {
+                slot: slot.clone(),
+                from,
+                bytes,
+            });
+        }
+        Ok(kept)
+    }
+
+    pub(crate) fn write(&self, program: &mut Program, kept: &[Kept]) {
+        for of in &self.list {
+            let (Some(src), Some(dst)) = (native(of.src.buffer), native(of.dst.buffer)) else {
+                continue;
+            };
+            let kept = kept
+                .iter()
+                .find(|kept| kept.slot.same_storage(of.dst.buffer));
+            for (from, to, len) in of.runs() {
+                let src = End {
+                    buffer: src,
+                    offset: from,
+                };
+                let dst = match kept {
+                    Some(kept) => End {
+                        buffer: &kept.bytes,
+                        offset: to - kept.from,
+                    },
+                    None => End {
+                        buffer: dst,
+                        offset: to,
+                    },
+                };
+                program.copy(src, dst, len);
+            }
+        }
+        for kept in kept {
+            if let Some(slot) = native(&kept.slot) {
+                let src = End {
+                    buffer: &kept.bytes,
+                    offset: 0,
+                };
+                let dst = End {
+                    buffer: slot,
+                    offset: kept.from,
+                };
+                program.copy(src, dst, kept.bytes.size());
+            }
+        }
+    }
+}
+
+impl Move<'_> {
+    /// Source, destination and length of each run, in bytes of the storages.
+    fn runs(&self) -> impl Iterator<Item = (u64, u64, u64)> + Clone {
+        let (src, dst) = (position(&self.src), position(&self.dst));
+        let runs = self.src.shape.runs(src, &self.dst.shape, dst, self.span);
+        runs.map(|run| (run.offset, run.other_offset, run.len_bytes))
+    }
+}
+
+fn position(end: &Layout<'_>) -> u64 {
+    end.buffer.span().offset + end.offset
+}
+
+fn native(buffer: &Buffer) -> Option<&wgpu::Buffer> {
+    let slot = buffer.native::<Slot>().map(|slot| &slot.buffer);
+    slot.or_else(|| buffer.native::<wgpu::Buffer>())
+}

@@ -1,0 +1,208 @@
+//! The one suite over every adapter that is here.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use transload_hal::core::MemoryKind;
+use transload_hal::{
+    AllocError, AllocSpec, Backend, Buffer, CompletionSink, DeviceKind, ErrorClass, Fence,
+    HostSpan, MemoryId, Op, Outcome, Part, Waited,
+};
+use transload_testkit::conformance::{self, Exceptions, Harness};
+use transload_wgpu::Wgpu;
+
+struct OfWgpu {
+    backend: Wgpu,
+    devices: Vec<(wgpu::Device, wgpu::Queue)>,
+}
+
+impl OfWgpu {
+    fn new(devices: Vec<(wgpu::Device, wgpu::Queue)>) -> OfWgpu {
+        OfWgpu {
+            backend: Wgpu::with_devices(devices.iter().cloned()),
+            devices,
+        }
+    }
+
+    /// Reads words around the range, by a buffer and a mapping of the test's own.
+    fn words(&self, buffer: &Buffer, offset: u64, len: u64) -> Option<(u64, Vec<u8>)> {
+        let native = buffer.native::<wgpu::Buffer>()?;
+        let (device, queue) = &self.devices[buffer.memory().device.index as usize];
+        let at = buffer.span().offset + offset;
+        let first = at / 4 * 4;
+        let size = (at + len).next_multiple_of(4) - first;
+        let copy = device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size,
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(native, first, &copy, 0, size);
+        queue.submit([encoder.finish()]);
+        copy.map_async(wgpu::MapMode::Read, .., |result| result.unwrap());
+        device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+        let bytes = copy.get_mapped_range(..).unwrap().to_vec();
+        Some((at - first, bytes))
+    }
+}
+
+impl Harness for OfWgpu {
+    fn backend(&self) -> &dyn Backend {
+        &self.backend
+    }
+
+    /// Slots are made as the engine makes them.
+    fn make(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
+        let spec = match memory.kind {
+            MemoryKind::Device => *spec,
+            _ => spec.for_staging(),
+        };
+        self.backend.allocate(memory, &spec)
+    }
+
+    fn fill(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return true;
+        }
+        if let Some(span) = buffer.host(offset, bytes.len() as u64) {
+            // SAFETY: the suite fills buffers that no operation uses, and keeps them alive.
+            unsafe { HostSpan::of(bytes).copy_to(span) };
+            return true;
+        }
+        let Some((lead, mut words)) = self.words(buffer, offset, bytes.len() as u64) else {
+            return false;
+        };
+        let lead = lead as usize;
+        words[lead..lead + bytes.len()].copy_from_slice(bytes);
+        let Some(native) = buffer.native::<wgpu::Buffer>() else {
+            return false;
+        };
+        let (device, queue) = &self.devices[buffer.memory().device.index as usize];
+        let at = buffer.span().offset + offset - lead as u64;
+        queue.write_buffer(native, at, &words);
+        queue.submit([]);
+        device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+        true
+    }
+
+    fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> bool {
+        if out.is_empty() {
+            return true;
+        }
+        if let Some(span) = buffer.host(offset, out.len() as u64) {
+            // SAFETY: the suite reads buffers that no operation writes, and keeps them alive.
+            unsafe { span.copy_to(HostSpan::of_mut(out)) };
+            return true;
+        }
+        let Some((lead, words)) = self.words(buffer, offset, out.len() as u64) else {
+            return false;
+        };
+        out.copy_from_slice(&words[lead as usize..lead as usize + out.len()]);
+        true
+    }
+
+    /// Gives the backend's threads the processor.
+    fn drive(&self) {
+        std::thread::yield_now();
+    }
+}
+
+/// Links that the host's own engine serves are the host backend's business.
+fn of_adapters(backend: &Wgpu) -> usize {
+    let links = backend.inventory().links;
+    links
+        .iter()
+        .filter(|link| link.id.engine.device.kind == DeviceKind::WGPU)
+        .count()
+}
+
+#[test]
+fn every_adapter_conforms() {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::VULKAN;
+    let instance = wgpu::Instance::new(descriptor);
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
+    let devices: Vec<_> = adapters
+        .iter()
+        .filter_map(|adapter| transload_wgpu::open_device(adapter).ok())
+        .collect();
+    for (device, _) in &devices {
+        println!("{:?}", device.adapter_info());
+    }
+    if devices.is_empty() {
+        return skip("every_adapter_conforms: no Vulkan adapter is here");
+    }
+    let harness = OfWgpu::new(devices);
+    assert!(of_adapters(&harness.backend) > 0);
+    let report = conformance::run(&harness, &Exceptions::none());
+    println!("{report}");
+    report.assert_passed();
+}
+
+#[test]
+fn a_device_that_is_gone_refuses_and_holds_nobody_up() {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::VULKAN;
+    let instance = wgpu::Instance::new(descriptor);
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
+    let opened = adapters.first().map(transload_wgpu::open_device);
+    let Some(Ok((device, queue))) = opened else {
+        return skip("a_device_that_is_gone: no Vulkan adapter is here");
+    };
+    let harness = OfWgpu::new(vec![(device.clone(), queue)]);
+    let backend = &harness.backend;
+    let own = backend.inventory().memories[0].id;
+    let [src, dst] = [0, 1].map(|_| backend.allocate(own, &AllocSpec::bytes(64)).unwrap());
+    device.destroy();
+    let part = |buffer| Part {
+        buffer,
+        offset: 0,
+        len_bytes: 64,
+    };
+    let ops = [Op::Copy {
+        src: part(&src),
+        dst: part(&dst),
+    }];
+    let heard = Arc::new(Heard::default());
+    assert!(backend.attach(heard.clone()));
+    // SAFETY: nobody else touches the two buffers.
+    match unsafe { backend.submit(None, &ops, &[]) } {
+        Err(error) => assert_eq!(error.into_fault().class, ErrorClass::Lost),
+        // A lost device may accept a command, and then does nothing.
+        Ok(fence) => {
+            assert_eq!(
+                backend.wait(fence, Duration::from_secs(60)),
+                Waited::Settled
+            );
+            let outcome = heard.0.lock().unwrap().remove(0);
+            assert!(matches!(outcome, Outcome::Lost(_)), "{outcome:?}");
+        }
+    }
+    let error = backend.allocate(own, &AllocSpec::bytes(64)).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Lost, "{error}");
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Outcome>>);
+
+impl CompletionSink for Heard {
+    fn settle(&self, _: Fence, outcome: Outcome) {
+        self.0.lock().unwrap().push(outcome);
+    }
+}
+
+/// Counted as skipped by who runs the tests, and not as passed.
+fn skip(what: &str) {
+    use std::io::Write as _;
+    println!("skipped {what}");
+    let required = std::env::var_os("TRANSLOAD_ADAPTER").is_some();
+    assert!(!required, "an adapter was installed, and none is found");
+    if let Some(file) = std::env::var_os("TRANSLOAD_SKIPS") {
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file);
+        writeln!(file.unwrap(), "{what}").unwrap();
+    }
+}

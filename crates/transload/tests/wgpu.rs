@@ -1,0 +1,146 @@
+//! Whole transfers to and from the adapters that are here.
+#![cfg(not(any(loom, transload_local)))]
+
+use transload::{AllocSpec, Buffer, Region, Request, Shape, TransferManager};
+use transload_wgpu::Wgpu;
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes that repeat nowhere near.
+fn pattern(len: u64, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A manager, and the first adapter; `None`, said aloud, where there is none.
+fn adapter() -> Option<TransferManager> {
+    let adapters = Wgpu::discover();
+    if adapters.is_empty() {
+        skip();
+        return None;
+    }
+    let manager = TransferManager::discover().unwrap();
+    manager.register_backend(adapters).unwrap();
+    Some(manager)
+}
+
+fn on_device(manager: &TransferManager, len: u64) -> Buffer {
+    manager
+        .allocate("wgpu:0".parse().unwrap(), AllocSpec::bytes(len))
+        .unwrap()
+}
+
+#[test]
+fn bytes_come_back_as_they_went() {
+    let Some(manager) = adapter() else { return };
+    for len in [1, 3, 4, 4096, 65_537, MIB, 5 * MIB + 3, 40 * MIB] {
+        let sent = pattern(len, len);
+        let src = manager.adopt(sent.clone()).unwrap();
+        let there = on_device(&manager, len);
+        let back = manager.adopt(vec![0xA5u8; len as usize]).unwrap();
+        let report = manager
+            .submit(&Request::new(&src, &there).verify())
+            .wait()
+            .unwrap();
+        println!("{report}");
+        assert_eq!(report.bytes(), len);
+        println!("{}", manager.copy(&there, &back).wait().unwrap());
+        assert!(*back.read().unwrap() == *sent, "{len} bytes");
+    }
+}
+
+#[test]
+fn any_offset_and_length_leaves_the_neighbours_alone() {
+    let Some(manager) = adapter() else { return };
+    const LEN: u64 = 300;
+    let whole = on_device(&manager, LEN);
+    let blank = manager.adopt(vec![0x5Au8; LEN as usize]).unwrap();
+    let src = manager.adopt(pattern(LEN, 9)).unwrap();
+    for (from, to, len) in [
+        (0, 0, 1),
+        (1, 2, 3),
+        (3, 0, 9),
+        (5, 7, 64),
+        (2, 6, 255),
+        (7, 1, 2),
+    ] {
+        manager.copy(&blank, &whole).wait().unwrap();
+        let part = |buffer: &Buffer, at: u64| buffer.slice(at..at + len).unwrap();
+        manager
+            .copy(part(&src, from), part(&whole, to))
+            .wait()
+            .unwrap();
+        let mut found = vec![0; LEN as usize];
+        manager.copy_into_slice(&whole, &mut found).unwrap();
+        let mut wanted = vec![0x5A; LEN as usize];
+        let sent = pattern(LEN, 9);
+        wanted[to as usize..(to + len) as usize]
+            .copy_from_slice(&sent[from as usize..(from + len) as usize]);
+        assert!(found == wanted, "{from} to {to}, {len} bytes");
+    }
+}
+
+#[test]
+fn rows_at_a_pitch_go_there_and_back() {
+    let Some(manager) = adapter() else { return };
+    let (row, rows, pitch) = (37u64, 50u64, 64u64);
+    let sent = pattern(pitch * rows, 3);
+    let src = manager.adopt(sent.clone()).unwrap();
+    let there = on_device(&manager, row * rows);
+    let pitched = Shape::pitched(row, rows, pitch).unwrap();
+    let from = Region::new(&src, 0, pitched).unwrap();
+    manager.copy(from, &there).wait().unwrap();
+    let mut found = vec![0; (row * rows) as usize];
+    manager.copy_into_slice(&there, &mut found).unwrap();
+    let rows_of = |at: usize| &sent[at * pitch as usize..][..row as usize];
+    let wanted: Vec<u8> = (0..rows as usize).flat_map(rows_of).copied().collect();
+    assert!(found == wanted);
+}
+
+#[test]
+fn many_transfers_are_under_way_at_once() {
+    let Some(manager) = adapter() else { return };
+    let sent: Vec<Vec<u8>> = (0..32).map(|seed| pattern(MIB + seed, seed)).collect();
+    let there: Vec<Buffer> = sent
+        .iter()
+        .map(|bytes| on_device(&manager, bytes.len() as u64))
+        .collect();
+    let transfers: Vec<_> = sent
+        .iter()
+        .zip(&there)
+        .map(|(bytes, there)| {
+            let src = manager.adopt(bytes.clone()).unwrap();
+            manager.copy(&src, there)
+        })
+        .collect();
+    for transfer in transfers {
+        pollster::block_on(transfer).unwrap();
+    }
+    for (bytes, there) in sent.iter().zip(&there) {
+        let mut found = vec![0; bytes.len()];
+        manager.copy_into_slice(there, &mut found).unwrap();
+        assert!(found == *bytes);
+    }
+}
+
+/// Counted as skipped by who runs the tests, and not as passed.
+fn skip() {
+    use std::io::Write as _;
+    let test = std::thread::current().name().unwrap_or("wgpu").to_owned();
+    println!("skipped {test}: no adapter is here");
+    let required = std::env::var_os("TRANSLOAD_ADAPTER").is_some();
+    assert!(!required, "an adapter was installed, and none is found");
+    if let Some(file) = std::env::var_os("TRANSLOAD_SKIPS") {
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file);
+        writeln!(file.unwrap(), "{test}: no adapter is here").unwrap();
+    }
+}
