@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::checks::first_line;
+use crate::install::Provision;
 use crate::skips::Skips;
 use crate::stage::{Outcome, Session, Verdict};
 use crate::workspace::Package;
@@ -19,10 +20,17 @@ pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
     let mut runner = runner(session);
     let skips = Skips::new(&session.workspace.target, "tests")?;
     skips.tell(&mut runner);
+    if session.installer.require(&[SOFTWARE_VULKAN])? == Provision::Ready {
+        // An adapter is here now: a test that finds none has failed.
+        runner.env("TRANSLOAD_ADAPTER", "required");
+    }
     verdict.run_tests(runner.args(["--workspace", "--all-features"]))?;
     session.skipped.extend(skips.settle(&mut verdict.counts)?);
     Ok(verdict)
 }
+
+/// Adapters without hardware: lavapipe, which Debian's package brings.
+const SOFTWARE_VULKAN: &str = "mesa-vulkan-drivers";
 
 /// The same tests with many more cases for each property. Only properties
 /// that keep proptest's own number of cases follow this variable.
