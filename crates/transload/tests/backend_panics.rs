@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use transload::model::LinkId;
 use transload::hal::{
     Access, AllocError, Buffer as RawBuffer, CompletionSink, ConnectError, ErrorClass, External,
     ExternalKind, Fence, ImportError, Inventory, Op, SubmitError, Waited,
 };
 use transload::host::Host;
+use transload::model::LinkId;
 use transload::{
     AllocSpec, Backend, Buffer, Cancelled, Error, MemoryId, Method, RegisterError, Request,
     StagingBudget, TransferError, TransferManager,

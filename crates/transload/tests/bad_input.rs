@@ -11,8 +11,8 @@ use std::error::Error as _;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use transload::model::{ParseError, ShapeError};
 use transload::hal::{AllocError, ErrorClass};
+use transload::model::{ParseError, ShapeError};
 use transload::{
     AllocSpec, Buffer, ByteSize, Error, GuardError, IntoInnerReason, Method, OnFailure, Place,
     PlaceError, Region, RegionError, RegisterError, Request, Shape, TransferError, TransferManager,

@@ -2,8 +2,8 @@
 
 mod common;
 
-use transload::model::schema::Machine;
 use transload::hal::ErrorClass;
+use transload::model::schema::Machine;
 use transload::{AllocSpec, Method, Request, TransferError};
 use transload_testkit::sim::{Call, Completion, Rule, Sim};
 

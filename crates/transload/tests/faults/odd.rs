@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use transload::model::LinkId;
 use transload::hal::{
     Access, AllocError, Buffer as RawBuffer, CompletionSink, ConnectError, ErrorClass, External,
     ExternalKind, Fence, HostSpan, ImportError, Inventory, Op, Outcome, StorageId, StorageInfo,
     SubmitError, Waited,
 };
 use transload::host::Host;
+use transload::model::LinkId;
 use transload::{
     AllocSpec, Backend, MemoryId, StagingBudget, Transfer, TransferError, TransferManager,
 };

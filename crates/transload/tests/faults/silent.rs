@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use transload::model::schema::Machine;
 use transload::hal::ErrorClass;
+use transload::model::schema::Machine;
 use transload::{Cancelled, Request, TransferError};
 use transload_testkit::sim::{Completion, Rule};
 

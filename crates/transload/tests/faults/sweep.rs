@@ -1,7 +1,7 @@
 //! Faults that show: refusals, failures, wrong bytes, devices and memory that go.
 
-use transload::model::schema::Machine;
 use transload::hal::ErrorClass;
+use transload::model::schema::Machine;
 use transload::{Report, Request, TransferError, TransferManager};
 use transload_testkit::sim::{Call, Completion, Rule};
 

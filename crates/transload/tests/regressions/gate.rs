@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use transload::model::LinkId;
 use transload::hal::{
     self, Access, AllocError, Backend, CompletionSink, ConnectError, External, ExternalKind, Fence,
     ImportError, Inventory, Op, SubmitError, Waited,
 };
+use transload::model::LinkId;
 use transload::{AllocSpec, Clock, Instant, MemoryId};
 use transload_testkit::sim::{Sim, SimClock};
 

@@ -15,9 +15,9 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
-use transload::model::Plan;
 use transload::hal::{ErrorClass, HostSpan};
 use transload::host::Host;
+use transload::model::Plan;
 use transload::{
     Adopt, AllocSpec, Backend, Buffer, OnFailure, Place, RegisterError, Request, TransferError,
     TransferManager,
