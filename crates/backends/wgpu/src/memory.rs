@@ -59,6 +59,23 @@ impl Slot {
         self.lock().view.is_some()
     }
 
+    /// Reads what the slot holds from byte `from` on. False where the host cannot reach it, or it ends
+    /// before.
+    pub(crate) fn read(&self, from: u64, out: &mut wgpu::BufferViewMut) -> bool {
+        let mut state = self.lock();
+        let start = state.view.as_mut().and_then(View::start);
+        let fits = from.saturating_add(out.len() as u64) <= self.buffer.size();
+        let (Some(start), true, Ok(from)) = (start, fits, usize::try_from(from)) else {
+            return false;
+        };
+        // SAFETY: the mapping is as long as the buffer, and the range lies within it.
+        let first = unsafe { start.add(from) };
+        // SAFETY: the lock keeps the mapping open; while the host reads a slot nobody writes it.
+        let bytes = unsafe { std::slice::from_raw_parts(first.as_ptr(), out.len()) };
+        out.copy_from_slice(bytes);
+        true
+    }
+
     /// Takes the slot from the host, for one more submission.
     pub(crate) fn begin_use(&self, of: &Buffer) {
         let mut state = self.lock();

@@ -192,6 +192,56 @@ impl CompletionSink for Heard {
     }
 }
 
+#[test]
+fn a_view_inside_a_slot_leaves_the_rest_of_its_words_alone() {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::VULKAN;
+    let instance = wgpu::Instance::new(descriptor);
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
+    let opened = adapters.first().map(transload_wgpu::open_device);
+    let Some(Ok(opened)) = opened else {
+        return skip("a_view_inside_a_slot: no Vulkan adapter is here");
+    };
+    let harness = OfWgpu::new(vec![opened]);
+    let backend = &harness.backend;
+    let [own, _, readback] = [0, 1, 2].map(|at| backend.inventory().memories[at].id);
+    let heard = Arc::new(Heard::default());
+    assert!(backend.attach(heard.clone()));
+    let src = harness.make(own, &AllocSpec::bytes(32)).unwrap();
+    let slot = harness.make(readback, &AllocSpec::bytes(18)).unwrap();
+    let sent: Vec<u8> = (0..32).map(|byte| byte + 100).collect();
+    assert!(harness.fill(&src, 0, &sent));
+    for (at, len) in [(2, 5), (1, 1), (3, 13), (0, 18), (7, 9), (13, 5)] {
+        assert!(harness.fill(&slot, 0, &[7; 18]));
+        let view = slot.slice(at, len).unwrap();
+        let ops = [Op::Copy {
+            src: Part {
+                buffer: &src,
+                offset: 3,
+                len_bytes: len,
+            },
+            dst: Part {
+                buffer: &view,
+                offset: 0,
+                len_bytes: len,
+            },
+        }];
+        // SAFETY: nobody else touches the two buffers, which outlive the wait.
+        let fence = unsafe { backend.submit(None, &ops, &[]) }.unwrap();
+        assert_eq!(
+            backend.wait(fence, Duration::from_secs(60)),
+            Waited::Settled
+        );
+        let mut found = [0; 18];
+        assert!(harness.read(&slot, 0, &mut found));
+        let mut wanted = [7; 18];
+        wanted[at as usize..(at + len) as usize].copy_from_slice(&sent[3..3 + len as usize]);
+        assert_eq!(found, wanted, "{len} bytes at {at}");
+    }
+    let outcomes = heard.0.lock().unwrap();
+    assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Done));
+}
+
 /// Counted as skipped by who runs the tests, and not as passed.
 fn skip(what: &str) {
     use std::io::Write as _;

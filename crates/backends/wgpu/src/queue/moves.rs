@@ -4,7 +4,7 @@ use transload_hal::core::{DeviceId, MemoryKind, Span};
 use transload_hal::{Buffer, DeviceKind, ErrorClass, Fault, Layout, Op, SubmitError};
 
 use crate::device::Gpu;
-use crate::memory::{Slot, WORD};
+use crate::memory::{Slot, WORD, failed};
 use crate::raw::{End, Program};
 
 /// The operations of one submission.
@@ -154,18 +154,12 @@ impl<'a> Moves<'a> {
                     mapped_at_creation: true,
                 })
             })?;
-            let held = slot.span().offset;
-            // Positions count from the start of the storage, and views from their own.
-            let whole = slot.info().len_bytes;
-            let there = size.min(whole - from);
-            if let (Some(host), Ok(mut view)) = (
-                from.checked_sub(held).and_then(|at| slot.host(at, there)),
-                bytes.get_mapped_range_mut(..),
-            ) {
-                // SAFETY: the slot is mapped, and nobody writes the words' other bytes: the engine lends
-                // a slot to one chunk at a time.
-                let old = unsafe { host.as_slice() };
-                view.slice(..old.len()).copy_from_slice(old);
+            let read = match (slot.native::<Slot>(), bytes.get_mapped_range_mut(..)) {
+                (Some(of), Ok(mut view)) => of.read(from, &mut view),
+                _ => false,
+            };
+            if !read {
+                return Err(failed(&"a slot is not mapped although nobody uses it"));
             }
             bytes.unmap();
             kept.push(Kept {
