@@ -9,8 +9,9 @@
 //! leaves their neighbours alone.
 //!
 //! Completion needs no tick: one thread per device waits in the driver while operations are under way,
-//! and is parked otherwise.
-#![cfg(not(target_family = "wasm"))]
+//! and is parked otherwise. So there is nothing here where there are no threads, in the browser, nor in a
+//! build whose types stay on one.
+#![cfg(not(any(target_family = "wasm", transload_local)))]
 
 mod device;
 mod memory;

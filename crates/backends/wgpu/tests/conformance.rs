@@ -1,4 +1,5 @@
 //! The one suite over every adapter that is here.
+#![cfg(not(transload_local))]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
