@@ -120,14 +120,7 @@ fn of_adapters(backend: &Wgpu) -> usize {
 
 #[test]
 fn every_adapter_conforms() {
-    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = wgpu::Backends::VULKAN;
-    let instance = wgpu::Instance::new(descriptor);
-    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
-    let devices: Vec<_> = adapters
-        .iter()
-        .filter_map(|adapter| transload_wgpu::open_device(adapter).ok())
-        .collect();
+    let devices = opened();
     for (device, _) in &devices {
         println!("{:?}", device.adapter_info());
     }
@@ -143,12 +136,7 @@ fn every_adapter_conforms() {
 
 #[test]
 fn a_device_that_is_gone_refuses_and_holds_nobody_up() {
-    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = wgpu::Backends::VULKAN;
-    let instance = wgpu::Instance::new(descriptor);
-    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
-    let opened = adapters.first().map(transload_wgpu::open_device);
-    let Some(Ok((device, queue))) = opened else {
+    let Some((device, queue)) = opened().into_iter().next() else {
         return skip("a_device_that_is_gone: no Vulkan adapter is here");
     };
     let harness = OfWgpu::new(vec![(device.clone(), queue)]);
@@ -195,12 +183,7 @@ impl CompletionSink for Heard {
 
 #[test]
 fn a_view_inside_a_slot_leaves_the_rest_of_its_words_alone() {
-    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = wgpu::Backends::VULKAN;
-    let instance = wgpu::Instance::new(descriptor);
-    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
-    let opened = adapters.first().map(transload_wgpu::open_device);
-    let Some(Ok(opened)) = opened else {
+    let Some(opened) = opened().into_iter().next() else {
         return skip("a_view_inside_a_slot: no Vulkan adapter is here");
     };
     let harness = OfWgpu::new(vec![opened]);
@@ -241,6 +224,16 @@ fn a_view_inside_a_slot_leaves_the_rest_of_its_words_alone() {
     }
     let outcomes = heard.0.lock().unwrap();
     assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Done));
+}
+
+/// A device of every Vulkan adapter that is here.
+fn opened() -> Vec<(wgpu::Device, wgpu::Queue)> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::VULKAN;
+    let instance = wgpu::Instance::new(descriptor);
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
+    let open = |adapter| transload_wgpu::open_device(adapter).ok();
+    adapters.iter().filter_map(open).collect()
 }
 
 /// Counted as skipped by who runs the tests, and not as passed.

@@ -332,7 +332,8 @@ impl Shared {
         self.turn_and_rest(None, |state| state.live > 0)
     }
 
-    /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed: false when one still is.
+    /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed:
+    /// false when one still is.
     pub(crate) fn block_until_idle(&self, until: Option<Instant>) -> bool {
         while self.turn_and_rest(until, State::is_moving) {
             if until.is_some_and(|until| self.clock.now() >= until) {
@@ -447,8 +448,8 @@ impl Shared {
             metrics,
         } = after;
         // A user's own code runs here, and what it panics about is its own concern: neither orders
-        // that are still to be carried out nor a borrowed copy may be cut short by it.
-        // The lists keep their room for the next time.
+        // that are still to be carried out nor a borrowed copy may be cut short by it. The lists keep
+        // their room for the next time.
         let releases = !buffers.is_empty();
         for buffer in buffers.drain(..) {
             let _ = guarded(|| drop(buffer));

@@ -1,9 +1,9 @@
 //! A pool of parked threads that runs jobs made of pieces.
 //!
 //! A job is a number that the owner chose and an [`Extent`]: a count of pieces and a width (how many
-//! threads may work on it at once). The owner implements [`Work`]: what a piece does, and what happens when the last piece
-//! is done. Threads that wait for a job take part in it ([`Crew::help`]), so a blocking copy on two
-//! cores uses the waiting thread and one worker.
+//! threads may work on it at once). The owner implements [`Work`]: what a piece does, and what happens
+//! when the last piece is done. Threads that wait for a job take part in it ([`Crew::help`]), so a
+//! blocking copy on two cores uses the waiting thread and one worker.
 //!
 //! - **No tick.** Workers park on a condition variable. After work they watch for more for at most
 //!   [`Limits::linger`], because waking a parked thread costs as much as copying hundreds of KiB.
