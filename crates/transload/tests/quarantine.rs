@@ -94,6 +94,14 @@ fn a_link_that_fails_rests_for_30_s_doubling_to_300() {
 }
 
 #[test]
+fn operands_that_a_link_does_not_take_leave_it_to_others() {
+    let pair = Pair::new(&joined("native").machine());
+    pair.add_rule(Rule::refuse(Call::Submit, ErrorClass::Unsupported));
+    assert_eq!(pair.copy(), (Method::HostStaged, 1));
+    assert_eq!(pair.copy(), (Method::DirectCopy, 0), "the next one");
+}
+
+#[test]
 fn a_success_after_the_rest_makes_up_for_the_failures() {
     let pair = Pair::new(&joined("native").machine());
     pair.add_rule(Rule::refuse(Call::Submit, ErrorClass::Failed).times(2));

@@ -13,9 +13,9 @@ use transload_hal::{
     SubmitError, Waited,
 };
 
-use crate::memory;
+use crate::memory::{self, failed};
 use crate::queue::Queue;
-use crate::raw::Shifter;
+use crate::raw::{self, Importer, Shifter};
 
 /// The name of this backend.
 pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
@@ -35,6 +35,8 @@ pub(crate) struct Gpu {
     pub(crate) id: DeviceId,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
+    /// Lets it reach host memory in place, or the reason why nothing does.
+    pub(crate) importer: Result<Importer, &'static str>,
     /// Why the device is gone.
     pub(crate) lost: Arc<OnceLock<Fault>>,
     /// Made for the first copy that wgpu's own commands cannot do.
@@ -42,6 +44,9 @@ pub(crate) struct Gpu {
 }
 
 /// Opens a device with the adapter's own limits, ready for this backend.
+///
+/// Where the adapter's driver offers `VK_EXT_external_memory_host`, the device is opened with it, and
+/// copies to and from ordinary host memory need no staging.
 ///
 /// Blocks on the driver, for some milliseconds.
 ///
@@ -56,7 +61,10 @@ pub fn open_device(
         required_limits: adapter.limits(),
         ..Default::default()
     };
-    pollster::block_on(adapter.request_device(&descriptor))
+    match raw::open(adapter, &descriptor) {
+        Some(opened) => Ok(opened),
+        None => pollster::block_on(adapter.request_device(&descriptor)),
+    }
 }
 
 impl Wgpu {
@@ -105,6 +113,7 @@ impl Wgpu {
                     kind: DeviceKind::WGPU,
                     index: index as u32,
                 },
+                importer: Importer::of(&device),
                 device,
                 queue,
                 lost: Arc::default(),
@@ -184,6 +193,28 @@ impl Gpu {
         }
     }
 
+    /// Maps the whole of a buffer that no command uses. Blocks until it is, which nothing stands in
+    /// the way of.
+    pub(crate) fn map_idle(&self, buffer: &wgpu::Buffer, mode: wgpu::MapMode) -> Result<(), Fault> {
+        let answer = Arc::new(OnceLock::new());
+        let told = Arc::clone(&answer);
+        buffer.map_async(mode, .., move |result| {
+            let _ = told.set(result);
+        });
+        for _ in 0..MOST_POLLS {
+            if answer.get().is_some() {
+                break;
+            }
+            let polled = self.device.poll(wgpu::PollType::Poll);
+            polled.map_err(|error| failed(&error))?;
+        }
+        match answer.get() {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(failed(error)),
+            None => Err(failed(&"the driver does not map a buffer that nobody uses")),
+        }
+    }
+
     pub(crate) fn shifter(&self) -> Result<Arc<Shifter>, Fault> {
         let mut kept = self.shifter.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shifter) = &*kept {
@@ -194,6 +225,9 @@ impl Gpu {
         Ok(shifter)
     }
 }
+
+/// Looks at the device until an idle buffer must have been mapped.
+const MOST_POLLS: u32 = 1000;
 
 fn fault_of(error: &wgpu::Error) -> Fault {
     match error {
@@ -359,6 +393,10 @@ fn inventory(queues: &[Queue]) -> Inventory {
             let host = DeviceId::CPU0.memory(kind);
             links.push(link(host, upload, CPU_ENGINE, HOST, host_class(kind)));
             links.push(link(readback, host, CPU_ENGINE, HOST, host_class(kind)));
+            if gpu.importer.is_ok() && GUEST_KINDS.contains(&kind) {
+                links.push(import(host, own, engine));
+                links.push(import(own, host, engine));
+            }
         }
         for other in queues.iter().filter(|other| other.gpu().id != gpu.id) {
             let [_, theirs, _] = memories_of(other.gpu().id);
@@ -377,6 +415,9 @@ fn inventory(queues: &[Queue]) -> Inventory {
 /// What the processors reach by themselves.
 const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, MemoryKind::File];
 
+/// Host memory that may be imported.
+pub(crate) const GUEST_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];
+
 /// The host backend's engine: slots are filled and drained by the threads that also copy.
 const CPU_ENGINE: EngineId = EngineId {
     device: DeviceId::CPU0,
@@ -387,6 +428,20 @@ fn host_class(kind: MemoryKind) -> LinkClass {
     match kind {
         MemoryKind::File => LinkClass::Storage,
         _ => LinkClass::Local,
+    }
+}
+
+/// A link over which the adapter reads or writes host memory in place. A row of a pitched region need
+/// not have a page of its own, so those are staged.
+fn import(src: MemoryId, dst: MemoryId, engine: EngineId) -> Link {
+    let native = link(src, dst, engine, BACKEND, LinkClass::Pcie);
+    Link {
+        id: LinkId {
+            access: Access::Import,
+            ..native.id
+        },
+        pitched: false,
+        ..native
     }
 }
 

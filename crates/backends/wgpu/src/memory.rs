@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transload_hal::core::{MemoryId, MemoryKind};
 use transload_hal::{
@@ -89,31 +89,13 @@ impl Slot {
 
     /// Gives it back after a submission has ended; maps it when that was the last one. Blocks until it
     /// is mapped, which nothing stands in the way of.
-    pub(crate) fn end_use(&self, of: &Buffer, device: &wgpu::Device) -> Result<(), Fault> {
+    pub(crate) fn end_use(&self, of: &Buffer, gpu: &Gpu) -> Result<(), Fault> {
         let mut state = self.lock();
         state.uses -= 1;
         if state.uses > 0 {
             return Ok(());
         }
-        let answer = Arc::new(OnceLock::new());
-        let told = Arc::clone(&answer);
-        self.buffer.map_async(self.mode, .., move |result| {
-            let _ = told.set(result);
-        });
-        // The buffer is idle, so the next look tells.
-        for _ in 0..MOST_POLLS {
-            if answer.get().is_some() {
-                break;
-            }
-            device
-                .poll(wgpu::PollType::Poll)
-                .map_err(|error| failed(&error))?;
-        }
-        match answer.get() {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return Err(failed(error)),
-            None => return Err(failed(&"the driver does not map a slot that nobody uses")),
-        }
+        gpu.map_idle(&self.buffer, self.mode)?;
         let mapped = match self.mode {
             wgpu::MapMode::Read => self.buffer.get_mapped_range(..).map(View::Read),
             wgpu::MapMode::Write => self.buffer.get_mapped_range_mut(..).map(View::Write),
@@ -130,9 +112,6 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Looks at the device until an idle buffer must have been mapped.
-const MOST_POLLS: u32 = 1000;
 
 pub(crate) fn failed(error: &dyn std::fmt::Display) -> Fault {
     Fault::new(transload_hal::ErrorClass::Failed, error.to_string())

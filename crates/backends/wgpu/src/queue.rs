@@ -13,6 +13,7 @@ use transload_hal::{
 };
 
 use crate::device::{BACKEND, Gpu};
+use crate::guest::Guest;
 use crate::memory::{Slot, failed};
 use crate::raw::Program;
 use moves::Moves;
@@ -54,6 +55,8 @@ struct Flight {
     index: wgpu::SubmissionIndex,
     /// Staging slots that it uses.
     slots: Vec<Buffer>,
+    /// Host memory that it reads or writes in place.
+    guests: Vec<Guest>,
 }
 
 impl Queue {
@@ -87,11 +90,14 @@ impl Queue {
     /// this queue are waited for here: what follows within one queue is in order.
     pub(crate) fn submit(&self, ops: &[Op<'_>], after: &[&Queue]) -> Result<Fence, SubmitError> {
         let shared = &self.shared;
-        let moves = Moves::of(shared.gpu.id, ops)?;
+        let moves = Moves::of(&shared.gpu, ops)?;
         if moves.is_empty() {
             return Ok(Fence::settled(BACKEND));
         }
-        for other in after.iter().filter(|other| !std::ptr::eq(**other, self)) {
+        // The edges of host memory are copied here and now, in no queue's order.
+        let in_order = !moves.touches_host();
+        let own = |other: &&&Queue| in_order && std::ptr::eq(**other, self);
+        for other in after.iter().filter(|other| !own(other)) {
             other.drain();
         }
         let _gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,19 +187,22 @@ impl Shared {
     /// Hands the moves to the driver.
     fn start(&self, moves: &Moves<'_>, slots: &[Buffer]) -> Result<Flight, Fault> {
         let mut program = Program::default();
+        let mut guests = moves.invite(&self.gpu)?;
         let kept = moves.keep_edges(&self.gpu, || self.wait_for(slots))?;
         for slot in slots {
             if let Some(of) = slot.native::<Slot>() {
                 of.begin_use(slot);
             }
         }
-        moves.write(&mut program, &kept);
+        moves.write(&mut program, &kept, &guests);
         let submitted = self.encode(&program);
+        guests.iter_mut().for_each(Guest::let_go);
         match submitted {
             Ok(index) => Ok(Flight {
                 number: self.numbers.fetch_add(1, Ordering::Relaxed),
                 index,
                 slots: slots.to_vec(),
+                guests,
             }),
             Err(fault) => {
                 // Nothing was done: the slots are the host's again.
@@ -217,7 +226,7 @@ impl Shared {
 
     fn end_use(&self, slot: &Buffer) -> Result<(), Fault> {
         match slot.native::<Slot>() {
-            Some(of) => of.end_use(slot, &self.gpu.device),
+            Some(of) => of.end_use(slot, &self.gpu),
             None => Ok(()),
         }
     }
@@ -274,6 +283,11 @@ impl Shared {
             Some(fault) => Outcome::Lost(fault.clone()),
             None => Outcome::Done,
         };
+        for guest in flight.guests {
+            if let (Err(fault), Outcome::Done) = (guest.leave(&self.gpu), &outcome) {
+                outcome = Outcome::Failed(fault);
+            }
+        }
         for slot in &flight.slots {
             if let (Err(fault), Outcome::Done) = (self.end_use(slot), &outcome) {
                 outcome = Outcome::Failed(fault);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use transload_hal::core::MemoryKind;
 use transload_hal::{
-    AllocError, AllocSpec, Backend, Buffer, CompletionSink, DeviceKind, ErrorClass, Fence,
-    HostSpan, MemoryId, Op, Outcome, Part, Waited,
+    AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, DeviceKind, ErrorClass,
+    Fence, HostSpan, MemoryId, Name, Op, Outcome, Part, StorageId, StorageInfo, Waited,
 };
 use transload_testkit::conformance::{self, Exceptions, Harness};
 use transload_wgpu::Wgpu;
@@ -55,6 +55,9 @@ impl Harness for OfWgpu {
 
     /// Slots are made as the engine makes them.
     fn make(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
+        if memory.device.kind == DeviceKind::CPU {
+            return Ok(on_the_heap(memory, spec));
+        }
         let spec = match memory.kind {
             MemoryKind::Device => *spec,
             _ => spec.for_staging(),
@@ -107,6 +110,26 @@ impl Harness for OfWgpu {
     fn drive(&self) {
         std::thread::yield_now();
     }
+}
+
+/// Host memory as the engine would bring it, away from the start of a page.
+fn on_the_heap(memory: MemoryId, spec: &AllocSpec) -> Buffer {
+    let len = spec.len_bytes as usize;
+    let align = spec.alignment as usize;
+    let mut bytes = vec![0; len + align];
+    let lead = bytes.as_ptr().align_offset(align);
+    let host = HostSpan::of_mut(&mut bytes[lead..lead + len]);
+    let info = StorageInfo {
+        id: StorageId::Host,
+        base: host.addr(),
+        len_bytes: spec.len_bytes,
+        memory,
+        backend: BackendId(Name::new("host").unwrap()),
+        writable: true,
+        host: Some(host),
+    };
+    // SAFETY: the vector's block stays where it is while the buffer owns the vector.
+    unsafe { Buffer::new(info, Box::new(bytes)) }
 }
 
 /// Links that the host's own engine serves are the host backend's business.

@@ -193,8 +193,14 @@ impl State {
         active.tried.push(failed.clone());
         // A checksum is there only from a comparison to the next leg.
         let compared = active.checksum.is_some();
-        // A route is not to blame for its caller's mistake, nor for what has run out.
-        if !matches!(fault.class, ErrorClass::Caller | ErrorClass::Exhausted) {
+        // A route is not to blame for its caller's mistake, nor for what has run out; nor a link that
+        // serves others for operands that it does not take.
+        let blameless = [
+            ErrorClass::Caller,
+            ErrorClass::Exhausted,
+            ErrorClass::Unsupported,
+        ];
+        if !blameless.contains(&fault.class) {
             self.blame(&failed, failure, compared, &fault, now);
         }
         Some(fault.class)

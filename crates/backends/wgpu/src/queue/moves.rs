@@ -1,9 +1,10 @@
 //! Operations, checked and taken apart into runs of bytes.
 
 use transload_hal::core::{DeviceId, MemoryKind, Span};
-use transload_hal::{Buffer, DeviceKind, ErrorClass, Fault, Layout, Op, SubmitError};
+use transload_hal::{Buffer, DeviceKind, ErrorClass, Fault, HostSpan, Layout, Op, SubmitError};
 
-use crate::device::Gpu;
+use crate::device::{GUEST_KINDS, Gpu};
+use crate::guest::{Direction, Guest};
 use crate::memory::{Slot, WORD, failed};
 use crate::raw::{End, Program};
 
@@ -17,6 +18,8 @@ struct Move<'a> {
     src: Layout<'a>,
     dst: Layout<'a>,
     span: Span,
+    /// The end that is host memory, reached in place, and which way its bytes go.
+    host: Option<(HostSpan, Direction)>,
 }
 
 /// What a slot held around the bytes that are to come, for each slot that needs it.
@@ -43,7 +46,8 @@ pub(crate) fn device_of(op: &Op<'_>) -> Option<DeviceId> {
 impl<'a> Moves<'a> {
     /// # Errors
     /// When one of them is none of this device's, cannot be done by it, or breaks its contract.
-    pub(crate) fn of(device: DeviceId, ops: &[Op<'a>]) -> Result<Moves<'a>, SubmitError> {
+    pub(crate) fn of(gpu: &Gpu, ops: &[Op<'a>]) -> Result<Moves<'a>, SubmitError> {
+        let device = gpu.id;
         let mut list = Vec::with_capacity(ops.len());
         for (index, op) in ops.iter().enumerate() {
             let unsupported = |reason: String| SubmitError::Unsupported {
@@ -68,11 +72,26 @@ impl<'a> Moves<'a> {
                 Op::Pitched { src, dst, span } => (*src, *dst, *span),
                 other => return Err(unsupported(format!("wgpu does nothing like {other:?}"))),
             };
-            for (end, kinds) in [
-                (&src, [MemoryKind::Device, MemoryKind::Upload]),
-                (&dst, [MemoryKind::Device, MemoryKind::Readback]),
+            let mut host = None;
+            for (end, kinds, direction) in [
+                (
+                    &src,
+                    [MemoryKind::Device, MemoryKind::Upload],
+                    Direction::In,
+                ),
+                (
+                    &dst,
+                    [MemoryKind::Device, MemoryKind::Readback],
+                    Direction::Out,
+                ),
             ] {
                 let memory = end.buffer.memory();
+                let in_line = src.shape.is_contiguous() && dst.shape.is_contiguous();
+                if let Some(place) = in_place(gpu, end, span).filter(|_| in_line && host.is_none())
+                {
+                    host = Some((place, direction));
+                    continue;
+                }
                 if memory.device != device || !kinds.contains(&memory.kind) {
                     let reason = format!("{device} does not reach {memory} for {op:?}");
                     return Err(unsupported(reason));
@@ -98,7 +117,12 @@ impl<'a> Moves<'a> {
                     message,
                 )));
             }
-            list.push(Move { src, dst, span });
+            list.push(Move {
+                src,
+                dst,
+                span,
+                host,
+            });
         }
         list.retain(|of| of.span.len > 0);
         Ok(Moves { list })
@@ -122,6 +146,26 @@ impl<'a> Moves<'a> {
             }
         }
         slots
+    }
+
+    /// Whether host memory is read or written in place.
+    pub(crate) fn touches_host(&self) -> bool {
+        self.list.iter().any(|of| of.host.is_some())
+    }
+
+    /// Makes the device see the host memory that takes part, in the order of the moves.
+    pub(crate) fn invite(&self, gpu: &Gpu) -> Result<Vec<Guest>, Fault> {
+        let mut guests = Vec::new();
+        for of in &self.list {
+            let (Some((span, direction)), Ok(importer)) = (of.host, &gpu.importer) else {
+                continue;
+            };
+            let other = of.device_end(direction).1;
+            // SAFETY: the operand lies within its buffer, which the engine keeps alive until the
+            // fence has settled, that is until the guest has left; and it keeps others away.
+            guests.push(unsafe { Guest::new(gpu, importer, span, direction, other) }?);
+        }
+        Ok(guests)
     }
 
     /// Slots that a device copies into cannot be read by it. Where runs begin or end inside a word of
@@ -171,8 +215,16 @@ impl<'a> Moves<'a> {
         Ok(kept)
     }
 
-    pub(crate) fn write(&self, program: &mut Program, kept: &[Kept]) {
+    pub(crate) fn write(&self, program: &mut Program, kept: &[Kept], guests: &[Guest]) {
+        let mut guests = guests.iter();
         for of in &self.list {
+            if let Some((_, direction)) = of.host {
+                let (buffer, offset) = of.device_end(direction);
+                if let (Some(guest), Some(buffer)) = (guests.next(), native(buffer)) {
+                    guest.write(program, End { buffer, offset });
+                }
+                continue;
+            }
             let (Some(src), Some(dst)) = (native(of.src.buffer), native(of.dst.buffer)) else {
                 continue;
             };
@@ -214,12 +266,31 @@ impl<'a> Moves<'a> {
 }
 
 impl Move<'_> {
+    /// The device's end of a move to or from host memory, and the storage's byte that it begins at.
+    fn device_end(&self, direction: Direction) -> (&Buffer, u64) {
+        let end = match direction {
+            Direction::In => &self.dst,
+            Direction::Out => &self.src,
+        };
+        (end.buffer, position(end) + self.span.offset)
+    }
+
     /// Source, destination and length of each run, in bytes of the storages.
     fn runs(&self) -> impl Iterator<Item = (u64, u64, u64)> + Clone {
         let (src, dst) = (position(&self.src), position(&self.dst));
         let runs = self.src.shape.runs(src, &self.dst.shape, dst, self.span);
         runs.map(|run| (run.offset, run.other_offset, run.len_bytes))
     }
+}
+
+/// Where the payload bytes `span` lie, if they are host memory that the device can reach in place.
+fn in_place(gpu: &Gpu, end: &Layout<'_>, span: Span) -> Option<HostSpan> {
+    let memory = end.buffer.memory();
+    let host = memory.device.kind == DeviceKind::CPU && GUEST_KINDS.contains(&memory.kind);
+    if !host || gpu.importer.is_err() {
+        return None;
+    }
+    end.buffer.host(end.offset + span.offset, span.len)
 }
 
 fn position(end: &Layout<'_>) -> u64 {

@@ -1,8 +1,24 @@
 //! Commands for copies that wgpu's own cannot express: bytes that begin, end or lie inside words.
 
 mod program;
+#[cfg(any(
+    windows,
+    target_os = "linux",
+    target_os = "android",
+    target_os = "freebsd"
+))]
+mod vulkan;
+#[cfg(not(any(
+    windows,
+    target_os = "linux",
+    target_os = "android",
+    target_os = "freebsd"
+)))]
+#[path = "no_vulkan.rs"]
+mod vulkan;
 
 pub(crate) use program::{End, Program};
+pub(crate) use vulkan::{Importer, open};
 
 use crate::memory::WORD;
 

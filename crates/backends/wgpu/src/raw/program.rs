@@ -30,6 +30,8 @@ enum Step {
     },
     /// From one scratch buffer to the other.
     Shift(usize),
+    /// Makes what was written visible to the host.
+    Show(wgpu::Buffer),
 }
 
 enum Buffer {
@@ -66,6 +68,23 @@ impl Program {
             let shifted = |end: End<'_>| (end.buffer.clone(), end.offset + at);
             self.shift(shifted(src), shifted(dst), part);
         }
+    }
+
+    /// Copies the whole words that `len` bytes at `src` lie in to those that `dst` lies in. Both lie
+    /// alike within their words.
+    pub(crate) fn copy_around(&mut self, src: End<'_>, dst: End<'_>, len: u64) {
+        let lead = src.offset % WORD;
+        self.words(
+            (Buffer::Own(src.buffer.clone()), src.offset - lead),
+            (Buffer::Own(dst.buffer.clone()), dst.offset - lead),
+            (lead + len).next_multiple_of(WORD),
+        );
+    }
+
+    /// Makes what the commands so far wrote to a buffer visible to the host. What is mapped through
+    /// wgpu needs no such command.
+    pub(crate) fn show(&mut self, buffer: &wgpu::Buffer) {
+        self.steps.push(Step::Show(buffer.clone()));
     }
 
     /// One chunk through the scratch buffers.
@@ -117,6 +136,7 @@ impl Program {
         self.steps.iter().any(|step| match step {
             Step::Copy { src, dst, .. } => !own(src) || !own(dst),
             Step::Shift(_) => true,
+            Step::Show(_) => false,
         })
     }
 
@@ -151,6 +171,13 @@ impl Program {
                     if let (Some(shifter), Some(group)) = (shifter, groups.get(*at)) {
                         shifter.dispatch(&mut encoder, group, &self.params[*at]);
                     }
+                }
+                Step::Show(buffer) => {
+                    let read = wgpu::BufferTransition {
+                        buffer,
+                        state: wgpu::BufferUses::MAP_READ,
+                    };
+                    encoder.transition_resources([read].into_iter(), [].into_iter());
                 }
             }
         }

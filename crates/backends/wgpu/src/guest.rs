@@ -1,0 +1,299 @@
+//! Host memory that takes part in one submission.
+//!
+//! Only whole pages can be imported, and only those that belong to the range as a whole: what lies
+//! before the first of them and after the last, at most a page each, travels in a small buffer.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use transload_hal::{Fault, HostSpan};
+
+use crate::device::Gpu;
+use crate::memory::{WORD, failed};
+use crate::raw::{End, Importer, Program};
+
+/// A range of host memory while a submission reads or writes it.
+pub(crate) struct Guest {
+    span: HostSpan,
+    cut: Cut,
+    direction: Direction,
+    pages: Option<wgpu::Buffer>,
+    edges: Option<wgpu::Buffer>,
+    gone: Arc<Gone>,
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// The device reads them.
+    In,
+    /// The device writes them.
+    Out,
+}
+
+/// Where a range is cut, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Cut {
+    /// Before the first whole page.
+    head: u64,
+    /// Whole pages.
+    body: u64,
+    /// After the last one.
+    tail: u64,
+    /// Where head and tail lie in the buffer of edges: within their words as at the other end.
+    places: [u64; 2],
+}
+
+/// Whether the device has let go of the pages.
+#[derive(Default)]
+struct Gone {
+    is_gone: Mutex<bool>,
+    told: Condvar,
+}
+
+impl Cut {
+    /// Cuts `len` bytes at `addr`, which go to or come from byte `other` of a device's buffer.
+    fn new(addr: u64, len: u64, page: u64, other: u64) -> Cut {
+        let first = addr.next_multiple_of(page);
+        let last = (addr + len) / page * page;
+        let (head, body) = match last > first {
+            true => (first - addr, last - first),
+            false => (len, 0),
+        };
+        let tail = len - head - body;
+        let head_at = other % WORD;
+        let tail_at = (head_at + head).next_multiple_of(WORD) + (other + head + body) % WORD;
+        Cut {
+            head,
+            body,
+            tail,
+            places: [head_at, tail_at],
+        }
+    }
+
+    /// How long the buffer of edges is, 0 where there are none.
+    fn edges(&self) -> u64 {
+        match self.head + self.tail {
+            0 => 0,
+            _ => (self.places[1] + self.tail).next_multiple_of(WORD),
+        }
+    }
+
+    /// Head and tail: where in the range, how long, where in the buffer of edges.
+    fn ends(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        let ends = [
+            (0, self.head, self.places[0]),
+            (self.head + self.body, self.tail, self.places[1]),
+        ];
+        ends.into_iter().filter(|(_, len, _)| *len > 0)
+    }
+}
+
+impl Guest {
+    /// Makes the device see the range, whose bytes go to or come from byte `other` of a buffer of its
+    /// own.
+    ///
+    /// # Errors
+    /// What the driver says: for one, that it does not import this memory.
+    ///
+    /// # Safety
+    /// The span stays valid, for writes too if they go [`Direction::Out`], until the guest is dropped
+    /// unused or has [left](Guest::leave), and nobody else touches it meanwhile.
+    pub(crate) unsafe fn new(
+        gpu: &Gpu,
+        importer: &Importer,
+        span: HostSpan,
+        direction: Direction,
+        other: u64,
+    ) -> Result<Guest, Fault> {
+        let cut = Cut::new(span.addr(), span.len() as u64, importer.page(), other);
+        let edges = match cut.edges() {
+            0 => None,
+            size => Some(gpu.catching(|| edges_buffer(&gpu.device, size, direction))?),
+        };
+        let mut guest = Guest {
+            span,
+            cut,
+            direction,
+            pages: None,
+            edges,
+            gone: Arc::default(),
+        };
+        if direction == Direction::In {
+            guest.fill_edges()?;
+        }
+        if let Some(pages) = span.slice(cut.head, cut.body).filter(|_| cut.body > 0) {
+            let gone = Arc::clone(&guest.gone);
+            // SAFETY: whole pages, cut above; the rest is the caller's promise.
+            let import = || unsafe { importer.import(&gpu.device, pages, move || gone.tell()) };
+            guest.pages = Some(gpu.catching(import)??);
+        }
+        Ok(guest)
+    }
+
+    /// Adds the commands that move the bytes to or from `other`.
+    pub(crate) fn write(&self, program: &mut Program, other: End<'_>) {
+        let at = |offset: u64| End {
+            buffer: other.buffer,
+            offset: other.offset + offset,
+        };
+        if let Some(edges) = &self.edges {
+            for (from, len, place) in self.cut.ends() {
+                let edge = End {
+                    buffer: edges,
+                    offset: place,
+                };
+                match self.direction {
+                    Direction::In => program.copy(edge, at(from), len),
+                    // The words around it: the host takes what is its own.
+                    Direction::Out => program.copy_around(at(from), edge, len),
+                }
+            }
+        }
+        if let Some(pages) = &self.pages {
+            let body = End {
+                buffer: pages,
+                offset: 0,
+            };
+            match self.direction {
+                Direction::In => program.copy(body, at(self.cut.head), self.cut.body),
+                Direction::Out => {
+                    program.copy(at(self.cut.head), body, self.cut.body);
+                    program.show(pages);
+                }
+            }
+        }
+    }
+
+    /// The commands are the driver's: nothing here holds the pages any more.
+    pub(crate) fn let_go(&mut self) {
+        self.pages = None;
+    }
+
+    /// Waits until the device, whose commands have ended, has let go of the pages, and brings the
+    /// edges home. `is_lost` says that it never will.
+    pub(crate) fn leave(mut self, gpu: &Gpu) -> Result<(), Fault> {
+        self.pages = None;
+        if self.cut.body > 0 {
+            self.gone.wait(gpu);
+        }
+        match (&self.edges, self.direction) {
+            (Some(edges), Direction::Out) => self.bring_home(gpu, edges),
+            _ => Ok(()),
+        }
+    }
+
+    fn fill_edges(&self) -> Result<(), Fault> {
+        let Some(edges) = &self.edges else {
+            return Ok(());
+        };
+        let mut view = edges
+            .get_mapped_range_mut(..)
+            .map_err(|error| failed(&error))?;
+        for (from, len, place) in self.cut.ends() {
+            let Some(span) = self.span.slice(from, len) else {
+                continue;
+            };
+            // SAFETY: the span is valid, and nobody writes it, by the contract of `new`.
+            let bytes = unsafe { span.as_slice() };
+            let place = place as usize;
+            view.slice(place..place + bytes.len())
+                .copy_from_slice(bytes);
+        }
+        drop(view);
+        edges.unmap();
+        Ok(())
+    }
+
+    fn bring_home(&self, gpu: &Gpu, edges: &wgpu::Buffer) -> Result<(), Fault> {
+        gpu.map_idle(edges, wgpu::MapMode::Read)?;
+        let view = edges.get_mapped_range(..).map_err(|error| failed(&error))?;
+        for (to, len, place) in self.cut.ends() {
+            let place = place as usize;
+            let Some(span) = self.span.slice(to, len) else {
+                continue;
+            };
+            let bytes = HostSpan::of(&view[place..place + len as usize]);
+            // SAFETY: the span is valid for writes, and nobody else touches it, by the contract of
+            // `new`; both are `len` bytes.
+            unsafe { bytes.copy_to(span) };
+        }
+        Ok(())
+    }
+}
+
+fn edges_buffer(device: &wgpu::Device, size: u64, direction: Direction) -> wgpu::Buffer {
+    let (usage, mapped_at_creation) = match direction {
+        Direction::In => (wgpu::BufferUsages::COPY_SRC, true),
+        Direction::Out => (
+            wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+            false,
+        ),
+    };
+    device.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("transload edges"),
+        size,
+        usage,
+        mapped_at_creation,
+    })
+}
+
+impl Gone {
+    /// Called by the driver's side, from whichever thread: notes it and notifies.
+    fn tell(&self) {
+        *self.is_gone.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.told.notify_all();
+    }
+
+    /// Blocks until it was told, or the device is lost and touches nothing any more.
+    fn wait(&self, gpu: &Gpu) {
+        let mut is_gone = self.is_gone.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*is_gone && gpu.lost.get().is_none() {
+            // Whoever looked at the device while the commands ended may hold them a moment longer:
+            // the user's own threads look, too.
+            let waited = self.told.wait_timeout(is_gone, A_MOMENT);
+            is_gone = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// How often a thread that waits looks whether the device was lost meanwhile.
+const A_MOMENT: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_pages_are_cut_out_and_the_edges_keep_their_place_in_their_words() {
+        for (addr, len, other) in [
+            (4096u64, 4096u64, 0u64),
+            (4096, 8191, 2),
+            (4097, 4096, 1),
+            (4095, 4097, 3),
+            (16, 100, 5),
+            (16, 12_000, 7),
+            (8190, 4, 0),
+            (0, 1, 3),
+            (8191, 8194, 3),
+        ] {
+            let cut = Cut::new(addr, len, 4096, other);
+            assert_eq!(cut.head + cut.body + cut.tail, len, "{cut:?}");
+            assert!(cut.body.is_multiple_of(4096));
+            if cut.body > 0 {
+                assert!((addr + cut.head).is_multiple_of(4096), "{cut:?}");
+            }
+            assert!(cut.head < 4096 || cut.body == 0);
+            assert!(cut.tail < 4096);
+            for (at, edge, place) in cut.ends() {
+                assert_eq!(place % WORD, (other + at) % WORD, "{cut:?}");
+                assert!((place + edge).next_multiple_of(WORD) <= cut.edges());
+            }
+            // The tail's words hold nothing of the head's.
+            if cut.head > 0 && cut.tail > 0 {
+                let head_ends = (cut.places[0] + cut.head).next_multiple_of(WORD);
+                assert!(cut.places[1] / WORD * WORD >= head_ends, "{cut:?}");
+            }
+        }
+    }
+}

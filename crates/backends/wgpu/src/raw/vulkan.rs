@@ -1,0 +1,222 @@
+//! What wgpu does not say of Vulkan: buffers that show the host's own memory.
+//!
+//! Host memory is imported as `VK_EXT_external_memory_host` describes it: whole pages at an address,
+//! which the device then reads and writes in place.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use ash::ext::external_memory_host;
+use ash::vk;
+use transload_hal::{ErrorClass, Fault, HostSpan};
+use wgpu::hal::api::Vulkan;
+
+/// The sort of host memory that is imported: what the process has allocated.
+const ALLOCATION: vk::ExternalMemoryHandleTypeFlags =
+    vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
+
+/// What the two ends of a copy need.
+const TRANSFER: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
+    vk::BufferUsageFlags::TRANSFER_SRC.as_raw() | vk::BufferUsageFlags::TRANSFER_DST.as_raw(),
+);
+
+/// Imports host memory into one device.
+pub(crate) struct Importer {
+    device: Arc<ash::Device>,
+    extension: external_memory_host::Device,
+    types: Vec<vk::MemoryPropertyFlags>,
+    page: u64,
+}
+
+/// Opens a device that can import host memory; `None` where the adapter, or its driver, cannot.
+pub(crate) fn open(
+    adapter: &wgpu::Adapter,
+    descriptor: &wgpu::DeviceDescriptor<'_>,
+) -> Option<(wgpu::Device, wgpu::Queue)> {
+    // SAFETY: the adapter's handle is only looked at.
+    let native = unsafe { adapter.as_hal::<Vulkan>() }?;
+    let name = external_memory_host::NAME;
+    if !native
+        .physical_device_capabilities()
+        .supports_extension(name)
+    {
+        return None;
+    }
+    let add = Box::new(
+        move |arguments: wgpu::hal::vulkan::CreateDeviceCallbackArgs<'_, '_, '_>| {
+            arguments.extensions.push(name);
+        },
+    );
+    // SAFETY: the extension is there, and adding it takes nothing away.
+    let opened = unsafe {
+        native.open_with_callback(
+            descriptor.required_features,
+            &descriptor.required_limits,
+            &descriptor.memory_hints,
+            Some(add),
+        )
+    }
+    .ok()?;
+    drop(native);
+    // SAFETY: it was just opened, by this adapter and with these features.
+    unsafe { adapter.create_device_from_hal::<Vulkan>(opened, descriptor) }.ok()
+}
+
+impl Importer {
+    /// For a device that was opened with the extension.
+    ///
+    /// # Errors
+    /// A sentence that says why it imports nothing.
+    pub(crate) fn of(device: &wgpu::Device) -> Result<Importer, &'static str> {
+        // SAFETY: the device's handles are only looked at, and outlive what is made with them: see
+        // `import`.
+        let Some(native) = (unsafe { device.as_hal::<Vulkan>() }) else {
+            return Err("it is not driven through Vulkan");
+        };
+        let name = external_memory_host::NAME;
+        if !native.enabled_device_extensions().contains(&name) {
+            return Err("it was opened without VK_EXT_external_memory_host");
+        }
+        let instance = native.shared_instance().raw_instance();
+        let physical = native.raw_physical_device();
+        let mut limits = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
+        let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut limits);
+        // SAFETY: the extension needs Vulkan 1.1, which has the call.
+        unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
+        // SAFETY: both are of one instance, which lives.
+        let memory = unsafe { instance.get_physical_device_memory_properties(physical) };
+        let types = memory.memory_types_as_slice().iter();
+        Ok(Importer {
+            device: Arc::new(native.raw_device().clone()),
+            extension: external_memory_host::Device::new(instance, native.raw_device()),
+            types: types.map(|kind| kind.property_flags).collect(),
+            page: limits.min_imported_host_pointer_alignment,
+        })
+    }
+
+    /// Start and length of what is imported are multiples of this, a power of two.
+    pub(crate) fn page(&self) -> u64 {
+        self.page
+    }
+
+    /// A buffer of `gpu` that shows the pages, with the usages `COPY_SRC` and `COPY_DST`. `told` is
+    /// called when the device has done with them for good: the buffer and every command that used it
+    /// are gone.
+    ///
+    /// # Errors
+    /// What the driver says.
+    ///
+    /// # Safety
+    /// `gpu` is the device that this was made for. The pages lie at a multiple of [`Importer::page`],
+    /// at least one of them, and stay valid, for writes too if commands write the buffer, until `told`
+    /// is called.
+    pub(crate) unsafe fn import(
+        &self,
+        gpu: &wgpu::Device,
+        pages: HostSpan,
+        told: impl FnOnce() + Send + Sync + 'static,
+    ) -> Result<wgpu::Buffer, Fault> {
+        debug_assert!((pages.addr() | pages.len() as u64).is_multiple_of(self.page));
+        let size = pages.len() as u64;
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(ALLOCATION);
+        let info = vk::BufferCreateInfo::default()
+            .size(size)
+            .usage(TRANSFER)
+            .push_next(&mut external);
+        // SAFETY: the device lives as long as `gpu`.
+        let made = unsafe { self.device.create_buffer(&info, None) };
+        let buffer = made.map_err(|code| fault("vkCreateBuffer", code))?;
+        // SAFETY: the caller's promises are passed on.
+        let bound = unsafe { self.bind(buffer, pages) };
+        let memory = match bound {
+            Ok(memory) => memory,
+            Err(fault) => {
+                // SAFETY: nobody else has heard of it.
+                unsafe { self.device.destroy_buffer(buffer, None) };
+                return Err(fault);
+            }
+        };
+        let device = Arc::clone(&self.device);
+        let release = Box::new(move || {
+            // SAFETY: wgpu calls this when the last command that used the buffer has ended, and keeps
+            // the device until then.
+            unsafe { device.destroy_buffer(buffer, None) };
+            // SAFETY: as above; the buffer was all that it was bound to.
+            unsafe { device.free_memory(memory, None) };
+            told();
+        });
+        // SAFETY: the buffer is destroyed by `release` alone.
+        let native =
+            unsafe { wgpu::hal::vulkan::Buffer::from_raw_externally_owned(buffer, release) };
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some("transload pages"),
+            size,
+            usage: wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        };
+        // SAFETY: it is of this device, as long as described, and shows bytes that somebody wrote.
+        Ok(unsafe { gpu.create_buffer_from_hal::<Vulkan>(native, &descriptor) })
+    }
+
+    /// # Safety
+    /// As [`Importer::import`]; the buffer is new.
+    unsafe fn bind(&self, buffer: vk::Buffer, pages: HostSpan) -> Result<vk::DeviceMemory, Fault> {
+        let start = pages.as_ptr().cast::<c_void>();
+        let mut host = vk::MemoryHostPointerPropertiesEXT::default();
+        let ask = self.extension.fp().get_memory_host_pointer_properties_ext;
+        // SAFETY: the pointer is the caller's, and the extension is enabled.
+        let code = unsafe { ask(self.extension.device(), ALLOCATION, start, &mut host) };
+        if code != vk::Result::SUCCESS {
+            return Err(fault("vkGetMemoryHostPointerPropertiesEXT", code));
+        }
+        // SAFETY: the buffer is of this device.
+        let needs = unsafe { self.device.get_buffer_memory_requirements(buffer) };
+        let kind = self.kind(host.memory_type_bits & needs.memory_type_bits);
+        let Some(kind) = kind.filter(|_| needs.size <= pages.len() as u64) else {
+            let message = "the driver has no coherent memory type for this host memory";
+            return Err(Fault::new(ErrorClass::Unsupported, message));
+        };
+        let mut import = vk::ImportMemoryHostPointerInfoEXT::default()
+            .handle_type(ALLOCATION)
+            .host_pointer(start);
+        let info = vk::MemoryAllocateInfo::default()
+            .allocation_size(pages.len() as u64)
+            .memory_type_index(kind)
+            .push_next(&mut import);
+        // SAFETY: pointer, alignment and length are the caller's promise.
+        let made = unsafe { self.device.allocate_memory(&info, None) };
+        let memory = made.map_err(|code| fault("vkAllocateMemory", code))?;
+        // SAFETY: both are new, of this device, and fit by the check above.
+        if let Err(code) = unsafe { self.device.bind_buffer_memory(buffer, memory, 0) } {
+            // SAFETY: nothing is bound to it.
+            unsafe { self.device.free_memory(memory, None) };
+            return Err(fault("vkBindBufferMemory", code));
+        }
+        Ok(memory)
+    }
+
+    /// The best memory type of those whose bits are set: what the host and the device write must be
+    /// seen by the other without flushing, and the host's caches should hold it.
+    fn kind(&self, bits: u32) -> Option<u32> {
+        let coherent = vk::MemoryPropertyFlags::HOST_COHERENT;
+        let cached = coherent | vk::MemoryPropertyFlags::HOST_CACHED;
+        let first = |wanted: vk::MemoryPropertyFlags| {
+            let mut kinds = self.types.iter().zip(0u32..);
+            let fits = |kind: &(&vk::MemoryPropertyFlags, u32)| {
+                bits & (1 << kind.1) != 0 && kind.0.contains(wanted)
+            };
+            kinds.find(fits).map(|(_, at)| at)
+        };
+        first(cached).or(first(coherent))
+    }
+}
+
+/// A refusal to import says nothing against the device, only against this memory, unless the device
+/// is lost.
+fn fault(call: &str, code: vk::Result) -> Fault {
+    let class = match code {
+        vk::Result::ERROR_DEVICE_LOST => ErrorClass::Lost,
+        _ => ErrorClass::Unsupported,
+    };
+    Fault::new(class, format!("{call}: {code}")).with_code(i64::from(code.as_raw()))
+}
