@@ -232,6 +232,7 @@ fn device(id: DeviceId, numa_node: u32) -> DeviceInfo {
         software: false,
         simulated: true,
         memory_bytes: None,
+        driver: None,
         uuid: None,
         numa_node: Some(numa_node),
     }

@@ -1,7 +1,11 @@
 //! What a copy costs, in integers, so that plans compare exactly and tests can too.
 
+mod through;
+
 use alloc::vec::Vec;
 use core::fmt;
+
+pub use through::Timing;
 
 /// `fixed_ns + bytes * fs_per_byte`: the α-β model of one engine moving bytes.
 ///

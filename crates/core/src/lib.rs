@@ -37,7 +37,7 @@ mod topology;
 
 pub use bytes::{BinarySize, ByteRate, ByteSize, Nanoseconds};
 pub use cache::{CacheStats, PlanCache};
-pub use cost::{Cost, Curve, CurveError, Piece};
+pub use cost::{Cost, Curve, CurveError, Piece, Timing};
 pub use device::{DeviceId, DeviceKind, DeviceName, MemoryId, MemoryKind, Place, Uuid};
 pub use estimate::Estimate;
 pub use hazard::{Entered, Footprint, FootprintError, Hazards, Ticket};

@@ -26,6 +26,12 @@ pub enum ParseError {
         /// What was written.
         text: String,
     },
+    /// Not an engine.
+    #[error("{text:?} is not an engine: a device and a number, as in cuda:0#1")]
+    Engine {
+        /// What was written.
+        text: String,
+    },
     /// A size that is no number of bytes, or past `u64::MAX`.
     #[error("{text:?} is not a size: write bytes, as in 4096, or 64KiB, 2MiB, 1.5GB, below 16 EiB")]
     Size {

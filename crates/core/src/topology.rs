@@ -1,10 +1,12 @@
 //! The machine as the planner sees it: devices, their memories, and the engines that move bytes.
 
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::str::FromStr;
 
-use crate::{Curve, DeviceId, MemoryId, Name, Uuid};
+use crate::{Curve, DeviceId, MemoryId, Name, ParseError, Uuid};
 
 /// Names a backend: the code that drives one memory system. At most one backend of a name takes
 /// part in a topology.
@@ -45,6 +47,19 @@ impl fmt::Debug for EngineId {
     }
 }
 
+impl FromStr for EngineId {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<EngineId, ParseError> {
+        let error = || ParseError::Engine { text: text.into() };
+        let (device, index) = text.split_once('#').ok_or_else(error)?;
+        Ok(EngineId {
+            device: device.parse().map_err(|_| error())?,
+            index: index.parse().map_err(|_| error())?,
+        })
+    }
+}
+
 /// A device as its backend describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceInfo {
@@ -60,6 +75,9 @@ pub struct DeviceInfo {
     pub simulated: bool,
     /// The bytes of its own memory, where known.
     pub memory_bytes: Option<u64>,
+    /// The driver and its version, as it says itself, where known: measurements made under another
+    /// one do not hold.
+    pub driver: Option<String>,
     /// Its universally unique id, where it has one.
     pub uuid: Option<Uuid>,
     /// The NUMA node that it is attached to, where known.
@@ -140,6 +158,14 @@ pub enum Access {
 }
 
 impl Access {
+    /// Every sort of access, in the order of declaration.
+    pub const ALL: [Access; 4] = [
+        Access::Native,
+        Access::Import,
+        Access::Peer,
+        Access::Managed,
+    ];
+
     /// Whether the path must be proven by copy-and-compare before it carries a user's bytes.
     pub const fn needs_proof(self) -> bool {
         matches!(self, Access::Import | Access::Peer)
@@ -213,6 +239,8 @@ pub struct Topology {
     memories: Vec<MemoryInfo>,
     links: Vec<Link>,
     transforms: Vec<Transformer>,
+    /// The links whose costs were replaced by measured ones.
+    measured: BTreeSet<LinkId>,
 }
 
 /// An engine that transforms bytes in place of moving them.
@@ -344,10 +372,16 @@ impl Topology {
         match self.links.iter_mut().find(|link| link.id == id) {
             Some(link) => {
                 link.cost = cost;
+                self.measured.insert(id);
                 true
             }
             None => false,
         }
+    }
+
+    /// Whether the cost of the link was measured here; else it is its backend's default figure.
+    pub fn is_measured(&self, id: LinkId) -> bool {
+        self.measured.contains(&id)
     }
 
     fn check(&self, inventory: &Inventory) -> Result<(), TopologyError> {
@@ -382,5 +416,22 @@ impl Topology {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_round_trip_and_what_is_none_is_refused_by_name() {
+        let text = "cuda:3#1";
+        let engine: EngineId = text.parse().unwrap();
+        assert_eq!((engine.device.index, engine.index), (3, 1));
+        assert_eq!(alloc::string::ToString::to_string(&engine), text);
+        for text in ["", "cuda:3", "cuda:3#", "#1", "cuda:3#-1", "cuda:3#70000"] {
+            let error = text.parse::<EngineId>().unwrap_err();
+            assert_eq!(error, ParseError::Engine { text: text.into() });
+        }
     }
 }

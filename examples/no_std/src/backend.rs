@@ -95,6 +95,7 @@ unsafe impl Backend for Words {
                 software: false,
                 simulated: false,
                 memory_bytes: None,
+                driver: None,
                 uuid: None,
                 numa_node: None,
             }],

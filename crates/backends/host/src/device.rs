@@ -169,6 +169,7 @@ fn inventory(tuning: &Tuning) -> Inventory {
         software: false,
         simulated: false,
         memory_bytes: total_bytes,
+        driver: None,
         uuid: None,
         numa_node: None,
     };

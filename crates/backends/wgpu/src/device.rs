@@ -366,6 +366,7 @@ fn inventory(queues: &[Queue]) -> Inventory {
             software: info.device_type == wgpu::DeviceType::Cpu,
             simulated: info.backend == wgpu::Backend::Noop,
             memory_bytes: None,
+            driver: driver(&info),
             uuid: None,
             numa_node: None,
         });
@@ -410,6 +411,13 @@ fn inventory(queues: &[Queue]) -> Inventory {
         links,
         transform: None,
     }
+}
+
+/// What the driver calls itself and its version; `None` where it says nothing.
+fn driver(info: &wgpu::AdapterInfo) -> Option<String> {
+    let told = [info.driver.trim(), info.driver_info.trim()];
+    let told: Vec<&str> = told.into_iter().filter(|part| !part.is_empty()).collect();
+    (!told.is_empty()).then(|| told.join(" "))
 }
 
 /// What the processors reach by themselves.

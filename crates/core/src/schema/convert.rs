@@ -79,6 +79,7 @@ fn add_device(all: &mut Inventory, entry: &DeviceEntry) -> Result<(), SchemaErro
         software: entry.software,
         simulated: true,
         memory_bytes: all.memories[first].total_bytes,
+        driver: None,
         uuid,
         numa_node: entry.numa_node,
     });
@@ -287,11 +288,7 @@ fn engine(
         thing: thing(),
         text: written.to_string(),
     };
-    let (device, index) = written.split_once('#').ok_or_else(error)?;
-    let engine = EngineId {
-        device: device.parse().map_err(|_| error())?,
-        index: index.parse().map_err(|_| error())?,
-    };
+    let engine: EngineId = written.parse().map_err(|_| error())?;
     if all.devices.iter().any(|device| device.id == engine.device) {
         Ok(engine)
     } else {
