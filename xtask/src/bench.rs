@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::vulkan::Drivers;
 use crate::workspace::Workspace;
 
 /// What to hand on.
@@ -24,8 +25,10 @@ pub(crate) struct Options {
 /// # Errors
 /// When cargo cannot be started.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
-    let status = workspace
-        .cargo()
+    let mut cargo = workspace.cargo();
+    // Software adapters take part where `cargo xtask test` has provided them.
+    Drivers::present(&workspace.target).tell(&mut cargo);
+    let status = cargo
         .args(["run", "--release", "-p", "transload-bench", "--"])
         .args(&options.arguments)
         .status()

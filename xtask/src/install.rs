@@ -1,6 +1,7 @@
 //! Installs Debian packages that a stage needs, where it may.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -75,6 +76,66 @@ impl Installer {
             .extend(missing.iter().map(|package| format!("{package} (apt-get)")));
         Ok(Provision::Ready)
     }
+}
+
+/// A package's archive on this machine, or why there is none.
+#[derive(Debug)]
+pub(crate) enum Fetched {
+    Archive(PathBuf),
+    Unavailable(String),
+}
+
+impl Installer {
+    /// Downloads the archive of `package` into `folder`, which exists, and installs nothing.
+    ///
+    /// Unlike installing, this needs no root; and what is only fetched may be missing: a mirror that does
+    /// not answer is a reason to skip.
+    ///
+    /// # Errors
+    /// When apt-get cannot be started, or `folder` cannot be read.
+    pub(crate) fn fetch(&mut self, package: &str, folder: &Path) -> Result<Fetched> {
+        let unavailable = |why: String| Ok(Fetched::Unavailable(why));
+        if !is_debian() {
+            return unavailable(format!(
+                "needs {package} of Debian, and this is another system"
+            ));
+        }
+        if !is_offered(package)
+            && !self.lists_are_fresh
+            && let Some(administrator) = administrator()
+        {
+            // A system that was just set up knows no packages yet.
+            if let Err(error) = apt(administrator, &["update"]) {
+                let why = format!("{error:#}");
+                return unavailable(format!("cannot look for {package}: {}", last_line(&why)));
+            }
+            self.lists_are_fresh = true;
+        }
+        if !is_offered(package) {
+            return unavailable(format!(
+                "needs the package {package}, which this system's archive does not offer"
+            ));
+        }
+        println!("   fetching {package} with apt-get download ...");
+        let mut apt_get = Command::new("apt-get");
+        apt_get.args(["download", package]).current_dir(folder);
+        let finished = process::run(&mut apt_get, APT_LIMIT)?;
+        if !finished.success() {
+            let said = last_line(&finished.output);
+            return unavailable(format!("{package} cannot be fetched: {said}"));
+        }
+        let mut entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let archive = entries.find(|path| path.extension().is_some_and(|end| end == "deb"));
+        match archive {
+            Some(archive) => Ok(Fetched::Archive(archive)),
+            None => bail!("apt-get reported success, and no archive of {package} is here"),
+        }
+    }
+}
+
+fn last_line(text: &str) -> &str {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines.next_back().unwrap_or("it says nothing")
 }
 
 /// The words in front of a command that needs to be root.

@@ -27,6 +27,7 @@ mod table;
 mod targets;
 mod test;
 mod testlist;
+mod vulkan;
 mod workspace;
 
 use std::process::ExitCode;

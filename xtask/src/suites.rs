@@ -6,9 +6,9 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::checks::first_line;
-use crate::install::Provision;
 use crate::skips::Skips;
 use crate::stage::{Outcome, Session, Verdict};
+use crate::vulkan::Drivers;
 use crate::workspace::Package;
 
 /// Unit and integration tests of every package, with all features.
@@ -20,17 +20,16 @@ pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
     let mut runner = runner(session);
     let skips = Skips::new(&session.workspace.target, "tests")?;
     skips.tell(&mut runner);
-    if session.installer.require(&[SOFTWARE_VULKAN])? == Provision::Ready {
-        // An adapter is here now: a test that finds none has failed.
-        runner.env("TRANSLOAD_ADAPTER", "required");
+    let drivers = Drivers::provide(&mut session.installer, &session.workspace.target)?;
+    drivers.tell(&mut runner);
+    for found in drivers.found() {
+        session.found(found);
     }
+    session.skipped.extend(drivers.absent().iter().cloned());
     verdict.run_tests(runner.args(["--workspace", "--all-features"]))?;
     session.skipped.extend(skips.settle(&mut verdict.counts)?);
     Ok(verdict)
 }
-
-/// Adapters without hardware: lavapipe, which Debian's package brings.
-const SOFTWARE_VULKAN: &str = "mesa-vulkan-drivers";
 
 /// The same tests with many more cases for each property. Only properties
 /// that keep proptest's own number of cases follow this variable.
@@ -43,6 +42,7 @@ pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     // What is skipped was told by the stage with the usual number of cases.
     let skips = Skips::new(&session.workspace.target, "properties")?;
     skips.tell(&mut runner);
+    Drivers::provide(&mut session.installer, &session.workspace.target)?.tell(&mut runner);
     runner
         .env("PROPTEST_CASES", PROPERTY_CASES)
         .env("EXPLORE", "full")

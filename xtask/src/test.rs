@@ -30,8 +30,10 @@ pub(crate) struct Options {
 pub(crate) const INSTALLS: &str = "\
 The stages no_std and cross need standard libraries of other systems. Where rustup
 has none, on Debian and its descendants, as root or with a sudo that asks for no
-password, they install Debian's toolchain with apt-get (150 MB). Elsewhere they are
-skipped, and the end of the run says so.";
+password, they install Debian's toolchain with apt-get (150 MB). The stage tests
+installs Mesa's software Vulkan driver in the same way, and fetches a second one
+(32 MB) into the target folder. Elsewhere they are skipped, and the end of the run
+says so.";
 
 /// Every stage, cheap ones first.
 pub(crate) const STAGES: [Stage; 16] = [

@@ -12,6 +12,7 @@ use super::shown_by::ShownBy;
 use crate::checks::first_line;
 use crate::process::{self, Finished};
 use crate::testlist::selection;
+use crate::vulkan::Drivers;
 use crate::workspace::Workspace;
 
 /// Runs the rows `ids` (or all), saves after each, and says whether every row
@@ -121,6 +122,7 @@ fn test(workspace: &Workspace, suite: &str, name: &str) -> Command {
     cargo
         .args(["test", "--quiet", "--all-features"])
         .args(selection(suite));
+    Drivers::present(&workspace.target).tell(&mut cargo);
     cargo.args(["--", "--nocapture"]);
     match name.strip_suffix('*') {
         Some(beginning) => cargo.arg(beginning),

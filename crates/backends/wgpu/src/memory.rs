@@ -15,6 +15,10 @@ use crate::device::{BACKEND, Gpu};
 /// wgpu copies words.
 pub(crate) const WORD: u64 = 4;
 
+/// The strictest alignment that WebGPU lets an adapter demand of an offset into a buffer, whose first byte
+/// has every one.
+const OFFSETS: u64 = 256;
+
 /// What may be done with buffers that the manager allocates: all that needs no feature.
 const USAGES: wgpu::BufferUsages = wgpu::BufferUsages::COPY_SRC
     .union(wgpu::BufferUsages::COPY_DST)
@@ -137,11 +141,16 @@ pub(crate) fn allocate(
             limit_bytes: limit,
         });
     }
-    if spec.alignment > 256 || !spec.alignment.is_power_of_two() {
+    let aligned = match memory.kind {
+        MemoryKind::Device => OFFSETS,
+        // A slot's alignment is that of its address, and drivers map wherever they please.
+        _ => wgpu::MAP_ALIGNMENT,
+    };
+    if spec.alignment > aligned || !spec.alignment.is_power_of_two() {
         return Err(AllocError::Alignment {
             memory,
             alignment: spec.alignment,
-            limit: 256,
+            limit: aligned,
         });
     }
     if memory.kind != MemoryKind::Device && !spec.staging {
