@@ -1,6 +1,7 @@
 //! Whole transfers to and from the adapters that are here.
 #![cfg(not(any(loom, transload_local)))]
 
+use transload::hal::ErrorClass;
 use transload::{AllocSpec, Buffer, Region, Request, Shape, TransferManager};
 use transload_wgpu::Wgpu;
 
@@ -127,6 +128,22 @@ fn many_transfers_are_under_way_at_once() {
         manager.copy_into_slice(there, &mut found).unwrap();
         assert!(found == *bytes);
     }
+}
+
+#[test]
+fn a_buffer_that_its_user_destroyed_fails_its_own_copies_and_bars_no_link() {
+    let Some(manager) = adapter() else { return };
+    let src = manager.adopt(pattern(MIB, 4)).unwrap();
+    let destroyed = on_device(&manager, MIB);
+    destroyed.native::<wgpu::Buffer>().unwrap().destroy();
+    for _ in 0..2 {
+        let error = manager.copy(&src, &destroyed).wait().unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Caller, "{error}");
+        assert!(error.to_string().contains("has been destroyed"), "{error}");
+    }
+    let other = on_device(&manager, MIB);
+    let report = manager.copy(&src, &other).wait().unwrap();
+    assert!(report.fallbacks().is_empty(), "{report}");
 }
 
 /// Counted as skipped by who runs the tests, and not as passed.

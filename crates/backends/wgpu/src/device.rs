@@ -13,6 +13,7 @@ use transload_hal::{
     SubmitError, Waited,
 };
 
+use crate::fault::fault_of;
 use crate::memory::{self, failed};
 use crate::queue::Queue;
 use crate::raw::{self, Importer, Shifter};
@@ -215,6 +216,35 @@ impl Gpu {
         }
     }
 
+    /// Writes commands that nobody will submit, to hear whether a user's thing can be used on this
+    /// device.
+    pub(crate) fn try_out(
+        &self,
+        memory: MemoryId,
+        write: impl FnOnce(&mut wgpu::CommandEncoder),
+    ) -> Result<(), ImportError> {
+        let tried = self.catching(|| {
+            let descriptor = wgpu::CommandEncoderDescriptor::default();
+            let mut encoder = self.device.create_command_encoder(&descriptor);
+            write(&mut encoder);
+            encoder.finish()
+        });
+        let kind = ExternalKind::Object;
+        match tried {
+            Ok(_) => Ok(()),
+            Err(fault) if fault.class == ErrorClass::Caller => Err(ImportError::Invalid {
+                memory,
+                kind,
+                reason: fault.message,
+            }),
+            Err(fault) => Err(ImportError::Failed {
+                memory,
+                kind,
+                fault,
+            }),
+        }
+    }
+
     pub(crate) fn shifter(&self) -> Result<Arc<Shifter>, Fault> {
         let mut kept = self.shifter.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shifter) = &*kept {
@@ -228,20 +258,6 @@ impl Gpu {
 
 /// Looks at the device until an idle buffer must have been mapped.
 const MOST_POLLS: u32 = 1000;
-
-fn fault_of(error: &wgpu::Error) -> Fault {
-    match error {
-        wgpu::Error::OutOfMemory { source } => {
-            Fault::new(ErrorClass::Exhausted, source.to_string())
-        }
-        wgpu::Error::Validation { description, .. } => {
-            Fault::new(ErrorClass::Failed, description.clone())
-        }
-        wgpu::Error::Internal { description, .. } => {
-            Fault::new(ErrorClass::Failed, description.clone())
-        }
-    }
-}
 
 // SAFETY: a fence settles when the driver has ended its submission, or when it was lost; operands are
 // checked before anything is encoded, and one encoder is submitted whole or not at all; edges inside a
@@ -262,9 +278,10 @@ unsafe impl Backend for Wgpu {
     /// Takes a `wgpu::Buffer` of the memory's own device, which must have been created with the usages
     /// `COPY_SRC` and `COPY_DST`.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
-        if self.queue(memory.device).is_none() || memory.kind != MemoryKind::Device {
+        let queue = self.queue(memory.device);
+        let Some(queue) = queue.filter(|_| memory.kind == MemoryKind::Device) else {
             return Err(ImportError::UnknownMemory { memory });
-        }
+        };
         let kind = external.kind();
         let unsupported = |reason: &str| ImportError::Unsupported {
             memory,
@@ -276,7 +293,7 @@ unsafe impl Backend for Wgpu {
         };
         let object: Box<dyn std::any::Any> = object;
         match object.downcast::<wgpu::Buffer>() {
-            Ok(buffer) => memory::adopt(memory, *buffer),
+            Ok(buffer) => memory::adopt(queue.gpu(), memory, *buffer),
             Err(_) => Err(unsupported("the object is no wgpu::Buffer")),
         }
     }

@@ -14,6 +14,7 @@
 #![cfg(not(any(target_family = "wasm", transload_local)))]
 
 mod device;
+mod fault;
 mod guest;
 mod memory;
 mod queue;

@@ -219,7 +219,11 @@ pub(crate) fn allocate(
 }
 
 /// A user's own buffer.
-pub(crate) fn adopt(memory: MemoryId, buffer: wgpu::Buffer) -> Result<Buffer, ImportError> {
+pub(crate) fn adopt(
+    gpu: &Gpu,
+    memory: MemoryId,
+    buffer: wgpu::Buffer,
+) -> Result<Buffer, ImportError> {
     let needed = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
     if !buffer.usage().contains(needed) {
         return Err(ImportError::Invalid {
@@ -233,6 +237,10 @@ pub(crate) fn adopt(memory: MemoryId, buffer: wgpu::Buffer) -> Result<Buffer, Im
             .into(),
         });
     }
+    // A command that does nothing, and that no other device's buffer may be part of.
+    gpu.try_out(memory, |encoder| {
+        encoder.clear_buffer(&buffer, 0, Some(0));
+    })?;
     let len = buffer.size();
     Ok(wrap(memory, buffer, len))
 }

@@ -1,13 +1,16 @@
 //! The one suite over every adapter that is here.
 #![cfg(not(transload_local))]
 
-use std::sync::{Arc, Mutex};
+mod common;
+
+use std::sync::Arc;
 use std::time::Duration;
 
+use common::{Heard, opened, skip};
 use transload_hal::core::MemoryKind;
 use transload_hal::{
-    AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, DeviceKind, ErrorClass,
-    Fence, HostSpan, MemoryId, Name, Op, Outcome, Part, StorageId, StorageInfo, Waited,
+    AllocError, AllocSpec, Backend, BackendId, Buffer, DeviceKind, ErrorClass, HostSpan, MemoryId,
+    Name, Op, Outcome, Part, StorageId, StorageInfo, Waited,
 };
 use transload_testkit::conformance::{self, Exceptions, Harness};
 use transload_wgpu::Wgpu;
@@ -195,15 +198,6 @@ fn a_device_that_is_gone_refuses_and_holds_nobody_up() {
     assert_eq!(error.class(), ErrorClass::Lost, "{error}");
 }
 
-#[derive(Default)]
-struct Heard(Mutex<Vec<Outcome>>);
-
-impl CompletionSink for Heard {
-    fn settle(&self, _: Fence, outcome: Outcome) {
-        self.0.lock().unwrap().push(outcome);
-    }
-}
-
 #[test]
 fn a_view_inside_a_slot_leaves_the_rest_of_its_words_alone() {
     let Some(opened) = opened().into_iter().next() else {
@@ -247,33 +241,4 @@ fn a_view_inside_a_slot_leaves_the_rest_of_its_words_alone() {
     }
     let outcomes = heard.0.lock().unwrap();
     assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Done));
-}
-
-/// A device of every Vulkan adapter that is here.
-fn opened() -> Vec<(wgpu::Device, wgpu::Queue)> {
-    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = wgpu::Backends::VULKAN;
-    let instance = wgpu::Instance::new(descriptor);
-    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
-    let open = |adapter| transload_wgpu::open_device(adapter).ok();
-    let opened: Vec<_> = adapters.iter().filter_map(open).collect();
-    let provided = std::env::var("TRANSLOAD_ADAPTER").map_or(0, |count| count.parse().unwrap());
-    assert!(
-        opened.len() >= provided,
-        "{provided} drivers were provided, and these adapters found: {opened:?}"
-    );
-    opened
-}
-
-/// Counted as skipped by who runs the tests, and not as passed.
-fn skip(what: &str) {
-    use std::io::Write as _;
-    println!("skipped {what}");
-    if let Some(file) = std::env::var_os("TRANSLOAD_SKIPS") {
-        let file = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(file);
-        writeln!(file.unwrap(), "{what}").unwrap();
-    }
 }
