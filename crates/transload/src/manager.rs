@@ -11,7 +11,7 @@ use core::fmt;
 use core::time::Duration;
 
 use transload_core::stats::Snapshot;
-use transload_core::{DeviceId, DeviceName, Instant, MemoryId, Place, Purpose};
+use transload_core::{DeviceId, DeviceName, Instant, MemoryId, Place, Purpose, Topology};
 use transload_hal::{Backend, BackendId, DeviceInfo, MemoryInfo};
 
 use crate::engine::shared::Shared;
@@ -145,6 +145,11 @@ impl TransferManager {
         self.shared
             .state
             .with(|state| state.topology.memories().to_vec())
+    }
+
+    /// The machine as the planner sees it now: devices, memories, and links with their costs.
+    pub fn topology(&self) -> Topology {
+        self.shared.state.with(|state| state.topology.clone())
     }
 
     /// The memory that a place means here.

@@ -23,7 +23,7 @@ impl Prepared {
         let checked = request.check()?;
         let now = shared.clock.now();
         let chosen = shared.change(|state| {
-            let chosen = state.choose(&checked, request.terms.verify, now)?;
+            let chosen = state.choose(&checked, &request.terms, now)?;
             Ok::<_, TransferError>((state.cache.epoch(), chosen))
         })?;
         Ok(Prepared {
@@ -42,7 +42,7 @@ impl Prepared {
             let chosen = if *epoch == state.cache.epoch() {
                 chosen.clone()
             } else {
-                state.choose(&self.checked, self.terms.verify, now)?
+                state.choose(&self.checked, &self.terms, now)?
             };
             let checked = &self.checked;
             let ends = (checked.src.clone(), checked.dst.clone());

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use transload_core::Instant;
+use transload_core::{Instant, LinkId};
 
 use crate::engine::accept::{Checked, Terms};
 use crate::engine::active::Priority;
@@ -32,6 +32,14 @@ impl Request {
     /// fails the route, which is then quarantined and another one tried.
     pub fn verify(mut self) -> Request {
         self.terms.verify = true;
+        self
+    }
+
+    /// Goes over exactly that link, in one pass and one piece, whatever it costs. Where the link is not
+    /// there or fails, so does the copy: no other way is tried. For measuring links, and for finding out
+    /// which of them fails; [`TransferManager::topology`](crate::TransferManager::topology) lists them.
+    pub fn over(mut self, link: LinkId) -> Request {
+        self.terms.over = Some(link);
         self
     }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use transload_core::flight::{Flight, FlightSpec, Verify};
-use transload_core::{Footprint, Instant, Plan};
+use transload_core::{Footprint, Instant, LinkId, Plan};
 
 use super::active::{Operand, Priority, Stage, TransferId};
 use super::batch::BatchFlag;
@@ -30,6 +30,8 @@ pub(crate) struct Terms {
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Instant>,
     pub(crate) verify: bool,
+    /// The one link that it goes over, where no other will do.
+    pub(crate) over: Option<LinkId>,
     pub(crate) after: Vec<Arc<EventCell>>,
     pub(crate) then: Vec<Arc<EventCell>>,
     pub(crate) batch: Option<Arc<BatchFlag>>,
@@ -156,6 +158,7 @@ impl State {
         active.then.extend(terms.then.iter().cloned());
         active.batch.clone_from(&terms.batch);
         active.proof = terms.proof;
+        active.over_one_link = terms.over.is_some();
         active.submitted = now;
         active.begun = now;
         self.with_deadline += usize::from(terms.deadline.is_some());

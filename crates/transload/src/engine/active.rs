@@ -111,6 +111,8 @@ pub(crate) struct Active {
     pub(crate) tainted: bool,
     /// The engine's own: proofs and the like. Not counted, not traced.
     pub(crate) proof: Option<usize>,
+    /// Its owner wants that link and no other: there is no failover.
+    pub(crate) over_one_link: bool,
     pub(crate) result: Option<Result<Report, TransferError>>,
     /// Its owner was told the result although operations of it are still under way.
     pub(crate) answered: bool,
@@ -152,6 +154,7 @@ impl Active {
             detached: false,
             tainted: false,
             proof: None,
+            over_one_link: false,
             result: None,
             answered: false,
         }

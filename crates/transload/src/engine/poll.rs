@@ -157,7 +157,8 @@ impl State {
         let active = &self.transfers[slot as usize];
         // Bytes that went another way prove nothing about the link.
         let crossing = active.proof.is_some_and(|job| self.proofs.is_crossing(job));
-        let next = match crossing {
+        let only_way = active.over_one_link && failure.phase == Phase::Copy;
+        let next = match crossing || only_way {
             true => None,
             false => self.next_route(slot, failure.phase, now),
         };

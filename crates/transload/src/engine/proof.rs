@@ -13,10 +13,7 @@ use alloc::vec::Vec;
 
 use hashbrown::HashSet;
 use transload_core::flight::Flight;
-use transload_core::{
-    Barred, Instant, Lane, LinkId, MemoryId, Method, Plan, PlanKey, Role, Route, Shape, Span, Step,
-    StepKind,
-};
+use transload_core::{Barred, Instant, LinkId, MemoryId, Plan, PlanKey, Shape, Span};
 use transload_hal::{
     AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, HostSpan, StorageId, StorageInfo,
 };
@@ -318,7 +315,7 @@ impl State {
         };
         let now = self.now;
         let plan = if over_link {
-            self.plan_of_link(link)
+            self.plan_of_link(link, PROOF_BYTES)
                 .ok_or_else(|| refused(&"the link is gone"))?
         } else {
             let key = PlanKey::copy(from.memory(), to.memory());
@@ -421,32 +418,6 @@ impl State {
                 self.enqueue(id.slot);
             }
         }
-    }
-
-    fn plan_of_link(&self, id: LinkId) -> Option<Arc<Plan>> {
-        let link = self.topology.links().iter().find(|link| link.id == id)?;
-        let step = Step {
-            kind: StepKind::Copy {
-                from: Role::Src,
-                to: Role::Dst,
-            },
-            backend: link.backend,
-            engine: link.id.engine,
-            cost: link.cost.clone(),
-            link: Some(id),
-        };
-        Some(Arc::new(Plan {
-            method: Method::of_access(id.access),
-            estimate: link.cost.clone().into(),
-            lanes: vec![Lane {
-                route: Route::new(vec![link.clone()]),
-                steps: vec![step],
-                rings: Vec::new(),
-                chunk_bytes: PROOF_BYTES,
-                depth: 1,
-                share: 1,
-            }],
-        }))
     }
 
     fn backend_of_link(&self, id: LinkId) -> BackendId {

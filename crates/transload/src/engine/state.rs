@@ -228,6 +228,7 @@ impl State {
         active.batch = None;
         active.fault = None;
         active.proof = None;
+        active.over_one_link = false;
         self.free.push(slot);
     }
 

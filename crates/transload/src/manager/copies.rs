@@ -56,7 +56,7 @@ impl TransferManager {
         let ids = self.shared.change(|state| {
             let mut chosen = Vec::with_capacity(checked.len());
             for (i, (checked, request)) in checked.iter().zip(requests).enumerate() {
-                let plan = state.choose(checked, request.terms.verify, now);
+                let plan = state.choose(checked, &request.terms, now);
                 chosen.push(plan.map_err(at(i))?);
             }
             let parts = checked.into_iter().zip(chosen).zip(requests).enumerate();
@@ -224,7 +224,7 @@ impl TransferManager {
         }
         let quiet = Quiet(&self.shared, Cell::new(None));
         let accept = |state: &mut State, now| {
-            let chosen = state.choose(&checked, false, now)?;
+            let chosen = state.choose(&checked, &Terms::default(), now)?;
             let parts = (checked.in_place, &checked.footprints[..]);
             let ends = (checked.src, checked.dst);
             let id = state.accept(ends, parts, chosen, &Terms::default(), now)?;
@@ -238,7 +238,7 @@ impl TransferManager {
 
     fn submit_checked(&self, checked: Checked, terms: &Terms) -> Transfer {
         self.shared.submit(|state, now| {
-            let chosen = state.choose(&checked, terms.verify, now)?;
+            let chosen = state.choose(&checked, terms, now)?;
             let parts = (checked.in_place, &checked.footprints[..]);
             let ends = (checked.src, checked.dst);
             state.accept(ends, parts, chosen, terms, now)
