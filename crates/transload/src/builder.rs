@@ -20,6 +20,8 @@ pub struct Builder {
     lanes: u8,
     plans: usize,
     metrics: bool,
+    #[cfg(feature = "std")]
+    pub(crate) costs: crate::std::profile::Costs,
 }
 
 impl Default for Builder {
@@ -31,6 +33,8 @@ impl Default for Builder {
             lanes: Limits::MAX_LANES,
             plans: PlanCache::DEFAULT_CAPACITY,
             metrics: false,
+            #[cfg(feature = "std")]
+            costs: Default::default(),
         }
     }
 }
@@ -78,10 +82,25 @@ impl Builder {
         self
     }
 
+    /// With the costs of that profile, in place of a saved one's.
+    #[cfg(feature = "std")]
+    pub fn profile(mut self, profile: crate::Profile) -> Builder {
+        self.costs = crate::std::profile::Costs::Given(Box::new(profile));
+        self
+    }
+
+    /// With the backends' default figures for costs, whatever was measured of this machine. After
+    /// [`Builder::discover`], which reads the saved profile.
+    #[cfg(feature = "std")]
+    pub fn default_costs(mut self) -> Builder {
+        self.costs = Default::default();
+        self
+    }
+
     /// The manager.
     ///
     /// # Errors
-    /// When a backend is not accepted.
+    /// When a backend is not accepted, or a profile that was given is not of this machine.
     pub fn build(self) -> Result<TransferManager, Error> {
         let budget = self.budget.unwrap_or_else(process_budget);
         let limits = Limits {
@@ -99,6 +118,8 @@ impl Builder {
         for backend in self.backends {
             manager.register_shared(backend)?;
         }
+        #[cfg(feature = "std")]
+        self.costs.apply(&manager)?;
         Ok(manager)
     }
 }

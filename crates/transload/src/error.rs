@@ -11,9 +11,9 @@ use transload_core::{
 };
 use transload_hal::{AllocError, ConnectError, ErrorClass, Fault, ImportError};
 
-#[cfg(feature = "std")]
-use crate::OpenError;
 use crate::{IntoInnerError, IntoInnerReason};
+#[cfg(feature = "std")]
+use crate::{OpenError, ProfileError};
 
 /// Any error of the library: `?` turns each of its others into this one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +59,10 @@ pub enum Error {
     #[cfg(feature = "std")]
     #[error(transparent)]
     Open(Arc<OpenError>),
+    /// A profile that is not of this machine, or was not read or written.
+    #[cfg(feature = "std")]
+    #[error(transparent)]
+    Profile(Arc<ProfileError>),
     /// A buffer that did not give its owner back. The buffer, which [`IntoInnerError`] holds, is dropped
     /// when that turns into this.
     #[error("the buffer in {memory} {reason}")]
@@ -92,6 +96,8 @@ impl Error {
             Error::Batch(error) => error.source.class(),
             #[cfg(feature = "std")]
             Error::Open(error) => error.class(),
+            #[cfg(feature = "std")]
+            Error::Profile(error) => error.class(),
             Error::IntoInner { .. } => ErrorClass::Caller,
             Error::Guard(error) => error.class(),
             Error::Share(error) => error.class(),
@@ -113,6 +119,13 @@ impl From<IntoInnerError> for Error {
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Error {
         Error::Open(Arc::new(error))
+    }
+}
+
+#[cfg(feature = "std")]
+impl From<ProfileError> for Error {
+    fn from(error: ProfileError) -> Error {
+        Error::Profile(Arc::new(error))
     }
 }
 

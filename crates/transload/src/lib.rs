@@ -52,7 +52,9 @@ mod std;
 mod transfer;
 
 #[cfg(feature = "std")]
-pub use self::std::OpenError;
+pub use self::std::profile::{Profile, ProfileError};
+#[cfg(feature = "std")]
+pub use self::std::{OpenError, profile};
 pub use adopt::Adopt;
 pub use buffer::{Buffer, IntoInnerError, IntoInnerReason};
 pub use builder::Builder;

@@ -4,6 +4,7 @@ mod discover;
 #[cfg(threads)]
 mod driver;
 mod files;
+pub mod profile;
 
 #[cfg(threads)]
 pub(crate) use driver::Driver;

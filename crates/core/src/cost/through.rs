@@ -119,11 +119,11 @@ fn push(from_bytes: u64, cost: Cost, pieces: &mut Vec<Piece>) {
     pieces.push(Piece { from_bytes, cost });
 }
 
-/// The rate of one time, with no fixed part; rounded up, so that the time is reached.
+/// The rate of one time, through the origin but for what rounding the slope leaves.
 fn through_origin(timing: Timing) -> Cost {
-    let product = u128::from(timing.ns) * FS_PER_NS;
-    let slope = product.div_ceil(u128::from(timing.bytes.max(1)));
-    Cost::new(0, u64::try_from(slope).unwrap_or(u64::MAX))
+    let slope = per_byte(timing.ns, timing.bytes);
+    let rest_ns = timing.ns - Cost::new(0, slope).at(timing.bytes).min(timing.ns);
+    Cost::new(rest_ns, slope)
 }
 
 fn per_byte(ns: u64, bytes: u64) -> u64 {

@@ -2,11 +2,16 @@
 
 use alloc::sync::Arc;
 
+use super::profile::Costs;
 use crate::{Builder, Error, TransferManager};
 
 impl Builder {
-    /// With every backend of this build whose hardware is here, as [`TransferManager::discover`] has.
-    pub fn discover(self) -> Builder {
+    /// With every backend of this build whose hardware is here, as [`TransferManager::discover`] has, and
+    /// with the costs of the saved profile unless another one was given.
+    pub fn discover(mut self) -> Builder {
+        if let Costs::Default = self.costs {
+            self.costs = Costs::Saved;
+        }
         self.backend(Arc::new(transload_host::Host::new()))
     }
 }
@@ -14,6 +19,12 @@ impl Builder {
 impl TransferManager {
     /// A manager with every backend of this build whose hardware is here. For one that differs
     /// otherwise, [`Builder::discover`].
+    ///
+    /// It plans with the costs that `transload probe` or [`TransferManager::probe`] measured of this
+    /// machine and saved at [`saved_path`](crate::profile::saved_path). A saved profile that is damaged,
+    /// out of date or of another machine is not used, and nothing else comes of it;
+    /// [`Profile::saved`](crate::Profile::saved) and [`TransferManager::apply_profile`] say why.
+    /// [`Builder::default_costs`] does without.
     ///
     /// # Errors
     /// When the host's own memory cannot be used.

@@ -1,0 +1,184 @@
+//! What was measured of a machine, on disk.
+//!
+//! [`TransferManager::probe`](crate::TransferManager::probe) makes a [`Profile`]; its costs replace the
+//! default figures that the planner has until then. It is a TOML file of a version of its own, under the
+//! [`Fingerprint`] of the machine that it was measured on. What is of another machine, out of date,
+//! garbled or of a later version is refused with a sentence and changes nothing.
+//!
+//! [`TransferManager::discover`](crate::TransferManager::discover) reads the saved one, from
+//! [`saved_path`].
+
+mod error;
+mod fingerprint;
+mod store;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use transload_core::{Curve, LinkId, Timing, Topology};
+
+pub use error::ProfileError;
+pub use fingerprint::{DevicePrint, Fingerprint};
+pub use store::{ENVIRONMENT, saved_path};
+
+use crate::TransferManager;
+
+/// The version of the format that this library writes. It reads this one and ignores fields that it does
+/// not know.
+pub const FORMAT: u32 = 1;
+
+/// What a machine's links cost, as measured on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    machine: Fingerprint,
+    links: Vec<MeasuredLink>,
+    origin: Option<PathBuf>,
+}
+
+/// What was measured of one link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeasuredLink {
+    /// The link.
+    pub id: LinkId,
+    /// The times, by rising size. Empty for a faulty link.
+    pub points: Vec<Point>,
+    /// It moved wrong bytes: nothing is sent over it.
+    pub faulty: bool,
+}
+
+/// The time that copies of one size took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// The size in bytes.
+    pub bytes: u64,
+    /// The median, in nanoseconds.
+    pub ns: u64,
+    /// The lower end of the median's confidence interval, in nanoseconds.
+    pub low_ns: u64,
+    /// Its upper end.
+    pub high_ns: u64,
+    /// How many copies were timed.
+    pub samples: u32,
+}
+
+impl MeasuredLink {
+    /// The cost as a function of size, through the medians ([`Curve::through`]); `None` where there is
+    /// nothing to make it of.
+    pub fn curve(&self) -> Option<Curve> {
+        let timing = |point: &Point| Timing {
+            bytes: point.bytes,
+            ns: point.ns,
+        };
+        let timings: Vec<Timing> = self.points.iter().map(timing).collect();
+        // A clock that did not move has measured nothing.
+        let moved = timings.last().is_some_and(|last| last.ns > 0);
+        (moved && !self.faulty)
+            .then(|| Curve::through(&timings).ok())
+            .flatten()
+    }
+}
+
+impl Profile {
+    /// A profile of the machine with that topology.
+    pub fn new(topology: &Topology, links: Vec<MeasuredLink>) -> Profile {
+        Profile {
+            machine: Fingerprint::of(topology),
+            links,
+            origin: None,
+        }
+    }
+
+    /// The machine that it was measured on.
+    pub fn machine(&self) -> &Fingerprint {
+        &self.machine
+    }
+
+    /// What was measured.
+    pub fn links(&self) -> &[MeasuredLink] {
+        &self.links
+    }
+
+    /// The file that it was read from; `None` where it was not.
+    pub fn origin(&self) -> Option<&Path> {
+        self.origin.as_deref()
+    }
+
+    /// Whether it is of the machine with that topology. Only backends that the topology has count: a
+    /// program without a backend uses what was measured of the others.
+    ///
+    /// # Errors
+    /// [`ProfileError::Foreign`] and [`ProfileError::Stale`], which name every difference.
+    pub fn check(&self, topology: &Topology) -> Result<(), ProfileError> {
+        let here = Fingerprint::of(topology);
+        let Some((foreign, differences)) = self.machine.differences(&here) else {
+            return Ok(());
+        };
+        let path = self.origin.clone();
+        Err(match foreign {
+            true => ProfileError::Foreign { path, differences },
+            false => ProfileError::Stale { path, differences },
+        })
+    }
+}
+
+impl TransferManager {
+    /// Plans with the costs of a profile from now on. Links that the profile does not know keep what they
+    /// have; faulty ones are not used until [`TransferManager::clear_cache`].
+    ///
+    /// # Errors
+    /// When the profile is of another machine or out of date ([`Profile::check`]). Nothing has changed
+    /// then.
+    pub fn apply_profile(&self, profile: &Profile) -> Result<(), ProfileError> {
+        profile.check(&self.topology())?;
+        let measured: Vec<_> = profile
+            .links
+            .iter()
+            .map(|link| (link.id, link.curve()))
+            .collect();
+        self.shared.change(|state| {
+            for (link, curve) in measured {
+                if let Some(curve) = curve {
+                    state.topology.set_cost(link, curve);
+                }
+            }
+            for link in profile.links.iter().filter(|link| link.faulty) {
+                state.quarantine.condemn(link.id, FAULTY);
+            }
+            state.cache.invalidate();
+        });
+        Ok(())
+    }
+}
+
+/// Why a link of a profile is not used.
+pub(crate) const FAULTY: &str = "it moved wrong bytes when the machine was probed";
+
+/// What a builder does about costs.
+#[derive(Debug, Default)]
+pub(crate) enum Costs {
+    /// The backends' own figures.
+    #[default]
+    Default,
+    /// The saved profile's, where it is of this machine.
+    Saved,
+    /// The profile's.
+    Given(Box<Profile>),
+}
+
+impl Costs {
+    /// # Errors
+    /// When the profile that was given is not of this machine. A saved one that is not never stands in
+    /// the way.
+    pub(crate) fn apply(self, manager: &TransferManager) -> Result<(), ProfileError> {
+        match self {
+            Costs::Default => Ok(()),
+            Costs::Given(profile) => manager.apply_profile(&profile),
+            Costs::Saved => {
+                if let Ok(Some(profile)) = Profile::saved() {
+                    let _ = manager.apply_profile(&profile);
+                }
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Why a profile was not used or not written.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use transload_hal::ErrorClass;
+
+use super::FORMAT;
+
+/// Why a profile was refused, or could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// The system did not read it.
+    #[error("the profile in {path} was not read: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The system did not write it. What was there before is as it was.
+    #[error("the profile was not saved in {path}: {source}", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is no profile, or a damaged one.
+    #[error("{} is damaged, or is none: {reason}", Named(path))]
+    Garbled {
+        /// The file.
+        path: Option<PathBuf>,
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// A later version of this library wrote it.
+    #[error(
+        "{} has format {format}, and this version reads formats up to {FORMAT}",
+        Named(path)
+    )]
+    Newer {
+        /// The file.
+        path: Option<PathBuf>,
+        /// Its format.
+        format: u64,
+    },
+    /// It was measured on another machine.
+    #[error("{} is of another machine: {}", Named(path), differences.join("; "))]
+    Foreign {
+        /// The file.
+        path: Option<PathBuf>,
+        /// What differs, a clause each.
+        differences: Vec<String>,
+    },
+    /// It was measured on this machine, which has changed.
+    #[error("{} is out of date: {}", Named(path), differences.join("; "))]
+    Stale {
+        /// The file.
+        path: Option<PathBuf>,
+        /// What differs, a clause each.
+        differences: Vec<String>,
+    },
+}
+
+impl ProfileError {
+    /// Whose turn it is now.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ProfileError::Write { source, .. }
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                ) =>
+            {
+                ErrorClass::Exhausted
+            }
+            _ => ErrorClass::Caller,
+        }
+    }
+}
+
+/// Two are the same when they say the same: what the system said has no equality of its own.
+impl PartialEq for ProfileError {
+    fn eq(&self, other: &ProfileError) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for ProfileError {}
+
+/// The profile as a sentence begins with it.
+struct Named<'a>(&'a Option<PathBuf>);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_deref().map(Path::display) {
+            Some(path) => write!(f, "the profile in {path}"),
+            None => f.write_str("the profile"),
+        }
+    }
+}

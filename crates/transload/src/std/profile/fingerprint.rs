@@ -1,0 +1,127 @@
+//! What tells one machine from another, and from itself after a change.
+
+use transload_core::{DeviceId, DeviceInfo, Topology};
+
+/// What measurements of a machine depend on, in clear text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// The version of this library: another one may copy otherwise.
+    pub library: String,
+    /// The operating system, as Rust calls it.
+    pub os: String,
+    /// The processor's architecture, as Rust calls it.
+    pub arch: String,
+    /// What the processor calls itself; empty where there is none.
+    pub cpu: String,
+    /// How many processors the process may use; 0 where the processor is simulated.
+    pub cpus: u64,
+    /// Every device.
+    pub devices: Vec<DevicePrint>,
+}
+
+/// What measurements of a device depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePrint {
+    /// Its name here: `wgpu:0`.
+    pub id: String,
+    /// The backend that drives it.
+    pub backend: String,
+    /// What its vendor calls it.
+    pub name: String,
+    /// The driver and its version, where known.
+    pub driver: Option<String>,
+    /// Its UUID, where it has one.
+    pub uuid: Option<String>,
+}
+
+impl Fingerprint {
+    /// The fingerprint of the machine with that topology, as this process sees it.
+    pub fn of(topology: &Topology) -> Fingerprint {
+        let processor = topology.device(DeviceId::CPU0);
+        let is_real = processor.is_some_and(|device| !device.simulated);
+        let cpus = std::thread::available_parallelism().map_or(0, |cpus| cpus.get() as u64);
+        Fingerprint {
+            library: env!("CARGO_PKG_VERSION").into(),
+            os: std::env::consts::OS.into(),
+            arch: std::env::consts::ARCH.into(),
+            cpu: processor.map_or_else(String::new, |device| device.name.clone()),
+            cpus: if is_real { cpus } else { 0 },
+            devices: topology.devices().iter().map(DevicePrint::of).collect(),
+        }
+    }
+
+    /// What differs on the machine `here`, each as a clause, and whether any of it means that this is
+    /// another machine. `None` when measurements hold.
+    pub(super) fn differences(&self, here: &Fingerprint) -> Option<(bool, Vec<String>)> {
+        let mut found = Differences::default();
+        found.compare(true, "the processor", &self.cpu, &here.cpu);
+        let (there, now) = (self.cpus.to_string(), here.cpus.to_string());
+        found.compare(true, "processors", &there, &now);
+        found.compare(true, "the system", &self.os, &here.os);
+        found.compare(true, "the architecture", &self.arch, &here.arch);
+        found.compare(false, "the library's version", &self.library, &here.library);
+        for device in &here.devices {
+            match self.devices.iter().find(|known| known.id == device.id) {
+                Some(known) => known.compare(device, &mut found),
+                None => found.note(format!("{} ({}) was not measured", device.id, device.name)),
+            }
+        }
+        // A backend that this program does not have says nothing about the machine.
+        let has = |backend: &str| here.devices.iter().any(|device| device.backend == backend);
+        for known in self.devices.iter().filter(|known| has(&known.backend)) {
+            if !here.devices.iter().any(|device| device.id == known.id) {
+                found.note(format!(
+                    "{} ({}) is not here any more",
+                    known.id, known.name
+                ));
+            }
+        }
+        (!found.clauses.is_empty()).then_some((found.foreign, found.clauses))
+    }
+}
+
+impl DevicePrint {
+    fn of(device: &DeviceInfo) -> DevicePrint {
+        DevicePrint {
+            id: device.id.to_string(),
+            backend: device.backend.to_string(),
+            name: device.name.clone(),
+            driver: device.driver.clone(),
+            uuid: device.uuid.map(|uuid| uuid.to_string()),
+        }
+    }
+
+    fn compare(&self, here: &DevicePrint, found: &mut Differences) {
+        // The first processor's name is the machine's, and was compared.
+        if self.id != DeviceId::CPU0.to_string() {
+            found.compare(true, &self.id, &self.name, &here.name);
+        }
+        let told = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
+        let uuid = format!("the UUID of {}", self.id);
+        found.compare(true, &uuid, &told(&self.uuid), &told(&here.uuid));
+        let backend = format!("the backend of {}", self.id);
+        found.compare(false, &backend, &self.backend, &here.backend);
+        let driver = format!("the driver of {}", self.id);
+        found.compare(false, &driver, &told(&self.driver), &told(&here.driver));
+    }
+}
+
+#[derive(Default)]
+struct Differences {
+    foreign: bool,
+    clauses: Vec<String>,
+}
+
+impl Differences {
+    fn compare(&mut self, foreign: bool, what: &str, there: &str, here: &str) {
+        if there != here {
+            self.foreign |= foreign;
+            self.clauses
+                .push(format!("{what}: {there} there, {here} here"));
+        }
+    }
+
+    fn note(&mut self, clause: String) {
+        self.clauses.push(clause);
+    }
+}

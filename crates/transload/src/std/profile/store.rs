@@ -1,0 +1,189 @@
+//! Where profiles lie, and how they get there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use etcetera::BaseStrategy;
+use etcetera::base_strategy::choose_native_strategy;
+
+use super::{Profile, ProfileError};
+
+/// The environment variable that says where the saved profile is: a path, or nothing for none.
+pub const ENVIRONMENT: &str = "TRANSLOAD_PROFILE";
+
+/// Where the saved profile of this machine is, whether or not there is one: what the environment
+/// variable `TRANSLOAD_PROFILE` says, else `transload/profile.toml` in the platform's folder for caches
+/// (`$XDG_CACHE_HOME` or `~/.cache`, `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows). `None`
+/// where the variable is set to nothing, and where there is no such folder.
+pub fn saved_path() -> Option<PathBuf> {
+    match std::env::var_os(ENVIRONMENT) {
+        Some(path) if path.is_empty() => None,
+        Some(path) => Some(path.into()),
+        None => {
+            let folders = choose_native_strategy().ok()?;
+            Some(folders.cache_dir().join("transload").join("profile.toml"))
+        }
+    }
+}
+
+impl Profile {
+    /// The saved profile of this machine; `None` where there is none.
+    ///
+    /// # Errors
+    /// As [`Profile::load`]. Whether it is of this machine still is for [`Profile::check`] to say.
+    pub fn saved() -> Result<Option<Profile>, ProfileError> {
+        let Some(path) = saved_path() else {
+            return Ok(None);
+        };
+        match Profile::load(&path) {
+            Err(ProfileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Ok(None)
+            }
+            loaded => loaded.map(Some),
+        }
+    }
+
+    /// Reads a profile. Blocks on the file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is no profile, or is of a later format.
+    pub fn load(path: impl AsRef<Path>) -> Result<Profile, ProfileError> {
+        let path = path.as_ref();
+        let read = || {
+            let mut bytes = Vec::new();
+            File::open(path)?
+                .take(MOST_BYTES + 1)
+                .read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let bytes = read().map_err(|source| ProfileError::Read {
+            path: path.into(),
+            source,
+        })?;
+        let garbled = |reason: String| ProfileError::Garbled {
+            path: Some(path.into()),
+            reason,
+        };
+        if bytes.len() as u64 > MOST_BYTES {
+            return Err(garbled(format!("it is longer than {MOST_BYTES} bytes")));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| garbled(error.to_string()))?;
+        Profile::parse(&text, Some(path))
+    }
+
+    /// Writes the profile, whole or not at all: beside its place, to the disk, then renamed. Makes the
+    /// folders that lead there. Blocks on the disk.
+    ///
+    /// # Errors
+    /// When the system refuses. What was in the place is as it was then.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), ProfileError> {
+        let path = path.as_ref();
+        let text = self.to_toml();
+        let partial = text.and_then(|text| Partial::write(path, text.as_bytes()));
+        let saved = partial.and_then(Partial::place);
+        saved.map_err(|source| ProfileError::Write {
+            path: path.into(),
+            source,
+        })
+    }
+}
+
+/// A file beside its place, which it takes when it is whole. Dropped before that, it is removed.
+struct Partial {
+    /// Where it goes: the file behind a link is replaced, and the link stays.
+    target: PathBuf,
+    path: PathBuf,
+    placed: bool,
+}
+
+impl Partial {
+    fn write(path: &Path, bytes: &[u8]) -> io::Result<Partial> {
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        if target.is_dir() {
+            return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder"));
+        }
+        let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
+        let folder = folder(&target);
+        fs::create_dir_all(folder)?;
+        let mut beside = std::ffi::OsString::from(".");
+        beside.push(name);
+        beside.push(format!(".{}.partial", std::process::id()));
+        let partial = Partial {
+            path: folder.join(beside),
+            target,
+            placed: false,
+        };
+        // One that a killed process of this number left is written over.
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&partial.path)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        Ok(partial)
+    }
+
+    fn place(mut self) -> io::Result<()> {
+        fs::rename(&self.path, &self.target)?;
+        self.placed = true;
+        // The name is on the disk when its folder is. Not every system lets a folder be opened.
+        if let Ok(folder) = File::open(folder(&self.target)) {
+            let _ = folder.sync_all();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.placed {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The folder that a path leads to a file in.
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// A link and its points take a kilobyte; the largest machine that was looked at has fewer than 1000
+/// links.
+const MOST_BYTES: u64 = 16 << 20;
+
+#[cfg(test)]
+mod tests {
+    use transload_core::Topology;
+
+    use super::*;
+
+    #[test]
+    fn a_crash_before_the_rename_leaves_the_old_profile() {
+        let folder = std::env::temp_dir().join(format!("transload-store-{}", std::process::id()));
+        let path = folder.join("made/on/the/way/profile.toml");
+        let profile = Profile::new(&Topology::new(), Vec::new());
+        profile.save(&path).unwrap();
+        let before = fs::read(&path).unwrap();
+        // Neither removed nor placed: as after a crash.
+        let crashed = Partial::write(&path, b"half of a prof").unwrap();
+        let left = crashed.path.clone();
+        std::mem::forget(crashed);
+        assert!(left.exists());
+        assert_eq!(fs::read(&path).unwrap(), before);
+        assert_eq!(Profile::load(&path).unwrap().machine(), profile.machine());
+        // The next one takes its place.
+        profile.save(&path).unwrap();
+        assert!(!left.exists());
+        // What is given up is removed.
+        drop(Partial::write(&path, b"half of").unwrap());
+        let entries = fs::read_dir(path.parent().unwrap()).unwrap();
+        assert_eq!(entries.count(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
