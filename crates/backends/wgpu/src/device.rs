@@ -18,6 +18,15 @@ use crate::memory::{self, failed};
 use crate::queue::Queue;
 use crate::raw::{self, Importer, Shifter};
 
+/// The interfaces through which adapters are looked for, until one has any: most graphics adapters answer
+/// to several.
+const INTERFACES: [wgpu::Backends; 4] = [
+    wgpu::Backends::VULKAN,
+    wgpu::Backends::METAL,
+    wgpu::Backends::DX12,
+    wgpu::Backends::GL,
+];
+
 /// The name of this backend.
 pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
 
@@ -69,28 +78,16 @@ pub fn open_device(
 }
 
 impl Wgpu {
-    /// Every adapter that a device can be opened on, in the order in which the instance lists them.
+    /// Every adapter that a device can be opened on, in the order in which the instance lists them, software
+    /// ones behind the others.
     ///
     /// An adapter that several graphics interfaces offer is taken once, through the first of Vulkan,
     /// Metal and DirectX 12 that has any; GL only where there is nothing else. Blocks on the drivers.
     #[must_use]
     pub fn discover() -> Wgpu {
-        let of = |backends| {
-            // An instance of its own: looking at an interface that is not wanted loads its drivers.
-            let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-            descriptor.backends = backends;
-            let instance = wgpu::Instance::new(descriptor);
-            pollster::block_on(instance.enumerate_adapters(backends))
-        };
-        let mut adapters = of(wgpu::Backends::PRIMARY);
-        if adapters.is_empty() {
-            adapters = of(wgpu::Backends::SECONDARY);
-        }
-        // One that cannot be opened is not there for us.
-        let opened = adapters
-            .iter()
-            .filter_map(|adapter| open_device(adapter).ok());
-        let wgpu = Wgpu::with_devices(opened);
+        let interfaces = INTERFACES.into_iter();
+        let opened = interfaces.map(open_all).find(|opened| !opened.is_empty());
+        let wgpu = Wgpu::with_devices(opened.unwrap_or_default());
         for queue in &wgpu.queues {
             // By default they would panic. What counts is caught where it happens.
             queue.gpu().device.on_uncaptured_error(Arc::new(|_| {}));
@@ -367,6 +364,22 @@ unsafe impl Backend for Wgpu {
             None => Waited::Settled,
         }
     }
+}
+
+/// A device on every adapter of an interface. One that cannot be opened is not there for us.
+fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
+    // An instance of its own: looking at an interface that is not wanted loads its drivers.
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = interface;
+    let instance = wgpu::Instance::new(descriptor);
+    let mut adapters = pollster::block_on(instance.enumerate_adapters(interface));
+    adapters.sort_by_key(is_software);
+    let opened = adapters.iter().map(open_device);
+    opened.filter_map(Result::ok).collect()
+}
+
+fn is_software(adapter: &wgpu::Adapter) -> bool {
+    adapter.get_info().device_type == wgpu::DeviceType::Cpu
 }
 
 fn inventory(queues: &[Queue]) -> Inventory {
