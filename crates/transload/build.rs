@@ -1,15 +1,21 @@
-//! Tells the code whether there can be a second thread.
+//! Tells the code whether there can be a second thread, and whether there can be adapters.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(threads)");
+    println!("cargo::rustc-check-cfg=cfg(adapters)");
     println!("cargo::rerun-if-changed=build.rs");
     let set = |name: &str| std::env::var_os(name).is_some();
     let family = std::env::var("CARGO_CFG_TARGET_FAMILY").unwrap_or_default();
     let features = std::env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
-    let browser = family.split(',').any(|name| name == "wasm")
-        && !features.split(',').any(|name| name == "atomics");
+    let wasm = family.split(',').any(|name| name == "wasm");
+    let browser = wasm && !features.split(',').any(|name| name == "atomics");
     // The same condition as `transload_hal::MaybeSend`'s, and an operating system.
     if set("CARGO_FEATURE_STD") && !browser && !set("CARGO_CFG_TRANSLOAD_LOCAL") {
         println!("cargo::rustc-cfg=threads");
+    }
+    // The same condition as the dependency's in `Cargo.toml`.
+    let without = wasm || set("CARGO_CFG_TRANSLOAD_LOCAL") || set("CARGO_CFG_LOOM");
+    if set("CARGO_FEATURE_WGPU") && !without {
+        println!("cargo::rustc-cfg=adapters");
     }
 }

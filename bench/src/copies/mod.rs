@@ -75,7 +75,7 @@ fn name(len: usize) -> String {
 }
 
 fn copies(len: usize, effort: Effort) -> Result<Outcome> {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let mut filled = vec![0u8; len];
     Random(len as u64).fill(&mut filled);
     let src = manager.adopt(filled)?;

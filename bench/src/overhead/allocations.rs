@@ -22,7 +22,7 @@ const WARM: usize = 4;
 
 /// Adopted vectors on the real machine.
 pub(super) fn on_the_host(effort: Effort) -> Result<Outcome> {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let pairs = LENS.map(|len| {
         let mut bytes = vec![0u8; len];
         Random(len as u64).fill(&mut bytes);

@@ -54,7 +54,7 @@ pub(super) struct Post {
 
 impl Post {
     pub(super) fn new() -> Result<Post> {
-        let manager = TransferManager::discover()?;
+        let manager = TransferManager::builder().host().build()?;
         let mut bytes = vec![0u8; LEN];
         Random(4).fill(&mut bytes);
         let src = manager.adopt(bytes)?;

@@ -86,6 +86,9 @@ pub use transload_hal as hal;
 pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};
 #[cfg(feature = "std")]
 pub use transload_host as host;
+/// Adapters through wgpu, whose [`Wgpu`](wgpu_backend::Wgpu) takes users' own devices and buffers in.
+#[cfg(adapters)]
+pub use transload_wgpu as wgpu_backend;
 
 /// The first page's example compiles and runs.
 #[cfg(all(doctest, feature = "std"))]

@@ -116,7 +116,7 @@ fn a_warm_manager_allocates_nothing() -> Outcome {
     STARTED.store(true, Ordering::Relaxed);
     COUNTS.with(|counts| counts.set(Some(true)));
     let before = ALLOCATIONS.load(Ordering::Relaxed);
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     assert!(
         ALLOCATIONS.load(Ordering::Relaxed) > before,
         "allocations are counted"

@@ -27,7 +27,7 @@ fn bench() -> Bench {
 }
 
 fn host() -> TransferManager {
-    TransferManager::discover().unwrap()
+    TransferManager::builder().host().build().unwrap()
 }
 
 #[test]

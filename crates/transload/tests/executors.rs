@@ -24,7 +24,7 @@ struct Machine {
 
 fn machines() -> Vec<Machine> {
     let host = Machine {
-        manager: TransferManager::discover().unwrap(),
+        manager: TransferManager::builder().host().build().unwrap(),
         from: "cpu:0",
         to: "cpu:0/shared",
     };

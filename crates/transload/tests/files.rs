@@ -37,7 +37,7 @@ fn bytes(len: usize) -> Vec<u8> {
 #[test]
 fn a_file_moves_to_the_heap_and_into_a_new_file() -> Outcome {
     let folder = Folder::new("files");
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     for len in [0, 1, 4095, (9 << 20) + 7] {
         let (from, to) = (folder.path("from"), folder.path("to"));
         let wanted = bytes(len);
@@ -57,7 +57,7 @@ fn a_file_moves_to_the_heap_and_into_a_new_file() -> Outcome {
 #[test]
 fn a_range_of_a_file_is_a_buffer_of_its_own_and_comes_back() -> Outcome {
     let folder = Folder::new("range");
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let path = folder.path("file");
     fs::write(&path, [7; 100])?;
     let part = HostFile::open_writable(&path)?.slice(Span::new(10, 20))?;
@@ -74,7 +74,7 @@ fn a_range_of_a_file_is_a_buffer_of_its_own_and_comes_back() -> Outcome {
 #[test]
 fn a_file_that_is_truncated_while_it_is_read_is_an_error_that_names_it() -> Outcome {
     let folder = Folder::new("truncated");
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let path = folder.path("file");
     fs::write(&path, bytes(1 << 20))?;
     let src = manager.open_file(&path)?;
@@ -101,7 +101,7 @@ fn a_file_that_is_truncated_while_it_is_read_is_an_error_that_names_it() -> Outc
 #[test]
 fn what_is_no_file_is_refused_by_name() -> Outcome {
     let folder = Folder::new("refused");
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     for path in [folder.path("missing"), folder.0.clone()] {
         let error = manager.open_file(&path).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Caller);
@@ -135,7 +135,7 @@ fn a_manager_without_the_host_takes_no_files_and_says_so() -> Outcome {
 #[test]
 fn a_mapped_file_is_read_in_place() -> Outcome {
     let folder = Folder::new("mapped");
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let path = folder.path("file");
     let wanted = bytes(100_000);
     fs::write(&path, &wanted)?;

@@ -45,13 +45,21 @@ fn managers_are_empty_built_discovered_or_shared() -> Outcome {
         assert!(empty.backends().is_empty() && empty.memories().is_empty());
         assert!(empty.adopt(vec![1]).is_err(), "no backend has host memory");
     }
+    let devices = |manager: &TransferManager| -> Vec<String> {
+        let devices = manager.devices().into_iter();
+        devices.map(|device| device.id.to_string()).collect()
+    };
+    assert_eq!(
+        devices(&TransferManager::builder().host().build()?),
+        ["cpu:0"]
+    );
+    // The host comes first, and adapters where there are any.
     let found = TransferManager::discover()?;
-    let devices: Vec<String> = found
-        .backends()
-        .iter()
-        .flat_map(|backend| backend.devices.iter().map(ToString::to_string))
-        .collect();
-    assert_eq!(devices, ["cpu:0"]);
+    let adapters = devices(&found).split_off(1);
+    assert_eq!(devices(&found)[0], "cpu:0");
+    for (index, adapter) in adapters.iter().enumerate() {
+        assert_eq!(*adapter, format!("wgpu:{index}"));
+    }
     // The process-wide one is one and the same: a buffer of the one handle is no stranger to another.
     let (one, same) = (TransferManager::shared()?, TransferManager::shared()?);
     let (src, dst) = (one.adopt(bytes(9, 1))?, same.adopt(vec![0; 9])?);
@@ -62,7 +70,7 @@ fn managers_are_empty_built_discovered_or_shared() -> Outcome {
 
 #[test]
 fn backends_are_listed_and_reached_by_their_type() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     assert!(manager.backend::<Host>().is_some() && manager.backend::<Sim>().is_none());
     let sim = Sim::builder(&machine("workstation")).host(HostSide::Real);
     let sim = sim.build()?;
@@ -124,7 +132,7 @@ fn every_error_turns_into_the_librarys_own() {
     fn batch(manager: &TransferManager, requests: &[Request]) -> Any<usize> {
         Ok(manager.copy_batch(requests, OnFailure::GoOn)?.wait().len())
     }
-    let manager = TransferManager::discover().unwrap();
+    let manager = TransferManager::builder().host().build().unwrap();
     let error = open(&manager).unwrap_err();
     assert_eq!(error, host_file().unwrap_err());
     assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
@@ -177,7 +185,7 @@ fn there_and_back<T: transload::Adopt>(manager: &TransferManager, owner: T, byte
 
 #[test]
 fn adopted_memory_is_used_where_it_is_and_comes_back() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let wanted = bytes(100_000, 3);
     let owner = wanted.clone();
     let at = owner.as_ptr();
@@ -193,7 +201,7 @@ fn adopted_memory_is_used_where_it_is_and_comes_back() -> Outcome {
 #[cfg(feature = "bytes")]
 #[test]
 fn adopted_bytes_are_used_where_they_are_and_come_back() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let wanted = bytes(100_000, 4);
     let owner = bytes::Bytes::from(wanted.clone()).slice(1000..);
     let at = owner.as_ptr();
@@ -207,7 +215,7 @@ fn adopted_bytes_are_used_where_they_are_and_come_back() -> Outcome {
 #[cfg(feature = "mmap")]
 #[test]
 fn adopted_maps_are_used_where_they_are_and_come_back() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let wanted = bytes(100_000, 5);
     let mut map = memmap2::MmapMut::map_anon(wanted.len())?;
     map.copy_from_slice(&wanted);
@@ -272,7 +280,7 @@ fn sealed(manager: &TransferManager, bytes: &[u8]) -> Buffer {
 #[cfg(target_os = "linux")]
 #[test]
 fn sealed_memory_is_shared_and_not_copied() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let wanted = bytes(100_000, 6);
     let sealed = sealed(&manager, &wanted);
     let view = manager.share(&sealed, place("cpu:0"))?;
@@ -286,7 +294,7 @@ fn sealed_memory_is_shared_and_not_copied() -> Outcome {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_copy_on_write_view_of_sealed_memory_is_its_owners_alone() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let wanted = bytes(100_000, 6);
     let sealed = sealed(&manager, &wanted);
     let host = manager.backend::<Host>().expect("it was discovered");
@@ -319,7 +327,7 @@ fn a_copy_on_write_view_of_sealed_memory_is_its_owners_alone() -> Outcome {
 
 #[test]
 fn what_cannot_be_shared_says_why() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let heap = manager.adopt(bytes(100, 1))?;
     let error = manager.share(&heap, place("cpu:0/shared")).unwrap_err();
     let ShareError::Unsupported { src, dst, reason } = &error else {
@@ -337,7 +345,7 @@ fn what_cannot_be_shared_says_why() -> Outcome {
 
 #[test]
 fn placing_shares_where_it_can_and_copies_where_it_must() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let heap = manager.adopt(bytes(5000, 2))?;
     let here = manager.place(&heap, place("cpu:0"))?;
     assert!(here.report.is_none());
@@ -371,7 +379,7 @@ fn resident_bytes(at: u64) -> u64 {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_prefetch_brings_fresh_memory_in_before_it_is_used() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let buffer = manager.allocate(place("cpu:0/shared"), AllocSpec::bytes(8 * MIB))?;
     let at = buffer.raw().host(0, 1).expect("the host reaches it").addr();
     assert!(resident_bytes(at) < MIB, "it was in memory already");
@@ -504,7 +512,7 @@ fn statistics_count_this_managers_transfers_until_they_are_reset() -> Outcome {
 
 #[test]
 fn registration_quarantine_and_clear_cache_forget_every_plan() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let (src, dst) = (manager.adopt(bytes(64, 1))?, manager.adopt(vec![0; 64])?);
     let plans_anew = |manager: &TransferManager, src: &Buffer, dst: &Buffer| {
         let misses = count(manager, "misses");

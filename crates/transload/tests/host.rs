@@ -12,7 +12,7 @@ fn bytes(len: usize) -> Vec<u8> {
 
 #[test]
 fn a_vector_moves_to_shared_memory_and_back() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     for len in [0, 1, 63, 4096, 1 << 20, (8 << 20) + 5] {
         let wanted = bytes(len);
         let heap = manager.adopt(wanted.clone())?;
@@ -38,7 +38,7 @@ fn a_vector_moves_to_shared_memory_and_back() -> Outcome {
 
 #[test]
 fn overlapping_bytes_move_as_if_through_a_copy() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     for len in [100usize, 5000, 3 << 20] {
         for shift in [1u64, 7, 64, len as u64 / 2] {
             let mut model = bytes(len);
@@ -61,7 +61,7 @@ fn overlapping_bytes_move_as_if_through_a_copy() -> Outcome {
 
 #[test]
 fn rows_move_between_pitches_and_leave_the_gaps_alone() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let src = manager.adopt(bytes(64 * 100))?;
     let dst = manager.adopt(vec![0xEE; 80 * 100])?;
     let from = Region::new(&src, 3, Shape::pitched(50, 99, 64)?)?;
@@ -82,7 +82,7 @@ fn rows_move_between_pitches_and_leave_the_gaps_alone() -> Outcome {
 
 #[tokio::test]
 async fn a_transfer_is_a_future() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let src = manager.adopt(bytes(32 << 20))?;
     let dst = manager.allocate(
         "cpu:0".parse::<transload::Place>()?,
@@ -95,7 +95,7 @@ async fn a_transfer_is_a_future() -> Outcome {
 
 #[test]
 fn a_detached_transfer_still_completes() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let src = manager.adopt(bytes(64 << 20))?;
     let dst = manager.allocate(
         "cpu:0".parse::<transload::Place>()?,
@@ -108,7 +108,7 @@ fn a_detached_transfer_still_completes() -> Outcome {
 
 #[test]
 fn a_prefetch_is_a_hint_that_changes_nothing() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let buffer = manager.adopt(bytes(9000))?;
     manager.prefetch(&buffer, "cpu:0".parse::<transload::Place>()?)?;
     assert!(
@@ -122,7 +122,7 @@ fn a_prefetch_is_a_hint_that_changes_nothing() -> Outcome {
 
 #[test]
 fn an_overlapping_copy_cannot_be_verified() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let buffer = manager.adopt(bytes(100))?;
     let request = Request::new(buffer.slice(..90)?, buffer.slice(10..)?).verify();
     let error = manager.submit(&request).wait().unwrap_err();
@@ -140,7 +140,7 @@ fn an_overlapping_copy_cannot_be_verified() -> Outcome {
 
 #[test]
 fn rows_are_verified_where_they_lie() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let src = manager.adopt(bytes(64 * 100))?;
     let dst = manager.adopt(vec![0xEE; 80 * 100])?;
     let from = Region::new(&src, 3, Shape::pitched(50, 99, 64)?)?;

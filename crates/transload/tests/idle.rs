@@ -14,7 +14,7 @@ use transload::{AllocSpec, Place, Request, TransferManager};
 #[test]
 fn a_dropped_transfer_into_a_file_is_there_when_the_manager_is_idle() -> Outcome {
     let path = std::env::temp_dir().join(format!("transload-idle-{}", std::process::id()));
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let wanted = bytes((9 << 20) + 7, 1);
     let src = manager.adopt(wanted.clone())?;
     let dst = manager.create_file(&path, src.len())?;
@@ -43,7 +43,7 @@ fn dropped_transfers_complete_however_a_backend_does() {
 
 #[test]
 fn nothing_under_way_is_not_waited_for() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     manager.wait_idle();
     let buffer = manager.allocate("cpu:0".parse::<Place>()?, AllocSpec::bytes(100))?;
     let other = manager.allocate("cpu:0".parse::<Place>()?, AllocSpec::bytes(100))?;
@@ -57,7 +57,7 @@ fn nothing_under_way_is_not_waited_for() -> Outcome {
 
 #[test]
 fn a_transfer_behind_an_event_keeps_the_manager_busy_until_it_is_set() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let (src, dst) = (manager.adopt(vec![7; 100])?, manager.adopt(vec![0; 100])?);
     let event = manager.event();
     drop(manager.submit(&Request::new(&src, &dst).after(&event)));
@@ -70,7 +70,7 @@ fn a_transfer_behind_an_event_keeps_the_manager_busy_until_it_is_set() -> Outcom
 
 #[test]
 fn memory_comes_back_once_a_guard_has_waited_for_what_was_under_way() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let wanted = bytes(9 << 20, 3);
     let (src, mut dst) = (
         manager.adopt(wanted.clone())?,
@@ -117,7 +117,7 @@ impl Drop for Slow {
 #[cfg(not(transload_local))]
 #[test]
 fn an_idle_manager_has_let_go_of_the_buffers_of_dropped_transfers() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let ((began, has_begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
     let src = manager.adopt(Slow {
         bytes: vec![7; 100],
@@ -144,7 +144,7 @@ fn an_idle_manager_has_let_go_of_the_buffers_of_dropped_transfers() -> Outcome {
 #[cfg(not(transload_local))]
 #[test]
 fn a_thread_that_waits_learns_of_what_another_one_ends() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     for _ in 0..200 {
         let (src, dst) = (manager.adopt(vec![7; 100])?, manager.adopt(vec![0; 100])?);
         let event = manager.event();

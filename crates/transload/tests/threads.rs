@@ -67,7 +67,7 @@ fn thirty_two_transfers_from_eight_threads_arrive_on_the_sim() {
 
 #[test]
 fn thirty_two_transfers_from_eight_threads_arrive_on_the_host() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     for len in [100, 70_000, (3 << 20) + 1] {
         round_trips(&manager, len, "cpu:0", "cpu:0/shared");
     }
@@ -76,7 +76,7 @@ fn thirty_two_transfers_from_eight_threads_arrive_on_the_host() -> Outcome {
 
 #[test]
 fn writers_of_one_buffer_take_turns() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let len = 1 << 20;
     let shared = manager.allocate(place("cpu:0/shared"), AllocSpec::bytes(len as u64))?;
     thread::scope(|scope| {

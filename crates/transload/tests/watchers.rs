@@ -65,7 +65,7 @@ mod traced {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let subscriber = Lines(thread::current().id(), Arc::clone(&lines));
         tracing::subscriber::set_global_default(subscriber).unwrap();
-        let manager = TransferManager::discover()?;
+        let manager = TransferManager::builder().host().build()?;
         let (src, dst) = ends(&manager, 1000);
         manager.copy(&src, &dst).wait()?;
         manager.submit(&Request::new(&src, &dst).verify()).wait()?;
@@ -161,14 +161,14 @@ mod counted {
 
     #[test]
     fn transfers_are_counted_where_it_was_asked_for() -> Outcome {
-        let watched = TransferManager::builder().discover().metrics(true);
+        let watched = TransferManager::builder().host().metrics(true);
         let sums = counted(&watched.build()?);
         assert_eq!(sums["transload_transfers_total"], 3.0);
         assert_eq!(sums["transload_bytes_total"], 3000.0);
         assert_eq!(sums["transload_fallbacks_total"], 0.0);
         assert_eq!(sums["transload_seconds"], 3.0);
         assert!(!sums.contains_key("transload_failures_total"));
-        let unwatched = TransferManager::builder().discover().build()?;
+        let unwatched = TransferManager::builder().host().build()?;
         assert_eq!(counted(&unwatched), BTreeMap::new());
         Ok(())
     }

@@ -6,19 +6,41 @@ use super::profile::Costs;
 use crate::{Builder, Error, TransferManager};
 
 impl Builder {
-    /// With every backend of this build whose hardware is here, as [`TransferManager::discover`] has, and
-    /// with the costs of the saved profile unless another one was given.
+    /// With the host: the heap, shared memory and files.
+    pub fn host(self) -> Builder {
+        self.backend(Arc::new(transload_host::Host::new()))
+    }
+
+    /// With every backend of this build whose hardware is here, and with the costs of the saved profile
+    /// unless another one was given: the host, and with the feature `wgpu` every adapter that a device can
+    /// be opened on.
+    ///
+    /// Blocks on the drivers of the adapters, some of which write to standard error what they think of
+    /// the environment. [`Builder::host`] asks none.
     pub fn discover(mut self) -> Builder {
         if let Costs::Default = self.costs {
             self.costs = Costs::Saved;
         }
-        self.backend(Arc::new(transload_host::Host::new()))
+        let found = self.host();
+        #[cfg(adapters)]
+        let found = found.adapters();
+        found
+    }
+
+    /// With the adapters that are here. A backend without any would only be asked in vain.
+    #[cfg(adapters)]
+    fn adapters(self) -> Builder {
+        let adapters = transload_wgpu::Wgpu::discover();
+        if adapters.is_empty() {
+            return self;
+        }
+        self.backend(Arc::new(adapters))
     }
 }
 
 impl TransferManager {
-    /// A manager with every backend of this build whose hardware is here. For one that differs
-    /// otherwise, [`Builder::discover`].
+    /// A manager with every backend of this build whose hardware is here, as [`Builder::discover`]
+    /// finds it. Each call opens devices of its own.
     ///
     /// It plans with the costs that `transload probe` or [`TransferManager::probe`] measured of this
     /// machine and saved at [`saved_path`](crate::profile::saved_path). A saved profile that is damaged,

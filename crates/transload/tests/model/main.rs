@@ -360,7 +360,7 @@ proptest! {
 
     #[test]
     fn memories_of_the_host_hold_what_the_ledger_says(acts in acts(), order in any::<usize>()) {
-        let manager = TransferManager::discover().unwrap();
+        let manager = TransferManager::builder().host().build().unwrap();
         let places = ["cpu:0", "cpu:0", "cpu:0/shared", "cpu:0/file"];
         run(&manager, &places, &acts, order);
     }

@@ -124,7 +124,7 @@ fn an_event_of_another_manager_is_refused_and_lets_nothing_go() -> Outcome {
 
 #[test]
 fn an_adopted_object_is_not_shown_while_the_manager_has_its_bytes() -> Outcome {
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let buffer = manager.adopt(bytes(8))?;
     assert!(buffer.native::<Vec<u8>>().is_none());
     let mut guard = buffer.write()?;
@@ -139,7 +139,7 @@ fn an_adopted_object_is_not_shown_while_the_manager_has_its_bytes() -> Outcome {
 #[test]
 fn a_copy_to_or_from_borrowed_bytes_under_a_guard_ends() {
     let copied = ends(|| {
-        let manager = TransferManager::discover().unwrap();
+        let manager = TransferManager::builder().host().build().unwrap();
         let src = manager.adopt(bytes(8)).unwrap();
         let between = manager.adopt(vec![0; 8]).unwrap();
         let dst = manager.adopt(vec![0; 8]).unwrap();
@@ -297,7 +297,7 @@ fn sharing_never_maps_a_file_that_others_may_change() -> Outcome {
     let name = format!("transload-shared-{}", std::process::id());
     let file = Scratch(std::env::temp_dir().join(name));
     fs::write(&file.0, bytes(1 << 16))?;
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     let buffer = manager.open_file(&file.0)?;
     for place in ["cpu:0", "cpu:0/shared"] {
         let place: Place = place.parse()?;
