@@ -5,17 +5,8 @@ use transload::{ByteSize, DeviceId, MemoryId};
 use crate::arguments::DevicesOptions;
 use crate::failure::Failure;
 use crate::json;
-use crate::machine::Machine;
+use crate::machine::{Machine, NO_ADAPTER};
 use crate::output::Output;
-
-/// Backends that this version does not have, whatever the machine holds.
-const ABSENT: [(&str, &str); 3] = [
-    ("wgpu", NOT_BUILT),
-    ("cuda", NOT_BUILT),
-    ("metal", NOT_BUILT),
-];
-
-const NOT_BUILT: &str = "this version has no such backend yet; its devices were not looked for";
 
 pub(crate) fn run(options: &DevicesOptions, output: &mut Output) -> Result<(), Failure> {
     let machine = Machine::here(options.topology.as_deref())?;
@@ -27,7 +18,11 @@ pub(crate) fn run(options: &DevicesOptions, output: &mut Output) -> Result<(), F
             device.id.to_string(),
             device.backend.to_string(),
             // The name of a simulated device says that it is one.
-            device.name,
+            match device.software {
+                true => format!("{} (software)", device.name),
+                false => device.name,
+            },
+            device.driver.unwrap_or_else(|| "–".into()),
             device
                 .memory_bytes
                 .map_or_else(|| "unknown".into(), |bytes| ByteSize(bytes).to_string()),
@@ -35,15 +30,27 @@ pub(crate) fn run(options: &DevicesOptions, output: &mut Output) -> Result<(), F
         ]
     });
     output.table(
-        &["DEVICE", "BACKEND", "NAME", "SIZE", "MEMORIES"],
+        &["DEVICE", "BACKEND", "NAME", "DRIVER", "SIZE", "MEMORIES"],
         rows.collect(),
     )?;
     output.line("")?;
-    let rows = ABSENT
-        .iter()
-        .map(|(backend, reason)| vec![String::from(*backend), String::from(*reason)]);
+    let rows = absent(&machine)
+        .into_iter()
+        .map(|(backend, reason)| vec![String::from(backend), String::from(reason)]);
     output.table(&["ABSENT", "WHY"], rows.collect())
 }
+
+/// The backends that bring no device, each with the reason.
+fn absent(machine: &Machine) -> Vec<(&'static str, &'static str)> {
+    let mut absent = Vec::new();
+    if !machine.has_adapter() {
+        absent.push(("wgpu", NO_ADAPTER));
+    }
+    absent.extend([("cuda", NOT_BUILT), ("metal", NOT_BUILT)]);
+    absent
+}
+
+const NOT_BUILT: &str = "this version has no such backend yet; its devices were not looked for";
 
 /// The memories of a device, the default one first.
 fn memories(machine: &Machine, device: DeviceId, told: impl Fn(MemoryId) -> String) -> Vec<String> {
@@ -57,6 +64,7 @@ fn document(machine: &Machine) -> json::Devices {
         id: device.id.to_string(),
         backend: device.backend.to_string(),
         name: device.name,
+        driver: device.driver,
         software: device.software,
         memory_bytes: device.memory_bytes,
         memories: memories(machine, device.id, |memory| memory.to_string()),
@@ -65,9 +73,9 @@ fn document(machine: &Machine) -> json::Devices {
     };
     json::Devices {
         devices: machine.manager.devices().into_iter().map(device).collect(),
-        absent: ABSENT
-            .iter()
-            .map(|&(backend, reason)| json::Absent { backend, reason })
+        absent: absent(machine)
+            .into_iter()
+            .map(|(backend, reason)| json::Absent { backend, reason })
             .collect(),
     }
 }

@@ -55,6 +55,12 @@ pub(crate) enum Failure {
     /// A device that `--topology` would bring.
     #[error("{source}; simulated devices come with --topology FILE")]
     NotSimulated { source: PlaceError },
+    /// An adapter, where none is.
+    #[error("{source}; {reason}")]
+    NoAdapter {
+        source: PlaceError,
+        reason: &'static str,
+    },
     /// A hop.
     #[error("hop {hop}, {between}: {source}")]
     Hop {
@@ -139,7 +145,7 @@ impl Failure {
             // moves a file did not ask for a size.
             Failure::Library(transload::Error::Alloc(AllocError::TooLarge { .. })) => Kind::Device,
             Failure::Library(error) => by_class(error.class()),
-            Failure::NotSimulated { .. } => Kind::Missing,
+            Failure::NotSimulated { .. } | Failure::NoAdapter { .. } => Kind::Missing,
             Failure::Hop { source, .. } => match &**source {
                 TransferError::Differs { .. } => Kind::Differs,
                 // It was accepted, so what went wrong went wrong while bytes moved: a file that

@@ -25,6 +25,7 @@ pub(crate) struct Device {
     pub(crate) id: String,
     pub(crate) backend: String,
     pub(crate) name: String,
+    pub(crate) driver: Option<String>,
     pub(crate) software: bool,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) memories: Vec<String>,

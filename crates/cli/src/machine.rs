@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use transload::{Backend, Place, PlaceError, Report, TransferManager};
+use transload::{Backend, DeviceKind, DeviceName, Place, PlaceError, Report, TransferManager};
 use transload_testkit::sim::{HostSide, Sim};
 use transload_testkit::topology;
 
@@ -15,6 +15,8 @@ use crate::failure::Failure;
 pub(crate) struct Machine {
     pub(crate) manager: TransferManager,
     sim: Option<Sim>,
+    /// Whether nothing of it is here.
+    is_described: bool,
 }
 
 impl Machine {
@@ -28,16 +30,21 @@ impl Machine {
     /// # Errors
     /// A topology that describes no machine.
     pub(crate) fn here(topology: Option<&Path>) -> Result<Machine, Failure> {
-        let manager = TransferManager::discover()?;
+        // First, for it loads no driver.
         let sim = topology
             .map(|path| simulate(path, HostSide::Real))
             .transpose()?;
+        let manager = TransferManager::discover()?;
         if let Some(sim) = &sim {
             manager
                 .register_shared(backend(sim))
                 .map_err(transload::Error::from)?;
         }
-        Ok(Machine { manager, sim })
+        Ok(Machine {
+            manager,
+            sim,
+            is_described: false,
+        })
     }
 
     /// The machine that a file describes, processors included. Nothing of this machine takes part.
@@ -50,13 +57,24 @@ impl Machine {
             .clock(Arc::new(sim.clock()))
             .backend(backend(&sim))
             .build()?;
-        let sim = Some(sim);
-        Ok(Machine { manager, sim })
+        Ok(Machine {
+            manager,
+            sim: Some(sim),
+            is_described: true,
+        })
     }
 
     /// Whether a topology takes part, so that each device and hop must say whether it is simulated.
     pub(crate) fn is_mixed(&self) -> bool {
         self.sim.is_some()
+    }
+
+    /// Whether an adapter is here.
+    pub(crate) fn has_adapter(&self) -> bool {
+        let devices = self.manager.devices();
+        devices
+            .iter()
+            .any(|device| device.id.kind == DeviceKind::WGPU)
     }
 
     /// Makes sure that a place is here.
@@ -72,15 +90,21 @@ impl Machine {
 
     /// The failure of a place that is not here.
     pub(crate) fn absent(&self, source: PlaceError) -> Failure {
-        let meant_simulated = matches!(
-            &source,
-            PlaceError::UnknownDevice { device: transload::DeviceName::Id(id), .. }
-                if id.kind == transload::DeviceKind::SIM
-        );
-        if meant_simulated && self.sim.is_none() {
-            return Failure::NotSimulated { source };
+        let PlaceError::UnknownDevice {
+            device: DeviceName::Id(id),
+            ..
+        } = &source
+        else {
+            return Failure::Library(source.into());
+        };
+        match id.kind {
+            DeviceKind::SIM if self.sim.is_none() => Failure::NotSimulated { source },
+            DeviceKind::WGPU if !self.is_described && !self.has_adapter() => Failure::NoAdapter {
+                source,
+                reason: NO_ADAPTER,
+            },
+            _ => Failure::Library(source.into()),
         }
-        Failure::Library(source.into())
     }
 
     /// The time by the simulated machine's clock, which moves by what simulated engines do alone.
@@ -97,6 +121,18 @@ impl Machine {
         u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
+
+/// Why there is no adapter, and what would bring one.
+pub(crate) const NO_ADAPTER: &str = if cfg!(any(target_family = "wasm", transload_local)) {
+    "this build has one thread, and the backend of adapters needs more"
+} else if cfg!(target_os = "linux") {
+    "no adapter was found: a GPU needs its vendor's Vulkan driver; without a GPU, the package \
+     mesa-vulkan-drivers (Debian, Ubuntu) brings one in software"
+} else if cfg!(target_vendor = "apple") {
+    "no adapter was found: Metal lists none"
+} else {
+    "no adapter was found: a GPU needs its vendor's driver"
+};
 
 #[allow(
     clippy::arc_with_non_send_sync,

@@ -5,11 +5,12 @@
 //! people, or with `--json` one object for programs (`docs/json.md`). What goes wrong is a
 //! [`failure::Failure`], and its kind is the exit code.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod arguments;
 mod copy;
 mod devices;
+mod environment;
 mod explain;
 mod failure;
 mod interrupt;
@@ -30,6 +31,7 @@ use failure::Failure;
 use output::Output;
 
 fn main() -> ExitCode {
+    environment::quieten();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),

@@ -102,7 +102,7 @@ fn devices_and_memories_that_are_not_here_are_missing() {
     folder.file("model", 100);
     for (place, word) in [
         ("cuda:3", "cuda:3"),
-        ("wgpu:0", "wgpu:0"),
+        ("wgpu:99", "wgpu:99"),
         ("cpu:7", "cpu:7"),
         ("cpu:0/pinned", "cpu:0/pinned"),
         ("01020304-0506-0708-090a-0b0c0d0e0f10", "01020304"),

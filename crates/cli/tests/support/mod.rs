@@ -6,6 +6,7 @@
 )]
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -53,6 +54,25 @@ impl Folder {
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         Run(self.command(arguments).output().unwrap())
+    }
+
+    /// Whether an adapter is here. Where none is, the test is counted as skipped by who runs the tests, and
+    /// not as passed.
+    pub(crate) fn has_adapter(&self) -> bool {
+        let devices = self.json(&["devices"]);
+        let devices = devices["devices"].as_array().unwrap().iter();
+        if devices.clone().any(|device| device["backend"] == "wgpu") {
+            return true;
+        }
+        let test = std::thread::current().name().unwrap_or("cli").to_owned();
+        println!("skipped {test}: no adapter is here");
+        let required = std::env::var_os("TRANSLOAD_ADAPTER").is_some();
+        assert!(!required, "an adapter was installed, and none is found");
+        if let Some(file) = std::env::var_os("TRANSLOAD_SKIPS") {
+            let file = fs::OpenOptions::new().append(true).create(true).open(file);
+            writeln!(file.unwrap(), "{test}: no adapter is here").unwrap();
+        }
+        false
     }
 
     /// Runs with `--json`, expects it to end well, and gives the object.

@@ -1,0 +1,246 @@
+//! Adapters, where there are any: the first of them is `wgpu:0`.
+
+mod support;
+
+use std::fs;
+
+use serde_json::json;
+use support::Folder;
+use xxhash_rust::xxh3::xxh3_64;
+
+#[test]
+fn adapters_are_listed_with_their_drivers_and_software_ones_say_so() {
+    let folder = Folder::new("adapters");
+    if !folder.has_adapter() {
+        return;
+    }
+    let value = folder.json(&["devices"]);
+    let out = folder.run(&["devices"]).stdout();
+    let adapters = value["devices"].as_array().unwrap()[1..].iter();
+    for (index, adapter) in adapters.enumerate() {
+        let id = format!("wgpu:{index}");
+        assert_eq!(adapter["id"], id);
+        let memories = ["device", "upload", "readback"].map(|kind| format!("{id}/{kind}"));
+        assert_eq!(adapter["memories"], json!(memories));
+        let row = out.lines().find(|line| line.starts_with(&id)).unwrap();
+        for field in ["name", "driver"] {
+            assert!(
+                row.contains(adapter[field].as_str().unwrap()),
+                "{field}: {out}"
+            );
+        }
+        assert_eq!(
+            row.contains("(software)"),
+            adapter["software"] == true,
+            "{out}"
+        );
+    }
+}
+
+/// Vulkan and OpenGL of Linux look for their drivers where these variables say.
+#[cfg(target_os = "linux")]
+#[test]
+fn where_no_adapter_is_the_program_says_what_brings_one() {
+    let folder = Folder::new("no-adapter");
+    folder.file("model", 100);
+    let run = |arguments: &[&str]| {
+        let mut command = folder.command(arguments);
+        for variable in [
+            "VK_DRIVER_FILES",
+            "VK_ICD_FILENAMES",
+            "__EGL_VENDOR_LIBRARY_FILENAMES",
+        ] {
+            command.env(variable, "/nowhere");
+        }
+        support::Run(command.output().unwrap())
+    };
+    let value = run(&["devices", "--json"]).json();
+    let absent = value["absent"].as_array().unwrap();
+    let Some(wgpu) = absent.iter().find(|absent| absent["backend"] == "wgpu") else {
+        // A system whose OpenGL knows no such variable.
+        assert_eq!(value["devices"][1]["backend"], "wgpu");
+        return;
+    };
+    assert_eq!(value["devices"].as_array().unwrap().len(), 1);
+    let reason = wgpu["reason"].as_str().unwrap();
+    assert!(reason.contains("mesa-vulkan-drivers"), "{reason}");
+    assert!(run(&["devices"]).stdout().contains(reason));
+    for arguments in [
+        &["copy", "model", "cpu:0", "wgpu:0"][..],
+        &["explain", "wgpu:0", "cpu:0", "1MiB"],
+    ] {
+        let run = run(arguments);
+        let said = run.stderr();
+        assert_eq!(run.code(), 3, "{said}");
+        assert!(said.contains("wgpu:0") && said.contains(reason), "{said}");
+    }
+    // What needs none works.
+    assert_eq!(run(&["copy", "model", "cpu:0", "--out", "back"]).code(), 0);
+}
+
+#[test]
+fn drivers_say_nothing_where_nobody_is_logged_in() {
+    let folder = Folder::new("session");
+    let mut command = folder.command(&["devices"]);
+    for variable in ["XDG_RUNTIME_DIR", "WAYLAND_DISPLAY", "DISPLAY"] {
+        command.env_remove(variable);
+    }
+    let run = support::Run(command.output().unwrap());
+    assert_eq!((run.code(), run.stderr()), (0, String::new()));
+}
+
+#[test]
+fn a_file_moves_through_an_adapter_and_comes_back_as_it_went() {
+    let folder = Folder::new("through");
+    if !folder.has_adapter() {
+        return;
+    }
+    for len in [0, 1, 4095, 262_145, (5 << 20) + 3] {
+        let bytes = folder.file("model", len);
+        let stops = ["wgpu:0", "cpu:0", "wgpu:0", "cpu:0/file:middle", "wgpu:0"];
+        let copy = [
+            &["copy", "model"],
+            &stops[..],
+            &["--verify", "--out", "back"],
+        ]
+        .concat();
+        let value = folder.json(&copy);
+        for file in ["middle", "back"] {
+            assert!(
+                fs::read(folder.path(file)).unwrap() == bytes,
+                "{file}: {len} bytes"
+            );
+        }
+        assert_eq!(value["verified"], true);
+        assert_eq!(
+            value["checksum"],
+            format!("xxh3-64:{:016x}", xxh3_64(&bytes))
+        );
+        assert_eq!(value["hops"].as_array().unwrap().len(), 6);
+    }
+    assert_eq!(folder.names(), ["back", "middle", "model"]);
+}
+
+#[test]
+fn files_stream_through_slots_and_never_lie_in_the_heap_as_a_whole() {
+    let folder = Folder::new("stream");
+    if !folder.has_adapter() {
+        return;
+    }
+    let len = 24 << 20;
+    folder.file("model", len);
+    let value = folder.json(&["copy", "model", "wgpu:0", "--out", "back"]);
+    for (hop, ends) in [(0, ["cpu:0/file", "wgpu:0"]), (1, ["wgpu:0", "cpu:0/file"])] {
+        let hop = &value["hops"][hop];
+        let [src, dst] = ends;
+        let plan = folder.json(&["explain", src, dst, &len.to_string()]);
+        let plan = &plan["chosen"];
+        // Bytes that rest on the way do so in leased slots, each as large as a chunk, and a process has
+        // 64 MiB of these in all.
+        assert_eq!(plan["method"], "HostStaged");
+        assert!(
+            plan["chunk_bytes"].as_u64().unwrap() * 4 <= len as u64,
+            "{plan}"
+        );
+        assert_eq!(
+            (&hop["method"], &hop["route"]),
+            (&plan["method"], &plan["route"])
+        );
+        assert_eq!(hop["fallbacks"], json!([]));
+    }
+    assert!(fs::read(folder.path("back")).unwrap() == fs::read(folder.path("model")).unwrap());
+}
+
+#[test]
+fn explain_names_the_lanes_to_and_from_an_adapter() {
+    let folder = Folder::new("lanes");
+    if !folder.has_adapter() {
+        return;
+    }
+    for (src, dst) in [
+        ("wgpu:0", "cpu:0"),
+        ("cpu:0", "wgpu:0"),
+        ("cpu:0/file", "wgpu:0"),
+    ] {
+        let value = folder.json(&["explain", src, dst, "64MiB"]);
+        assert_eq!(value["simulated"], false);
+        let lanes = value["chosen"]["lanes"].as_array().unwrap();
+        assert!(!lanes.is_empty());
+        let out = folder.run(&["explain", src, dst, "64MiB"]).stdout();
+        for lane in lanes {
+            let route: Vec<&str> = lane["route"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|memory| memory.as_str().unwrap())
+                .collect();
+            let ends = [route[0], route[route.len() - 1]];
+            let named = |end: &str, place: &str| end.starts_with(place);
+            assert!(named(ends[0], src) && named(ends[1], dst), "{route:?}");
+            assert!(out.contains(&route.join(" → ")), "{out}");
+            assert!(lane["chunk_bytes"].as_u64().unwrap() > 0);
+        }
+    }
+}
+
+#[test]
+fn an_adapter_that_is_not_here_is_told_with_those_that_are() {
+    let folder = Folder::new("ninth");
+    if !folder.has_adapter() {
+        return;
+    }
+    folder.file("model", 100);
+    let copy = ["copy", "model", "cpu:0/file:back", "wgpu:0", "wgpu:9"];
+    for arguments in [&copy[..], &["explain", "wgpu:9", "cpu:0", "64MiB"]] {
+        let run = folder.run(arguments);
+        let told = "error: there is no device wgpu:9 here; there are: cpu:0, wgpu:0";
+        assert_eq!(run.code(), 3);
+        assert!(run.stderr().starts_with(told), "{}", run.stderr());
+    }
+    assert_eq!(folder.names(), ["model"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_copy_through_an_adapter_that_is_interrupted_leaves_no_file() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let folder = Folder::new("interrupted");
+    if !folder.has_adapter() {
+        return;
+    }
+    // The source takes no room on the disk.
+    let model = fs::File::create(folder.path("model")).unwrap();
+    model.set_len(32 << 20).unwrap();
+    // More hops than any test lasts, so that it is somewhere among them.
+    let stops = ["wgpu:0", "cpu:0"].repeat(400);
+    let copy = [&["copy", "model"], &stops[..], &["--out", "back"]].concat();
+    for _ in 0..2 {
+        let mut command = folder.command(&copy);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut lines = out.lines();
+        // The heading, and the first hops there and back.
+        let begun: Vec<String> = lines.by_ref().take(4).map(Result::unwrap).collect();
+        assert!(
+            begun[3].starts_with('3') && begun[3].contains("wgpu:0"),
+            "{begun:?}"
+        );
+        assert_eq!(
+            folder.names().len(),
+            2,
+            "the file in the making, and its source"
+        );
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        // Read on, so that it is stopped in the middle of a hop and not before a full pipe.
+        assert!(lines.count() < stops.len());
+        let run = support::Run(child.wait_with_output().unwrap());
+        let told = "error: stopped by SIGINT; removed what there was of back\n";
+        assert_eq!((run.code(), run.stderr().as_str()), (130, told));
+        assert_eq!(folder.names(), ["model"]);
+    }
+}
