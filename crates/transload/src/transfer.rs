@@ -115,11 +115,10 @@ impl Transfer {
                     Cancelled::Stopped { leading_bytes }
                 }
                 Some(result) => Cancelled::Finished(result),
-                None => Cancelled::NotStarted,
+                None => Cancelled::Finished(Err(TransferError::ResultTaken)),
             };
         }
-        self.take()
-            .map_or(Cancelled::NotStarted, Cancelled::Finished)
+        Cancelled::Finished(self.take().unwrap_or(Err(TransferError::ResultTaken)))
     }
 
     fn take_if_over(&mut self) -> Option<Result<Report, TransferError>> {

@@ -440,6 +440,20 @@ fn cancelling_what_is_over_gives_its_result() {
     pipeline.finish(&());
 }
 
+#[test]
+fn cancelling_what_told_its_result_says_so() {
+    let pipeline = Pipeline::new(&two_devices().machine(), Completion::AtOnce);
+    let mut transfer = pipeline.submit();
+    while transfer.wait_timeout(Duration::ZERO).is_none() {
+        pipeline.advance(1);
+    }
+    // It moved every byte, so it is not one that never started.
+    match transfer.cancel() {
+        Cancelled::Finished(Err(TransferError::ResultTaken)) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Turns the engine until something holds: a detached transfer may be in the hands of the manager's
 /// own thread, which nobody can wait for.
 fn turn_until(bench: &Bench, holds: impl Fn() -> bool) -> bool {
