@@ -15,7 +15,7 @@ use transload_hal::{
 
 use crate::fault::fault_of;
 use crate::memory::{self, failed};
-use crate::queue::Queue;
+use crate::queue::{PATIENCE, Queue};
 use crate::raw::{self, Importer, Shifter};
 
 /// The interfaces through which adapters are looked for, until one has any: most graphics adapters answer
@@ -187,8 +187,20 @@ impl Gpu {
         }
         match first {
             None => Ok(made),
-            Some(error) => Err(fault_of(&error)),
+            Some(error) => Err(self.blame(fault_of(&error))),
         }
+    }
+
+    /// `fault`, or the loss of the device, whose first sign it may be: wgpu tells of a loss when
+    /// somebody polls and all submissions have ended, and fails with other words before. Blocks for a
+    /// moment.
+    pub(crate) fn blame(&self, fault: Fault) -> Fault {
+        // What the poll says matters to whoever waits for a submission.
+        let _ = self.device.poll(wgpu::PollType::Wait {
+            submission_index: None,
+            timeout: Some(PATIENCE),
+        });
+        self.lost.get().cloned().unwrap_or(fault)
     }
 
     /// Maps the whole of a buffer that no command uses. Blocks until it is, which nothing stands in
@@ -208,7 +220,7 @@ impl Gpu {
         }
         match answer.get() {
             Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(failed(error)),
+            Some(Err(error)) => Err(self.blame(failed(error))),
             None => Err(failed(&"the driver does not map a buffer that nobody uses")),
         }
     }

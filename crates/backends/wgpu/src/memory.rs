@@ -178,7 +178,7 @@ pub(crate) fn allocate(
         mapped_at_creation: mode.is_some(),
     };
     let made = gpu.catching(|| gpu.device.create_buffer(&descriptor));
-    let buffer = made.map_err(|fault| match fault.class {
+    let refused = |fault: Fault| match fault.class {
         transload_hal::ErrorClass::Exhausted => AllocError::OutOfMemory {
             memory,
             len_bytes: len,
@@ -189,16 +189,15 @@ pub(crate) fn allocate(
             fault,
         },
         _ => AllocError::Failed { memory, fault },
-    })?;
+    };
+    let buffer = made.map_err(refused)?;
     let Some(mode) = mode else {
         return Ok(wrap(memory, buffer, len));
     };
     // At creation every buffer is mapped for writing.
     let mapped = buffer.get_mapped_range_mut(..).map(View::Write);
-    let mut view = mapped.map_err(|error| AllocError::Failed {
-        memory,
-        fault: failed(&error),
-    })?;
+    // A device that is gone gives out buffers that are none.
+    let mut view = mapped.map_err(|error| refused(gpu.blame(failed(&error))))?;
     let start = view.start();
     let slot = Slot {
         buffer,

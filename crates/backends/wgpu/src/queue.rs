@@ -20,7 +20,7 @@ use moves::Moves;
 pub(crate) use moves::device_of;
 
 /// How long the thread stays in the driver before it looks whether the device was lost meanwhile.
-const PATIENCE: Duration = Duration::from_millis(100);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The queue of one device.
 pub(crate) struct Queue {
@@ -292,6 +292,9 @@ impl Shared {
             if let (Err(fault), Outcome::Done) = (self.end_use(slot), &outcome) {
                 outcome = Outcome::Failed(fault);
             }
+        }
+        if let (Some(fault), Outcome::Failed(_)) = (self.gpu.lost.get(), &outcome) {
+            outcome = Outcome::Lost(fault.clone());
         }
         ended.push((flight.number, flight.slots, outcome));
         let mapped = |slot: &Buffer| slot.native::<Slot>().is_none_or(Slot::is_mapped);
