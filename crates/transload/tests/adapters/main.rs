@@ -1,0 +1,11 @@
+//! Whole transfers over every adapter that is here, and from one driver to another.
+#![cfg(not(any(loom, transload_local)))]
+
+mod exhausted;
+mod flying;
+#[cfg(target_os = "linux")]
+mod leaks;
+mod loss;
+mod machine;
+mod model;
+mod pairs;
