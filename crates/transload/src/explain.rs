@@ -7,7 +7,7 @@ use core::fmt;
 
 use transload_core::flight::predict_ns;
 use transload_core::{
-    BinarySize, ByteSize, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Route,
+    BinarySize, ByteSize, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Route, Topology,
 };
 
 /// One way that was considered.
@@ -25,6 +25,9 @@ pub struct Choice {
     /// How long it would take, in nanoseconds, on a machine with nothing else to do; `None` for ways
     /// that cannot be taken.
     pub predicted_ns: Option<u64>,
+    /// Whether that rests on costs that were measured on this machine, for all links of the way; else
+    /// some are default figures.
+    pub measured: bool,
     /// Why it was not chosen; `None` for the one that was.
     pub reason: Option<String>,
 }
@@ -40,6 +43,8 @@ pub struct LaneChoice {
     pub chunk_bytes: u64,
     /// Its part of the payload, of 1; with all lanes it adds up to that.
     pub share: f64,
+    /// Whether the costs of its links were measured on this machine.
+    pub measured: bool,
 }
 
 /// The way that a transfer would go, and those that it would not.
@@ -56,7 +61,16 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    pub(crate) fn new(plans: &PlanSet, key: &PlanKey, bytes: u64, simulated: bool) -> Explanation {
+    pub(crate) fn new(
+        plans: &PlanSet,
+        key: &PlanKey,
+        bytes: u64,
+        topology: &Topology,
+    ) -> Explanation {
+        let is_simulated = |memory: MemoryId| {
+            let device = topology.device(memory.device);
+            device.is_some_and(|device| device.simulated)
+        };
         let chosen = plans.choose(bytes);
         let rejected = plans.rejected(bytes).into_iter().map(|rejected| {
             let route = rejected.route.as_ref();
@@ -67,19 +81,25 @@ impl Explanation {
                 chunk_bytes: None,
                 lanes: Vec::new(),
                 predicted_ns: rejected.estimate_ns,
+                measured: route.is_some_and(|route| is_measured(route, topology)),
                 reason: Some(rejected.reason.to_string()),
             }
         });
         Explanation {
             bytes,
-            chosen: choice(chosen, bytes),
+            chosen: choice(chosen, bytes, topology),
             rejected: rejected.collect(),
-            simulated,
+            simulated: is_simulated(key.src) || is_simulated(key.dst),
         }
     }
 }
 
-fn choice(plan: &Arc<Plan>, bytes: u64) -> Choice {
+fn is_measured(route: &Route, topology: &Topology) -> bool {
+    let mut links = route.links().iter();
+    links.all(|link| topology.is_measured(link.id))
+}
+
+fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
     let total: u64 = plan.lanes.iter().map(|lane| u64::from(lane.share)).sum();
     let lanes: Vec<LaneChoice> = plan
         .lanes
@@ -91,6 +111,7 @@ fn choice(plan: &Arc<Plan>, bytes: u64) -> Choice {
                 route: route.map_or_else(Vec::new, |route| route.memories().collect()),
                 chunk_bytes: lane.chunk_bytes,
                 share: f64::from(lane.share) / total.max(1) as f64,
+                measured: route.is_some_and(|route| is_measured(route, topology)),
             }
         })
         .collect();
@@ -100,6 +121,7 @@ fn choice(plan: &Arc<Plan>, bytes: u64) -> Choice {
             .first()
             .map_or_else(Vec::new, |lane| lane.route.clone()),
         chunk_bytes: Some(plan.chunk_bytes()),
+        measured: lanes.iter().all(|lane| lane.measured),
         lanes,
         predicted_ns: predict_ns(plan, bytes).ok(),
         reason: None,
@@ -141,7 +163,12 @@ impl fmt::Display for Choice {
             Visits(&self.route).fmt(f)?;
         }
         if let Some(ns) = self.predicted_ns {
-            write!(f, "  {}", Nanoseconds(ns))?;
+            let by_default = if self.measured {
+                ""
+            } else {
+                " (default costs)"
+            };
+            write!(f, "  {}{by_default}", Nanoseconds(ns))?;
         }
         if let Some(bytes) = self.chunk_bytes.filter(|_| !is_split) {
             write!(f, "  in chunks of {}", BinarySize(bytes))?;

@@ -54,7 +54,7 @@ mod transfer;
 #[cfg(feature = "std")]
 pub use self::std::profile::{Profile, ProfileError};
 #[cfg(feature = "std")]
-pub use self::std::{OpenError, profile};
+pub use self::std::{OpenError, probe, profile};
 pub use adopt::Adopt;
 pub use buffer::{Buffer, IntoInnerError, IntoInnerReason};
 pub use builder::Builder;

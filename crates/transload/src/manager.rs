@@ -281,11 +281,6 @@ impl TransferManager {
     ) -> Result<Explanation, TransferError> {
         let now = self.now();
         self.shared.state.with(|state| {
-            let simulated = |memory: MemoryId| {
-                let device = state.topology.device(memory.device);
-                device.is_some_and(|device| device.simulated)
-            };
-            let simulated = simulated(key.src) || simulated(key.dst);
             let plans = state
                 .plans(key, now)
                 .map_err(|error| TransferError::NoRoute {
@@ -293,7 +288,7 @@ impl TransferManager {
                     dst: key.dst,
                     reasons: error.to_string(),
                 })?;
-            Ok(Explanation::new(&plans, &key, bytes, simulated))
+            Ok(Explanation::new(&plans, &key, bytes, &state.topology))
         })
     }
 }

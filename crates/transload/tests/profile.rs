@@ -262,7 +262,7 @@ fn another_machine_and_a_changed_one_are_told_apart_and_every_difference_is_name
 #[test]
 fn backends_that_a_program_lacks_do_not_matter() -> Outcome {
     let folder = Place::new("lacks");
-    let manager = TransferManager::discover()?;
+    let manager = TransferManager::builder().host().build()?;
     Profile::new(&manager.topology(), Vec::new()).save(folder.file())?;
     let text = fs::read_to_string(folder.file())?
         + "\n[[machine.device]]\nid = \"cuda:0\"\nbackend = \"cuda\"\nname = \"GPU\"\n";
@@ -275,8 +275,18 @@ fn the_planner_goes_by_a_profile_and_never_over_a_link_that_lied() -> Outcome {
     let rig = rig();
     assert_eq!(method(&rig.manager, "sim:0"), Method::HostStaged);
     let profile = Profile::new(&rig.manager.topology(), measured());
+    let by_default = rig
+        .manager
+        .explain_places(place("cpu:0"), place("sim:0"), 4 * KIB)?;
+    assert!(!by_default.chosen.measured && by_default.to_string().contains("default costs"));
     rig.manager.apply_profile(&profile)?;
     assert_eq!(method(&rig.manager, "sim:0"), Method::DirectCopy);
+    let explained = rig
+        .manager
+        .explain_places(place("cpu:0"), place("sim:0"), 4 * KIB)?;
+    assert!(explained.chosen.measured && explained.chosen.lanes[0].measured);
+    // The other ways are over links that nobody has measured.
+    assert!(explained.rejected.iter().all(|way| !way.measured));
     let known = rig.manager.topology();
     assert!(known.is_measured(direct()));
     let cost = known

@@ -6,6 +6,7 @@ mod adapter;
 use std::sync::Arc;
 
 use transload::hal::ErrorClass;
+use transload::probe::{Found, ProbeOptions};
 use transload::{AllocSpec, Buffer, Region, Request, Shape, TransferManager};
 use transload_wgpu::Wgpu;
 
@@ -149,4 +150,24 @@ fn a_buffer_that_its_user_destroyed_fails_its_own_copies_and_bars_no_link() {
     let other = on_device(&manager, MIB);
     let report = manager.copy(&src, &other).wait().unwrap();
     assert!(report.fallbacks().is_empty(), "{report}");
+}
+#[test]
+fn a_probe_measures_every_link_of_an_adapter_its_slots_included() {
+    let Some(manager) = discovered() else { return };
+    let mut options = ProbeOptions::quick();
+    options.budget = std::time::Duration::from_secs(10_000);
+    options.sizes = vec![4096, MIB];
+    options.samples = 2;
+    let found = manager.probe(&options);
+    for link in &found.links {
+        assert!(!link.faulty, "{link:?}");
+        for (_, size) in &link.sizes {
+            assert!(matches!(size, Found::Time(_)), "{link:?}");
+        }
+    }
+    assert_eq!(found.links.len(), manager.topology().links().len());
+    for pair in &found.pairs {
+        assert!(matches!(pair.found, Found::Time(_)), "{pair:?}");
+        println!("{pair:?}");
+    }
 }

@@ -130,28 +130,29 @@ impl TransferManager {
     /// then.
     pub fn apply_profile(&self, profile: &Profile) -> Result<(), ProfileError> {
         profile.check(&self.topology())?;
-        let measured: Vec<_> = profile
-            .links
-            .iter()
-            .map(|link| (link.id, link.curve()))
-            .collect();
+        self.adopt_profile(profile);
+        Ok(())
+    }
+
+    /// The same of a profile that was measured here just now.
+    pub(super) fn adopt_profile(&self, profile: &Profile) {
+        let curves: Vec<_> = profile.links.iter().map(MeasuredLink::curve).collect();
         self.shared.change(|state| {
-            for (link, curve) in measured {
+            for (link, curve) in profile.links.iter().zip(curves) {
                 if let Some(curve) = curve {
-                    state.topology.set_cost(link, curve);
+                    state.topology.set_cost(link.id, curve);
                 }
-            }
-            for link in profile.links.iter().filter(|link| link.faulty) {
-                state.quarantine.condemn(link.id, FAULTY);
+                if link.faulty {
+                    state.quarantine.condemn(link.id, FAULTY);
+                }
             }
             state.cache.invalidate();
         });
-        Ok(())
     }
 }
 
 /// Why a link of a profile is not used.
-pub(crate) const FAULTY: &str = "it moved wrong bytes when the machine was probed";
+const FAULTY: &str = "it moved wrong bytes when the machine was probed";
 
 /// What a builder does about costs.
 #[derive(Debug, Default)]

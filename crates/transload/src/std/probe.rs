@@ -1,0 +1,377 @@
+//! Measuring a machine: what each link costs, and what the planner then makes of it.
+//!
+//! Links first: over each, copies of several sizes, one after the other in rounds, so that what slows the
+//! machine down for a while slows all of them. Before a size counts, a pattern was sent over the link into
+//! poisoned memory, brought back another way and compared. Then the medians replace the default costs,
+//! and each ordered pair of memories is timed the way that the planner now goes.
+//!
+//! The copies are warm: memory that was touched before, files in the page cache (nameless ones of the
+//! probe's own).
+
+mod cell;
+mod check;
+mod ground;
+mod rounds;
+mod sample;
+mod way;
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use transload_core::{LinkId, MemoryId, MemoryKind, Method, Topology, defaults};
+
+use self::cell::Cell;
+use self::check::Checks;
+use self::ground::Ground;
+use super::profile::{MeasuredLink, Point, Profile};
+use crate::TransferManager;
+
+pub use sample::Interval;
+
+/// What is measured, and how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProbeOptions {
+    /// How long it may take by the clock on the wall. What was not reached by then is left out.
+    pub budget: Duration,
+    /// The sizes in bytes. A link is measured up to the largest piece that the planner cuts for it.
+    pub sizes: Vec<u64>,
+    /// The most copies that are timed of one size over one link, up to 1000.
+    pub samples: u32,
+}
+
+/// What a probe found.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ProbeReport {
+    /// Every link, in the topology's order.
+    pub links: Vec<LinkReport>,
+    /// Every ordered pair of memories that users can name, in each size, by source, destination and size.
+    pub pairs: Vec<PairReport>,
+    /// What the planner goes by from now on, to be saved.
+    pub profile: Profile,
+    /// Whether a device is simulated: then its times are the model's.
+    pub simulated: bool,
+}
+
+/// What a probe found out about a link.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LinkReport {
+    /// The link.
+    pub id: LinkId,
+    /// It moved wrong bytes. It gets no cost, and nothing is sent over it any more.
+    pub faulty: bool,
+    /// Each size in bytes, rising, and what came of it.
+    pub sizes: Vec<(u64, Found)>,
+}
+
+/// What a probe found out about a pair of memories.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PairReport {
+    /// Where the bytes came from.
+    pub src: MemoryId,
+    /// Where they went.
+    pub dst: MemoryId,
+    /// How many.
+    pub bytes: u64,
+    /// How they moved; `None` where they did not.
+    pub method: Option<Method>,
+    /// What came of it.
+    pub found: Found,
+}
+
+/// What came of copies of one size.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Found {
+    /// The bytes were right, and it took so long.
+    Time(Interval),
+    /// The bytes that arrived were not those that were sent.
+    WrongBytes,
+    /// Nothing could be copied, for this reason.
+    Failed(String),
+    /// The time was up before.
+    NotReached,
+}
+
+/// How far a probe has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProbeProgress {
+    /// What it is doing.
+    pub phase: ProbePhase,
+    /// How much of the budget is over.
+    pub elapsed: Duration,
+    /// All of it.
+    pub budget: Duration,
+}
+
+/// The parts of a probe, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbePhase {
+    /// Sends a pattern over each link.
+    CheckingLinks,
+    /// Times each link.
+    TimingLinks,
+    /// Sends a pattern between each two memories.
+    CheckingPairs,
+    /// Times each pair of memories.
+    TimingPairs,
+}
+
+impl ProbeOptions {
+    /// 10 seconds, up to 16 MiB.
+    pub fn quick() -> ProbeOptions {
+        ProbeOptions {
+            budget: Duration::from_secs(10),
+            sizes: vec![4 << 10, 64 << 10, 1 << 20, 16 << 20],
+            samples: sample::MOST,
+        }
+    }
+
+    /// 60 seconds, up to 64 MiB.
+    pub fn full() -> ProbeOptions {
+        ProbeOptions {
+            budget: Duration::from_secs(60),
+            sizes: vec![256, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20],
+            samples: sample::MOST,
+        }
+    }
+}
+
+impl Default for ProbeOptions {
+    fn default() -> ProbeOptions {
+        ProbeOptions::full()
+    }
+}
+
+impl ProbeReport {
+    /// The links that moved wrong bytes.
+    pub fn faulty(&self) -> impl Iterator<Item = LinkId> + '_ {
+        let faulty = self.links.iter().filter(|link| link.faulty);
+        faulty.map(|link| link.id)
+    }
+
+    /// The pairs between which wrong bytes arrived, although no link of theirs is known to be faulty.
+    pub fn wrong_pairs(&self) -> impl Iterator<Item = &PairReport> {
+        let pairs = self.pairs.iter();
+        pairs.filter(|pair| pair.found == Found::WrongBytes)
+    }
+}
+
+impl TransferManager {
+    /// Measures every link of this machine, plans with what it found from then on, and times every
+    /// ordered pair of memories. Blocks for the budget, or until every size has its samples. Other
+    /// transfers meanwhile disturb it. Its copies count in [`TransferManager::stats`].
+    ///
+    /// Nothing is written: [`Profile::save`] does that. Links that moved wrong bytes are not used any
+    /// more, until [`TransferManager::clear_cache`].
+    pub fn probe(&self, options: &ProbeOptions) -> ProbeReport {
+        self.probe_watched(options, &mut |_| {})
+    }
+
+    /// As [`TransferManager::probe`], and calls `watch` between copies, outside what is timed.
+    pub fn probe_watched(
+        &self,
+        options: &ProbeOptions,
+        watch: &mut dyn FnMut(ProbeProgress),
+    ) -> ProbeReport {
+        let timer = Timer {
+            started: Instant::now(),
+            budget: options.budget,
+        };
+        let topology = self.topology();
+        let sizes = sizes(options);
+        let mut ground = Ground::new(self, sizes.last().copied().unwrap_or(0));
+        let mut cells = link_cells(&topology, &sizes);
+        let samples = options.samples.clamp(1, sample::MOST);
+
+        let mut checks = Checks::new(&topology);
+        checks.links(
+            &mut ground,
+            &mut cells,
+            &mut timer.phase(ProbePhase::CheckingLinks, watch),
+        );
+        rounds::run(
+            &mut ground,
+            &mut cells,
+            samples,
+            &mut timer.phase(ProbePhase::TimingLinks, watch),
+        );
+        let links = link_reports(&topology, cells, checks.faulty());
+        let profile = Profile::new(&topology, links.iter().filter_map(measured).collect());
+        self.adopt_profile(&profile);
+
+        let mut pairs = pair_cells(&topology, &sizes);
+        checks.pairs(
+            &mut ground,
+            &mut pairs,
+            &mut timer.phase(ProbePhase::CheckingPairs, watch),
+        );
+        rounds::run(
+            &mut ground,
+            &mut pairs,
+            samples,
+            &mut timer.phase(ProbePhase::TimingPairs, watch),
+        );
+        ProbeReport {
+            links,
+            pairs: pairs.into_iter().map(pair_report).collect(),
+            profile,
+            simulated: topology.devices().iter().any(|device| device.simulated),
+        }
+    }
+
+    /// Whether the engine has found out that the link moves wrong bytes.
+    fn is_condemned(&self, link: LinkId) -> bool {
+        let now = self.now();
+        self.shared.state.with(|state| {
+            let bar = state.quarantine.barred(link, now);
+            bar.is_some_and(|bar| bar.until.is_none())
+        })
+    }
+}
+
+/// The time that a probe has.
+struct Timer {
+    started: Instant,
+    budget: Duration,
+}
+
+impl Timer {
+    /// A function that answers whether the phase may go on, and tells how far it has come.
+    fn phase(
+        &self,
+        phase: ProbePhase,
+        watch: &mut (dyn FnMut(ProbeProgress) + '_),
+    ) -> impl FnMut() -> bool {
+        // What an early phase leaves, the next one has. Timing links matters most: it is what stays.
+        let share = match phase {
+            ProbePhase::CheckingLinks => 35,
+            ProbePhase::TimingLinks => 65,
+            ProbePhase::CheckingPairs => 85,
+            ProbePhase::TimingPairs => 100,
+        };
+        let until = self.budget * share / 100;
+        move || {
+            let elapsed = self.started.elapsed();
+            watch(ProbeProgress {
+                phase,
+                elapsed,
+                budget: self.budget,
+            });
+            elapsed < until
+        }
+    }
+}
+
+/// The sizes, rising, each once.
+fn sizes(options: &ProbeOptions) -> Vec<u64> {
+    let mut sizes = options.sizes.clone();
+    sizes.retain(|bytes| *bytes > 0);
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// The smaller sizes of all links first: when the time is up, each link has some.
+fn by_size(mut cells: Vec<Cell>) -> Vec<Cell> {
+    cells.sort_by_key(|cell| cell.bytes);
+    cells
+}
+
+fn link_cells(topology: &Topology, sizes: &[u64]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for link in topology.links() {
+        let (src, dst) = (link.id.src, link.id.dst);
+        let Some(room) = room(topology, src, dst) else {
+            // An end that no backend here has.
+            continue;
+        };
+        let most = room.min(defaults::max_chunk_bytes(link.class));
+        let mut own: Vec<u64> = sizes.iter().map(|bytes| (*bytes).min(most)).collect();
+        own.dedup();
+        let cell = |bytes| Cell::new(src, dst, bytes, Some(link.id));
+        cells.extend(own.into_iter().map(cell));
+    }
+    by_size(cells)
+}
+
+fn pair_cells(topology: &Topology, sizes: &[u64]) -> Vec<Cell> {
+    let named = |kind| !matches!(kind, MemoryKind::Upload | MemoryKind::Readback);
+    let memories = || {
+        let memories = topology.memories().iter().map(|memory| memory.id);
+        memories.filter(move |memory| named(memory.kind))
+    };
+    let mut cells = Vec::new();
+    for (src, dst) in memories().flat_map(|src| memories().map(move |dst| (src, dst))) {
+        let room = room(topology, src, dst).unwrap_or(0);
+        let fitting = sizes.iter().filter(|bytes| **bytes <= room);
+        cells.extend(fitting.map(|bytes| Cell::new(src, dst, *bytes, None)));
+    }
+    by_size(cells)
+}
+
+/// The largest allocation that both memories have room for.
+fn room(topology: &Topology, src: MemoryId, dst: MemoryId) -> Option<u64> {
+    let of = |memory| topology.memory(memory).map(|info| info.max_alloc_bytes);
+    Some(of(src)?.min(of(dst)?))
+}
+
+fn link_reports(
+    topology: &Topology,
+    cells: Vec<Cell>,
+    faulty: &HashSet<LinkId>,
+) -> Vec<LinkReport> {
+    let report = |link: &transload_core::Link| LinkReport {
+        id: link.id,
+        faulty: faulty.contains(&link.id),
+        sizes: Vec::new(),
+    };
+    let mut reports: Vec<LinkReport> = topology.links().iter().map(report).collect();
+    for cell in cells {
+        let report = reports
+            .iter_mut()
+            .find(|report| Some(report.id) == cell.over);
+        if let Some(report) = report {
+            report.sizes.push((cell.bytes, cell.found()));
+        }
+    }
+    reports.retain(|report| !report.sizes.is_empty());
+    reports
+}
+
+fn pair_report(cell: Cell) -> PairReport {
+    PairReport {
+        src: cell.src,
+        dst: cell.dst,
+        bytes: cell.bytes,
+        method: cell.method,
+        found: cell.found(),
+    }
+}
+
+/// What a profile keeps of a link; `None` where nothing was found out.
+fn measured(link: &LinkReport) -> Option<MeasuredLink> {
+    let point = |(bytes, found): &(u64, Found)| match found {
+        Found::Time(interval) => Some(Point {
+            bytes: *bytes,
+            ns: interval.median_ns,
+            low_ns: interval.low_ns,
+            high_ns: interval.high_ns,
+            samples: interval.samples,
+        }),
+        _ => None,
+    };
+    let points: Vec<Point> = match link.faulty {
+        true => Vec::new(),
+        false => link.sizes.iter().filter_map(point).collect(),
+    };
+    (link.faulty || !points.is_empty()).then_some(MeasuredLink {
+        id: link.id,
+        points,
+        faulty: link.faulty,
+    })
+}

@@ -1,0 +1,259 @@
+//! The memory that a probe works in, and the patterns that it sends.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use transload_core::{DeviceId, LinkId, MemoryId, MemoryKind};
+use transload_hal::AllocSpec;
+
+use super::cell::Cell;
+use crate::{Buffer, Error, Report, Request, TransferError, TransferManager};
+
+/// What a buffer is for. What brings a pattern there and what brings it back never share one: what one
+/// of them left would look like the work of the other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Role {
+    From,
+    To,
+    /// On the way to [`Role::From`] or [`Role::To`].
+    There,
+    /// On the way back.
+    Back,
+}
+
+/// Buffers, made when they are first wanted, and patterns.
+pub(super) struct Ground<'a> {
+    manager: &'a TransferManager,
+    buffers: HashMap<(MemoryId, u64, Role), Buffer>,
+    patterns: Patterns,
+}
+
+impl<'a> Ground<'a> {
+    /// `most` is the largest size of a pattern, in bytes.
+    pub(super) fn new(manager: &'a TransferManager, most: u64) -> Ground<'a> {
+        Ground {
+            manager,
+            buffers: HashMap::new(),
+            patterns: Patterns::new(usize::try_from(most).unwrap_or(0)),
+        }
+    }
+
+    /// The buffer for that.
+    pub(super) fn buffer(
+        &mut self,
+        memory: MemoryId,
+        bytes: u64,
+        role: Role,
+    ) -> Result<Buffer, Error> {
+        let key = (memory, bytes, role);
+        if let Some(buffer) = self.buffers.get(&key) {
+            return Ok(buffer.clone());
+        }
+        let spec = AllocSpec::bytes(bytes);
+        let spec = match memory.kind {
+            // Memories that hold nothing but slots.
+            MemoryKind::Upload | MemoryKind::Readback => spec.for_staging(),
+            _ => spec,
+        };
+        let buffer = self.manager.allocate(memory.into(), spec)?;
+        self.buffers.insert(key, buffer.clone());
+        Ok(buffer)
+    }
+
+    /// Copies all of one buffer to another, over one link or as the planner says.
+    pub(super) fn copy(
+        &self,
+        src: &Buffer,
+        dst: &Buffer,
+        over: Option<LinkId>,
+    ) -> Result<Report, Error> {
+        Ok(self.manager.submit(&request(src, dst, over)).wait()?)
+    }
+
+    /// The same where the link may hang: gives it up after a while, with all buffers, since the copy may
+    /// still be under way.
+    fn try_copy(&mut self, src: &Buffer, dst: &Buffer, over: Option<LinkId>) -> Result<(), Error> {
+        let request = request(src, dst, over).deadline(self.manager.now() + PATIENCE);
+        let copied = self.manager.submit(&request).wait();
+        if let Err(TransferError::Deadline { .. }) = copied {
+            self.buffers.clear();
+        }
+        copied?;
+        Ok(())
+    }
+
+    /// Copies for the check of a cell, from one of its ends to the other.
+    pub(super) fn cross(&mut self, cell: &Cell) -> Result<Buffer, Error> {
+        let src = self.buffer(cell.src, cell.bytes, Role::From)?;
+        let dst = self.buffer(cell.dst, cell.bytes, Role::To)?;
+        self.try_copy(&src, &dst, cell.over)?;
+        Ok(dst)
+    }
+
+    /// Brings bytes to `dst`, link by link.
+    pub(super) fn bring(
+        &mut self,
+        what: What,
+        dst: &Buffer,
+        way: &[LinkId],
+    ) -> Result<(), Stopped> {
+        let bytes = dst.len();
+        let Some((last, before)) = way.split_last() else {
+            return self.write(what, dst).map_err(Stopped::at_home);
+        };
+        let mut at = self
+            .buffer(HOME, bytes, Role::There)
+            .map_err(Stopped::at_home)?;
+        self.write(what, &at).map_err(Stopped::at_home)?;
+        for link in before {
+            at = self
+                .hop(&at, *link, Role::There)
+                .map_err(Stopped::on(*link))?;
+        }
+        self.try_copy(&at, dst, Some(*last))
+            .map_err(Stopped::on(*last))
+    }
+
+    /// Brings back what `src` holds, link by link, and compares it with the pattern.
+    pub(super) fn compare(
+        &mut self,
+        number: usize,
+        src: &Buffer,
+        way: &[LinkId],
+    ) -> Result<bool, Stopped> {
+        let bytes = src.len();
+        let mut at = src.clone();
+        if !way.is_empty() {
+            let home = self
+                .buffer(HOME, bytes, Role::Back)
+                .map_err(Stopped::at_home)?;
+            self.write(What::Poison(number), &home)
+                .map_err(Stopped::at_home)?;
+        }
+        for link in way {
+            at = self
+                .hop(&at, *link, Role::Back)
+                .map_err(Stopped::on(*link))?;
+        }
+        let arrived = at.read().map_err(|error| Stopped::at_home(error.into()))?;
+        Ok(*arrived == *self.patterns.bytes(What::Pattern(number), bytes))
+    }
+
+    /// Copies over the link to the buffer at its other end.
+    fn hop(&mut self, at: &Buffer, link: LinkId, role: Role) -> Result<Buffer, Error> {
+        let next = self.buffer(link.dst, at.len(), role)?;
+        self.try_copy(at, &next, Some(link))?;
+        Ok(next)
+    }
+
+    fn write(&self, what: What, dst: &Buffer) -> Result<(), Error> {
+        let mut bytes = dst.write()?;
+        bytes.copy_from_slice(self.patterns.bytes(what, dst.len()));
+        Ok(())
+    }
+
+    pub(super) fn manager(&self) -> &TransferManager {
+        self.manager
+    }
+}
+
+fn request(src: &Buffer, dst: &Buffer, over: Option<LinkId>) -> Request {
+    let request = Request::new(src, dst);
+    match over {
+        Some(link) => request.over(link),
+        None => request,
+    }
+}
+
+/// No link that anybody wants takes so long for 64 MiB.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a pattern did not come there or back.
+pub(super) struct Stopped {
+    /// The link that failed on the way; `None` where it was none.
+    pub(super) at: Option<LinkId>,
+    pub(super) why: String,
+}
+
+impl Stopped {
+    fn at_home(error: Error) -> Stopped {
+        Stopped {
+            at: None,
+            why: error.to_string(),
+        }
+    }
+
+    fn on(link: LinkId) -> impl FnOnce(Error) -> Stopped {
+        move |error| Stopped {
+            at: Some(link),
+            why: error.to_string(),
+        }
+    }
+}
+
+/// Where patterns begin and end.
+pub(super) const HOME: MemoryId = DeviceId::CPU0.memory(MemoryKind::Pageable);
+
+/// Bytes to send.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    /// The pattern of that number.
+    Pattern(usize),
+    /// What is nowhere equal to it.
+    Poison(usize),
+}
+
+/// Bytes that repeat nowhere near, seen through a window that moves from number to number: what an
+/// earlier copy left is not taken for the work of a later one.
+struct Patterns {
+    plain: Vec<u8>,
+    inverse: Vec<u8>,
+}
+
+/// Where windows begin: as many places as a page has, sixteen times over, so that no two neighbours
+/// look alike to what works in pages.
+const WINDOWS: usize = 64 << 10;
+
+impl Patterns {
+    fn new(most: usize) -> Patterns {
+        let words = (most + WINDOWS).div_ceil(8);
+        let mut plain = Vec::with_capacity(words * 8);
+        for at in 0..words as u64 {
+            // SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): every word is a mixed counter.
+            let mut word = at.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            plain.extend_from_slice(&(word ^ (word >> 31)).to_le_bytes());
+        }
+        let inverse = plain.iter().map(|byte| !byte).collect();
+        Patterns { plain, inverse }
+    }
+
+    fn bytes(&self, what: What, len: u64) -> &[u8] {
+        let (bytes, number) = match what {
+            What::Pattern(number) => (&self.plain, number),
+            What::Poison(number) => (&self.inverse, number),
+        };
+        // An odd step visits every window before any comes again.
+        let start = number.wrapping_mul(4099) % WINDOWS;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        &bytes[start..start + len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_differ_from_number_to_number_and_poison_from_its_pattern_everywhere() {
+        let patterns = Patterns::new(5000);
+        let pattern = |number| patterns.bytes(What::Pattern(number), 5000);
+        for number in 0..100 {
+            assert_ne!(pattern(number), pattern(number + 1));
+            let poison = patterns.bytes(What::Poison(number), 5000);
+            assert!(pattern(number).iter().zip(poison).all(|(a, b)| a != b));
+        }
+        assert_eq!(pattern(7), pattern(7 + WINDOWS));
+    }
+}

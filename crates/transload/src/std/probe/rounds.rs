@@ -1,0 +1,42 @@
+//! Times cells in rounds.
+
+use super::cell::{Cell, State};
+use super::ground::{Ground, Role};
+use crate::{Error, Report};
+
+/// Times one copy of each cell after the other, again and again, until each has `samples` or `go_on`
+/// says no. Cells whose bytes were not found right are left out.
+pub(super) fn run(
+    ground: &mut Ground<'_>,
+    cells: &mut [Cell],
+    samples: u32,
+    go_on: &mut dyn FnMut() -> bool,
+) {
+    for _ in 0..samples {
+        for cell in cells.iter_mut().filter(|cell| cell.state == State::Right) {
+            if !go_on() {
+                return;
+            }
+            time(ground, cell);
+        }
+    }
+}
+
+fn time(ground: &mut Ground<'_>, cell: &mut Cell) {
+    match copy(ground, cell) {
+        // A way that failed at first took its time too, and will not be gone again.
+        Ok(report) if report.fallbacks().is_empty() => {
+            let ns = u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            cell.times.push(ns);
+            cell.method = Some(report.method());
+        }
+        Ok(_) => {}
+        Err(error) => cell.state = State::Failed(error.to_string()),
+    }
+}
+
+fn copy(ground: &mut Ground<'_>, cell: &Cell) -> Result<Report, Error> {
+    let src = ground.buffer(cell.src, cell.bytes, Role::From)?;
+    let dst = ground.buffer(cell.dst, cell.bytes, Role::To)?;
+    ground.copy(&src, &dst, cell.over)
+}
