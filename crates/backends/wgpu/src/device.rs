@@ -158,6 +158,13 @@ impl fmt::Debug for Wgpu {
 }
 
 impl Gpu {
+    /// Whether shaders run. They do not where WebGL 2 is all there is; and wgpu's stand-in for an
+    /// adapter copies, but takes a dispatch for done.
+    pub(crate) fn computes(&self) -> bool {
+        let is_stand_in = self.device.adapter_info().backend == wgpu::Backend::Noop;
+        !is_stand_in && self.device.limits().max_compute_workgroups_per_dimension > 0
+    }
+
     /// Hears of the loss of the device.
     fn listen(&self) {
         let lost = Arc::clone(&self.lost);

@@ -18,6 +18,8 @@ use transload_wgpu::Wgpu;
 struct OfWgpu {
     backend: Wgpu,
     devices: Vec<(wgpu::Device, wgpu::Queue)>,
+    /// The lengths that copies are tried with are multiples of this.
+    unit: u64,
 }
 
 impl OfWgpu {
@@ -25,6 +27,7 @@ impl OfWgpu {
         OfWgpu {
             backend: Wgpu::with_devices(devices.iter().cloned()),
             devices,
+            unit: 1,
         }
     }
 
@@ -109,6 +112,11 @@ impl Harness for OfWgpu {
         true
     }
 
+    fn sizes(&self) -> Vec<u64> {
+        let whole = |len: &u64| len.is_multiple_of(self.unit);
+        conformance::SIZES.into_iter().filter(whole).collect()
+    }
+
     /// Gives the backend's threads the processor.
     fn drive(&self) {
         std::thread::yield_now();
@@ -158,6 +166,52 @@ fn every_adapter_conforms() {
     let report = conformance::run(&harness, &Exceptions::none());
     println!("{report}");
     report.assert_passed();
+}
+
+/// wgpu's own stand-in for an adapter, which every machine has.
+fn noop() -> (wgpu::Device, wgpu::Queue) {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::NOOP;
+    descriptor.backend_options.noop.enable = true;
+    let instance = wgpu::Instance::new(descriptor);
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::NOOP));
+    transload_wgpu::open_device(&adapters[0]).unwrap()
+}
+
+#[test]
+fn the_stand_in_without_a_driver_conforms_in_whole_words() {
+    let mut harness = OfWgpu::new(vec![noop()]);
+    harness.unit = 4;
+    let report = conformance::run(&harness, &Exceptions::none());
+    println!("{report}");
+    report.assert_passed();
+}
+
+/// It would take the shader for run, and nothing would have moved.
+#[test]
+fn a_device_that_computes_nothing_refuses_parts_of_words() {
+    let harness = OfWgpu::new(vec![noop()]);
+    let backend = &harness.backend;
+    let own = backend.inventory().memories[0].id;
+    let [src, dst] = [0, 1].map(|_| backend.allocate(own, &AllocSpec::bytes(64)).unwrap());
+    assert!(harness.fill(&dst, 0, &[7; 64]));
+    for (from, to, len) in [(0, 0, 3), (1, 0, 4), (0, 2, 8), (1, 1, 3)] {
+        let part = |buffer, offset| Part {
+            buffer,
+            offset,
+            len_bytes: len,
+        };
+        let ops = [Op::Copy {
+            src: part(&src, from),
+            dst: part(&dst, to),
+        }];
+        // SAFETY: nobody else touches the two buffers, which outlive what might be under way.
+        let error = unsafe { backend.submit(None, &ops, &[]) }.unwrap_err();
+        assert_eq!(error.into_fault().class, ErrorClass::Unsupported);
+    }
+    let mut found = [0; 64];
+    assert!(harness.read(&dst, 0, &mut found));
+    assert_eq!(found, [7; 64]);
 }
 
 #[test]

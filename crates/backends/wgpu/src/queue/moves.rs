@@ -117,12 +117,18 @@ impl<'a> Moves<'a> {
                     message,
                 )));
             }
-            list.push(Move {
+            let made = Move {
                 src,
                 dst,
                 span,
                 host,
-            });
+            };
+            if !gpu.computes() && made.needs_shader() {
+                let reason = "it computes nothing, and without a shader only whole words go from one \
+                              buffer to another";
+                return Err(unsupported(format!("{device}: {reason}")));
+            }
+            list.push(made);
         }
         list.retain(|of| of.span.len > 0);
         Ok(Moves { list })
@@ -266,6 +272,13 @@ impl<'a> Moves<'a> {
 }
 
 impl Move<'_> {
+    /// Whether a run is more than wgpu's own copy can do.
+    fn needs_shader(&self) -> bool {
+        let within = self.src.buffer.same_storage(self.dst.buffer);
+        let whole = |(src, dst, len)| Program::is_whole(src, dst, len);
+        self.span.len > 0 && (within || !self.runs().all(whole))
+    }
+
     /// The device's end of a move to or from host memory, and the storage's byte that it begins at.
     fn device_end(&self, direction: Direction) -> (&Buffer, u64) {
         let end = match direction {
