@@ -124,7 +124,11 @@ Stops:
   cpu:0            the heap
   cpu:0/shared     shared memory
   cpu:0/file:PATH  a file, which appears whole or not at all
+  wgpu:N           the memory of an adapter, as `transload devices` lists them
   sim:N            a simulated device of the machine that --topology describes
+
+A file goes to and from an adapter through slots of a few MiB: no memory of the
+host ever holds it as a whole.
 
 A file NAME is written as .NAME.PROCESS-NUMBER.partial beside its place, and
 renamed when its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it;
@@ -138,6 +142,8 @@ Memories:
   cpu:0         the heap, as cpu:0/pageable
   cpu:0/shared  shared memory
   cpu:0/file    any file; the path makes no difference
+  wgpu:N        the memory of an adapter, as wgpu:N/device; upload and readback
+                are its slots on the way in and out
   sim:N, sim:N/KIND
                 those of the machine that --topology describes, which
                 `transload devices --topology FILE` lists";

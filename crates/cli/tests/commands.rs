@@ -303,11 +303,13 @@ fn explain_shows_a_chunk_only_where_there_is_more_than_one() {
 }
 
 #[test]
-fn explain_lists_memories_in_its_help() {
+fn the_help_lists_what_can_be_named() {
     let folder = Folder::new("explain-help");
-    let help = folder.run(&["explain", "--help"]).stdout();
-    for word in ["cpu:0/shared", "cpu:0/file", "sim:N"] {
-        assert!(help.contains(word), "{help}");
+    for command in ["explain", "copy"] {
+        let help = folder.run(&[command, "--help"]).stdout();
+        for word in ["cpu:0/shared", "cpu:0/file", "wgpu:N", "sim:N"] {
+            assert!(help.contains(word), "{help}");
+        }
     }
 }
 
