@@ -1,5 +1,7 @@
 //! `cargo xtask demo`: a real model file through real memories, by the program.
 
+mod adapters;
+
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,6 +12,7 @@ use clap::Args;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::process::describe;
+use crate::vulkan::Drivers;
 use crate::workspace::Workspace;
 
 /// Which file to move.
@@ -44,57 +47,63 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let mut build = workspace.cargo();
     build.args(["build", "--release", "-p", "transload-cli"]);
     ensure!(build.status()?.success(), "the program does not build");
-    let program = Program {
+    let mut program = Program {
         path: workspace
             .target
             .join("release")
             .join(format!("transload{}", std::env::consts::EXE_SUFFIX)),
         workspace,
+        drivers: None,
     };
+    let adapters = adapters::find(&mut program)?;
 
     let back = folder.join("back.safetensors");
     remove_if_there(&back)?;
     let model_word = workspace.relative(&model).display().to_string();
-    let back_word = format!("cpu:0/file:{}", workspace.relative(&back).display());
+    let back_word = workspace.relative(&back).display().to_string();
+    let stops = adapters::stops(&adapters);
     program.show(&["devices"])?;
-    program.show(&[
-        "copy",
-        &model_word,
-        "cpu:0",
-        "cpu:0/shared",
-        &back_word,
-        "--verify",
-    ])?;
+    let mut copy = vec!["copy", &model_word];
+    copy.extend(&stops);
+    copy.extend(["--verify", "--out", &back_word]);
+    program.show(&copy)?;
     compare(&model, &back)?;
     println!(
         "\n{} and {} are the same, byte for byte.",
-        model_word,
-        workspace.relative(&back).display()
+        model_word, back_word
     );
-    program.show(&["explain", "cpu:0", "cpu:0/shared", "64MiB"])?;
+    program.show(&["explain", stops[0], stops[1], "64MiB"])?;
     Ok(true)
 }
 
 struct Program<'a> {
     path: PathBuf,
     workspace: &'a Workspace,
+    /// Software adapters, where there is no GPU.
+    drivers: Option<Drivers>,
 }
 
 impl Program<'_> {
-    /// Runs the program on this terminal, after the line that a user would
-    /// type.
-    fn show(&self, arguments: &[&str]) -> Result<()> {
+    /// The program, about to be run.
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.workspace.root).args(arguments);
-        println!("\n$ {}", describe(&command));
-        let status = command
+        if let Some(drivers) = &self.drivers {
+            drivers.tell(&mut command);
+        }
+        command
+    }
+
+    /// Runs the program on this terminal, after the line that a user would
+    /// type, who has set the variable of the drivers once and for all.
+    fn show(&self, arguments: &[&str]) -> Result<()> {
+        let typed = format!("transload {}", arguments.join(" "));
+        println!("\n$ {typed}");
+        let status = self
+            .command(arguments)
             .status()
             .with_context(|| format!("cannot run {}", self.path.display()))?;
-        ensure!(
-            status.success(),
-            "`{}` ended with {status}",
-            describe(&command)
-        );
+        ensure!(status.success(), "`{typed}` ended with {status}");
         Ok(())
     }
 }

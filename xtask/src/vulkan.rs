@@ -72,6 +72,13 @@ impl Drivers {
         command.env("TRANSLOAD_ADAPTER", self.manifests.len().to_string());
     }
 
+    /// The variable that chooses them, as for a shell; `None` where the system's are kept.
+    pub(crate) fn variable(&self) -> Option<String> {
+        let list = env::join_paths(&self.manifests).ok()?;
+        let [variable, _] = CHOICES;
+        (!list.is_empty()).then(|| format!("{variable}={}", list.display()))
+    }
+
     /// The drivers, for the closing summary.
     pub(crate) fn found(&self) -> &[String] {
         &self.found
@@ -210,6 +217,8 @@ mod tests {
         for variable in CHOICES {
             assert_eq!(told(variable).unwrap(), "/x/a.json:/x/c.json");
         }
+        let variable = drivers.variable().unwrap();
+        assert_eq!(variable, "VK_DRIVER_FILES=/x/a.json:/x/c.json");
         assert_eq!(told("TRANSLOAD_ADAPTER").unwrap(), "2");
         assert_eq!(drivers.absent(), ["Vulkan driver b: not here"]);
     }
@@ -220,5 +229,6 @@ mod tests {
         Drivers::none().tell(&mut command);
         let told: Vec<_> = command.get_envs().map(|(name, _)| name).collect();
         assert_eq!(told, ["NODEVICE_SELECT"]);
+        assert_eq!(Drivers::none().variable(), None);
     }
 }
