@@ -22,6 +22,10 @@ pub const fn link_cost(class: LinkClass) -> Cost {
     }
 }
 
+/// The cost of making what a device did visible to others: its queue runs dry, and somebody hears of
+/// it, as after a small copy over a bus.
+pub const VISIBLE_COST: Cost = Cost::new(10_000, 0);
+
 /// The largest chunk for a link of that class, in bytes; a power of two.
 ///
 /// The planner may take smaller ones where they cost less. Longer chunks amortise submission,

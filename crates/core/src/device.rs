@@ -107,7 +107,8 @@ pub enum MemoryKind {
     Device,
     /// Memory that a driver migrates between host and device.
     Managed,
-    /// Device memory that the host sees through a mapping.
+    /// Device memory that others see through a mapping too: before they touch it, its device is asked
+    /// to [make it visible](crate::StepKind::MakeVisible).
     Mapped,
     /// Memory that the host writes and a device copies out of.
     Upload,

@@ -33,6 +33,13 @@ pub enum StepKind {
         /// Where the chunk is.
         at: Role,
     },
+    /// Waits for what the memory's own device does with the chunk, outside the library too, and makes
+    /// it visible to whoever takes the next step. Comes before an engine of another device touches
+    /// [mapped](crate::MemoryKind::Mapped) memory.
+    MakeVisible {
+        /// Where the chunk is.
+        at: Role,
+    },
 }
 
 /// One operation on each chunk of a lane.
@@ -46,7 +53,7 @@ pub struct Step {
     pub engine: EngineId,
     /// What it costs for one chunk.
     pub cost: Curve,
-    /// The link of a copy, so that a failure is charged to it; `None` for transforms.
+    /// The link of a copy, so that a failure is charged to it; `None` for all else.
     pub link: Option<LinkId>,
 }
 

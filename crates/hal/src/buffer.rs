@@ -39,6 +39,8 @@ struct Storage {
     info: StorageInfo,
     mapped: AtomicPtr<u8>,
     owner: Box<dyn Owner>,
+    /// Goes after the owner.
+    _keeper: Option<Box<dyn Owner>>,
 }
 
 /// A view of some bytes of a storage. Clones share the storage; the last one to go gives it back.
@@ -56,11 +58,25 @@ impl Buffer {
     /// `info.len_bytes` bytes, and for writes if `info.writable`; `info.id` and `info.base` name
     /// those bytes truthfully; and nobody outside the library writes them, or reads them while the
     /// library writes.
+    pub unsafe fn new(info: StorageInfo, owner: Box<dyn Owner>) -> Buffer {
+        // SAFETY: the caller's promise.
+        unsafe { Buffer::kept(info, owner, None) }
+    }
+
+    /// The same, where it takes more than the owner to keep the bytes: `keeper` goes after it, and
+    /// with it when the owner is taken out.
+    ///
+    /// # Safety
+    /// As [`Buffer::new`], as long as neither is dropped.
     #[allow(
         clippy::arc_with_non_send_sync,
         reason = "where there is one thread, owners need be neither Send nor Sync"
     )]
-    pub unsafe fn new(info: StorageInfo, owner: Box<dyn Owner>) -> Buffer {
+    pub unsafe fn kept(
+        info: StorageInfo,
+        owner: Box<dyn Owner>,
+        keeper: Option<Box<dyn Owner>>,
+    ) -> Buffer {
         let mapped = info.host.map_or(core::ptr::null_mut(), HostSpan::as_ptr);
         Buffer {
             span: Span::new(0, info.len_bytes),
@@ -68,6 +84,7 @@ impl Buffer {
                 info,
                 mapped: AtomicPtr::new(mapped),
                 owner,
+                _keeper: keeper,
             }),
         }
     }

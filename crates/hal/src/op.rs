@@ -83,7 +83,8 @@ pub enum Op<'a> {
         /// How they will be used.
         advice: Advice,
     },
-    /// Makes earlier device writes visible to the host, where the memory is not coherent.
+    /// Settles when all that the device was given before, by others too, is done with the bytes, and
+    /// what it wrote is visible to the host. Moves nothing.
     MakeVisible {
         /// Which bytes.
         part: Part<'a>,

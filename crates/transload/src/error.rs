@@ -416,13 +416,21 @@ pub enum GuardError {
         /// The memory.
         memory: MemoryId,
     },
+    /// The device may change the bytes while somebody looks at them.
+    #[error("commands of the user's own may change {memory} at any time: copy it to host memory")]
+    NotExclusive {
+        /// The memory.
+        memory: MemoryId,
+    },
 }
 
 impl GuardError {
     /// Whose turn it is now.
     pub fn class(&self) -> ErrorClass {
         match self {
-            GuardError::NotHostAddressable { .. } => ErrorClass::Unsupported,
+            GuardError::NotHostAddressable { .. } | GuardError::NotExclusive { .. } => {
+                ErrorClass::Unsupported
+            }
             GuardError::ReadOnly { .. } => ErrorClass::Caller,
         }
     }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
 
-use transload_core::{Footprint, Shape};
+use transload_core::{Footprint, MemoryKind, Shape};
 use transload_hal::HostSpan;
 
 use crate::Buffer;
@@ -24,6 +24,9 @@ impl Guard {
         let raw = &buffer.raw;
         let memory = raw.memory();
         let not_addressable = GuardError::NotHostAddressable { memory };
+        if memory.kind == MemoryKind::Mapped {
+            return Err(GuardError::NotExclusive { memory });
+        }
         let span = raw.host(0, raw.len()).ok_or(not_addressable)?;
         if writes && !raw.is_writable() {
             return Err(GuardError::ReadOnly { memory });

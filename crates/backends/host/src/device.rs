@@ -16,7 +16,7 @@ use transload_hal::{
 use crate::memory::room::Room;
 use crate::memory::{self, FILE, PAGEABLE, SHARED};
 use crate::pool::Limits;
-use crate::queue::Queue;
+use crate::queue::{Queue, is_mapped};
 use crate::tuning::Tuning;
 
 /// The name of this backend.
@@ -117,10 +117,14 @@ unsafe impl Backend for Host {
         if has(src) && has(dst) {
             return Ok(Access::Native);
         }
+        // A device's backend lists the links to what it maps for the processors.
+        if [src, dst].into_iter().all(|id| has(id) || is_mapped(id)) {
+            return Ok(Access::Import);
+        }
         Err(ConnectError::NoAccess {
             src,
             dst,
-            reason: "the host copies between its own memories".into(),
+            reason: "the host copies between its own memories and those that devices map".into(),
         })
     }
 

@@ -5,18 +5,17 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use transload_hal::core::defaults::{LINK_DEPTH, link_cost};
 use transload_hal::{
-    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Curve,
-    DeviceId, DeviceInfo, DeviceKind, EngineId, ErrorClass, External, ExternalKind, Fault, Fence,
-    ImportError, Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Op,
-    SubmitError, Waited,
+    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
+    DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory,
+    Link, LinkId, MemoryId, MemoryKind, Name, Op, SubmitError, Waited,
 };
 
 use crate::fault::fault_of;
+use crate::inventory::inventory;
 use crate::memory::{self, failed};
 use crate::queue::{PATIENCE, Queue};
-use crate::raw::{self, Importer, Shifter};
+use crate::raw::{self, Importer, Mapper, Shifter};
 
 /// The interfaces through which adapters are looked for, until one has any: most graphics adapters answer
 /// to several.
@@ -29,9 +28,6 @@ const INTERFACES: [wgpu::Backends; 4] = [
 
 /// The name of this backend.
 pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
-
-/// The processors' own backend, which fills and drains the slots.
-const HOST: BackendId = BackendId(Name::constant("host"));
 
 /// Adapters, each with a device that this backend opened or that a user lent it.
 pub struct Wgpu {
@@ -47,6 +43,8 @@ pub(crate) struct Gpu {
     pub(crate) queue: wgpu::Queue,
     /// Lets it reach host memory in place, or the reason why nothing does.
     pub(crate) importer: Result<Importer, &'static str>,
+    /// Makes memory that the host sees as well, where both have the same.
+    pub(crate) mapper: Option<Mapper>,
     /// Why the device is gone.
     pub(crate) lost: Arc<OnceLock<Fault>>,
     /// Made for the first copy that wgpu's own commands cannot do.
@@ -112,6 +110,7 @@ impl Wgpu {
                     index: index as u32,
                 },
                 importer: Importer::of(&device),
+                mapper: Mapper::of(&device),
                 device,
                 queue,
                 lost: Arc::default(),
@@ -292,12 +291,14 @@ unsafe impl Backend for Wgpu {
     }
 
     /// Takes a `wgpu::Buffer` of the memory's own device, which must have been created with the usages
-    /// `COPY_SRC` and `COPY_DST`.
+    /// `COPY_SRC` and `COPY_DST`. It lies in the device's memory of kind `device`, whichever was named.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         let queue = self.queue(memory.device);
-        let Some(queue) = queue.filter(|_| memory.kind == MemoryKind::Device) else {
+        let kinds = [MemoryKind::Device, MemoryKind::Mapped];
+        let Some(queue) = queue.filter(|_| kinds.contains(&memory.kind)) else {
             return Err(ImportError::UnknownMemory { memory });
         };
+        let memory = memory.device.memory(MemoryKind::Device);
         let kind = external.kind();
         let unsupported = |reason: &str| ImportError::Unsupported {
             memory,
@@ -399,131 +400,4 @@ fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
 
 fn is_software(adapter: &wgpu::Adapter) -> bool {
     adapter.get_info().device_type == wgpu::DeviceType::Cpu
-}
-
-fn inventory(queues: &[Queue]) -> Inventory {
-    let mut devices = Vec::new();
-    let mut memories = Vec::new();
-    let mut links = Vec::new();
-    for queue in queues {
-        let gpu = queue.gpu();
-        let info = gpu.device.adapter_info();
-        devices.push(DeviceInfo {
-            id: gpu.id,
-            backend: BACKEND,
-            name: info.name.clone(),
-            software: info.device_type == wgpu::DeviceType::Cpu,
-            simulated: info.backend == wgpu::Backend::Noop,
-            memory_bytes: None,
-            driver: driver(&info),
-            uuid: None,
-            numa_node: None,
-        });
-        let max_alloc_bytes = gpu.device.limits().max_buffer_size;
-        let [own, upload, readback] = memories_of(gpu.id);
-        for id in [own, upload, readback] {
-            memories.push(MemoryInfo {
-                id,
-                backend: BACKEND,
-                total_bytes: None,
-                max_alloc_bytes,
-                alignment: memory::WORD,
-                host_addressable: id != own,
-                staging: id != own,
-            });
-        }
-        let engine = EngineId {
-            device: gpu.id,
-            index: 0,
-        };
-        for (src, dst) in [(own, own), (upload, own), (own, readback)] {
-            links.push(link(src, dst, engine, BACKEND, LinkClass::Pcie));
-        }
-        for kind in HOST_KINDS {
-            let host = DeviceId::CPU0.memory(kind);
-            links.push(link(host, upload, CPU_ENGINE, HOST, host_class(kind)));
-            links.push(link(readback, host, CPU_ENGINE, HOST, host_class(kind)));
-            if gpu.importer.is_ok() && GUEST_KINDS.contains(&kind) {
-                links.push(import(host, own, engine));
-                links.push(import(own, host, engine));
-            }
-        }
-        for other in queues.iter().filter(|other| other.gpu().id != gpu.id) {
-            let [_, theirs, _] = memories_of(other.gpu().id);
-            links.push(link(readback, theirs, CPU_ENGINE, HOST, LinkClass::Local));
-        }
-    }
-    Inventory {
-        backend: BACKEND,
-        devices,
-        memories,
-        links,
-        transform: None,
-    }
-}
-
-/// What the driver calls itself and its version; `None` where it says nothing.
-fn driver(info: &wgpu::AdapterInfo) -> Option<String> {
-    let told = [info.driver.trim(), info.driver_info.trim()];
-    let told: Vec<&str> = told.into_iter().filter(|part| !part.is_empty()).collect();
-    (!told.is_empty()).then(|| told.join(" "))
-}
-
-/// What the processors reach by themselves.
-const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, MemoryKind::File];
-
-/// Host memory that may be imported.
-pub(crate) const GUEST_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];
-
-/// The host backend's engine: slots are filled and drained by the threads that also copy.
-const CPU_ENGINE: EngineId = EngineId {
-    device: DeviceId::CPU0,
-    index: 0,
-};
-
-fn host_class(kind: MemoryKind) -> LinkClass {
-    match kind {
-        MemoryKind::File => LinkClass::Storage,
-        _ => LinkClass::Local,
-    }
-}
-
-/// A link over which the adapter reads or writes host memory in place. A row of a pitched region need
-/// not have a page of its own, so those are staged.
-fn import(src: MemoryId, dst: MemoryId, engine: EngineId) -> Link {
-    let native = link(src, dst, engine, BACKEND, LinkClass::Pcie);
-    Link {
-        id: LinkId {
-            access: Access::Import,
-            ..native.id
-        },
-        pitched: false,
-        ..native
-    }
-}
-
-fn memories_of(device: DeviceId) -> [MemoryId; 3] {
-    [MemoryKind::Device, MemoryKind::Upload, MemoryKind::Readback].map(|kind| device.memory(kind))
-}
-
-fn link(
-    src: MemoryId,
-    dst: MemoryId,
-    engine: EngineId,
-    backend: BackendId,
-    class: LinkClass,
-) -> Link {
-    Link {
-        id: LinkId {
-            src,
-            dst,
-            engine,
-            access: Access::Native,
-        },
-        backend,
-        class,
-        cost: Curve::from(link_cost(class)),
-        pitched: true,
-        depth: LINK_DEPTH,
-    }
 }

@@ -16,6 +16,7 @@
 mod device;
 mod fault;
 mod guest;
+mod inventory;
 mod memory;
 mod queue;
 mod raw;

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transload_hal::core::{MemoryId, MemoryKind};
 use transload_hal::{
-    AllocError, AllocSpec, Buffer, ExternalKind, Fault, HostSpan, ImportError, StorageId,
-    StorageInfo,
+    AllocError, AllocSpec, Buffer, ErrorClass, ExternalKind, Fault, HostSpan, ImportError,
+    StorageId, StorageInfo,
 };
 
 use crate::device::{BACKEND, Gpu};
@@ -118,7 +118,7 @@ impl Slot {
 }
 
 pub(crate) fn failed(error: &dyn std::fmt::Display) -> Fault {
-    Fault::new(transload_hal::ErrorClass::Failed, error.to_string())
+    Fault::new(ErrorClass::Failed, error.to_string())
 }
 
 fn next_handle() -> u64 {
@@ -142,7 +142,7 @@ pub(crate) fn allocate(
         });
     }
     let aligned = match memory.kind {
-        MemoryKind::Device => OFFSETS,
+        MemoryKind::Device | MemoryKind::Mapped => OFFSETS,
         // A slot's alignment is that of its address, and drivers map wherever they please.
         _ => wgpu::MAP_ALIGNMENT,
     };
@@ -152,6 +152,9 @@ pub(crate) fn allocate(
             alignment: spec.alignment,
             limit: aligned,
         });
+    }
+    if memory.kind == MemoryKind::Mapped {
+        return map(gpu, memory, len);
     }
     if memory.kind != MemoryKind::Device && !spec.staging {
         return Err(AllocError::Unsupported {
@@ -178,18 +181,7 @@ pub(crate) fn allocate(
         mapped_at_creation: mode.is_some(),
     };
     let made = gpu.catching(|| gpu.device.create_buffer(&descriptor));
-    let refused = |fault: Fault| match fault.class {
-        transload_hal::ErrorClass::Exhausted => AllocError::OutOfMemory {
-            memory,
-            len_bytes: len,
-            fault,
-        },
-        transload_hal::ErrorClass::Lost => AllocError::Lost {
-            device: memory.device,
-            fault,
-        },
-        _ => AllocError::Failed { memory, fault },
-    };
+    let refused = |fault| refused(memory, len, fault);
     let buffer = made.map_err(refused)?;
     let Some(mode) = mode else {
         return Ok(wrap(memory, buffer, len));
@@ -215,6 +207,40 @@ pub(crate) fn allocate(
     // SAFETY: the mapping stays open while the owner lives or until `Slot::unmap` takes the address back;
     // the buffer is this backend's own.
     Ok(unsafe { Buffer::new(info, Box::new(slot)) })
+}
+
+/// Memory that the host sees, too.
+fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
+    let Some(mapper) = &gpu.mapper else {
+        return Err(AllocError::UnknownMemory { memory });
+    };
+    let size = len.next_multiple_of(WORD).max(WORD);
+    // SAFETY: the mapper is this device's; the size is not 0; the usages need no feature.
+    let made = gpu.catching(|| unsafe { mapper.allocate(&gpu.device, size, USAGES) });
+    let made = made.and_then(|made| made);
+    let (buffer, span, keeper) = made.map_err(|fault| refused(memory, len, fault))?;
+    let info = StorageInfo {
+        host: span.slice(0, len),
+        ..info(memory, identity(&buffer), len)
+    };
+    // SAFETY: the keeper keeps what the span shows; the handle names the buffer, which is this
+    // backend's own.
+    Ok(unsafe { Buffer::kept(info, Box::new(buffer), Some(Box::new(keeper))) })
+}
+
+fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocError {
+    match fault.class {
+        ErrorClass::Exhausted => AllocError::OutOfMemory {
+            memory,
+            len_bytes,
+            fault,
+        },
+        ErrorClass::Lost => AllocError::Lost {
+            device: memory.device,
+            fault,
+        },
+        _ => AllocError::Failed { memory, fault },
+    }
 }
 
 /// A user's own buffer.
@@ -244,12 +270,16 @@ pub(crate) fn adopt(
     Ok(wrap(memory, buffer, len))
 }
 
-fn wrap(memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
+/// Clones of one buffer hash alike, so that they are one storage. Two buffers that happen to do so,
+/// too, would wait for each other and come to no harm.
+fn identity(buffer: &wgpu::Buffer) -> u64 {
     use std::hash::BuildHasher as _;
-    // Clones of one buffer hash alike, so that they are one storage. Two buffers that happen to do so,
-    // too, would wait for each other and come to no harm.
     let state = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
-    let handle = state.hash_one(&buffer);
+    state.hash_one(buffer)
+}
+
+fn wrap(memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
+    let handle = identity(&buffer);
     // SAFETY: the host cannot reach it; the handle names the buffer.
     unsafe { Buffer::new(info(memory, handle, len), Box::new(buffer)) }
 }

@@ -259,7 +259,8 @@ fn a_view_inside_a_slot_leaves_the_rest_of_its_words_alone() {
     };
     let harness = OfWgpu::new(vec![opened]);
     let backend = &harness.backend;
-    let [own, _, readback] = [0, 1, 2].map(|at| backend.inventory().memories[at].id);
+    let gpu = backend.inventory().devices[0].id;
+    let [own, readback] = [MemoryKind::Device, MemoryKind::Readback].map(|kind| gpu.memory(kind));
     let heard = Arc::new(Heard::default());
     assert!(backend.attach(heard.clone()));
     let src = harness.make(own, &AllocSpec::bytes(32)).unwrap();

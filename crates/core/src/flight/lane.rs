@@ -322,7 +322,7 @@ fn first_write(lane: &Lane, ring: u8) -> u8 {
 fn last_use(lane: &Lane, ring: u8) -> Option<u8> {
     let uses = |kind: StepKind| match kind {
         StepKind::Copy { from, to } => from == Role::Slot(ring) || to == Role::Slot(ring),
-        StepKind::Transform { at } => at == Role::Slot(ring),
+        StepKind::Transform { at } | StepKind::MakeVisible { at } => at == Role::Slot(ring),
     };
     lane.steps
         .iter()

@@ -229,7 +229,9 @@ pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
                 crate::StepKind::Transform { .. } if lanes > 1 => {
                     return Err(PlanError::SplitTransform { lane: i, lanes });
                 }
-                crate::StepKind::Transform { at } => (at, None),
+                crate::StepKind::Transform { at } | crate::StepKind::MakeVisible { at } => {
+                    (at, None)
+                }
             };
             if let crate::Role::Slot(ring) = read
                 && !filled.get(usize::from(ring)).is_some_and(|filled| *filled)

@@ -48,6 +48,11 @@ pub enum Work {
         /// Where they are.
         at: Endpoint,
     },
+    /// Makes the bytes visible to engines of other devices.
+    MakeVisible {
+        /// Where they are.
+        at: Endpoint,
+    },
 }
 
 /// One operation to submit.
@@ -71,6 +76,7 @@ impl Work {
                 to: endpoint(to),
             },
             StepKind::Transform { at } => Work::Transform { at: endpoint(at) },
+            StepKind::MakeVisible { at } => Work::MakeVisible { at: endpoint(at) },
         }
     }
 }

@@ -72,8 +72,11 @@ impl Survey {
     /// A copy alone is as deep as its link; where chunks pass several steps, one chunk is in one step
     /// while the next is in another.
     fn depth(&self, way: &Way) -> u16 {
-        match *way.acts() {
-            [Act::Copy(hop)] => self.hops[usize::from(hop)].link.depth.max(1),
+        let mut copies = way.copies();
+        match (copies.next(), copies.next()) {
+            (Some(hop), None) if way.transform().is_none() => {
+                self.hops[usize::from(hop)].link.depth.max(1)
+            }
             _ => LINK_DEPTH,
         }
     }
@@ -108,6 +111,16 @@ impl Survey {
                         backend: transformer.backend,
                         engine: transformer.engine,
                         cost: transformer.cost.clone(),
+                        link: None,
+                    }
+                }
+                Act::MakeVisible(end) => {
+                    let owner = self.owner(end);
+                    Step {
+                        kind: StepKind::MakeVisible { at: end.role() },
+                        backend: owner.backend,
+                        engine: owner.engine,
+                        cost: self.visible.0.clone(),
                         link: None,
                     }
                 }

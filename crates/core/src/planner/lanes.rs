@@ -118,6 +118,7 @@ fn share_engine(survey: &Survey, a: &Way, b: &Way) -> bool {
     let engine = |act: &Act| match act {
         Act::Copy(hop) => survey.hops[usize::from(*hop)].link.id.engine,
         Act::Transform(by) => survey.transformers[usize::from(*by)].0.engine,
+        Act::MakeVisible(end) => survey.owner(*end).engine,
     };
     let shares = |act| {
         b.acts()

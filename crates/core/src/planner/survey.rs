@@ -2,10 +2,13 @@
 
 use alloc::vec::Vec;
 
-use super::way::{Act, Flaw, Way};
+use super::way::{Act, Flaw, Region, Way};
 use super::{Barred, Limits, NoPlan, PlanKey, Purpose};
-use crate::defaults::{MIN_CHUNK_BYTES, max_chunk_bytes};
-use crate::{Curve, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Topology, Transformer};
+use crate::defaults::{MIN_CHUNK_BYTES, VISIBLE_COST, max_chunk_bytes};
+use crate::{
+    BackendId, Curve, EngineId, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind,
+    Topology, Transformer,
+};
 
 /// Exponents of the chunk sizes that are looked at: powers of two from
 /// [`MIN_CHUNK_BYTES`] to the largest of any class of link.
@@ -42,8 +45,21 @@ pub(super) struct Survey {
     pub(super) limits: Limits,
     pub(super) hops: Vec<Hop>,
     pub(super) transformers: Vec<(Transformer, ChunkTimes)>,
+    /// What it costs to make a chunk visible.
+    pub(super) visible: (Curve, ChunkTimes),
+    /// Whose memory source and destination are.
+    owners: [Owner; 2],
     /// In the order of preference among equals: fewer passes, then links that are listed earlier.
     pub(super) ways: Vec<Way>,
+}
+
+/// Who has to be asked before others touch a memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    pub(super) backend: BackendId,
+    pub(super) engine: EngineId,
+    /// Whether its memory is mapped, so that it has to be asked at all.
+    hides: bool,
 }
 
 /// Where a hop's end lies.
@@ -85,6 +101,12 @@ impl Survey {
             limits: *limits,
             hops: Vec::new(),
             transformers: Vec::new(),
+            visible: {
+                let cost = Curve::from(VISIBLE_COST);
+                let times = times(&cost);
+                (cost, times)
+            },
+            owners: [src, dst].map(Owner::of),
             ways: Vec::new(),
         };
         if key.purpose != Purpose::Copy {
@@ -102,6 +124,7 @@ impl Survey {
         match act {
             Act::Copy(hop) => self.hops[usize::from(hop)].chunk_ns[size],
             Act::Transform(by) => self.transformers[usize::from(by)].1[size],
+            Act::MakeVisible(_) => self.visible.1[size],
         }
     }
 
@@ -110,7 +133,27 @@ impl Survey {
         match act {
             Act::Copy(hop) => &self.hops[usize::from(hop)].link.cost,
             Act::Transform(by) => &self.transformers[usize::from(by)].0.cost,
+            Act::MakeVisible(_) => &self.visible.0,
         }
+    }
+
+    /// Whose memory a region is.
+    pub(super) fn owner(&self, region: Region) -> &Owner {
+        match region {
+            Region::Src => &self.owners[0],
+            Region::Dst => &self.owners[1],
+        }
+    }
+
+    /// Whether the region must be made visible before the act touches it.
+    fn is_hidden(&self, act: Act, region: Region) -> bool {
+        let owner = self.owner(region);
+        let by = match act {
+            Act::Copy(hop) => self.hops[usize::from(hop)].link.id.engine,
+            Act::Transform(by) => self.transformers[usize::from(by)].0.engine,
+            Act::MakeVisible(_) => return false,
+        };
+        owner.hides && by.device != owner.engine.device
     }
 
     /// Keeps the links that can be part of a way, and tells where their ends lie.
@@ -252,7 +295,8 @@ impl Survey {
         }
     }
 
-    fn push(&mut self, mut way: Way, staging: &[&MemoryInfo], slots: &[u16], flaw: Option<Flaw>) {
+    fn push(&mut self, way: Way, staging: &[&MemoryInfo], slots: &[u16], flaw: Option<Flaw>) {
+        let mut way = way.made_visible(|act, region| self.is_hidden(act, region));
         way.chunks = match self.flaw(&way).or(flaw) {
             Some(flaw) => Err(flaw),
             None => self.chunks(&way, staging, slots),
@@ -260,6 +304,7 @@ impl Survey {
         way.group_by(|act| match act {
             Act::Copy(hop) => self.hops[usize::from(hop)].link.id.engine,
             Act::Transform(by) => self.transformers[usize::from(by)].0.engine,
+            Act::MakeVisible(region) => self.owner(region).engine,
         });
         self.ways.push(way);
     }
@@ -287,10 +332,11 @@ impl Survey {
             .copies()
             .map(|hop| self.hops[usize::from(hop)].link.class);
         // A transform is the work of a processor on its own memory.
-        let local = (way.acts().len() > way.copies().count()).then_some(LinkClass::Local);
+        let local = way.transform().map(|_| LinkClass::Local);
         let largest = classes.chain(local).map(max_chunk_bytes).min();
         let largest = largest.unwrap_or(MIN_CHUNK_BYTES).ilog2();
-        if way.acts().len() == 1 {
+        let visible = |act: &&Act| !matches!(act, Act::MakeVisible(_));
+        if way.acts().iter().filter(visible).count() == 1 {
             return Ok((largest as u8, largest as u8));
         }
         let mut most = largest;
@@ -312,6 +358,19 @@ impl Survey {
             most = most.min(each.ilog2());
         }
         Ok((MIN_LOG2 as u8, most as u8))
+    }
+}
+
+impl Owner {
+    fn of(memory: &MemoryInfo) -> Owner {
+        Owner {
+            backend: memory.backend,
+            engine: EngineId {
+                device: memory.id.device,
+                index: 0,
+            },
+            hides: memory.id.kind == MemoryKind::Mapped,
+        }
     }
 }
 

@@ -1,12 +1,29 @@
 //! One way that bytes can take: its copies and its transform, in order.
 
-use crate::EngineId;
+use crate::{EngineId, Role};
 
 /// One step, by the number of its link or transformer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Act {
     Copy(u16),
     Transform(u16),
+    MakeVisible(Region),
+}
+
+/// A region of the user's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Region {
+    Src,
+    Dst,
+}
+
+impl Region {
+    pub(super) const fn role(self) -> Role {
+        match self {
+            Region::Src => Role::Src,
+            Region::Dst => Role::Dst,
+        }
+    }
 }
 
 /// Why a way cannot be taken, by numbers.
@@ -32,8 +49,8 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Three copies and a transform.
-    pub(super) const MAX_ACTS: usize = 4;
+    /// Three copies and a transform, and each of their ends in the regions made visible.
+    pub(super) const MAX_ACTS: usize = 8;
 
     /// The way over `links` (at most three), with a transform after so many of them by the
     /// transformer of that number, and with a ring after each of the first `rings` copies.
@@ -54,6 +71,34 @@ impl Way {
             if let Some(link) = links.get(at) {
                 way.push(Act::Copy(*link));
             }
+        }
+        way
+    }
+
+    /// The same way, with each end made visible before the first act that `needs` it. Acts that do not
+    /// may write it anew, and then it is made visible once more.
+    pub(super) fn made_visible(self, needs: impl Fn(Act, Region) -> bool) -> Way {
+        let mut way = Way { len: 0, ..self };
+        let mut visible = None;
+        let mut copies = 0;
+        for act in self.acts() {
+            let (first, last) = match act {
+                Act::Copy(_) => {
+                    copies += 1;
+                    (copies == 1, copies > self.rings)
+                }
+                _ => (copies == 0, copies > self.rings),
+            };
+            let ends = [(first, Region::Src), (last, Region::Dst)];
+            for (_, end) in ends.into_iter().filter(|(touched, _)| *touched) {
+                if !needs(*act, end) {
+                    visible = visible.filter(|seen| *seen != end);
+                } else if visible != Some(end) {
+                    way.push(Act::MakeVisible(end));
+                    visible = Some(end);
+                }
+            }
+            way.push(*act);
         }
         way
     }
@@ -82,11 +127,19 @@ impl Way {
         &self.engines[..usize::from(self.len)]
     }
 
+    /// The transformer, where there is one.
+    pub(super) fn transform(&self) -> Option<u16> {
+        self.acts().iter().find_map(|act| match act {
+            Act::Transform(by) => Some(*by),
+            _ => None,
+        })
+    }
+
     /// The links, in order.
     pub(super) fn copies(&self) -> impl Iterator<Item = u16> + '_ {
         self.acts().iter().filter_map(|act| match act {
             Act::Copy(hop) => Some(*hop),
-            Act::Transform(_) => None,
+            Act::Transform(_) | Act::MakeVisible(_) => None,
         })
     }
 

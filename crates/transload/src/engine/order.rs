@@ -95,6 +95,8 @@ pub(crate) enum Bound {
         span: Span,
         digest: Arc<Digest>,
     },
+    /// The region that the chunk lies in.
+    MakeVisible { at: Operand },
 }
 
 /// One side of a task.
@@ -158,6 +160,11 @@ impl Bound {
                 },
                 // Both are contiguous, which was the first case.
                 (End::Slot(_), End::Slot(_)) => return None,
+            },
+            Work::MakeVisible { at } => match end(at)? {
+                End::Region(region) => Bound::MakeVisible { at: region.clone() },
+                // Slots belong to nobody outside.
+                End::Slot(_) => return None,
             },
             Work::Transform { at } => {
                 let (at, first) = match end(at)? {
@@ -226,6 +233,13 @@ impl Bound {
                 }
                 f(&ops)
             }
+            Bound::MakeVisible { at } => f(&[Op::MakeVisible {
+                part: Part {
+                    buffer: &at.buffer,
+                    offset: at.offset,
+                    len_bytes: at.shape.extent_bytes(),
+                },
+            }]),
             Bound::Transform {
                 at,
                 first,

@@ -169,7 +169,7 @@ impl Adapter {
     }
 
     pub(crate) fn place(&self) -> transload::Place {
-        self.id.to_string().parse().unwrap()
+        self.memory().into()
     }
 
     /// Fills a whole buffer by wgpu's own call.

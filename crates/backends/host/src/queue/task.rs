@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::ptr::NonNull;
 
 use transload_hal::{
-    Advice, Buffer, DeviceId, ErrorClass, Fault, HostSpan, Layout, MemoryKind, Op, Part, Shape,
-    Span, StorageId, SubmitError, Transform,
+    Advice, Buffer, DeviceId, ErrorClass, Fault, HostSpan, Layout, MemoryId, MemoryKind, Op, Part,
+    Shape, Span, StorageId, SubmitError, Transform,
 };
 
 use super::cut::Cut;
@@ -542,12 +542,19 @@ fn place_of(buffer: &Buffer, offset: u64, len_bytes: u64) -> Option<Place> {
 }
 
 /// Whether the buffer lies in a memory of the processors, whoever brings it, or in one that a device's
-/// backend made for them: that is mapped whenever the device does not use it. What else a device maps for
-/// the host is its own backend's to copy, which knows when the device is quiet.
+/// backend maps for them.
 fn is_reached(buffer: &Buffer) -> bool {
     let memory = buffer.memory();
-    let is_shuttle = matches!(memory.kind, MemoryKind::Upload | MemoryKind::Readback);
-    memory.device == DeviceId::CPU0 || is_shuttle
+    memory.device == DeviceId::CPU0 || is_mapped(memory)
+}
+
+/// Whether a device's backend maps the memory for the processors: slots whenever the device does not use
+/// them, mapped memory always, once the device was asked to make it visible.
+pub(crate) fn is_mapped(memory: MemoryId) -> bool {
+    matches!(
+        memory.kind,
+        MemoryKind::Upload | MemoryKind::Readback | MemoryKind::Mapped
+    )
 }
 
 fn check_writable(dst: &Buffer) -> Result<(), SubmitError> {

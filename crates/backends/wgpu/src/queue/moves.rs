@@ -3,14 +3,17 @@
 use transload_hal::core::{DeviceId, MemoryKind, Span};
 use transload_hal::{Buffer, DeviceKind, ErrorClass, Fault, HostSpan, Layout, Op, SubmitError};
 
-use crate::device::{GUEST_KINDS, Gpu};
+use crate::device::Gpu;
 use crate::guest::{Direction, Guest};
+use crate::inventory::GUEST_KINDS;
 use crate::memory::{Slot, WORD, failed};
 use crate::raw::{End, Program};
 
 /// The operations of one submission.
 pub(crate) struct Moves<'a> {
     list: Vec<Move<'a>>,
+    /// What the host is going to look at, which moves nothing.
+    shown: Vec<&'a wgpu::Buffer>,
 }
 
 /// Bytes from one buffer to another.
@@ -35,6 +38,7 @@ pub(crate) fn device_of(op: &Op<'_>) -> Option<DeviceId> {
     let ends = match op {
         Op::Copy { src, dst } => [src.buffer, dst.buffer],
         Op::Pitched { src, dst, .. } => [src.buffer, dst.buffer],
+        Op::MakeVisible { part } => [part.buffer; 2],
         _ => return None,
     };
     let devices = ends.map(|buffer| buffer.memory().device);
@@ -49,6 +53,7 @@ impl<'a> Moves<'a> {
     pub(crate) fn of(gpu: &Gpu, ops: &[Op<'a>]) -> Result<Moves<'a>, SubmitError> {
         let device = gpu.id;
         let mut list = Vec::with_capacity(ops.len());
+        let mut shown = Vec::new();
         for (index, op) in ops.iter().enumerate() {
             let unsupported = |reason: String| SubmitError::Unsupported {
                 index,
@@ -70,18 +75,25 @@ impl<'a> Moves<'a> {
                     (Layout::from(*src), Layout::from(*dst), span)
                 }
                 Op::Pitched { src, dst, span } => (*src, *dst, *span),
+                Op::MakeVisible { part } => match native(part.buffer) {
+                    Some(buffer) if part.buffer.memory().device == device => {
+                        shown.push(buffer);
+                        continue;
+                    }
+                    _ => return Err(unsupported(format!("{op:?} is of no buffer of {device}"))),
+                },
                 other => return Err(unsupported(format!("wgpu does nothing like {other:?}"))),
             };
             let mut host = None;
             for (end, kinds, direction) in [
                 (
                     &src,
-                    [MemoryKind::Device, MemoryKind::Upload],
+                    [MemoryKind::Device, MemoryKind::Mapped, MemoryKind::Upload],
                     Direction::In,
                 ),
                 (
                     &dst,
-                    [MemoryKind::Device, MemoryKind::Readback],
+                    [MemoryKind::Device, MemoryKind::Mapped, MemoryKind::Readback],
                     Direction::Out,
                 ),
             ] {
@@ -131,11 +143,11 @@ impl<'a> Moves<'a> {
             list.push(made);
         }
         list.retain(|of| of.span.len > 0);
-        Ok(Moves { list })
+        Ok(Moves { list, shown })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.list.is_empty() && self.shown.is_empty()
     }
 
     /// The slots that take part, each once.
@@ -254,6 +266,9 @@ impl<'a> Moves<'a> {
                 };
                 program.copy(src, dst, len);
             }
+        }
+        for buffer in &self.shown {
+            program.show(buffer);
         }
         for kept in kept {
             if let Some(slot) = native(&kept.slot) {

@@ -18,7 +18,7 @@ mod vulkan;
 mod vulkan;
 
 pub(crate) use program::{End, Program};
-pub(crate) use vulkan::{Importer, open};
+pub(crate) use vulkan::{Importer, Mapper, open};
 
 use crate::memory::WORD;
 

@@ -1,4 +1,4 @@
-//! Where wgpu knows no Vulkan, nothing is imported.
+//! Where wgpu knows no Vulkan, nothing is imported, and nothing stays mapped.
 
 use transload_hal::{Fault, HostSpan};
 
@@ -29,6 +29,29 @@ impl Importer {
         _: HostSpan,
         _: impl FnOnce() + Send + Sync + 'static,
     ) -> Result<wgpu::Buffer, Fault> {
+        match *self {}
+    }
+}
+
+/// Maps nothing.
+pub(crate) enum Mapper {}
+
+/// Keeps nothing.
+pub(crate) enum Keeper {}
+
+impl Mapper {
+    pub(crate) fn of(_: &wgpu::Device) -> Option<Mapper> {
+        None
+    }
+
+    /// # Safety
+    /// It is never called.
+    pub(crate) unsafe fn allocate(
+        &self,
+        _: &wgpu::Device,
+        _: u64,
+        _: wgpu::BufferUsages,
+    ) -> Result<(wgpu::Buffer, HostSpan, Keeper), Fault> {
         match *self {}
     }
 }

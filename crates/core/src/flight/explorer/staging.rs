@@ -124,6 +124,9 @@ impl ShadowLeg {
                 self.check_read(lane, &task, from, source)?;
                 self.check_write(lane, &task, to, sink)
             }
+            (StepKind::MakeVisible { at }, Work::MakeVisible { at: place }) => {
+                self.check_read(lane, &task, at, place)
+            }
             (StepKind::Transform { at }, Work::Transform { at: place }) => {
                 self.check_read(lane, &task, at, place)?;
                 self.check_seen(&task)
@@ -307,7 +310,7 @@ fn touches(work: Work, slot: SlotId) -> bool {
     let slot = Endpoint::Slot(slot);
     match work {
         Work::Copy { from, to } => from == slot || to == slot,
-        Work::Transform { at } => at == slot,
+        Work::Transform { at } | Work::MakeVisible { at } => at == slot,
     }
 }
 
@@ -317,6 +320,7 @@ fn last_writer(lane: &Lane, ring: u8, step: u8) -> Option<u8> {
     (0..step).rfind(|&before| match lane.steps[usize::from(before)].kind {
         StepKind::Copy { to, .. } => to == ring,
         StepKind::Transform { at } => at == ring,
+        StepKind::MakeVisible { .. } => false,
     })
 }
 
@@ -325,6 +329,6 @@ fn is_used_after(lane: &Lane, ring: u8, step: u8) -> bool {
     let later = &lane.steps[usize::from(step) + 1..];
     later.iter().any(|step| match step.kind {
         StepKind::Copy { from, to } => from == ring || to == ring,
-        StepKind::Transform { at } => at == ring,
+        StepKind::Transform { at } | StepKind::MakeVisible { at } => at == ring,
     })
 }

@@ -248,7 +248,7 @@ pub(super) fn cost_of(plan: &Plan, bytes: u64) -> Units {
         .collect::<Vec<_>>();
     let uses = |kind, ring| match kind {
         StepKind::Copy { from, to } => from == Role::Slot(ring) || to == Role::Slot(ring),
-        StepKind::Transform { at } => at == Role::Slot(ring),
+        StepKind::Transform { at } | StepKind::MakeVisible { at } => at == Role::Slot(ring),
     };
     let held = (0..lane.rings.len() as u8)
         .map(|ring| {

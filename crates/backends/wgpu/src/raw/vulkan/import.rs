@@ -1,4 +1,4 @@
-//! What wgpu does not say of Vulkan: buffers that show the host's own memory.
+//! Buffers that show the host's own memory.
 //!
 //! Host memory is imported as `VK_EXT_external_memory_host` describes it: whole pages at an address,
 //! which the device then reads and writes in place.
@@ -10,6 +10,8 @@ use ash::ext::external_memory_host;
 use ash::vk;
 use transload_hal::{ErrorClass, Fault, HostSpan};
 use wgpu::hal::api::Vulkan;
+
+use super::types::Types;
 
 /// The sort of host memory that is imported: what the process has allocated.
 const ALLOCATION: vk::ExternalMemoryHandleTypeFlags =
@@ -24,42 +26,8 @@ const TRANSFER: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
 pub(crate) struct Importer {
     device: Arc<ash::Device>,
     extension: external_memory_host::Device,
-    types: Vec<vk::MemoryPropertyFlags>,
+    types: Types,
     page: u64,
-}
-
-/// Opens a device that can import host memory; `None` where the adapter, or its driver, cannot.
-pub(crate) fn open(
-    adapter: &wgpu::Adapter,
-    descriptor: &wgpu::DeviceDescriptor<'_>,
-) -> Option<(wgpu::Device, wgpu::Queue)> {
-    // SAFETY: the adapter's handle is only looked at.
-    let native = unsafe { adapter.as_hal::<Vulkan>() }?;
-    let name = external_memory_host::NAME;
-    if !native
-        .physical_device_capabilities()
-        .supports_extension(name)
-    {
-        return None;
-    }
-    let add = Box::new(
-        move |arguments: wgpu::hal::vulkan::CreateDeviceCallbackArgs<'_, '_, '_>| {
-            arguments.extensions.push(name);
-        },
-    );
-    // SAFETY: the extension is there, and adding it takes nothing away.
-    let opened = unsafe {
-        native.open_with_callback(
-            descriptor.required_features,
-            &descriptor.required_limits,
-            &descriptor.memory_hints,
-            Some(add),
-        )
-    }
-    .ok()?;
-    drop(native);
-    // SAFETY: it was just opened, by this adapter and with these features.
-    unsafe { adapter.create_device_from_hal::<Vulkan>(opened, descriptor) }.ok()
 }
 
 impl Importer {
@@ -83,13 +51,10 @@ impl Importer {
         let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut limits);
         // SAFETY: the extension needs Vulkan 1.1, which has the call.
         unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
-        // SAFETY: both are of one instance, which lives.
-        let memory = unsafe { instance.get_physical_device_memory_properties(physical) };
-        let types = memory.memory_types_as_slice().iter();
         Ok(Importer {
             device: Arc::new(native.raw_device().clone()),
             extension: external_memory_host::Device::new(instance, native.raw_device()),
-            types: types.map(|kind| kind.property_flags).collect(),
+            types: Types::of(&native),
             page: limits.min_imported_host_pointer_alignment,
         })
     }
@@ -171,7 +136,8 @@ impl Importer {
         }
         // SAFETY: the buffer is of this device.
         let needs = unsafe { self.device.get_buffer_memory_requirements(buffer) };
-        let kind = self.kind(host.memory_type_bits & needs.memory_type_bits);
+        let kinds = host.memory_type_bits & needs.memory_type_bits;
+        let kind = self.types.seen_by_both(kinds);
         let Some(kind) = kind.filter(|_| needs.size <= pages.len() as u64) else {
             let message = "the driver has no coherent memory type for this host memory";
             return Err(Fault::new(ErrorClass::Unsupported, message));
@@ -193,21 +159,6 @@ impl Importer {
             return Err(fault("vkBindBufferMemory", code));
         }
         Ok(memory)
-    }
-
-    /// The best memory type of those whose bits are set: what the host and the device write must be
-    /// seen by the other without flushing, and the host's caches should hold it.
-    fn kind(&self, bits: u32) -> Option<u32> {
-        let coherent = vk::MemoryPropertyFlags::HOST_COHERENT;
-        let cached = coherent | vk::MemoryPropertyFlags::HOST_CACHED;
-        let first = |wanted: vk::MemoryPropertyFlags| {
-            let mut kinds = self.types.iter().zip(0u32..);
-            let fits = |kind: &(&vk::MemoryPropertyFlags, u32)| {
-                bits & (1 << kind.1) != 0 && kind.0.contains(wanted)
-            };
-            kinds.find(fits).map(|(_, at)| at)
-        };
-        first(cached).or(first(coherent))
     }
 }
 

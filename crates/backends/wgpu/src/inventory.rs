@@ -1,0 +1,197 @@
+//! What the devices bring to the machine: memories, and the links between them and to the host's.
+
+use transload_hal::core::defaults::{LINK_DEPTH, link_cost};
+use transload_hal::{
+    Access, BackendId, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Link, LinkClass, LinkId,
+    MemoryId, MemoryInfo, MemoryKind, Name,
+};
+
+use crate::device::{BACKEND, Gpu};
+use crate::memory;
+use crate::queue::Queue;
+
+/// The processors' own backend, which fills and drains the slots.
+const HOST: BackendId = BackendId(Name::constant("host"));
+
+pub(crate) fn inventory(queues: &[Queue]) -> Inventory {
+    let gpus: Vec<&Gpu> = queues.iter().map(Queue::gpu).collect();
+    Inventory {
+        backend: BACKEND,
+        devices: gpus.iter().map(|gpu| device(gpu)).collect(),
+        memories: gpus.iter().flat_map(|gpu| memories(gpu)).collect(),
+        links: gpus.iter().flat_map(|gpu| links(gpu, &gpus)).collect(),
+        transform: None,
+    }
+}
+
+fn device(gpu: &Gpu) -> DeviceInfo {
+    let info = gpu.device.adapter_info();
+    DeviceInfo {
+        id: gpu.id,
+        backend: BACKEND,
+        name: info.name.clone(),
+        software: info.device_type == wgpu::DeviceType::Cpu,
+        simulated: info.backend == wgpu::Backend::Noop,
+        memory_bytes: None,
+        driver: driver(&info),
+        uuid: None,
+        numa_node: None,
+    }
+}
+
+/// The one that buffers are allocated in comes first.
+fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
+    let slots = [MemoryKind::Upload, MemoryKind::Readback];
+    let info = |kind| MemoryInfo {
+        id: gpu.id.memory(kind),
+        backend: BACKEND,
+        total_bytes: None,
+        max_alloc_bytes: gpu.device.limits().max_buffer_size,
+        alignment: memory::WORD,
+        // The host reaches mapped memory too, but its user's own commands may change it at any time:
+        // nobody gets to look at it in place.
+        host_addressable: slots.contains(&kind),
+        staging: slots.contains(&kind),
+    };
+    own(gpu)
+        .iter()
+        .chain(&slots)
+        .map(|kind| info(*kind))
+        .collect()
+}
+
+/// The memories that its users' buffers lie in.
+fn own(gpu: &Gpu) -> &'static [MemoryKind] {
+    match gpu.mapper {
+        Some(_) => &[MemoryKind::Mapped, MemoryKind::Device],
+        None => &[MemoryKind::Device],
+    }
+}
+
+fn links(gpu: &Gpu, all: &[&Gpu]) -> Vec<Link> {
+    let engine = EngineId {
+        device: gpu.id,
+        index: 0,
+    };
+    let [upload, readback] =
+        [MemoryKind::Upload, MemoryKind::Readback].map(|kind| gpu.id.memory(kind));
+    let [device, mapped] = [MemoryKind::Device, MemoryKind::Mapped].map(|kind| gpu.id.memory(kind));
+    let mut links = Vec::new();
+    let mut within = |src, dst| links.push(link(src, dst, engine, BACKEND, LinkClass::Pcie));
+    for kind in own(gpu) {
+        let memory = gpu.id.memory(*kind);
+        within(upload, memory);
+        within(memory, readback);
+        for other in own(gpu) {
+            within(memory, gpu.id.memory(*other));
+        }
+    }
+    let mut by_host = |src: MemoryId, dst: MemoryId, class| {
+        let native = link(src, dst, CPU_ENGINE, HOST, class);
+        // A slot can be read back by no other way, so a link to one is not proven.
+        let ends = [src.kind, dst.kind];
+        let is_slot = |kind| matches!(kind, MemoryKind::Upload | MemoryKind::Readback);
+        let proven = ends.contains(&MemoryKind::Mapped) && !ends.into_iter().any(is_slot);
+        links.push(if proven { in_place(native) } else { native });
+    };
+    for kind in HOST_KINDS {
+        let host = DeviceId::CPU0.memory(kind);
+        by_host(host, upload, host_class(kind));
+        by_host(readback, host, host_class(kind));
+        if gpu.mapper.is_some() {
+            by_host(host, mapped, host_class(kind));
+            by_host(mapped, host, host_class(kind));
+        }
+    }
+    for other in all.iter().filter(|other| other.id != gpu.id) {
+        let theirs = |kind| other.id.memory(kind);
+        by_host(readback, theirs(MemoryKind::Upload), LinkClass::Local);
+        if gpu.mapper.is_some() {
+            by_host(mapped, theirs(MemoryKind::Upload), LinkClass::Local);
+        }
+        if other.mapper.is_some() {
+            by_host(readback, theirs(MemoryKind::Mapped), LinkClass::Local);
+        }
+        if gpu.mapper.is_some() && other.mapper.is_some() {
+            by_host(mapped, theirs(MemoryKind::Mapped), LinkClass::Local);
+        }
+    }
+    if gpu.importer.is_ok() {
+        for host in GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
+            links.push(import(host, device, engine));
+            links.push(import(device, host, engine));
+        }
+    }
+    links
+}
+
+/// What the driver calls itself and its version; `None` where it says nothing.
+fn driver(info: &wgpu::AdapterInfo) -> Option<String> {
+    let told = [info.driver.trim(), info.driver_info.trim()];
+    let told: Vec<&str> = told.into_iter().filter(|part| !part.is_empty()).collect();
+    (!told.is_empty()).then(|| told.join(" "))
+}
+
+/// What the processors reach by themselves.
+const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, MemoryKind::File];
+
+/// Host memory that may be imported.
+pub(crate) const GUEST_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];
+
+/// The host backend's engine: slots are filled and drained by the threads that also copy.
+const CPU_ENGINE: EngineId = EngineId {
+    device: DeviceId::CPU0,
+    index: 0,
+};
+
+fn host_class(kind: MemoryKind) -> LinkClass {
+    match kind {
+        MemoryKind::File => LinkClass::Storage,
+        _ => LinkClass::Local,
+    }
+}
+
+/// A link over which the adapter reads or writes host memory in place. A row of a pitched region need
+/// not have a page of its own, so those are staged.
+fn import(src: MemoryId, dst: MemoryId, engine: EngineId) -> Link {
+    Link {
+        pitched: false,
+        depth: LINK_DEPTH,
+        ..in_place(link(src, dst, engine, BACKEND, LinkClass::Pcie))
+    }
+}
+
+/// The same link between memories of which one is the other side's. One operation takes all the threads
+/// that there are.
+fn in_place(native: Link) -> Link {
+    Link {
+        id: LinkId {
+            access: Access::Import,
+            ..native.id
+        },
+        depth: 1,
+        ..native
+    }
+}
+
+fn link(
+    src: MemoryId,
+    dst: MemoryId,
+    engine: EngineId,
+    backend: BackendId,
+    class: LinkClass,
+) -> Link {
+    Link {
+        id: LinkId {
+            src,
+            dst,
+            engine,
+            access: Access::Native,
+        },
+        backend,
+        class,
+        cost: Curve::from(link_cost(class)),
+        pitched: true,
+        depth: LINK_DEPTH,
+    }
+}
