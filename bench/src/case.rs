@@ -69,6 +69,9 @@ pub(crate) struct Outcome {
     pub(crate) samples: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) verdict: Option<Verdict>,
+    /// More figures of the same run that are held against something.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) further: Vec<Verdict>,
 }
 
 /// A figure, and what it is held against.
@@ -146,13 +149,19 @@ impl Outcome {
             verified: false,
             samples: transload.len(),
             verdict: None,
+            further: Vec::new(),
         }
     }
 
     /// Whether a promise was seen broken, or a byte was wrong.
     pub(crate) fn misses(&self) -> bool {
         let broken = |verdict: &Verdict| verdict.holds == Some(false);
-        !self.verified || self.verdict.as_ref().is_some_and(broken)
+        !self.verified || self.verdicts().any(broken)
+    }
+
+    /// All that it is held against.
+    pub(crate) fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
+        self.verdict.iter().chain(&self.further)
     }
 }
 

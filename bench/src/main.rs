@@ -27,6 +27,9 @@ mod raw;
 mod series;
 mod staging;
 mod table;
+// As the backend itself: nothing in the browser, nor in a build whose types stay on one thread.
+#[cfg(not(any(target_family = "wasm", transload_local)))]
+mod wgpu;
 
 use std::process::ExitCode;
 
@@ -127,6 +130,8 @@ fn cases(effort: Effort) -> Vec<Case> {
     cases.extend(overhead::cases());
     cases.extend(staging::cases());
     cases.extend(planner::cases());
+    #[cfg(not(any(target_family = "wasm", transload_local)))]
+    cases.extend(wgpu::cases(effort));
     cases
 }
 

@@ -76,9 +76,14 @@ fn said(outcome: &Outcome) -> String {
     if !outcome.verified {
         return "BYTES DIFFER".into();
     }
-    let Some(verdict) = &outcome.verdict else {
-        return String::new();
-    };
+    let verdicts: Vec<String> = outcome
+        .verdicts()
+        .map(|verdict| judged(outcome, verdict))
+        .collect();
+    verdicts.join("\n")
+}
+
+fn judged(outcome: &Outcome, verdict: &Verdict) -> String {
     let Verdict {
         of,
         at_least,

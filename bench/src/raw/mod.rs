@@ -2,6 +2,7 @@
 //!
 //! - [`stream`]: copies past the caches, half of the ceiling that copies are held against. Written
 //!   apart from the library's own kernels, so that a mistake in those cannot lower the ceiling too.
+//! - `adopt`: a manager takes in a buffer of wgpu's, which only its owner can promise to leave alone.
 //! - [`counting`]: the allocator that counts, for the promise that nothing is allocated.
 
 #![allow(
@@ -9,5 +10,7 @@
     reason = "baselines are the raw calls that a user would make instead"
 )]
 
+#[cfg(not(any(target_family = "wasm", transload_local)))]
+pub(crate) mod adopt;
 pub(crate) mod counting;
 pub(crate) mod stream;

@@ -1,0 +1,157 @@
+//! Adapters, and what every user of wgpu writes around them.
+
+use anyhow::{Context, Result, anyhow};
+use transload::{DeviceId, DeviceKind, MemoryKind, Place};
+
+/// A device that is open.
+#[derive(Clone, Debug)]
+pub(crate) struct Gpu {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    /// Its number among the devices that the manager is given.
+    pub(crate) index: u32,
+}
+
+/// Every Vulkan adapter of this machine.
+pub(crate) fn adapters() -> Vec<wgpu::Adapter> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::VULKAN;
+    let instance = wgpu::Instance::new(descriptor);
+    pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN))
+}
+
+/// The adapter whose name contains `text`.
+pub(crate) fn called<'a>(adapters: &'a [wgpu::Adapter], text: &str) -> Option<&'a wgpu::Adapter> {
+    adapters
+        .iter()
+        .find(|adapter| adapter.get_info().name.contains(text))
+}
+
+impl Gpu {
+    /// As users of Transload open a device.
+    pub(crate) fn opened(adapter: &wgpu::Adapter, index: u32) -> Result<Gpu> {
+        let (device, queue) = transload_wgpu::open_device(adapter)?;
+        Ok(Gpu {
+            device,
+            queue,
+            index,
+        })
+    }
+
+    /// As everybody else does.
+    pub(crate) fn foreign(adapter: &wgpu::Adapter, index: u32) -> Result<Gpu> {
+        let descriptor = wgpu::DeviceDescriptor {
+            required_limits: adapter.limits(),
+            ..Default::default()
+        };
+        let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))?;
+        Ok(Gpu {
+            device,
+            queue,
+            index,
+        })
+    }
+
+    pub(crate) fn place(&self) -> Result<Place> {
+        let id = DeviceId {
+            kind: DeviceKind::WGPU,
+            index: self.index,
+        };
+        Ok(id.memory(MemoryKind::Device).into())
+    }
+
+    pub(crate) fn pair(&self) -> (wgpu::Device, wgpu::Queue) {
+        (self.device.clone(), self.queue.clone())
+    }
+
+    /// A buffer that nobody maps.
+    pub(crate) fn buffer(&self, len: u64) -> wgpu::Buffer {
+        let usages = wgpu::BufferUsages::COPY_SRC
+            | wgpu::BufferUsages::COPY_DST
+            | wgpu::BufferUsages::STORAGE;
+        self.made(len, usages)
+    }
+
+    pub(crate) fn made(&self, len: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
+        self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: len.next_multiple_of(4),
+            usage,
+            mapped_at_creation: false,
+        })
+    }
+
+    pub(crate) fn encoder(&self) -> wgpu::CommandEncoder {
+        self.device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    }
+
+    /// Returns when everything that was submitted is done.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.device.poll(wgpu::PollType::wait_indefinitely())?;
+        Ok(())
+    }
+
+    pub(crate) fn submit(&self, encoder: wgpu::CommandEncoder) -> Result<()> {
+        self.queue.submit([encoder.finish()]);
+        self.wait()
+    }
+
+    pub(crate) fn copy(&self, src: &wgpu::Buffer, dst: &wgpu::Buffer, len: u64) -> Result<()> {
+        let mut encoder = self.encoder();
+        encoder.copy_buffer_to_buffer(src, 0, dst, 0, len);
+        self.submit(encoder)
+    }
+
+    /// Maps a buffer that is idle.
+    pub(crate) fn map(&self, buffer: &wgpu::Buffer, mode: wgpu::MapMode) -> Result<()> {
+        let (tell, told) = std::sync::mpsc::channel();
+        buffer.map_async(mode, .., move |result| {
+            let _ = tell.send(result);
+        });
+        self.wait()?;
+        told.recv().context("a map that never answered")??;
+        Ok(())
+    }
+
+    /// Fills a buffer with zeros: no source looks like that.
+    pub(crate) fn spoil(&self, buffer: &wgpu::Buffer) -> Result<()> {
+        let mut encoder = self.encoder();
+        encoder.clear_buffer(buffer, 0, None);
+        self.submit(encoder)
+    }
+
+    /// Whether a buffer begins with these bytes, read through a window of 16 MiB of its own.
+    pub(crate) fn holds(&self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<bool> {
+        const WINDOW: usize = 16 << 20;
+        let usages = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let window = self.made(WINDOW.min(bytes.len()) as u64, usages);
+        for (part, at) in bytes.chunks(WINDOW).zip((0u64..).step_by(WINDOW)) {
+            let mut encoder = self.encoder();
+            let len = part.len().next_multiple_of(4) as u64;
+            encoder.copy_buffer_to_buffer(buffer, at, &window, 0, len);
+            self.submit(encoder)?;
+            self.map(&window, wgpu::MapMode::Read)?;
+            let same = window.get_mapped_range(..part.len() as u64)?[..] == *part;
+            window.unmap();
+            if !same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts bytes there by wgpu's own call.
+    pub(crate) fn put(&self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<()> {
+        const WINDOW: usize = 16 << 20;
+        for (part, at) in bytes.chunks(WINDOW).zip((0u64..).step_by(WINDOW)) {
+            if part.len() % 4 != 0 {
+                return Err(anyhow!("{} bytes are not whole words", part.len()));
+            }
+            self.queue.write_buffer(buffer, at, part);
+            self.queue.submit([]);
+            self.wait()?;
+        }
+        Ok(())
+    }
+}
