@@ -320,6 +320,30 @@ fn events_tie_transfers_to_the_users_own_work() {
 }
 
 #[test]
+fn a_setter_runs_nothing_where_it_is_called() {
+    let bench = bench();
+    let (src, dst) = (
+        bench.filled("sim:0", marked(LEN)),
+        bench.empty("sim:1", LEN),
+    );
+    let event = bench.manager.event();
+    let [first, second] = [(); 2].map(|()| event.setter());
+    let transfer = bench
+        .manager
+        .submit(&Request::new(&src, &dst).after(&event));
+    first();
+    second();
+    assert!(event.is_set());
+    assert_eq!(bench.sim.in_flight(), 0, "the setter's thread began it");
+    transfer.wait().unwrap();
+    assert!(bench.read(&dst) == marked(LEN));
+    // One that outlives the manager has nobody to tell.
+    let late = bench.manager.event().setter();
+    drop((bench, src, dst, event));
+    late();
+}
+
+#[test]
 fn events_are_set_however_a_transfer_ends() {
     let bench = bench();
     let (src, dst) = (bench.empty("sim:0", LEN), bench.empty("cpu:0/pinned", LEN));

@@ -159,6 +159,30 @@ fn one_thread_cancels_what_another_one_waits_behind() {
 }
 
 #[test]
+fn a_setter_wakes_the_thread_that_waits_and_the_managers_own() -> Outcome {
+    let manager = TransferManager::discover()?;
+    let wanted = bytes(70_000, 3);
+    let src = manager.adopt(wanted.clone())?;
+    let copies = [(); 2].map(|()| manager.adopt(vec![0u8; 70_000]).unwrap());
+    let [waited, detached] = [(); 2].map(|()| manager.event());
+    let over = manager.event();
+    let transfer = manager.submit(&Request::new(&src, &copies[0]).after(&waited));
+    drop(manager.submit(&Request::new(&src, &copies[1]).after(&detached).then(&over)));
+    // Nothing but the two setters makes these end.
+    let waiter = thread::spawn(move || transfer.wait());
+    for set in [waited.setter(), detached.setter()] {
+        thread::spawn(set).join().unwrap();
+    }
+    waiter.join().unwrap()?;
+    manager.wait_idle();
+    assert!(over.is_set());
+    for copy in &copies {
+        assert!(*copy.read()? == *wanted);
+    }
+    Ok(())
+}
+
+#[test]
 fn the_process_has_one_shared_manager() {
     let managers: Vec<&TransferManager> = thread::scope(|scope| {
         let asked: Vec<_> = (0..THREADS)

@@ -1,11 +1,13 @@
-//! Where backends put outcomes, from any thread and any callback.
+//! Where news is put, from any thread and any callback: outcomes by backends, events by users.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use transload_hal::{CompletionSink, Fence, Outcome};
 
+use super::active::TransferId;
 use super::signal::Signal;
 use super::sync::{AtomicUsize, Lock};
 
@@ -15,6 +17,10 @@ pub(crate) struct Completions {
     queue: Lock<VecDeque<(Fence, Outcome)>>,
     /// How many there are, so that whoever finds none need not take the lock.
     len: AtomicUsize,
+    /// Transfers one of whose events was set where the engine must not be turned.
+    awaited: Lock<Vec<TransferId>>,
+    /// How many there are.
+    awaited_len: AtomicUsize,
     signal: Arc<Signal>,
 }
 
@@ -26,6 +32,8 @@ impl Completions {
         Completions {
             queue: Lock::new(VecDeque::with_capacity(Completions::CAPACITY)),
             len: AtomicUsize::new(0),
+            awaited: Lock::new(Vec::new()),
+            awaited_len: AtomicUsize::new(0),
             signal,
         }
     }
@@ -40,6 +48,30 @@ impl Completions {
             let outcome = queue.pop_front()?;
             self.len.store(queue.len(), Ordering::Release);
             Some(outcome)
+        })
+    }
+
+    /// Queues word to transfers that an event which they waited for was set, and notifies, no more.
+    pub(crate) fn tell(&self, waiting: &[TransferId]) {
+        if waiting.is_empty() {
+            return;
+        }
+        self.awaited.with(|awaited| {
+            awaited.extend_from_slice(waiting);
+            self.awaited_len.store(awaited.len(), Ordering::Release);
+        });
+        self.signal.notify();
+    }
+
+    /// A transfer one of whose events was set, once for each of them.
+    pub(crate) fn take_awaited(&self) -> Option<TransferId> {
+        if self.awaited_len.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.awaited.with(|awaited| {
+            let id = awaited.pop()?;
+            self.awaited_len.store(awaited.len(), Ordering::Release);
+            Some(id)
         })
     }
 }

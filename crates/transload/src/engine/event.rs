@@ -3,6 +3,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use transload_hal::MaybeSend;
+
 use super::active::TransferId;
 use super::shared::Shared;
 use super::sync::Lock;
@@ -65,6 +67,17 @@ impl Event {
     pub fn set(&self) {
         let waiting = self.cell.set();
         self.shared.events_set(&waiting);
+    }
+
+    /// What sets the event from wherever that happens to be: a driver's callback, a signal's handler
+    /// thread, a place that holds locks. It notes the fact and notifies, and runs nothing else: what
+    /// waited starts on the thread that waits for it, or on the manager's own.
+    ///
+    /// It does not keep the manager alive.
+    pub fn setter(&self) -> impl FnOnce() + MaybeSend + use<> {
+        let cell = Arc::clone(&self.cell);
+        let completions = Arc::clone(&self.shared.completions);
+        move || completions.tell(&cell.set())
     }
 
     /// Whether it was set.

@@ -16,6 +16,7 @@ use transload_hal::{
 use super::active::{Boarded, Stage, TransferId};
 use super::clock::NoClock;
 use super::completions::Completions;
+use super::event::Event;
 use super::shared::Shared;
 use super::signal::Signal;
 use super::staging::{Pool, StagingBudget};
@@ -178,6 +179,27 @@ fn completions_are_shared_out_between_threads_that_take() {
         let theirs = other.join().unwrap();
         assert!(mine.is_some() && theirs.is_some());
         assert_ne!(mine, theirs);
+    });
+}
+
+#[test]
+fn events_that_callbacks_set_are_told_to_who_waits() {
+    loom::model(|| {
+        let (shared, id) = engine_with_a_transfer();
+        let event = Event::new(Arc::clone(&shared));
+        let set = event.setter();
+        let callback = thread::spawn(set);
+        // Set before, or told of it.
+        let mut waits = event.cell.subscribe(id);
+        while waits {
+            let seen = shared.signal.seen();
+            match shared.completions.take_awaited() {
+                Some(told) => waits = told != id,
+                None => shared.signal.park(seen, None),
+            }
+        }
+        assert!(event.is_set() && shared.completions.take_awaited().is_none());
+        callback.join().unwrap();
     });
 }
 

@@ -20,6 +20,9 @@ impl State {
         while let Some((fence, outcome)) = completions.take() {
             self.handle_outcome(fence, outcome);
         }
+        while let Some(id) = completions.take_awaited() {
+            self.handle_events(&[id]);
+        }
         self.expire(now);
         self.release_due(now);
         while !orders.is_full() {
