@@ -1,5 +1,6 @@
 //! The trait that a memory system implements.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::time::Duration;
@@ -8,7 +9,7 @@ use transload_core::{Access, Inventory, LinkId, MemoryId};
 
 use crate::{
     AllocError, AllocSpec, Buffer, CompletionSink, ConnectError, External, ExternalKind, Fence,
-    ImportError, MaybeSend, MaybeSync, Op, SubmitError, Waited,
+    ImportError, MaybeSend, MaybeSync, Op, Owner, SubmitError, Waited,
 };
 
 /// Drives one memory system: allocates in it and moves bytes with its engines.
@@ -25,7 +26,7 @@ use crate::{
 /// - Operations touch no byte outside their operands.
 /// - Each fence that was not settled at once is pushed to the sink exactly once; a lost device
 ///   settles all of its fences.
-/// - Buffers satisfy [`Buffer::new`].
+/// - Buffers satisfy [`Buffer::new`], those of [`Backend::adopt`] whatever the object's holder does.
 /// - A backend that unwinds out of `pump` or `wait` is taken to be lost, and touches no memory from
 ///   then on: nothing can be known of its fences any more.
 pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
@@ -50,6 +51,21 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// user orders such access through the library.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError>;
 
+    /// Takes in an object of the backend's own world, such as a `wgpu::Buffer`, that checks by itself
+    /// what is done with it: whatever safe code does meanwhile with another handle of it, at worst bytes
+    /// are wrong. What needs a promise of the caller's goes through [`Backend::import`].
+    ///
+    /// # Errors
+    /// As [`ImportError`] lists; this one takes nothing. What was passed in is dropped.
+    fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
+        drop(object);
+        Err(ImportError::Unsupported {
+            memory,
+            kind: ExternalKind::Object,
+            reason: "its backend adopts no objects".into(),
+        })
+    }
+
     /// Gives out memory for another backend or process to import.
     ///
     /// # Errors
@@ -68,7 +84,10 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// operations of one call are not ordered among each other. Does not wait for them; small
     /// copies may be done before it returns.
     ///
-    /// Fences in `after` are the backend's own; the engine awaits others.
+    /// Fences in `after` are the backend's own; the engine awaits others. Where a backend
+    /// could only block until one has settled, it may refuse with a fault of the class
+    /// [`ErrorClass::Unsupported`](crate::ErrorClass::Unsupported): the caller awaits it then, and asks
+    /// again.
     ///
     /// # Errors
     /// As [`SubmitError`] lists; then nothing was started.

@@ -144,8 +144,12 @@ impl Buffer {
         WriteGuard::new(self)
     }
 
-    /// The backend's own object behind the memory, if it is a `T`. An object that was adopted is not
-    /// shown: its bytes are the manager's until [`Buffer::into_inner`] gives it back.
+    /// The backend's own object behind the memory, if it is a `T`: the `wgpu::Buffer`, whether it was
+    /// allocated or came by [`TransferManager::adopt_native`](crate::TransferManager::adopt_native). It is
+    /// the whole storage, also where this is a slice of it.
+    ///
+    /// An owner of host memory that was adopted is not shown: its bytes are the manager's until
+    /// [`Buffer::into_inner`] gives it back.
     pub fn native<T: Any>(&self) -> Option<&T> {
         self.raw.native()
     }

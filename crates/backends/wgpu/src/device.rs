@@ -1,20 +1,20 @@
 //! The backend itself: what adapters there are, and the way in to their memories and queues.
 
-use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use std::{fmt, ptr};
 
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory,
-    Link, LinkId, MemoryId, MemoryKind, Name, Op, SubmitError, Waited,
+    Link, LinkId, MemoryId, MemoryKind, Name, Op, Owner, SubmitError, Waited,
 };
 
 use crate::fault::fault_of;
 use crate::inventory::inventory;
-use crate::memory::{self, failed};
-use crate::queue::{PATIENCE, Queue};
+use crate::memory;
+use crate::queue::Queue;
 use crate::raw::{self, Importer, Mapper, Shifter};
 
 /// The interfaces through which adapters are looked for, until one has any: most graphics adapters answer
@@ -45,6 +45,8 @@ pub(crate) struct Gpu {
     pub(crate) importer: Result<Importer, &'static str>,
     /// Makes memory that the host sees as well, where both have the same.
     pub(crate) mapper: Option<Mapper>,
+    /// It was opened here, and its handles were given to nobody.
+    is_private: AtomicBool,
     /// Why the device is gone.
     pub(crate) lost: Arc<OnceLock<Fault>>,
     /// Made for the first copy that wgpu's own commands cannot do.
@@ -87,17 +89,19 @@ impl Wgpu {
         let opened = interfaces.map(open_all).find(|opened| !opened.is_empty());
         let wgpu = Wgpu::with_devices(opened.unwrap_or_default());
         for queue in &wgpu.queues {
-            // By default they would panic. What counts is caught where it happens.
-            queue.gpu().device.on_uncaptured_error(Arc::new(|_| {}));
+            queue.gpu().own();
         }
         wgpu
     }
 
     /// Devices that are open already; `wgpu:0` is the first.
     ///
-    /// This backend hears of the loss of each device in place of whoever did before
-    /// (`wgpu::Device::set_device_lost_callback`): nothing else tells that commands which a lost device
-    /// accepts move no bytes. Errors that nobody catches still go to the device's owner.
+    /// They stay their owner's: the callbacks for a device that is lost, of which wgpu keeps one, and for
+    /// errors that nobody catches are left alone. That a device was lost this backend finds out by
+    /// itself, before it says that bytes moved.
+    ///
+    /// The devices may be of several instances, but buffers are to be handed over together with the
+    /// device that made them ([`Backend::adopt`]): wgpu confuses objects of different instances.
     #[must_use]
     pub fn with_devices(devices: impl IntoIterator<Item = (wgpu::Device, wgpu::Queue)>) -> Wgpu {
         let sink = Arc::new(OnceLock::new());
@@ -113,10 +117,10 @@ impl Wgpu {
                 mapper: Mapper::of(&device),
                 device,
                 queue,
+                is_private: AtomicBool::new(false),
                 lost: Arc::default(),
                 shifter: Mutex::new(None),
             });
-            gpu.listen();
             queues.push(Queue::new(gpu, Arc::clone(&sink), Arc::clone(&numbers)));
         }
         let inventory = inventory(&queues);
@@ -137,6 +141,27 @@ impl Wgpu {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
+    }
+
+    /// The handles of a device, for work of the user's own on buffers that the manager allocated. Errors
+    /// of such work that nobody catches are dropped silently where [`Wgpu::discover`] opened the device:
+    /// `wgpu::Device::on_uncaptured_error` changes that.
+    #[must_use]
+    pub fn handles(&self, device: DeviceId) -> Option<(wgpu::Device, wgpu::Queue)> {
+        let gpu = self.queue(device)?.gpu();
+        gpu.is_private.store(false, Ordering::Relaxed);
+        Some((gpu.device.clone(), gpu.queue.clone()))
+    }
+
+    /// The name of a device here; `None` if it is none of this backend's.
+    #[must_use]
+    pub fn id_of(&self, device: &wgpu::Device) -> Option<DeviceId> {
+        Some(self.queue_of(device)?.gpu().id)
+    }
+
+    pub(crate) fn queue_of(&self, device: &wgpu::Device) -> Option<&Queue> {
+        let is_it = |queue: &&Queue| queue.gpu().device == *device;
+        self.queues.iter().find(is_it)
     }
 
     fn queue(&self, device: DeviceId) -> Option<&Queue> {
@@ -164,14 +189,22 @@ impl Gpu {
         !is_stand_in && self.device.limits().max_compute_workgroups_per_dimension > 0
     }
 
-    /// Hears of the loss of the device.
-    fn listen(&self) {
+    /// A device that was opened here, and has no other owner.
+    fn own(&self) {
+        self.is_private.store(true, Ordering::Relaxed);
+        // By default they would panic. What counts is caught where it happens.
+        self.device.on_uncaptured_error(Arc::new(|_| {}));
         let lost = Arc::clone(&self.lost);
         self.device
             .set_device_lost_callback(move |reason, message| {
                 let message = format!("the driver gave the device up ({reason:?}): {message}");
                 let _ = lost.set(Fault::new(ErrorClass::Lost, message));
             });
+    }
+
+    /// Whether a buffer of a user's can be of this device at all.
+    pub(crate) fn is_private(&self) -> bool {
+        self.is_private.load(Ordering::Relaxed)
     }
 
     /// Runs `f`, and gives what the device complained about meanwhile on this thread as a fault.
@@ -194,40 +227,6 @@ impl Gpu {
         match first {
             None => Ok(made),
             Some(error) => Err(self.blame(fault_of(&error))),
-        }
-    }
-
-    /// `fault`, or the loss of the device, whose first sign it may be: wgpu tells of a loss when
-    /// somebody polls and all submissions have ended, and fails with other words before. Blocks for a
-    /// moment.
-    pub(crate) fn blame(&self, fault: Fault) -> Fault {
-        // What the poll says matters to whoever waits for a submission.
-        let _ = self.device.poll(wgpu::PollType::Wait {
-            submission_index: None,
-            timeout: Some(PATIENCE),
-        });
-        self.lost.get().cloned().unwrap_or(fault)
-    }
-
-    /// Maps the whole of a buffer that no command uses. Blocks until it is, which nothing stands in
-    /// the way of.
-    pub(crate) fn map_idle(&self, buffer: &wgpu::Buffer, mode: wgpu::MapMode) -> Result<(), Fault> {
-        let answer = Arc::new(OnceLock::new());
-        let told = Arc::clone(&answer);
-        buffer.map_async(mode, .., move |result| {
-            let _ = told.set(result);
-        });
-        for _ in 0..MOST_POLLS {
-            if answer.get().is_some() {
-                break;
-            }
-            let polled = self.device.poll(wgpu::PollType::Poll);
-            polled.map_err(|error| failed(&error))?;
-        }
-        match answer.get() {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(self.blame(failed(error))),
-            None => Err(failed(&"the driver does not map a buffer that nobody uses")),
         }
     }
 
@@ -271,9 +270,6 @@ impl Gpu {
     }
 }
 
-/// Looks at the device until an idle buffer must have been mapped.
-const MOST_POLLS: u32 = 1000;
-
 // SAFETY: a fence settles when the driver has ended its submission, or when it was lost; operands are
 // checked before anything is encoded, and one encoder is submitted whole or not at all; edges inside a
 // word are written under a mask; each fence is told once, by the one that takes it off the list; buffers
@@ -290,28 +286,44 @@ unsafe impl Backend for Wgpu {
         }
     }
 
+    /// As [`Wgpu::adopt`](Backend::adopt): wgpu's own objects need no promise.
+    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
+        if self.queue(memory.device).is_none() {
+            return Err(ImportError::UnknownMemory { memory });
+        }
+        let kind = external.kind();
+        match external {
+            External::Object(object) => self.adopt(memory, object),
+            _ => Err(ImportError::Unsupported {
+                memory,
+                kind,
+                reason: "only wgpu's own objects are taken in".into(),
+            }),
+        }
+    }
+
     /// Takes a `wgpu::Buffer` of the memory's own device, which must have been created with the usages
     /// `COPY_SRC` and `COPY_DST`. It lies in the device's memory of kind `device`, whichever was named.
-    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
-        let queue = self.queue(memory.device);
+    /// Clones of one buffer are one storage.
+    ///
+    /// What its owner does with it meanwhile is checked and ordered by wgpu: submissions of the owner's
+    /// run before or behind a transfer's commands ([`Wgpu::when_done`] says how to choose), and
+    /// transfers of a buffer that is mapped or destroyed fail.
+    fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
+        let known = self.queue(memory.device);
         let kinds = [MemoryKind::Device, MemoryKind::Mapped];
-        let Some(queue) = queue.filter(|_| kinds.contains(&memory.kind)) else {
+        let Some(queue) = known.filter(|_| kinds.contains(&memory.kind)) else {
             return Err(ImportError::UnknownMemory { memory });
         };
         let memory = memory.device.memory(MemoryKind::Device);
-        let kind = external.kind();
-        let unsupported = |reason: &str| ImportError::Unsupported {
-            memory,
-            kind,
-            reason: reason.to_owned().into(),
-        };
-        let External::Object(object) = external else {
-            return Err(unsupported("only wgpu's own buffers are taken in"));
-        };
         let object: Box<dyn std::any::Any> = object;
         match object.downcast::<wgpu::Buffer>() {
             Ok(buffer) => memory::adopt(queue.gpu(), memory, *buffer),
-            Err(_) => Err(unsupported("the object is no wgpu::Buffer")),
+            Err(_) => Err(ImportError::Unsupported {
+                memory,
+                kind: ExternalKind::Object,
+                reason: "the object is no wgpu::Buffer".into(),
+            }),
         }
     }
 
@@ -361,9 +373,17 @@ unsafe impl Backend for Wgpu {
                 reason: format!("{first:?} has no operand in the memory of an adapter").into(),
             });
         };
-        let waits_for = |queue: &&Queue| after.iter().any(|fence| queue.is_pending(fence.number()));
-        let others: Vec<&Queue> = self.queues.iter().filter(waits_for).collect();
-        queue.submit(ops, &others)
+        // What goes through one queue is in order, and through another one is not.
+        let elsewhere = |fence: &&Fence| {
+            let others = self.queues.iter().filter(|other| !ptr::eq(*other, queue));
+            others
+                .into_iter()
+                .any(|other| other.is_pending(fence.number()))
+        };
+        if let Some(fence) = after.iter().find(elsewhere) {
+            return Err(crate::queue::unawaited(fence));
+        }
+        queue.submit(ops, after)
     }
 
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {

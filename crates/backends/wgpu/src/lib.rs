@@ -17,8 +17,10 @@ mod device;
 mod fault;
 mod guest;
 mod inventory;
+mod look;
 mod memory;
 mod queue;
 mod raw;
 
 pub use device::{BACKEND, Wgpu, open_device};
+pub use queue::WatchError;

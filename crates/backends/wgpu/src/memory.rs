@@ -184,11 +184,13 @@ pub(crate) fn allocate(
     let refused = |fault| refused(memory, len, fault);
     let buffer = made.map_err(refused)?;
     let Some(mode) = mode else {
+        // A device that is gone gives out buffers that are none.
+        gpu.probe_if_idle().map_err(refused)?;
         return Ok(wrap(memory, buffer, len));
     };
     // At creation every buffer is mapped for writing.
     let mapped = buffer.get_mapped_range_mut(..).map(View::Write);
-    // A device that is gone gives out buffers that are none.
+    // Here that shows.
     let mut view = mapped.map_err(|error| refused(gpu.blame(failed(&error))))?;
     let start = view.start();
     let slot = Slot {
@@ -218,6 +220,8 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     // SAFETY: the mapper is this device's; the size is not 0; the usages need no feature.
     let made = gpu.catching(|| unsafe { mapper.allocate(&gpu.device, size, USAGES) });
     let made = made.and_then(|made| made);
+    // A device that is gone gives out buffers that are none.
+    let made = made.and_then(|made| gpu.probe_if_idle().map(|()| made));
     let (buffer, span, keeper) = made.map_err(|fault| refused(memory, len, fault))?;
     let info = StorageInfo {
         host: span.slice(0, len),
@@ -249,18 +253,21 @@ pub(crate) fn adopt(
     memory: MemoryId,
     buffer: wgpu::Buffer,
 ) -> Result<Buffer, ImportError> {
+    let invalid = |reason: String| ImportError::Invalid {
+        memory,
+        kind: ExternalKind::Object,
+        reason: reason.into(),
+    };
     let needed = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
     if !buffer.usage().contains(needed) {
-        return Err(ImportError::Invalid {
-            memory,
-            kind: ExternalKind::Object,
-            reason: format!(
-                "its usages {:?} lack {:?}",
-                buffer.usage(),
-                needed.difference(buffer.usage())
-            )
-            .into(),
-        });
+        let lacks = needed.difference(buffer.usage());
+        let usage = buffer.usage();
+        return Err(invalid(format!("its usages {usage:?} lack {lacks:?}")));
+    }
+    if gpu.is_private() {
+        let reason = "it is of another device: this one's handles were given to nobody, which \
+                      `Wgpu::handles` does, and `Wgpu::with_devices` takes yours";
+        return Err(invalid(reason.to_owned()));
     }
     // A command that does nothing, and that no other device's buffer may be part of.
     gpu.try_out(memory, |encoder| {

@@ -1,6 +1,7 @@
 //! Submission and completion: one thread per device waits in the driver while operations are under way.
 
 mod moves;
+mod watch;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +15,16 @@ use transload_hal::{
 
 use crate::device::{BACKEND, Gpu};
 use crate::guest::Guest;
-use crate::memory::{Slot, failed};
+use crate::look::Unseen;
+use crate::memory::Slot;
 use crate::raw::Program;
 use moves::Moves;
 pub(crate) use moves::device_of;
+use watch::Watch;
+pub use watch::WatchError;
 
 /// How long the thread stays in the driver before it looks whether the device was lost meanwhile.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The queue of one device.
 pub(crate) struct Queue {
@@ -44,10 +48,18 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// In the driver's hands, oldest first.
-    flying: VecDeque<Flight>,
+    flying: VecDeque<Waiting>,
     /// Fences that have not settled.
     pending: HashSet<u64>,
     closing: bool,
+}
+
+/// What the thread waits for.
+enum Waiting {
+    Own(Flight),
+    /// A submission of the user's. It was there before it was entered, so whatever was entered later
+    /// ends later: nobody waits behind it for nothing.
+    User(Watch),
 }
 
 struct Flight {
@@ -86,19 +98,19 @@ impl Queue {
         self.shared.lock().pending.contains(&number)
     }
 
-    /// Starts the operations, all of which must be of this device. Fences in `after` that are not of
-    /// this queue are waited for here: what follows within one queue is in order.
-    pub(crate) fn submit(&self, ops: &[Op<'_>], after: &[&Queue]) -> Result<Fence, SubmitError> {
+    /// Starts the operations, all of which must be of this device, behind everything that was submitted
+    /// to it before.
+    pub(crate) fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
         let shared = &self.shared;
         let moves = Moves::of(&shared.gpu, ops)?;
         if moves.is_empty() {
             return Ok(Fence::settled(BACKEND));
         }
         // The edges of host memory are copied here and now, in no queue's order.
-        let in_order = !moves.touches_host();
-        let own = |other: &&&Queue| in_order && std::ptr::eq(**other, self);
-        for other in after.iter().filter(|other| !own(other)) {
-            other.drain();
+        if moves.touches_host()
+            && let Some(fence) = after.iter().find(|fence| self.is_pending(fence.number()))
+        {
+            return Err(unawaited(fence));
         }
         let _gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fault) = shared.gpu.lost.get() {
@@ -107,13 +119,15 @@ impl Queue {
         let slots = moves.slots();
         let flight = shared.start(&moves, &slots).map_err(SubmitError::Refused)?;
         let number = flight.number;
-        let mut state = shared.lock();
-        state.pending.insert(number);
-        state.flying.push_back(flight);
-        drop(state);
-        shared.changed.notify_all();
-        self.ensure_thread();
+        shared.lock().pending.insert(number);
+        self.enqueue(Waiting::Own(flight));
         Ok(Fence::new(BACKEND, number))
+    }
+
+    fn enqueue(&self, waiting: Waiting) {
+        self.shared.lock().flying.push_back(waiting);
+        self.shared.changed.notify_all();
+        self.ensure_thread();
     }
 
     pub(crate) fn wait(&self, number: u64, limit: Duration) -> Waited {
@@ -137,14 +151,6 @@ impl Queue {
             };
         }
         Waited::Settled
-    }
-
-    /// Blocks until everything that was submitted so far has settled.
-    fn drain(&self) {
-        let last: Vec<u64> = self.shared.lock().pending.iter().copied().collect();
-        for number in last {
-            self.wait(number, Duration::MAX);
-        }
     }
 
     fn ensure_thread(&self) {
@@ -177,8 +183,23 @@ impl Drop for Queue {
         if let Some(thread) = thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
-            // It catches nothing and panics nowhere; if it did, its fences are lost with the backend.
+            // It panics nowhere; if it did, its fences are lost with the backend.
             let _ = thread.join();
+        }
+    }
+}
+
+/// To wait here would hold the caller up.
+pub(crate) fn unawaited(fence: &Fence) -> SubmitError {
+    let message = format!("{fence:?} must be awaited first: these operations go another way");
+    SubmitError::Refused(Fault::new(ErrorClass::Unsupported, message))
+}
+
+impl Waiting {
+    fn index(&self) -> wgpu::SubmissionIndex {
+        match self {
+            Waiting::Own(flight) => flight.index.clone(),
+            Waiting::User(watch) => watch.index.clone(),
         }
     }
 }
@@ -254,30 +275,40 @@ impl Shared {
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
             }
-            let Some(index) = state.flying.front().map(|flight| flight.index.clone()) else {
+            let Some(index) = state.flying.front().map(Waiting::index) else {
                 return;
             };
             drop(state);
-            let waited = self.gpu.device.poll(wgpu::PollType::Wait {
-                submission_index: Some(index),
-                timeout: Some(PATIENCE),
-            });
-            match waited {
-                Err(wgpu::PollError::Timeout) if self.gpu.lost.get().is_none() => continue,
-                Ok(_) | Err(wgpu::PollError::Timeout) => {}
-                Err(error) => {
-                    let fault = Fault::new(ErrorClass::Lost, error.to_string());
-                    let _ = self.gpu.lost.set(fault);
-                }
+            if self.is_over(index) {
+                self.finish_one(&mut ended);
             }
-            self.finish_one(&mut ended);
+        }
+    }
+
+    /// Blocks until a submission is over, lost with its device perhaps, or until the thread should look
+    /// again.
+    fn is_over(&self, index: wgpu::SubmissionIndex) -> bool {
+        match self.gpu.look(wgpu::PollType::Wait {
+            submission_index: Some(index),
+            timeout: Some(PATIENCE),
+        }) {
+            Ok(()) | Err(Unseen::Lost(_)) => true,
+            Err(Unseen::NotYet) => self.gpu.lost.get().is_some(),
+            // It was made, but the device was gone.
+            Err(Unseen::NoSuch { .. }) => {
+                self.gpu.note_loss();
+                true
+            }
         }
     }
 
     /// The oldest flight has ended, or its device is lost.
     fn finish_one(&self, ended: &mut Vec<(u64, Vec<Buffer>, Outcome)>) {
-        let Some(flight) = self.lock().flying.pop_front() else {
-            return;
+        let oldest = self.lock().flying.pop_front();
+        let flight = match oldest {
+            Some(Waiting::Own(flight)) => flight,
+            Some(Waiting::User(watch)) => return watch.tell(),
+            None => return,
         };
         let mut outcome = match self.gpu.lost.get() {
             Some(fault) => Outcome::Lost(fault.clone()),
@@ -317,21 +348,14 @@ impl Shared {
 
     fn finish_all(&self) {
         let mut ended = Vec::new();
-        while let Some(index) = self
-            .lock()
-            .flying
-            .front()
-            .map(|flight| flight.index.clone())
-        {
-            let waited = self.gpu.device.poll(wgpu::PollType::Wait {
-                submission_index: Some(index),
-                timeout: None,
-            });
-            if let Err(error) = waited {
-                let fault = Fault::new(ErrorClass::Lost, failed(&error).message);
-                let _ = self.gpu.lost.set(fault);
+        loop {
+            let oldest = self.lock().flying.front().map(Waiting::index);
+            let Some(index) = oldest else {
+                return;
+            };
+            if self.is_over(index) {
+                self.finish_one(&mut ended);
             }
-            self.finish_one(&mut ended);
         }
     }
 

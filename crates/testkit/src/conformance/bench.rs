@@ -151,9 +151,19 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Submits; what the backend cannot execute skips the case.
+    /// Submits; what the backend cannot execute skips the case. Fences that it will not wait for by itself
+    /// are awaited here, as a caller has to.
     pub(super) fn start(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, Stop> {
-        self.submit(ops, after).map_err(|error| match error {
+        let mut submitted = self.submit(ops, after);
+        if let Err(SubmitError::Refused(fault)) = &submitted
+            && fault.class == ErrorClass::Unsupported
+        {
+            for fence in after {
+                self.outcome(*fence, &[])?;
+            }
+            submitted = self.submit(ops, after);
+        }
+        submitted.map_err(|error| match error {
             SubmitError::Unsupported { .. } => Stop::Skip(error.to_string()),
             _ => Stop::Fail(error.to_string()),
         })

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use transload_core::{DeviceId, MemoryId, MemoryKind, Place};
-use transload_hal::{AllocError, AllocSpec, Backend, External, ExternalKind, ImportError};
+use transload_hal::{AllocError, AllocSpec, Backend, External, ExternalKind, ImportError, Owner};
 
 use crate::adopt::{Adopt, Adopted};
 use crate::engine::unwind::guarded;
@@ -47,6 +47,34 @@ impl TransferManager {
         // SAFETY: `Adopt` promises that the span is valid and untouched by others as long as its
         // owner lives, and the owner goes with it.
         unsafe { self.import(memory.into(), external) }
+    }
+
+    /// Takes in an object of a backend's own world, without copying: a `wgpu::Buffer` of an application
+    /// that draws with it. [`Buffer::native`] shows it, [`Buffer::into_inner`] gives it back, and handles
+    /// of the same object that are adopted one after the other are one memory: their transfers are in
+    /// order.
+    ///
+    /// The caller may keep handles of the object and use them meanwhile: only objects are taken that
+    /// check by themselves what is done with them. What the caller's own work does to the bytes is not in
+    /// the order of transfers, though: [`Request::after`](crate::Request::after) and
+    /// [`Request::then`](crate::Request::then) put it there.
+    ///
+    /// # Errors
+    /// When the place is not here, or takes no such object, or not this one: it is another device's, or
+    /// was made for other uses. The object is dropped then.
+    pub fn adopt_native<T: Owner>(&self, place: Place, object: T) -> Result<Buffer, Error> {
+        let memory = self.resolve(place)?;
+        let kind = ExternalKind::Object;
+        let backend = self
+            .backend_of(memory)
+            .ok_or(ImportError::UnknownMemory { memory })?;
+        let fault = |fault| ImportError::Failed {
+            memory,
+            kind,
+            fault,
+        };
+        let raw = guarded(|| backend.adopt(memory, Box::new(object))).map_err(fault)??;
+        Ok(Buffer::new(raw, &self.shared))
     }
 
     /// Takes in memory that comes from elsewhere: a handle, an object of a backend's own world.

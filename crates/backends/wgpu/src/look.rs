@@ -1,0 +1,128 @@
+//! Looking at a device that may be gone, and whose callbacks are anybody's.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use transload_hal::{ErrorClass, Fault};
+
+use crate::device::Gpu;
+use crate::memory::failed;
+
+/// How long it waits for word of a mapping before it looks again: another thread that looks, a user's own,
+/// may have taken the word and not passed it on yet.
+const A_MOMENT: Duration = Duration::from_millis(10);
+
+/// As a rule the first look tells.
+const EAGER: u32 = 16;
+
+/// So many moments, ten seconds, after which an idle buffer must have been mapped.
+const MOST_LOOKS: u32 = 1000;
+
+/// What a look did not find.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unseen {
+    /// It is not over yet.
+    NotYet,
+    /// The device was never given such a submission, or was lost before.
+    NoSuch {
+        /// The number that was asked for.
+        number: u64,
+        /// The last one that there is.
+        last: u64,
+    },
+    /// The device is gone.
+    Lost(Fault),
+}
+
+impl Gpu {
+    /// As `wgpu::Device::poll`, and never panics. wgpu does when the driver gives up a device that is
+    /// being waited for; and it runs callbacks of the user's on whichever thread looks.
+    pub(crate) fn look(&self, how: wgpu::PollType) -> Result<(), Unseen> {
+        // Unwound: wgpu holds none of its locks when it calls back, nor when it gives up.
+        match catch_unwind(AssertUnwindSafe(|| self.device.poll(how))) {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(wgpu::PollError::Timeout)) => Err(Unseen::NotYet),
+            Ok(Err(wgpu::PollError::WrongSubmissionIndex(number, last))) => {
+                Err(Unseen::NoSuch { number, last })
+            }
+            Err(_) => match self.probe() {
+                Err(fault) => Err(Unseen::Lost(fault)),
+                // A callback that is none of ours.
+                Ok(()) => Err(Unseen::NotYet),
+            },
+        }
+    }
+
+    /// Finds out whether the device still takes work, without having to be told: the one callback that
+    /// wgpu has for that is the user's.
+    ///
+    /// A lost device seems to take a submission, but its number never becomes one that can be waited
+    /// for. What the user has written to buffers through the queue goes along, a little early.
+    pub(crate) fn probe(&self) -> Result<(), Fault> {
+        if let Some(fault) = self.lost.get() {
+            return Err(fault.clone());
+        }
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            let index = self.queue.submit([]);
+            self.device.poll(wgpu::PollType::Wait {
+                submission_index: Some(index),
+                timeout: Some(Duration::ZERO),
+            })
+        }));
+        match answer {
+            Ok(Err(wgpu::PollError::WrongSubmissionIndex(..))) => Err(self.note_loss()),
+            _ => Ok(()),
+        }
+    }
+
+    /// `fault`, or the loss of the device, whose first sign it may be: wgpu fails with other words then.
+    pub(crate) fn blame(&self, fault: Fault) -> Fault {
+        self.probe().err().unwrap_or(fault)
+    }
+
+    /// As [`Gpu::probe`] where that cannot block: a driver may hold a submission up until the one before it
+    /// is over. A device with work under way tells by that.
+    pub(crate) fn probe_if_idle(&self) -> Result<(), Fault> {
+        let look = || self.device.poll(wgpu::PollType::Poll);
+        match catch_unwind(AssertUnwindSafe(look)) {
+            Ok(Ok(status)) if !status.is_queue_empty() => Ok(()),
+            _ => self.probe(),
+        }
+    }
+
+    /// Maps the whole of a buffer that no command uses. Blocks until it is, which nothing stands in the
+    /// way of.
+    pub(crate) fn map_idle(&self, buffer: &wgpu::Buffer, mode: wgpu::MapMode) -> Result<(), Fault> {
+        let (tell, told) = mpsc::sync_channel(1);
+        buffer.map_async(mode, .., move |result| {
+            let _ = tell.try_send(result);
+        });
+        for looks in 0..MOST_LOOKS {
+            let patience = match looks {
+                ..EAGER => Duration::ZERO,
+                _ => A_MOMENT,
+            };
+            match self.look(wgpu::PollType::Poll) {
+                Err(Unseen::Lost(fault)) => return Err(fault),
+                // Heard, or on its way on another thread that looked, or not found yet.
+                _ => match told.recv_timeout(patience) {
+                    Ok(Ok(())) => return Ok(()),
+                    Ok(Err(error)) => return Err(self.blame(failed(&error))),
+                    // A callback of somebody else's panicked before ours was called, but the buffer is
+                    // mapped: the caller sees for itself.
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
+                    Err(mpsc::RecvTimeoutError::Timeout) => {}
+                },
+            }
+        }
+        self.probe()?;
+        Err(failed(&"the driver does not map a buffer that nobody uses"))
+    }
+
+    /// The device took no work.
+    pub(crate) fn note_loss(&self) -> Fault {
+        let fault = || Fault::new(ErrorClass::Lost, "the device takes no more work");
+        self.lost.get_or_init(fault).clone()
+    }
+}

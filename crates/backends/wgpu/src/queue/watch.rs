@@ -1,0 +1,152 @@
+//! Submissions of the user's own, and who is to hear of their end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use transload_hal::{DeviceId, ErrorClass, Fault};
+
+use super::{Queue, Waiting};
+use crate::device::Wgpu;
+use crate::look::Unseen;
+
+/// Why nobody is told of the end of a submission.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// The device is none of this backend's.
+    #[error("the device is not among the {devices} of this backend")]
+    UnknownDevice {
+        /// How many there are.
+        devices: usize,
+    },
+    /// The device has no such submission.
+    #[error(
+        "{device} has no submission {number}, its last is {last}: another device made it, or it was \
+         refused"
+    )]
+    UnknownSubmission {
+        /// The device.
+        device: DeviceId,
+        /// The submission.
+        number: u64,
+        /// The device's last one.
+        last: u64,
+    },
+    /// The device is gone.
+    #[error("device {device} is lost: {fault}")]
+    Lost {
+        /// The device.
+        device: DeviceId,
+        /// How.
+        fault: Fault,
+    },
+}
+
+impl WatchError {
+    /// Whose turn it is now.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            WatchError::UnknownDevice { .. } | WatchError::UnknownSubmission { .. } => {
+                ErrorClass::Caller
+            }
+            WatchError::Lost { .. } => ErrorClass::Lost,
+        }
+    }
+}
+
+/// A submission of the user's, and what to call when it is over.
+pub(super) struct Watch {
+    pub(super) index: wgpu::SubmissionIndex,
+    then: Box<dyn FnOnce() + Send>,
+}
+
+impl Watch {
+    pub(super) fn tell(self) {
+        // Whoever panics in there keeps nobody else from hearing.
+        let _ = catch_unwind(AssertUnwindSafe(self.then));
+    }
+}
+
+impl Wgpu {
+    /// Calls `then` once the user's submission `index` to `device` is over, all the device's earlier
+    /// ones with it: done, or lost with the device. Meant for `transload::Event::setter`, so that a
+    /// transfer can start after the user's own work:
+    ///
+    /// ```no_run
+    /// # fn example(wgpu: &transload_wgpu::Wgpu, device: wgpu::Device, queue: wgpu::Queue)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// # let commands = [];
+    /// let index = queue.submit(commands);
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// wgpu.when_done(&device, index, move || tell.send(()).unwrap_or_default())?;
+    /// told.recv()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # When it is needed
+    /// A transfer to or from a buffer of the same device needs none of this: it takes effect behind
+    /// everything that was submitted to the device before, in the same queue, or by the host once that
+    /// queue has run dry. It is needed where a transfer touches something else that the submission
+    /// makes true: the memory of another device, a file, anything that a callback of the user's fills.
+    ///
+    /// The other way round nothing is promised of a submission that the user makes while a transfer is
+    /// under way: a transfer may still wait for others, for slots, for the host's threads, before its
+    /// commands are in the queue. A submission sees the bytes of every transfer that was *over* when
+    /// it was made: wait for the transfer, poll it, or look at its `then`.
+    ///
+    /// # Where it runs
+    /// On the device's own thread, or here and now when the submission is over already. It must not
+    /// block, nor wait for a transfer: transfers of this device end on that thread. Nothing polls on a
+    /// tick meanwhile, and the user may poll the device, or not. Callbacks of the user's own that are
+    /// due may run here, as in every look at a device.
+    ///
+    /// # Errors
+    /// When the device is none of this backend's or is lost, or has no such submission. A number that
+    /// another device gave out and this one knows, too, cannot be told from its own: `then` is called
+    /// when the submission of that number is over.
+    pub fn when_done(
+        &self,
+        device: &wgpu::Device,
+        index: wgpu::SubmissionIndex,
+        then: impl FnOnce() + Send + 'static,
+    ) -> Result<(), WatchError> {
+        let queue = self.queue_of(device).ok_or(WatchError::UnknownDevice {
+            devices: self.len(),
+        })?;
+        queue.watch(index, Box::new(then))
+    }
+}
+
+impl Queue {
+    fn watch(
+        &self,
+        index: wgpu::SubmissionIndex,
+        then: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), WatchError> {
+        let gpu = self.gpu();
+        let device = gpu.id;
+        let lost = |fault| WatchError::Lost { device, fault };
+        if let Some(fault) = gpu.lost.get() {
+            return Err(lost(fault.clone()));
+        }
+        let watch = Watch { index, then };
+        match gpu.look(wgpu::PollType::Wait {
+            submission_index: Some(watch.index.clone()),
+            timeout: Some(Duration::ZERO),
+        }) {
+            Ok(()) => watch.tell(),
+            Err(Unseen::NotYet) => self.enqueue(Waiting::User(watch)),
+            Err(Unseen::Lost(fault)) => return Err(lost(fault)),
+            Err(Unseen::NoSuch { number, last }) => {
+                gpu.probe().map_err(lost)?;
+                return Err(WatchError::UnknownSubmission {
+                    device,
+                    number,
+                    last,
+                });
+            }
+        }
+        Ok(())
+    }
+}
