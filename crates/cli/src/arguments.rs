@@ -17,6 +17,10 @@ pub(crate) struct Arguments {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
+    /// Uses the measured costs in FILE, and not the saved ones; with probe, writes them there
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -31,6 +35,9 @@ pub(crate) enum Command {
     /// Says which way bytes would go, and why no other
     #[command(after_help = MEMORIES)]
     Explain(ExplainOptions),
+    /// Measures and verifies every way between two memories, and saves what it found
+    #[command(after_help = PROFILES)]
+    Probe(ProbeArguments),
     /// Writes completions for a shell
     Completions {
         /// The shell
@@ -81,6 +88,21 @@ pub(crate) struct ExplainOptions {
     pub(crate) size: ByteSize,
 
     /// Plans on the machine that a TOML file describes, in place of this one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) topology: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProbeArguments {
+    /// Takes 10 seconds and sizes up to 16 MiB, and not 60 seconds and 64 MiB
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Saves nothing
+    #[arg(long)]
+    pub(crate) no_save: bool,
+
+    /// Probes the simulated machine that a TOML file describes, in place of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
 }
@@ -136,6 +158,16 @@ what SIGKILL leaves goes with the next copy to the same place.
 
 TIME is that of the bytes on their way. What comes after a hop into a file, until
 the disk has them all (fsync), is not in it.";
+
+const PROFILES: &str = "\
+What was measured is saved in the folder for caches as transload/profile.toml, or
+where the environment variable TRANSLOAD_PROFILE says (nothing: nowhere), or in
+--profile FILE. copy and explain plan by it, and so do programs that use the
+library, until the processor, a device, a driver or the version is another one.
+A simulated machine is probed to the end, however long that takes, and what was
+measured of it goes to --profile FILE only.
+
+Copies are warm: memory was touched before, files are in the page cache.";
 
 const MEMORIES: &str = "\
 Memories:

@@ -7,6 +7,7 @@ use std::path::Path;
 use transload::{AllocSpec, Buffer, ByteSize, Error, Report, Request};
 
 use crate::arguments::CopyOptions;
+use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::landing::Landing;
@@ -15,11 +16,16 @@ use crate::output::{Output, Style, grouped, rate, time};
 use crate::progress::Progress;
 use crate::stop::Stop;
 
-pub(crate) fn run(options: &CopyOptions, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn run(
+    options: &CopyOptions,
+    wanted: Wanted<'_>,
+    output: &mut Output,
+) -> Result<(), Failure> {
     if options.out.as_deref() == Some(Path::new("-")) {
         return Err(Failure::StandardOutput);
     }
-    let machine = Machine::here(options.topology.as_deref())?;
+    let machine = Machine::here(options.topology.as_deref(), wanted)?;
+    machine.costs.note(output);
     let mut stops = vec![Stop::file(&options.file)];
     stops.extend(options.stops.iter().cloned());
     stops.extend(options.out.as_deref().map(Stop::file));

@@ -3,13 +3,19 @@
 use transload::{ByteSize, DeviceId, MemoryId};
 
 use crate::arguments::DevicesOptions;
+use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json;
 use crate::machine::{Machine, NO_ADAPTER};
 use crate::output::Output;
 
-pub(crate) fn run(options: &DevicesOptions, output: &mut Output) -> Result<(), Failure> {
-    let machine = Machine::here(options.topology.as_deref())?;
+pub(crate) fn run(
+    options: &DevicesOptions,
+    wanted: Wanted<'_>,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let machine = Machine::here(options.topology.as_deref(), wanted)?;
+    machine.costs.note(output);
     if output.is_json() {
         return output.json(&document(&machine));
     }

@@ -1,18 +1,26 @@
 //! `transload explain SRC DST SIZE`
 
+use std::path::Path;
+
 use transload::{BinarySize, Choice, Explanation, LaneChoice, Place, TransferError};
 
 use crate::arguments::ExplainOptions;
+use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::machine::Machine;
 use crate::output::{Output, grouped, time};
 
-pub(crate) fn run(options: &ExplainOptions, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn run(
+    options: &ExplainOptions,
+    wanted: Wanted<'_>,
+    output: &mut Output,
+) -> Result<(), Failure> {
     let machine = match &options.topology {
-        Some(path) => Machine::described(path)?,
-        None => Machine::here(None)?,
+        Some(path) => Machine::described(path, wanted)?,
+        None => Machine::here(None, wanted)?,
     };
+    machine.costs.note(output);
     let (src, dst): (Place, Place) = (options.src, options.dst);
     let explained = machine.manager.explain_places(src, dst, options.size.0);
     let explanation = explained.map_err(|error| match error {
@@ -40,7 +48,42 @@ pub(crate) fn run(options: &ExplainOptions, output: &mut Output) -> Result<(), F
     output.table(
         &["", "METHOD", "ROUTE", "CHUNK", "PREDICTED", "WHY NOT"],
         rows,
-    )
+    )?;
+    let basis = basis(
+        &explanation,
+        machine.costs.path(),
+        options.topology.is_some(),
+    );
+    output.line(format_args!("\n{}", output.style().dim(&basis)))
+}
+
+/// What the predictions rest on.
+fn basis(explanation: &Explanation, profile: Option<&Path>, described: bool) -> String {
+    let mut ways = std::iter::once(&explanation.chosen).chain(&explanation.rejected);
+    let counted = ways.clone().filter(|way| way.predicted_ns.is_some());
+    let (measured, all) = (counted.clone().filter(|way| way.measured), counted);
+    let (measured, all) = (measured.count(), all.count());
+    let from = profile.map_or_else(String::new, |path| format!(" ({})", path.display()));
+    if measured == all && all > 0 {
+        return format!("PREDICTED rests on measured costs{from}.");
+    }
+    if measured > 0 {
+        let default: Vec<String> = ways
+            .by_ref()
+            .filter(|way| way.predicted_ns.is_some() && !way.measured)
+            .map(|way| names(way.route.iter().copied()).join(" → "))
+            .collect();
+        return format!(
+            "PREDICTED rests on measured costs{from}, but on default figures for {}.",
+            default.join(", ")
+        );
+    }
+    match described {
+        true => "PREDICTED rests on the figures of the description.".into(),
+        false => {
+            "PREDICTED rests on default figures; `transload probe` measures this machine.".into()
+        }
+    }
 }
 
 /// A row for each route that the plan takes at the same time.
@@ -94,6 +137,7 @@ fn document(explanation: Explanation, simulated: bool) -> json::Explanation {
         method: choice.method.to_string(),
         route: names(choice.route),
         predicted_s: choice.predicted_ns.map(seconds),
+        measured: choice.measured,
         reason: choice.reason.unwrap_or_default(),
     });
     let lanes = chosen.lanes.into_iter().map(|lane| json::Lane {
@@ -101,6 +145,7 @@ fn document(explanation: Explanation, simulated: bool) -> json::Explanation {
         route: names(lane.route),
         chunk_bytes: lane.chunk_bytes,
         share: lane.share,
+        measured: lane.measured,
     });
     json::Explanation {
         chosen: json::Chosen {

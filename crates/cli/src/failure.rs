@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use transload::hal::{AllocError, ErrorClass};
-use transload::{OpenError, PlaceError, TransferError};
+use transload::{OpenError, PlaceError, ProfileError, TransferError};
 use transload_testkit::sim::BuildError;
 use transload_testkit::topology::TopologyError;
 
@@ -49,6 +49,12 @@ pub(crate) enum Failure {
     /// A file that was written and not put in its place.
     #[error("{path} was not put in place: {source}", path = path.display())]
     Place { path: PathBuf, source: io::Error },
+    /// A profile that was asked for and cannot be used, or one that cannot be written.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A probe that saw wrong bytes.
+    #[error("bytes differ: {}", .0.join("; "))]
+    WrongBytes(Vec<String>),
     /// Anything that the library refuses before bytes move.
     #[error(transparent)]
     Library(#[from] transload::Error),
@@ -141,6 +147,7 @@ impl Failure {
             | Failure::StandardOutput
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),
+            Failure::Profile(error) => by_class(error.class()),
             // The library calls it a mistake to ask for more than a memory can ever give; whoever
             // moves a file did not ask for a size.
             Failure::Library(transload::Error::Alloc(AllocError::TooLarge { .. })) => Kind::Device,
@@ -156,7 +163,7 @@ impl Failure {
                 },
                 refused => by_class(refused.class()),
             },
-            Failure::Changed { .. } => Kind::Differs,
+            Failure::Changed { .. } | Failure::WrongBytes(_) => Kind::Differs,
             #[cfg(unix)]
             Failure::Stopped(stopped) => Kind::Stopped(stopped.exit_code),
             Failure::Place { .. } | Failure::Output(_) => Kind::Device,

@@ -92,6 +92,7 @@ pub(crate) struct Lane {
     pub(crate) route: Vec<String>,
     pub(crate) chunk_bytes: u64,
     pub(crate) share: f64,
+    pub(crate) measured: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -99,7 +100,28 @@ pub(crate) struct Rejected {
     pub(crate) method: String,
     pub(crate) route: Vec<String>,
     pub(crate) predicted_s: Option<f64>,
+    pub(crate) measured: bool,
     pub(crate) reason: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Probe {
+    pub(crate) pairs: Vec<ProbedPair>,
+    pub(crate) profile_path: Option<String>,
+    /// Only where a topology file is what was probed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) simulated: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ProbedPair {
+    pub(crate) src: String,
+    pub(crate) dst: String,
+    pub(crate) bytes: u64,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) gb_per_s: Option<f64>,
+    pub(crate) method: Option<String>,
+    pub(crate) verified: bool,
 }
 
 #[derive(Debug, Serialize)]

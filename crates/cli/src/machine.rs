@@ -8,12 +8,15 @@ use transload::{Backend, DeviceKind, DeviceName, Place, PlaceError, Report, Tran
 use transload_testkit::sim::{HostSide, Sim};
 use transload_testkit::topology;
 
+use crate::costs::{Costs, Wanted};
 use crate::failure::Failure;
 
 /// A manager, and the simulated part of its machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) manager: TransferManager,
+    /// What its plans rest on.
+    pub(crate) costs: Costs,
     sim: Option<Sim>,
     /// Whether nothing of it is here.
     is_described: bool,
@@ -28,13 +31,16 @@ impl Machine {
     /// ([`Machine::modelled_ns`]).
     ///
     /// # Errors
-    /// A topology that describes no machine.
-    pub(crate) fn here(topology: Option<&Path>) -> Result<Machine, Failure> {
+    /// A topology that describes no machine; a profile that was asked for and is not of this machine.
+    pub(crate) fn here(topology: Option<&Path>, wanted: Wanted<'_>) -> Result<Machine, Failure> {
         // First, for it loads no driver.
         let sim = topology
             .map(|path| simulate(path, HostSide::Real))
             .transpose()?;
-        let manager = TransferManager::discover()?;
+        // The saved profile is read below, where it can be said why it is not used.
+        let manager = TransferManager::builder().discover().default_costs();
+        let manager = manager.build()?;
+        let costs = Costs::apply(wanted, &manager)?;
         if let Some(sim) = &sim {
             manager
                 .register_shared(backend(sim))
@@ -42,23 +48,31 @@ impl Machine {
         }
         Ok(Machine {
             manager,
+            costs,
             sim,
             is_described: false,
         })
     }
 
-    /// The machine that a file describes, processors included. Nothing of this machine takes part.
+    /// The machine that a file describes, processors included. Nothing of this machine takes part, and so
+    /// neither do its saved costs.
     ///
     /// # Errors
     /// As [`Machine::here`].
-    pub(crate) fn described(topology: &Path) -> Result<Machine, Failure> {
+    pub(crate) fn described(topology: &Path, wanted: Wanted<'_>) -> Result<Machine, Failure> {
         let sim = simulate(topology, HostSide::Simulated)?;
         let manager = TransferManager::builder()
             .clock(Arc::new(sim.clock()))
             .backend(backend(&sim))
             .build()?;
+        let wanted = match wanted {
+            Wanted::Saved => Wanted::Default,
+            other => other,
+        };
+        let costs = Costs::apply(wanted, &manager)?;
         Ok(Machine {
             manager,
+            costs,
             sim: Some(sim),
             is_described: true,
         })

@@ -9,6 +9,7 @@
 
 mod arguments;
 mod copy;
+mod costs;
 mod devices;
 mod environment;
 mod explain;
@@ -18,6 +19,7 @@ mod json;
 mod landing;
 mod machine;
 mod output;
+mod probe;
 mod progress;
 mod stop;
 
@@ -27,6 +29,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Command};
+use costs::Wanted;
 use failure::Failure;
 use output::Output;
 
@@ -38,10 +41,12 @@ fn main() -> ExitCode {
     };
     interrupt::watch(arguments.json);
     let mut output = Output::new(arguments.json);
+    let wanted = Wanted::of(arguments.profile.as_deref());
     let done = match &arguments.command {
-        Command::Devices(options) => devices::run(options, &mut output),
-        Command::Copy(options) => copy::run(options, &mut output),
-        Command::Explain(options) => explain::run(options, &mut output),
+        Command::Devices(options) => devices::run(options, wanted, &mut output),
+        Command::Copy(options) => copy::run(options, wanted, &mut output),
+        Command::Explain(options) => explain::run(options, wanted, &mut output),
+        Command::Probe(options) => probe::run(options, wanted, &mut output),
         Command::Completions { shell } => completions(*shell, &mut output),
     };
     match done {

@@ -111,6 +111,23 @@ impl Output {
         self.line(format_args!("{head}\n{body}"))
     }
 
+    /// Says on standard error what a person should know beside what was asked for; nothing to a program.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.json {
+            let mut stderr = io::stderr().lock();
+            let word = Style::of(&stderr).yellow("note:");
+            // Nothing is left to tell where even this cannot be written.
+            let _ = writeln!(stderr, "{word} {text}");
+        }
+    }
+
+    /// How many columns a line may have: those of the terminal, or 100 where nobody looks.
+    pub(crate) fn columns(&self) -> usize {
+        Term::stdout()
+            .size_checked()
+            .map_or(100, |(_, columns)| columns.into())
+    }
+
     /// Says what went wrong: an object on standard output for a program, a line on standard error
     /// for people.
     pub(crate) fn failure(&mut self, failure: &Failure) {

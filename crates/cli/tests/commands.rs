@@ -328,7 +328,8 @@ fn explain_plans_on_a_described_machine_and_says_that_it_is_one() {
     let rejected = value["rejected"].as_array().unwrap();
     assert!(!rejected.is_empty());
     for way in rejected {
-        assert_eq!(fields(way), ["method", "predicted_s", "reason", "route"]);
+        let names = ["measured", "method", "predicted_s", "reason", "route"];
+        assert_eq!(fields(way), names);
         assert!(way["predicted_s"].is_f64() && way["route"].is_array());
         assert!(!way["reason"].as_str().unwrap().is_empty());
     }
@@ -373,7 +374,7 @@ fn completions_name_every_command() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let run = folder.run(&["completions", shell]);
         assert_eq!(run.code(), 0);
-        for command in ["devices", "copy", "explain", "completions"] {
+        for command in ["devices", "copy", "explain", "probe", "completions"] {
             assert!(run.stdout().contains(command), "{shell}");
         }
         let value = folder.json(&["completions", shell]);

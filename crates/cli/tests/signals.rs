@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::process::{Child, Stdio};
 use std::thread;
 
@@ -81,4 +81,42 @@ fn what_a_killed_copy_left_goes_with_the_next_copy_to_its_place() {
     folder.json(&["copy", "model", "cpu:0", "--out", "back"]);
     assert_eq!(std::fs::read(folder.path("back")).unwrap(), bytes);
     assert_eq!(folder.names(), ["back", "huge", "model", "other"]);
+}
+
+/// Whether the process holds a file that has no name any more: the probe's own files are such.
+fn works_in_a_nameless_file(child: &Child) -> bool {
+    let Ok(open) = fs::read_dir(format!("/proc/{}/fd", child.id())) else {
+        return false;
+    };
+    let links = open
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok());
+    let is_file = |path: &std::path::Path| path.to_string_lossy().contains("transload");
+    { links }.any(|path| is_file(&path) && path.to_string_lossy().ends_with(" (deleted)"))
+}
+
+#[test]
+fn a_signal_during_a_probe_leaves_the_old_profile() {
+    let folder = Folder::new("signal-probe");
+    fs::write(folder.path("profile.toml"), "the old one").unwrap();
+    for (signal, name, code) in [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)] {
+        let mut command = folder.command(&["probe", "--profile", "profile.toml"]);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        while !works_in_a_nameless_file(&child) {
+            assert_eq!(child.try_wait().unwrap(), None, "it ended too early");
+            thread::yield_now();
+        }
+        let run = end(child, signal);
+        assert_eq!(
+            (run.code(), run.stderr()),
+            (code, format!("error: stopped by {name}\n"))
+        );
+        assert_eq!(run.stdout(), "");
+        assert_eq!(folder.names(), ["profile.toml"]);
+        assert_eq!(
+            fs::read(folder.path("profile.toml")).unwrap(),
+            b"the old one"
+        );
+    }
 }

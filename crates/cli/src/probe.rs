@@ -1,0 +1,289 @@
+//! `transload probe`
+
+mod matrix;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use transload::model::LinkId;
+use transload::probe::{Found, PairReport, ProbeOptions, ProbePhase, ProbeReport};
+use transload::profile::{ENVIRONMENT, saved_path};
+
+use crate::arguments::ProbeArguments;
+use crate::costs::Wanted;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::json::{self, seconds};
+use crate::machine::Machine;
+use crate::output::Output;
+use matrix::{Matrix, Shown};
+
+pub(crate) fn run(
+    arguments: &ProbeArguments,
+    wanted: Wanted<'_>,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    // What was measured before plays no part.
+    let machine = match &arguments.topology {
+        Some(path) => Machine::described(path, Wanted::Default)?,
+        None => Machine::here(None, Wanted::Default)?,
+    };
+    let place = place(arguments, wanted);
+    if let Ok(path) = &place {
+        // Before a minute is spent on what cannot be saved.
+        prepare(path)?;
+    }
+    let mut options = match arguments.quick {
+        true => ProbeOptions::quick(),
+        false => ProbeOptions::full(),
+    };
+    if arguments.topology.is_some() {
+        // A model repeats itself to the nanosecond, whatever the machine below it has to do, and so is
+        // probed to the end; six are the fewest copies that have an interval of 95 %.
+        options.samples = 6;
+        options.budget = UNHURRIED;
+    }
+    let bar = bar(output, &options);
+    let found = machine.manager.probe_watched(&options, &mut |progress| {
+        let shown = match progress.phase {
+            ProbePhase::CheckingLinks => "checking links",
+            ProbePhase::TimingLinks => "timing links",
+            ProbePhase::CheckingPairs => "checking pairs",
+            ProbePhase::TimingPairs => "timing pairs",
+        };
+        if bar.message() != shown {
+            bar.set_message(shown);
+        }
+        bar.set_position(progress.elapsed.as_millis() as u64);
+    });
+    bar.finish_and_clear();
+    if let Ok(path) = &place {
+        // While this is held, no signal ends the program.
+        let _whole = interrupt::unfinished();
+        found.profile.save(path)?;
+    }
+    let wrong = wrong_bytes(&found);
+    if output.is_json() {
+        if !wrong.is_empty() {
+            return Err(Failure::WrongBytes(wrong));
+        }
+        return output.json(&document(&found, place.ok().as_deref(), arguments));
+    }
+    show(&found, output)?;
+    match place {
+        Ok(path) => output.line(format_args!("Saved in {}.", path.display()))?,
+        Err(reason) => output.line(format_args!("Not saved: {reason}."))?,
+    }
+    if !wrong.is_empty() {
+        return Err(Failure::WrongBytes(wrong));
+    }
+    Ok(())
+}
+
+/// Longer than any description takes.
+const UNHURRIED: Duration = Duration::from_secs(24 * 3600);
+
+/// Where the profile goes, or why it goes nowhere.
+fn place(arguments: &ProbeArguments, wanted: Wanted<'_>) -> Result<PathBuf, String> {
+    if arguments.no_save {
+        return Err("--no-save was given".into());
+    }
+    if let Wanted::File(path) = wanted {
+        return Ok(path.into());
+    }
+    if arguments.topology.is_some() {
+        return Err("what was measured of a simulated machine goes to --profile FILE only".into());
+    }
+    saved_path().ok_or_else(|| match std::env::var_os(ENVIRONMENT) {
+        Some(_) => format!("{ENVIRONMENT} is set to nothing"),
+        None => "this system names no folder for caches; --profile FILE names a file".into(),
+    })
+}
+
+/// Makes sure that a profile can be put there.
+fn prepare(path: &Path) -> Result<(), Failure> {
+    if path.is_dir() {
+        return Err(Failure::Occupied {
+            path: path.into(),
+            reason: "it is a folder",
+        });
+    }
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let made = folder.map_or(Ok(()), std::fs::create_dir_all);
+    made.map_err(|source| Failure::Create {
+        path: path.into(),
+        source,
+    })
+}
+
+/// Shows how much of the budget is over, to whoever watches.
+fn bar(output: &Output, options: &ProbeOptions) -> ProgressBar {
+    let target = match output.is_json() {
+        true => ProgressDrawTarget::hidden(),
+        false => ProgressDrawTarget::stderr(),
+    };
+    let millis = options.budget.as_millis() as u64;
+    let bar = ProgressBar::with_draw_target(Some(millis), target);
+    let of = options.budget.as_secs();
+    let template = match options.budget == UNHURRIED {
+        true => "{msg:14}  {elapsed}".into(),
+        false => format!("{{msg:14}}  {{bar:30}}  {{elapsed}} of {of}s"),
+    };
+    match ProgressStyle::with_template(&template) {
+        Ok(style) => bar.with_style(style.progress_chars("━╸─")),
+        Err(_) => bar,
+    }
+}
+
+/// A clause for each link and pair that wrong bytes arrived over.
+fn wrong_bytes(found: &ProbeReport) -> Vec<String> {
+    let links = found.faulty().map(|link| {
+        let LinkId {
+            src, dst, engine, ..
+        } = link;
+        format!("the link {src} → {dst} over {engine} moves wrong bytes and is not used any more")
+    });
+    let pairs = found.wrong_pairs().map(|pair| {
+        let PairReport {
+            src, dst, bytes, ..
+        } = pair;
+        format!("of {bytes} bytes {src} → {dst} others arrived than were sent")
+    });
+    links.chain(pairs).collect()
+}
+
+fn show(found: &ProbeReport, output: &mut Output) -> Result<(), Failure> {
+    let sizes = |pair: &PairReport| pair.bytes;
+    let (first, last) = (
+        found.pairs.iter().map(sizes).min(),
+        found.pairs.iter().map(sizes).max(),
+    );
+    for (bytes, shown) in [(last, Shown::Rates), (first, Shown::Times)] {
+        if let Some(bytes) = bytes {
+            Matrix::new(&found.pairs, bytes, shown).print(output)?;
+        }
+    }
+    let mut reasons = Vec::new();
+    for link in &found.links {
+        let failed = link.sizes.iter().find_map(|(bytes, found)| match found {
+            Found::Failed(reason) => Some((bytes, reason)),
+            _ => None,
+        });
+        if let Some((bytes, reason)) = failed {
+            let LinkId {
+                src, dst, engine, ..
+            } = link.id;
+            reasons.push(format!(
+                "not measured: {src} → {dst} over {engine}, {bytes} bytes: {reason}"
+            ));
+        }
+    }
+    let missed = found.links.iter().flat_map(|link| &link.sizes);
+    let missed = missed.filter(|(_, found)| *found == Found::NotReached);
+    match missed.count() {
+        0 => {}
+        count => reasons.push(format!(
+            "not reached in the time: {count} figures of links, which keep their default costs"
+        )),
+    }
+    for reason in reasons {
+        output.line(output.style().yellow(&reason))?;
+    }
+    let timed = found.links.iter().flat_map(|link| &link.sizes);
+    let samples = timed.filter_map(|(_, found)| match found {
+        Found::Time(time) => Some(time.samples),
+        _ => None,
+    });
+    let links = found.profile.links().iter().filter(|link| !link.faulty);
+    let told = match (samples.clone().min(), samples.max()) {
+        (Some(least), Some(most)) if least < most => format!("{least} to {most} copies"),
+        (Some(count), _) => format!("{count} copies"),
+        _ => "no copies".into(),
+    };
+    output.line(format_args!(
+        "{} of {} links measured, with {told} of each size; warm memory and files.",
+        links.count(),
+        found.links.len()
+    ))?;
+    if found.simulated {
+        output.line(
+            output.style().yellow(
+                "simulated: real bytes moved through a stand-in; the times are the model's",
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+fn document(found: &ProbeReport, place: Option<&Path>, arguments: &ProbeArguments) -> json::Probe {
+    let pair = |pair: &PairReport| {
+        let time = match &pair.found {
+            Found::Time(time) => Some(time.median_ns),
+            _ => None,
+        };
+        json::ProbedPair {
+            src: pair.src.to_string(),
+            dst: pair.dst.to_string(),
+            bytes: pair.bytes,
+            seconds: time.map(seconds),
+            gb_per_s: time
+                .filter(|ns| *ns > 0)
+                .map(|ns| pair.bytes as f64 / ns as f64),
+            method: pair.method.map(|method| method.to_string()),
+            verified: time.is_some(),
+        }
+    };
+    let mut pairs: Vec<&PairReport> = found.pairs.iter().collect();
+    pairs.sort_by_key(|pair| (pair.src, pair.dst, pair.bytes));
+    json::Probe {
+        pairs: pairs.into_iter().map(pair).collect(),
+        profile_path: place.map(|path| path.display().to_string()),
+        simulated: arguments.topology.is_some().then_some(found.simulated),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use transload::TransferManager;
+    use transload_testkit::sim::{Rule, Script, Sim};
+    use transload_testkit::topology;
+
+    use super::*;
+
+    #[test]
+    fn wrong_bytes_are_told_by_their_link_and_have_their_exit_code() {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../topologies/workstation.toml"
+        );
+        let machine = topology::from_file(file).unwrap();
+        let lies = Rule::corrupt(3).over(
+            "cpu:0/pinned".parse().unwrap(),
+            "sim:1/device".parse().unwrap(),
+        );
+        let sim = Sim::builder(&machine).script(Script::new().with(lies.always()));
+        let sim = sim.build().unwrap();
+        let manager = TransferManager::builder()
+            .clock(Arc::new(sim.clock()))
+            .backend(Arc::new(sim))
+            .build()
+            .unwrap();
+        let mut options = ProbeOptions::quick();
+        options.budget = Duration::from_secs(10_000);
+        options.sizes = vec![4096];
+        options.samples = 1;
+        let found = manager.probe(&options);
+        let failure = Failure::WrongBytes(wrong_bytes(&found));
+        assert_eq!(
+            failure.to_string(),
+            "bytes differ: the link cpu:0/pinned → sim:1/device over sim:1#0 moves wrong bytes and is \
+             not used any more"
+        );
+        assert_eq!(failure.kind().exit_code(), 4);
+    }
+}

@@ -1,0 +1,109 @@
+//! What was found of every pair of memories, as a matrix that fits the terminal.
+
+use transload::probe::{Found, Interval, PairReport};
+use transload::{BinarySize, MemoryId};
+
+use crate::failure::Failure;
+use crate::output::{Output, rate, time};
+
+/// What a cell of the matrix shows above the method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    Rates,
+    Times,
+}
+
+/// One size between every two memories.
+pub(super) struct Matrix<'a> {
+    pairs: Vec<&'a PairReport>,
+    memories: Vec<MemoryId>,
+    bytes: u64,
+    shown: Shown,
+}
+
+impl<'a> Matrix<'a> {
+    pub(super) fn new(pairs: &'a [PairReport], bytes: u64, shown: Shown) -> Matrix<'a> {
+        let pairs: Vec<&PairReport> = pairs.iter().filter(|pair| pair.bytes == bytes).collect();
+        let mut memories: Vec<MemoryId> = Vec::new();
+        for pair in &pairs {
+            if !memories.contains(&pair.src) {
+                memories.push(pair.src);
+            }
+        }
+        Matrix {
+            pairs,
+            memories,
+            bytes,
+            shown,
+        }
+    }
+
+    /// Prints as many columns beside each other as fit, and the others below.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn print(&self, output: &mut Output) -> Result<(), Failure> {
+        let what = match self.shown {
+            Shown::Rates => "rate",
+            Shown::Times => "time",
+        };
+        let size = BinarySize(self.bytes);
+        output.line(output.style().bold(&format!(
+            "{size} from row to column: median {what}, its 95 % interval, method"
+        )))?;
+        let widest = self.memories.iter().map(|memory| memory.to_string().len());
+        let label = widest.max().unwrap_or(0);
+        let beside = (output.columns().saturating_sub(label) / (label.max(CELL) + GAP)).max(1);
+        for columns in self.memories.chunks(beside) {
+            let names: Vec<String> = columns.iter().map(MemoryId::to_string).collect();
+            let mut header = vec![""];
+            header.extend(names.iter().map(String::as_str));
+            let row = |src: &MemoryId| {
+                let cells = columns.iter().map(|dst| self.cell(*src, *dst));
+                std::iter::once(src.to_string()).chain(cells).collect()
+            };
+            output.table(&header, self.memories.iter().map(row).collect())?;
+            output.line("")?;
+        }
+        Ok(())
+    }
+
+    fn cell(&self, src: MemoryId, dst: MemoryId) -> String {
+        let pair = self
+            .pairs
+            .iter()
+            .find(|pair| (pair.src, pair.dst) == (src, dst));
+        let Some(pair) = pair else {
+            return "–".into();
+        };
+        match &pair.found {
+            Found::Time(interval) => {
+                let method = pair.method.map(|method| method.to_string());
+                let figure = self.figure(interval);
+                format!("{figure}\n{}", method.unwrap_or_default())
+            }
+            Found::WrongBytes => "wrong bytes".into(),
+            Found::NotReached => "not reached".into(),
+            _ => "no way".into(),
+        }
+    }
+
+    fn figure(&self, interval: &Interval) -> String {
+        let figure = match self.shown {
+            Shown::Times => time(interval.median_ns),
+            Shown::Rates if interval.median_ns == 0 => return "–".into(),
+            Shown::Rates => rate(self.bytes as f64 / interval.median_ns as f64 * 1e9),
+        };
+        // A few times have no such interval.
+        match interval.confidence {
+            0.95.. => format!("{figure} ±{:.0} %", (interval.spread() * 100.0).ceil()),
+            _ => format!("{figure} ±?"),
+        }
+    }
+}
+
+/// As wide as `12.3 GB/s ±10 %`.
+const CELL: usize = 15;
+
+/// Between two columns.
+const GAP: usize = 2;

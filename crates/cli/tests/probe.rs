@@ -1,0 +1,316 @@
+//! `transload probe`, and what other commands make of what it saved.
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::{Folder, Run, fields, topology};
+
+/// A machine of few links, and its figures.
+const SMALL: &str = r#"
+schema = 1
+name = "small"
+[[device]]
+id = "cpu:0"
+name = "host"
+memory = [{ kind = "pageable", memory_bytes = 8_000_000_000 }]
+[[device]]
+id = "sim:0"
+name = "GPU"
+memory = [{ kind = "device", memory_bytes = 8_000_000_000 }]
+[[link]]
+src = "cpu:0/pageable"
+dst = "cpu:0/pageable"
+engine = "cpu:0#0"
+class = "local"
+latency_ns = 100
+bytes_per_second = 10_000_000_000
+[[link]]
+src = "cpu:0/pageable"
+dst = "sim:0/device"
+engine = "sim:0#0"
+class = "pcie"
+both = true
+latency_ns = 6_000
+bytes_per_second = 25_000_000_000
+"#;
+
+fn folder(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    fs::write(folder.path("small.toml"), SMALL).unwrap();
+    folder
+}
+
+const PROBE: [&str; 4] = ["probe", "--quick", "--topology", "small.toml"];
+
+/// With the saved profile at `path`.
+fn with_saved(folder: &Folder, path: &str, arguments: &[&str]) -> Run {
+    let mut command = folder.command(arguments);
+    command.env("TRANSLOAD_PROFILE", folder.path(path));
+    Run(command.output().unwrap())
+}
+
+/// A link of every host, faster than any.
+const LINK: &str = r#"
+[[link]]
+src = "cpu:0/pageable"
+dst = "cpu:0/shared"
+engine = "cpu:0#0"
+access = "native"
+[[link.point]]
+bytes = 1_048_576
+ns = 12_345
+low_ns = 12_000
+high_ns = 13_000
+samples = 50
+"#;
+
+#[test]
+fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
+    let folder = Folder::new("probe-here");
+    let run = with_saved(
+        &folder,
+        "made/profile.toml",
+        &["probe", "--quick", "--json"],
+    );
+    assert_eq!(run.code(), 0, "{}", run.stdout());
+    let value = run.json();
+    assert_eq!(fields(&value), ["pairs", "profile_path", "schema"]);
+    let path = folder.path("made/profile.toml");
+    assert_eq!(value["profile_path"], path.to_str().unwrap());
+    assert_eq!(fs::read_dir(folder.path("made")).unwrap().count(), 1);
+    let pairs = value["pairs"].as_array().unwrap();
+    for pair in pairs {
+        let names = [
+            "bytes", "dst", "gb_per_s", "method", "seconds", "src", "verified",
+        ];
+        assert_eq!(fields(pair), names);
+    }
+    // Every ordered pair of the host's memories, in every size.
+    for src in ["pageable", "shared", "file"] {
+        for dst in ["pageable", "shared", "file"] {
+            for bytes in [4 << 10, 64 << 10, 1 << 20, 16 << 20] {
+                let is_it = |pair: &&Value| {
+                    pair["src"] == format!("cpu:0/{src}")
+                        && pair["dst"] == format!("cpu:0/{dst}")
+                        && pair["bytes"] == bytes
+                };
+                let pair = pairs.iter().find(is_it).unwrap();
+                // On a machine with much else to do, ten seconds may be over before.
+                let reached = pair["verified"] == true;
+                assert_eq!(pair["seconds"].as_f64().is_some_and(|s| s > 0.0), reached);
+                assert_eq!(pair["gb_per_s"].as_f64().is_some_and(|r| r > 0.0), reached);
+                assert_eq!(pair["method"].is_string(), reached, "{pair}");
+            }
+        }
+    }
+    assert!(pairs.iter().any(|pair| pair["verified"] == true));
+
+    // What a profile says, others go by; this one says it of one link.
+    let text = fs::read_to_string(&path).unwrap();
+    let (machine, _) = text.split_once("[[link]]").unwrap();
+    fs::write(&path, format!("{machine}{LINK}")).unwrap();
+    let explain = ["explain", "cpu:0", "cpu:0/shared", "1MiB"];
+    let default = folder.json(&explain);
+    assert_eq!(default["chosen"]["lanes"][0]["measured"], false);
+    let told = folder.run(&explain).stdout();
+    assert!(told.contains("rests on default figures"), "{told}");
+    let told = with_saved(&folder, "made/profile.toml", &explain).stdout();
+    let path = path.display();
+    assert!(
+        told.contains(&format!("PREDICTED rests on measured costs ({path})")),
+        "{told}"
+    );
+    let by_name = folder.json(&[&explain[..], &["--profile", "made/profile.toml"]].concat());
+    assert_eq!(by_name["chosen"]["lanes"][0]["measured"], true);
+    assert_eq!(by_name["chosen"]["predicted_s"], 0.000_012_345);
+
+    // A saved profile of another machine is told of and not used; nothing else comes of it.
+    let foreign = machine.replacen("cpus = ", "cpus = 1", 1);
+    fs::write(folder.path("made/profile.toml"), foreign).unwrap();
+    folder.file("model", 1000);
+    for command in [
+        &explain[..],
+        &["devices"],
+        &["copy", "model", "cpu:0/shared"],
+    ] {
+        let run = with_saved(&folder, "made/profile.toml", command);
+        assert_eq!(run.code(), 0);
+        let note = run.stderr();
+        assert!(
+            note.starts_with("note: the profile in ")
+                && note.contains("of another machine: processors: 1"),
+            "{note}"
+        );
+        assert!(!run.stdout().contains("rests on measured costs"));
+        let quiet = with_saved(
+            &folder,
+            "made/profile.toml",
+            &[command, &["--json"]].concat(),
+        );
+        assert_eq!(quiet.json()["error"], Value::Null);
+        // Asked for by name, it must do.
+        let asked = folder.run(&[command, &["--profile", "made/profile.toml"]].concat());
+        assert_eq!(asked.code(), 2);
+        assert!(
+            asked.stderr().contains("of another machine"),
+            "{}",
+            asked.stderr()
+        );
+    }
+}
+
+#[test]
+fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
+    let folder = folder("probe-simulated");
+    let value = folder.json(&PROBE);
+    assert_eq!(
+        fields(&value),
+        ["pairs", "profile_path", "schema", "simulated"]
+    );
+    assert_eq!(
+        (&value["simulated"], &value["profile_path"]),
+        (&json!(true), &Value::Null)
+    );
+    // The same to the nanosecond in every run.
+    assert_eq!(value, folder.json(&PROBE));
+    let pairs = value["pairs"].as_array().unwrap();
+    assert_eq!(pairs.len(), 4 * 4);
+    let up = pairs
+        .iter()
+        .find(|pair| pair["dst"] == "sim:0/device")
+        .unwrap();
+    assert_eq!(up["bytes"], 4096);
+    // 6 µs and 4096 bytes at 25 GB/s.
+    assert_eq!(up["seconds"], 6.164e-6);
+
+    let run = folder.run(&PROBE);
+    let (out, told) = (run.stdout(), run.stderr());
+    assert_eq!((run.code(), told), (0, String::new()));
+    for word in [
+        "simulated: ",
+        "sim:0/device",
+        "DirectCopy",
+        "±0 %",
+        "3 of 3 links",
+        "Not saved: ",
+    ] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+    assert!(
+        !out.contains("rests") && out.lines().all(|line| line.chars().count() <= 100),
+        "{out}"
+    );
+    // Asked for by name, it is saved, and used by who plans on that machine.
+    let saved = folder.run(&[&PROBE[..], &["--profile", "small-profile.toml"]].concat());
+    assert!(
+        saved.stdout().contains("Saved in small-profile.toml."),
+        "{}",
+        saved.stdout()
+    );
+    let explain = [
+        "explain",
+        "cpu:0",
+        "sim:0",
+        "1MiB",
+        "--topology",
+        "small.toml",
+    ];
+    let described = folder.json(&explain);
+    let measured = folder.json(&[&explain[..], &["--profile", "small-profile.toml"]].concat());
+    assert_eq!(described["chosen"]["lanes"][0]["measured"], false);
+    assert_eq!(measured["chosen"]["lanes"][0]["measured"], true);
+    assert_eq!(
+        described["chosen"]["predicted_s"],
+        measured["chosen"]["predicted_s"]
+    );
+    // And refused by who works on this one.
+    let refused = folder.run(&["devices", "--profile", "small-profile.toml"]);
+    assert_eq!(refused.code(), 2);
+    assert!(
+        refused.stderr().contains("is of another machine"),
+        "{}",
+        refused.stderr()
+    );
+}
+
+#[test]
+fn nothing_is_saved_where_that_was_asked_for() {
+    let folder = folder("probe-unsaved");
+    let value = folder.json(&[&PROBE[..], &["--no-save", "--profile", "here.toml"]].concat());
+    assert_eq!(value["profile_path"], Value::Null);
+    let out = folder.run(&[&PROBE[..], &["--no-save"]].concat()).stdout();
+    assert!(out.contains("Not saved: --no-save was given."), "{out}");
+    assert_eq!(folder.names(), ["small.toml"]);
+}
+
+#[test]
+fn a_place_for_no_file_is_refused_before_anything_is_measured() {
+    let folder = folder("probe-place");
+    fs::create_dir(folder.path("taken")).unwrap();
+    for place in ["taken", "small.toml/profile.toml"] {
+        let run = folder.run(&[&PROBE[..], &["--profile", place]].concat());
+        assert_eq!(run.code(), 2, "{}", run.stdout());
+        assert!(run.stderr().contains(place), "{}", run.stderr());
+        assert_eq!(run.stdout(), "");
+    }
+}
+
+#[test]
+fn a_profile_that_cannot_be_used_is_refused_with_a_sentence() {
+    let folder = Folder::new("probe-refused");
+    for (text, told) in [
+        (
+            "",
+            "is damaged, or is none: it does not say which format it has",
+        ),
+        (
+            "format = 99",
+            "has format 99, and this version reads formats up to 1",
+        ),
+        ("format = ", "is damaged, or is none: line 1"),
+    ] {
+        fs::write(folder.path("odd.toml"), text).unwrap();
+        let explain = ["explain", "cpu:0", "cpu:0/shared", "1MiB"];
+        let run = folder.run(&[&explain[..], &["--profile", "odd.toml"]].concat());
+        assert_eq!((run.code(), run.stdout()), (2, String::new()));
+        assert!(run.stderr().contains(told), "{}", run.stderr());
+        let run = with_saved(&folder, "odd.toml", &explain);
+        assert_eq!(run.code(), 0);
+        assert!(run.stderr().contains(told), "{}", run.stderr());
+    }
+    let missing = folder.run(&["devices", "--profile", "nowhere.toml"]);
+    assert_eq!(missing.code(), 2);
+    assert!(
+        missing.stderr().contains("nowhere.toml was not read"),
+        "{}",
+        missing.stderr()
+    );
+    // No saved one is no news.
+    assert_eq!(
+        with_saved(&folder, "nowhere.toml", &["devices"]).stderr(),
+        ""
+    );
+}
+
+#[test]
+fn a_large_machine_fits_a_hundred_columns() {
+    let folder = Folder::new("probe-wide");
+    let machine = topology("workstation.toml");
+    let run = folder.run(&["probe", "--quick", "--topology", &machine]);
+    let out = run.stdout();
+    assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
+    // Every column is there, in one block or another.
+    for memory in [
+        "cpu:0/pageable",
+        "cpu:0/file",
+        "sim:0/device",
+        "sim:1/device",
+    ] {
+        let headings = out
+            .lines()
+            .filter(|line| line.starts_with("    ") && line.contains(memory));
+        assert_eq!(headings.count(), 2, "{memory}: {out}");
+    }
+}
