@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 #[test]
 fn adapters_are_listed_with_their_drivers_and_software_ones_say_so() {
     let folder = Folder::new("adapters");
-    if !folder.has_adapter() {
+    if !folder.has_adapters(1) {
         return;
     }
     let value = folder.json(&["devices"]);
@@ -98,7 +98,7 @@ fn drivers_say_nothing_where_nobody_is_logged_in() {
 #[test]
 fn a_file_moves_through_an_adapter_and_comes_back_as_it_went() {
     let folder = Folder::new("through");
-    if !folder.has_adapter() {
+    if !folder.has_adapters(1) {
         return;
     }
     for len in [0, 1, 4095, 262_145, (5 << 20) + 3] {
@@ -128,9 +128,35 @@ fn a_file_moves_through_an_adapter_and_comes_back_as_it_went() {
 }
 
 #[test]
+fn a_file_moves_from_one_adapter_to_another() {
+    let folder = Folder::new("between");
+    if !folder.has_adapters(2) {
+        return;
+    }
+    let bytes = folder.file("model", (5 << 20) + 3);
+    let stops = ["wgpu:0", "wgpu:1", "cpu:0", "wgpu:1", "wgpu:0"];
+    let copy = [
+        &["copy", "model"],
+        &stops[..],
+        &["--verify", "--out", "back"],
+    ]
+    .concat();
+    let value = folder.json(&copy);
+    assert!(fs::read(folder.path("back")).unwrap() == bytes);
+    assert_eq!(
+        value["checksum"],
+        format!("xxh3-64:{:016x}", xxh3_64(&bytes))
+    );
+    let plan = folder.json(&["explain", "wgpu:0", "wgpu:1", &bytes.len().to_string()]);
+    for field in ["method", "route"] {
+        assert_eq!(value["hops"][1][field], plan["chosen"][field]);
+    }
+}
+
+#[test]
 fn files_stream_through_slots_and_never_lie_in_the_heap_as_a_whole() {
     let folder = Folder::new("stream");
-    if !folder.has_adapter() {
+    if !folder.has_adapters(1) {
         return;
     }
     let len = 24 << 20;
@@ -160,7 +186,7 @@ fn files_stream_through_slots_and_never_lie_in_the_heap_as_a_whole() {
 #[test]
 fn explain_names_the_lanes_to_and_from_an_adapter() {
     let folder = Folder::new("lanes");
-    if !folder.has_adapter() {
+    if !folder.has_adapters(1) {
         return;
     }
     for (src, dst) in [
@@ -192,7 +218,7 @@ fn explain_names_the_lanes_to_and_from_an_adapter() {
 #[test]
 fn an_adapter_that_is_not_here_is_told_with_those_that_are() {
     let folder = Folder::new("ninth");
-    if !folder.has_adapter() {
+    if !folder.has_adapters(1) {
         return;
     }
     folder.file("model", 100);
@@ -215,7 +241,7 @@ fn a_copy_through_an_adapter_that_is_interrupted_leaves_no_file() {
     use rustix::process::{Pid, Signal, kill_process};
 
     let folder = Folder::new("interrupted");
-    if !folder.has_adapter() {
+    if !folder.has_adapters(1) {
         return;
     }
     // The source takes no room on the disk.
