@@ -34,7 +34,9 @@ pub(super) fn find(program: &mut Program<'_>) -> Result<Vec<Adapter>> {
                 println!("No {absent}");
             }
             if let Some(variable) = drivers.variable() {
-                println!("What follows runs with {variable}");
+                // From the root of the repository on, where the program runs.
+                let root = format!("{}/", program.workspace.root.display());
+                println!("What follows runs with {}", variable.replace(&root, ""));
             }
             program.drivers = Some(drivers);
         }
