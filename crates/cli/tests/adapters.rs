@@ -20,8 +20,13 @@ fn adapters_are_listed_with_their_drivers_and_software_ones_say_so() {
     for (index, adapter) in adapters.enumerate() {
         let id = format!("wgpu:{index}");
         assert_eq!(adapter["id"], id);
-        let memories = ["device", "upload", "readback"].map(|kind| format!("{id}/{kind}"));
-        assert_eq!(adapter["memories"], json!(memories));
+        let memories = adapter["memories"].as_array().unwrap();
+        for kind in ["device", "upload", "readback"] {
+            assert!(
+                memories.contains(&json!(format!("{id}/{kind}"))),
+                "{adapter}"
+            );
+        }
         let row = out.lines().find(|line| line.starts_with(&id)).unwrap();
         for field in ["name", "driver"] {
             assert!(
@@ -160,27 +165,32 @@ fn files_stream_through_slots_and_never_lie_in_the_heap_as_a_whole() {
         return;
     }
     let len = 24 << 20;
-    folder.file("model", len);
-    let value = folder.json(&["copy", "model", "wgpu:0", "--out", "back"]);
-    for (hop, ends) in [(0, ["cpu:0/file", "wgpu:0"]), (1, ["wgpu:0", "cpu:0/file"])] {
-        let hop = &value["hops"][hop];
-        let [src, dst] = ends;
-        let plan = folder.json(&["explain", src, dst, &len.to_string()]);
-        let plan = &plan["chosen"];
-        // Bytes that rest on the way do so in leased slots, each as large as a chunk, and a process has
-        // 64 MiB of these in all.
-        assert_eq!(plan["method"], "HostStaged");
-        assert!(
-            plan["chunk_bytes"].as_u64().unwrap() * 4 <= len as u64,
-            "{plan}"
-        );
-        assert_eq!(
-            (&hop["method"], &hop["route"]),
-            (&plan["method"], &plan["route"])
-        );
-        assert_eq!(hop["fallbacks"], json!([]));
+    let bytes = folder.file("model", len);
+    // Memory that the host cannot reach, and whatever the adapter has for who names no memory of it.
+    for place in ["wgpu:0/device", "wgpu:0"] {
+        let value = folder.json(&["copy", "model", place, "--out", "back"]);
+        for (hop, [src, dst]) in [(0, ["cpu:0/file", place]), (1, [place, "cpu:0/file"])] {
+            let hop = &value["hops"][hop];
+            let plan = folder.json(&["explain", src, dst, &len.to_string()]);
+            let plan = &plan["chosen"];
+            assert_eq!(
+                (&hop["method"], &hop["route"]),
+                (&plan["method"], &plan["route"])
+            );
+            assert_eq!(hop["fallbacks"], json!([]));
+            // Bytes that rest on the way do so in leased slots, each as large as a chunk, and a process
+            // has 64 MiB of these in all; or they rest nowhere.
+            let rests = plan["route"].as_array().unwrap().len() > 2;
+            assert!(rests || place == "wgpu:0", "{plan}");
+            assert_eq!(
+                plan["method"],
+                if rests { "HostStaged" } else { "ZeroCopy" }
+            );
+            let chunk_bytes = plan["chunk_bytes"].as_u64().unwrap();
+            assert!(chunk_bytes * 3 <= len as u64, "{plan}");
+        }
+        assert!(fs::read(folder.path("back")).unwrap() == bytes, "{place}");
     }
-    assert!(fs::read(folder.path("back")).unwrap() == fs::read(folder.path("model")).unwrap());
 }
 
 #[test]
