@@ -16,6 +16,7 @@ use crate::inventory::inventory;
 use crate::memory;
 use crate::queue::Queue;
 use crate::raw::{self, Importer, Mapper, Shifter};
+use crate::texture::{self, Texels};
 
 /// The interfaces through which adapters are looked for, until one has any: most graphics adapters answer
 /// to several.
@@ -47,6 +48,8 @@ pub(crate) struct Gpu {
     pub(crate) mapper: Option<Mapper>,
     /// It was opened here, and its handles were given to nobody.
     is_private: AtomicBool,
+    /// How many rows of a texture are worth a command each.
+    pub(crate) single_rows: u64,
     /// Why the device is gone.
     pub(crate) lost: Arc<OnceLock<Fault>>,
     /// Made for the first copy that wgpu's own commands cannot do.
@@ -115,6 +118,10 @@ impl Wgpu {
                 },
                 importer: Importer::of(&device),
                 mapper: Mapper::of(&device),
+                single_rows: match is_software(&device.adapter_info()) || !computes(&device) {
+                    true => u64::MAX,
+                    false => raw::SINGLE_ROWS,
+                },
                 device,
                 queue,
                 is_private: AtomicBool::new(false),
@@ -185,8 +192,7 @@ impl Gpu {
     /// Whether shaders run. They do not where WebGL 2 is all there is; and wgpu's stand-in for an
     /// adapter copies, but takes a dispatch for done.
     pub(crate) fn computes(&self) -> bool {
-        let is_stand_in = self.device.adapter_info().backend == wgpu::Backend::Noop;
-        !is_stand_in && self.device.limits().max_compute_workgroups_per_dimension > 0
+        computes(&self.device)
     }
 
     /// A device that was opened here, and has no other owner.
@@ -303,12 +309,14 @@ unsafe impl Backend for Wgpu {
     }
 
     /// Takes a `wgpu::Buffer` of the memory's own device, which must have been created with the usages
-    /// `COPY_SRC` and `COPY_DST`. It lies in the device's memory of kind `device`, whichever was named.
-    /// Clones of one buffer are one storage.
+    /// `COPY_SRC` and `COPY_DST`; or a `wgpu::Texture` of it, for the texels of mip level 0, or [`Texels`].
+    /// Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC` transfers that read them,
+    /// or write a texel in part, fail. They lie in the device's memory of kind `device`, whichever was
+    /// named. Clones of one buffer or texture are one storage.
     ///
     /// What its owner does with it meanwhile is checked and ordered by wgpu: submissions of the owner's
     /// run before or behind a transfer's commands ([`Wgpu::when_done`] says how to choose), and
-    /// transfers of a buffer that is mapped or destroyed fail.
+    /// transfers of a buffer that is mapped, or a thing that is destroyed, fail.
     fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
         let known = self.queue(memory.device);
         let kinds = [MemoryKind::Device, MemoryKind::Mapped];
@@ -317,12 +325,20 @@ unsafe impl Backend for Wgpu {
         };
         let memory = memory.device.memory(MemoryKind::Device);
         let object: Box<dyn std::any::Any> = object;
-        match object.downcast::<wgpu::Buffer>() {
-            Ok(buffer) => memory::adopt(queue.gpu(), memory, *buffer),
+        let object = match object.downcast::<wgpu::Buffer>() {
+            Ok(buffer) => return memory::adopt(queue.gpu(), memory, *buffer),
+            Err(object) => object,
+        };
+        let object = match object.downcast::<wgpu::Texture>() {
+            Ok(texture) => return texture::adopt(queue.gpu(), memory, *texture),
+            Err(object) => object,
+        };
+        match object.downcast::<Texels>() {
+            Ok(texels) => texture::adopt(queue.gpu(), memory, *texels),
             Err(_) => Err(ImportError::Unsupported {
                 memory,
                 kind: ExternalKind::Object,
-                reason: "the object is no wgpu::Buffer".into(),
+                reason: "the object is no wgpu::Buffer, wgpu::Texture or Texels".into(),
             }),
         }
     }
@@ -413,11 +429,16 @@ fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
     descriptor.backends = interface;
     let instance = wgpu::Instance::new(descriptor);
     let mut adapters = pollster::block_on(instance.enumerate_adapters(interface));
-    adapters.sort_by_key(is_software);
+    adapters.sort_by_key(|adapter| is_software(&adapter.get_info()));
     let opened = adapters.iter().map(open_device);
     opened.filter_map(Result::ok).collect()
 }
 
-fn is_software(adapter: &wgpu::Adapter) -> bool {
-    adapter.get_info().device_type == wgpu::DeviceType::Cpu
+fn computes(device: &wgpu::Device) -> bool {
+    let is_stand_in = device.adapter_info().backend == wgpu::Backend::Noop;
+    !is_stand_in && device.limits().max_compute_workgroups_per_dimension > 0
+}
+
+fn is_software(info: &wgpu::AdapterInfo) -> bool {
+    info.device_type == wgpu::DeviceType::Cpu
 }

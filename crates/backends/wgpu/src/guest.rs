@@ -133,28 +133,18 @@ impl Guest {
 
     /// Adds the commands that move the bytes to or from `other`.
     pub(crate) fn write(&self, program: &mut Program, other: End<'_>) {
-        let at = |offset: u64| End {
-            buffer: other.buffer,
-            offset: other.offset + offset,
-        };
+        let at = |offset: u64| other.after(offset);
         if let Some(edges) = &self.edges {
             for (from, len, place) in self.cut.ends() {
-                let edge = End {
-                    buffer: edges,
-                    offset: place,
-                };
                 match self.direction {
-                    Direction::In => program.copy(edge, at(from), len),
+                    Direction::In => program.copy(End::bytes(edges, place), at(from), len),
                     // The words around it: the host takes what is its own.
-                    Direction::Out => program.copy_around(at(from), edge, len),
+                    Direction::Out => program.copy_around(at(from), (edges, place), len),
                 }
             }
         }
         if let Some(pages) = &self.pages {
-            let body = End {
-                buffer: pages,
-                offset: 0,
-            };
+            let body = End::bytes(pages, 0);
             match self.direction {
                 Direction::In => program.copy(body, at(self.cut.head), self.cut.body),
                 Direction::Out => {

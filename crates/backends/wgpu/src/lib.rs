@@ -8,6 +8,9 @@
 //! differently within their words, go through a compute shader that puts the bytes in their places and
 //! leaves their neighbours alone.
 //!
+//! The texels of a texture are a buffer, too: row after row without the padding that wgpu wants, any range
+//! or rectangle of which takes part in transfers. See [`Texels`].
+//!
 //! Completion needs no tick: one thread per device waits in the driver while operations are under way,
 //! and is parked otherwise. So there is nothing here where there are no threads, in the browser, nor in a
 //! build whose types stay on one.
@@ -21,6 +24,8 @@ mod look;
 mod memory;
 mod queue;
 mod raw;
+mod texture;
 
 pub use device::{BACKEND, Wgpu, open_device};
 pub use queue::WatchError;
+pub use texture::{TexelLayout, Texels};

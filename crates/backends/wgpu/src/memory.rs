@@ -225,7 +225,7 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     let (buffer, span, keeper) = made.map_err(|fault| refused(memory, len, fault))?;
     let info = StorageInfo {
         host: span.slice(0, len),
-        ..info(memory, identity(&buffer), len)
+        ..info(memory, handle_of(memory, &buffer), len)
     };
     // SAFETY: the keeper keeps what the span shows; the handle names the buffer, which is this
     // backend's own.
@@ -247,6 +247,10 @@ fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocError {
     }
 }
 
+/// Why a device takes in nothing of its user's.
+pub(crate) const PRIVATE: &str = "it is of another device: this one's handles were given to nobody, \
+                                  which `Wgpu::handles` does, and `Wgpu::with_devices` takes yours";
+
 /// A user's own buffer.
 pub(crate) fn adopt(
     gpu: &Gpu,
@@ -265,9 +269,7 @@ pub(crate) fn adopt(
         return Err(invalid(format!("its usages {usage:?} lack {lacks:?}")));
     }
     if gpu.is_private() {
-        let reason = "it is of another device: this one's handles were given to nobody, which \
-                      `Wgpu::handles` does, and `Wgpu::with_devices` takes yours";
-        return Err(invalid(reason.to_owned()));
+        return Err(invalid(PRIVATE.to_owned()));
     }
     // A command that does nothing, and that no other device's buffer may be part of.
     gpu.try_out(memory, |encoder| {
@@ -277,21 +279,22 @@ pub(crate) fn adopt(
     Ok(wrap(memory, buffer, len))
 }
 
-/// Clones of one buffer hash alike, so that they are one storage. Two buffers that happen to do so,
-/// too, would wait for each other and come to no harm.
-fn identity(buffer: &wgpu::Buffer) -> u64 {
-    use std::hash::BuildHasher as _;
-    let state = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
-    state.hash_one(buffer)
-}
-
 fn wrap(memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
-    let handle = identity(&buffer);
+    let handle = handle_of(memory, &buffer);
     // SAFETY: the host cannot reach it; the handle names the buffer.
     unsafe { Buffer::new(info(memory, handle, len), Box::new(buffer)) }
 }
 
-fn info(memory: MemoryId, handle: u64, len: u64) -> StorageInfo {
+/// Clones of one object of wgpu's hash alike, so that they are one storage. wgpu hashes the number that
+/// the object has among those of its sort and of its instance, which the device and the sort tell apart.
+/// Two objects that happen to hash alike would wait for each other.
+pub(crate) fn handle_of<T: std::hash::Hash>(memory: MemoryId, object: &T) -> u64 {
+    use std::hash::BuildHasher as _;
+    let state = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
+    state.hash_one((memory.device, std::any::type_name::<T>(), object))
+}
+
+pub(crate) fn info(memory: MemoryId, handle: u64, len: u64) -> StorageInfo {
     StorageInfo {
         id: StorageId::Native {
             backend: BACKEND.0,

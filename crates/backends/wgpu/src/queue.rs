@@ -1,6 +1,7 @@
 //! Submission and completion: one thread per device waits in the driver while operations are under way.
 
 mod moves;
+mod rows;
 mod watch;
 
 use std::collections::{HashSet, VecDeque};
@@ -207,7 +208,7 @@ impl Waiting {
 impl Shared {
     /// Hands the moves to the driver.
     fn start(&self, moves: &Moves<'_>, slots: &[Buffer]) -> Result<Flight, Fault> {
-        let mut program = Program::default();
+        let mut program = Program::new(self.gpu.single_rows);
         let mut guests = moves.invite(&self.gpu)?;
         let kept = moves.keep_edges(&self.gpu, || self.wait_for(slots))?;
         for slot in slots {

@@ -7,7 +7,10 @@ use crate::device::Gpu;
 use crate::guest::{Direction, Guest};
 use crate::inventory::GUEST_KINDS;
 use crate::memory::{Slot, WORD, failed};
-use crate::raw::{End, Program};
+use crate::raw::{End, Program, Rows, Window};
+use crate::texture;
+
+use super::rows::Together;
 
 /// The operations of one submission.
 pub(crate) struct Moves<'a> {
@@ -76,7 +79,7 @@ impl<'a> Moves<'a> {
                 }
                 Op::Pitched { src, dst, span } => (*src, *dst, *span),
                 Op::MakeVisible { part } => match native(part.buffer) {
-                    Some(buffer) if part.buffer.memory().device == device => {
+                    Some(End::Bytes { buffer, .. }) if part.buffer.memory().device == device => {
                         shown.push(buffer);
                         continue;
                     }
@@ -113,8 +116,10 @@ impl<'a> Moves<'a> {
                     return Err(unsupported(reason));
                 };
                 let until = position(end).saturating_add(end.shape.extent_bytes());
-                if until.div_ceil(WORD) > native.size() / WORD {
-                    let size = native.size();
+                if let End::Bytes { buffer, .. } = native
+                    && until.div_ceil(WORD) > buffer.size() / WORD
+                {
+                    let size = buffer.size();
                     let reason = format!(
                         "wgpu copies whole words, and the last one before byte {until} lies past the \
                          {size} bytes of the buffer"
@@ -137,8 +142,15 @@ impl<'a> Moves<'a> {
             };
             if !gpu.computes() && made.needs_shader() {
                 let reason = "it computes nothing, and without a shader only whole words go from one \
-                              buffer to another";
+                              buffer to another, and whole texels to or from a texture";
                 return Err(unsupported(format!("{device}: {reason}")));
+            }
+            if let Some(reason) = made.is_cut_inside_texels() {
+                return Err(unsupported(reason));
+            }
+            if let Some(message) = made.reads_unreadable() {
+                let fault = Fault::new(ErrorClass::Caller, message);
+                return Err(SubmitError::Refused(fault));
             }
             list.push(made);
         }
@@ -200,13 +212,14 @@ impl<'a> Moves<'a> {
                 .list
                 .iter()
                 .filter(|other| other.dst.buffer.same_storage(slot));
-            let runs = || into.clone().flat_map(Move::runs);
-            if runs().all(|(src, dst, len)| Program::is_whole(src, dst, len)) {
+            if into.clone().all(Move::lands_on_words) {
                 continue;
             }
             wait();
-            let from = runs().map(|(_, dst, _)| dst).min().unwrap_or(0) / WORD * WORD;
-            let until = runs().map(|(_, dst, len)| dst + len).max().unwrap_or(0);
+            let rows = || into.clone().flat_map(Move::rows);
+            let from = rows().map(|rows| rows.to).min().unwrap_or(0) / WORD * WORD;
+            let end = |rows: Rows| rows.to + (rows.rows - 1) * rows.to_pitch + rows.len;
+            let until = rows().map(end).max().unwrap_or(0);
             let size = until.next_multiple_of(WORD) - from;
             let bytes = gpu.catching(|| {
                 gpu.device.create_buffer(&wgpu::BufferDescriptor {
@@ -238,60 +251,34 @@ impl<'a> Moves<'a> {
         for of in &self.list {
             if let Some((_, direction)) = of.host {
                 let (buffer, offset) = of.device_end(direction);
-                if let (Some(guest), Some(buffer)) = (guests.next(), native(buffer)) {
-                    guest.write(program, End { buffer, offset });
+                if let (Some(guest), Some(end)) = (guests.next(), native(buffer)) {
+                    guest.write(program, end.after(offset));
                 }
                 continue;
             }
-            let (Some(src), Some(dst)) = (native(of.src.buffer), native(of.dst.buffer)) else {
-                continue;
-            };
             let kept = kept
                 .iter()
                 .find(|kept| kept.slot.same_storage(of.dst.buffer));
-            for (from, to, len) in of.runs() {
-                let src = End {
-                    buffer: src,
-                    offset: from,
-                };
-                let dst = match kept {
-                    Some(kept) => End {
-                        buffer: &kept.bytes,
-                        offset: to - kept.from,
-                    },
-                    None => End {
-                        buffer: dst,
-                        offset: to,
-                    },
-                };
-                program.copy(src, dst, len);
-            }
+            of.write(program, kept);
         }
         for buffer in &self.shown {
             program.show(buffer);
         }
         for kept in kept {
             if let Some(slot) = native(&kept.slot) {
-                let src = End {
-                    buffer: &kept.bytes,
-                    offset: 0,
-                };
-                let dst = End {
-                    buffer: slot,
-                    offset: kept.from,
-                };
-                program.copy(src, dst, kept.bytes.size());
+                let src = End::bytes(&kept.bytes, 0);
+                program.copy(src, slot.after(kept.from), kept.bytes.size());
             }
         }
     }
 }
 
 impl Move<'_> {
-    /// Whether a run is more than wgpu's own copy can do.
+    /// Whether a run is more than wgpu's own commands can do.
     fn needs_shader(&self) -> bool {
-        let within = self.src.buffer.same_storage(self.dst.buffer);
-        let whole = |(src, dst, len)| Program::is_whole(src, dst, len);
-        self.span.len > 0 && (within || !self.runs().all(whole))
+        let mut program = Program::new(u64::MAX);
+        self.write(&mut program, None);
+        program.needs_scratch()
     }
 
     /// The device's end of a move to or from host memory, and the storage's byte that it begins at.
@@ -303,11 +290,67 @@ impl Move<'_> {
         (end.buffer, position(end) + self.span.offset)
     }
 
-    /// Source, destination and length of each run, in bytes of the storages.
-    fn runs(&self) -> impl Iterator<Item = (u64, u64, u64)> + Clone {
+    /// Adds the commands for it, into what is kept of the slot if anything is.
+    fn write(&self, program: &mut Program, kept: Option<&Kept>) {
+        let (Some(src), Some(dst)) = (native(self.src.buffer), native(self.dst.buffer)) else {
+            return;
+        };
+        for rows in self.rows() {
+            match kept {
+                Some(kept) => {
+                    let to = rows.to - kept.from;
+                    let dst = End::bytes(&kept.bytes, 0);
+                    program.copy_rows(src, dst, &Rows { to, ..rows });
+                }
+                None => program.copy_rows(src, dst, &rows),
+            }
+        }
+    }
+
+    /// The runs of bytes of the two storages, and as rows what may be a rectangle of a texture.
+    fn rows(&self) -> impl Iterator<Item = Rows> + use<> {
         let (src, dst) = (position(&self.src), position(&self.dst));
         let runs = self.src.shape.runs(src, &self.dst.shape, dst, self.span);
-        runs.map(|run| (run.offset, run.other_offset, run.len_bytes))
+        let texels = [&self.src, &self.dst].map(|end| texture::window(end.buffer));
+        Together::new(runs, texels.iter().any(Option::is_some))
+    }
+
+    /// Whether no word of the destination, a buffer, need be read.
+    fn lands_on_words(&self) -> bool {
+        let src = native(self.src.buffer);
+        src.is_some_and(|src| self.rows().all(|rows| Program::lands_on_words(src, &rows)))
+    }
+
+    /// Host memory goes in pieces that end where its pages do. Why it cannot, where the rest of a texel
+    /// would have to be read then.
+    fn is_cut_inside_texels(&self) -> Option<String> {
+        let (span, _) = self.host?;
+        let window = texture::window(self.dst.buffer).filter(Window::is_unreadable)?;
+        let block = window.block.bytes;
+        (!span.addr().is_multiple_of(block)).then(|| {
+            format!(
+                "host memory at no multiple of {block} bytes would be cut inside texels, and the texture \
+                 was created without COPY_SRC"
+            )
+        })
+    }
+
+    /// What must be read of a texture that cannot be read.
+    fn reads_unreadable(&self) -> Option<String> {
+        if texture::window(self.src.buffer).is_some_and(|window| window.is_unreadable()) {
+            return Some("a texture that was created without COPY_SRC cannot be read".to_owned());
+        }
+        let window = texture::window(self.dst.buffer).filter(Window::is_unreadable)?;
+        let block = window.block.bytes;
+        let cut = self.rows().find(|rows| {
+            let ends = rows.to | rows.len | rows.to_pitch;
+            !ends.is_multiple_of(block)
+        })?;
+        Some(format!(
+            "{} bytes at byte {} of a texture are no whole blocks of {block} bytes; the rest of those \
+             would have to be read, and it was created without COPY_SRC",
+            cut.len, cut.to
+        ))
     }
 }
 
@@ -325,7 +368,12 @@ fn position(end: &Layout<'_>) -> u64 {
     end.buffer.span().offset + end.offset
 }
 
-fn native(buffer: &Buffer) -> Option<&wgpu::Buffer> {
+/// The first byte of a storage of this backend.
+fn native(buffer: &Buffer) -> Option<End<'_>> {
+    if let Some(window) = texture::window(buffer) {
+        return Some(End::Texels { window, offset: 0 });
+    }
     let slot = buffer.native::<Slot>().map(|slot| &slot.buffer);
-    slot.or_else(|| buffer.native::<wgpu::Buffer>())
+    let own = slot.or_else(|| buffer.native::<wgpu::Buffer>())?;
+    Some(End::bytes(own, 0))
 }

@@ -1,6 +1,8 @@
-//! Commands for copies that wgpu's own cannot express: bytes that begin, end or lie inside words.
+//! Commands for copies that wgpu's own cannot express: bytes that begin, end or lie inside words, and
+//! rows of textures.
 
 mod program;
+mod texels;
 #[cfg(any(
     windows,
     target_os = "linux",
@@ -16,9 +18,12 @@ mod vulkan;
 )))]
 #[path = "no_vulkan.rs"]
 mod vulkan;
+mod window;
 
-pub(crate) use program::{End, Program};
+pub(crate) use program::{End, Program, Rows};
+pub(crate) use texels::SINGLE_ROWS;
 pub(crate) use vulkan::{Importer, Mapper, open};
+pub(crate) use window::Window;
 
 use crate::memory::WORD;
 
@@ -27,17 +32,65 @@ pub(crate) const CHUNK: u64 = 1 << 20;
 
 /// Moves bytes to other places within their words, from one scratch buffer to another.
 ///
-/// Both scratch buffers are reused by every copy of the device: its queue carries out one command after
+/// The scratch buffers are reused by every copy of the device: its queue carries out one command after
 /// the other.
 pub(crate) struct Shifter {
     pipeline: wgpu::ComputePipeline,
     layout: wgpu::BindGroupLayout,
     pub(crate) input: wgpu::Buffer,
     pub(crate) output: wgpu::Buffer,
+    /// Between two textures.
+    pub(crate) middle: wgpu::Buffer,
 }
 
-/// Where the bytes lie in the two scratch buffers: `[from, to, len, 0]`.
-pub(crate) type Params = [u32; 4];
+/// What one pass of the shader moves: bytes that are counted through rows of one length, which lie at
+/// a pitch on either side.
+#[derive(Clone, Copy)]
+pub(crate) struct Shift {
+    /// The bytes of a row.
+    row: u32,
+    /// Where row 0 begins, and from one row to the next. Row 0 may begin before the buffer, if its
+    /// first bytes are none of those that are moved; numbers wrap then.
+    src: u32,
+    src_pitch: u32,
+    dst: u32,
+    dst_pitch: u32,
+    /// The first byte that is moved, and the first that is not any more.
+    first: u32,
+    end: u32,
+    /// How many words of the output hold some of it, from its first word on.
+    words: u32,
+}
+
+impl Shift {
+    /// `len` bytes in one row.
+    fn in_line(src: u32, dst: u32, len: u32) -> Shift {
+        Shift {
+            row: u32::MAX,
+            src,
+            src_pitch: u32::MAX,
+            dst,
+            dst_pitch: u32::MAX,
+            first: 0,
+            end: len,
+            words: (dst + len).div_ceil(WORD as u32),
+        }
+    }
+
+    /// As the shader has them.
+    fn numbers(&self) -> [u32; 8] {
+        [
+            self.row,
+            self.src,
+            self.src_pitch,
+            self.dst,
+            self.dst_pitch,
+            self.first,
+            self.end,
+            self.words,
+        ]
+    }
+}
 
 /// The stride of parameters in their buffer, as large as any device wants offsets aligned.
 const STRIDE: u64 = 256;
@@ -45,22 +98,47 @@ const STRIDE: u64 = 256;
 const THREADS: u32 = 64;
 
 const SHADER: &str = "
-struct Params { src: u32, dst: u32, len: u32, unused: u32 }
-@group(0) @binding(0) var<uniform> params: Params;
+struct Shift {
+    row: u32,
+    src: u32,
+    src_pitch: u32,
+    dst: u32,
+    dst_pitch: u32,
+    first: u32,
+    end: u32,
+    words: u32,
+}
+@group(0) @binding(0) var<uniform> shift: Shift;
 @group(0) @binding(1) var<storage, read> input: array<u32>;
 @group(0) @binding(2) var<storage, read_write> output: array<u32>;
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let first = id.x * 4u;
-    let end = params.dst + params.len;
-    if first >= end { return; }
+    if id.x >= shift.words { return; }
+    let start = id.x * 4u - shift.dst;
+    let row = start / shift.dst_pitch;
+    let column = start % shift.dst_pitch;
+    let number = row * shift.row + column;
+    let within = column < shift.row && shift.row - column >= 4u;
+    if within && number >= shift.first && number < shift.end && shift.end - number >= 4u {
+        let place = shift.src + row * shift.src_pitch + column;
+        let bits = (place & 3u) * 8u;
+        var value = input[place >> 2u] >> bits;
+        if bits > 0u {
+            value |= input[(place >> 2u) + 1u] << (32u - bits);
+        }
+        output[id.x] = value;
+        return;
+    }
     var value = 0u;
     var mask = 0u;
     for (var k = 0u; k < 4u; k++) {
-        let at = first + k;
-        if at >= params.dst && at < end {
-            let place = params.src + at - params.dst;
+        let at = start + k;
+        let row = at / shift.dst_pitch;
+        let column = at % shift.dst_pitch;
+        let number = row * shift.row + column;
+        if column < shift.row && number >= shift.first && number < shift.end {
+            let place = shift.src + row * shift.src_pitch + column;
             let byte = (input[place >> 2u] >> ((place & 3u) * 8u)) & 255u;
             value |= byte << (k * 8u);
             mask |= 255u << (k * 8u);
@@ -100,11 +178,12 @@ impl Shifter {
             pipeline,
             input: scratch(),
             output: scratch(),
+            middle: scratch(),
         }
     }
 
     /// The parameters of all passes of a submission.
-    fn bind(&self, device: &wgpu::Device, params: &[Params]) -> Vec<wgpu::BindGroup> {
+    fn bind(&self, device: &wgpu::Device, params: &[Shift]) -> Vec<wgpu::BindGroup> {
         let buffer = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("transload parameters"),
             size: STRIDE * params.len() as u64,
@@ -112,14 +191,15 @@ impl Shifter {
             mapped_at_creation: true,
         });
         if let Ok(mut view) = buffer.get_mapped_range_mut(..) {
-            for (at, params) in params.iter().enumerate() {
+            for (at, shift) in params.iter().enumerate() {
                 let at = at * STRIDE as usize;
-                let bytes = bytemuck::bytes_of(params);
+                let numbers = shift.numbers();
+                let bytes = bytemuck::bytes_of(&numbers);
                 view.slice(at..at + bytes.len()).copy_from_slice(bytes);
             }
         }
         buffer.unmap();
-        let size = std::num::NonZeroU64::new(size_of::<Params>() as u64);
+        let size = std::num::NonZeroU64::new(size_of::<Shift>() as u64);
         let bind = |at: usize| {
             device.create_bind_group(&wgpu::BindGroupDescriptor {
                 label: None,
@@ -147,16 +227,10 @@ impl Shifter {
         (0..params.len()).map(bind).collect()
     }
 
-    fn dispatch(
-        &self,
-        encoder: &mut wgpu::CommandEncoder,
-        group: &wgpu::BindGroup,
-        params: &Params,
-    ) {
-        let words = (params[1] + params[2]).div_ceil(WORD as u32);
+    fn dispatch(&self, encoder: &mut wgpu::CommandEncoder, group: &wgpu::BindGroup, shift: &Shift) {
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         pass.set_pipeline(&self.pipeline);
         pass.set_bind_group(0, group, &[]);
-        pass.dispatch_workgroups(words.div_ceil(THREADS), 1, 1);
+        pass.dispatch_workgroups(shift.words.div_ceil(THREADS), 1, 1);
     }
 }

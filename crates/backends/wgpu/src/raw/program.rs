@@ -2,24 +2,47 @@
 
 use std::sync::Arc;
 
-use super::{CHUNK, Params, Shifter};
+use super::texels::Around;
+use super::window::{Place, Window};
+use super::{CHUNK, Shift, Shifter};
 use crate::memory::WORD;
 
 /// Commands, in the order in which the queue carries them out.
-#[derive(Default)]
 pub(crate) struct Program {
-    steps: Vec<Step>,
-    params: Vec<Params>,
+    pub(super) steps: Vec<Step>,
+    params: Vec<Shift>,
+    /// How many rows of a texture are worth a command each.
+    pub(super) single_rows: u64,
 }
 
-/// A place in a buffer.
+/// A place in a buffer, or in the bytes of texels.
 #[derive(Clone, Copy)]
-pub(crate) struct End<'a> {
-    pub(crate) buffer: &'a wgpu::Buffer,
-    pub(crate) offset: u64,
+pub(crate) enum End<'a> {
+    Bytes {
+        buffer: &'a wgpu::Buffer,
+        offset: u64,
+    },
+    Texels {
+        window: Window<'a>,
+        offset: u64,
+    },
 }
 
-enum Step {
+/// Rows of one length, at a pitch on either side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rows {
+    /// Where the first one begins.
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// The bytes of a row.
+    pub(crate) len: u64,
+    pub(crate) rows: u64,
+    /// From one row to the next. 0 where there is one.
+    pub(crate) from_pitch: u64,
+    pub(crate) to_pitch: u64,
+}
+
+pub(super) enum Step {
     /// Whole words.
     Copy {
         src: Buffer,
@@ -28,57 +51,186 @@ enum Step {
         dst_at: u64,
         len: u64,
     },
+    /// From texels to a buffer.
+    Read {
+        src: Place,
+        dst: Buffer,
+        layout: wgpu::TexelCopyBufferLayout,
+    },
+    /// From a buffer to texels.
+    Fill {
+        src: Buffer,
+        layout: wgpu::TexelCopyBufferLayout,
+        dst: Place,
+    },
+    /// From texels to as many of another texture.
+    Exchange { src: Place, dst: Place },
     /// From one scratch buffer to the other.
     Shift(usize),
     /// Makes what was written visible to the host.
     Show(wgpu::Buffer),
 }
 
-enum Buffer {
+#[derive(Clone)]
+pub(super) enum Buffer {
     Own(wgpu::Buffer),
     Input,
     Output,
+    Middle,
+}
+
+impl<'a> End<'a> {
+    pub(crate) fn bytes(buffer: &'a wgpu::Buffer, offset: u64) -> End<'a> {
+        End::Bytes { buffer, offset }
+    }
+
+    /// The same, `by` bytes further on.
+    pub(crate) fn after(self, by: u64) -> End<'a> {
+        match self {
+            End::Bytes { buffer, offset } => End::bytes(buffer, offset + by),
+            End::Texels { window, offset } => End::Texels {
+                window,
+                offset: offset + by,
+            },
+        }
+    }
+
+    /// `rows` rows of `len` bytes, `pitch` bytes from one to the next, as bytes without gaps.
+    fn in_line(self, len: u64, rows: u64, pitch: u64) -> Option<End<'a>> {
+        match self {
+            _ if pitch == len || rows == 1 => Some(self),
+            End::Texels { window, offset } if pitch == window.row_bytes() => Some(End::Texels {
+                window: window.rectangle(offset, len, rows)?,
+                offset: 0,
+            }),
+            _ => None,
+        }
+    }
 }
 
 impl Program {
+    /// No commands. So many rows of one copy to or from a texture get a command each: see
+    /// [`SINGLE_ROWS`](super::SINGLE_ROWS).
+    pub(crate) fn new(single_rows: u64) -> Program {
+        Program {
+            steps: Vec::new(),
+            params: Vec::new(),
+            single_rows,
+        }
+    }
+
     /// Whether the bytes are whole words in both buffers.
     pub(crate) fn is_whole(src: u64, dst: u64, len: u64) -> bool {
         (src | dst | len).is_multiple_of(WORD)
     }
 
-    /// Copies `len` bytes; within one buffer the two ranges may overlap.
+    /// Whether no word of the destination, a buffer, need be read for rows that come from `src`.
+    pub(crate) fn lands_on_words(src: End<'_>, of: &Rows) -> bool {
+        let End::Texels { .. } = src else {
+            return of.rows == 1 && Program::is_whole(of.from, of.to, of.len);
+        };
+        let line = src
+            .after(of.from)
+            .in_line(of.len, of.rows, of.from_pitch)
+            .filter(|_| of.rows == 1 || of.to_pitch == of.len);
+        match line {
+            Some(_) => (of.to | (of.len * of.rows)).is_multiple_of(WORD),
+            None => (of.to | of.to_pitch | of.len).is_multiple_of(WORD),
+        }
+    }
+
+    /// Copies `len` bytes; within one buffer or texture the two ranges may overlap.
     pub(crate) fn copy(&mut self, src: End<'_>, dst: End<'_>, len: u64) {
         if len == 0 {
             return;
         }
-        let within = src.buffer == dst.buffer;
-        if !within && Program::is_whole(src.offset, dst.offset, len) {
-            return self.words(
-                (Buffer::Own(src.buffer.clone()), src.offset),
-                (Buffer::Own(dst.buffer.clone()), dst.offset),
-                len,
-            );
-        }
-        let chunks = len.div_ceil(CHUNK);
-        // Upwards, unless that would overwrite what is still to be read.
-        let up = !within || dst.offset <= src.offset;
-        for number in 0..chunks {
-            let at = CHUNK * if up { number } else { chunks - 1 - number };
-            let part = CHUNK.min(len - at);
-            let shifted = |end: End<'_>| (end.buffer.clone(), end.offset + at);
-            self.shift(shifted(src), shifted(dst), part);
+        match (src, dst) {
+            (
+                End::Bytes {
+                    buffer: src,
+                    offset: from,
+                },
+                End::Bytes {
+                    buffer: dst,
+                    offset: to,
+                },
+            ) => self.copy_bytes((src, from), (dst, to), len),
+            (End::Texels { window, offset }, End::Bytes { buffer, offset: to }) => {
+                let dst = Buffer::Own(buffer.clone());
+                self.read(&window, offset..offset + len, &dst, to, Around::Keep);
+            }
+            (
+                End::Bytes {
+                    buffer,
+                    offset: from,
+                },
+                End::Texels { window, offset },
+            ) => {
+                let src = Buffer::Own(buffer.clone());
+                self.fill(&src, from, &window, offset..offset + len);
+            }
+            (
+                End::Texels { window, offset },
+                End::Texels {
+                    window: onto,
+                    offset: to,
+                },
+            ) => self.exchange(&window, offset..offset + len, &onto, to),
         }
     }
 
-    /// Copies the whole words that `len` bytes at `src` lie in to those that `dst` lies in. Both lie
-    /// alike within their words.
-    pub(crate) fn copy_around(&mut self, src: End<'_>, dst: End<'_>, len: u64) {
-        let lead = src.offset % WORD;
-        self.words(
-            (Buffer::Own(src.buffer.clone()), src.offset - lead),
-            (Buffer::Own(dst.buffer.clone()), dst.offset - lead),
-            (lead + len).next_multiple_of(WORD),
+    /// Copies rows, where `src` and `dst` are the ends that offsets count from.
+    pub(crate) fn copy_rows(&mut self, src: End<'_>, dst: End<'_>, of: &Rows) {
+        let (src, dst) = (src.after(of.from), dst.after(of.to));
+        let lines = (
+            src.in_line(of.len, of.rows, of.from_pitch),
+            dst.in_line(of.len, of.rows, of.to_pitch),
         );
+        if let (Some(src), Some(dst)) = lines {
+            return self.copy(src, dst, of.len * of.rows);
+        }
+        for row in 0..of.rows {
+            let (src, dst) = (src.after(row * of.from_pitch), dst.after(row * of.to_pitch));
+            self.copy(src, dst, of.len);
+        }
+    }
+
+    fn copy_bytes(
+        &mut self,
+        (src, from): (&wgpu::Buffer, u64),
+        (dst, to): (&wgpu::Buffer, u64),
+        len: u64,
+    ) {
+        let within = src == dst;
+        let (src, dst) = (Buffer::Own(src.clone()), Buffer::Own(dst.clone()));
+        if !within && Program::is_whole(from, to, len) {
+            return self.words((src, from), (dst, to), len);
+        }
+        let chunks = len.div_ceil(CHUNK);
+        // Upwards, unless that would overwrite what is still to be read.
+        let up = !within || to <= from;
+        for number in 0..chunks {
+            let at = CHUNK * if up { number } else { chunks - 1 - number };
+            let part = CHUNK.min(len - at);
+            self.shift((&src, from + at), (&dst, to + at), part);
+        }
+    }
+
+    /// Copies `len` bytes at `src` to `dst` and, where they are no whole words, anything to the rest of
+    /// those words. Both lie alike within their words.
+    pub(crate) fn copy_around(&mut self, src: End<'_>, dst: (&wgpu::Buffer, u64), len: u64) {
+        let (dst, to) = (Buffer::Own(dst.0.clone()), dst.1);
+        match src {
+            End::Bytes { buffer, offset } => {
+                let lead = offset % WORD;
+                let src = (Buffer::Own(buffer.clone()), offset - lead);
+                let words = (lead + len).next_multiple_of(WORD);
+                self.words(src, (dst, to - lead), words);
+            }
+            End::Texels { window, offset } => {
+                self.read(&window, offset..offset + len, &dst, to, Around::Spoil);
+            }
+        }
     }
 
     /// Makes what the commands so far wrote to a buffer visible to the host. What is mapped through
@@ -88,39 +240,49 @@ impl Program {
     }
 
     /// One chunk through the scratch buffers.
-    fn shift(
-        &mut self,
-        (src, from): (wgpu::Buffer, u64),
-        (dst, to): (wgpu::Buffer, u64),
-        len: u64,
-    ) {
+    fn shift(&mut self, (src, from): (&Buffer, u64), (dst, to): (&Buffer, u64), len: u64) {
         let (first, last) = (from / WORD * WORD, (from + len).next_multiple_of(WORD));
-        self.words((Buffer::Own(src), first), (Buffer::Input, 0), last - first);
+        self.words((src.clone(), first), (Buffer::Input, 0), last - first);
         if Program::is_whole(from, to, len) {
-            return self.words((Buffer::Input, 0), (Buffer::Own(dst), to), len);
-        }
-        let (head, tail) = (to / WORD * WORD, (to + len).next_multiple_of(WORD));
-        let words = tail - head;
-        // What the words at both edges hold beside the payload.
-        if !to.is_multiple_of(WORD) || words == WORD {
-            self.words((Buffer::Own(dst.clone()), head), (Buffer::Output, 0), WORD);
-        }
-        if !(to + len).is_multiple_of(WORD) && words > WORD {
-            let edge = words - WORD;
-            self.words(
-                (Buffer::Own(dst.clone()), head + edge),
-                (Buffer::Output, edge),
-                WORD,
-            );
+            return self.words((Buffer::Input, 0), (dst.clone(), to), len);
         }
         // Within a chunk: they fit into 32 bits.
-        self.params
-            .push([(from - first) as u32, (to - head) as u32, len as u32, 0]);
-        self.steps.push(Step::Shift(self.params.len() - 1));
-        self.words((Buffer::Output, 0), (Buffer::Own(dst), head), words);
+        let shift = Shift::in_line((from - first) as u32, (to % WORD) as u32, len as u32);
+        self.land(shift, dst, to, len, Around::Keep);
     }
 
-    fn words(&mut self, (src, src_at): (Buffer, u64), (dst, dst_at): (Buffer, u64), len: u64) {
+    /// One pass of the shader, whose output begins with the word that byte `to` of `dst` lies in and
+    /// goes there.
+    pub(super) fn land(&mut self, shift: Shift, dst: &Buffer, to: u64, len: u64, around: Around) {
+        let (head, tail) = (to / WORD * WORD, (to + len).next_multiple_of(WORD));
+        let words = tail - head;
+        let mut keep = |edge: u64| {
+            self.words((dst.clone(), head + edge), (Buffer::Output, edge), WORD);
+        };
+        // What the words at both edges hold beside the payload.
+        if around == Around::Keep {
+            if !to.is_multiple_of(WORD) || (words == WORD && len < WORD) {
+                keep(0);
+            }
+            if !(to + len).is_multiple_of(WORD) && words > WORD {
+                keep(words - WORD);
+            }
+        }
+        self.shift_by(shift);
+        self.words((Buffer::Output, 0), (dst.clone(), head), words);
+    }
+
+    pub(super) fn shift_by(&mut self, shift: Shift) {
+        self.params.push(shift);
+        self.steps.push(Step::Shift(self.params.len() - 1));
+    }
+
+    pub(super) fn words(
+        &mut self,
+        (src, src_at): (Buffer, u64),
+        (dst, dst_at): (Buffer, u64),
+        len: u64,
+    ) {
         self.steps.push(Step::Copy {
             src,
             src_at,
@@ -135,8 +297,9 @@ impl Program {
         let own = |buffer: &Buffer| matches!(buffer, Buffer::Own(_));
         self.steps.iter().any(|step| match step {
             Step::Copy { src, dst, .. } => !own(src) || !own(dst),
+            Step::Read { dst: buffer, .. } | Step::Fill { src: buffer, .. } => !own(buffer),
             Step::Shift(_) => true,
-            Step::Show(_) => false,
+            Step::Exchange { .. } | Step::Show(_) => false,
         })
     }
 
@@ -167,6 +330,29 @@ impl Program {
                     };
                     encoder.copy_buffer_to_buffer(src, *src_at, dst, *dst_at, *len);
                 }
+                Step::Read { src, dst, layout } => {
+                    let Some(buffer) = dst.of(shifter) else {
+                        continue;
+                    };
+                    let dst = wgpu::TexelCopyBufferInfo {
+                        buffer,
+                        layout: *layout,
+                    };
+                    encoder.copy_texture_to_buffer(src.info(), dst, src.extent);
+                }
+                Step::Fill { src, layout, dst } => {
+                    let Some(buffer) = src.of(shifter) else {
+                        continue;
+                    };
+                    let src = wgpu::TexelCopyBufferInfo {
+                        buffer,
+                        layout: *layout,
+                    };
+                    encoder.copy_buffer_to_texture(src, dst.info(), dst.extent);
+                }
+                Step::Exchange { src, dst } => {
+                    encoder.copy_texture_to_texture(src.info(), dst.info(), src.extent);
+                }
                 Step::Shift(at) => {
                     if let (Some(shifter), Some(group)) = (shifter, groups.get(*at)) {
                         shifter.dispatch(&mut encoder, group, &self.params[*at]);
@@ -191,6 +377,7 @@ impl Buffer {
             Buffer::Own(buffer) => Some(buffer),
             Buffer::Input => shifter.map(|shifter| &shifter.input),
             Buffer::Output => shifter.map(|shifter| &shifter.output),
+            Buffer::Middle => shifter.map(|shifter| &shifter.middle),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What the tests of this backend share.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
+pub(crate) mod gallery;
+
 use std::sync::Mutex;
 use std::time::Duration;
 
