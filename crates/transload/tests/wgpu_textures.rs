@@ -3,7 +3,7 @@
 
 mod adapter;
 
-use transload::hal::{ErrorClass, External};
+use transload::hal::ErrorClass;
 use transload::{Buffer, Region, Request, Shape, TransferManager};
 use transload_wgpu::{Texels, Wgpu};
 use wgpu::TextureFormat as Format;
@@ -87,10 +87,8 @@ impl Studio {
     }
 
     fn adopt(&self, texture: &wgpu::Texture) -> Buffer {
-        let external = External::Object(Box::new(texture.clone()));
         let place = "wgpu:0".parse().unwrap();
-        // SAFETY: the test touches the texture only while no transfer of it is under way.
-        unsafe { self.manager.import(place, external) }.unwrap()
+        self.manager.adopt_native(place, texture.clone()).unwrap()
     }
 
     /// Draws a frame.

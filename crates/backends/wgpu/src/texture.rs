@@ -10,7 +10,7 @@ use crate::memory;
 use crate::raw::Window;
 
 /// Texels of one mip level of a texture, to be handed to
-/// [`Backend::import`](transload_hal::Backend::import) and to take part in transfers like any buffer.
+/// [`Backend::adopt`](transload_hal::Backend::adopt) and to take part in transfers like any buffer.
 ///
 /// The bytes of such a buffer are the texels of the level's first row from left to right, then those of
 /// the next row, and so on through all rows of all layers (or of all slices, if the texture has three
@@ -25,7 +25,7 @@ use crate::raw::Window;
 /// #     wgpu: &transload_wgpu::Wgpu,
 /// #     device: &wgpu::Device,
 /// # ) -> Result<transload_hal::Buffer, transload_hal::ImportError> {
-/// use transload_hal::{Backend, DeviceId, External, MemoryKind};
+/// use transload_hal::{Backend, DeviceId, MemoryKind};
 /// use transload_wgpu::Texels;
 ///
 /// let texture = device.create_texture(&wgpu::TextureDescriptor {
@@ -43,9 +43,7 @@ use crate::raw::Window;
 ///
 /// let memory = "wgpu:0".parse::<DeviceId>().expect("a name").memory(MemoryKind::Device);
 /// // Mip level 0 needs no `Texels`.
-/// let external = External::Object(Box::new(texture));
-/// // SAFETY: until the buffer is dropped, the texture is used in transfers alone.
-/// let frame = unsafe { wgpu.import(memory, external) }?;
+/// let frame = wgpu.adopt(memory, Box::new(texture))?;
 /// assert_eq!(frame.len(), 1919 * 4 * 1080);
 /// # Ok(frame)
 /// # }

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use transload_hal::{
-    AllocSpec, Backend, Buffer, External, ImportError, MemoryId, MemoryKind, Owner,
-};
+use transload_hal::{AllocSpec, Backend, Buffer, ImportError, MemoryId, MemoryKind, Owner};
 use transload_wgpu::Wgpu;
 
 use super::{Heard, fill, opened};
@@ -112,9 +110,7 @@ impl Gallery {
     }
 
     pub(crate) fn try_adopt(&self, object: impl Owner) -> Result<Buffer, ImportError> {
-        let external = External::Object(Box::new(object));
-        // SAFETY: the tests use what they hand over only where nothing else does.
-        unsafe { self.backend.import(self.own, external) }
+        self.backend.adopt(self.own, Box::new(object))
     }
 
     /// A buffer of the device.
