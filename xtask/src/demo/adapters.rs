@@ -33,11 +33,6 @@ pub(super) fn find(program: &mut Program<'_>) -> Result<Vec<Adapter>> {
             for absent in drivers.absent() {
                 println!("No {absent}");
             }
-            if let Some(variable) = drivers.variable() {
-                // From the root of the repository on, where the program runs.
-                let root = format!("{}/", program.workspace.root.display());
-                println!("What follows runs with {}", variable.replace(&root, ""));
-            }
             program.drivers = Some(drivers);
         }
         // The host is left to show.
