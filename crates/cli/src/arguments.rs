@@ -167,7 +167,7 @@ library, until the processor, a device, a driver or the version is another one.
 A simulated machine is probed to the end, however long that takes, and what was
 measured of it goes to --profile FILE only.
 
-Copies are warm: memory was touched before, files are in the page cache.";
+Memory was touched before, and files are in the page cache.";
 
 const MEMORIES: &str = "\
 Memories:

@@ -204,7 +204,7 @@ fn show(found: &ProbeReport, output: &mut Output) -> Result<(), Failure> {
         _ => "no copies".into(),
     };
     output.line(format_args!(
-        "{} of {} links measured, with {told} of each size; warm memory and files.",
+        "{} of {} links measured, with {told} of each size; files in the page cache.",
         links.count(),
         found.links.len()
     ))?;

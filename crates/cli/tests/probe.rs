@@ -192,7 +192,7 @@ fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
         "simulated: ",
         "sim:0/device",
         "DirectCopy",
-        "±0 %",
+        "±0%",
         "3 of 3 links",
         "Not saved: ",
     ] {

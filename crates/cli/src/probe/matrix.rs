@@ -96,13 +96,17 @@ impl<'a> Matrix<'a> {
         };
         // A few times have no such interval.
         match interval.confidence {
-            0.95.. => format!("{figure} ±{:.0} %", (interval.spread() * 100.0).ceil()),
+            // Beyond that it says no more than that it is worth nothing.
+            0.95.. => format!(
+                "{figure} ±{:.0}%",
+                (interval.spread() * 100.0).ceil().min(999.0)
+            ),
             _ => format!("{figure} ±?"),
         }
     }
 }
 
-/// As wide as `12.3 GB/s ±10 %`.
+/// As wide as `12.3 GB/s ±100%`.
 const CELL: usize = 15;
 
 /// Between two columns.

@@ -5,8 +5,9 @@
 //! poisoned memory, brought back another way and compared. Then the medians replace the default costs,
 //! and each ordered pair of memories is timed the way that the planner now goes.
 //!
-//! The copies are warm: memory that was touched before, files in the page cache (nameless ones of the
-//! probe's own), and up to 1 MiB the second of two in a row.
+//! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache; but each
+//! copy takes the next stretch of its memory, as the pieces of a large copy do, so that processors find
+//! its bytes in no cache of theirs that is smaller than the largest size.
 
 mod cell;
 mod check;

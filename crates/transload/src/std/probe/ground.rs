@@ -26,6 +26,8 @@ pub(super) struct Ground<'a> {
     manager: &'a TransferManager,
     buffers: HashMap<(MemoryId, u64, Role), Buffer>,
     patterns: Patterns,
+    /// The largest size that is measured, in bytes.
+    most: u64,
 }
 
 impl<'a> Ground<'a> {
@@ -35,6 +37,7 @@ impl<'a> Ground<'a> {
             manager,
             buffers: HashMap::new(),
             patterns: Patterns::new(usize::try_from(most).unwrap_or(0)),
+            most,
         }
     }
 
@@ -58,6 +61,28 @@ impl<'a> Ground<'a> {
         let buffer = self.manager.allocate(memory.into(), spec)?;
         self.buffers.insert(key, buffer.clone());
         Ok(buffer)
+    }
+
+    /// The memory of a copy that is timed, the `turn`th of its cell: each takes the next stretch of a
+    /// larger buffer, as the pieces of a large copy do, so that it finds its bytes in no cache. Slots are
+    /// used again and again, as staging does.
+    pub(super) fn stretch(
+        &mut self,
+        memory: MemoryId,
+        bytes: u64,
+        role: Role,
+        turn: usize,
+    ) -> Result<Buffer, Error> {
+        if matches!(memory.kind, MemoryKind::Upload | MemoryKind::Readback) {
+            return self.buffer(memory, bytes, role);
+        }
+        let whole = match self.buffer(memory, self.most.max(bytes), role) {
+            Ok(whole) => whole,
+            // It has no room for so much.
+            Err(_) => self.buffer(memory, bytes, role)?,
+        };
+        let start = turn as u64 % (whole.len() / bytes.max(1)).max(1) * bytes;
+        Ok(whole.slice(start..start + bytes)?)
     }
 
     /// Copies all of one buffer to another, over one link or as the planner says.

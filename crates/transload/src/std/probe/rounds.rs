@@ -23,13 +23,14 @@ pub(super) fn run(
 }
 
 fn time(ground: &mut Ground<'_>, cell: &mut Cell) {
+    let turn = 2 * cell.times.len();
     if cell.bytes <= WARM_BYTES
-        && let Err(error) = copy(ground, cell)
+        && let Err(error) = copy(ground, cell, turn)
     {
         cell.state = State::Failed(error.to_string());
         return;
     }
-    match copy(ground, cell) {
+    match copy(ground, cell, turn + 1) {
         // A way that failed at first took its time too, and will not be gone again.
         Ok(report) if report.fallbacks().is_empty() => {
             let ns = u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -41,12 +42,12 @@ fn time(ground: &mut Ground<'_>, cell: &mut Cell) {
     }
 }
 
-fn copy(ground: &mut Ground<'_>, cell: &Cell) -> Result<Report, Error> {
-    let src = ground.buffer(cell.src, cell.bytes, Role::From)?;
-    let dst = ground.buffer(cell.dst, cell.bytes, Role::To)?;
+fn copy(ground: &mut Ground<'_>, cell: &Cell, turn: usize) -> Result<Report, Error> {
+    let src = ground.stretch(cell.src, cell.bytes, Role::From, turn)?;
+    let dst = ground.stretch(cell.dst, cell.bytes, Role::To, turn)?;
     ground.copy(&src, &dst, cell.over)
 }
 
-/// The larger copies of a round push these out of every cache, the code that moves them too; so one is
-/// made that is not timed. Larger ones bring along what they need.
+/// The larger copies of a round push the code that moves smaller ones out of every cache, so one is made
+/// that is not timed. Larger ones bring along what they need.
 const WARM_BYTES: u64 = 1 << 20;
