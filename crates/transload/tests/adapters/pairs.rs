@@ -1,6 +1,6 @@
 //! From one adapter to another, whose drivers know nothing of each other.
 
-use transload::Request;
+use transload::{Cancelled, Request};
 
 use crate::machine::{Adapters, MIB, POISON, pattern};
 
@@ -58,5 +58,47 @@ fn a_report_between_drivers_names_both_ends() {
         assert_eq!(route.first(), Some(&from.memory()));
         assert_eq!(route.last(), Some(&to.memory()));
         assert!(!report.is_simulated());
+    }
+}
+
+/// Through slots, so that it can be met half-way.
+#[test]
+fn a_cancelled_transfer_between_drivers_says_how_many_bytes_arrived() {
+    let Some(adapters) = Adapters::open(2) else {
+        return;
+    };
+    const LEN: u64 = 24 * MIB + 3;
+    const BAND: u64 = 64;
+    let blank = vec![POISON; (LEN + 2 * BAND) as usize];
+    let sent = pattern(LEN, 8);
+    for (from, to) in adapters.pairs() {
+        let src = adapters.filled(from, &sent);
+        let dst = adapters.buffer(to, LEN + 2 * BAND);
+        let mut told = [0; 3];
+        for part in 0..6 {
+            to.fill(&dst, &blank);
+            let transfer = adapters
+                .manager
+                .copy(&src, dst.slice(BAND..BAND + LEN).unwrap());
+            let arrived = || transfer.progress().map_or(0, |(arrived, _)| arrived);
+            while !transfer.is_over() && arrived() < LEN / 8 * part {
+                adapters.manager.turn();
+            }
+            let (kind, arrived) = match transfer.cancel() {
+                Cancelled::NotStarted => (0, 0),
+                Cancelled::Stopped { leading_bytes } => (1, leading_bytes),
+                Cancelled::Finished(result) => (2, result.unwrap().bytes()),
+            };
+            told[kind] += 1;
+            let found = to.bytes_of(&dst);
+            let (band, arrived) = (BAND as usize, arrived as usize);
+            let what = format!("{from:?} to {to:?}, {arrived} bytes");
+            assert!(found[band..band + arrived] == sent[..arrived], "{what}");
+            let (before, after) = (&found[..band], &found[band + LEN as usize..]);
+            let bands = before.iter().chain(after);
+            assert!(bands.into_iter().all(|byte| *byte == POISON), "{what}");
+            assert!(kind > 0 || found == blank, "{what}");
+        }
+        println!("{from:?} to {to:?}: {told:?} not started, stopped, finished");
     }
 }
