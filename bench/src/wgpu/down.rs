@@ -12,7 +12,7 @@ use super::gpu::Gpu;
 use super::up::memcpy;
 use super::way::Way;
 use super::{
-    AGAIN, ALLOCATED, FOREIGN, MISALIGNED, REUSED, Results, TUTORIAL, judge, moved, twice,
+    AGAIN, ALLOCATED, FOREIGN, MISALIGNED, REUSED, Results, TUTORIAL, judge, moved, tell, twice,
 };
 use crate::case::{Effort, Outcome};
 use crate::contest::{Contender, POISON, Random};
@@ -78,6 +78,14 @@ pub(super) fn run(case: &str, len: usize, effort: Effort) -> Result<Option<Vec<O
     contenders.push(memcpy(&heap));
 
     let results = Results::of(contenders, len, effort)?;
+    for (name, src, dst) in [
+        ("transload", &adopted, &dst),
+        (ALLOCATED, &allocated, &dst),
+        (FOREIGN, &plain_adopted, &dst),
+        (MISALIGNED, &adopted, &beside),
+    ] {
+        tell(&manager, name, src, dst)?;
+    }
     let ends = [adopted.memory().to_string(), dst.memory().to_string()];
     let mut outcome = results.outcome(case, len, ends);
     let baselines = [TUTORIAL, DOWNLOAD, REUSED, AGAIN];

@@ -121,6 +121,13 @@ fn moved(manager: &TransferManager, src: &Buffer, dst: &Buffer) -> Result<()> {
     Ok(())
 }
 
+/// Copies once and says which way the bytes went.
+fn tell(manager: &TransferManager, name: &str, src: &Buffer, dst: &Buffer) -> Result<()> {
+    let report = manager.copy(src, dst).wait()?;
+    eprintln!("  {name}: {report}");
+    Ok(())
+}
+
 /// What came of a contest in which Transload was first.
 struct Results {
     names: Vec<String>,

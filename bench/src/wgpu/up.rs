@@ -11,7 +11,8 @@ use wgpu::util::{BufferInitDescriptor, DeviceExt, StagingBelt};
 use super::gpu::Gpu;
 use super::way::Way;
 use super::{
-    AGAIN, ALLOCATED, FOREIGN, MEMCPY, MISALIGNED, REUSED, Results, TUTORIAL, judge, moved, twice,
+    AGAIN, ALLOCATED, FOREIGN, MEMCPY, MISALIGNED, REUSED, Results, TUTORIAL, judge, moved, tell,
+    twice,
 };
 use crate::case::{Effort, Outcome};
 use crate::contest::{Contender, POISON, Random};
@@ -72,6 +73,14 @@ pub(super) fn run(case: &str, len: usize, effort: Effort) -> Result<Option<Vec<O
     contenders.push(memcpy(&src));
 
     let results = Results::of(contenders, len, effort)?;
+    for (name, src, dst) in [
+        ("transload", &src, &adopted),
+        (ALLOCATED, &src, &allocated),
+        (FOREIGN, &src, &plain_adopted),
+        (MISALIGNED, &beside, &adopted),
+    ] {
+        tell(&manager, name, src, dst)?;
+    }
     let ends = [src.memory().to_string(), adopted.memory().to_string()];
     let mut outcome = results.outcome(case, len, ends);
     let baselines = [TUTORIAL, WRITE, BELT, REUSED, AGAIN];
