@@ -1,4 +1,4 @@
-//! Handing a buffer of wgpu's to a manager.
+//! Handing what is wgpu's to a manager.
 
 use anyhow::Result;
 use transload::hal::External;
@@ -10,8 +10,20 @@ pub(crate) fn adopt(
     place: Place,
     buffer: &wgpu::Buffer,
 ) -> Result<Buffer> {
-    let object = External::Object(Box::new(buffer.clone()));
-    // SAFETY: the benchmarks touch a buffer of wgpu's by its own calls only while the manager does
-    // nothing with it: contenders run one after the other, and each waits until it has ended.
+    take_in(manager, place, External::Object(Box::new(buffer.clone())))
+}
+
+/// A user's own texture, likewise.
+pub(crate) fn adopt_texture(
+    manager: &TransferManager,
+    place: Place,
+    texture: &wgpu::Texture,
+) -> Result<Buffer> {
+    take_in(manager, place, External::Object(Box::new(texture.clone())))
+}
+
+fn take_in(manager: &TransferManager, place: Place, object: External) -> Result<Buffer> {
+    // SAFETY: the benchmarks touch what is wgpu's by its own calls only while the manager does nothing
+    // with it: contenders run one after the other, and each waits until it has ended.
     Ok(unsafe { manager.import(place, object) }?)
 }

@@ -7,6 +7,7 @@ mod down;
 mod gpu;
 mod idle;
 mod many;
+mod texture;
 mod up;
 mod way;
 
@@ -64,6 +65,7 @@ pub(crate) fn cases(effort: Effort) -> Vec<Case> {
         across::run(name, across, effort)
     }));
     cases.push(case("wgpu-many/32x1MiB".into(), many::run));
+    cases.push(case("texture/1920x1080".into(), texture::run));
     cases.push(case("wgpu-idle".into(), |name, _| idle::run(name)));
     cases
 }
