@@ -75,6 +75,7 @@ fn document(machine: &Machine) -> json::Devices {
         memory_bytes: device.memory_bytes,
         memories: memories(machine, device.id, |memory| memory.to_string()),
         uuid: device.uuid.map(|uuid| uuid.to_string()),
+        pci: device.pci.map(|pci| pci.to_string()),
         simulated: machine.is_mixed().then_some(device.simulated),
     };
     json::Devices {

@@ -30,6 +30,7 @@ pub(crate) struct Device {
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) memories: Vec<String>,
     pub(crate) uuid: Option<String>,
+    pub(crate) pci: Option<String>,
     /// Only where a topology file takes part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) simulated: Option<bool>,

@@ -26,6 +26,7 @@ fn devices_lists_the_host_and_says_why_others_are_absent() {
             "memories",
             "memory_bytes",
             "name",
+            "pci",
             "software",
             "uuid"
         ]

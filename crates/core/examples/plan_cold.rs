@@ -234,6 +234,7 @@ fn device(id: DeviceId, numa_node: u32) -> DeviceInfo {
         memory_bytes: None,
         driver: None,
         uuid: None,
+        pci: None,
         numa_node: Some(numa_node),
     }
 }

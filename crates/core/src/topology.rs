@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{Curve, DeviceId, MemoryId, Name, ParseError, Uuid};
+use crate::{Curve, DeviceId, MemoryId, Name, ParseError, PciAddress, Uuid};
 
 /// Names a backend: the code that drives one memory system. At most one backend of a name takes
 /// part in a topology.
@@ -80,6 +80,8 @@ pub struct DeviceInfo {
     pub driver: Option<String>,
     /// Its universally unique id, where it has one.
     pub uuid: Option<Uuid>,
+    /// Where it is plugged in, where it is and that is known.
+    pub pci: Option<PciAddress>,
     /// The NUMA node that it is attached to, where known.
     pub numa_node: Option<u32>,
 }

@@ -34,5 +34,6 @@ pub use span::HostSpan;
 pub use transload_core as core;
 pub use transload_core::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Inventory, Link,
-    LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Shape, Span, StorageId, Uuid,
+    LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, PciAddress, Shape, Span, StorageId,
+    Uuid,
 };

@@ -80,7 +80,7 @@ pub use transfer::{Cancelled, Transfer};
 pub use transload_core as model;
 pub use transload_core::{
     BinarySize, ByteRate, ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId,
-    MemoryKind, Method, Nanoseconds, Place, Shape, Span, Topology, Uuid, stats,
+    MemoryKind, Method, Nanoseconds, PciAddress, Place, Shape, Span, Topology, Uuid, stats,
 };
 pub use transload_hal as hal;
 pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};

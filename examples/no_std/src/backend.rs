@@ -97,6 +97,7 @@ unsafe impl Backend for Words {
                 memory_bytes: None,
                 driver: None,
                 uuid: None,
+                pci: None,
                 numa_node: None,
             }],
             memories: alloc::vec![MemoryInfo {

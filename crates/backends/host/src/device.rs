@@ -175,6 +175,7 @@ fn inventory(tuning: &Tuning) -> Inventory {
         memory_bytes: total_bytes,
         driver: None,
         uuid: None,
+        pci: None,
         numa_node: None,
     };
     let memory = |id, total_bytes, alignment, is_file: bool| MemoryInfo {

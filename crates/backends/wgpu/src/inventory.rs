@@ -9,6 +9,7 @@ use transload_hal::{
 use crate::device::{BACKEND, Gpu};
 use crate::memory;
 use crate::queue::Queue;
+use crate::raw;
 
 /// The processors' own backend, which fills and drains the slots.
 const HOST: BackendId = BackendId(Name::constant("host"));
@@ -34,7 +35,8 @@ fn device(gpu: &Gpu) -> DeviceInfo {
         simulated: info.backend == wgpu::Backend::Noop,
         memory_bytes: None,
         driver: driver(&info),
-        uuid: None,
+        uuid: raw::uuid(&gpu.device),
+        pci: info.device_pci_bus_id.parse().ok(),
         numa_node: None,
     }
 }

@@ -215,6 +215,18 @@ fn a_device_that_computes_nothing_refuses_parts_of_words() {
 }
 
 #[test]
+fn every_adapter_has_a_uuid_of_its_own() {
+    let devices = opened();
+    if devices.is_empty() {
+        return skip("every_adapter_has_a_uuid_of_its_own: no Vulkan adapter is here");
+    }
+    let devices = Wgpu::with_devices(devices).inventory().devices;
+    let uuids = devices.iter().map(|device| device.uuid.unwrap());
+    let different: std::collections::HashSet<_> = uuids.collect();
+    assert_eq!(different.len(), devices.len(), "{devices:?}");
+}
+
+#[test]
 fn a_device_that_is_gone_refuses_and_holds_nobody_up() {
     let Some((device, queue)) = opened().into_iter().next() else {
         return skip("a_device_that_is_gone: no Vulkan adapter is here");

@@ -81,6 +81,7 @@ fn add_device(all: &mut Inventory, entry: &DeviceEntry) -> Result<(), SchemaErro
         memory_bytes: all.memories[first].total_bytes,
         driver: None,
         uuid,
+        pci: None,
         numa_node: entry.numa_node,
     });
     Ok(())

@@ -22,7 +22,7 @@ mod window;
 
 pub(crate) use program::{End, Program, Rows};
 pub(crate) use texels::SINGLE_ROWS;
-pub(crate) use vulkan::{Importer, Mapper, open};
+pub(crate) use vulkan::{Importer, Mapper, open, uuid};
 pub(crate) use window::Window;
 
 use crate::memory::WORD;

@@ -1,6 +1,6 @@
 //! Where wgpu knows no Vulkan, nothing is imported, and nothing stays mapped.
 
-use transload_hal::{Fault, HostSpan};
+use transload_hal::{Fault, HostSpan, Uuid};
 
 /// Imports nothing.
 pub(crate) enum Importer {}
@@ -9,6 +9,10 @@ pub(crate) fn open(
     _: &wgpu::Adapter,
     _: &wgpu::DeviceDescriptor<'_>,
 ) -> Option<(wgpu::Device, wgpu::Queue)> {
+    None
+}
+
+pub(crate) fn uuid(_: &wgpu::Device) -> Option<Uuid> {
     None
 }
 

@@ -8,6 +8,8 @@ pub(crate) use import::Importer;
 pub(crate) use mapped::Mapper;
 
 use ash::ext::external_memory_host;
+use ash::vk;
+use transload_hal::Uuid;
 use wgpu::hal::api::Vulkan;
 
 /// Opens a device that can import host memory; `None` where the adapter, or its driver, cannot.
@@ -42,4 +44,26 @@ pub(crate) fn open(
     drop(native);
     // SAFETY: it was just opened, by this adapter and with these features.
     unsafe { adapter.create_device_from_hal::<Vulkan>(opened, descriptor) }.ok()
+}
+
+/// The device's UUID, which is the same in every interface and process; `None` where the driver, or its
+/// version of Vulkan, has none.
+pub(crate) fn uuid(device: &wgpu::Device) -> Option<Uuid> {
+    // SAFETY: the device's handles are only looked at.
+    let native = unsafe { device.as_hal::<Vulkan>() }?;
+    let instance = native.shared_instance().raw_instance();
+    let physical = native.raw_physical_device();
+    // SAFETY: both are of one instance, which lives.
+    let properties = unsafe { instance.get_physical_device_properties(physical) };
+    let version = properties
+        .api_version
+        .min(native.shared_instance().instance_api_version());
+    if version < vk::API_VERSION_1_1 {
+        return None;
+    }
+    let mut ids = vk::PhysicalDeviceIDProperties::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut ids);
+    // SAFETY: as above; the version has the call.
+    unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
+    (ids.device_uuid != [0; vk::UUID_SIZE]).then_some(Uuid(ids.device_uuid))
 }
