@@ -1,0 +1,284 @@
+//! Beside an application that has a device, a queue and buffers of its own.
+#![cfg(not(any(loom, transload_local)))]
+
+mod adapter;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use transload::hal::ErrorClass;
+use transload::{IntoInnerReason, Place, Request, TransferManager};
+use transload_wgpu::Wgpu;
+
+/// The application: lanes of numbers, and a shader that is slow on purpose.
+struct Application {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    pipeline: wgpu::ComputePipeline,
+    manager: TransferManager,
+}
+
+const LANES: usize = 64;
+/// Four in each pass of the loop: llvmpipe ends a shader's loops after 65535.
+const ROUNDS: u32 = 4 * 60_000;
+const SHADER: &str = "
+@group(0) @binding(0) var<storage, read_write> lanes: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    var lane = lanes[id.x];
+    for (var count = 0u; count < 60000u; count++) { lane = next(next(next(next(lane)))); }
+    lanes[id.x] = lane;
+}
+
+fn next(lane: u32) -> u32 { return lane * 1664525u + 1013904223u; }
+";
+
+/// What the shader makes of a number.
+fn shaded(lane: u32) -> u32 {
+    (0..ROUNDS).fold(lane, |lane, _| {
+        lane.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
+    })
+}
+
+fn lanes(lane: u32) -> Vec<u8> {
+    lane.to_le_bytes().repeat(LANES)
+}
+
+fn open() -> Option<(wgpu::Device, wgpu::Queue)> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::VULKAN;
+    let instance = wgpu::Instance::new(descriptor);
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
+    let opened = adapters.first().map(transload_wgpu::open_device);
+    if opened.is_none() {
+        adapter::skip();
+    }
+    Some(opened?.unwrap())
+}
+
+impl Application {
+    fn new() -> Option<Application> {
+        let (device, queue) = open()?;
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: None,
+            source: wgpu::ShaderSource::Wgsl(SHADER.into()),
+        });
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: None,
+            layout: None,
+            module: &module,
+            entry_point: None,
+            compilation_options: wgpu::PipelineCompilationOptions::default(),
+            cache: None,
+        });
+        let manager = TransferManager::builder().host().build().unwrap();
+        let lent = Wgpu::with_devices([(device.clone(), queue.clone())]);
+        manager.register_backend(lent).unwrap();
+        Some(Application {
+            device,
+            queue,
+            pipeline,
+            manager,
+        })
+    }
+
+    fn buffer(&self, size: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
+        self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("the application's"),
+            size,
+            usage,
+            mapped_at_creation: false,
+        })
+    }
+
+    fn lanes_buffer(&self) -> wgpu::Buffer {
+        self.buffer(lanes(0).len() as u64, ALL)
+    }
+
+    /// Submits the shader over the buffer.
+    fn shade(&self, buffer: &wgpu::Buffer) -> wgpu::SubmissionIndex {
+        let bind_group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &self.pipeline.get_bind_group_layout(0),
+            entries: &[wgpu::BindGroupEntry {
+                binding: 0,
+                resource: buffer.as_entire_binding(),
+            }],
+        });
+        let mut encoder = self
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        pass.set_pipeline(&self.pipeline);
+        pass.set_bind_group(0, &bind_group, &[]);
+        pass.dispatch_workgroups(1, 1, 1);
+        drop(pass);
+        self.queue.submit([encoder.finish()])
+    }
+}
+
+const ALL: wgpu::BufferUsages = wgpu::BufferUsages::COPY_SRC
+    .union(wgpu::BufferUsages::COPY_DST)
+    .union(wgpu::BufferUsages::STORAGE);
+
+fn gpu() -> Place {
+    "wgpu:0".parse().unwrap()
+}
+
+#[test]
+fn an_adopted_buffer_is_one_memory_with_its_clones_and_comes_back() {
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let manager = &app.manager;
+    let theirs = app.lanes_buffer();
+    let one = manager.adopt_native(gpu(), theirs.clone()).unwrap();
+    let same = manager.adopt_native(gpu(), theirs.clone()).unwrap();
+    assert!(one.native::<wgpu::Buffer>() == Some(&theirs));
+    assert!(one.slice(4..8).unwrap().native::<wgpu::Buffer>() == Some(&theirs));
+    // A reader of the one waits for a writer of the other, submitted before.
+    let event = manager.event();
+    let src = manager.adopt(lanes(7)).unwrap();
+    let dst = manager.adopt(lanes(0)).unwrap();
+    let write = manager.submit(&Request::new(&src, &one).after(&event));
+    let read = manager.copy(&same, &dst);
+    assert!(!read.is_over(), "it overtook");
+    event.set();
+    read.wait().unwrap();
+    write.wait().unwrap();
+    assert!(*dst.read().unwrap() == lanes(7));
+    // It is the application's again, though `same` shows it too: they are handles of one buffer.
+    let view = one.clone();
+    let busy = one.into_inner::<wgpu::Buffer>().unwrap_err();
+    assert_eq!(busy.reason, IntoInnerReason::InUse);
+    drop(busy);
+    assert!(view.into_inner::<wgpu::Buffer>().unwrap() == theirs);
+}
+
+#[test]
+fn what_cannot_be_adopted_is_refused_with_its_reason() {
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let adopt = |buffer| app.manager.adopt_native(gpu(), buffer);
+    let write_only = app.buffer(64, wgpu::BufferUsages::COPY_DST);
+    let error = adopt(write_only).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Caller);
+    assert!(error.to_string().contains("COPY_SRC"), "{error}");
+    let Some((stranger, _)) = open() else { return };
+    let of_another = stranger.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("a stranger's"),
+        size: 64,
+        usage: ALL,
+        mapped_at_creation: false,
+    });
+    // Of another instance, even, whose names wgpu may take for its own: whatever it says, what is
+    // adopted can be copied or is refused.
+    if let Err(error) = adopt(of_another) {
+        println!("{error}");
+    }
+    let error = app.manager.adopt_native(gpu(), 7u32).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
+    let cpu = "cpu:0".parse().unwrap();
+    let error = app
+        .manager
+        .adopt_native(cpu, app.lanes_buffer())
+        .unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
+    // No bytes are some, too.
+    let empty = adopt(app.buffer(0, ALL)).unwrap();
+    assert!(empty.is_empty());
+    let nothing = app.manager.adopt(Vec::new()).unwrap();
+    assert_eq!(
+        app.manager.copy(&nothing, &empty).wait().unwrap().bytes(),
+        0
+    );
+}
+
+#[test]
+fn transfers_and_submissions_see_what_was_there_before_them() {
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let manager = &app.manager;
+    let theirs = app.lanes_buffer();
+    let adopted = manager.adopt_native(gpu(), theirs.clone()).unwrap();
+    // And one of the manager's, which the application uses through its handle.
+    let allocated = manager
+        .allocate(gpu(), transload::AllocSpec::bytes(adopted.len()))
+        .unwrap();
+    let native = allocated.native::<wgpu::Buffer>().unwrap();
+    for (buffer, handle) in [(&adopted, &theirs), (&allocated, native)] {
+        for round in 0..3 {
+            // The copy is over, so the next submission sees its bytes.
+            manager.copy_from_slice(&lanes(round), buffer).unwrap();
+            app.shade(handle);
+            // The submission is before the copy in the queue, so the copy sees what it wrote.
+            let mut found = lanes(0);
+            manager.copy_into_slice(buffer, &mut found).unwrap();
+            assert!(found == lanes(shaded(round)), "round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_transfer_of_other_memory_starts_after_a_submission() {
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let manager = &app.manager;
+    let wgpu = manager.backend::<Wgpu>().unwrap();
+    let theirs = app.lanes_buffer();
+    for round in 0..5u8 {
+        let index = app.shade(&theirs);
+        let shaded = manager.event();
+        wgpu.when_done(&app.device, index.clone(), shaded.setter())
+            .unwrap();
+        let (src, dst) = (
+            manager.adopt(vec![round; 100]).unwrap(),
+            manager.adopt(vec![0xFF; 100]).unwrap(),
+        );
+        // Nothing of it is the adapter's.
+        let transfer = manager.submit(&Request::new(&src, &dst).after(&shaded));
+        transfer.wait().unwrap();
+        assert!(shaded.is_set());
+        let over = app.device.poll(wgpu::PollType::Wait {
+            submission_index: Some(index),
+            timeout: Some(Duration::ZERO),
+        });
+        assert!(over.is_ok(), "it did not wait: {over:?}");
+        assert!(*dst.read().unwrap() == [round; 100]);
+    }
+}
+
+#[test]
+fn the_application_may_poll_its_device_all_the_time() {
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                app.device.poll(wgpu::PollType::Poll).unwrap();
+            }
+        });
+        for round in 0..20u8 {
+            let sent = vec![round; 1_000_003];
+            let there = app
+                .manager
+                .adopt_native(gpu(), app.buffer(1_000_004, ALL))
+                .unwrap();
+            let there = there.slice(..1_000_003).unwrap();
+            let src = app.manager.adopt(sent.clone()).unwrap();
+            let up = app.manager.copy(&src, &there);
+            // A future, and a thread that waits.
+            pollster::block_on(up).unwrap();
+            let mut found = vec![0; sent.len()];
+            app.manager.copy_into_slice(&there, &mut found).unwrap();
+            assert!(found == sent, "round {round}");
+        }
+        is_over.store(true, Ordering::Release);
+    });
+}
