@@ -1,31 +1,27 @@
-//! Submission and completion: one thread per device waits in the driver while operations are under way.
+//! Submission and completion.
 
 mod moves;
 mod rows;
+mod serve;
 mod watch;
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use transload_hal::{
-    Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, Outcome, SubmitError, Waited,
-};
+use transload_hal::{Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, SubmitError, Waited};
 
 use crate::device::{BACKEND, Gpu};
 use crate::guest::Guest;
-use crate::look::Unseen;
 use crate::memory::Slot;
 use crate::raw::Program;
 use moves::Moves;
 pub(crate) use moves::device_of;
+use serve::Ended;
 use watch::Watch;
 pub use watch::WatchError;
-
-/// How long the thread stays in the driver before it looks whether the device was lost meanwhile.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The queue of one device.
 pub(crate) struct Queue {
@@ -39,10 +35,14 @@ struct Shared {
     /// Fences are numbered through over all devices.
     numbers: Arc<AtomicU64>,
     state: Mutex<State>,
+    /// Touched by who serves the queue.
+    ended: Mutex<Vec<Ended>>,
     /// Held from the first command of a submission to its number, so that what two threads submit does
     /// not mix.
     gate: Mutex<()>,
-    /// Something was submitted, settled, or the queue closes.
+    /// Something was submitted that nobody looks after, or the queue closes.
+    work: Condvar,
+    /// Something settled, or nobody serves the queue any more.
     changed: Condvar,
 }
 
@@ -52,10 +52,14 @@ struct State {
     flying: VecDeque<Waiting>,
     /// Fences that have not settled.
     pending: HashSet<u64>,
-    closing: bool,
+    /// A thread is in the driver for it.
+    is_served: bool,
+    /// Threads that sleep until something changes.
+    awaited: u32,
+    is_closing: bool,
 }
 
-/// What the thread waits for.
+/// What somebody waits for.
 enum Waiting {
     Own(Flight),
     /// A submission of the user's. It was there before it was entered, so whatever was entered later
@@ -84,7 +88,9 @@ impl Queue {
                 sink,
                 numbers,
                 state: Mutex::default(),
+                ended: Mutex::default(),
                 gate: Mutex::new(()),
+                work: Condvar::new(),
                 changed: Condvar::new(),
             }),
             thread: Mutex::new(None),
@@ -127,31 +133,12 @@ impl Queue {
 
     fn enqueue(&self, waiting: Waiting) {
         self.shared.lock().flying.push_back(waiting);
-        self.shared.changed.notify_all();
+        self.shared.work.notify_one();
         self.ensure_thread();
     }
 
     pub(crate) fn wait(&self, number: u64, limit: Duration) -> Waited {
-        let deadline = Instant::now().checked_add(limit);
-        let mut state = self.shared.lock();
-        while state.pending.contains(&number) {
-            state = match deadline {
-                None => self
-                    .shared
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Waited::TimedOut;
-                    }
-                    let waited = self.shared.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-        Waited::Settled
+        self.shared.wait(number, limit)
     }
 
     fn ensure_thread(&self) {
@@ -175,8 +162,8 @@ impl Queue {
 impl Drop for Queue {
     /// What is under way is completed.
     fn drop(&mut self) {
-        self.shared.lock().closing = true;
-        self.shared.changed.notify_all();
+        self.shared.lock().is_closing = true;
+        self.shared.work.notify_one();
         let thread = self
             .thread
             .get_mut()
@@ -221,7 +208,7 @@ impl Shared {
         guests.iter_mut().for_each(Guest::let_go);
         match submitted {
             Ok(index) => Ok(Flight {
-                number: self.numbers.fetch_add(1, Ordering::Relaxed),
+                number: self.next_number(),
                 index,
                 slots: slots.to_vec(),
                 guests,
@@ -250,113 +237,6 @@ impl Shared {
         match slot.native::<Slot>() {
             Some(of) => of.end_use(slot, &self.gpu),
             None => Ok(()),
-        }
-    }
-
-    /// Blocks until the host can reach the slots: whoever uses them now must have ended.
-    fn wait_for(&self, slots: &[Buffer]) {
-        let mapped = |slot: &Buffer| slot.native::<Slot>().is_none_or(Slot::is_mapped);
-        let mut state = self.lock();
-        while !slots.iter().all(mapped) && !state.flying.is_empty() {
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn run(&self) {
-        // Ended, but a slot of theirs is in use again.
-        let mut ended = Vec::new();
-        loop {
-            let mut state = self.lock();
-            while state.flying.is_empty() && !state.closing {
-                state = self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-            let Some(index) = state.flying.front().map(Waiting::index) else {
-                return;
-            };
-            drop(state);
-            if self.is_over(index) {
-                self.finish_one(&mut ended);
-            }
-        }
-    }
-
-    /// Blocks until a submission is over, lost with its device perhaps, or until the thread should look
-    /// again.
-    fn is_over(&self, index: wgpu::SubmissionIndex) -> bool {
-        match self.gpu.look(wgpu::PollType::Wait {
-            submission_index: Some(index),
-            timeout: Some(PATIENCE),
-        }) {
-            Ok(()) | Err(Unseen::Lost(_)) => true,
-            Err(Unseen::NotYet) => self.gpu.lost.get().is_some(),
-            // It was made, but the device was gone.
-            Err(Unseen::NoSuch { .. }) => {
-                self.gpu.note_loss();
-                true
-            }
-        }
-    }
-
-    /// The oldest flight has ended, or its device is lost.
-    fn finish_one(&self, ended: &mut Vec<(u64, Vec<Buffer>, Outcome)>) {
-        let oldest = self.lock().flying.pop_front();
-        let flight = match oldest {
-            Some(Waiting::Own(flight)) => flight,
-            Some(Waiting::User(watch)) => return watch.tell(),
-            None => return,
-        };
-        let mut outcome = match self.gpu.lost.get() {
-            Some(fault) => Outcome::Lost(fault.clone()),
-            None => Outcome::Done,
-        };
-        for guest in flight.guests {
-            if let (Err(fault), Outcome::Done) = (guest.leave(&self.gpu), &outcome) {
-                outcome = Outcome::Failed(fault);
-            }
-        }
-        for slot in &flight.slots {
-            if let (Err(fault), Outcome::Done) = (self.end_use(slot), &outcome) {
-                outcome = Outcome::Failed(fault);
-            }
-        }
-        if let (Some(fault), Outcome::Failed(_)) = (self.gpu.lost.get(), &outcome) {
-            outcome = Outcome::Lost(fault.clone());
-        }
-        ended.push((flight.number, flight.slots, outcome));
-        let mapped = |slot: &Buffer| slot.native::<Slot>().is_none_or(Slot::is_mapped);
-        let mut at = 0;
-        while at < ended.len() {
-            let (_, slots, outcome) = &ended[at];
-            if *outcome == Outcome::Done && !slots.iter().all(mapped) {
-                at += 1;
-                continue;
-            }
-            let (number, slots, outcome) = ended.remove(at);
-            drop(slots);
-            if let Some(sink) = self.sink.get() {
-                sink.settle(Fence::new(BACKEND, number), outcome);
-            }
-            self.lock().pending.remove(&number);
-        }
-        self.changed.notify_all();
-    }
-
-    fn finish_all(&self) {
-        let mut ended = Vec::new();
-        loop {
-            let oldest = self.lock().flying.front().map(Waiting::index);
-            let Some(index) = oldest else {
-                return;
-            };
-            if self.is_over(index) {
-                self.finish_one(&mut ended);
-            }
         }
     }
 

@@ -1,0 +1,213 @@
+//! Somebody waits in the driver while operations are under way.
+//!
+//! One thread at a time serves a queue: the one that waits for a fence of it, where there is one, since
+//! then nobody has to wake anybody; else the queue's own.
+
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use transload_hal::{Buffer, Fence, Outcome, Waited};
+
+use super::{Shared, State, Waiting};
+use crate::device::BACKEND;
+use crate::look::Unseen;
+use crate::memory::Slot;
+
+/// How long a thread stays in the driver before it looks whether the device was lost meanwhile.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// An operation that has ended, but a slot of it is in use again.
+pub(super) struct Ended {
+    number: u64,
+    slots: Vec<Buffer>,
+    outcome: Outcome,
+}
+
+/// The right to serve the queue, given up when dropped.
+struct Service<'a>(&'a Shared);
+
+impl Drop for Service<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.is_served = false;
+        let left = !state.flying.is_empty();
+        let awaited = state.awaited > 0;
+        drop(state);
+        if left {
+            self.0.work.notify_one();
+        }
+        if awaited {
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl Shared {
+    /// Serves the queue until it closes and nothing is under way.
+    pub(super) fn run(&self) {
+        loop {
+            let mut state = self.lock();
+            while state.is_served || state.flying.is_empty() && !state.is_closing {
+                state = self
+                    .work
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.flying.is_empty() {
+                return;
+            }
+            self.serve(state, PATIENCE);
+        }
+    }
+
+    /// Blocks until the fence has settled or the limit has passed, serving meanwhile if nobody else does.
+    pub(super) fn wait(&self, number: u64, limit: Duration) -> Waited {
+        let deadline = Instant::now().checked_add(limit);
+        loop {
+            let state = self.lock();
+            if !state.pending.contains(&number) {
+                return Waited::Settled;
+            }
+            let left = deadline.map_or(PATIENCE, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                return Waited::TimedOut;
+            }
+            if state.is_served || state.flying.is_empty() {
+                self.doze(state, left);
+            } else {
+                self.serve(state, left.min(PATIENCE));
+            }
+        }
+    }
+
+    /// Blocks until the host can reach the slots: whoever uses them now must have ended.
+    pub(super) fn wait_for(&self, slots: &[Buffer]) {
+        let mapped = |slot: &Buffer| slot.native::<Slot>().is_none_or(Slot::is_mapped);
+        loop {
+            let state = self.lock();
+            if slots.iter().all(mapped) || state.flying.is_empty() {
+                return;
+            }
+            self.doze(state, PATIENCE);
+        }
+    }
+
+    /// Serves the queue until nothing is under way.
+    pub(super) fn finish_all(&self) {
+        loop {
+            let state = self.lock();
+            match (state.flying.is_empty(), state.is_served) {
+                (true, _) => return,
+                (_, true) => self.doze(state, PATIENCE),
+                (_, false) => self.serve(state, PATIENCE),
+            }
+        }
+    }
+
+    /// Sleeps until something changes, at most so long.
+    fn doze(&self, mut state: MutexGuard<'_, State>, limit: Duration) {
+        state.awaited += 1;
+        let waited = self.changed.wait_timeout(state, limit);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.awaited -= 1;
+    }
+
+    /// Waits for the oldest submission, at most so long, and settles it when it is over.
+    fn serve(&self, mut state: MutexGuard<'_, State>, patience: Duration) {
+        let Some(index) = state.flying.front().map(Waiting::index) else {
+            return;
+        };
+        state.is_served = true;
+        drop(state);
+        let _service = Service(self);
+        if self.is_over(index, patience) {
+            self.finish_one();
+        }
+    }
+
+    /// Blocks until a submission is over, lost with its device perhaps, or for so long.
+    fn is_over(&self, index: wgpu::SubmissionIndex, patience: Duration) -> bool {
+        match self.gpu.look(wgpu::PollType::Wait {
+            submission_index: Some(index),
+            timeout: Some(patience),
+        }) {
+            Ok(()) | Err(Unseen::Lost(_)) => true,
+            Err(Unseen::NotYet) => self.gpu.lost.get().is_some(),
+            // It was made, but the device was gone.
+            Err(Unseen::NoSuch { .. }) => {
+                self.gpu.note_loss();
+                true
+            }
+        }
+    }
+
+    /// The oldest flight has ended, or its device is lost.
+    fn finish_one(&self) {
+        let oldest = self.lock().flying.pop_front();
+        let flight = match oldest {
+            Some(Waiting::Own(flight)) => flight,
+            Some(Waiting::User(watch)) => return watch.tell(),
+            None => return,
+        };
+        let mut outcome = match self.gpu.lost.get() {
+            Some(fault) => Outcome::Lost(fault.clone()),
+            None => Outcome::Done,
+        };
+        for guest in flight.guests {
+            if let (Err(fault), Outcome::Done) = (guest.leave(&self.gpu), &outcome) {
+                outcome = Outcome::Failed(fault);
+            }
+        }
+        for slot in &flight.slots {
+            if let (Err(fault), Outcome::Done) = (self.end_use(slot), &outcome) {
+                outcome = Outcome::Failed(fault);
+            }
+        }
+        if let (Some(fault), Outcome::Failed(_)) = (self.gpu.lost.get(), &outcome) {
+            outcome = Outcome::Lost(fault.clone());
+        }
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.push(Ended {
+            number: flight.number,
+            slots: flight.slots,
+            outcome,
+        });
+        let mut over = Vec::new();
+        let mut at = 0;
+        while at < ended.len() {
+            match ended[at].is_over() {
+                true => over.push(ended.remove(at)),
+                false => at += 1,
+            }
+        }
+        drop(ended);
+        for Ended {
+            number,
+            slots,
+            outcome,
+        } in over
+        {
+            drop(slots);
+            if let Some(sink) = self.sink.get() {
+                sink.settle(Fence::new(BACKEND, number), outcome);
+            }
+            self.lock().pending.remove(&number);
+        }
+    }
+
+    /// How many operations it is given, so that fences are numbered through over all devices.
+    pub(super) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Ended {
+    /// Whether it can be told: a slot that is in use again is not the host's yet.
+    fn is_over(&self) -> bool {
+        let mapped = |slot: &Buffer| slot.native::<Slot>().is_none_or(Slot::is_mapped);
+        self.outcome != Outcome::Done || self.slots.iter().all(mapped)
+    }
+}
