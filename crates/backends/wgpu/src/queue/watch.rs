@@ -96,8 +96,9 @@ impl Wgpu {
     /// it was made: wait for the transfer, poll it, or look at its `then`.
     ///
     /// # Where it runs
-    /// On the device's own thread, or here and now when the submission is over already. It must not
-    /// block, nor wait for a transfer: transfers of this device end on that thread. Nothing polls on a
+    /// On the device's own thread, on one that waits for a transfer of the device, or here and now when
+    /// the submission is over already. It must not block, nor wait for a transfer: transfers of this
+    /// device end on the thread that it runs on. Nothing polls on a
     /// tick meanwhile, and the user may poll the device, or not. Callbacks of the user's own that are
     /// due may run here, as in every look at a device.
     ///
