@@ -38,7 +38,7 @@ pub(super) fn run(case: &str, len: usize, effort: Effort) -> Result<Option<Vec<O
     let adopted = adopt(&manager, opened.place()?, &source(&opened)?)?;
     let plain = source(&foreign)?;
     let plain_adopted = adopt(&manager, foreign.place()?, &plain)?;
-    let allocated = manager.allocate(opened.place()?, AllocSpec::bytes(len as u64))?;
+    let allocated = manager.allocate(opened.default_place(), AllocSpec::bytes(len as u64))?;
     manager.copy_from_slice(&wanted, &allocated)?;
 
     // One destination for all of Transload's, one byte longer so that there is a misaligned place.

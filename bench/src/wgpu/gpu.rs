@@ -52,12 +52,21 @@ impl Gpu {
         })
     }
 
-    pub(crate) fn place(&self) -> Result<Place> {
-        let id = DeviceId {
+    fn id(&self) -> DeviceId {
+        DeviceId {
             kind: DeviceKind::WGPU,
             index: self.index,
-        };
-        Ok(id.memory(MemoryKind::Device).into())
+        }
+    }
+
+    /// Where users' own buffers lie.
+    pub(crate) fn place(&self) -> Result<Place> {
+        Ok(self.id().memory(MemoryKind::Device).into())
+    }
+
+    /// Where buffers lie that are asked for by the device alone.
+    pub(crate) fn default_place(&self) -> Place {
+        self.id().into()
     }
 
     pub(crate) fn pair(&self) -> (wgpu::Device, wgpu::Queue) {

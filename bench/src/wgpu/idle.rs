@@ -19,7 +19,7 @@ pub(super) fn run(case: &str) -> Result<Option<Vec<Outcome>>> {
     let src = manager.adopt(vec![7u8; LEN])?;
     let back = manager.adopt(vec![0u8; LEN])?;
     for gpu in [&opened, &foreign] {
-        let there = manager.allocate(gpu.place()?, AllocSpec::bytes(LEN as u64))?;
+        let there = manager.allocate(gpu.default_place(), AllocSpec::bytes(LEN as u64))?;
         for _ in 0..100 {
             manager.copy(&src, &there).wait()?;
             // A detached transfer and a future have the manager's own thread at work, too.

@@ -34,7 +34,7 @@ pub(super) fn run(case: &str, len: usize, effort: Effort) -> Result<Option<Vec<O
 
     let users = opened.buffer(len as u64);
     let adopted = adopt(&manager, opened.place()?, &users)?;
-    let allocated = manager.allocate(opened.place()?, AllocSpec::bytes(len as u64))?;
+    let allocated = manager.allocate(opened.default_place(), AllocSpec::bytes(len as u64))?;
     // The baselines run where a program without Transload would, and share one destination.
     let plain = foreign.buffer(len as u64);
     let plain_adopted = adopt(&manager, foreign.place()?, &plain)?;
