@@ -83,6 +83,36 @@ fn where_no_adapter_is_the_program_says_what_brings_one() {
     assert_eq!(run(&["copy", "model", "cpu:0", "--out", "back"]).code(), 0);
 }
 
+/// The loader passes over it, and so does everybody else.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_driver_that_cannot_be_loaded_is_left_out_and_the_others_work() {
+    let folder = Folder::new("broken-driver");
+    if !folder.has_adapters(1) {
+        return;
+    }
+    let driver = r#"{"file_format_version": "1.0.0", "ICD": {"library_path": "/nowhere/libvk.so", "api_version": "1.3.0"}}"#;
+    fs::write(folder.path("broken.json"), driver).unwrap();
+    let given = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
+    let given = given.into_iter().find_map(|name| std::env::var(name).ok());
+    let system = "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json";
+    let sound = given.unwrap_or_else(|| system.into());
+    let before = folder.json(&["devices"]);
+    let mut command = folder.command(&["devices", "--json"]);
+    let broken = folder.path("broken.json").display().to_string();
+    command.env("VK_DRIVER_FILES", format!("{broken}:{sound}"));
+    let run = support::Run(command.output().unwrap());
+    let found = run.json();
+    let names = |value: &serde_json::Value| {
+        let devices = value["devices"].as_array().unwrap().clone();
+        devices
+            .iter()
+            .map(|device| device["name"].to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&found), names(&before));
+}
+
 #[test]
 fn drivers_say_nothing_where_nobody_is_logged_in() {
     let folder = Folder::new("session");

@@ -111,6 +111,7 @@ fn eight_devices(relays: bool) -> Topology {
         devices: Vec::new(),
         memories: Vec::new(),
         links: Vec::new(),
+        lacks: Vec::new(),
         transform: None,
     };
     let cpu = |n| DeviceId::new(DeviceKind::CPU, n);

@@ -55,6 +55,6 @@ pub use stats::Stats;
 pub use storage::StorageId;
 pub use time::Instant;
 pub use topology::{
-    Access, BackendId, DeviceInfo, EngineId, Inventory, Link, LinkClass, LinkId, MemoryInfo,
+    Access, BackendId, DeviceInfo, EngineId, Inventory, Lack, Link, LinkClass, LinkId, MemoryInfo,
     Topology, TopologyError, Transformer,
 };

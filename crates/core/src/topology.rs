@@ -1,5 +1,6 @@
 //! The machine as the planner sees it: devices, their memories, and the engines that move bytes.
 
+use alloc::borrow::Cow;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -218,6 +219,19 @@ pub struct Link {
     pub depth: u16,
 }
 
+/// A way between two memories that other machines have, and why it is not here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lack {
+    /// Where bytes would come from.
+    pub src: MemoryId,
+    /// Where they would go.
+    pub dst: MemoryId,
+    /// How an engine would reach them.
+    pub access: Access,
+    /// Why it does not: what the device, its driver, or who opened it left out.
+    pub reason: Cow<'static, str>,
+}
+
 /// All that one backend brings to the machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inventory {
@@ -229,6 +243,8 @@ pub struct Inventory {
     pub memories: Vec<MemoryInfo>,
     /// The links that its engines serve. An end may be another backend's memory.
     pub links: Vec<Link>,
+    /// Links that it would serve if the machine were a little different. For explanations.
+    pub lacks: Vec<Lack>,
     /// The engine that runs [transforms](crate::StepKind::Transform) over host-addressable memory,
     /// with its cost per byte; `None` where the backend runs none.
     pub transform: Option<(EngineId, Curve)>,
@@ -240,6 +256,7 @@ pub struct Topology {
     devices: Vec<DeviceInfo>,
     memories: Vec<MemoryInfo>,
     links: Vec<Link>,
+    lacks: Vec<Lack>,
     transforms: Vec<Transformer>,
     /// The links whose costs were replaced by measured ones.
     measured: BTreeSet<LinkId>,
@@ -309,6 +326,7 @@ impl Topology {
         self.devices.extend(inventory.devices);
         self.memories.extend(inventory.memories);
         self.links.extend(inventory.links);
+        self.lacks.extend(inventory.lacks);
         if let Some((engine, cost)) = inventory.transform {
             self.transforms.push(Transformer {
                 backend: inventory.backend,
@@ -332,6 +350,11 @@ impl Topology {
     /// Every link.
     pub fn links(&self) -> &[Link] {
         &self.links
+    }
+
+    /// The ways that are not here, with their reasons.
+    pub fn lacks(&self) -> &[Lack] {
+        &self.lacks
     }
 
     /// The engines that transform, in the order of registration.

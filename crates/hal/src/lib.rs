@@ -33,7 +33,7 @@ pub use op::{Advice, Layout, Op, Part, Transform};
 pub use span::HostSpan;
 pub use transload_core as core;
 pub use transload_core::{
-    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Inventory, Link,
-    LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, PciAddress, Shape, Span, StorageId,
-    Uuid,
+    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Inventory, Lack,
+    Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, PciAddress, Shape, Span,
+    StorageId, Uuid,
 };

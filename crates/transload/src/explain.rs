@@ -85,10 +85,23 @@ impl Explanation {
                 reason: Some(rejected.reason.to_string()),
             }
         });
+        let lacking = topology
+            .lacks()
+            .iter()
+            .filter(|lack| lack.src == key.src && lack.dst == key.dst)
+            .map(|lack| Choice {
+                method: Method::of_access(lack.access),
+                route: alloc::vec![lack.src, lack.dst],
+                chunk_bytes: None,
+                lanes: Vec::new(),
+                predicted_ns: None,
+                measured: false,
+                reason: Some(lack.reason.to_string()),
+            });
         Explanation {
             bytes,
             chosen: choice(chosen, bytes, topology),
-            rejected: rejected.collect(),
+            rejected: rejected.chain(lacking).collect(),
             simulated: is_simulated(key.src) || is_simulated(key.dst),
         }
     }

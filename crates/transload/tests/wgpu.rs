@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use transload::hal::ErrorClass;
 use transload::probe::{Found, ProbeOptions};
-use transload::{AllocSpec, Buffer, Region, Request, Shape, TransferManager};
+use transload::{AllocSpec, Buffer, Method, Region, Request, Shape, TransferManager};
 use transload_wgpu::Wgpu;
 
 const MIB: u64 = 1 << 20;
@@ -170,4 +170,32 @@ fn a_probe_measures_every_link_of_an_adapter_its_slots_included() {
         assert!(matches!(pair.found, Found::Time(_)), "{pair:?}");
         println!("{pair:?}");
     }
+}
+
+#[test]
+fn a_device_that_was_opened_elsewhere_gets_the_best_that_it_can_do_and_the_reason() {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::VULKAN;
+    let instance = wgpu::Instance::new(descriptor);
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
+    let Some(theirs) = adapters.first() else {
+        return adapter::skip();
+    };
+    let descriptor = wgpu::DeviceDescriptor::default();
+    let (device, queue) = pollster::block_on(theirs.request_device(&descriptor)).unwrap();
+    let backend = Wgpu::with_devices([(device, queue)]);
+    let builder = TransferManager::builder().host();
+    let manager = builder.backend(Arc::new(backend)).build().unwrap();
+    let src = manager.adopt(pattern(MIB, 1)).unwrap();
+    let place = "wgpu:0/device".parse().unwrap();
+    let dst = manager.allocate(place, AllocSpec::bytes(MIB)).unwrap();
+    let request = Request::new(&src, &dst);
+    let explained = manager.explain(&request).unwrap();
+    assert_eq!(explained.chosen.method, Method::HostStaged, "{explained}");
+    let zero_copy = explained.rejected.iter();
+    let mut zero_copy = zero_copy.filter(|choice| choice.method == Method::ZeroCopy);
+    let reason = zero_copy.next().unwrap().reason.as_ref().unwrap();
+    assert!(reason.contains("VK_EXT_external_memory_host"), "{reason}");
+    let report = manager.submit(&request.verify()).wait().unwrap();
+    assert_eq!(report.method(), Method::HostStaged, "{report}");
 }

@@ -117,6 +117,7 @@ unsafe impl Backend for Words {
                 pitched: false,
                 depth: 2,
             }],
+            lacks: alloc::vec::Vec::new(),
             transform: None,
         }
     }

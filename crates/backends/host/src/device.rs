@@ -214,6 +214,7 @@ fn inventory(tuning: &Tuning) -> Inventory {
         devices: vec![device],
         memories,
         links,
+        lacks: Vec::new(),
         transform: Some((ENGINE, transform)),
     }
 }

@@ -2,8 +2,8 @@
 
 use transload_hal::core::defaults::{LINK_DEPTH, link_cost};
 use transload_hal::{
-    Access, BackendId, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Link, LinkClass, LinkId,
-    MemoryId, MemoryInfo, MemoryKind, Name,
+    Access, BackendId, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Lack, Link, LinkClass,
+    LinkId, MemoryId, MemoryInfo, MemoryKind, Name,
 };
 
 use crate::device::{BACKEND, Gpu};
@@ -21,6 +21,7 @@ pub(crate) fn inventory(queues: &[Queue]) -> Inventory {
         devices: gpus.iter().map(|gpu| device(gpu)).collect(),
         memories: gpus.iter().flat_map(|gpu| memories(gpu)).collect(),
         links: gpus.iter().flat_map(|gpu| links(gpu, &gpus)).collect(),
+        lacks: gpus.iter().flat_map(|gpu| lacks(gpu)).collect(),
         transform: None,
     }
 }
@@ -125,6 +126,25 @@ fn links(gpu: &Gpu, all: &[&Gpu]) -> Vec<Link> {
         }
     }
     links
+}
+
+/// Why the adapter does not reach host memory in place, each way.
+fn lacks(gpu: &Gpu) -> Vec<Lack> {
+    let Err(reason) = &gpu.importer else {
+        return Vec::new();
+    };
+    let device = gpu.id.memory(MemoryKind::Device);
+    let lack = |src, dst| Lack {
+        src,
+        dst,
+        access: Access::Import,
+        reason: format!("{}: {reason}", gpu.id).into(),
+    };
+    let hosts = GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind));
+    let ways = hosts
+        .into_iter()
+        .flat_map(|host| [lack(host, device), lack(device, host)]);
+    ways.collect()
 }
 
 /// What the driver calls itself and its version; `None` where it says nothing.

@@ -54,6 +54,7 @@ fn plans() -> Arc<PlanSet> {
             link(1, Cost::new(1000, 500_000)),
         ]
         .into(),
+        lacks: Vec::new(),
         transform: None,
     };
     topology.add(inventory).unwrap();

@@ -31,6 +31,7 @@ pub(super) fn inventory(machine: &Machine, backend: BackendId) -> Result<Invento
         devices: Vec::new(),
         memories: Vec::new(),
         links: Vec::new(),
+        lacks: Vec::new(),
         transform: None,
     };
     for entry in &machine.devices {

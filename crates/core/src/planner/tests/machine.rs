@@ -64,6 +64,7 @@ impl Machine {
             devices: Vec::new(),
             memories: memories.collect(),
             links: Vec::new(),
+            lacks: Vec::new(),
             transform: None,
         })
     }
