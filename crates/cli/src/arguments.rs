@@ -133,11 +133,13 @@ pub(crate) fn asks_for_json(arguments: impl IntoIterator<Item = OsString>) -> bo
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  2    usage: an argument that cannot be read, a file that cannot be opened or created,
-       a topology that describes no machine
+  2    usage: an argument that cannot be read, a file that cannot be opened or
+       created, a topology that describes no machine, a profile that is damaged
+       or of another machine
   3    a device, a memory or a way between two memories that is not here
   4    bytes differ
-  5    a failure while bytes moved: a device, memory that ran out, a file that ended early
+  5    a failure while bytes moved: a device, memory that ran out, a file that
+       ended early, a disk that is full
   130  stopped by SIGINT (Ctrl-C)
   143  stopped by SIGTERM";
 
@@ -156,13 +158,13 @@ A file NAME is written as .NAME.PROCESS-NUMBER.partial beside its place, and
 renamed when its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it;
 what SIGKILL leaves goes with the next copy to the same place.
 
-TIME is that of the bytes on their way. What comes after a hop into a file, until
-the disk has them all (fsync), is not in it.";
+TIME is that of the bytes on their way. What comes after a hop into a file,
+until the disk has them all (fsync), is not in it.";
 
 const PROFILES: &str = "\
-What was measured is saved in the folder for caches as transload/profile.toml, or
-where the environment variable TRANSLOAD_PROFILE says (nothing: nowhere), or in
---profile FILE. copy and explain plan by it, and so do programs that use the
+What was measured is saved in the folder for caches as transload/profile.toml,
+or where the environment variable TRANSLOAD_PROFILE says (nothing: nowhere), or
+in --profile FILE. copy and explain plan by it, and so do programs that use the
 library, until the processor, a device, a driver or the version is another one.
 A simulated machine is probed to the end, however long that takes, and what was
 measured of it goes to --profile FILE only.
@@ -174,8 +176,9 @@ Memories:
   cpu:0         the heap, as cpu:0/pageable
   cpu:0/shared  shared memory
   cpu:0/file    any file; the path makes no difference
-  wgpu:N        the memory of an adapter, as wgpu:N/device; upload and readback
-                are its slots on the way in and out
+  wgpu:N        the memory of an adapter: wgpu:N/mapped where the host reaches
+                it too, else wgpu:N/device; upload and readback are its slots
+                on the way in and out
   sim:N, sim:N/KIND
                 those of the machine that --topology describes, which
                 `transload devices --topology FILE` lists";
@@ -189,6 +192,16 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// A longer line is broken anew, in the middle of a sentence.
+    #[test]
+    fn what_follows_the_options_fits_a_terminal_of_80() {
+        for text in [EXIT_CODES, STOPS, MEMORIES, PROFILES] {
+            for line in text.lines() {
+                assert!(line.chars().count() <= 80, "{line:?}");
+            }
+        }
     }
 
     #[test]
