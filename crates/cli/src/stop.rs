@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use transload::model::ParseError;
-use transload::{DeviceId, DeviceName, MemoryKind, Place};
+use transload::{DeviceId, DeviceKind, DeviceName, MemoryKind, Place};
 
 /// A memory on the way: `cpu:0`, `cpu:0/shared`, `sim:1`; or a file, `cpu:0/file:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(crate) struct Stop {
 pub(crate) enum StopError {
     #[error(transparent)]
     Place(#[from] ParseError),
+    #[error("{text:?} is no device or memory; a file is cpu:0/file:{text}")]
+    BarePath { text: String },
     #[error("{text:?} is not a stop: only cpu:0 has files, so write cpu:0/file:PATH")]
     FileElsewhere { text: String },
     #[error("{text:?} names no file: write cpu:0/file:PATH")]
@@ -61,6 +63,9 @@ impl FromStr for Stop {
 
     fn from_str(text: &str) -> Result<Stop, StopError> {
         let Some((device, path)) = text.split_once(FILE) else {
+            if is_bare_path(text) {
+                return Err(StopError::BarePath { text: text.into() });
+            }
             let place = text.parse()?;
             if text.ends_with("/file") {
                 return Err(StopError::NoPath { text: text.into() });
@@ -85,6 +90,24 @@ impl fmt::Display for Stop {
             None => Ok(()),
         }
     }
+}
+
+/// Whether it is a path as other programs that copy take it: nothing in it is a device of any kind.
+fn is_bare_path(text: &str) -> bool {
+    let known = [
+        DeviceKind::CPU,
+        DeviceKind::WGPU,
+        DeviceKind::CUDA,
+        DeviceKind::METAL,
+        DeviceKind::SIM,
+    ];
+    let device = text.split_once('/').map_or(text, |(device, _)| device);
+    let named = match device.parse() {
+        Ok(DeviceName::Id(id)) => known.contains(&id.kind),
+        Ok(DeviceName::Uuid(_)) => true,
+        Err(_) => false,
+    };
+    !named && !text.is_empty() && !text.contains(':')
 }
 
 /// What stands between a device and the path of a file.
@@ -138,9 +161,22 @@ mod tests {
             ("cpu:0/file:", "cpu:0/file:"),
             ("sim:0/file:x", "sim:0/file:x"),
             ("node/a/cpu:0", "node/a/cpu:0"),
+            ("back", "cpu:0/file:back"),
+            ("back.bin", "cpu:0/file:back.bin"),
+            ("./back.bin", "cpu:0/file:./back.bin"),
+            ("/tmp/back", "cpu:0/file:/tmp/back"),
+            ("folder/back", "cpu:0/file:folder/back"),
         ] {
             let error = text.parse::<Stop>().unwrap_err();
             assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn devices_need_no_number_and_are_taken_for_no_file() {
+        let uuid = "01020304-0506-0708-090a-0b0c0d0e0f10";
+        for text in ["cpu", "cpu/shared", "wgpu", "cuda", "metal", "sim", uuid] {
+            assert_eq!(text.parse::<Stop>().map(|stop| stop.path), Ok(None));
         }
     }
 }
