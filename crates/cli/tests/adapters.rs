@@ -272,6 +272,21 @@ fn an_adapter_that_is_not_here_is_told_with_those_that_are() {
     assert_eq!(folder.names(), ["model"]);
 }
 
+#[test]
+fn the_slots_of_an_adapter_are_no_stop_and_the_refusal_says_so() {
+    let folder = Folder::new("slots");
+    if !folder.has_adapters(1) {
+        return;
+    }
+    folder.file("model", 100);
+    for slots in ["wgpu:0/upload", "wgpu:0/readback"] {
+        let run = folder.run(&["copy", "model", slots, "cpu:0"]);
+        assert_eq!(run.code(), 3);
+        let told = format!("error: {slots} cannot give this: it is for staging slots alone");
+        assert!(run.stderr().starts_with(&told), "{}", run.stderr());
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_copy_through_an_adapter_that_is_interrupted_leaves_no_file() {

@@ -354,6 +354,14 @@ mod tests {
     }
 
     #[test]
+    fn the_refusal_of_a_memory_lists_those_that_can_be_written() {
+        let error = "floppy".parse::<MemoryKind>().unwrap_err().to_string();
+        for kind in MemoryKind::ALL {
+            assert!(error.contains(kind.as_str()), "{error}");
+        }
+    }
+
+    #[test]
     fn malformed_devices_are_refused_by_name() {
         for text in [
             "",

@@ -104,11 +104,11 @@ pub enum AllocError {
         fault: Fault,
     },
     /// This memory cannot give what was asked for.
-    #[error("{memory} cannot: {what}")]
+    #[error("{memory} cannot give this: {what}")]
     Unsupported {
         /// The memory.
         memory: MemoryId,
-        /// What it lacks.
+        /// Why not.
         what: Cow<'static, str>,
     },
     /// The device is gone.

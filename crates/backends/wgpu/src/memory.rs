@@ -159,7 +159,7 @@ pub(crate) fn allocate(
     if memory.kind != MemoryKind::Device && !spec.staging {
         return Err(AllocError::Unsupported {
             memory,
-            what: "hold buffers of users, only staging slots".into(),
+            what: "it is for staging slots alone, no place for a copy to end".into(),
         });
     }
     let (usage, mode) = match memory.kind {
