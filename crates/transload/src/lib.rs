@@ -20,6 +20,42 @@
 //! waited for without any runtime; its [`Report`] says which way the bytes went, how fast, and which
 //! ways failed before.
 //!
+//! # Memory that a program has already
+//! [`TransferManager::adopt`] takes in a `Vec<u8>` and the like, [`TransferManager::open_file`] a file,
+//! [`TransferManager::adopt_native`] a `wgpu::Buffer` or `wgpu::Texture`: none of them is copied. What a
+//! program only borrows goes through [`TransferManager::copy_from_slice`] and
+//! [`TransferManager::copy_into_slice`].
+//!
+//! # Graphics adapters
+//! With the feature `wgpu` [`TransferManager::discover`] finds them, as `wgpu:0` and so on. A program
+//! that has a `wgpu::Device` already, of wgpu 30, lends it to a manager:
+//!
+//! ```
+//! # #[cfg(all(feature = "wgpu", not(any(target_family = "wasm", transload_local, loom))))] {
+//! # use transload::TransferManager;
+//! # fn lend(device: wgpu::Device, queue: wgpu::Queue, texture: wgpu::Texture)
+//! # -> Result<(), Box<dyn std::error::Error>> {
+//! use transload::wgpu_backend::Wgpu;
+//!
+//! let manager = TransferManager::builder().host().build()?;
+//! manager.register_backend(Wgpu::with_devices([(device, queue)]))?; // it is `wgpu:0` from now on
+//! let texels = manager.adopt_native("wgpu:0".parse()?, texture)?; // row after row, without padding
+//! let pixels = manager.adopt(vec![0; texels.len() as usize])?;
+//! manager.copy(&texels, &pixels).wait()?; // behind what was submitted to the queue before
+//! # Ok(())
+//! # }
+//! # }
+//! ```
+//!
+//! `Wgpu::when_done` sets an [`Event`] when a submission of the program's own is over, for a transfer
+//! to start [after](Request::after). Whole programs are in the folder `examples` of this crate: `upload`,
+//! `adopt`, `readback`.
+//!
+//! # Features
+//! `std`, which is on unless it is switched off: the host's memory, files, discovery, the probe, a
+//! thread for futures. `wgpu`: graphics adapters. `bytes` and `mmap`: objects of the crates `bytes` and
+//! `memmap2` can be adopted. `tracing` and `metrics`: spans, counters and histograms of every transfer.
+//!
 //! # Without an operating system
 //! Without the feature `std` the engine is `no_std`: register backends by hand and call
 //! [`TransferManager::turn`] from your loop. The program must provide an implementation of

@@ -253,8 +253,8 @@ impl TransferManager {
     }
 
     /// Blocks until none of this manager's transfers is under way, those that were dropped, those of
-    /// other threads, and those whose operations outlast their deadline included. The thread turns the engine meanwhile, so this is also what completes dropped transfers in builds
-    /// without threads.
+    /// other threads, and those whose operations outlast their deadline included. The thread turns the
+    /// engine meanwhile, so this is also what completes dropped transfers in builds without threads.
     ///
     /// The buffers of dropped transfers have been let go of when it returns. It must not be called where
     /// they are: in the `drop` of something that was adopted.

@@ -2,7 +2,9 @@
 //!
 //! Each device has three memories: `device`, where users' buffers lie; `upload`, whose slots the host
 //! writes and the device copies out of; and `readback`, the other way round. Slots stay mapped except
-//! while the device uses them, so that the host's own engine fills and drains them.
+//! while the device uses them, so that the host's own engine fills and drains them. Where host and device
+//! have one memory and the driver shows it to both, there is a fourth, `mapped`, for buffers that the host's
+//! engine reaches in place; it is the default then.
 //!
 //! wgpu copies whole words of four bytes. Copies that begin or end inside a word, or whose ends lie
 //! differently within their words, go through a compute shader that puts the bytes in their places and

@@ -49,8 +49,9 @@ impl TransferManager {
         unsafe { self.import(memory.into(), external) }
     }
 
-    /// Takes in an object of a backend's own world, without copying: a `wgpu::Buffer` of an application
-    /// that draws with it. [`Buffer::native`] shows it, [`Buffer::into_inner`] gives it back, and handles
+    /// Takes in an object of a backend's own world, without copying: of an application that draws, a
+    /// `wgpu::Buffer` that was made with both `COPY_SRC` and `COPY_DST`, or a `wgpu::Texture` with
+    /// `COPY_SRC` to be read, `COPY_DST` to be written, or both. [`Buffer::native`] shows it, [`Buffer::into_inner`] gives it back, and handles
     /// of the same object that are adopted one after the other are one memory: their transfers are in
     /// order.
     ///
