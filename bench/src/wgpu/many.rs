@@ -1,14 +1,13 @@
 //! `wgpu-many`: 32 uploads of 1 MiB at once, against one of the same bytes.
 
 use anyhow::{Context, Result};
-use transload::{Buffer, Transfer};
+use transload::{AllocSpec, Buffer, Transfer};
 
 use super::gpu::Gpu;
 use super::way::Way;
 use super::{AGAIN, REUSED, Results, twice};
 use crate::case::{Effort, Outcome};
 use crate::contest::Random;
-use crate::raw::adopt::adopt;
 
 const EACH: usize = 1 << 20;
 const COUNT: usize = 32;
@@ -21,8 +20,11 @@ pub(super) fn run(case: &str, effort: Effort) -> Result<Option<Vec<Outcome>>> {
     let mut bytes = vec![0u8; len];
     Random(len as u64).fill(&mut bytes);
     let src = manager.adopt(bytes)?;
-    let native = opened.buffer(len as u64);
-    let dst = adopt(&manager, opened.place()?, &native)?;
+    let dst = manager.allocate(opened.default_place(), AllocSpec::bytes(len as u64))?;
+    let native = dst
+        .native::<wgpu::Buffer>()
+        .context("no buffer of wgpu's")?;
+    let native = native.clone();
     let parts = |of: &Buffer| -> Result<Vec<Buffer>> {
         let starts = (0..len as u64).step_by(EACH);
         starts

@@ -93,6 +93,48 @@ fn any_offset_and_length_leaves_the_neighbours_alone() {
     }
 }
 
+/// Long enough that pages of ordinary memory are imported where the driver can, and cut anywhere.
+#[test]
+fn pages_and_what_lies_beside_them_arrive_and_leave_others_alone() {
+    let Some(manager) = discovered() else { return };
+    const LEN: usize = 300_000;
+    let place = "wgpu:0/device".parse().unwrap();
+    let there = manager
+        .allocate(place, AllocSpec::bytes(LEN as u64))
+        .unwrap();
+    let blank = manager.adopt(vec![0x5Au8; LEN]).unwrap();
+    let sent = pattern(LEN as u64, 5);
+    let src = manager.adopt(sent.clone()).unwrap();
+    for (from, to, len) in [
+        (0, 0, 65_536),
+        (1, 1, 70_000),
+        (4080, 0, 100_001),
+        (16, 4, 131_072),
+        (7, 2, 60_001),
+        (4095, 4095, 200_000),
+        (3, 0, 262_145),
+    ] {
+        let back = manager.adopt(vec![0xC3u8; LEN]).unwrap();
+        manager.copy(&blank, &there).wait().unwrap();
+        let part = |buffer: &Buffer, at: u64| buffer.slice(at..at + len).unwrap();
+        let up = manager.copy(part(&src, from), part(&there, to));
+        let down = manager.copy(part(&there, to), part(&back, from));
+        println!("{} {}", up.wait().unwrap(), down.wait().unwrap());
+        let (from, to, len) = (from as usize, to as usize, len as usize);
+        let mut found = vec![0; LEN];
+        manager.copy_into_slice(&there, &mut found).unwrap();
+        let mut wanted = vec![0x5A; LEN];
+        wanted[to..to + len].copy_from_slice(&sent[from..from + len]);
+        assert!(found == wanted, "{from} to {to}, {len} bytes");
+        let mut wanted = vec![0xC3; LEN];
+        wanted[from..from + len].copy_from_slice(&sent[from..from + len]);
+        assert!(
+            *back.read().unwrap() == *wanted,
+            "{to} back to {from}, {len} bytes"
+        );
+    }
+}
+
 #[test]
 fn rows_at_a_pitch_go_there_and_back() {
     let Some(manager) = discovered() else { return };

@@ -1,7 +1,8 @@
 //! Host memory that takes part in one submission.
 //!
 //! Only whole pages can be imported, and only those that belong to the range as a whole: what lies
-//! before the first of them and after the last, at most a page each, travels in a small buffer.
+//! before the first of them and after the last, at most a page each, travels in a small buffer. So does all
+//! of a range that is too short for an import to pay.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -52,11 +53,12 @@ struct Gone {
 }
 
 impl Cut {
-    /// Cuts `len` bytes at `addr`, which go to or come from byte `other` of a device's buffer.
-    fn new(addr: u64, len: u64, page: u64, other: u64) -> Cut {
+    /// Cuts `len` bytes at `addr`, which go to or come from byte `other` of a device's buffer, into at
+    /// least so many bytes of whole pages or none.
+    fn new(addr: u64, len: u64, (page, least): (u64, u64), other: u64) -> Cut {
         let first = addr.next_multiple_of(page);
         let last = (addr + len) / page * page;
-        let (head, body) = match last > first {
+        let (head, body) = match last > first && last - first >= least {
             true => (first - addr, last - first),
             false => (len, 0),
         };
@@ -106,7 +108,8 @@ impl Guest {
         direction: Direction,
         other: u64,
     ) -> Result<Guest, Fault> {
-        let cut = Cut::new(span.addr(), span.len() as u64, importer.page(), other);
+        let pages = (importer.page(), LEAST);
+        let cut = Cut::new(span.addr(), span.len() as u64, pages, other);
         let edges = match cut.edges() {
             0 => None,
             size => Some(gpu.catching(|| edges_buffer(&gpu.device, size, direction))?),
@@ -247,6 +250,10 @@ impl Gone {
     }
 }
 
+/// The least that is imported, in bytes: an import costs some 20 µs on lavapipe, in which a processor copies
+/// more than that. Less than the 64 KiB that prove a link, which must take this way.
+const LEAST: u64 = 48 << 10;
+
 /// How often a thread that waits looks whether the device was lost meanwhile.
 const A_MOMENT: Duration = Duration::from_millis(10);
 
@@ -267,7 +274,7 @@ mod tests {
             (0, 1, 3),
             (8191, 8194, 3),
         ] {
-            let cut = Cut::new(addr, len, 4096, other);
+            let cut = Cut::new(addr, len, (4096, 4096), other);
             assert_eq!(cut.head + cut.body + cut.tail, len, "{cut:?}");
             assert!(cut.body.is_multiple_of(4096));
             if cut.body > 0 {
@@ -279,6 +286,7 @@ mod tests {
                 assert_eq!(place % WORD, (other + at) % WORD, "{cut:?}");
                 assert!((place + edge).next_multiple_of(WORD) <= cut.edges());
             }
+            assert_eq!(Cut::new(addr, len, (4096, 1 << 20), other).body, 0);
             // The tail's words hold nothing of the head's.
             if cut.head > 0 && cut.tail > 0 {
                 let head_ends = (cut.places[0] + cut.head).next_multiple_of(WORD);
