@@ -58,6 +58,21 @@ impl fmt::Display for BinarySize {
     }
 }
 
+/// A number of bytes that prints whole, its digits in groups of three: `67,108,864 bytes`.
+#[derive(Clone, Copy)]
+pub(crate) struct WholeBytes(pub(crate) u64);
+
+impl fmt::Display for WholeBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let groups = (0..self.0.checked_ilog(1000).unwrap_or(0)).rev();
+        write!(f, "{}", self.0 / 1000u64.pow(groups.len() as u32))?;
+        for group in groups {
+            write!(f, ",{:03}", self.0 / 1000u64.pow(group) % 1000)?;
+        }
+        f.write_str(" bytes")
+    }
+}
+
 /// Bytes per second that print with three digits: `9.84 GB/s`, `417 kB/s`.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct ByteRate(pub f64);
@@ -150,6 +165,20 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
+
+    #[test]
+    fn whole_bytes_are_grouped() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (999, "999 bytes"),
+            (1000, "1,000 bytes"),
+            (4_194_304, "4,194,304 bytes"),
+            (1_000_007, "1,000,007 bytes"),
+            (u64::MAX, "18,446,744,073,709,551,615 bytes"),
+        ] {
+            assert_eq!(WholeBytes(bytes).to_string(), text);
+        }
+    }
 
     #[test]
     fn sizes_read_in_decimal_and_binary_units() {

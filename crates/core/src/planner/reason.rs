@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::bytes::WholeBytes;
 use crate::{Bar, LinkId, MemoryId, Method, Route};
 
 /// Why a link may not be used now.
@@ -137,15 +138,19 @@ impl fmt::Display for Reason {
                 "no room: {memory} allocates at most {max_alloc_bytes} bytes, a slot takes \
                  {chunk_bytes} bytes"
             ),
-            Reason::SlowerBelow { bytes } => write!(f, "slower below {bytes} bytes"),
+            Reason::SlowerBelow { bytes } => write!(f, "slower below {}", WholeBytes(*bytes)),
             Reason::JoinsFrom { bytes } => {
-                write!(f, "takes a share beside others from {bytes} bytes on")
+                let bytes = WholeBytes(*bytes);
+                write!(f, "takes a share beside others from {bytes} on")
             }
-            Reason::SlowerAbove { bytes } => write!(f, "slower from {bytes} bytes on"),
+            Reason::SlowerAbove { bytes } => write!(f, "slower from {} on", WholeBytes(*bytes)),
             Reason::SlowerBetween {
                 from_bytes,
                 to_bytes,
-            } => write!(f, "slower from {from_bytes} to {} bytes", to_bytes - 1),
+            } => {
+                let last = WholeBytes(to_bytes - 1);
+                write!(f, "slower from {} to {last}", WholeBytes(*from_bytes))
+            }
             Reason::Dominated { by: Some(by) } => {
                 write!(f, "no cheaper at any size than {} {by}", by.method())
             }

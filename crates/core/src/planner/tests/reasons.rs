@@ -88,7 +88,7 @@ fn a_route_that_wins_twice_is_slower_in_between() {
         reasons,
         [
             "slower below 100 bytes",
-            "slower from 100 to 199 bytes",
+            "slower from 100 bytes to 199 bytes",
             "slower from 200 bytes on"
         ]
     );
