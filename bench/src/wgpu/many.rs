@@ -1,16 +1,19 @@
-//! `wgpu-many`: 32 uploads of 1 MiB at once, against one of the same bytes.
+//! `wgpu-many`: 32 uploads of 1 MiB at once, against the same ones one after the other, and against one of all
+//! the bytes.
 
 use anyhow::{Context, Result};
 use transload::{AllocSpec, Buffer, Transfer};
 
 use super::gpu::Gpu;
 use super::way::Way;
-use super::{AGAIN, REUSED, Results, twice};
-use crate::case::{Effort, Outcome};
+use super::{AGAIN, REUSED, Results, judge, twice};
+use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::Random;
 
 const EACH: usize = 1 << 20;
 const COUNT: usize = 32;
+/// The same uploads, each waited for before the next.
+const STREAM: &str = "one stream";
 
 pub(super) fn run(case: &str, effort: Effort) -> Result<Option<Vec<Outcome>>> {
     let Some((manager, opened, _)) = twice()? else {
@@ -33,6 +36,7 @@ pub(super) fn run(case: &str, effort: Effort) -> Result<Option<Vec<Outcome>>> {
     };
     let pairs: Vec<(Buffer, Buffer)> = parts(&src)?.into_iter().zip(parts(&dst)?).collect();
 
+    let turns = pairs.clone();
     let way = |name: &str, turn: Box<dyn FnMut() -> Result<()>>| {
         let poison = {
             let (gpu, native) = (opened.clone(), native.clone());
@@ -52,7 +56,19 @@ pub(super) fn run(case: &str, effort: Effort) -> Result<Option<Vec<Outcome>>> {
             Ok(())
         }
     };
-    let mut contenders = vec![way("transload", Box::new(together))];
+    let in_turn = {
+        let manager = manager.clone();
+        move || {
+            for (src, dst) in &turns {
+                manager.copy(src, dst).wait()?;
+            }
+            Ok(())
+        }
+    };
+    let mut contenders = vec![
+        way("transload", Box::new(together)),
+        way(STREAM, Box::new(in_turn)),
+    ];
     // Called as the baseline that takes part twice in the other cases.
     for name in [REUSED, AGAIN] {
         let (manager, src, dst) = (manager.clone(), src.clone(), dst.clone());
@@ -69,6 +85,14 @@ pub(super) fn run(case: &str, effort: Effort) -> Result<Option<Vec<Outcome>>> {
     };
     rename(&mut outcome, REUSED, "one transfer")?;
     rename(&mut outcome, AGAIN, "one transfer, again")?;
+    let faster = 1.0 / results.over(STREAM);
+    let verdicts = vec![Verdict::at_least(
+        "times the rate of one stream:",
+        faster,
+        1.0,
+        "",
+    )];
+    judge(&mut outcome, verdicts);
     eprintln!("  {:.3} of one transfer's time", results.over(REUSED));
     Ok(Some(vec![outcome]))
 }
