@@ -7,6 +7,7 @@ mod down;
 mod gpu;
 mod idle;
 mod many;
+mod stream;
 mod texture;
 mod up;
 mod way;
@@ -64,6 +65,15 @@ pub(crate) fn cases(effort: Effort) -> Vec<Case> {
     cases.push(case(name, move |name, effort| {
         across::run(name, across, effort)
     }));
+    for (name, cold) in [("warm", false), ("cold", true)] {
+        if cold && cfg!(not(target_os = "linux")) {
+            continue;
+        }
+        let name = format!("file-wgpu/256MiB/{name}");
+        cases.push(case(name, move |name, effort| {
+            stream::run(name, cold, effort)
+        }));
+    }
     cases.push(case("wgpu-many/32x1MiB".into(), many::run));
     cases.push(case("texture/1920x1080".into(), texture::run));
     cases.push(case("wgpu-idle".into(), |name, _| idle::run(name)));
