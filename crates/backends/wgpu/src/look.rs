@@ -40,7 +40,10 @@ impl Gpu {
     /// being waited for; and it runs callbacks of the user's on whichever thread looks.
     pub(crate) fn look(&self, how: wgpu::PollType) -> Result<(), Unseen> {
         // Unwound: wgpu holds none of its locks when it calls back, nor when it gives up.
-        match catch_unwind(AssertUnwindSafe(|| self.device.poll(how))) {
+        let poll = || catch_unwind(AssertUnwindSafe(|| self.device.poll(how.clone())));
+        // A driver that has given up says so again. A callback of the user's that panicked does not: then
+        // what is looked for may be under way, even if the device is lost to its user.
+        match poll().or_else(|_| poll()) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(wgpu::PollError::Timeout)) => Err(Unseen::NotYet),
             Ok(Err(wgpu::PollError::WrongSubmissionIndex(number, last))) => {

@@ -298,3 +298,31 @@ fn buffers_are_adopted_only_by_devices_that_users_can_have() {
     let imported = unsafe { backend.import(own, External::Object(Box::new(make(&device)))) };
     assert_ne!(imported.unwrap().storage_id(), adopted.storage_id());
 }
+
+/// Host memory that a device writes is the device's until its commands have ended. Its loss may be known
+/// long before: wgpu calls a device lost that its user destroys, or that ran out of memory.
+#[cfg(any(windows, target_os = "linux"))]
+#[test]
+fn what_a_lost_device_still_does_is_not_told_before_it_has_ended() {
+    let Some([(device, queue)]) = devices() else {
+        return;
+    };
+    let backend = Wgpu::with_devices([(device.clone(), queue.clone())]);
+    let heard = Arc::new(Heard::default());
+    assert!(backend.attach(heard.clone()));
+    let pair = pair(&backend, 0);
+    let gate = gate::Gate::before_next(&device, &queue);
+    let fence = copy(&backend, &pair, &[]).unwrap();
+    device.destroy();
+    // Its loss is found out by this.
+    let found = backend.when_done(&device, queue.submit([]), || ());
+    // The commands cannot have ended, however long this takes.
+    let waited = backend.wait(fence, Duration::from_millis(300));
+    let early = heard.0.lock().unwrap().clone();
+    gate.open();
+    settled(&backend, fence);
+    assert_eq!(found.unwrap_err().class(), ErrorClass::Lost);
+    assert_eq!((waited, &early[..]), (Waited::TimedOut, &[][..]));
+    let outcomes = heard.0.lock().unwrap().clone();
+    assert!(matches!(outcomes[..], [Outcome::Lost(_)]), "{outcomes:?}");
+}

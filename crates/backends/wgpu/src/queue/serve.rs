@@ -14,7 +14,7 @@ use crate::device::BACKEND;
 use crate::look::Unseen;
 use crate::memory::Slot;
 
-/// How long a thread stays in the driver before it looks whether the device was lost meanwhile.
+/// How long a thread stays in the driver before it looks up.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// An operation that has ended, but a slot of it is in use again.
@@ -135,7 +135,9 @@ impl Shared {
             timeout: Some(patience),
         }) {
             Ok(()) | Err(Unseen::Lost(_)) => true,
-            Err(Unseen::NotYet) => self.gpu.lost.get().is_some(),
+            // Even if the device is known to be lost: wgpu calls it so when its user destroys it, or
+            // memory ran out, and what was submitted before goes on writing host memory.
+            Err(Unseen::NotYet) => false,
             // It was made, but the device was gone.
             Err(Unseen::NoSuch { .. }) => {
                 self.gpu.note_loss();
