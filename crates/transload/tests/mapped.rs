@@ -119,3 +119,28 @@ fn nobody_gets_to_look_at_it_in_place() {
         GuardError::NotExclusive { memory }
     );
 }
+
+/// The device's engine writes words, and puts back what it found of those that a transfer covers in part.
+#[test]
+fn transfers_that_write_bytes_of_one_word_go_one_after_the_other() {
+    for (second_at, waits) in [(5, true), (7, true), (8, false)] {
+        let bench = Bench::new(&unified(), Completion::Timed, 8);
+        let to = bench.empty("sim:0/mapped", LEN);
+        let first = bench.filled("cpu:0", marked(5));
+        let second = bench.filled("cpu:0", marked(LEN - second_at));
+        let event = bench.manager.event();
+        let behind = to.slice(0..5).unwrap();
+        let held = Request::new(&first, behind).after(&event);
+        let held = bench.manager.submit(&held);
+        let rest = to.slice(second_at..LEN).unwrap();
+        let free = bench.manager.copy(&second, rest);
+        bench.run();
+        assert_eq!(free.is_over(), !waits, "at {second_at}");
+        event.set();
+        held.wait().unwrap();
+        free.wait().unwrap();
+        let found = bench.read(&to);
+        assert!(found[..5] == *marked(5));
+        assert!(found[second_at as usize..] == *marked(LEN - second_at));
+    }
+}

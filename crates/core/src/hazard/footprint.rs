@@ -63,6 +63,28 @@ impl Footprint {
         }
     }
 
+    /// The same, with what is left of the units of `grain` bytes, a power of two, that it covers in part:
+    /// for memory that engines write in such units, putting back what the rest of one held. Rows whose
+    /// pitches are no multiples of it, or that come to overlap, count as one run.
+    #[must_use]
+    pub fn widened(self, grain: u64) -> Footprint {
+        let lead = self.position % grain;
+        let rounded = |bytes: u64| bytes.checked_next_multiple_of(grain);
+        let shape = &self.shape;
+        let keeps_rows = (shape.row_pitch() | shape.plane_pitch()).is_multiple_of(grain);
+        let rows =
+            rounded(lead + shape.width_bytes()).filter(|_| keeps_rows && !shape.is_contiguous());
+        let pitched = rows.and_then(|width| {
+            let (rows, planes) = (shape.rows(), shape.planes());
+            Shape::pitched_3d(width, rows, shape.row_pitch(), planes, shape.plane_pitch()).ok()
+        });
+        let run = || Some(Shape::contiguous(rounded(self.end - self.position + lead)?));
+        let widened = pitched.or_else(run).filter(|_| !self.is_empty());
+        let at =
+            |shape| Footprint::new(self.storage, self.position - lead, shape, self.writes).ok();
+        widened.and_then(at).unwrap_or(self)
+    }
+
     /// The storage that the bytes are in.
     pub const fn storage(&self) -> StorageId {
         self.storage
@@ -167,5 +189,32 @@ mod tests {
         assert!(!write.conflicts_with(&footprint(HOST, 8, true)));
         assert!(!write.conflicts_with(&footprint(file, 0, true)));
         assert!(!footprint(HOST, 0, false).conflicts_with(&footprint(HOST, 0, false)));
+    }
+
+    #[test]
+    fn widened_footprints_hold_whole_units_and_no_more() {
+        let at = |position, shape| Footprint::new(HOST, position, shape, true).unwrap();
+        let run = |position, len| at(position, Shape::contiguous(len));
+        for (exact, wide) in [
+            (run(8, 8), run(8, 8)),
+            (run(5, 2), run(4, 4)),
+            (run(7, 2), run(4, 8)),
+            (run(7, 0), run(7, 0)),
+            (run(u64::MAX - 2, 2), run(u64::MAX - 2, 2)),
+            (
+                at(9, Shape::pitched(3, 5, 16).unwrap()),
+                at(8, Shape::pitched(4, 5, 16).unwrap()),
+            ),
+            // From the first word to the last.
+            (at(9, Shape::pitched(3, 5, 15).unwrap()), run(8, 64)),
+            (at(11, Shape::pitched(10, 5, 12).unwrap()), run(8, 64)),
+            (
+                at(10, Shape::pitched_3d(3, 2, 16, 3, 64).unwrap()),
+                at(8, Shape::pitched_3d(8, 2, 16, 3, 64).unwrap()),
+            ),
+        ] {
+            assert_eq!(exact.widened(4), wide, "{exact:?}");
+            assert_eq!(exact.widened(1), exact);
+        }
     }
 }

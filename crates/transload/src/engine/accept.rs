@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use transload_core::flight::{Flight, FlightSpec, Verify};
-use transload_core::{Footprint, Instant, LinkId, Plan};
+use transload_core::{Footprint, Instant, LinkId, MemoryKind, Plan};
 
 use super::active::{Operand, Priority, Stage, TransferId};
 use super::batch::BatchFlag;
@@ -13,6 +13,11 @@ use super::digest::Digest;
 use super::event::EventCell;
 use super::state::State;
 use crate::{RegionError, TransferError};
+
+/// Memory that host and device share is written by the host in bytes, and by the device's engine in words,
+/// of which it puts back what it found beside a transfer's bytes. So two transfers that write bytes of one
+/// word go one after the other. Elsewhere one engine does all the writing, in its own order.
+const MAPPED_GRAIN: u64 = 4;
 
 /// A request whose ends were checked.
 #[derive(Clone)]
@@ -65,11 +70,15 @@ impl Checked {
             let memory = dst.buffer.memory();
             return Err(TransferError::Overlap { memory });
         }
+        let ordered = match dst.buffer.memory().kind {
+            MemoryKind::Mapped => to.widened(MAPPED_GRAIN),
+            _ => to,
+        };
         Ok(Checked {
             src,
             dst,
             in_place,
-            footprints: ArrayVec::from([from, to]),
+            footprints: ArrayVec::from([from, ordered]),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Many transfers at once, in any order; dropped and cancelled ones.
 
-use transload::{Buffer, Cancelled, Request};
+use transload::{AllocSpec, Buffer, Cancelled, MemoryKind, Request};
 
 use crate::machine::{Adapters, MIB, POISON, Random, pattern};
 
@@ -165,5 +165,50 @@ fn a_cancelled_transfer_says_how_many_bytes_arrived() {
             }
         }
         println!("{adapter:?}: {told:?} not started, stopped, finished");
+    }
+}
+
+/// One thread's pieces come from the adapter's own memory, the other's from the heap, and each piece ends
+/// inside a word where the next one begins.
+#[test]
+fn pieces_that_share_words_are_written_by_two_threads_and_nothing_is_lost() {
+    let Some(adapters) = Adapters::open(1) else {
+        return;
+    };
+    const PIECE: u64 = 101;
+    const PIECES: u64 = 40;
+    const LEN: u64 = PIECE * PIECES;
+    for adapter in &adapters.all {
+        // Memory that both threads' engines reach, where there is any.
+        let shared = adapter.id.memory(MemoryKind::Mapped).into();
+        let mapped = |len| {
+            let allocated = adapters.manager.allocate(shared, AllocSpec::bytes(len));
+            allocated.unwrap_or_else(|_| adapters.buffer(adapter, len))
+        };
+        for seed in 0..30 {
+            let (even, odd) = (pattern(LEN, seed), pattern(LEN, seed + 100));
+            let near = mapped(LEN);
+            adapter.fill(&near, &even);
+            let far = adapters.manager.adopt(odd.clone()).unwrap();
+            let dst = mapped(LEN);
+            let send = |src: &Buffer, first: u64| {
+                for piece in (first..PIECES).step_by(2) {
+                    let range = piece * PIECE..(piece + 1) * PIECE;
+                    let src = src.slice(range.clone()).unwrap();
+                    let dst = dst.slice(range).unwrap();
+                    adapters.manager.copy(src, dst).wait().unwrap();
+                }
+            };
+            std::thread::scope(|threads| {
+                threads.spawn(|| send(&near, 0));
+                send(&far, 1);
+            });
+            let found = adapter.bytes_of(&dst);
+            for (at, found) in found.chunks(PIECE as usize).enumerate() {
+                let sent = [&even, &odd][at % 2];
+                let wanted = &sent[at * PIECE as usize..][..PIECE as usize];
+                assert!(found == wanted, "{adapter:?}: piece {at} with seed {seed}");
+            }
+        }
     }
 }
