@@ -42,6 +42,17 @@ struct SlotState {
     view: Option<View>,
 }
 
+/// Who has a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// The host.
+    Mapped,
+    /// The device.
+    InUse,
+    /// Nobody: it could not be mapped again.
+    Broken,
+}
+
 /// Keeps a mapping open.
 enum View {
     Read(wgpu::BufferView),
@@ -61,6 +72,16 @@ impl Slot {
     /// Whether the host can reach it now.
     pub(crate) fn is_mapped(&self) -> bool {
         self.lock().view.is_some()
+    }
+
+    /// Who has it now.
+    pub(crate) fn standing(&self) -> Standing {
+        let state = self.lock();
+        match (&state.view, state.uses) {
+            (Some(_), _) => Standing::Mapped,
+            (None, 0) => Standing::Broken,
+            (None, _) => Standing::InUse,
+        }
     }
 
     /// Reads what the slot holds from byte `from` on. False where the host cannot reach it, or it ends

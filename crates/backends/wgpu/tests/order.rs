@@ -8,6 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::{Heard, adapters, part, skip};
+use transload_hal::core::MemoryKind;
 use transload_hal::{
     AllocSpec, Backend, Buffer, ErrorClass, External, Fence, ImportError, MemoryInfo, Op, Outcome,
     SubmitError, Waited,
@@ -325,4 +326,47 @@ fn what_a_lost_device_still_does_is_not_told_before_it_has_ended() {
     assert_eq!((waited, &early[..]), (Waited::TimedOut, &[][..]));
     let outcomes = heard.0.lock().unwrap().clone();
     assert!(matches!(outcomes[..], [Outcome::Lost(_)]), "{outcomes:?}");
+}
+
+/// Two submissions use one slot, so the first is told when the second has ended, too. What becomes of
+/// that must not leave the first untold.
+#[cfg(any(windows, target_os = "linux"))]
+#[test]
+fn a_submission_whose_slot_is_lost_to_a_later_one_is_told() {
+    let Some([(device, queue)]) = devices() else {
+        return;
+    };
+    let backend = Wgpu::with_devices([(device.clone(), queue.clone())]);
+    let heard = Arc::new(Heard::default());
+    assert!(backend.attach(heard.clone()));
+    let [src, _] = pair(&backend, 0);
+    let slot = backend.inventory().devices[0]
+        .id
+        .memory(MemoryKind::Readback);
+    let spec = AllocSpec::bytes(64).for_staging();
+    let slot = backend.allocate(slot, &spec).unwrap();
+    // Who serves the queue is kept from it until the device is gone.
+    let gate = gate::Gate::before_next(&device, &queue);
+    let gated = queue.submit([]);
+    let (go_on, held) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let hold = move || {
+        tell.send(()).unwrap();
+        held.recv_timeout(LONG).unwrap();
+    };
+    backend.when_done(&device, gated, hold).unwrap();
+    gate.open();
+    told.recv_timeout(LONG).unwrap();
+    let into = [src, slot];
+    let fences = [0, 1].map(|_| copy(&backend, &into, &[]).unwrap());
+    device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+    device.destroy();
+    go_on.send(()).unwrap();
+    let waited = fences.map(|fence| backend.wait(fence, Duration::from_secs(5)));
+    assert_eq!(waited, [Waited::Settled; 2]);
+    let outcomes = heard.0.lock().unwrap().clone();
+    assert!(
+        matches!(outcomes[..], [Outcome::Lost(_), Outcome::Lost(_)]),
+        "{outcomes:?}"
+    );
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use transload_hal::{Buffer, Fence, Outcome, Waited};
+use transload_hal::{Buffer, Fault, Fence, Outcome, Waited};
 
 use super::{Shared, State, Waiting};
 use crate::device::BACKEND;
 use crate::look::Unseen;
-use crate::memory::Slot;
+use crate::memory::{Slot, Standing, failed};
 
 /// How long a thread stays in the driver before it looks up.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -180,7 +180,7 @@ impl Shared {
         let mut over = Vec::new();
         let mut at = 0;
         while at < ended.len() {
-            match ended[at].is_over() {
+            match ended[at].is_over(self.gpu.lost.get()) {
                 true => over.push(ended.remove(at)),
                 false => at += 1,
             }
@@ -207,9 +207,21 @@ impl Shared {
 }
 
 impl Ended {
-    /// Whether it can be told: a slot that is in use again is not the host's yet.
-    fn is_over(&self) -> bool {
-        let mapped = |slot: &Buffer| slot.native::<Slot>().is_none_or(Slot::is_mapped);
-        self.outcome != Outcome::Done || self.slots.iter().all(mapped)
+    /// Whether it can be told: a slot that is in use again is not the host's yet. One that never will be
+    /// fails it.
+    fn is_over(&mut self, lost: Option<&Fault>) -> bool {
+        if self.outcome != Outcome::Done {
+            return true;
+        }
+        let slots = self.slots.iter().filter_map(|slot| slot.native::<Slot>());
+        let standing: Vec<Standing> = slots.map(Slot::standing).collect();
+        if standing.contains(&Standing::InUse) {
+            return false;
+        }
+        if standing.contains(&Standing::Broken) {
+            let failed = || Outcome::Failed(failed(&"a slot of it could not be mapped again"));
+            self.outcome = lost.map_or_else(failed, |fault| Outcome::Lost(fault.clone()));
+        }
+        true
     }
 }
