@@ -38,6 +38,7 @@ impl Request {
     /// Goes over exactly that link, in one pass and one piece, whatever it costs. Where the link is not
     /// there or fails, so does the copy: no other way is tried. For measuring links, and for finding out
     /// which of them fails; [`TransferManager::topology`](crate::TransferManager::topology) lists them.
+    /// Memory of kind `mapped` is not made visible first: whoever's own commands use it waits for those.
     pub fn over(mut self, link: LinkId) -> Request {
         self.terms.over = Some(link);
         self

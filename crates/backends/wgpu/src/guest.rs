@@ -163,8 +163,8 @@ impl Guest {
         self.pages = None;
     }
 
-    /// Waits until the device, whose commands have ended, has let go of the pages, and brings the
-    /// edges home. `is_lost` says that it never will.
+    /// Waits until the device, whose commands have ended, has let go of the pages, unless it is lost and
+    /// never will, and brings the edges home.
     pub(crate) fn leave(mut self, gpu: &Gpu) -> Result<(), Fault> {
         self.pages = None;
         if self.cut.body > 0 {

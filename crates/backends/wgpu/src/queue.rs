@@ -6,6 +6,7 @@ mod serve;
 mod watch;
 
 use std::collections::{HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -230,7 +231,26 @@ impl Shared {
             false => None,
         };
         let commands = gpu.catching(|| program.encode(&gpu.device, shifter.as_ref()))?;
-        gpu.catching(|| gpu.queue.submit([commands]))
+        self.hand_over(commands)
+    }
+
+    /// Gives the driver commands, all or nothing.
+    ///
+    /// wgpu runs callbacks of the user's before it returns. One that panics, or complains into the scope
+    /// that listens here, looks like a refusal although the commands are under way: then they are waited
+    /// for, so that nothing touches their memory when this returns.
+    fn hand_over(&self, commands: wgpu::CommandBuffer) -> Result<wgpu::SubmissionIndex, Fault> {
+        let submit = || catch_unwind(AssertUnwindSafe(|| self.gpu.queue.submit([commands])));
+        let fault = match self.gpu.catching(submit) {
+            Ok(Ok(index)) => return Ok(index),
+            Ok(Err(_)) => Fault::new(
+                ErrorClass::Caller,
+                "a callback of the user's panicked while commands were submitted",
+            ),
+            Err(fault) => fault,
+        };
+        self.drain();
+        Err(fault)
     }
 
     fn end_use(&self, slot: &Buffer) -> Result<(), Fault> {

@@ -250,7 +250,7 @@ fn a_callback_of_the_users_that_panics_ends_nobodys_transfers() {
     let Some([(device, queue)]) = devices() else {
         return;
     };
-    let backend = Wgpu::with_devices([(device, queue.clone())]);
+    let backend = Wgpu::with_devices([(device.clone(), queue.clone())]);
     let heard = Arc::new(Heard::default());
     assert!(backend.attach(heard.clone()));
     let pair = pair(&backend, 0);
@@ -260,10 +260,16 @@ fn a_callback_of_the_users_that_panics_ends_nobodys_transfers() {
         queue.on_submitted_work_done(|| std::panic::resume_unwind(Box::new("the user's own")));
         let submitted =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| copy(&backend, &pair, &[])));
-        // In the submission, which is the caller's thread, it is the caller's.
-        let fence = submitted
-            .unwrap_or_else(|_| copy(&backend, &pair, &[]))
-            .unwrap();
+        let fence = match submitted.unwrap() {
+            Ok(fence) => fence,
+            // In the submission it is taken for a refusal, and then nothing may be under way.
+            Err(error) => {
+                let fault = error.into_fault();
+                assert_eq!(fault.class, ErrorClass::Caller, "{fault}");
+                assert!(device.poll(wgpu::PollType::Poll).unwrap().is_queue_empty());
+                copy(&backend, &pair, &[]).unwrap()
+            }
+        };
         settled(&backend, fence);
         let outcomes = heard.0.lock().unwrap();
         assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Done));

@@ -3,6 +3,7 @@
 //! One thread at a time serves a queue: the one that waits for a fence of it, where there is one, since
 //! then nobody has to wake anybody; else the queue's own.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -125,6 +126,19 @@ impl Shared {
         let _service = Service(self);
         if self.is_over(index, patience) {
             self.finish_one();
+        }
+    }
+
+    /// Blocks until all that the driver was given so far is over.
+    pub(super) fn drain(&self) {
+        let submit = || self.gpu.queue.submit([]);
+        loop {
+            // A callback that panics is called once.
+            let Ok(index) = catch_unwind(AssertUnwindSafe(submit)) else {
+                continue;
+            };
+            while !self.is_over(index.clone(), PATIENCE) {}
+            return;
         }
     }
 
