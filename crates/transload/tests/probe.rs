@@ -205,8 +205,11 @@ fn a_link_that_hangs_does_not_hang_the_probe() -> Outcome {
         for (_, size) in &link.sizes {
             match size {
                 // The thread that still waits for the copy that hangs moves the virtual clock, and with it
-                // the deadlines of others.
-                Found::Failed(why) => assert!(why.contains("deadline"), "{link:?}"),
+                // the deadlines of others; a link whose bytes went over one of those is not checked.
+                Found::Failed(why) => assert!(
+                    why.contains("deadline") || why.contains("no way leads there"),
+                    "{link:?}"
+                ),
                 Found::Time(_) => assert!(link.id != hangs, "{link:?}"),
                 unexpected => panic!("{unexpected:?}"),
             }
