@@ -290,7 +290,9 @@ fn the_host_is_probed_in_memory_shared_memory_and_files() -> Outcome {
         let Found::Time(time) = &pair.found else {
             panic!("{pair:?}")
         };
-        assert_eq!(pair.method, Some(Method::DirectCopy));
+        // Which of them was cheaper is this machine's to say, and changes with what else it does.
+        let ways = [Method::DirectCopy, Method::HostStaged];
+        assert!(ways.map(Some).contains(&pair.method), "{pair:?}");
         assert!(time.low_ns <= time.median_ns && time.median_ns <= time.high_ns);
         assert_eq!(time.samples, 6);
         assert!(time.confidence > 0.95);
