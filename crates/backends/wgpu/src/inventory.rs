@@ -76,18 +76,15 @@ fn links(gpu: &Gpu, all: &[&Gpu]) -> Vec<Link> {
         device: gpu.id,
         index: 0,
     };
-    let [upload, readback] =
-        [MemoryKind::Upload, MemoryKind::Readback].map(|kind| gpu.id.memory(kind));
-    let [device, mapped] = [MemoryKind::Device, MemoryKind::Mapped].map(|kind| gpu.id.memory(kind));
+    let memory = |kind| gpu.id.memory(kind);
     let mut links = Vec::new();
     let mut within =
         |src, dst| links.push(submitted(gpu, link(src, dst, engine, BACKEND, wire(gpu))));
-    for kind in own(gpu) {
-        let memory = gpu.id.memory(*kind);
-        within(upload, memory);
-        within(memory, readback);
-        for other in own(gpu) {
-            within(memory, gpu.id.memory(*other));
+    for own in own_of(gpu) {
+        within(memory(MemoryKind::Upload), own);
+        within(own, memory(MemoryKind::Readback));
+        for other in own_of(gpu) {
+            within(own, other);
         }
     }
     let mut by_host = |src: MemoryId, dst: MemoryId, class| {
@@ -100,33 +97,49 @@ fn links(gpu: &Gpu, all: &[&Gpu]) -> Vec<Link> {
     };
     for kind in HOST_KINDS {
         let host = DeviceId::CPU0.memory(kind);
-        by_host(host, upload, host_class(kind));
-        by_host(readback, host, host_class(kind));
-        if gpu.mapper.is_some() {
-            by_host(host, mapped, host_class(kind));
-            by_host(mapped, host, host_class(kind));
+        for inlet in inlets(gpu) {
+            by_host(host, inlet, host_class(kind));
+        }
+        for outlet in outlets(gpu) {
+            by_host(outlet, host, host_class(kind));
         }
     }
     for other in all.iter().filter(|other| other.id != gpu.id) {
-        let theirs = |kind| other.id.memory(kind);
-        by_host(readback, theirs(MemoryKind::Upload), LinkClass::Local);
-        if gpu.mapper.is_some() {
-            by_host(mapped, theirs(MemoryKind::Upload), LinkClass::Local);
-        }
-        if other.mapper.is_some() {
-            by_host(readback, theirs(MemoryKind::Mapped), LinkClass::Local);
-        }
-        if gpu.mapper.is_some() && other.mapper.is_some() {
-            by_host(mapped, theirs(MemoryKind::Mapped), LinkClass::Local);
+        for outlet in outlets(gpu) {
+            for inlet in inlets(other) {
+                by_host(outlet, inlet, LinkClass::Local);
+            }
         }
     }
     if gpu.importer.is_ok() {
         for host in GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
-            links.push(import(gpu, host, device, engine));
-            links.push(import(gpu, device, host, engine));
+            links.push(import(gpu, host, memory(MemoryKind::Device), engine));
+            links.push(import(gpu, memory(MemoryKind::Device), host, engine));
         }
     }
     links
+}
+
+fn own_of(gpu: &Gpu) -> impl Iterator<Item = MemoryId> + use<> {
+    let id = gpu.id;
+    own(gpu).iter().map(move |kind| id.memory(*kind))
+}
+
+/// Where the host's threads put bytes that go to the adapter.
+fn inlets(gpu: &Gpu) -> impl Iterator<Item = MemoryId> + use<> {
+    beside_mapped(gpu, MemoryKind::Upload)
+}
+
+/// Where they take those that come from it.
+fn outlets(gpu: &Gpu) -> impl Iterator<Item = MemoryId> + use<> {
+    beside_mapped(gpu, MemoryKind::Readback)
+}
+
+fn beside_mapped(gpu: &Gpu, slot: MemoryKind) -> impl Iterator<Item = MemoryId> + use<> {
+    let mapped = gpu.mapper.is_some().then_some(MemoryKind::Mapped);
+    let id = gpu.id;
+    let kinds = [slot].into_iter().chain(mapped);
+    kinds.map(move |kind| id.memory(kind))
 }
 
 /// Why the adapter does not reach host memory in place, each way.

@@ -58,101 +58,33 @@ impl<'a> Moves<'a> {
         let mut list = Vec::with_capacity(ops.len());
         let mut shown = Vec::new();
         for (index, op) in ops.iter().enumerate() {
-            let unsupported = |reason: String| SubmitError::Unsupported {
-                index,
-                reason: reason.into(),
-            };
-            let (src, dst, span) = match op {
-                Op::Copy { src, dst } => {
-                    if src.len_bytes != dst.len_bytes {
-                        let message = format!(
-                            "{} bytes cannot be copied to {}",
-                            src.len_bytes, dst.len_bytes
-                        );
-                        return Err(SubmitError::Refused(Fault::new(
-                            ErrorClass::Caller,
-                            message,
-                        )));
-                    }
-                    let span = Span::new(0, src.len_bytes);
-                    (Layout::from(*src), Layout::from(*dst), span)
+            let made = match op {
+                Op::Copy { src, dst } if src.len_bytes != dst.len_bytes => {
+                    let (from, to) = (src.len_bytes, dst.len_bytes);
+                    let message = format!("{from} bytes cannot be copied to {to}");
+                    Err(Fault::new(ErrorClass::Caller, message))
                 }
-                Op::Pitched { src, dst, span } => (*src, *dst, *span),
+                Op::Copy { src, dst } => {
+                    let span = Span::new(0, src.len_bytes);
+                    Move::new(gpu, op, Layout::from(*src), Layout::from(*dst), span)
+                }
+                Op::Pitched { src, dst, span } => Move::new(gpu, op, *src, *dst, *span),
                 Op::MakeVisible { part } => match native(part.buffer) {
                     Some(End::Bytes { buffer, .. }) if part.buffer.memory().device == device => {
                         shown.push(buffer);
                         continue;
                     }
-                    _ => return Err(unsupported(format!("{op:?} is of no buffer of {device}"))),
+                    _ => Err(unsupported(format!("{op:?} is of no buffer of {device}"))),
                 },
-                other => return Err(unsupported(format!("wgpu does nothing like {other:?}"))),
+                other => Err(unsupported(format!("wgpu does nothing like {other:?}"))),
             };
-            let mut host = None;
-            for (end, kinds, direction) in [
-                (
-                    &src,
-                    [MemoryKind::Device, MemoryKind::Mapped, MemoryKind::Upload],
-                    Direction::In,
-                ),
-                (
-                    &dst,
-                    [MemoryKind::Device, MemoryKind::Mapped, MemoryKind::Readback],
-                    Direction::Out,
-                ),
-            ] {
-                let memory = end.buffer.memory();
-                let in_line = src.shape.is_contiguous() && dst.shape.is_contiguous();
-                if let Some(place) = in_place(gpu, end, span).filter(|_| in_line && host.is_none())
-                {
-                    host = Some((place, direction));
-                    continue;
-                }
-                if memory.device != device || !kinds.contains(&memory.kind) {
-                    let reason = format!("{device} does not reach {memory} for {op:?}");
-                    return Err(unsupported(reason));
-                }
-                let Some(native) = native(end.buffer) else {
-                    let reason = format!("a buffer of {memory} was not made by this backend");
-                    return Err(unsupported(reason));
-                };
-                let until = position(end).saturating_add(end.shape.extent_bytes());
-                if let End::Bytes { buffer, .. } = native
-                    && until.div_ceil(WORD) > buffer.size() / WORD
-                {
-                    let size = buffer.size();
-                    let reason = format!(
-                        "wgpu copies whole words, and the last one before byte {until} lies past the \
-                         {size} bytes of the buffer"
-                    );
-                    return Err(unsupported(reason));
-                }
-            }
-            if !dst.buffer.is_writable() {
-                let message = format!("a buffer of {} may not be written", dst.buffer.memory());
-                return Err(SubmitError::Refused(Fault::new(
-                    ErrorClass::Caller,
-                    message,
-                )));
-            }
-            let made = Move {
-                src,
-                dst,
-                span,
-                host,
-            };
-            if !gpu.computes() && made.needs_shader() {
-                let reason = "it computes nothing, and without a shader only whole words go from one \
-                              buffer to another, and whole texels to or from a texture";
-                return Err(unsupported(format!("{device}: {reason}")));
-            }
-            if let Some(reason) = made.is_cut_inside_texels() {
-                return Err(unsupported(reason));
-            }
-            if let Some(message) = made.reads_unreadable() {
-                let fault = Fault::new(ErrorClass::Caller, message);
-                return Err(SubmitError::Refused(fault));
-            }
-            list.push(made);
+            list.push(made.map_err(|fault| match fault.class {
+                ErrorClass::Unsupported => SubmitError::Unsupported {
+                    index,
+                    reason: fault.message,
+                },
+                _ => SubmitError::Refused(fault),
+            })?);
         }
         list.retain(|of| of.span.len > 0);
         Ok(Moves { list, shown })
@@ -273,6 +205,54 @@ impl<'a> Moves<'a> {
     }
 }
 
+impl<'a> Move<'a> {
+    /// # Errors
+    /// As [`Moves::of`].
+    fn new(
+        gpu: &Gpu,
+        op: &Op<'_>,
+        src: Layout<'a>,
+        dst: Layout<'a>,
+        span: Span,
+    ) -> Result<Move<'a>, Fault> {
+        let in_line = src.shape.is_contiguous() && dst.shape.is_contiguous();
+        let guest = |end, direction| {
+            let place = in_place(gpu, end, span).filter(|_| in_line)?;
+            Some((place, direction))
+        };
+        let host = guest(&src, Direction::In).or_else(|| guest(&dst, Direction::Out));
+        let by_host = host.map(|(_, direction)| direction);
+        if by_host != Some(Direction::In) {
+            reach(gpu, op, &src, MemoryKind::Upload)?;
+        }
+        if by_host != Some(Direction::Out) {
+            reach(gpu, op, &dst, MemoryKind::Readback)?;
+        }
+        if !dst.buffer.is_writable() {
+            let message = format!("a buffer of {} may not be written", dst.buffer.memory());
+            return Err(Fault::new(ErrorClass::Caller, message));
+        }
+        let made = Move {
+            src,
+            dst,
+            span,
+            host,
+        };
+        if !gpu.computes() && made.needs_shader() {
+            let reason = "it computes nothing, and without a shader only whole words go from one buffer \
+                          to another, and whole texels to or from a texture";
+            return Err(unsupported(format!("{}: {reason}", gpu.id)));
+        }
+        if let Some(reason) = made.is_cut_inside_texels() {
+            return Err(unsupported(reason));
+        }
+        match made.reads_unreadable() {
+            Some(message) => Err(Fault::new(ErrorClass::Caller, message)),
+            None => Ok(made),
+        }
+    }
+}
+
 impl Move<'_> {
     /// Whether a run is more than wgpu's own commands can do.
     fn needs_shader(&self) -> bool {
@@ -352,6 +332,36 @@ impl Move<'_> {
             cut.len, cut.to
         ))
     }
+}
+
+/// Makes sure that an end is this device's, or a slot of that kind, as far as its last byte.
+fn reach(gpu: &Gpu, op: &Op<'_>, end: &Layout<'_>, slot: MemoryKind) -> Result<(), Fault> {
+    let memory = end.buffer.memory();
+    let kinds = [MemoryKind::Device, MemoryKind::Mapped, slot];
+    if memory.device != gpu.id || !kinds.contains(&memory.kind) {
+        let reason = format!("{} does not reach {memory} for {op:?}", gpu.id);
+        return Err(unsupported(reason));
+    }
+    let Some(native) = native(end.buffer) else {
+        let reason = format!("a buffer of {memory} was not made by this backend");
+        return Err(unsupported(reason));
+    };
+    let until = position(end).saturating_add(end.shape.extent_bytes());
+    if let End::Bytes { buffer, .. } = native
+        && until.div_ceil(WORD) > buffer.size() / WORD
+    {
+        let size = buffer.size();
+        let reason = format!(
+            "wgpu copies whole words, and the last one before byte {until} lies past the {size} bytes of \
+             the buffer"
+        );
+        return Err(unsupported(reason));
+    }
+    Ok(())
+}
+
+fn unsupported(reason: String) -> Fault {
+    Fault::new(ErrorClass::Unsupported, reason)
 }
 
 /// Where the payload bytes `span` lie, if they are host memory that the device can reach in place.
