@@ -51,9 +51,9 @@ impl TransferManager {
 
     /// Takes in an object of a backend's own world, without copying: of an application that draws, a
     /// `wgpu::Buffer` that was made with both `COPY_SRC` and `COPY_DST`, or a `wgpu::Texture` with
-    /// `COPY_SRC` to be read, `COPY_DST` to be written, or both. [`Buffer::native`] shows it, [`Buffer::into_inner`] gives it back, and handles
-    /// of the same object that are adopted one after the other are one memory: their transfers are in
-    /// order.
+    /// `COPY_SRC` to be read, `COPY_DST` to be written, or both. [`Buffer::native`] shows it,
+    /// [`Buffer::into_inner`] gives it back, and handles of the same object that are adopted one after the
+    /// other are one memory: their transfers are in order.
     ///
     /// The caller may keep handles of the object and use them meanwhile: only objects are taken that
     /// check by themselves what is done with them. What the caller's own work does to the bytes is not in
@@ -64,18 +64,8 @@ impl TransferManager {
     /// When the place is not here, or takes no such object, or not this one: it is another device's, or
     /// was made for other uses. The object is dropped then.
     pub fn adopt_native<T: Owner>(&self, place: Place, object: T) -> Result<Buffer, Error> {
-        let memory = self.resolve(place)?;
-        let kind = ExternalKind::Object;
-        let backend = self
-            .backend_of(memory)
-            .ok_or(ImportError::UnknownMemory { memory })?;
-        let fault = |fault| ImportError::Failed {
-            memory,
-            kind,
-            fault,
-        };
-        let raw = guarded(|| backend.adopt(memory, Box::new(object))).map_err(fault)??;
-        Ok(Buffer::new(raw, &self.shared))
+        let adopt = |backend: &dyn Backend, memory| backend.adopt(memory, Box::new(object));
+        self.take_in(place, ExternalKind::Object, adopt)
     }
 
     /// Takes in memory that comes from elsewhere: a handle, an object of a backend's own world.
@@ -86,8 +76,22 @@ impl TransferManager {
     /// # Safety
     /// As [`Backend::import`].
     pub unsafe fn import(&self, place: Place, external: External) -> Result<Buffer, Error> {
-        let memory = self.resolve(place)?;
         let kind = external.kind();
+        let import = |backend: &dyn Backend, memory| {
+            // SAFETY: the caller's promise is the one that the backend asks for.
+            unsafe { backend.import(memory, external) }
+        };
+        self.take_in(place, kind, import)
+    }
+
+    /// Has the backend of a place make a buffer of what is somebody else's.
+    fn take_in(
+        &self,
+        place: Place,
+        kind: ExternalKind,
+        make: impl FnOnce(&dyn Backend, MemoryId) -> Result<transload_hal::Buffer, ImportError>,
+    ) -> Result<Buffer, Error> {
+        let memory = self.resolve(place)?;
         let backend = self
             .backend_of(memory)
             .ok_or(ImportError::UnknownMemory { memory })?;
@@ -96,8 +100,7 @@ impl TransferManager {
             kind,
             fault,
         };
-        // SAFETY: the caller's promise is the one that the backend asks for.
-        let raw = guarded(|| unsafe { backend.import(memory, external) }).map_err(fault)??;
+        let raw = guarded(|| make(&*backend, memory)).map_err(fault)??;
         Ok(Buffer::new(raw, &self.shared))
     }
 
