@@ -1,0 +1,6 @@
+//! Gives the library the name that clients of the real one ask for.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+}
