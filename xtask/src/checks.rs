@@ -6,6 +6,7 @@ use std::thread;
 use anyhow::Result;
 
 use crate::stage::{Session, Verdict};
+use crate::workspace::Workspace;
 
 /// `cargo fmt --check`.
 ///
@@ -14,6 +15,14 @@ use crate::stage::{Session, Verdict};
 pub(crate) fn format(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     verdict.run(session.workspace.cargo().args(["fmt", "--all", "--check"]))?;
+    for other in session.workspace.others()? {
+        verdict.run(
+            other
+                .cargo()
+                .args(["fmt", "--check"])
+                .args(packages(&other)),
+        )?;
+    }
     Ok(verdict)
 }
 
@@ -36,6 +45,13 @@ pub(crate) fn lint(session: &mut Session) -> Result<Verdict> {
             .args(["--", "-D", "warnings"]);
         verdict.run(&mut cargo)?;
     }
+    for other in session.workspace.others()? {
+        let mut cargo = other.cargo();
+        cargo
+            .args(["clippy", "--workspace", "--all-targets", "--locked"])
+            .args(["--", "-D", "warnings"]);
+        verdict.run(&mut cargo)?;
+    }
     Ok(verdict)
 }
 
@@ -46,16 +62,25 @@ pub(crate) fn lint(session: &mut Session) -> Result<Verdict> {
 /// When cargo cannot be started.
 pub(crate) fn docs(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut cargo = session.workspace.cargo();
-    cargo.env("RUSTDOCFLAGS", "-D warnings").args([
-        "doc",
-        "--workspace",
-        "--lib",
-        "--no-deps",
-        "--all-features",
-    ]);
-    verdict.run(&mut cargo)?;
+    let mut cargo = documentation(&session.workspace);
+    verdict.run(cargo.arg("--all-features"))?;
+    for other in session.workspace.others()? {
+        verdict.run(documentation(&other).arg("--locked"))?;
+    }
     Ok(verdict)
+}
+
+fn documentation(workspace: &Workspace) -> Command {
+    let mut cargo = workspace.cargo();
+    cargo.env("RUSTDOCFLAGS", "-D warnings");
+    cargo.args(["doc", "--workspace", "--lib", "--no-deps"]);
+    cargo
+}
+
+/// `-p NAME` for each member: `--all` of cargo fmt would take in what they depend on by path.
+fn packages(workspace: &Workspace) -> impl Iterator<Item = &str> {
+    let members = workspace.members.iter();
+    members.flat_map(|package| ["-p", &package.name])
 }
 
 /// What a reader of the results wants to know about the machine.

@@ -15,7 +15,9 @@ use crate::stage::{Session, Verdict};
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut files = Vec::new();
-    for member in &session.workspace.members {
+    let others = session.workspace.others()?;
+    let members = others.iter().flat_map(|other| &other.members);
+    for member in session.workspace.members.iter().chain(members) {
         let Some(folder) = member.manifest_path.parent() else {
             continue;
         };

@@ -2,8 +2,8 @@
 //!
 //! `test` is the one command that tells whether the tree is good: continuous
 //! integration runs exactly it. The other tasks are the parts of it that one
-//! wants alone (`evidence`, `sentinels`), and the ones for people (`demo`,
-//! `bench`).
+//! wants alone (`evidence`, `sentinels`, `doubles`), and the ones for people
+//! (`demo`, `bench`).
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod counts;
 mod cross;
 mod demo;
 mod direction;
+mod doubles;
 mod evidence;
 mod habits;
 mod install;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(workspace, &options),
         Task::Evidence(options) => evidence::run(&workspace, &options),
         Task::Sentinels(options) => sentinels::run(&workspace, &options),
+        Task::Doubles(options) => doubles::run(&workspace, &options),
         Task::Demo(options) => demo::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
     });
@@ -72,6 +74,8 @@ enum Task {
     Evidence(evidence::Options),
     /// Breaks a copy of the tree on purpose and proves that tests turn red
     Sentinels(sentinels::Options),
+    /// Builds what stands in for drivers of hardware, and prints NAME: PATH of each library
+    Doubles(doubles::Options),
     /// Moves a real model file: file, heap, shared memory, file
     Demo(demo::Options),
     /// Builds the benchmarks in release and hands the arguments on to them

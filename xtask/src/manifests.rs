@@ -25,22 +25,81 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     for complaint in root_complaints(&root)? {
         verdict.fail(&complaint);
     }
-    verdict.note = format!("{} packages", session.workspace.members.len());
+    let mut packages = session.workspace.members.len();
+    for other in session.workspace.others()? {
+        let name = session.workspace.relative(&other.root).display();
+        let manifest = fs::read_to_string(other.root.join("Cargo.toml"))?;
+        for complaint in other_complaints(&name.to_string(), &manifest, &root)? {
+            verdict.fail(&complaint);
+        }
+        for member in &other.members {
+            let text = fs::read_to_string(&member.manifest_path)
+                .with_context(|| format!("cannot read {}", member.manifest_path.display()))?;
+            for complaint in unpublished_complaints(&member.name, &text)? {
+                verdict.fail(&complaint);
+            }
+        }
+        packages += other.members.len();
+    }
+    verdict.note = format!("{packages} packages");
     Ok(verdict)
 }
 
 fn complaints(package: &str, manifest: &str) -> Result<Vec<String>> {
+    let fields = ["version"].iter().chain(&SHARED).chain(&["repository"]);
     let manifest: toml::Table = toml::from_str(manifest).with_context(|| package.to_owned())?;
-    let inherits =
-        |path: &[&str]| value(&manifest, path).and_then(toml::Value::as_bool) == Some(true);
+    Ok(inheritance(package, &manifest, fields))
+}
+
+/// A member of another workspace: nobody gets it from a registry.
+fn unpublished_complaints(package: &str, manifest: &str) -> Result<Vec<String>> {
+    let manifest: toml::Table = toml::from_str(manifest).with_context(|| package.to_owned())?;
+    let mut complaints = inheritance(package, &manifest, SHARED.iter());
+    if value(&manifest, &["package", "publish"]).and_then(toml::Value::as_bool) != Some(false) {
+        complaints.push(format!("`{package}` does not say `publish = false`"));
+    }
+    Ok(complaints)
+}
+
+/// Another workspace decides as the main one does, whose manifest is `main`.
+fn other_complaints(workspace: &str, manifest: &str, main: &str) -> Result<Vec<String>> {
+    let manifest: toml::Table = toml::from_str(manifest).with_context(|| workspace.to_owned())?;
+    let main: toml::Table = toml::from_str(main)?;
     let mut complaints = Vec::new();
-    for field in [
-        "version",
-        "edition",
-        "rust-version",
-        "license",
-        "repository",
-    ] {
+    let mut compare = |path: &[&str]| {
+        let decided = value(&main, path);
+        if decided.is_some() && value(&manifest, path) != decided {
+            complaints.push(format!(
+                "`{workspace}` does not say `{}` as the main workspace does",
+                path.join(".")
+            ));
+        }
+    };
+    for field in SHARED {
+        compare(&["workspace", "package", field]);
+    }
+    for tool in ["rust", "clippy"] {
+        let lints = value(&main, &["workspace", "lints", tool]).and_then(toml::Value::as_table);
+        for lint in lints.into_iter().flat_map(toml::Table::keys) {
+            // Names configurations of the main workspace's own.
+            if lint != "unexpected_cfgs" {
+                compare(&["workspace", "lints", tool, lint]);
+            }
+        }
+    }
+    Ok(complaints)
+}
+
+/// Which of `fields`, and the lints, the package does not take from its workspace.
+fn inheritance<'a>(
+    package: &str,
+    manifest: &toml::Table,
+    fields: impl Iterator<Item = &'a &'a str>,
+) -> Vec<String> {
+    let inherits =
+        |path: &[&str]| value(manifest, path).and_then(toml::Value::as_bool) == Some(true);
+    let mut complaints = Vec::new();
+    for field in fields {
         if !inherits(&["package", field, "workspace"]) {
             complaints.push(format!(
                 "`{package}` does not take `{field}` from the workspace"
@@ -50,7 +109,7 @@ fn complaints(package: &str, manifest: &str) -> Result<Vec<String>> {
     if !inherits(&["lints", "workspace"]) {
         complaints.push(format!("`{package}` does not take the workspace's lints"));
     }
-    Ok(complaints)
+    complaints
 }
 
 fn root_complaints(manifest: &str) -> Result<Vec<String>> {
@@ -77,6 +136,9 @@ fn value<'a>(table: &'a toml::Table, path: &[&str]) -> Option<&'a toml::Value> {
     rest.iter()
         .try_fold(table.get(*first)?, |value, name| value.get(name))
 }
+
+/// What every workspace of the tree decides in the same way.
+const SHARED: [&str; 3] = ["edition", "rust-version", "license"];
 
 #[cfg(test)]
 mod tests {
@@ -110,5 +172,47 @@ repository.workspace = true
                 .len(),
             4
         );
+    }
+
+    #[test]
+    fn another_workspace_decides_as_the_main_one_does() {
+        let main = "\
+[workspace.package]
+edition = \"2024\"
+license = \"MIT\"
+[workspace.lints.rust]
+missing_docs = \"warn\"
+unexpected_cfgs = \"warn\"
+[workspace.lints.clippy]
+todo = \"deny\"
+";
+        let told = |other: &str| other_complaints("doubles/x", other, main).unwrap();
+        assert!(told(main).is_empty());
+        assert_eq!(
+            told(&main.replace("2024", "2021").replace("todo", "dbg_macro")),
+            [
+                "`doubles/x` does not say `workspace.package.edition` as the main workspace does",
+                "`doubles/x` does not say `workspace.lints.clippy.todo` as the main workspace does",
+            ]
+        );
+        assert!(told(&main.replace("unexpected_cfgs = \"warn\"\n", "")).is_empty());
+    }
+
+    #[test]
+    fn what_stays_in_the_tree_says_that_it_is_not_published() {
+        let manifest = "\
+[package]
+name = \"a\"
+version = \"0.0.0\"
+edition.workspace = true
+rust-version.workspace = true
+license.workspace = true
+[lints]
+workspace = true
+";
+        let told = |text: &str| unpublished_complaints("a", text).unwrap();
+        assert_eq!(told(manifest), ["`a` does not say `publish = false`"]);
+        let closed = manifest.replace("version = \"0.0.0\"", "publish = false");
+        assert!(told(&closed).is_empty());
     }
 }

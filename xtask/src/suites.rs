@@ -9,7 +9,7 @@ use crate::checks::first_line;
 use crate::skips::Skips;
 use crate::stage::{Outcome, Session, Verdict};
 use crate::vulkan::Drivers;
-use crate::workspace::Package;
+use crate::workspace::{Package, Workspace};
 
 /// Unit and integration tests of every package, with all features.
 ///
@@ -17,7 +17,7 @@ use crate::workspace::Package;
 /// When cargo cannot be started.
 pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut runner = runner(session);
+    let mut runner = main_runner(session);
     let skips = Skips::new(&session.workspace.target, "tests")?;
     skips.tell(&mut runner);
     let drivers = Drivers::provide(&mut session.installer, &session.workspace.target)?;
@@ -38,7 +38,7 @@ pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
 /// When cargo cannot be started.
 pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut runner = runner(session);
+    let mut runner = main_runner(session);
     // What is skipped was told by the stage with the usual number of cases.
     let skips = Skips::new(&session.workspace.target, "properties")?;
     skips.tell(&mut runner);
@@ -122,14 +122,25 @@ pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Nextest where it is installed (it ends a test that hangs, and runs each in
-/// a process of its own), else `cargo test`.
-fn runner(session: &mut Session) -> Command {
+fn main_runner(session: &mut Session) -> Command {
+    let workspace = session.workspace.clone();
+    runner(session, &workspace)
+}
+
+/// What runs the tests of `workspace`: nextest where it is installed (it ends
+/// a test that hangs, and runs each in a process of its own), else `cargo test`.
+pub(crate) fn runner(session: &mut Session, workspace: &Workspace) -> Command {
     let version = first_line(session.workspace.cargo().args(["nextest", "--version"]));
-    let mut cargo = session.workspace.cargo();
+    let mut cargo = workspace.cargo();
     if let Some(version) = version {
         session.found(version);
-        cargo.args(["nextest", "run", "--no-tests", "pass", "--no-fail-fast"]);
+        // The same time limits everywhere.
+        let settings = session.workspace.root.join(".config/nextest.toml");
+        cargo
+            .args(["nextest", "run"])
+            .arg("--config-file")
+            .arg(settings);
+        cargo.args(["--no-tests", "pass", "--no-fail-fast"]);
         cargo.args([
             "--hide-progress-bar",
             "--status-level",

@@ -10,7 +10,9 @@ use crate::install::Installer;
 use crate::stage::{Outcome, Session, Stage, Verdict};
 use crate::table::table;
 use crate::workspace::Workspace;
-use crate::{checks, cross, direction, evidence, habits, manifests, no_std, sentinels, suites};
+use crate::{
+    checks, cross, direction, doubles, evidence, habits, manifests, no_std, sentinels, suites,
+};
 
 /// What to run.
 #[derive(Debug, Args)]
@@ -36,7 +38,7 @@ installs Mesa's software Vulkan driver in the same way, and fetches a second one
 says so.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 16] = [
+pub(crate) const STAGES: [Stage; 17] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -114,6 +116,12 @@ pub(crate) const STAGES: [Stage; 16] = [
         about: "the single-threaded build, whose types are not Send",
         full_only: false,
         run: suites::local,
+    },
+    Stage {
+        name: "doubles",
+        about: "the stand-ins for drivers build, and pass their own tests",
+        full_only: false,
+        run: doubles::stage,
     },
     Stage {
         name: "evidence",

@@ -1,6 +1,7 @@
 //! Where the project lies and which packages it has, as cargo tells it.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -69,9 +70,37 @@ impl Workspace {
         })
     }
 
+    /// The other workspaces of the tree, sorted: what stands in for hardware, and checks whose features
+    /// exclude each other, share no build with what users get. Each has a target folder of its own below
+    /// this one's.
+    ///
+    /// # Errors
+    /// As [`Workspace::load`].
+    pub(crate) fn others(&self) -> Result<Vec<Self>> {
+        let mut folders = Vec::new();
+        for entry in fs::read_dir(self.root.join(DOUBLES)).context("cannot list the doubles")? {
+            folders.push(entry?.path());
+        }
+        folders.retain(|folder| folder.join("Cargo.toml").is_file());
+        folders.sort();
+        folders.iter().map(|folder| self.other(folder)).collect()
+    }
+
+    /// The workspace in `folder`, with its target folder below this one's.
+    ///
+    /// # Errors
+    /// As [`Workspace::load`].
+    pub(crate) fn other(&self, folder: &Path) -> Result<Self> {
+        let mut other = Self::at(folder)?;
+        other.target = self.target.join(self.relative(folder));
+        Ok(other)
+    }
+
     /// A cargo call that runs in the root folder.
     pub(crate) fn cargo(&self) -> Command {
-        cargo_in(&self.root)
+        let mut cargo = cargo_in(&self.root);
+        cargo.env("CARGO_TARGET_DIR", &self.target);
+        cargo
     }
 
     /// `path` as a person at the root folder would write it.
@@ -112,6 +141,9 @@ pub(crate) fn forget_outer_cargo(command: &mut Command) {
         }
     }
 }
+
+/// The folder whose folders are workspaces that stand in for hardware.
+pub(crate) const DOUBLES: &str = "doubles";
 
 #[derive(Deserialize)]
 struct Metadata {

@@ -1,0 +1,194 @@
+//! `cargo xtask doubles`: builds what stands in for hardware, and says where it lies.
+
+mod cold;
+mod stage;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Deserialize;
+
+pub(crate) use self::stage::stage;
+use crate::workspace::{DOUBLES, Workspace};
+
+/// How to build the doubles.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// With optimisation
+    #[arg(long)]
+    release: bool,
+}
+
+/// Prints `NAME: PATH` for each double, and nothing else to standard output.
+///
+/// # Errors
+/// When one does not build.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
+    for double in Double::all(workspace)? {
+        let library = double.build(options.profile())?;
+        println!("{}: {}", double.name, library.display());
+    }
+    Ok(true)
+}
+
+/// A library that stands in for a driver: a workspace of its own.
+#[derive(Debug)]
+pub(crate) struct Double {
+    /// The name of its folder.
+    pub(crate) name: &'static str,
+    /// The file name by which clients of the real one ask for it.
+    library: &'static str,
+    pub(crate) workspace: Workspace,
+}
+
+/// How it is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Debug,
+    Release,
+}
+
+impl Double {
+    /// Every folder of `doubles/`.
+    ///
+    /// # Errors
+    /// When one is there that the table does not know, or cargo cannot read one.
+    pub(crate) fn all(main: &Workspace) -> Result<Vec<Self>> {
+        let mut doubles = Vec::new();
+        for workspace in main.others()? {
+            let Ok(folder) = workspace.root.strip_prefix(main.root.join(DOUBLES)) else {
+                continue;
+            };
+            let known = LIBRARIES.iter().find(|(name, _)| Path::new(name) == folder);
+            let (name, library) = known.with_context(|| {
+                format!(
+                    "the double `{}` has no file name for its library (xtask/src/doubles): give it one",
+                    folder.display()
+                )
+            })?;
+            doubles.push(Self {
+                name,
+                library,
+                workspace,
+            });
+        }
+        Ok(doubles)
+    }
+
+    /// Builds it, and gives the path of the library. Nothing else lies in the folder that it lies in, so
+    /// that the folder can be put on a loader's path.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub(crate) fn build(&self, profile: Profile) -> Result<PathBuf> {
+        let built = self.built(profile)?;
+        let folder = self.workspace.target.join("lib").join(profile.folder());
+        let library = folder.join(self.library);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        // Renamed into its place: a process that has the older one loaded keeps it whole.
+        let fresh = self
+            .workspace
+            .target
+            .join(format!("{}.fresh", self.library));
+        fs::copy(&built, &fresh).with_context(|| format!("cannot copy {}", built.display()))?;
+        fs::rename(&fresh, &library)
+            .with_context(|| format!("cannot write {}", library.display()))?;
+        Ok(library)
+    }
+
+    /// The file as cargo calls it. Cargo's messages go to standard error.
+    fn built(&self, profile: Profile) -> Result<PathBuf> {
+        let mut cargo = self.workspace.cargo();
+        cargo.args(["build", "--lib", "--locked"]);
+        cargo.args(["--message-format", "json-render-diagnostics"]);
+        if profile == Profile::Release {
+            cargo.arg("--release");
+        }
+        let output = cargo
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot run cargo")?;
+        ensure!(output.status.success(), "{} does not build", self.name);
+        let text = String::from_utf8_lossy(&output.stdout);
+        match library_in(&text, &self.workspace.root) {
+            Some(path) => Ok(path),
+            None => bail!("{} builds, and gives no shared library", self.name),
+        }
+    }
+}
+
+impl Profile {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Release => "release",
+        }
+    }
+}
+
+impl Options {
+    fn profile(&self) -> Profile {
+        if self.release {
+            Profile::Release
+        } else {
+            Profile::Debug
+        }
+    }
+}
+
+/// The shared library among cargo's messages about the package in `folder`.
+fn library_in(messages: &str, folder: &Path) -> Option<PathBuf> {
+    let artifacts = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    let mut files = artifacts
+        .filter(|artifact| artifact.manifest_path.parent() == Some(folder))
+        .flat_map(|artifact| artifact.filenames);
+    files.find(|path| path.extension() == Some(OsStr::new(std::env::consts::DLL_EXTENSION)))
+}
+
+#[derive(Deserialize)]
+struct Artifact {
+    manifest_path: PathBuf,
+    filenames: Vec<PathBuf>,
+}
+
+const CUDA_DRIVER: &str = "cuda-driver";
+
+/// Each double with the name that the loader is asked for, which its `build.rs` makes its soname too.
+const LIBRARIES: [(&str, &str); 1] = [(CUDA_DRIVER, "libcuda.so.1")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shared_library_of_the_package_itself_is_taken() {
+        let messages = format!(
+            "{}\n{}\nnot json\n{}\n",
+            r#"{"reason":"compiler-artifact","manifest_path":"/dep/Cargo.toml","filenames":["/t/libproc.so"]}"#,
+            r#"{"reason":"build-finished","success":true}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/d/Cargo.toml","filenames":["/t/libcuda.rlib","/t/libcuda.so"]}"#,
+        );
+        let messages = messages.replace(".so", &format!(".{}", std::env::consts::DLL_EXTENSION));
+        let found = library_in(&messages, Path::new("/d")).unwrap();
+        assert_eq!(found.file_stem(), Some(OsStr::new("libcuda")));
+        assert_eq!(library_in(&messages, Path::new("/e")), None);
+    }
+
+    #[test]
+    fn every_double_of_this_tree_has_a_library_and_a_target_folder_of_its_own() {
+        let main = Workspace::load().unwrap();
+        let doubles = Double::all(&main).unwrap();
+        assert_eq!(doubles.len(), LIBRARIES.len());
+        assert_eq!(
+            doubles[0].workspace.target,
+            main.target.join("doubles").join("cuda-driver")
+        );
+    }
+}

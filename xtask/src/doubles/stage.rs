@@ -1,0 +1,42 @@
+//! The stage that builds the doubles and runs their own tests.
+
+use anyhow::Result;
+
+use super::{Double, Profile};
+use crate::counts::Counts;
+use crate::skips::Skips;
+use crate::stage::{Session, Verdict};
+use crate::suites::runner;
+
+/// Builds each double cold, to tell how long that takes; then in its usual place, and tests it there.
+///
+/// # Errors
+/// When one does not build, or cargo cannot be started.
+pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+    if !cfg!(target_os = "linux") {
+        return Ok(Verdict::skipped(
+            "the doubles stand on Linux's memory files",
+        ));
+    }
+    let mut verdict = Verdict::passed();
+    let mut notes = Vec::new();
+    for double in Double::all(&session.workspace)? {
+        let cold = double.build_cold(&mut verdict)?;
+        double.build(Profile::Debug)?;
+        let skips = Skips::new(&double.workspace.target, "tests")?;
+        let mut runner = runner(session, &double.workspace);
+        skips.tell(&mut runner);
+        let finished = verdict.run_tests(&mut runner)?;
+        if finished.success() && Counts::read(&finished.output).ran() == 0 {
+            verdict.fail(&format!("{} has no test", double.name));
+        }
+        session.skipped.extend(skips.settle(&mut verdict.counts)?);
+        notes.push(format!(
+            "{} built cold in {:.1} s",
+            double.name,
+            cold.as_secs_f64()
+        ));
+    }
+    verdict.note = notes.join(", ");
+    Ok(verdict)
+}
