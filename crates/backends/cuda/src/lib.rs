@@ -1,6 +1,9 @@
 //! CUDA for Transload.
 //!
-//! What is here so far is [`raw`]: the driver's functions as a table that is filled at run time, from
-//! the driver's library or from functions written in Rust. Nothing needs NVIDIA's toolkit to build, and
-//! a machine without a driver has an empty table with a reason. The backend itself is not here yet.
+//! What is here so far is [`raw`]: the functions of NVIDIA's driver as a table that is filled at run time,
+//! from the driver's library or from functions written in Rust. Nothing of NVIDIA's is needed to build, and
+//! on a machine without a driver there is a reason instead of a table. The backend that stands on it is not
+//! here yet.
+#![cfg(not(target_family = "wasm"))]
 
+pub mod raw;

@@ -1,0 +1,107 @@
+//! The driver's library, found and opened.
+
+use std::env;
+use std::ffi::c_void;
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use libloading::Library;
+
+use super::driver::Source;
+use super::{Driver, Table};
+
+/// The environment variable that names another driver's library. Empty is as good as unset.
+pub const DRIVER_VARIABLE: &str = "TRANSLOAD_CUDA_DRIVER";
+
+/// The library that NVIDIA's driver installs. The name without the number is the toolkit's, whose `libcuda.so`
+/// is a stub for linking: whoever asks for that may get it instead of the driver.
+const LIBRARY: &str = if cfg!(windows) {
+    "nvcuda.dll"
+} else {
+    "libcuda.so.1"
+};
+
+/// Why there is no driver.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The library was not opened: it is not there, or it needs what is not there.
+    #[error("no CUDA driver: {}{}: {}", library.display(), told(*from_variable), reason(source))]
+    Library {
+        /// The name or path.
+        library: PathBuf,
+        /// Whether the environment variable named it.
+        from_variable: bool,
+        /// What the loader says.
+        source: libloading::Error,
+    },
+    /// It was opened, and has not even the function that every driver starts with.
+    #[error("no CUDA driver: {}{} has no cuInit", library.display(), told(*from_variable))]
+    NoDriver {
+        /// The name or path.
+        library: PathBuf,
+        /// Whether the environment variable named it.
+        from_variable: bool,
+    },
+}
+
+fn told(from_variable: bool) -> String {
+    if from_variable {
+        format!(", which {DRIVER_VARIABLE} names")
+    } else {
+        String::new()
+    }
+}
+
+/// What the loader of the system says, below what libloading says of it.
+fn reason(error: &libloading::Error) -> String {
+    let inner = std::error::Error::source(error);
+    inner.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+pub(super) fn load() -> Result<Driver, LoadError> {
+    match env::var_os(DRIVER_VARIABLE).filter(|name| !name.is_empty()) {
+        Some(named) => open(PathBuf::from(named), true),
+        None => open(PathBuf::from(LIBRARY), false),
+    }
+}
+
+pub(super) fn load_from(library: PathBuf) -> Result<Driver, LoadError> {
+    open(library, false)
+}
+
+fn open(library: PathBuf, from_variable: bool) -> Result<Driver, LoadError> {
+    let opened = match open_library(&library) {
+        Ok(opened) => opened,
+        Err(source) => {
+            return Err(LoadError::Library {
+                library,
+                from_variable,
+                source,
+            });
+        }
+    };
+    let symbol = |name: &std::ffi::CStr| {
+        // SAFETY: the symbol is only taken for an address.
+        let found = unsafe { opened.get::<*mut c_void>(name.to_bytes_with_nul()) };
+        NonNull::new(*found.ok()?)
+    };
+    // SAFETY: a library that calls itself CUDA's driver, or that the user names as one, has CUDA's functions
+    // under their names. It is never unloaded.
+    let table = unsafe { Table::from_symbols(symbol) };
+    if table.cuInit.is_none() {
+        return Err(LoadError::NoDriver {
+            library,
+            from_variable,
+        });
+    }
+    mem::forget(opened);
+    Ok(Driver::new(table, Source::Library(library)))
+}
+
+fn open_library(library: &Path) -> Result<Library, libloading::Error> {
+    // SAFETY: opening runs the library's initialisers. That of a driver does so in every program that uses CUDA;
+    // of another library the user said that it is one.
+    unsafe { Library::new(library) }
+}

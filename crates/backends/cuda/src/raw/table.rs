@@ -1,0 +1,142 @@
+//! Pointers to the driver's functions, each there or not.
+#![allow(non_snake_case, clippy::too_many_arguments)]
+
+use core::ffi::{CStr, c_char, c_void};
+use core::mem;
+use core::ptr::NonNull;
+
+use super::{
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER,
+    CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr,
+    CUdriverProcAddressQueryResult, CUevent, CUexternalMemory, CUexternalSemaphore, CUhostFn,
+    CUipcEventHandle, CUipcMemHandle, CUmem_advise, CUmem_range_attribute, CUmemAccess_flags,
+    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute,
+    CUmemPoolProps, CUmemPoolPtrExportData, CUmemRangeHandleType, CUmemcpyAttributes, CUmemoryPool,
+    CUpointer_attribute, CUresult, CUstream, CUstreamCallback, CUstreamCaptureStatus, CUuuid,
+    CallError, Driver, Version,
+};
+
+/// A function that is bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Function {
+    /// The name that the library exports.
+    pub name: &'static str,
+    /// The first CUDA whose driver has it.
+    pub since: Version,
+}
+
+macro_rules! table {
+    ($( $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $since:literal; )*) => {
+        /// The driver's functions. An absent one is `None`.
+        ///
+        /// Filled from a library, or by hand: `Table { cuInit: Some(my_init), ..Table::EMPTY }`.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Table {
+            $( $(#[$doc])* pub $name: Option<unsafe extern "C" fn($($argument: $type),*) -> CUresult>, )*
+        }
+
+        impl Table {
+            /// No function at all.
+            pub const EMPTY: Table = Table { $( $name: None, )* };
+
+            /// Every function that is bound, in the order of the fields.
+            pub const FUNCTIONS: &'static [Function] = &[
+                $( Function { name: stringify!($name), since: Version($since) }, )*
+            ];
+
+            /// Fills a table, asking for each function by its name.
+            ///
+            /// # Safety
+            /// What is found must be CUDA's function of that name, and stay for as long as the table is used.
+            #[must_use]
+            pub unsafe fn from_symbols(
+                mut symbol: impl FnMut(&CStr) -> Option<NonNull<c_void>>,
+            ) -> Table {
+                let mut table = Table::EMPTY;
+                $(
+                    let name = const {
+                        match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                            Ok(name) => name,
+                            Err(_) => panic!("a name of a function holds no zero"),
+                        }
+                    };
+                    table.$name = symbol(name).map(|found| {
+                        // SAFETY: the caller vouches that this is the function of that name, whose signature
+                        // this is: it is checked against other bindings for every version of CUDA.
+                        unsafe {
+                            mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($type),*) -> CUresult,
+                            >(found.as_ptr())
+                        }
+                    });
+                )*
+                table
+            }
+
+            /// Which functions are there, in the order of [`Table::FUNCTIONS`].
+            pub fn present(&self) -> impl Iterator<Item = bool> + use<> {
+                [$( self.$name.is_some(), )*].into_iter()
+            }
+        }
+
+        /// The functions, by name. Each takes what NVIDIA's takes and lasts as long.
+        impl Driver {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                /// When the driver lacks the function, or the result that is not success.
+                ///
+                /// # Safety
+                /// As NVIDIA's reference has it: pointers are valid for what is read and written there, for as
+                /// long as the device may do so, and handles are of this driver.
+                #[inline]
+                pub unsafe fn $name(&self, $($argument: $type),*) -> Result<(), CallError> {
+                    let Some(function) = self.table().$name else {
+                        return Err(CallError::Missing {
+                            function: stringify!($name),
+                            since: Version($since),
+                            driver: self.version(),
+                        });
+                    };
+                    // SAFETY: the caller keeps NVIDIA's contract, and the table that the function is this one.
+                    let result = unsafe { function($($argument),*) };
+                    result.ok().map_err(|result| CallError::Failed {
+                        function: stringify!($name),
+                        result,
+                    })
+                }
+            )*
+        }
+    };
+}
+
+crate::for_each_cuda_function!(table);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_asks_for_each_function_once_and_by_its_name() {
+        let mut asked = Vec::new();
+        // SAFETY: nothing is found.
+        let table = unsafe {
+            Table::from_symbols(|name| {
+                asked.push(name.to_str().unwrap().to_owned());
+                None
+            })
+        };
+        let names: Vec<_> = Table::FUNCTIONS.iter().map(|of| of.name).collect();
+        assert_eq!(asked, names);
+        assert_eq!(table.present().filter(|is| *is).count(), 0);
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), names.len());
+    }
+}
