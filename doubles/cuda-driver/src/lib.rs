@@ -1,2 +1,4 @@
 //! A stand-in for NVIDIA's CUDA driver library, over host memory, for tests. It is no driver: nothing
 //! runs on a GPU, and every rate and latency is modelled.
+
+pub mod engine;

@@ -1,0 +1,210 @@
+//! Who waits for whom. A state machine without clock, lock or thread: it is told the time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::ticket::Done;
+use super::{Action, ChannelId, Ticket, Work};
+
+/// All work that is not done, by its number, which is its place in the order of submission. Work knows its
+/// successors by number and nobody its predecessors, so that a chain of any length is flat in memory.
+#[derive(Default)]
+pub(super) struct Graph {
+    works: HashMap<u64, Entry>,
+    channels: Vec<Channel>,
+    /// Started and not ended, by end and number.
+    running: BinaryHeap<Reverse<(u64, u64)>>,
+    next_number: u64,
+}
+
+struct Entry {
+    done: Arc<Done>,
+    /// How many works it still comes after.
+    waits_for: usize,
+    successors: Vec<u64>,
+    /// Each at most once.
+    channels: Vec<ChannelId>,
+    duration_ns: u64,
+    ready_at_ns: u64,
+    started: bool,
+    /// Taken at the end.
+    action: Action,
+}
+
+struct Channel {
+    name: String,
+    /// Ready works. The head may be running.
+    queue: VecDeque<u64>,
+    /// When the last one ended.
+    free_at_ns: u64,
+}
+
+/// Work that has ended, to be finished after its function has run.
+pub(super) struct Ended {
+    pub(super) number: u64,
+    pub(super) function: Function,
+}
+
+/// What is left to run of an action.
+pub(super) enum Function {
+    None,
+    Move(Box<dyn FnOnce() + Send>),
+    Host(Box<dyn FnOnce() + Send>),
+}
+
+impl Graph {
+    pub(super) fn channel(&mut self, name: String) -> ChannelId {
+        self.channels.push(Channel {
+            name,
+            queue: VecDeque::new(),
+            free_at_ns: 0,
+        });
+        ChannelId(self.channels.len() - 1)
+    }
+
+    pub(super) fn add(&mut self, now_ns: u64, work: Work) -> Ticket {
+        let Work {
+            after,
+            mut channels,
+            duration_ns,
+            action,
+        } = work;
+        channels.sort_unstable();
+        channels.dedup();
+        let number = self.next_number;
+        for ticket in after.iter().filter(|ticket| !ticket.is_done()) {
+            let known = self.works.get(&ticket.done.number);
+            let own = known.is_some_and(|entry| Arc::ptr_eq(&entry.done, &ticket.done));
+            assert!(own, "work comes after a ticket of another engine");
+        }
+        let mut waits_for = 0;
+        for ticket in after.iter().filter(|ticket| !ticket.is_done()) {
+            if let Some(before) = self.works.get_mut(&ticket.done.number) {
+                before.successors.push(number);
+                waits_for += 1;
+            }
+        }
+        let done = Done::new(number);
+        let entry = Entry {
+            done: Arc::clone(&done),
+            waits_for,
+            successors: Vec::new(),
+            channels,
+            duration_ns,
+            ready_at_ns: now_ns,
+            started: false,
+            action,
+        };
+        self.next_number += 1;
+        self.works.insert(number, entry);
+        if waits_for == 0 {
+            self.queue(now_ns, number);
+        }
+        Ticket { done }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.works.len()
+    }
+
+    /// The earliest end of what runs.
+    pub(super) fn next_end(&self) -> Option<u64> {
+        self.running.peek().map(|Reverse((end_ns, _))| *end_ns)
+    }
+
+    /// Takes what has ended by now, the earliest first and at most so many: frees its channels and lets the
+    /// next ones start there. What is never done, or waits at a closed gate, is left out.
+    pub(super) fn end_due(&mut self, now_ns: u64, most: usize) -> Vec<Ended> {
+        let mut due = Vec::new();
+        while due.len() < most && self.next_end().is_some_and(|end_ns| end_ns <= now_ns) {
+            due.extend(self.running.pop());
+        }
+        let due = due.into_iter();
+        due.filter_map(|Reverse((end_ns, number))| self.end(end_ns, number))
+            .collect()
+    }
+
+    fn end(&mut self, end_ns: u64, number: u64) -> Option<Ended> {
+        let entry = self.works.get_mut(&number)?;
+        let action = std::mem::replace(&mut entry.action, Action::Never);
+        let freed = std::mem::take(&mut entry.channels);
+        for &channel in &freed {
+            let channel = &mut self.channels[channel.0];
+            channel.queue.pop_front();
+            channel.free_at_ns = end_ns;
+        }
+        for channel in freed {
+            if let Some(&next) = self.channels[channel.0].queue.front() {
+                self.start(next);
+            }
+        }
+        let function = match action {
+            Action::Nothing => Function::None,
+            Action::Move(function) => Function::Move(function),
+            Action::Host(function) => Function::Host(function),
+            Action::Until(gate) if gate.admits(number) => Function::None,
+            Action::Until(_) | Action::Never => return None,
+        };
+        Some(Ended { number, function })
+    }
+
+    /// Marks works as done and queues what this makes ready, in the order of submission.
+    pub(super) fn finish(&mut self, now_ns: u64, numbers: impl IntoIterator<Item = u64>) {
+        let mut ready = Vec::new();
+        for number in numbers {
+            let Some(entry) = self.works.remove(&number) else {
+                continue;
+            };
+            entry.done.set(now_ns);
+            for successor in entry.successors {
+                if let Some(next) = self.works.get_mut(&successor) {
+                    next.waits_for -= 1;
+                    if next.waits_for == 0 {
+                        ready.push(successor);
+                    }
+                }
+            }
+        }
+        ready.sort_unstable();
+        for number in ready {
+            self.queue(now_ns, number);
+        }
+    }
+
+    /// The names of the channels in use and how many works are at each.
+    pub(super) fn queues(&self) -> Vec<(&str, usize)> {
+        let used = self.channels.iter().filter(|c| !c.queue.is_empty());
+        used.map(|c| (c.name.as_str(), c.queue.len())).collect()
+    }
+
+    fn queue(&mut self, now_ns: u64, number: u64) {
+        if let Some(entry) = self.works.get_mut(&number) {
+            entry.ready_at_ns = now_ns;
+            for &channel in &entry.channels {
+                self.channels[channel.0].queue.push_back(number);
+            }
+            self.start(number);
+        }
+    }
+
+    /// Starts ready work that is at the head of all its queues, once. In real time that is heard of late, so
+    /// it starts when the last thing happened that it waited for, and the rate of a busy channel stays true.
+    fn start(&mut self, number: u64) {
+        let Some(entry) = self.works.get_mut(&number) else {
+            return;
+        };
+        let mut start_ns = entry.ready_at_ns;
+        for &channel in &entry.channels {
+            let channel = &self.channels[channel.0];
+            if channel.queue.front() != Some(&number) {
+                return;
+            }
+            start_ns = start_ns.max(channel.free_at_ns);
+        }
+        if !std::mem::replace(&mut entry.started, true) {
+            let end_ns = start_ns.saturating_add(entry.duration_ns);
+            self.running.push(Reverse((end_ns, number)));
+        }
+    }
+}

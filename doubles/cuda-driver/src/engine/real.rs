@@ -1,0 +1,78 @@
+//! Real time: a thread that sleeps until the next end, and one that calls users' functions.
+
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::graph::Function;
+use super::{Shared, Ticket, run};
+
+/// Users' functions whose time has come, with the numbers of their works.
+#[derive(Default)]
+pub(super) struct HostQueue {
+    calls: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
+}
+
+impl Shared {
+    pub(super) fn wait_real(&self, ticket: &Ticket) {
+        let mut state = self.lock();
+        while !ticket.is_done() {
+            state = self.block(&self.changed, state);
+        }
+    }
+
+    /// The mover's life. One end at a time: what comes after a short copy does not wait for a long one
+    /// that ended at the same nanosecond.
+    pub(super) fn move_bytes(&self) {
+        let mut state = self.lock();
+        while !state.closing {
+            let now_ns = self.now_ns(&state);
+            let Some(end_ns) = state.graph.next_end() else {
+                state = self.block(&self.due, state);
+                continue;
+            };
+            if end_ns > now_ns {
+                let nap = Duration::from_nanos(end_ns - now_ns);
+                let woken = self.due.wait_timeout(state, nap);
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            for ended in state.graph.end_due(now_ns, 1) {
+                match ended.function {
+                    Function::Host(function) => {
+                        state.host.calls.push_back((ended.number, function));
+                        self.called.notify_one();
+                        continue;
+                    }
+                    Function::Move(function) => {
+                        drop(state);
+                        run(function);
+                        state = self.lock();
+                    }
+                    Function::None => {}
+                }
+                let now_ns = self.now_ns(&state);
+                state.graph.finish(now_ns, [ended.number]);
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    /// The life of the thread that calls users' functions, each to its end before the next, which the
+    /// other threads of the engine do not wait for.
+    pub(super) fn call_functions(&self) {
+        let mut state = self.lock();
+        while !state.closing {
+            let Some((number, function)) = state.host.calls.pop_front() else {
+                state = self.block(&self.called, state);
+                continue;
+            };
+            drop(state);
+            run(function);
+            state = self.lock();
+            let now_ns = self.now_ns(&state);
+            state.graph.finish(now_ns, [number]);
+            self.tell();
+        }
+    }
+}
