@@ -20,6 +20,7 @@ mod install;
 mod manifests;
 mod no_std;
 mod process;
+mod sanitizers;
 mod sentinels;
 mod skips;
 mod stage;

@@ -107,6 +107,20 @@ impl Verdict {
         Ok(finished)
     }
 
+    /// Runs `command`, which has a fault: fails the stage unless it ends badly and says `words`.
+    ///
+    /// # Errors
+    /// When the command cannot be started.
+    pub(crate) fn run_guilty(&mut self, command: &mut Command, words: &str) -> Result<()> {
+        let _ = writeln!(self.transcript, "$ {}", process::describe(command));
+        let finished = process::run(command, COMMAND_LIMIT)?;
+        self.transcript.push_str(&finished.output);
+        if finished.success() || !finished.output.contains(words) {
+            self.fail(&format!("it has a fault, and nothing said `{words}`"));
+        }
+        Ok(())
+    }
+
     /// As [`Verdict::run`], and counts the tests in the output. A runner that
     /// failed without naming a failed test (a build error) counts none: the
     /// stage itself then counts as failed.
@@ -123,3 +137,22 @@ impl Verdict {
 /// No single command of the run takes nearly this long on two cores; one that
 /// does hangs, and must end well before the 90 minutes that CI gives in all.
 const COMMAND_LIMIT: Duration = Duration::from_secs(25 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guilty_program_must_be_told_for_what_it_is() {
+        let outcome = |script: &str| {
+            let mut verdict = Verdict::passed();
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]);
+            verdict.run_guilty(&mut shell, "data race").unwrap();
+            verdict.outcome
+        };
+        assert_eq!(outcome("echo a data race; exit 1"), Outcome::Passed);
+        assert_eq!(outcome("echo a data race"), Outcome::Failed);
+        assert_eq!(outcome("echo linking failed; exit 1"), Outcome::Failed);
+    }
+}

@@ -3,7 +3,7 @@
 //! Two ways: the target's standard library is installed through rustup; or
 //! Debian's own toolchain, which ships the library's sources, builds it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -62,21 +62,31 @@ fn toolchain_for(session: &mut Session, target: &str) -> Result<Result<Toolchain
         session.found(format!("standard library for {target} (rustup)"));
         return Ok(Ok(Toolchain::Installed));
     }
-    match session.installer.require(&DEBIAN_PACKAGES)? {
-        Provision::Unavailable(reason) => Ok(Err(format!(
+    Ok(match provide_debian(session)? {
+        Provision::Unavailable(reason) => Err(format!(
             "no standard library for {target}: `rustup target add {target}`, or: {reason}"
-        ))),
-        Provision::Ready => {
-            let version = first_line(&mut debian_cargo(session));
-            ensure!(
-                version.is_some(),
-                "the packages {} are installed, but {DEBIAN_CARGO} does not run",
-                DEBIAN_PACKAGES.join(", ")
-            );
-            session.found(format!("{} (Debian)", version.unwrap_or_default()));
-            Ok(Ok(Toolchain::Debian))
-        }
+        )),
+        Provision::Ready => Ok(Toolchain::Debian),
+    })
+}
+
+/// Installs Debian's toolchain, where it is missing and this run may.
+///
+/// # Errors
+/// When installing was tried and what it gave is not usable.
+pub(crate) fn provide_debian(session: &mut Session) -> Result<Provision> {
+    let provision = session.installer.require(&DEBIAN_PACKAGES)?;
+    if provision == Provision::Ready {
+        let mut cargo = debian_toolchain(session, &session.workspace.root);
+        let version = first_line(cargo.arg("--version"));
+        ensure!(
+            version.is_some(),
+            "the packages {} are installed, but {DEBIAN_CARGO} does not run",
+            DEBIAN_PACKAGES.join(", ")
+        );
+        session.found(format!("{} (Debian)", version.unwrap_or_default()));
     }
+    Ok(provision)
 }
 
 impl Toolchain {
@@ -90,7 +100,7 @@ impl Toolchain {
     ) -> Command {
         let mut cargo = match self {
             Self::Installed => session.workspace.cargo(),
-            Self::Debian => debian_toolchain(session),
+            Self::Debian => debian_toolchain(session, &session.workspace.root),
         };
         cargo
             .env("CARGO_TARGET_DIR", session.workspace.target.join("cross"))
@@ -116,12 +126,12 @@ fn is_installed(target: &str) -> bool {
     })
 }
 
-/// Debian's cargo, kept apart from rustup's: with the usual cargo home on the
-/// path it would pick rustup's clippy, and with rustup's library path its
-/// compiler.
-fn debian_toolchain(session: &Session) -> Command {
+/// Debian's cargo in `folder`, kept apart from rustup's: with the usual cargo
+/// home on the path it would pick rustup's clippy, and with rustup's library
+/// path its compiler.
+pub(crate) fn debian_toolchain(session: &Session, folder: &Path) -> Command {
     let mut cargo = Command::new(DEBIAN_CARGO);
-    cargo.current_dir(&session.workspace.root);
+    cargo.current_dir(folder);
     forget_outer_cargo(&mut cargo);
     for name in [
         "CARGO",
@@ -141,17 +151,14 @@ fn debian_toolchain(session: &Session) -> Command {
     cargo
 }
 
-fn debian_cargo(session: &Session) -> Command {
-    let mut cargo = debian_toolchain(session);
-    cargo.arg("--version");
-    cargo
-}
-
 fn cargo_home(session: &Session) -> PathBuf {
     session.workspace.target.join("cross-cargo-home")
 }
 
 const DEBIAN_CARGO: &str = "/usr/bin/cargo";
+
+/// Where Debian's toolchain keeps the sources of the standard library.
+pub(crate) const DEBIAN_SOURCES: &str = "/usr/lib/rustlib/src";
 
 /// Debian's newest toolchain, its clippy, and the standard library's sources.
 const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "rust-web-clippy"];

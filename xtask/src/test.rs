@@ -11,7 +11,8 @@ use crate::stage::{Outcome, Session, Stage, Verdict};
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
-    checks, cross, direction, doubles, evidence, habits, manifests, no_std, sentinels, suites,
+    checks, cross, direction, doubles, evidence, habits, manifests, no_std, sanitizers, sentinels,
+    suites,
 };
 
 /// What to run.
@@ -32,13 +33,14 @@ pub(crate) struct Options {
 pub(crate) const INSTALLS: &str = "\
 The stages no_std and cross need standard libraries of other systems. Where rustup
 has none, on Debian and its descendants, as root or with a sudo that asks for no
-password, they install Debian's toolchain with apt-get (150 MB). The stage tests
-installs Mesa's software Vulkan driver in the same way, and fetches a second one
+password, they install Debian's toolchain with apt-get (150 MB). The stage
+sanitizers needs it too, as it comes with the standard library's sources. The stage
+tests installs Mesa's software Vulkan driver in the same way, and fetches a second one
 (32 MB) into the target folder. Elsewhere they are skipped, and the end of the run
 says so.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 17] = [
+pub(crate) const STAGES: [Stage; 18] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -122,6 +124,12 @@ pub(crate) const STAGES: [Stage; 17] = [
         about: "the stand-ins for drivers build, and pass their own tests",
         full_only: false,
         run: doubles::stage,
+    },
+    Stage {
+        name: "sanitizers",
+        about: "random operations on the double, under AddressSanitizer and ThreadSanitizer",
+        full_only: false,
+        run: sanitizers::stage,
     },
     Stage {
         name: "evidence",

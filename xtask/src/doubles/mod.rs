@@ -79,6 +79,16 @@ impl Double {
         Ok(doubles)
     }
 
+    /// NVIDIA's driver.
+    ///
+    /// # Errors
+    /// As [`Double::all`].
+    pub(crate) fn cuda_driver(main: &Workspace) -> Result<Self> {
+        let mut doubles = Self::all(main)?.into_iter();
+        let found = doubles.find(|double| double.name == CUDA_DRIVER);
+        found.with_context(|| format!("there is no {DOUBLES}/{CUDA_DRIVER}"))
+    }
+
     /// Builds it, and gives the path of the library. Nothing else lies in the folder that it lies in, so
     /// that the folder can be put on a loader's path.
     ///
@@ -187,7 +197,7 @@ mod tests {
         let doubles = Double::all(&main).unwrap();
         assert_eq!(doubles.len(), LIBRARIES.len());
         assert_eq!(
-            doubles[0].workspace.target,
+            Double::cuda_driver(&main).unwrap().workspace.target,
             main.target.join("doubles").join("cuda-driver")
         );
     }

@@ -1,0 +1,33 @@
+//! Two threads write one number without any order between them: ThreadSanitizer must say so.
+
+use std::cell::UnsafeCell;
+use std::thread;
+
+struct Shared(UnsafeCell<u64>);
+
+// SAFETY: none is kept, and that is the fault: `add` writes without a lock.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn add(&self) {
+        let number = self.0.get();
+        // SAFETY: the pointer is good for as long as `self` is; that no other thread writes is broken on purpose.
+        let old = unsafe { number.read() };
+        // SAFETY: as above.
+        unsafe { number.write(old + 1) };
+    }
+}
+
+fn main() {
+    let shared = Shared(UnsafeCell::new(0));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..1000 {
+                    shared.add();
+                }
+            });
+        }
+    });
+    println!("nobody noticed: {}", shared.0.into_inner());
+}

@@ -1,0 +1,160 @@
+//! The stage that runs random operations on the double of NVIDIA's driver under two sanitizers.
+//!
+//! Each sanitizer first shows that it looks: a program with a known fault, built in the same way, must be
+//! told for what it is. Only then does the silence about the double mean something.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::checks::first_line;
+use crate::counts::Counts;
+use crate::doubles::Double;
+use crate::install::Provision;
+use crate::stage::{Outcome, Session, Verdict};
+use crate::targets::{DEBIAN_SOURCES, debian_toolchain, provide_debian};
+
+/// Both sanitizers, the one that needs nothing installed first.
+///
+/// # Errors
+/// When Debian's toolchain was installed and cannot be used, or a folder cannot be written.
+pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Ok(Verdict::skipped("the recipes are for Linux on x86-64"));
+    }
+    let double = Double::cuda_driver(&session.workspace)?;
+    let mut verdict = Verdict::passed();
+    let mut ran = vec!["AddressSanitizer"];
+    ADDRESS.examine(&mut verdict, || address_cargo(&double))?;
+    match thread_sysroot(session, &double)? {
+        Ok(sysroot) => {
+            THREAD.examine(&mut verdict, || thread_cargo(session, &double, &sysroot))?;
+            ran.push("ThreadSanitizer");
+        }
+        Err(reason) => session.skipped.push(format!("ThreadSanitizer: {reason}")),
+    }
+    verdict.note = ran.join(", ");
+    Ok(verdict)
+}
+
+/// A sanitizer, and the program by which it proves itself.
+struct Sanitizer {
+    guilty: &'static str,
+    says: &'static str,
+    /// Arguments behind cargo's task.
+    arguments: &'static [&'static str],
+}
+
+const ADDRESS: Sanitizer = Sanitizer {
+    guilty: "use_after_free",
+    says: "AddressSanitizer: heap-use-after-free",
+    arguments: &[],
+};
+
+const THREAD: Sanitizer = Sanitizer {
+    guilty: "race",
+    says: "ThreadSanitizer: data race",
+    // It sees only what it compiled: with a finished standard library it would miss the order that a
+    // contended lock makes, and report races that are none.
+    arguments: &["-Zbuild-std=std,panic_unwind,test"],
+};
+
+impl Sanitizer {
+    fn examine(&self, verdict: &mut Verdict, cargo: impl Fn() -> Command) -> Result<()> {
+        let task = |task: &str| {
+            let mut cargo = cargo();
+            cargo.arg(task).args(self.arguments);
+            cargo.args(["--locked", "--target", TARGET]);
+            cargo
+        };
+        let mut proof = task("run");
+        proof.args(["--package", "transload-guilty", "--bin", self.guilty]);
+        verdict.run_guilty(&mut proof, self.says)?;
+        if verdict.outcome == Outcome::Failed {
+            return Ok(());
+        }
+        let finished = verdict.run_tests(task("test").args(["--test", SUITE]))?;
+        if finished.success() && Counts::read(&finished.output).ran() == 0 {
+            verdict.fail(&format!("the suite {SUITE} has no test"));
+        }
+        Ok(())
+    }
+}
+
+/// The usual toolchain: its standard library need not be rebuilt, as this sanitizer watches every
+/// allocation by itself. The flag is unstable, and harmless where no release is built.
+fn address_cargo(double: &Double) -> Command {
+    let mut cargo = double.workspace.cargo();
+    cargo
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .env("CARGO_TARGET_DIR", double.workspace.target.join("asan"))
+        .env("ASAN_OPTIONS", "detect_leaks=1");
+    cargo
+}
+
+/// Debian's toolchain, which has the standard library's sources.
+fn thread_cargo(session: &Session, double: &Double, sysroot: &Path) -> Command {
+    let mut cargo = debian_toolchain(session, &double.workspace.root);
+    let flags = format!("-Zsanitizer=thread --sysroot={}", sysroot.display());
+    cargo
+        .env("RUSTFLAGS", flags)
+        .env("CARGO_TARGET_DIR", double.workspace.target.join("tsan"))
+        .env("TSAN_OPTIONS", "halt_on_error=1");
+    cargo
+}
+
+/// Debian ships no runtime for this sanitizer. A folder is made that looks to the compiler like a
+/// sysroot of its own: with the sources of Debian's, and the runtime of the toolchain in use.
+fn thread_sysroot(session: &mut Session, double: &Double) -> Result<Result<PathBuf, String>> {
+    let Some(runtime) = thread_runtime() else {
+        return Ok(Err("no runtime for it beside the compiler in use".into()));
+    };
+    if let Provision::Unavailable(reason) = provide_debian(session)? {
+        return Ok(Err(reason));
+    }
+    let sysroot = double.workspace.target.join("tsan-sysroot");
+    let library = sysroot.join("lib/rustlib");
+    let runtimes = library.join(TARGET).join("lib");
+    // Made anew: the toolchain in use may be another than last time.
+    if sysroot.exists() {
+        fs::remove_dir_all(&sysroot)
+            .with_context(|| format!("cannot remove {}", sysroot.display()))?;
+    }
+    fs::create_dir_all(&runtimes).with_context(|| format!("cannot make {}", runtimes.display()))?;
+    symlink(Path::new(DEBIAN_SOURCES), &library.join("src"))?;
+    symlink(&runtime, &runtimes.join(RUNTIME))?;
+    Ok(Ok(sysroot))
+}
+
+fn thread_runtime() -> Option<PathBuf> {
+    let folder = first_line(Command::new("rustc").args(["--print", "target-libdir"]))?;
+    let entries = fs::read_dir(folder).ok()?;
+    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.find(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        // The middle names the toolchain's channel.
+        name.is_some_and(|name| name.starts_with("librustc-") && name.ends_with("_rt.tsan.a"))
+    })
+}
+
+#[cfg(unix)]
+fn symlink(original: &Path, link: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(original, link)
+}
+
+#[cfg(not(unix))]
+fn symlink(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// What the compiler of Debian asks for.
+const RUNTIME: &str = "librustc-stable_rt.tsan.a";
+
+/// The double's test of many threads that do random operations.
+const SUITE: &str = "stress";
