@@ -2,3 +2,4 @@
 //! runs on a GPU, and every rate and latency is modelled.
 
 pub mod engine;
+pub mod machine;

@@ -1,0 +1,74 @@
+//! The machine that is posed as: its devices, and the ways that bytes take between its memories.
+//!
+//! A [`Topology`] describes it, read from a file or put together in code; a [`Machine`] is a topology whose
+//! ways run on the channels of an [engine](crate::engine).
+
+mod read;
+mod topology;
+
+#[cfg(test)]
+mod tests;
+
+use transload_core::LinkClass;
+
+use crate::engine::{ChannelId, Engine};
+pub use read::TopologyError;
+pub use topology::{DeviceDescription, Memory, Topology};
+
+/// A topology on an engine.
+#[derive(Debug)]
+pub struct Machine {
+    topology: Topology,
+    /// One for each of the topology's, in its order.
+    channels: Vec<ChannelId>,
+}
+
+/// One way for bytes, from one memory to another.
+#[derive(Clone, Copy, Debug)]
+pub struct Way<'a> {
+    /// What serialises them. Ways that share a copy engine share the channel.
+    pub channel: ChannelId,
+    /// The wire.
+    pub class: LinkClass,
+    cost: &'a transload_core::Curve,
+}
+
+impl Way<'_> {
+    /// How long so many bytes take, once it is their turn; 0 where the rate is not modelled.
+    pub fn duration_ns(&self, bytes: u64) -> u64 {
+        self.cost.at(bytes)
+    }
+}
+
+impl Machine {
+    /// Gives each copy engine of the topology a channel.
+    pub fn new(topology: Topology, engine: &Engine) -> Machine {
+        let names = topology.channels.iter();
+        let channels = names.map(|name| engine.channel(name.clone())).collect();
+        Machine { topology, channels }
+    }
+
+    /// The devices, by ordinal.
+    pub fn devices(&self) -> &[DeviceDescription] {
+        self.topology.devices()
+    }
+
+    /// The direct way from one memory to another; `None` where bytes have to be staged, and between two
+    /// memories of the host, which no copy engine moves.
+    pub fn way(&self, src: Memory, dst: Memory) -> Option<Way<'_>> {
+        let row = self.topology.row(src, dst)?;
+        Some(Way {
+            channel: self.channels[row.channel],
+            class: row.class,
+            cost: &row.cost,
+        })
+    }
+
+    /// Whether a device reaches another one's memory. It may well be that the other does not reach back.
+    pub fn can_access(&self, device: usize, peer: usize) -> bool {
+        device != peer
+            && self
+                .way(Memory::Device(device), Memory::Device(peer))
+                .is_some()
+    }
+}
