@@ -1,5 +1,35 @@
-//! A stand-in for NVIDIA's CUDA driver library, over host memory, for tests. It is no driver: nothing
-//! runs on a GPU, and every rate and latency is modelled.
+//! A stand-in for NVIDIA's CUDA driver library, over host memory, for tests. It is no driver: nothing runs on a
+//! GPU, and every rate and latency is modelled.
+//!
+//! As a library for C it exports the driver's functions under their names. As a library for Rust it gives the
+//! same functions as a [`table`], for programs that are checked by a sanitizer as a whole. Its README says what
+//! is modelled, from which part of NVIDIA's documentation, and what it cannot show.
+#![allow(dead_code, reason = "the parts that use it are being written")]
+#![allow(unreachable_pub, reason = "what is exported to C is reached by name")]
 
-pub mod engine;
-pub mod machine;
+mod call;
+mod config;
+mod context;
+mod control;
+mod device;
+mod engine;
+mod faults;
+mod functions;
+mod log;
+mod machine;
+mod registry;
+mod start;
+mod state;
+mod unsupported;
+
+pub use control::transload_double_control;
+pub use functions::table;
+
+/// The driver's functions, from wherever they are.
+pub mod driver {
+    pub use crate::context::*;
+    pub use crate::device::*;
+    pub use crate::functions::*;
+    pub use crate::start::*;
+    pub use crate::unsupported::*;
+}

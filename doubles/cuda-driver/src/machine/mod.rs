@@ -12,7 +12,6 @@ mod tests;
 use transload_core::LinkClass;
 
 use crate::engine::{ChannelId, Engine};
-pub use read::TopologyError;
 pub use topology::{DeviceDescription, Memory, Topology};
 
 /// A topology on an engine.

@@ -1,3 +1,4 @@
+use super::read::TopologyError;
 use std::path::{Path, PathBuf};
 
 use transload_core::Cost;

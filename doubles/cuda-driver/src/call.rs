@@ -1,0 +1,172 @@
+//! What every function of the driver begins with.
+//!
+//! [`driver!`] makes the exported functions. Each enters here: is the driver initialised, and in this process?
+//! Is this a thread that runs a user's function, which may call nothing? Is this the call that is to fail? A
+//! panic of ours becomes `CUDA_ERROR_UNKNOWN` and a line in the log, for nothing may unwind into a client.
+
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::process;
+use std::sync::MutexGuard;
+
+use transload_cuda::raw::{CUcontext, CUdevice, CUresult};
+
+use crate::context;
+use crate::log::Calls;
+use crate::state::{State, World, world};
+
+/// How most functions end.
+pub(crate) type Answer = Result<(), CUresult>;
+
+/// When a function may be called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum When {
+    /// At any time, within a user's function too.
+    Always,
+    /// After `cuInit`, in the process that called it, and not within a user's function of a stream.
+    Initialised,
+}
+
+/// A call under way.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) world: &'static World,
+    pub(crate) function: &'static str,
+}
+
+impl Call {
+    /// Everything that the driver keeps. Not to be held while bytes move or a thread waits.
+    pub(crate) fn state(&self) -> MutexGuard<'static, State> {
+        self.world.state()
+    }
+
+    /// The current context of this thread, and its device.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` if it is gone, and what has ruined it.
+    pub(crate) fn current(&self, state: &State) -> Result<(CUcontext, CUdevice), CUresult> {
+        context::current(state)
+    }
+}
+
+thread_local! {
+    /// Whether this thread is inside a user's function of a stream.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a user's function of a stream, inside which every call is refused.
+///
+/// Source: CUDA Driver API, Execution Control, cuLaunchHostFunc: "The host function must not make any CUDA API
+/// calls. Attempting to use a CUDA API may result in CUDA_ERROR_NOT_PERMITTED".
+pub(crate) fn within_host_function(function: impl FnOnce()) {
+    let before = IN_HOST_FUNCTION.replace(true);
+    function();
+    IN_HOST_FUNCTION.set(before);
+}
+
+/// Enters a function, and leaves it with what it answers.
+pub(crate) fn enter(
+    calls: &'static Calls,
+    when: When,
+    body: impl FnOnce(&Call) -> Answer,
+) -> CUresult {
+    calls.count();
+    let function = calls.name();
+    let answer = panic::catch_unwind(AssertUnwindSafe(|| {
+        let world = world();
+        let call = Call { world, function };
+        admitted(&call, when)?;
+        body(&call)
+    }));
+    match answer {
+        Ok(Ok(())) => CUresult::CUDA_SUCCESS,
+        Ok(Err(result)) => result,
+        Err(_) => {
+            world().log.note(format_args!("{function} panicked"));
+            CUresult::CUDA_ERROR_UNKNOWN
+        }
+    }
+}
+
+fn admitted(call: &Call, when: When) -> Answer {
+    if when == When::Initialised {
+        if IN_HOST_FUNCTION.get() {
+            return Err(CUresult::CUDA_ERROR_NOT_PERMITTED);
+        }
+        if !call.world.is_initialised_in(process::id()) {
+            return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);
+        }
+    }
+    call.world.faults.on_call(call.function)
+}
+
+/// Writes an answer where the caller wants it.
+///
+/// # Errors
+/// `INVALID_VALUE` for a null pointer.
+///
+/// # Safety
+/// The pointer is null, or a place for a `T`.
+pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Answer {
+    if place.is_null() {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the caller's promise. Clients may hand in places of any alignment.
+    unsafe { place.write_unaligned(value) };
+    Ok(())
+}
+
+/// Writes an answer if the caller wants it: a null pointer means that it does not.
+///
+/// # Safety
+/// As [`put`].
+pub(crate) unsafe fn put_if_wanted<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { place.write_unaligned(value) };
+    }
+}
+
+/// Makes functions of the driver:
+///
+/// ```text
+/// driver! {
+///     /// What is modelled, and which section of NVIDIA's documentation says so.
+///     fn cuMemFree_v2(dptr: CUdeviceptr), call => { ... Ok(()) }
+///     /// Before cuInit too:
+///     always fn cuDriverGetVersion(version: *mut c_int), call => { ... }
+/// }
+/// ```
+///
+/// The body is a block of type [`Answer`] in which `call` is a [`&Call`](Call).
+macro_rules! driver {
+    () => {};
+    (
+        $(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?), $call:ident => $body:block
+        $($rest:tt)*
+    ) => {
+        $crate::call::driver!(@make Initialised $(#[$doc])* $name($($argument: $type),*) $call $body);
+        $crate::call::driver!($($rest)*);
+    };
+    (
+        $(#[$doc:meta])* always fn $name:ident($($argument:ident: $type:ty),* $(,)?), $call:ident => $body:block
+        $($rest:tt)*
+    ) => {
+        $crate::call::driver!(@make Always $(#[$doc])* $name($($argument: $type),*) $call $body);
+        $crate::call::driver!($($rest)*);
+    };
+    (@make $when:ident $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $call:ident $body:block) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As NVIDIA's reference has it for this function.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, clippy::too_many_arguments)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> ::transload_cuda::raw::CUresult {
+            static CALLS: $crate::log::Calls = $crate::log::Calls::new(stringify!($name));
+            $crate::call::enter(&CALLS, $crate::call::When::$when, |$call| $body)
+        }
+    };
+}
+
+pub(crate) use driver;

@@ -1,0 +1,292 @@
+//! Contexts: which one a thread works in, and what has ruined it.
+//!
+//! Source: CUDA Driver API, Primary Context Management and Context Management; of errors that stay: the meaning of
+//! `CUDA_ERROR_ECC_UNCORRECTABLE` and `CUDA_ERROR_LAUNCH_FAILED` there.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use transload_cuda::raw::{CUcontext, CUdevice, CUresult};
+
+use crate::call::{Answer, driver, put, put_if_wanted};
+use crate::state::State;
+
+/// A context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) device: CUdevice,
+    pub(crate) flags: c_uint,
+    /// Whether it is the device's shared one.
+    pub(crate) primary: bool,
+    pub(crate) ruin: Ruin,
+    /// The contexts whose memory this one reaches.
+    pub(crate) peers: BTreeSet<CUcontext>,
+}
+
+/// The error that stays with a context, shared with the work that may bring it about.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ruin(Arc<AtomicU32>);
+
+impl Ruin {
+    /// Ruins the context, unless it is ruined already.
+    pub(crate) fn with(&self, result: CUresult) {
+        // The first error is the one that is told.
+        let _ = self
+            .0
+            .compare_exchange(0, result.0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// # Errors
+    /// What has ruined it.
+    pub(crate) fn check(&self) -> Answer {
+        CUresult(self.0.load(Ordering::Acquire)).ok()
+    }
+}
+
+/// A device's shared context: who holds it, and what it is to be.
+#[derive(Debug, Default)]
+pub(crate) struct Primary {
+    pub(crate) context: Option<CUcontext>,
+    holders: usize,
+    flags: c_uint,
+}
+
+thread_local! {
+    /// The contexts of this thread, the current one last.
+    static STACK: RefCell<Vec<CUcontext>> = const { RefCell::new(Vec::new()) };
+}
+
+fn top() -> Option<CUcontext> {
+    STACK.with_borrow(|stack| stack.last().copied())
+}
+
+/// The current context of this thread, and its device.
+///
+/// # Errors
+/// `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` if it is gone, and what has ruined it.
+pub(crate) fn current(state: &State) -> Result<(CUcontext, CUdevice), CUresult> {
+    let handle = top().filter(|handle| !handle.is_null());
+    let handle = handle.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+    let context = state.context(handle)?;
+    context.ruin.check()?;
+    Ok((handle, context.device))
+}
+
+impl State {
+    /// The context of a handle, ruined or not.
+    ///
+    /// # Errors
+    /// `CONTEXT_IS_DESTROYED` if it is gone, `INVALID_CONTEXT` if it never was.
+    pub(crate) fn context(&self, handle: CUcontext) -> Result<&Context, CUresult> {
+        let number = handle.0.addr() as u64;
+        self.contexts.get(number).ok_or_else(|| {
+            if self.contexts.was(number) {
+                CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            } else {
+                CUresult::CUDA_ERROR_INVALID_CONTEXT
+            }
+        })
+    }
+
+    /// As [`State::context`], to change it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn context_mut(&mut self, handle: CUcontext) -> Result<&mut Context, CUresult> {
+        self.context(handle)?;
+        let context = self.contexts.get_mut(handle.0.addr() as u64);
+        context.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    fn make_context(&mut self, device: CUdevice, flags: c_uint, primary: bool) -> CUcontext {
+        let number = self.contexts.add(Context {
+            device,
+            flags,
+            primary,
+            ruin: Ruin::default(),
+            peers: BTreeSet::new(),
+        });
+        CUcontext(ptr::without_provenance_mut(number as usize))
+    }
+
+    /// Ends a context and all that is its own. Work under way runs to its end; what it uses stays until then.
+    fn end_context(&mut self, handle: CUcontext) {
+        self.contexts.remove(handle.0.addr() as u64);
+        for (_, other) in self.contexts.iter_mut() {
+            other.peers.remove(&handle);
+        }
+    }
+}
+
+/// The flags of contexts that mean something; one that is not here is refused.
+const FLAGS: c_uint = 0xff;
+
+driver! {
+    /// Makes the context when nobody holds it, and leaves alone which context is current.
+    fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice), call => {
+        let mut state = call.state();
+        let primary = &state.device(dev)?.primary;
+        let handle = match primary.context {
+            Some(handle) => handle,
+            None => {
+                let flags = primary.flags;
+                state.make_context(dev, flags, true)
+            }
+        };
+        let primary = &mut state.device_mut(dev)?.primary;
+        primary.context = Some(handle);
+        primary.holders += 1;
+        // SAFETY: the caller's place for a context.
+        unsafe { put(pctx, handle) }
+    }
+
+    /// The last one to let go ends it. It stays on the stacks of threads, where it is destroyed then.
+    fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice), call => {
+        let mut state = call.state();
+        let primary = &mut state.device_mut(dev)?.primary;
+        if primary.holders == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        primary.holders -= 1;
+        if primary.holders == 0 && let Some(handle) = primary.context.take() {
+            state.end_context(handle);
+        }
+        Ok(())
+    }
+
+    /// Since CUDA 11 the flags may change while the context is there.
+    fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: c_uint), call => {
+        if flags & !FLAGS != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut state = call.state();
+        let primary = &mut state.device_mut(dev)?.primary;
+        primary.flags = flags;
+        if let Some(handle) = primary.context {
+            state.context_mut(handle)?.flags = flags;
+        }
+        Ok(())
+    }
+
+    /// Flags and whether it is there.
+    fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut c_uint, active: *mut c_int), call => {
+        let state = call.state();
+        let primary = &state.device(dev)?.primary;
+        // SAFETY: the caller's places.
+        unsafe { put(flags, primary.flags) }?;
+        // SAFETY: as above.
+        unsafe { put(active, c_int::from(primary.context.is_some())) }
+    }
+
+    /// Ends it for all who hold it, its error too. They hold it still, and find it destroyed; the next one to
+    /// retain it gets a new one.
+    fn cuDevicePrimaryCtxReset_v2(dev: CUdevice), call => {
+        let mut state = call.state();
+        let primary = &mut state.device_mut(dev)?.primary;
+        if let Some(handle) = primary.context.take() {
+            primary.holders = 0;
+            state.end_context(handle);
+        }
+        Ok(())
+    }
+
+    /// A context of the caller's own, current at once.
+    fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice), call => {
+        if flags & !FLAGS != 0 || pctx.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut state = call.state();
+        state.device(dev)?;
+        let handle = state.make_context(dev, flags, false);
+        STACK.with_borrow_mut(|stack| stack.push(handle));
+        // SAFETY: the caller's place for a context.
+        unsafe { put(pctx, handle) }
+    }
+
+    /// Ends a context of the caller's own, and pops it if it is current here.
+    fn cuCtxDestroy_v2(ctx: CUcontext), call => {
+        let mut state = call.state();
+        if state.context(ctx)?.primary {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        state.end_context(ctx);
+        STACK.with_borrow_mut(|stack| stack.pop_if(|top| *top == ctx));
+        Ok(())
+    }
+
+    /// Any context that is there, ruined or not.
+    fn cuCtxPushCurrent_v2(ctx: CUcontext), call => {
+        call.state().context(ctx)?;
+        STACK.with_borrow_mut(|stack| stack.push(ctx));
+        Ok(())
+    }
+
+    /// Takes the current context off, whatever became of it.
+    fn cuCtxPopCurrent_v2(pctx: *mut CUcontext), call => {
+        let popped = STACK.with_borrow_mut(Vec::pop);
+        let popped = popped.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        let _ = call;
+        // SAFETY: the caller's place for a context, if it has one.
+        unsafe { put_if_wanted(pctx, popped) };
+        Ok(())
+    }
+
+    /// Replaces the current context; null takes it off.
+    fn cuCtxSetCurrent(ctx: CUcontext), call => {
+        if !ctx.is_null() {
+            call.state().context(ctx)?;
+        }
+        STACK.with_borrow_mut(|stack| {
+            stack.pop();
+            if !ctx.is_null() {
+                stack.push(ctx);
+            }
+        });
+        Ok(())
+    }
+
+    /// Null where there is none.
+    fn cuCtxGetCurrent(pctx: *mut CUcontext), call => {
+        let _ = call;
+        // SAFETY: the caller's place for a context.
+        unsafe { put(pctx, top().unwrap_or(CUcontext::NULL)) }
+    }
+
+    /// The current context's device.
+    fn cuCtxGetDevice(device: *mut CUdevice), call => {
+        let (_, current) = call.current(&call.state())?;
+        // SAFETY: the caller's place for a device.
+        unsafe { put(device, current) }
+    }
+
+    /// The current context's flags.
+    fn cuCtxGetFlags(flags: *mut c_uint), call => {
+        let state = call.state();
+        let (current, _) = call.current(&state)?;
+        let of_current = state.context(current)?.flags;
+        // SAFETY: the caller's place for flags.
+        unsafe { put(flags, of_current) }
+    }
+
+    /// The number of a context is its handle: neither is ever used again. Null asks for the current one.
+    fn cuCtxGetId(ctx: CUcontext, ctx_id: *mut u64), call => {
+        let state = call.state();
+        let asked = if ctx.is_null() { call.current(&state)?.0 } else { ctx };
+        state.context(asked)?;
+        // SAFETY: the caller's place for a number.
+        unsafe { put(ctx_id, asked.0.addr() as u64) }
+    }
+
+    /// Contexts of today are version 3020. Null asks for the current one.
+    fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut c_uint), call => {
+        let state = call.state();
+        let asked = if ctx.is_null() { call.current(&state)?.0 } else { ctx };
+        state.context(asked)?;
+        // SAFETY: the caller's place for a number.
+        unsafe { put(version, 3020) }
+    }
+}

@@ -1,0 +1,135 @@
+//! All functions by name: as a table for Rust, and for `cuGetProcAddress`.
+//!
+//! Source: CUDA Driver API, Driver Entry Point Access.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use transload_cuda::raw::{
+    CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CUresult, Table, Version,
+};
+
+use crate::call::{driver, put, put_if_wanted};
+use crate::driver as all;
+
+/// The functions for clients in Rust. One of the binding's that were missing here would not compile.
+#[must_use]
+pub fn table() -> Table {
+    macro_rules! fill {
+        ($( $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $since:literal; )*) => {
+            Table { $( $name: Some(all::$name), )* }
+        };
+    }
+    transload_cuda::for_each_cuda_function!(fill)
+}
+
+/// A function of one signature.
+struct Signature {
+    since: Version,
+    name: &'static str,
+    address: usize,
+}
+
+/// The signatures of each function, by its name without suffix, oldest first.
+fn by_base_name() -> &'static BTreeMap<&'static str, Vec<Signature>> {
+    static BY_NAME: OnceLock<BTreeMap<&'static str, Vec<Signature>>> = OnceLock::new();
+    macro_rules! list {
+        ($( $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $since:literal; )*) => {
+            [$( (stringify!($name), $since, all::$name as *const () as usize), )*]
+        };
+    }
+    BY_NAME.get_or_init(|| {
+        let mut by_name = BTreeMap::<_, Vec<_>>::new();
+        for (name, since, address) in transload_cuda::for_each_cuda_function!(list) {
+            by_name.entry(base_name(name)).or_default().push(Signature {
+                since: Version(since),
+                name,
+                address,
+            });
+        }
+        for signatures in by_name.values_mut() {
+            signatures.sort_by_key(|signature| signature.since);
+        }
+        by_name
+    })
+}
+
+/// `cuMemAlloc` of `cuMemAlloc_v2`.
+fn base_name(name: &str) -> &str {
+    match name.rsplit_once("_v") {
+        Some((base, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => base,
+        _ => name,
+    }
+}
+
+driver! {
+    /// Finds the newest signature that the version asked for has, among those that the modelled driver has and
+    /// that are not hidden. A function that works on streams has no second version whose default stream is the
+    /// thread's here: that is not modelled, and asking for it finds nothing.
+    always fn cuGetProcAddress_v2(
+        symbol: *const c_char,
+        pfn: *mut *mut c_void,
+        cuda_version: c_int,
+        flags: u64,
+        symbol_status: *mut CUdriverProcAddressQueryResult,
+    ), call => {
+        use CUdriverProcAddressQueryResult as Found;
+        let config = &call.world.config;
+        let asked = u32::try_from(cuda_version).map(Version);
+        let asked = asked.map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let known_flags = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_LEGACY_STREAM.0
+            | CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0;
+        if symbol.is_null() || flags & !known_flags != 0 || asked > config.version {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's text ends with a zero.
+        let symbol = unsafe { CStr::from_ptr(symbol) };
+        let signatures = symbol.to_str().ok().and_then(|name| by_base_name().get(name));
+        let there: Vec<_> = signatures
+            .into_iter()
+            .flatten()
+            .filter(|of| of.since <= config.version && !config.hidden.iter().any(|name| name == of.name))
+            .collect();
+        let found = there.iter().rev().find(|of| of.since <= asked);
+        let status = match (found, there.is_empty()) {
+            (Some(_), _) => Found::CU_GET_PROC_ADDRESS_SUCCESS,
+            (None, true) => Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
+            (None, false) => Found::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
+        };
+        let address = found.map_or(ptr::null_mut(), |of| ptr::with_exposed_provenance_mut(of.address));
+        // SAFETY: the caller's place for a status, if it has one.
+        unsafe { put_if_wanted(symbol_status, status) };
+        // SAFETY: the caller's place for a pointer.
+        unsafe { put(pfn, address) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_are_found_by_their_common_name() {
+        assert_eq!(base_name("cuMemAlloc_v2"), "cuMemAlloc");
+        assert_eq!(base_name("cuInit"), "cuInit");
+        let names = |base| -> Vec<_> {
+            let signatures = &by_base_name()[base];
+            signatures.iter().map(|of| (of.name, of.since.0)).collect()
+        };
+        assert_eq!(
+            names("cuMemPrefetchAsync"),
+            [
+                ("cuMemPrefetchAsync", 8000),
+                ("cuMemPrefetchAsync_v2", 12020)
+            ]
+        );
+        assert_eq!(names("cuMemAlloc"), [("cuMemAlloc_v2", 3020)]);
+    }
+
+    #[test]
+    fn no_function_of_the_binding_is_missing() {
+        assert!(table().present().all(|present| present));
+    }
+}

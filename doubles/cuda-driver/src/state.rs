@@ -1,0 +1,156 @@
+//! Everything that the double keeps, behind one lock.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+use transload_cuda::raw::CUresult;
+
+use crate::call::Answer;
+use crate::config::Config;
+use crate::context::Context;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::faults::Faults;
+use crate::log::{self, Log};
+use crate::machine::{Machine, Topology};
+use crate::registry::Registry;
+
+/// The one machine of this library. Two copies of the library are two machines.
+pub(crate) struct World {
+    pub(crate) config: Config,
+    /// Why the settings make no machine: `cuInit` fails then.
+    pub(crate) trouble: Option<String>,
+    pub(crate) machine: Machine,
+    pub(crate) engine: Engine,
+    pub(crate) faults: Faults,
+    pub(crate) log: Log,
+    /// The process that called `cuInit`; 0 before. Not under the lock, which a fork may leave taken.
+    process: AtomicU32,
+    state: Mutex<State>,
+}
+
+/// What the functions work on. A part of it is the business of the file of its name.
+pub(crate) struct State {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: Registry<Context>,
+}
+
+impl State {
+    fn new(machine: &Machine) -> State {
+        State {
+            devices: machine.devices().iter().map(Device::new).collect(),
+            contexts: Registry::new(kind::CONTEXT),
+        }
+    }
+
+    /// What is there and should have been given back, a line each.
+    pub(crate) fn leaks(&self) -> Vec<String> {
+        let mut leaks = Vec::new();
+        self.contexts.leaks(&mut leaks, "context");
+        leaks
+    }
+}
+
+impl World {
+    fn from_environment() -> World {
+        let mut trouble = None;
+        let config = Config::from_environment().unwrap_or_else(|error| {
+            trouble = Some(error.to_string());
+            Config::default()
+        });
+        let topology = match &config.topology {
+            Some(path) => Topology::from_file(path).map_err(|error| error.to_string()),
+            None => Ok(Topology::of(config.devices)),
+        };
+        let topology = topology.unwrap_or_else(|error| {
+            trouble = Some(error);
+            Topology::of(0)
+        });
+        let faults = Faults::default();
+        if let Err(error) = faults.order(&config.faults) {
+            trouble = Some(error.to_string());
+        }
+        let engine = Engine::new(config.clock);
+        let machine = Machine::new(topology, &engine);
+        World {
+            state: Mutex::new(State::new(&machine)),
+            config,
+            trouble,
+            machine,
+            engine,
+            faults,
+            log: Log::default(),
+            process: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // A call that panicked told so; the ones after it see what it left.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the driver in this process. A second time changes nothing.
+    pub(crate) fn initialise(&self, process: u32) -> Answer {
+        match self
+            .process
+            .compare_exchange(0, process, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => Ok(()),
+            Err(before) if before == process => Ok(()),
+            Err(_) => Err(CUresult::CUDA_ERROR_NOT_INITIALIZED),
+        }
+    }
+
+    pub(crate) fn is_initialised_in(&self, process: u32) -> bool {
+        self.process.load(Ordering::Acquire) == process
+    }
+}
+
+/// What handles begin with, by what they name.
+pub(crate) mod kind {
+    pub(crate) const CONTEXT: u8 = 1;
+}
+
+static WORLD: OnceLock<World> = OnceLock::new();
+
+/// The machine, made of the settings when it is first asked for.
+pub(crate) fn world() -> &'static World {
+    WORLD.get_or_init(|| {
+        // SAFETY: the function is of a library that is never unloaded.
+        let registered = unsafe { libc::atexit(at_exit) };
+        let world = World::from_environment();
+        if registered != 0 {
+            world
+                .log
+                .note("there will be no report at the end: atexit took nothing more");
+        }
+        world
+    })
+}
+
+/// Whether the machine was made, and settings come too late.
+pub(crate) fn is_in_use() -> bool {
+    WORLD.get().is_some()
+}
+
+extern "C" fn at_exit() {
+    let Some(world) = WORLD.get() else { return };
+    let told = panic::catch_unwind(AssertUnwindSafe(|| {
+        if let Some(path) = &world.config.report {
+            // A thread that was in the driver when the process ended may hold the lock for ever.
+            let leaks = match world.state.try_lock() {
+                Ok(state) => state.leaks(),
+                Err(TryLockError::Poisoned(state)) => state.into_inner().leaks(),
+                Err(TryLockError::WouldBlock) => vec!["unknown: a call was under way".into()],
+            };
+            log::write_report(path, &log::report(&world.log, &leaks));
+        }
+        if let Some(folder) = &world.config.calls {
+            log::write_calls(folder);
+        }
+    }));
+    if told.is_err() {
+        world.log.note("the report at the end failed");
+    }
+}

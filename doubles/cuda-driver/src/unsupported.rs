@@ -1,0 +1,486 @@
+//! Functions that are not modelled yet: each answers `NOT_SUPPORTED`, never success.
+#![allow(unused_variables, reason = "nothing is done with them")]
+
+use std::ffi::c_void;
+
+use transload_cuda::raw::CUresult;
+use transload_cuda::raw::{
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER,
+    CUcontext, CUdevice, CUdevice_P2PAttribute, CUdeviceptr, CUevent, CUexternalMemory,
+    CUexternalSemaphore, CUhostFn, CUipcEventHandle, CUipcMemHandle, CUmem_advise,
+    CUmem_range_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
+    CUmemPool_attribute, CUmemPoolProps, CUmemPoolPtrExportData, CUmemRangeHandleType,
+    CUmemcpyAttributes, CUmemoryPool, CUpointer_attribute, CUstream, CUstreamCallback,
+    CUstreamCaptureStatus,
+};
+
+use crate::call::{Answer, Call, driver};
+
+fn not_modelled(_: &Call) -> Answer {
+    Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+}
+
+driver! {
+    fn cuMemFree_v2(dptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuDeviceCanAccessPeer(can_access_peer: *mut i32, dev: CUdevice, peer_dev: CUdevice), call => {
+        not_modelled(call)
+    }
+
+    fn cuDeviceGetP2PAttribute(value: *mut i32, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice), call => {
+        not_modelled(call)
+    }
+
+    fn cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice), call => {
+        not_modelled(call)
+    }
+
+    fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice), call => {
+        not_modelled(call)
+    }
+
+    fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool), call => {
+        not_modelled(call)
+    }
+
+    fn cuCtxSynchronize(), call => {
+        not_modelled(call)
+    }
+
+    fn cuCtxGetStreamPriorityRange(least_priority: *mut i32, greatest_priority: *mut i32), call => {
+        not_modelled(call)
+    }
+
+    fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuCtxDisablePeerAccess(peer_context: CUcontext), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, p_pitch: *mut usize, width_in_bytes: usize, height: usize, element_size_bytes: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemFreeHost(p: *mut c_void), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemHostUnregister(p: *mut c_void), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemHostGetDevicePointer_v2(pdptr: *mut CUdeviceptr, p: *mut c_void, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemHostGetFlags(p_flags: *mut u32, p: *mut c_void), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuPointerGetAttributes(num_attributes: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyHtoD_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyDtoH_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyDtoD_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyHtoDAsync_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyDtoHAsync_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyDtoDAsync_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyPeer(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyPeerAsync(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpy2D_v2(p_copy: *const CUDA_MEMCPY2D), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpy2DUnaligned_v2(p_copy: *const CUDA_MEMCPY2D), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpy3D_v2(p_copy: *const CUDA_MEMCPY3D), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpy3DAsync_v2(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpy3DPeer(p_copy: *const CUDA_MEMCPY3D_PEER), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyBatchAsync(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemcpyWithAttributesAsync(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemsetD8_v2(dst_device: CUdeviceptr, uc: u8, n: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemsetD8Async(dst_device: CUdeviceptr, uc: u8, n: usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemsetD32_v2(dst_device: CUdeviceptr, ui: u32, n: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemsetD32Async(dst_device: CUdeviceptr, ui: u32, n: usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamCreate(ph_stream: *mut CUstream, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamCreateWithPriority(ph_stream: *mut CUstream, flags: u32, priority: i32), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamDestroy_v2(h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamQuery(h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamSynchronize(h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamWaitEvent(h_stream: CUstream, h_event: CUevent, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamAddCallback(h_stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuLaunchHostFunc(h_stream: CUstream, function: CUhostFn, user_data: *mut c_void), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamGetPriority(h_stream: CUstream, priority: *mut i32), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamGetFlags(h_stream: CUstream, flags: *mut u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamGetCtx(h_stream: CUstream, pctx: *mut CUcontext), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamGetId(h_stream: CUstream, stream_id: *mut u64), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamIsCapturing(h_stream: CUstream, capture_status: *mut CUstreamCaptureStatus), call => {
+        not_modelled(call)
+    }
+
+    fn cuStreamAttachMemAsync(h_stream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuEventCreate(ph_event: *mut CUevent, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuEventRecord(h_event: CUevent, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuEventQuery(h_event: CUevent), call => {
+        not_modelled(call)
+    }
+
+    fn cuEventSynchronize(h_event: CUevent), call => {
+        not_modelled(call)
+    }
+
+    fn cuEventDestroy_v2(h_event: CUevent), call => {
+        not_modelled(call)
+    }
+
+    fn cuEventElapsedTime(p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent), call => {
+        not_modelled(call)
+    }
+
+    fn cuEventElapsedTime_v2(p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent), call => {
+        not_modelled(call)
+    }
+
+    fn cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuIpcCloseMemHandle(dptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuIpcGetEventHandle(p_handle: *mut CUipcEventHandle, event: CUevent), call => {
+        not_modelled(call)
+    }
+
+    fn cuIpcOpenEventHandle(ph_event: *mut CUevent, handle: CUipcEventHandle), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPrefetchAsync(dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPrefetchAsync_v2(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: u32, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemAdvise(dev_ptr: CUdeviceptr, count: usize, advice: CUmem_advise, device: CUdevice), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemAdvise_v2(dev_ptr: CUdeviceptr, count: usize, advice: CUmem_advise, location: CUmemLocation), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemRangeGetAttribute(data: *mut c_void, data_size: usize, attribute: CUmem_range_attribute, dev_ptr: CUdeviceptr, count: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, h_stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolCreate(pool: *mut CUmemoryPool, pool_props: *const CUmemPoolProps), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolDestroy(pool: CUmemoryPool), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolSetAccess(pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolGetAccess(flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolExportToShareableHandle(handle_out: *mut c_void, pool: CUmemoryPool, handle_type: CUmemAllocationHandleType, flags: u64), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolImportFromShareableHandle(pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType, flags: u64), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolExportPointer(share_data_out: *mut CUmemPoolPtrExportData, ptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemPoolImportPointer(ptr_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemAddressReserve(ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: u64), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemAddressFree(ptr: CUdeviceptr, size: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: u64), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemRelease(handle: CUmemGenericAllocationHandle), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemMap(ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: u64), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemUnmap(ptr: CUdeviceptr, size: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, ptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemExportToShareableHandle(shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle, handle_type: CUmemAllocationHandleType, flags: u64), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void, sh_handle_type: CUmemAllocationHandleType), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemGetAllocationPropertiesFromHandle(prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void), call => {
+        not_modelled(call)
+    }
+
+    fn cuMemGetHandleForAddressRange(handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType, flags: u64), call => {
+        not_modelled(call)
+    }
+
+    fn cuImportExternalMemory(ext_mem_out: *mut CUexternalMemory, mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC), call => {
+        not_modelled(call)
+    }
+
+    fn cuExternalMemoryGetMappedBuffer(dev_ptr: *mut CUdeviceptr, ext_mem: CUexternalMemory, buffer_desc: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC), call => {
+        not_modelled(call)
+    }
+
+    fn cuDestroyExternalMemory(ext_mem: CUexternalMemory), call => {
+        not_modelled(call)
+    }
+
+    fn cuImportExternalSemaphore(ext_sem_out: *mut CUexternalSemaphore, sem_handle_desc: *const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC), call => {
+        not_modelled(call)
+    }
+
+    fn cuSignalExternalSemaphoresAsync(ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, num_ext_sems: u32, stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuWaitExternalSemaphoresAsync(ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, num_ext_sems: u32, stream: CUstream), call => {
+        not_modelled(call)
+    }
+
+    fn cuDestroyExternalSemaphore(ext_sem: CUexternalSemaphore), call => {
+        not_modelled(call)
+    }
+}

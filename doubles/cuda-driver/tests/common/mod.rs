@@ -1,0 +1,67 @@
+//! What the tests share: the double as a driver, and ways to tell it things.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::ffi::CString;
+
+use cuda::{table, transload_double_control};
+use transload_cuda::raw::{CUcontext, CUdevice, CUresult, CallError, Driver};
+
+/// Settings for this process, which has one machine: a test that wants another is run in a process of its own.
+pub(crate) fn machine(settings: &[(&str, &str)]) -> Driver {
+    for (name, value) in settings {
+        control(&format!("set {name}={value}")).expect("the driver is not in use yet");
+    }
+    // SAFETY: the functions are the double's, which are there for good.
+    let driver = unsafe { Driver::from_table(table(), "the double") };
+    // SAFETY: flags are zero.
+    unsafe { driver.cuInit(0) }.expect("the machine is a machine");
+    driver
+}
+
+/// As [`machine`], with the primary context of device 0 current.
+pub(crate) fn machine_in_context(settings: &[(&str, &str)]) -> Driver {
+    let driver = machine(settings);
+    enter(&driver, 0);
+    driver
+}
+
+/// Makes the primary context of a device current on this thread.
+pub(crate) fn enter(driver: &Driver, device: i32) -> CUcontext {
+    let mut context = CUcontext::NULL;
+    // SAFETY: the place is ours.
+    unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(device)) }.unwrap();
+    // SAFETY: the context is the driver's.
+    unsafe { driver.cuCtxSetCurrent(context) }.unwrap();
+    context
+}
+
+/// Has the double carry out a command.
+pub(crate) fn control(command: &str) -> Result<String, String> {
+    let command = CString::new(command).unwrap();
+    let mut answer = vec![0u8; 1 << 16];
+    // SAFETY: the text ends with a zero, and the room is what it is said to be.
+    let length = unsafe {
+        transload_double_control(command.as_ptr(), answer.as_mut_ptr().cast(), answer.len())
+    };
+    let kept = length.unsigned_abs() as usize;
+    let text = String::from_utf8_lossy(&answer[..kept.min(answer.len() - 1)]).into_owned();
+    if length < 0 { Err(text) } else { Ok(text) }
+}
+
+/// The value of one counter; 0 if it was never counted.
+pub(crate) fn counter(name: &str) -> u64 {
+    let counters = control("counters").unwrap();
+    let line = counters
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+/// What a call answered, which was to fail.
+#[track_caller]
+pub(crate) fn refused(answer: Result<(), CallError>) -> CUresult {
+    match answer {
+        Ok(()) => panic!("it was not refused"),
+        Err(error) => error.result().expect("the double has every function"),
+    }
+}
