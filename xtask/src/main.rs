@@ -29,6 +29,7 @@ mod table;
 mod targets;
 mod test;
 mod testlist;
+mod versions;
 mod vulkan;
 mod workspace;
 

@@ -12,7 +12,7 @@ use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
     checks, cross, direction, doubles, evidence, habits, manifests, no_std, sanitizers, sentinels,
-    suites,
+    suites, versions,
 };
 
 /// What to run.
@@ -40,7 +40,7 @@ tests installs Mesa's software Vulkan driver in the same way, and fetches a seco
 says so.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 18] = [
+pub(crate) const STAGES: [Stage; 19] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -118,6 +118,12 @@ pub(crate) const STAGES: [Stage; 18] = [
         about: "the single-threaded build, whose types are not Send",
         full_only: false,
         run: suites::local,
+    },
+    Stage {
+        name: "versions",
+        about: "the binding of the CUDA driver agrees with cudarc's for every version of CUDA",
+        full_only: false,
+        run: versions::stage,
     },
     Stage {
         name: "doubles",

@@ -81,6 +81,7 @@ impl Workspace {
         for entry in fs::read_dir(self.root.join(DOUBLES)).context("cannot list the doubles")? {
             folders.push(entry?.path());
         }
+        folders.push(self.root.join(VERSIONS));
         folders.retain(|folder| folder.join("Cargo.toml").is_file());
         folders.sort();
         folders.iter().map(|folder| self.other(folder)).collect()
@@ -144,6 +145,9 @@ pub(crate) fn forget_outer_cargo(command: &mut Command) {
 
 /// The folder whose folders are workspaces that stand in for hardware.
 pub(crate) const DOUBLES: &str = "doubles";
+
+/// The workspace that compares our binding of the CUDA driver with another one.
+pub(crate) const VERSIONS: &str = "crates/backends/cuda/versions";
 
 #[derive(Deserialize)]
 struct Metadata {
