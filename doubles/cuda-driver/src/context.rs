@@ -119,6 +119,7 @@ impl State {
         for (_, other) in self.contexts.iter_mut() {
             other.peers.remove(&handle);
         }
+        self.space.end_context(handle);
     }
 }
 

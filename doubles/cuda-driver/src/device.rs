@@ -4,12 +4,14 @@
 //! there, and the compute capability 9.0 column of the CUDA C++ Programming Guide, Compute Capabilities.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
 
 use transload_cuda::raw::{CUdevice, CUdevice_attribute, CUresult, CUuuid};
 
 use crate::call::{Answer, driver, put};
 use crate::context::Primary;
 use crate::machine::DeviceDescription;
+use crate::physical::Physical;
 use crate::state::State;
 
 /// A device.
@@ -18,13 +20,29 @@ pub(crate) struct Device {
     pub(crate) description: DeviceDescription,
     /// The context that the whole process shares.
     pub(crate) primary: Primary,
+    memory: OnceLock<Physical>,
 }
 
 impl Device {
+    /// Its memory, which takes nothing of the host's until it is written.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` when the host has no addresses for it.
+    pub(crate) fn memory(&self) -> Result<&Physical, CUresult> {
+        if self.memory.get().is_none() {
+            let made = Physical::new(self.description.memory_bytes);
+            let made = made.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+            // Under the state's lock nobody else does this meanwhile.
+            let _ = self.memory.set(made);
+        }
+        self.memory.get().ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
     pub(crate) fn new(description: &DeviceDescription) -> Device {
         Device {
             description: description.clone(),
             primary: Primary::default(),
+            memory: OnceLock::new(),
         }
     }
 }

@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "the parts that use it are being written")]
 #![allow(unreachable_pub, reason = "what is exported to C is reached by name")]
 
+mod bytes;
 mod call;
 mod config;
 mod context;
@@ -17,7 +18,10 @@ mod faults;
 mod functions;
 mod log;
 mod machine;
+mod memory;
+mod physical;
 mod registry;
+mod space;
 mod start;
 mod state;
 mod unsupported;
@@ -30,6 +34,7 @@ pub mod driver {
     pub use crate::context::*;
     pub use crate::device::*;
     pub use crate::functions::*;
+    pub use crate::memory::*;
     pub use crate::start::*;
     pub use crate::unsupported::*;
 }

@@ -15,6 +15,7 @@ use crate::faults::Faults;
 use crate::log::{self, Log};
 use crate::machine::{Machine, Topology};
 use crate::registry::Registry;
+use crate::space::Space;
 
 /// The one machine of this library. Two copies of the library are two machines.
 pub(crate) struct World {
@@ -34,6 +35,7 @@ pub(crate) struct World {
 pub(crate) struct State {
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Registry<Context>,
+    pub(crate) space: Space,
 }
 
 impl State {
@@ -41,6 +43,7 @@ impl State {
         State {
             devices: machine.devices().iter().map(Device::new).collect(),
             contexts: Registry::new(kind::CONTEXT),
+            space: Space::default(),
         }
     }
 
@@ -48,6 +51,11 @@ impl State {
     pub(crate) fn leaks(&self) -> Vec<String> {
         let mut leaks = Vec::new();
         self.contexts.leaks(&mut leaks, "context");
+        leaks.extend(
+            self.space
+                .iter()
+                .map(|of| format!("{:?} memory {:#x}, {} bytes", of.sort, of.base, of.size)),
+        );
         leaks
     }
 }

@@ -24,10 +24,6 @@ fn not_modelled(_: &Call) -> Answer {
 }
 
 driver! {
-    fn cuMemFree_v2(dptr: CUdeviceptr), call => {
-        not_modelled(call)
-    }
-
     fn cuDeviceCanAccessPeer(can_access_peer: *mut i32, dev: CUdevice, peer_dev: CUdevice), call => {
         not_modelled(call)
     }
@@ -61,22 +57,6 @@ driver! {
     }
 
     fn cuCtxDisablePeerAccess(peer_context: CUcontext), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, p_pitch: *mut usize, width_in_bytes: usize, height: usize, element_size_bytes: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr), call => {
         not_modelled(call)
     }
 

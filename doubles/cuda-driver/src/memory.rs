@@ -1,0 +1,134 @@
+//! Memory of devices.
+//!
+//! Source: CUDA Driver API, Memory Management: cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemGetInfo,
+//! cuMemGetAddressRange.
+
+use std::ffi::c_uint;
+
+use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult};
+
+use crate::bytes::Bytes;
+use crate::call::{Call, driver, put, put_if_wanted};
+use crate::log::Count;
+use crate::space::{ALIGNMENT, Allocation, Sort};
+use crate::state::State;
+
+/// Rows of `cuMemAllocPitch` are a multiple of this apart: the texture alignment that devices give.
+const PITCH: usize = 512;
+
+impl State {
+    /// Memory of a device, without addresses yet.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`.
+    pub(crate) fn device_bytes(
+        &self,
+        call: &Call,
+        device: CUdevice,
+        size: u64,
+    ) -> Result<std::sync::Arc<Bytes>, CUresult> {
+        call.world.faults.on_allocation()?;
+        let memory = self.device(device)?.memory()?;
+        let extent = memory.allocate(size);
+        let extent = extent.ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        call.world.log.add(Count::Allocations, 1);
+        Ok(Bytes::of_device(extent))
+    }
+
+    fn allocate(&mut self, call: &Call, size: u64) -> Result<CUdeviceptr, CUresult> {
+        let (context, device) = call.current(self)?;
+        if size == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let bytes = self.device_bytes(call, device, size)?;
+        let reserved = self.space.reserve(size, ALIGNMENT);
+        let base = reserved.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let added = self.space.add(Allocation {
+            base,
+            size,
+            sort: Sort::Device,
+            device,
+            context,
+            flags: 0,
+            id: 0,
+            sync_memops: false,
+            bytes,
+            offset: 0,
+        });
+        added.map_err(|_| CUresult::CUDA_ERROR_UNKNOWN)?;
+        Ok(base)
+    }
+}
+
+driver! {
+    /// Aligned to 512 bytes. Holds what was there before.
+    fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize), call => {
+        if dptr.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let base = call.state().allocate(call, bytesize as u64)?;
+        // SAFETY: the caller's place for an address.
+        unsafe { put(dptr, base) }
+    }
+
+    /// Rows a multiple of 512 bytes apart.
+    fn cuMemAllocPitch_v2(
+        dptr: *mut CUdeviceptr,
+        p_pitch: *mut usize,
+        width_in_bytes: usize,
+        height: usize,
+        element_size_bytes: c_uint,
+    ), call => {
+        let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
+        if dptr.is_null() || p_pitch.is_null() || !matches!(element_size_bytes, 4 | 8 | 16) {
+            return Err(wrong);
+        }
+        let pitch = width_in_bytes.checked_next_multiple_of(PITCH).ok_or(wrong)?;
+        let size = pitch.checked_mul(height).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let base = call.state().allocate(call, size as u64)?;
+        // SAFETY: the caller's place for an address.
+        unsafe { put(dptr, base) }?;
+        // SAFETY: the caller's place for a pitch.
+        unsafe { put(p_pitch, pitch) }
+    }
+
+    /// Frees what begins there, of whichever context. Null is nothing, and fine.
+    fn cuMemFree_v2(dptr: CUdeviceptr), call => {
+        let mut state = call.state();
+        call.current(&state)?;
+        if dptr == 0 {
+            return Ok(());
+        }
+        let freed = state.space.get(dptr);
+        let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
+        match freed.ok_or(wrong)?.sort {
+            Sort::Device | Sort::Managed | Sort::Pool(_) | Sort::External(_) => {}
+            Sort::Pinned | Sort::Registered | Sort::Mapped(_) | Sort::Ipc => return Err(wrong),
+        }
+        state.space.remove(dptr);
+        Ok(())
+    }
+
+    /// Of the current context's device.
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize), call => {
+        let state = call.state();
+        let (_, device) = call.current(&state)?;
+        let (free_bytes, total_bytes) = state.device(device)?.memory()?.info();
+        // SAFETY: the caller's place for a size.
+        unsafe { put(free, free_bytes as usize) }?;
+        // SAFETY: as above.
+        unsafe { put(total, total_bytes as usize) }
+    }
+
+    /// Both answers are optional.
+    fn cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr), call => {
+        let state = call.state();
+        call.current(&state)?;
+        let found = state.space.at(dptr).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
+        // SAFETY: the caller's place for an address, if it has one.
+        unsafe { put_if_wanted(pbase, found.base) };
+        // SAFETY: the caller's place for a size, if it has one.
+        unsafe { put_if_wanted(psize, found.size as usize) };
+        Ok(())
+    }
+}

@@ -1,0 +1,310 @@
+//! The address space that host and devices share, and what lies in it.
+//!
+//! Under unified addressing an address says by itself which memory it is in (CUDA Driver API, Unified Addressing).
+//! Device addresses lie in ranges of the process's own addresses that are reserved and cannot be touched: a host
+//! that reads one ends with SIGSEGV, as it should. They are never given out twice, so a freed one is told.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use transload_cuda::raw::{CUcontext, CUdevice, CUmemoryPool, CUresult};
+
+use crate::bytes::{Bytes, Memory, Place};
+
+/// Something that has an address.
+#[derive(Clone, Debug)]
+pub(crate) struct Allocation {
+    pub(crate) base: u64,
+    pub(crate) size: u64,
+    pub(crate) sort: Sort,
+    /// The device that it is of, or was current when it was made.
+    pub(crate) device: CUdevice,
+    /// The context that it is of; null for those that are of none.
+    pub(crate) context: CUcontext,
+    /// The flags that it was made with.
+    pub(crate) flags: u32,
+    /// A number that no other allocation of the process has had.
+    pub(crate) id: u64,
+    /// Whether synchronous operations on it always wait for the end.
+    pub(crate) sync_memops: bool,
+    pub(crate) bytes: Arc<Bytes>,
+    /// Where in the bytes it begins.
+    pub(crate) offset: usize,
+}
+
+/// How an allocation came about, which is how it goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sort {
+    /// `cuMemAlloc`, `cuMemAllocPitch`.
+    Device,
+    /// `cuMemAllocAsync`, from this pool.
+    Pool(CUmemoryPool),
+    /// `cuMemHostAlloc`.
+    Pinned,
+    /// `cuMemHostRegister`.
+    Registered,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// `cuMemMap`, of this piece of memory.
+    Mapped(u64),
+    /// `cuIpcOpenMemHandle`, `cuMemPoolImportPointer`.
+    Ipc,
+    /// `cuExternalMemoryGetMappedBuffer`, of this external memory.
+    External(u64),
+}
+
+impl Allocation {
+    /// Which memory it is in. Memory that is of no device's is the host's.
+    pub(crate) fn memory(&self) -> Memory {
+        match self.sort {
+            Sort::Pinned | Sort::Registered => Memory::Pinned,
+            Sort::Managed => Memory::Managed,
+            _ => usize::try_from(self.device.0).map_or(Memory::Pinned, Memory::Device),
+        }
+    }
+
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.base..self.base + self.size
+    }
+}
+
+/// What lies where.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    allocations: BTreeMap<u64, Allocation>,
+    /// The reserved ranges, which are devices' whatever lies there.
+    reserved: Vec<Range<u64>>,
+    /// What is left of the last of them.
+    left: Range<u64>,
+    ids: u64,
+}
+
+/// Addresses are reserved so many at a time.
+const RESERVED: u64 = 1 << 36;
+
+/// Allocations of `cuMemAlloc` begin at multiples of this. Source: CUDA C++ Programming Guide, Device Memory
+/// Accesses: at least 256 bytes; drivers give 512.
+pub(crate) const ALIGNMENT: u64 = 512;
+
+impl Space {
+    /// Device addresses for so many bytes, with some between them and the next that are nobody's.
+    ///
+    /// # Errors
+    /// When the process has no addresses left.
+    pub(crate) fn reserve(&mut self, size: u64, alignment: u64) -> Result<u64, Errno> {
+        let take = |left: &Range<u64>| {
+            let base = left.start.checked_next_multiple_of(alignment)?;
+            let end = base.checked_add(size)?.checked_add(ALIGNMENT)?;
+            (end <= left.end).then_some(base..end)
+        };
+        let taken = match take(&self.left) {
+            Some(taken) => taken,
+            None => {
+                let needed = size
+                    .checked_add(alignment)
+                    .and_then(|sum| sum.checked_add(ALIGNMENT));
+                let len = needed.ok_or(Errno::NOMEM)?.max(RESERVED);
+                let len = usize::try_from(len).map_err(|_| Errno::NOMEM)?;
+                let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+                // SAFETY: a new mapping touches nothing that is there.
+                let start =
+                    unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags) }?;
+                let start = start.addr() as u64;
+                let range = start..start + len as u64;
+                self.reserved.push(range.clone());
+                self.left = range;
+                take(&self.left).ok_or(Errno::NOMEM)?
+            }
+        };
+        self.left.start = taken.end;
+        Ok(taken.start)
+    }
+
+    /// Takes an allocation in, and gives it a number.
+    ///
+    /// # Errors
+    /// When something lies there already: it is given back.
+    pub(crate) fn add(&mut self, mut allocation: Allocation) -> Result<u64, Allocation> {
+        if self.overlapping(&allocation.range()).next().is_some() {
+            return Err(allocation);
+        }
+        self.ids += 1;
+        allocation.id = self.ids;
+        self.allocations.insert(allocation.base, allocation);
+        Ok(self.ids)
+    }
+
+    /// Lets go what is of a context. What is of none stays.
+    pub(crate) fn end_context(&mut self, context: CUcontext) {
+        self.allocations.retain(|_, of| of.context != context);
+    }
+
+    /// What begins just there.
+    pub(crate) fn get(&self, base: u64) -> Option<&Allocation> {
+        self.allocations.get(&base)
+    }
+
+    pub(crate) fn get_mut(&mut self, base: u64) -> Option<&mut Allocation> {
+        self.allocations.get_mut(&base)
+    }
+
+    pub(crate) fn remove(&mut self, base: u64) -> Option<Allocation> {
+        self.allocations.remove(&base)
+    }
+
+    /// What an address lies in.
+    pub(crate) fn at(&self, address: u64) -> Option<&Allocation> {
+        let (_, allocation) = self.allocations.range(..=address).next_back()?;
+        allocation.range().contains(&address).then_some(allocation)
+    }
+
+    /// What lies wholly or partly in a range, by address.
+    pub(crate) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Allocation> {
+        let first = self.at(range.start).map_or(range.start, |of| of.base);
+        let end = range.end.max(first);
+        self.allocations.range(first..end).map(|(_, of)| of)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Allocation> {
+        self.allocations.values()
+    }
+
+    /// Whether an address is a device's, whatever lies there.
+    pub(crate) fn is_reserved(&self, address: u64) -> bool {
+        self.reserved.iter().any(|range| range.contains(&address))
+    }
+
+    /// The bytes of an address range. What the driver knows nothing of is pageable memory of the host, at any
+    /// address but a device's. Ranges may go from one mapping of `cuMemMap` to the next.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where a part of the range is nobody's, or another allocation's.
+    pub(crate) fn place(&self, address: u64, len: u64) -> Result<Place, CUresult> {
+        let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
+        let end = address.checked_add(len).ok_or(wrong)?;
+        let Some(first) = self.at(address) else {
+            if self.is_reserved(address) || address == 0 && len > 0 {
+                return Err(wrong);
+            }
+            let start = ptr::with_exposed_provenance_mut(address as usize);
+            return Ok(Place::pageable(start, len as usize));
+        };
+        let mut place = Place::new(first.memory());
+        let mut at = address;
+        for allocation in self.overlapping(&(address..end)) {
+            let goes_on = matches!(
+                (allocation.sort, first.sort),
+                (Sort::Mapped(_), Sort::Mapped(_))
+            );
+            if allocation.base > at || allocation.base != first.base && !goes_on {
+                return Err(wrong);
+            }
+            let until = allocation.range().end.min(end);
+            let offset = allocation.offset + (at - allocation.base) as usize;
+            place.push(&allocation.bytes, offset, (until - at) as usize);
+            at = until;
+        }
+        if at < end { Err(wrong) } else { Ok(place) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocation(base: u64, size: u64, sort: Sort) -> Allocation {
+        Allocation {
+            base,
+            size,
+            sort,
+            device: CUdevice(0),
+            context: CUcontext::NULL,
+            flags: 0,
+            id: 0,
+            sync_memops: false,
+            bytes: Bytes::anonymous(size as usize).unwrap(),
+            offset: 0,
+        }
+    }
+
+    fn space(allocations: &[(u64, u64, Sort)]) -> (Space, u64) {
+        let mut space = Space::default();
+        let base = space.reserve(1 << 20, ALIGNMENT).unwrap();
+        for (at, size, sort) in allocations {
+            space.add(allocation(base + at, *size, *sort)).unwrap();
+        }
+        (space, base)
+    }
+
+    #[test]
+    fn a_range_lies_within_one_allocation() {
+        let (space, base) = space(&[(0, 1024, Sort::Device), (1024, 512, Sort::Device)]);
+        let len = |at, len| space.place(base + at, len).map(|place| place.len());
+        assert_eq!(len(0, 1024), Ok(1024));
+        assert_eq!(len(1023, 1), Ok(1));
+        assert_eq!(len(1024, 512), Ok(512));
+        let wrong = Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(len(0, 1025), wrong, "it runs into the next one");
+        assert_eq!(len(1024, 513), wrong, "it runs into nothing");
+        assert_eq!(len(1536, 1), wrong, "nothing is there");
+        assert_eq!(len(1, u64::MAX), wrong);
+    }
+
+    #[test]
+    fn mappings_go_on_where_they_touch() {
+        let (space, base) = space(&[
+            (0, 1024, Sort::Mapped(1)),
+            (1024, 1024, Sort::Mapped(2)),
+            (4096, 1024, Sort::Mapped(1)),
+        ]);
+        assert_eq!(space.place(base + 512, 1024).unwrap().len(), 1024);
+        let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
+        assert_eq!(space.place(base + 512, 4096).unwrap_err(), wrong);
+    }
+
+    #[test]
+    fn what_is_unknown_is_pageable_unless_it_is_a_devices() {
+        let (space, base) = space(&[(0, 512, Sort::Device)]);
+        let local = [0u8; 4];
+        let place = space.place(local.as_ptr().addr() as u64, 4).unwrap();
+        assert_eq!(place.memory, Memory::Pageable);
+        assert_eq!(space.place(base, 4).unwrap().memory, Memory::Device(0));
+        assert!(space.place(base + 512, 4).is_err());
+        assert!(space.place(0, 4).is_err());
+    }
+
+    #[test]
+    fn nothing_lies_on_top_of_another() {
+        let (mut space, base) = space(&[(512, 512, Sort::Device)]);
+        for (at, size) in [(0, 513), (600, 8), (1023, 10), (0, 4096)] {
+            assert!(
+                space
+                    .add(allocation(base + at, size, Sort::Device))
+                    .is_err()
+            );
+        }
+        assert!(space.add(allocation(base, 512, Sort::Device)).is_ok());
+        assert!(
+            space
+                .add(allocation(base + 1024, 512, Sort::Device))
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn addresses_are_never_given_out_twice() {
+        let mut space = Space::default();
+        let mut last = 0;
+        for _ in 0..1000 {
+            let base = space.reserve(3, ALIGNMENT).unwrap();
+            assert!(base.is_multiple_of(ALIGNMENT) && (last == 0 || base >= last + 3));
+            last = base;
+        }
+        let large = space.reserve(RESERVED, ALIGNMENT).unwrap();
+        assert!(space.is_reserved(large) && space.is_reserved(large + RESERVED - 1));
+    }
+}
