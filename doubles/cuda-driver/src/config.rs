@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use transload_cuda::raw::Version;
 
+use crate::aged;
 use crate::engine::Clock;
 
 /// The machine's description, a file.
@@ -15,7 +16,8 @@ pub(crate) const TOPOLOGY: &str = "TRANSLOAD_DOUBLE_TOPOLOGY";
 pub(crate) const DEVICES: &str = "TRANSLOAD_DOUBLE_DEVICES";
 /// `real` or `virtual`.
 pub(crate) const CLOCK: &str = "TRANSLOAD_DOUBLE_CLOCK";
-/// The CUDA that the driver knows: `12.2`.
+/// The CUDA that the driver knows: `12.2`. Later functions are then hidden from `cuGetProcAddress`; for `dlsym` a
+/// copy of another age is made: see `aged`.
 pub(crate) const VERSION: &str = "TRANSLOAD_DOUBLE_VERSION";
 /// Functions that `cuGetProcAddress` does not find, with commas.
 pub(crate) const HIDE: &str = "TRANSLOAD_DOUBLE_HIDE";
@@ -29,9 +31,6 @@ pub(crate) const CALLS: &str = "TRANSLOAD_DOUBLE_CALLS";
 const VARIABLES: [&str; 8] = [
     TOPOLOGY, DEVICES, CLOCK, VERSION, HIDE, FAULTS, REPORT, CALLS,
 ];
-
-/// The newest CUDA whose functions are modelled.
-pub(crate) const NEWEST: Version = Version::new(13, 5);
 
 /// The settings, read once.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +51,7 @@ impl Default for Config {
             topology: None,
             devices: 1,
             clock: Clock::Real,
-            version: NEWEST,
+            version: aged::age(),
             hidden: Vec::new(),
             faults: String::new(),
             report: None,

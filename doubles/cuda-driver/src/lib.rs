@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "the parts that use it are being written")]
 #![allow(unreachable_pub, reason = "what is exported to C is reached by name")]
 
+mod aged;
 mod bytes;
 mod call;
 mod config;
@@ -26,6 +27,7 @@ mod start;
 mod state;
 mod unsupported;
 
+pub use aged::make_aged;
 pub use control::transload_double_control;
 pub use functions::table;
 

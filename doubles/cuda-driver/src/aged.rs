@@ -1,0 +1,84 @@
+//! Drivers of other ages: copies of the library that lack the functions that came later.
+//!
+//! Clients that look symbols up with `dlsym` must find what a driver of that age exports and no more. So the names
+//! of the later ones are spoilt in the copy's table of dynamic symbols, and the version that the copy tells is
+//! written into it. `cuGetProcAddress` goes by that version too.
+
+use std::io;
+
+use transload_cuda::raw::{Table, Version};
+
+/// The version of an unchanged library. Looked for in the file, and read from memory.
+static AGE: [u8; MARK.len() + DIGITS] = *b"age of the CUDA driver double: 13050";
+
+const MARK: &[u8] = b"age of the CUDA driver double: ";
+const DIGITS: usize = 5;
+
+/// The version that this copy of the library is of.
+pub(crate) fn age() -> Version {
+    // Not a constant: the file may have been changed.
+    let age = std::hint::black_box(&AGE);
+    let digits = age[MARK.len()..].iter();
+    Version(digits.fold(0, |value, digit| value * 10 + u32::from(digit - b'0')))
+}
+
+/// Makes the bytes of a library those of a driver of that version: spoils the name of each function that came later,
+/// and of those in `hidden`, and writes the version. Says which names it spoilt.
+///
+/// # Errors
+/// When these are no bytes of this library.
+pub fn make_aged(
+    library: &mut [u8],
+    version: Version,
+    hidden: &[&str],
+) -> io::Result<Vec<&'static str>> {
+    let no_double = || io::Error::new(io::ErrorKind::InvalidData, "this is no driver double");
+    let mark = find(library, MARK).ok_or_else(no_double)?;
+    let digits = format!("{:0DIGITS$}", version.0);
+    library[mark + MARK.len()..][..DIGITS].copy_from_slice(digits.as_bytes());
+    let names = dynamic_names(library).ok_or_else(no_double)?;
+    let names = &mut library[names];
+    let mut spoilt = Vec::new();
+    for function in Table::FUNCTIONS {
+        if function.since > version || hidden.contains(&function.name) {
+            let whole = [b"\0", function.name.as_bytes(), b"\0"].concat();
+            let at = find(names, &whole).ok_or_else(no_double)?;
+            // Lookups hash the name that they are asked for, find this entry by that hash, and see that it is
+            // another name.
+            names[at + 1] = b'x';
+            spoilt.push(function.name);
+        }
+    }
+    Ok(spoilt)
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes
+        .windows(wanted.len())
+        .position(|window| window == wanted)
+}
+
+/// Where the names of the dynamic symbols are: the string table of the section of type `SHT_DYNSYM` of a 64-bit ELF
+/// file of this machine's byte order (System V ABI, Object Files).
+fn dynamic_names(file: &[u8]) -> Option<std::ops::Range<usize>> {
+    const SHT_DYNSYM: u64 = 11;
+    let number = |at: usize, len: usize| -> Option<u64> {
+        let bytes = file.get(at..at.checked_add(len)?)?;
+        let mut value = [0; 8];
+        value[..len].copy_from_slice(bytes);
+        Some(u64::from_le_bytes(value))
+    };
+    if file.get(..6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let (sections, size, count) = (number(0x28, 8)?, number(0x3a, 2)?, number(0x3c, 2)?);
+    let section = |index: u64| usize::try_from(sections + index * size).ok();
+    let symbols = (0..count).find_map(|index| {
+        let at = section(index)?;
+        (number(at + 4, 4)? == SHT_DYNSYM).then_some(at)
+    })?;
+    let names = section(number(symbols + 0x28, 4)?)?;
+    let (start, len) = (number(names + 0x18, 8)?, number(names + 0x20, 8)?);
+    let range = usize::try_from(start).ok()?..usize::try_from(start + len).ok()?;
+    (range.end <= file.len()).then_some(range)
+}

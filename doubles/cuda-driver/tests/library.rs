@@ -1,0 +1,249 @@
+//! The double as what it poses as: a library that is loaded, in several copies, of several ages.
+
+mod common;
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, ptr};
+
+use common::{control, machine, machine_in_context};
+use libloading::Library;
+use transload_cuda::raw::{
+    CUdevice, CUdriverProcAddressQueryResult as Found, CUresult, Driver, Table, Version,
+};
+
+/// The library, which cargo puts beside the tests that are linked with it.
+fn library() -> PathBuf {
+    let beside = env::current_exe().unwrap();
+    beside.parent().unwrap().join("libcuda.so")
+}
+
+/// A folder that goes when the test does.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = env::temp_dir().join(format!("transload-double-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left in a temporary folder harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Has one copy of the library carry out a command.
+fn tell(library: &Path, command: &str) {
+    type Control = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> c_int;
+    // SAFETY: the library is the double.
+    let library = unsafe { Library::new(library) }.unwrap();
+    // SAFETY: that is the signature of its control function.
+    let control = unsafe { library.get::<Control>(b"transload_double_control\0") }.unwrap();
+    let command = CString::new(command).unwrap();
+    // SAFETY: the text ends with a zero, and there is no room for an answer.
+    let length = unsafe { control(command.as_ptr(), ptr::null_mut(), 0) };
+    assert!(length >= 0, "{command:?}");
+}
+
+fn devices(driver: &Driver) -> c_int {
+    let mut count = -1;
+    // SAFETY: the place is ours.
+    unsafe { driver.cuDeviceGetCount(&raw mut count) }.unwrap();
+    count
+}
+
+#[test]
+fn every_function_is_exported_under_its_name() {
+    let driver = Driver::load_from(library()).unwrap();
+    assert_eq!(driver.missing().count(), 0);
+    assert_eq!(driver.version(), Version::new(13, 5));
+}
+
+#[test]
+fn two_copies_of_the_library_are_two_machines() {
+    let folder = Folder::new("copies");
+    let drivers = [2, 8].map(|count| {
+        let copy = folder.join(&format!("{count}.so"));
+        fs::copy(library(), &copy).unwrap();
+        tell(&copy, &format!("set TRANSLOAD_DOUBLE_DEVICES={count}"));
+        let driver = Driver::load_from(&copy).unwrap();
+        // SAFETY: flags are zero.
+        unsafe { driver.cuInit(0) }.unwrap();
+        driver
+    });
+    assert_eq!(drivers.each_ref().map(devices), [2, 8]);
+}
+
+#[test]
+fn a_copy_of_another_age_lacks_what_came_later() {
+    let folder = Folder::new("ages");
+    for version in [
+        Version::new(11, 4),
+        Version::new(12, 2),
+        Version::new(13, 0),
+    ] {
+        let mut bytes = fs::read(library()).unwrap();
+        let hidden = ["cuMemAdvise"];
+        let spoilt = cuda::make_aged(&mut bytes, version, &hidden).unwrap();
+        let copy = folder.join(&format!("{version}.so"));
+        fs::write(&copy, bytes).unwrap();
+        let driver = Driver::load_from(&copy).unwrap();
+        assert_eq!(driver.version(), version);
+        let missing: Vec<_> = driver.missing().map(|function| function.name).collect();
+        assert_eq!(missing, spoilt);
+        let later = Table::FUNCTIONS.iter();
+        let later = later.filter(|of| of.since > version || of.name == "cuMemAdvise");
+        let later: Vec<_> = later.map(|of| of.name).collect();
+        assert_eq!(missing, later);
+        assert!(missing.contains(&"cuMemcpyWithAttributesAsync"));
+        // SAFETY: flags are zero.
+        unsafe { driver.cuInit(0) }.unwrap();
+        assert_eq!(devices(&driver), 1);
+    }
+    let error = cuda::make_aged(&mut [0; 4096], Version::new(12, 2), &[]).unwrap_err();
+    assert_eq!(error.to_string(), "this is no driver double");
+}
+
+/// What `cuGetProcAddress` finds: whether there is a function, and why not.
+fn found(driver: &Driver, name: &CStr, version: c_int) -> Result<(*mut c_void, Found), CUresult> {
+    let mut function = ptr::without_provenance_mut(1);
+    let mut status = Found(77);
+    // SAFETY: the places are ours, and the text ends with a zero.
+    let answer = unsafe {
+        let (function, status) = (&raw mut function, &raw mut status);
+        driver.cuGetProcAddress_v2(name.as_ptr(), function, version, 0, status)
+    };
+    match answer {
+        Ok(()) => Ok((function, status)),
+        Err(error) => Err(error.result().unwrap()),
+    }
+}
+
+#[test]
+fn a_function_is_found_by_its_name_and_the_version_asked_for() {
+    let driver = machine(&[("TRANSLOAD_DOUBLE_HIDE", "cuMemAllocPitch_v2")]);
+    let table = driver.table();
+    let address = |name, version| found(&driver, name, version).unwrap().0.addr();
+    let prefetch = [
+        table.cuMemPrefetchAsync.unwrap() as usize,
+        table.cuMemPrefetchAsync_v2.unwrap() as usize,
+    ];
+    assert_eq!(address(c"cuMemPrefetchAsync", 8000), prefetch[0]);
+    assert_eq!(address(c"cuMemPrefetchAsync", 12010), prefetch[0]);
+    assert_eq!(address(c"cuMemPrefetchAsync", 12020), prefetch[1]);
+    assert_eq!(address(c"cuMemPrefetchAsync", 13050), prefetch[1]);
+    let none = ptr::null_mut();
+    let cases = [
+        (
+            c"cuMemPrefetchAsync",
+            7050,
+            Found::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
+        ),
+        (
+            c"cuMemAllocPitch",
+            13000,
+            Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
+        ),
+        (
+            c"cuMemAlloc_v2",
+            13000,
+            Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
+        ),
+        (
+            c"cuNothing",
+            13000,
+            Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
+        ),
+    ];
+    for (name, version, status) in cases {
+        assert_eq!(
+            found(&driver, name, version),
+            Ok((none, status)),
+            "{name:?}"
+        );
+    }
+    let newer = found(&driver, c"cuInit", 13060);
+    assert_eq!(newer, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+}
+
+#[test]
+fn an_older_driver_hides_what_came_later() {
+    let driver = machine(&[("TRANSLOAD_DOUBLE_VERSION", "12.0")]);
+    assert_eq!(driver.version(), Version::new(12, 0));
+    let batch = found(&driver, c"cuMemcpyBatchAsync", 12000).unwrap();
+    assert_eq!(batch.1, Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    let newer = found(&driver, c"cuInit", 12020);
+    assert_eq!(newer, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+}
+
+/// In a process of its own, whose end is what is looked at.
+#[test]
+fn the_report_at_the_end_tells_counters_leaks_and_calls() {
+    if env::var_os("END_WITH_A_LEAK").is_some() {
+        let driver = machine_in_context(&[]);
+        let mut address = 0;
+        // SAFETY: the place is ours.
+        unsafe { driver.cuMemAlloc_v2(&raw mut address, 12_345) }.unwrap();
+        return;
+    }
+    let folder = Folder::new("report");
+    let report = folder.join("report.txt");
+    let test = "the_report_at_the_end_tells_counters_leaks_and_calls";
+    let output = Command::new(env::current_exe().unwrap())
+        .args([test, "--exact"])
+        .env("END_WITH_A_LEAK", "1")
+        .env("TRANSLOAD_DOUBLE_REPORT", &report)
+        .env("TRANSLOAD_DOUBLE_CALLS", &folder.0)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report_text = fs::read_to_string(&report).unwrap();
+    assert!(
+        report_text.starts_with("CUDA driver double, process "),
+        "{report_text}"
+    );
+    assert!(report_text.contains("\nallocations 1\n"), "{report_text}");
+    assert!(
+        report_text.contains("leak: Device memory 0x"),
+        "{report_text}"
+    );
+    assert!(report_text.contains(", 12345 bytes\n"), "{report_text}");
+    assert!(report_text.ends_with("\nleaks 2\n"), "{report_text}");
+    let files = fs::read_dir(&folder.0)
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let calls: Vec<_> = files.filter(|path| *path != report).collect();
+    let names = fs::read_to_string(&calls[0]).unwrap();
+    let names: Vec<_> = names.lines().collect();
+    for name in ["cuInit", "cuMemAlloc_v2", "cuDevicePrimaryCtxRetain"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    assert!(!names.contains(&"cuMemFree_v2"), "{names:?}");
+}
+
+#[test]
+fn what_is_no_command_is_told() {
+    let driver = machine(&[]);
+    assert_eq!(devices(&driver), 1);
+    let told = |command: &str| control(command).unwrap_err();
+    assert!(told("dance").starts_with("`dance` is no command; there are set, fault, "));
+    assert!(told("step").starts_with("real time passes by itself"));
+    assert!(
+        told("advance").starts_with("real time passes by itself")
+            || told("advance").starts_with("advance wants")
+    );
+    assert!(told("fault fire").starts_with("`fire` is no fault"));
+    assert!(control("calls").unwrap().contains("cuDeviceGetCount 1\n"));
+    let mut name = 0;
+    // SAFETY: the place is ours.
+    unsafe { driver.cuDeviceGet((&raw mut name).cast::<CUdevice>(), 0) }.unwrap();
+}
