@@ -10,7 +10,7 @@ use std::{env, fs, ptr};
 use common::{control, machine, machine_in_context};
 use libloading::Library;
 use transload_cuda::raw::{
-    CUdevice, CUdriverProcAddressQueryResult as Found, CUresult, Driver, Table, Version,
+    CUdriverProcAddressQueryResult as Found, CUresult, Driver, Table, Version,
 };
 
 /// The library, which cargo puts beside the tests that are linked with it.
@@ -237,13 +237,7 @@ fn what_is_no_command_is_told() {
     let told = |command: &str| control(command).unwrap_err();
     assert!(told("dance").starts_with("`dance` is no command; there are set, fault, "));
     assert!(told("step").starts_with("real time passes by itself"));
-    assert!(
-        told("advance").starts_with("real time passes by itself")
-            || told("advance").starts_with("advance wants")
-    );
+    assert!(told("advance soon").starts_with("advance wants nanoseconds"));
     assert!(told("fault fire").starts_with("`fire` is no fault"));
     assert!(control("calls").unwrap().contains("cuDeviceGetCount 1\n"));
-    let mut name = 0;
-    // SAFETY: the place is ours.
-    unsafe { driver.cuDeviceGet((&raw mut name).cast::<CUdevice>(), 0) }.unwrap();
 }
