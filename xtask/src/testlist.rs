@@ -18,11 +18,20 @@ pub(crate) struct TestList {
 }
 
 impl TestList {
-    /// Builds all test programs with all features, and asks each for its list.
+    /// Builds all test programs with all features, those of the doubles too, and asks each for its list.
     ///
     /// # Errors
     /// When they do not build, or one cannot be asked.
     pub(crate) fn load(workspace: &Workspace) -> Result<Self> {
+        let mut list = Self::default();
+        list.add(workspace)?;
+        for double in workspace.doubles()? {
+            list.add(&double)?;
+        }
+        Ok(list)
+    }
+
+    fn add(&mut self, workspace: &Workspace) -> Result<()> {
         let mut cargo = workspace.cargo();
         cargo.args([
             "test",
@@ -42,7 +51,6 @@ impl TestList {
             "the tests do not build:\n{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        let mut list = Self::default();
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             let Ok(artifact) = serde_json::from_str::<Artifact>(line) else {
                 continue;
@@ -56,10 +64,10 @@ impl TestList {
                 .find(|package| package.id == artifact.package_id);
             if let Some(package) = package {
                 let suite = suite_name(&package.name, &artifact.target.kind, &artifact.target.name);
-                list.suites.insert(suite, tests_of(&program)?);
+                self.suites.insert(suite, tests_of(&program)?);
             }
         }
-        Ok(list)
+        Ok(())
     }
 
     /// The tests of `suite` that `pattern` names: a whole name, or the

@@ -87,6 +87,17 @@ impl Workspace {
         folders.iter().map(|folder| self.other(folder)).collect()
     }
 
+    /// Those of [`Workspace::others`] that stand in for hardware.
+    ///
+    /// # Errors
+    /// As [`Workspace::load`].
+    pub(crate) fn doubles(&self) -> Result<Vec<Self>> {
+        let folder = self.root.join(DOUBLES);
+        let mut others = self.others()?;
+        others.retain(|other| other.root.starts_with(&folder));
+        Ok(others)
+    }
+
     /// The workspace in `folder`, with its target folder below this one's.
     ///
     /// # Errors

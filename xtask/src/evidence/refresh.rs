@@ -84,7 +84,7 @@ fn show(workspace: &Workspace, row: &Row, known: &mut Known) -> Result<Shown> {
 fn show_one(workspace: &Workspace, entry: &str) -> Result<Shown> {
     Ok(match ShownBy::parse(entry)? {
         ShownBy::Test { suite, name } => {
-            let finished = process::run(&mut test(workspace, &suite, &name), COMMAND_LIMIT)?;
+            let finished = process::run(&mut test(workspace, &suite, &name)?, COMMAND_LIMIT)?;
             Shown {
                 lines: test_lines(&finished),
                 success: finished.success(),
@@ -117,8 +117,11 @@ fn last_of(finished: &Finished, count: usize) -> Shown {
     }
 }
 
-fn test(workspace: &Workspace, suite: &str, name: &str) -> Command {
-    let mut cargo = workspace.cargo();
+fn test(workspace: &Workspace, suite: &str, name: &str) -> Result<Command> {
+    let package = suite.split("::").next().unwrap_or(suite);
+    let doubles = workspace.doubles()?;
+    let of_double = doubles.iter().find(|double| double.member(package).is_some());
+    let mut cargo = of_double.unwrap_or(workspace).cargo();
     cargo
         .args(["test", "--quiet", "--all-features"])
         .args(selection(suite));
@@ -128,7 +131,7 @@ fn test(workspace: &Workspace, suite: &str, name: &str) -> Command {
         Some(beginning) => cargo.arg(beginning),
         None => cargo.args(["--exact", name]),
     };
-    cargo
+    Ok(cargo)
 }
 
 /// The closing line without its time, and the lines in which tests tell a
