@@ -69,11 +69,19 @@ fn top() -> Option<CUcontext> {
 /// # Errors
 /// `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` if it is gone, and what has ruined it.
 pub(crate) fn current(state: &State) -> Result<(CUcontext, CUdevice), CUresult> {
+    let (handle, device) = present(state)?;
+    state.context(handle)?.ruin.check()?;
+    Ok((handle, device))
+}
+
+/// As [`current`], ruined or not.
+///
+/// # Errors
+/// As there, but for what has ruined it.
+pub(crate) fn present(state: &State) -> Result<(CUcontext, CUdevice), CUresult> {
     let handle = top().filter(|handle| !handle.is_null());
     let handle = handle.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
-    let context = state.context(handle)?;
-    context.ruin.check()?;
-    Ok((handle, context.device))
+    Ok((handle, state.context(handle)?.device))
 }
 
 impl State {
@@ -116,6 +124,8 @@ impl State {
     /// Ends a context and all that is its own. Work under way runs to its end; what it uses stays until then.
     fn end_context(&mut self, handle: CUcontext) {
         self.contexts.remove(handle.0.addr() as u64);
+        self.streams.end_context(handle);
+        self.end_events_of(handle);
         for (_, other) in self.contexts.iter_mut() {
             other.peers.remove(&handle);
         }

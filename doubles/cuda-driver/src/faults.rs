@@ -3,6 +3,9 @@
 //! A fault is a line such as `oom@3`; several are put apart by semicolons. They come from the environment, or at
 //! any time through the control function. Counting starts when a fault is ordered.
 //!
+//! An asynchronous operation is what a device does in a stream, for a synchronous call too: not an event, and not
+//! a function of the user's. After the fault that ruins a context, its devices' operations do nothing more.
+//!
 //! | fault | what happens |
 //! |---|---|
 //! | `oom` | the next allocation finds no memory |

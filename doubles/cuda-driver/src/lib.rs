@@ -15,6 +15,7 @@ mod context;
 mod control;
 mod device;
 mod engine;
+mod event;
 mod faults;
 mod functions;
 mod log;
@@ -25,7 +26,9 @@ mod registry;
 mod space;
 mod start;
 mod state;
+mod stream;
 mod unsupported;
+mod work;
 
 pub use aged::make_aged;
 pub use control::transload_double_control;
@@ -35,8 +38,10 @@ pub use functions::table;
 pub mod driver {
     pub use crate::context::*;
     pub use crate::device::*;
+    pub use crate::event::*;
     pub use crate::functions::*;
     pub use crate::memory::*;
     pub use crate::start::*;
+    pub use crate::stream::*;
     pub use crate::unsupported::*;
 }

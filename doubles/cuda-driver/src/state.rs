@@ -11,11 +11,13 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::device::Device;
 use crate::engine::Engine;
+use crate::event::Event;
 use crate::faults::Faults;
 use crate::log::{self, Log};
 use crate::machine::{Machine, Topology};
 use crate::registry::Registry;
 use crate::space::Space;
+use crate::work::Streams;
 
 /// The one machine of this library. Two copies of the library are two machines.
 pub(crate) struct World {
@@ -36,6 +38,8 @@ pub(crate) struct State {
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Registry<Context>,
     pub(crate) space: Space,
+    pub(crate) streams: Streams,
+    pub(crate) events: Registry<Event>,
 }
 
 impl State {
@@ -44,6 +48,8 @@ impl State {
             devices: machine.devices().iter().map(Device::new).collect(),
             contexts: Registry::new(kind::CONTEXT),
             space: Space::default(),
+            streams: Streams::new(),
+            events: Registry::new(kind::EVENT),
         }
     }
 
@@ -56,6 +62,8 @@ impl State {
                 .iter()
                 .map(|of| format!("{:?} memory {:#x}, {} bytes", of.sort, of.base, of.size)),
         );
+        self.streams.leaks(&mut leaks);
+        self.events.leaks(&mut leaks, "event");
         leaks
     }
 }
@@ -118,6 +126,8 @@ impl World {
 /// What handles begin with, by what they name.
 pub(crate) mod kind {
     pub(crate) const CONTEXT: u8 = 1;
+    pub(crate) const STREAM: u8 = 2;
+    pub(crate) const EVENT: u8 = 3;
 }
 
 static WORLD: OnceLock<World> = OnceLock::new();

@@ -9,12 +9,11 @@ use transload_cuda::raw::{
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER,
     CUcontext, CUdevice, CUdevice_P2PAttribute, CUdeviceptr, CUevent, CUexternalMemory,
-    CUexternalSemaphore, CUhostFn, CUipcEventHandle, CUipcMemHandle, CUmem_advise,
-    CUmem_range_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUexternalSemaphore, CUipcEventHandle, CUipcMemHandle, CUmem_advise, CUmem_range_attribute,
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
     CUmemPool_attribute, CUmemPoolProps, CUmemPoolPtrExportData, CUmemRangeHandleType,
-    CUmemcpyAttributes, CUmemoryPool, CUpointer_attribute, CUstream, CUstreamCallback,
-    CUstreamCaptureStatus,
+    CUmemcpyAttributes, CUmemoryPool, CUpointer_attribute, CUstream,
 };
 
 use crate::call::{Answer, Call, driver};
@@ -41,14 +40,6 @@ driver! {
     }
 
     fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool), call => {
-        not_modelled(call)
-    }
-
-    fn cuCtxSynchronize(), call => {
-        not_modelled(call)
-    }
-
-    fn cuCtxGetStreamPriorityRange(least_priority: *mut i32, greatest_priority: *mut i32), call => {
         not_modelled(call)
     }
 
@@ -196,91 +187,7 @@ driver! {
         not_modelled(call)
     }
 
-    fn cuStreamCreate(ph_stream: *mut CUstream, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamCreateWithPriority(ph_stream: *mut CUstream, flags: u32, priority: i32), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamDestroy_v2(h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamQuery(h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamSynchronize(h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamWaitEvent(h_stream: CUstream, h_event: CUevent, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamAddCallback(h_stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuLaunchHostFunc(h_stream: CUstream, function: CUhostFn, user_data: *mut c_void), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamGetPriority(h_stream: CUstream, priority: *mut i32), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamGetFlags(h_stream: CUstream, flags: *mut u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamGetCtx(h_stream: CUstream, pctx: *mut CUcontext), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamGetId(h_stream: CUstream, stream_id: *mut u64), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamIsCapturing(h_stream: CUstream, capture_status: *mut CUstreamCaptureStatus), call => {
-        not_modelled(call)
-    }
-
     fn cuStreamAttachMemAsync(h_stream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuEventCreate(ph_event: *mut CUevent, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuEventRecord(h_event: CUevent, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuEventQuery(h_event: CUevent), call => {
-        not_modelled(call)
-    }
-
-    fn cuEventSynchronize(h_event: CUevent), call => {
-        not_modelled(call)
-    }
-
-    fn cuEventDestroy_v2(h_event: CUevent), call => {
-        not_modelled(call)
-    }
-
-    fn cuEventElapsedTime(p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent), call => {
-        not_modelled(call)
-    }
-
-    fn cuEventElapsedTime_v2(p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent), call => {
         not_modelled(call)
     }
 

@@ -1,6 +1,8 @@
 //! What the tests share: the double as a driver, and ways to tell it things.
 #![allow(dead_code, reason = "no test uses all of it")]
 
+pub(crate) mod work;
+
 use std::ffi::CString;
 
 use cuda::{table, transload_double_control};

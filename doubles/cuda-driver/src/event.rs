@@ -1,0 +1,173 @@
+//! Events: points in streams, and the time between them.
+//!
+//! Source: CUDA Driver API, Event Management. Times are those at which the recorded work was done: in virtual time
+//! exact, in real time those of a busy host.
+
+use std::ffi::c_uint;
+use std::ptr;
+
+use transload_cuda::raw::{CUcontext, CUevent, CUevent_flags, CUresult, CUstream};
+
+use crate::call::{Answer, Call, driver, put};
+use crate::context;
+use crate::engine::{Action, Ticket};
+use crate::state::State;
+use crate::stream::wait;
+use crate::work::at_once;
+
+/// An event.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) context: CUcontext,
+    pub(crate) flags: c_uint,
+    /// What it was recorded after, the last time that it was.
+    pub(crate) recorded: Option<Ticket>,
+}
+
+impl State {
+    /// The event of a handle.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if it was destroyed or never was, with itself or with its context.
+    pub(crate) fn event(&self, handle: CUevent) -> Result<&Event, CUresult> {
+        let event = self.events.get(handle.0.addr() as u64);
+        event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// Takes all events of a context away.
+    pub(crate) fn end_events_of(&mut self, context: CUcontext) {
+        let of_it = self.events.iter().filter(|(_, of)| of.context == context);
+        let numbers: Vec<u64> = of_it.map(|(number, _)| number).collect();
+        for number in numbers {
+            self.events.remove(number);
+        }
+    }
+}
+
+const TIMELESS: c_uint = CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
+const INTERPROCESS: c_uint = CUevent_flags::CU_EVENT_INTERPROCESS.0;
+const KNOWN: c_uint = TIMELESS | INTERPROCESS | CUevent_flags::CU_EVENT_BLOCKING_SYNC.0;
+
+driver! {
+    /// An event of the current context. Whether waiting for it spins is not modelled: it never does.
+    fn cuEventCreate(ph_event: *mut CUevent, flags: c_uint), call => {
+        let shared_and_timed = flags & INTERPROCESS != 0 && flags & TIMELESS == 0;
+        if ph_event.is_null() || flags & !KNOWN != 0 || shared_and_timed {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut state = call.state();
+        let (context, _) = call.current(&state)?;
+        let number = state.events.add(Event { context, flags, recorded: None });
+        // SAFETY: the caller's place for an event.
+        unsafe { put(ph_event, CUevent(ptr::without_provenance_mut(number as usize))) }
+    }
+
+    /// The event and the stream have to be of one context.
+    fn cuEventRecord(h_event: CUevent, h_stream: CUstream), call => {
+        record(call, h_event, h_stream)
+    }
+
+    /// The one flag there is means something while a graph is captured only.
+    fn cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: c_uint), call => {
+        if flags != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        record(call, h_event, h_stream)
+    }
+
+    /// Done if it was never recorded.
+    fn cuEventQuery(h_event: CUevent), call => {
+        call.world.settle();
+        let state = call.state();
+        let event = state.event(h_event)?;
+        state.context(event.context)?.ruin.check()?;
+        if event.recorded.as_ref().is_none_or(Ticket::is_done) {
+            Ok(())
+        } else {
+            Err(CUresult::CUDA_ERROR_NOT_READY)
+        }
+    }
+
+    /// Returns at once if it was never recorded.
+    fn cuEventSynchronize(h_event: CUevent), call => {
+        let state = call.state();
+        context::present(&state)?;
+        let event = state.event(h_event)?;
+        let recorded = Vec::from_iter(event.recorded.clone());
+        let ruin = state.context(event.context)?.ruin.clone();
+        drop(state);
+        ruin.check()?;
+        wait(call, &recorded, &ruin)
+    }
+
+    /// Returns at once; whoever waits for what it was recorded after goes on waiting.
+    fn cuEventDestroy_v2(h_event: CUevent), call => {
+        let mut state = call.state();
+        context::present(&state)?;
+        let gone = state.events.remove(h_event.0.addr() as u64);
+        let gone = gone.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        state.context(gone.context)?.ruin.check()
+    }
+
+    /// Fails with the error of either context, if it has one.
+    fn cuEventElapsedTime(p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent), call => {
+        let state = call.state();
+        for event in [h_start, h_end] {
+            state.context(state.event(event)?.context)?.ruin.check()?;
+        }
+        drop(state);
+        // SAFETY: the caller's place for a number.
+        unsafe { elapsed(call, p_milliseconds, h_start, h_end) }
+    }
+
+    /// Does not look for errors of work under way.
+    fn cuEventElapsedTime_v2(p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent), call => {
+        // SAFETY: the caller's place for a number.
+        unsafe { elapsed(call, p_milliseconds, h_start, h_end) }
+    }
+}
+
+fn record(call: &Call, event: CUevent, stream: CUstream) -> Answer {
+    let mut state = call.state();
+    let number = state.stream_number(stream)?;
+    if state.event(event)?.context != state.stream(number)?.context {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+    let point = at_once(Vec::new(), Action::Nothing);
+    let ticket = state.append(call.world, number, vec![point])?;
+    if let Some(event) = state.events.get_mut(event.0.addr() as u64) {
+        event.recorded = Some(ticket);
+    }
+    Ok(())
+}
+
+/// Events of two contexts have no time between them (CUDA C++ Programming Guide, Stream and Event Behavior, of two
+/// devices).
+///
+/// # Safety
+/// The place is null, or one for a number.
+unsafe fn elapsed(call: &Call, place: *mut f32, start: CUevent, end: CUevent) -> Answer {
+    if place.is_null() {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    call.world.settle();
+    let state = call.state();
+    context::present(&state)?;
+    let (start, end) = (state.event(start)?, state.event(end)?);
+    let timed = |event: &Event| event.flags & TIMELESS == 0;
+    if start.context != end.context || !timed(start) || !timed(end) {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+    let at = |event: &Event| {
+        let recorded = event.recorded.as_ref();
+        let recorded = recorded.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        Ok(recorded.done_at_ns())
+    };
+    let (Some(start_ns), Some(end_ns)) = (at(start)?, at(end)?) else {
+        return Err(CUresult::CUDA_ERROR_NOT_READY);
+    };
+    // The sign says which one was first.
+    let ns = i128::from(end_ns) - i128::from(start_ns);
+    // SAFETY: the caller's promise.
+    unsafe { put(place, (ns as f64 / 1e6) as f32) }
+}

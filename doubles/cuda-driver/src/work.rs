@@ -1,0 +1,303 @@
+//! The order of work, and the one door through which it comes into a stream.
+//!
+//! A stream is a chain of works of the [engine](crate::engine), of which only the last one is kept. Who puts
+//! something in hands over [legs](Leg), and gets a ticket.
+//!
+//! Source: CUDA Driver API, Stream synchronization behavior. What is done in the legacy default stream waits for
+//! all blocking streams of its context, and they wait for it. A thread's default stream is a blocking one. Streams
+//! made with `CU_STREAM_NON_BLOCKING` stand apart.
+
+use std::thread::{self, ThreadId};
+
+use transload_cuda::raw::{CUcontext, CUresult, CUstream, CUstream_flags};
+
+use crate::context::{self, Ruin};
+use crate::engine::{Action, Clock, Ticket, Work};
+use crate::faults::Fate;
+use crate::registry::Registry;
+use crate::state::{State, World, kind};
+
+/// Works that come one after the other. A leg is one operation: it is done with its last work, which is the one
+/// that a fault befalls. Legs that are put in together start together.
+pub(crate) type Leg = Vec<Work>;
+
+/// A queue of work.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) context: CUcontext,
+    pub(crate) role: Role,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    /// What was put in last, after which all before it is done too.
+    last: Option<Ticket>,
+}
+
+/// Who made a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// Nobody: each context has it.
+    Legacy,
+    /// Nobody: each thread has it in each context.
+    OfThread(ThreadId),
+    /// The client.
+    Made,
+}
+
+impl Stream {
+    fn is_blocking(&self) -> bool {
+        let apart = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
+        self.role != Role::Legacy && self.flags & apart == 0
+    }
+
+    fn unfinished(&self) -> Option<Ticket> {
+        self.last.clone().filter(|ticket| !ticket.is_done())
+    }
+}
+
+/// All streams. Default streams come to be when they are first used.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    open: Registry<Stream>,
+    /// Destroyed, with work under way.
+    closing: Vec<Stream>,
+}
+
+impl Streams {
+    pub(crate) const fn new() -> Streams {
+        Streams {
+            open: Registry::new(kind::STREAM),
+            closing: Vec::new(),
+        }
+    }
+
+    pub(crate) fn make(
+        &mut self,
+        context: CUcontext,
+        role: Role,
+        flags: u32,
+        priority: i32,
+    ) -> u64 {
+        self.open.add(Stream {
+            context,
+            role,
+            flags,
+            priority,
+            last: None,
+        })
+    }
+
+    /// Takes a stream of the client's away; what it has under way goes on.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` when it is none.
+    pub(crate) fn destroy(&mut self, number: u64) -> Result<CUcontext, CUresult> {
+        let made = self.open.get(number).filter(|of| of.role == Role::Made);
+        let context = made.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        self.closing.retain(|stream| stream.unfinished().is_some());
+        self.closing.extend(self.open.remove(number));
+        Ok(context)
+    }
+
+    /// Takes all streams of a context away.
+    pub(crate) fn end_context(&mut self, context: CUcontext) {
+        let of_it = self.open.iter().filter(|(_, of)| of.context == context);
+        let numbers: Vec<u64> = of_it.map(|(number, _)| number).collect();
+        self.closing.retain(|stream| stream.unfinished().is_some());
+        for number in numbers {
+            self.closing.extend(self.open.remove(number));
+        }
+    }
+
+    /// Adds a line for each stream that the client made and that is still there.
+    pub(crate) fn leaks(&self, lines: &mut Vec<String>) {
+        let made = self.open.iter().filter(|(_, of)| of.role == Role::Made);
+        lines.extend(made.map(|(number, _)| format!("stream {number:#x}")));
+    }
+
+    fn of_context(&self, context: CUcontext) -> impl Iterator<Item = &Stream> {
+        let open = self.open.iter().map(|(_, stream)| stream);
+        open.chain(&self.closing)
+            .filter(move |of| of.context == context)
+    }
+
+    fn default_stream(&mut self, context: CUcontext, role: Role) -> u64 {
+        let found = {
+            let mut all = self.open.iter();
+            all.find(|(_, of)| of.context == context && of.role == role)
+                .map(|(number, _)| number)
+        };
+        found.unwrap_or_else(|| self.make(context, role, 0, 0))
+    }
+
+    /// What work of a stream comes after, and what waiting for the stream waits for.
+    fn before(&self, stream: &Stream) -> Vec<Ticket> {
+        let mut before = Vec::from_iter(stream.unfinished());
+        for other in self.of_context(stream.context) {
+            let waits = match stream.role {
+                Role::Legacy => other.is_blocking(),
+                _ => stream.is_blocking() && other.role == Role::Legacy,
+            };
+            if waits {
+                before.extend(other.unfinished());
+            }
+        }
+        before
+    }
+}
+
+impl State {
+    /// The number of a stream, which is its handle unless it is a default stream. Those are the current context's.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT` without a current context, `CONTEXT_IS_DESTROYED` if it is gone, and `INVALID_HANDLE` for
+    /// a stream that was destroyed or never was.
+    pub(crate) fn stream_number(&mut self, handle: CUstream) -> Result<u64, CUresult> {
+        let (current, _) = context::present(self)?;
+        let role = match handle {
+            CUstream::NULL | CUstream::LEGACY => Role::Legacy,
+            CUstream::PER_THREAD => Role::OfThread(thread::current().id()),
+            made => {
+                let number = made.0.addr() as u64;
+                self.stream(number)?;
+                return Ok(number);
+            }
+        };
+        Ok(self.streams.default_stream(current, role))
+    }
+
+    /// The stream of a number.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` when there is none.
+    pub(crate) fn stream(&self, number: u64) -> Result<&Stream, CUresult> {
+        let stream = self.streams.open.get(number);
+        stream.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// Puts operations of a device into a stream: legs that start together, after all that comes before, and make
+    /// the stream's next work wait until all of them are done. Faults are asked about each leg. In a ruined
+    /// context no bytes move any more.
+    ///
+    /// # Errors
+    /// As [`State::stream_number`], and what has ruined the stream's context.
+    pub(crate) fn enqueue(
+        &mut self,
+        world: &World,
+        stream: CUstream,
+        mut legs: Vec<Leg>,
+    ) -> Result<Ticket, CUresult> {
+        let number = self.stream_number(stream)?;
+        let ruin = self.context(self.stream(number)?.context)?.ruin.clone();
+        ruin.check()?;
+        for leg in &mut legs {
+            if let Some(last) = leg.last_mut() {
+                befall(world.faults.on_operation(), last, &ruin);
+            }
+        }
+        self.append(world, number, legs)
+    }
+
+    /// As [`State::enqueue`], for what no device does: events, and functions of the user's. No fault befalls it,
+    /// and functions are to ask for themselves what has become of the context.
+    ///
+    /// # Errors
+    /// As [`State::enqueue`], the stream being given by number.
+    pub(crate) fn append(
+        &mut self,
+        world: &World,
+        number: u64,
+        legs: Vec<Leg>,
+    ) -> Result<Ticket, CUresult> {
+        let stream = self.stream(number)?;
+        let ruin = self.context(stream.context)?.ruin.clone();
+        ruin.check()?;
+        let before = self.streams.before(stream);
+        let mut ends = Vec::with_capacity(legs.len());
+        for leg in legs {
+            let mut end = before.clone();
+            for mut work in leg {
+                work.after.append(&mut end);
+                work.action = guarded(work.action, &ruin);
+                end.push(world.engine.submit(work));
+            }
+            ends.append(&mut end);
+        }
+        let ticket = match <[Ticket; 1]>::try_from(ends) {
+            Ok([one]) => one,
+            Err(ends) => world.engine.submit(Work {
+                // Without legs there is nothing but what comes before.
+                after: if ends.is_empty() { before } else { ends },
+                channels: Vec::new(),
+                duration_ns: 0,
+                action: Action::Nothing,
+            }),
+        };
+        if let Some(stream) = self.streams.open.get_mut(number) {
+            stream.last = Some(ticket.clone());
+        }
+        Ok(ticket)
+    }
+
+    /// What waiting for a stream waits for, and what to answer after.
+    ///
+    /// # Errors
+    /// As [`State::enqueue`], the stream being given by number.
+    pub(crate) fn unfinished(&self, number: u64) -> Result<(Vec<Ticket>, Ruin), CUresult> {
+        let stream = self.stream(number)?;
+        let ruin = self.context(stream.context)?.ruin.clone();
+        ruin.check()?;
+        Ok((self.streams.before(stream), ruin))
+    }
+
+    /// All that is under way in a context, in streams that were destroyed too.
+    pub(crate) fn unfinished_of(&self, context: CUcontext) -> Vec<Ticket> {
+        let streams = self.streams.of_context(context);
+        streams.filter_map(Stream::unfinished).collect()
+    }
+}
+
+impl World {
+    /// In virtual time, does what is due at this instant, so that what takes no time is not found under way. Not
+    /// to be called under a lock, nor within a user's function.
+    pub(crate) fn settle(&self) {
+        if self.engine.clock() == Clock::Virtual {
+            self.engine.advance(0);
+        }
+    }
+}
+
+/// Work of this kind that takes no time.
+pub(crate) fn at_once(after: Vec<Ticket>, action: Action) -> Leg {
+    vec![Work {
+        after,
+        channels: Vec::new(),
+        duration_ns: 0,
+        action,
+    }]
+}
+
+fn befall(fate: Fate, work: &mut Work, ruin: &Ruin) {
+    match fate {
+        Fate::Done => {}
+        Fate::Stuck => work.action = Action::Never,
+        Fate::Ruins(result) => {
+            let ruin = ruin.clone();
+            work.action = Action::Move(Box::new(move || ruin.with(result)));
+        }
+    }
+}
+
+/// After an error that stays, nothing that a device does has any effect.
+fn guarded(action: Action, ruin: &Ruin) -> Action {
+    match action {
+        Action::Move(function) => {
+            let ruin = ruin.clone();
+            Action::Move(Box::new(move || {
+                if ruin.check().is_ok() {
+                    function();
+                }
+            }))
+        }
+        other => other,
+    }
+}
