@@ -120,7 +120,9 @@ fn last_of(finished: &Finished, count: usize) -> Shown {
 fn test(workspace: &Workspace, suite: &str, name: &str) -> Result<Command> {
     let package = suite.split("::").next().unwrap_or(suite);
     let doubles = workspace.doubles()?;
-    let of_double = doubles.iter().find(|double| double.member(package).is_some());
+    let of_double = doubles
+        .iter()
+        .find(|double| double.member(package).is_some());
     let mut cargo = of_double.unwrap_or(workspace).cargo();
     cargo
         .args(["test", "--quiet", "--all-features"])
