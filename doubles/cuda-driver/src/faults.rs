@@ -22,9 +22,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use transload_cuda::raw::{CUresult, Table};
+use transload_cuda::raw::CUresult;
 
 use crate::call::Answer;
+use crate::functions::name_of;
 
 /// The faults that are ordered.
 #[derive(Debug, Default)]
@@ -128,10 +129,9 @@ impl Faults {
             }
             ("stuck", "") => ordered.operations.push((turn, Fate::Stuck)),
             ("call", value) => {
-                let parsed = value.split_once(':').and_then(|(name, code)| {
-                    let function = Table::FUNCTIONS.iter().find(|of| of.name == name)?;
-                    Some((function.name, result(code)?))
-                });
+                let parsed = value
+                    .split_once(':')
+                    .and_then(|(name, code)| Some((name_of(name)?, result(code)?)));
                 let (name, code) = parsed.ok_or(FaultError::Function(line.into()))?;
                 ordered.calls.push((name, turn, code));
             }

@@ -25,6 +25,25 @@ pub fn table() -> Table {
     transload_cuda::for_each_cuda_function!(fill)
 }
 
+/// Functions that the binding has no use for and other clients have, with the version that each came with.
+macro_rules! for_each_other_function {
+    ($callback:ident) => {
+        $callback! {
+            cuMemAllocHost_v2 3020;
+        }
+    };
+}
+
+/// The name of a function, if there is one of that name.
+pub(crate) fn name_of(name: &str) -> Option<&'static str> {
+    macro_rules! names {
+        ($($name:ident $since:literal;)*) => { [$(stringify!($name)),*] };
+    }
+    let of_binding = Table::FUNCTIONS.iter().map(|function| function.name);
+    let mut all = of_binding.chain(for_each_other_function!(names));
+    all.find(|known| *known == name)
+}
+
 /// A function of one signature.
 struct Signature {
     since: Version,
@@ -40,9 +59,16 @@ fn by_base_name() -> &'static BTreeMap<&'static str, Vec<Signature>> {
             [$( (stringify!($name), $since, all::$name as *const () as usize), )*]
         };
     }
+    macro_rules! list_others {
+        ($($name:ident $since:literal;)*) => {
+            [$( (stringify!($name), $since, all::$name as *const () as usize), )*]
+        };
+    }
     BY_NAME.get_or_init(|| {
         let mut by_name = BTreeMap::<_, Vec<_>>::new();
-        for (name, since, address) in transload_cuda::for_each_cuda_function!(list) {
+        let of_binding = transload_cuda::for_each_cuda_function!(list);
+        let others = for_each_other_function!(list_others);
+        for (name, since, address) in of_binding.into_iter().chain(others) {
             by_name.entry(base_name(name)).or_default().push(Signature {
                 since: Version(since),
                 name,
@@ -126,6 +152,14 @@ mod tests {
             ]
         );
         assert_eq!(names("cuMemAlloc"), [("cuMemAlloc_v2", 3020)]);
+        assert_eq!(names("cuMemAllocHost"), [("cuMemAllocHost_v2", 3020)]);
+    }
+
+    #[test]
+    fn every_function_has_its_name_by_which_faults_find_it() {
+        assert_eq!(name_of("cuInit"), Some("cuInit"));
+        assert_eq!(name_of("cuMemAllocHost_v2"), Some("cuMemAllocHost_v2"));
+        assert_eq!(name_of("cuMemAllocHost"), None);
     }
 
     #[test]

@@ -18,8 +18,10 @@ mod engine;
 mod event;
 mod faults;
 mod functions;
+mod host;
 mod log;
 mod machine;
+mod maps;
 mod memory;
 mod physical;
 mod registry;
@@ -40,6 +42,7 @@ pub mod driver {
     pub use crate::device::*;
     pub use crate::event::*;
     pub use crate::functions::*;
+    pub use crate::host::*;
     pub use crate::memory::*;
     pub use crate::start::*;
     pub use crate::stream::*;

@@ -51,30 +51,6 @@ driver! {
         not_modelled(call)
     }
 
-    fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemFreeHost(p: *mut c_void), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemHostUnregister(p: *mut c_void), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemHostGetDevicePointer_v2(pdptr: *mut CUdeviceptr, p: *mut c_void, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemHostGetFlags(p_flags: *mut u32, p: *mut c_void), call => {
-        not_modelled(call)
-    }
-
     fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32), call => {
         not_modelled(call)
     }
