@@ -7,7 +7,8 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::physical::Extent;
+use crate::access::Access;
+use crate::physical::{Charge, Extent};
 
 /// Memory of this process that stands for memory of some kind. It is there until nothing needs it any more: an
 /// allocation that is freed under a copy's hands goes when the copy is done.
@@ -21,8 +22,10 @@ pub(crate) struct Bytes {
 /// What keeps the memory.
 #[derive(Debug)]
 enum Held {
-    /// A mapping of ours, unmapped at the end; with the file that it maps, if it has one.
-    Mapping(Option<OwnedFd>),
+    /// A mapping of ours of no file, unmapped at the end.
+    Mapping,
+    /// A mapping of ours of a file from there on, unmapped at the end; with what it takes of a device's memory.
+    File(OwnedFd, u64, Option<Charge>),
     /// A part of a device's memory.
     Extent(Extent),
     /// Memory of the client's, which it promised to keep.
@@ -50,7 +53,7 @@ impl Bytes {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        Ok(Bytes::new(start.cast(), len, Held::Mapping(None)))
+        Ok(Bytes::new(start.cast(), len, Held::Mapping))
     }
 
     /// A range of a file, mapped. `offset` is a multiple of the page size.
@@ -59,7 +62,20 @@ impl Bytes {
     /// When it cannot be mapped.
     pub(crate) fn of_file(file: OwnedFd, offset: u64, len: usize) -> Result<Arc<Bytes>, Errno> {
         let start = map_shared(file.as_fd(), offset, len)?;
-        Ok(Bytes::new(start, len, Held::Mapping(Some(file))))
+        Ok(Bytes::new(start, len, Held::File(file, offset, None)))
+    }
+
+    /// A file that counts as a part of a device's memory, mapped from its beginning.
+    ///
+    /// # Errors
+    /// As [`Bytes::of_file`].
+    pub(crate) fn of_charged_file(
+        file: OwnedFd,
+        len: usize,
+        charge: Charge,
+    ) -> Result<Arc<Bytes>, Errno> {
+        let start = map_shared(file.as_fd(), 0, len)?;
+        Ok(Bytes::new(start, len, Held::File(file, 0, Some(charge))))
     }
 
     /// A part of a device's memory.
@@ -95,16 +111,16 @@ impl Bytes {
     /// The file that holds the bytes, and where in it they begin, if another process could map them.
     pub(crate) fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.held {
-            Held::Mapping(file) => file.as_ref().map(|file| (file.as_fd(), 0)),
+            Held::File(file, offset, _) => Some((file.as_fd(), *offset)),
             Held::Extent(extent) => Some(extent.file()),
-            Held::Client => None,
+            Held::Mapping | Held::Client => None,
         }
     }
 }
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        if let Held::Mapping(_) = self.held {
+        if let Held::Mapping | Held::File(..) = self.held {
             // SAFETY: the mapping is ours, and nothing refers to it any more.
             let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
             debug_assert!(unmapped.is_ok(), "a mapping of ours is unmapped");
@@ -141,6 +157,8 @@ pub(crate) enum Memory {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) memory: Memory,
+    /// Which devices may do what with all of it.
+    pub(crate) access: Access,
     len: usize,
     pieces: Vec<Piece>,
 }
@@ -164,6 +182,7 @@ impl Place {
     pub(crate) fn new(memory: Memory) -> Place {
         Place {
             memory,
+            access: Access::ALL,
             len: 0,
             pieces: Vec::new(),
         }
@@ -173,6 +192,7 @@ impl Place {
     pub(crate) fn pageable(start: *mut u8, len: usize) -> Place {
         Place {
             memory: Memory::Pageable,
+            access: Access::ALL,
             len,
             pieces: vec![Piece {
                 start,

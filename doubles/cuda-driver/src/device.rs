@@ -58,6 +58,17 @@ impl State {
         device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
+    /// The device of a UUID, which another process told.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` when this process has none of that UUID.
+    pub(crate) fn device_of_uuid(&self, uuid: [u8; 16]) -> Result<CUdevice, CUresult> {
+        let mut devices = self.devices.iter();
+        let found = devices.position(|device| device.description.uuid.0 == uuid);
+        let found = found.ok_or(CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
+        Ok(CUdevice(found as i32))
+    }
+
     /// As [`State::device`], to change it.
     ///
     /// # Errors

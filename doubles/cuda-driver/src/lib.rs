@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "the parts that use it are being written")]
 #![allow(unreachable_pub, reason = "what is exported to C is reached by name")]
 
+mod access;
 mod aged;
 mod bytes;
 mod call;
@@ -25,11 +26,13 @@ mod maps;
 mod memory;
 mod physical;
 mod registry;
+mod shared;
 mod space;
 mod start;
 mod state;
 mod stream;
 mod unsupported;
+mod vmm;
 mod work;
 
 pub use aged::make_aged;
@@ -47,4 +50,5 @@ pub mod driver {
     pub use crate::start::*;
     pub use crate::stream::*;
     pub use crate::unsupported::*;
+    pub use crate::vmm::*;
 }

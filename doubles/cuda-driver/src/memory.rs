@@ -103,7 +103,7 @@ driver! {
         let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
         match freed.ok_or(wrong)?.sort {
             Sort::Device | Sort::Managed | Sort::Pool(_) | Sort::External(_) => {}
-            Sort::Pinned | Sort::Registered | Sort::Mapped(_) | Sort::Ipc => return Err(wrong),
+            Sort::Pinned | Sort::Registered | Sort::Mapped { .. } | Sort::Ipc => return Err(wrong),
         }
         state.space.remove(dptr);
         Ok(())

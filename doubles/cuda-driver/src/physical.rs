@@ -73,12 +73,30 @@ impl Physical {
     pub(crate) fn allocate(&self, len: u64) -> Option<Extent> {
         let rounded = len.checked_next_multiple_of(GRAIN)?;
         let mut parts = self.0.parts();
+        if rounded > self.0.size - parts.used {
+            return None;
+        }
         let range = parts.free.allocate_range(rounded).ok()?;
         parts.used += rounded;
         drop(parts);
         Some(Extent {
             of: Arc::clone(&self.0),
             range,
+            len,
+        })
+    }
+
+    /// So much of it for bytes that lie in a file of their own, or nothing where not as much is left.
+    pub(crate) fn charge(&self, len: u64) -> Option<Charge> {
+        let len = len.checked_next_multiple_of(GRAIN)?;
+        let mut parts = self.0.parts();
+        if len > self.0.size - parts.used {
+            return None;
+        }
+        parts.used += len;
+        drop(parts);
+        Some(Charge {
+            of: Arc::clone(&self.0),
             len,
         })
     }
@@ -127,6 +145,19 @@ impl Drop for Extent {
     }
 }
 
+/// What counts as a part of a device's memory and lies elsewhere, given back when it goes.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    of: Arc<Inner>,
+    len: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.of.parts().used -= self.len;
+    }
+}
+
 /// A sparse file in memory.
 ///
 /// # Errors
@@ -162,5 +193,20 @@ mod tests {
         );
         assert!(memory.allocate(10 * GRAIN + 1).is_none());
         assert!(memory.allocate(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn what_lies_elsewhere_counts() {
+        let memory = Physical::new(10 * GRAIN).unwrap();
+        let charge = memory.charge(7 * GRAIN).unwrap();
+        assert_eq!(memory.info(), (3 * GRAIN, 10 * GRAIN));
+        assert!(memory.allocate(4 * GRAIN).is_none());
+        assert!(memory.charge(4 * GRAIN).is_none());
+        assert!(memory.charge(u64::MAX).is_none());
+        let part = memory.allocate(3 * GRAIN).unwrap();
+        drop(charge);
+        assert_eq!(memory.info(), (7 * GRAIN, 10 * GRAIN));
+        assert!(memory.allocate(7 * GRAIN).is_some());
+        drop(part);
     }
 }

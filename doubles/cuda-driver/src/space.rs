@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use transload_cuda::raw::{CUcontext, CUdevice, CUmemoryPool, CUresult};
 
+use crate::access::Access;
 use crate::bytes::{Bytes, Memory, Place};
 
 /// Something that has an address.
@@ -49,8 +50,8 @@ pub(crate) enum Sort {
     Registered,
     /// `cuMemAllocManaged`.
     Managed,
-    /// `cuMemMap`, of this piece of memory.
-    Mapped(u64),
+    /// `cuMemMap`, of the piece of memory of that handle.
+    Mapped { piece: u64, access: Access },
     /// `cuIpcOpenMemHandle`, `cuMemPoolImportPointer`.
     Ipc,
     /// `cuExternalMemoryGetMappedBuffer`, of this external memory.
@@ -64,6 +65,14 @@ impl Allocation {
             Sort::Pinned | Sort::Registered => Memory::Pinned,
             Sort::Managed => Memory::Managed,
             _ => usize::try_from(self.device.0).map_or(Memory::Pinned, Memory::Device),
+        }
+    }
+
+    /// Which devices may do what with it: all, but with what `cuMemMap` has mapped.
+    pub(crate) fn access(&self) -> Access {
+        match self.sort {
+            Sort::Mapped { access, .. } => access,
+            _ => Access::ALL,
         }
     }
 
@@ -124,6 +133,37 @@ impl Space {
         Ok(taken.start)
     }
 
+    /// A range of device addresses by itself, at `wanted` if that is not 0 and nothing is there.
+    ///
+    /// # Errors
+    /// As [`Space::reserve`].
+    pub(crate) fn reserve_apart(
+        &mut self,
+        size: u64,
+        alignment: u64,
+        wanted: u64,
+    ) -> Result<u64, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let mut map = |at: u64, len: u64, flags| {
+            let len = usize::try_from(len).map_err(|_| Errno::NOMEM)?;
+            let at = ptr::without_provenance_mut(at as usize);
+            // SAFETY: a new mapping that may not replace another touches nothing that is there.
+            let start = unsafe { mmap_anonymous(at, len, ProtFlags::empty(), flags) }?;
+            let start = start.addr() as u64;
+            self.reserved.push(start..start + len as u64);
+            Ok(start)
+        };
+        if wanted != 0 && wanted.is_multiple_of(alignment) {
+            let there = map(wanted, size, flags | MapFlags::FIXED_NOREPLACE);
+            // Kernels before 4.17 take no notice of the flag, and map elsewhere.
+            if let Some(start) = there.ok().filter(|start| start.is_multiple_of(alignment)) {
+                return Ok(start);
+            }
+        }
+        let room = size.checked_add(alignment).ok_or(Errno::NOMEM)?;
+        Ok(map(0, room, flags)?.next_multiple_of(alignment))
+    }
+
     /// Takes an allocation in, and gives it a number.
     ///
     /// # Errors
@@ -182,7 +222,8 @@ impl Space {
     /// address but a device's. Ranges may go from one mapping of `cuMemMap` to the next.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where a part of the range is nobody's, or another allocation's.
+    /// `INVALID_VALUE` where a part of the range is nobody's, or another allocation's, or where no device has
+    /// access to all of it.
     pub(crate) fn place(&self, address: u64, len: u64) -> Result<Place, CUresult> {
         let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
         let end = address.checked_add(len).ok_or(wrong)?;
@@ -198,7 +239,7 @@ impl Space {
         for allocation in self.overlapping(&(address..end)) {
             let goes_on = matches!(
                 (allocation.sort, first.sort),
-                (Sort::Mapped(_), Sort::Mapped(_))
+                (Sort::Mapped { .. }, Sort::Mapped { .. })
             );
             if allocation.base > at || allocation.base != first.base && !goes_on {
                 return Err(wrong);
@@ -206,14 +247,20 @@ impl Space {
             let until = allocation.range().end.min(end);
             let offset = allocation.offset + (at - allocation.base) as usize;
             place.push(&allocation.bytes, offset, (until - at) as usize);
+            place.access = place.access.and(allocation.access());
             at = until;
         }
-        if at < end { Err(wrong) } else { Ok(place) }
+        if at < end || place.access == Access::NONE {
+            return Err(wrong);
+        }
+        Ok(place)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use transload_cuda::raw::CUmemAccess_flags;
+
     use super::*;
 
     fn allocation(base: u64, size: u64, sort: Sort) -> Allocation {
@@ -256,14 +303,29 @@ mod tests {
 
     #[test]
     fn mappings_go_on_where_they_touch() {
+        let mapped = |piece, devices: &[i32]| {
+            let mut access = Access::NONE;
+            for device in devices {
+                access.set(
+                    CUdevice(*device),
+                    CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                );
+            }
+            Sort::Mapped { piece, access }
+        };
         let (space, base) = space(&[
-            (0, 1024, Sort::Mapped(1)),
-            (1024, 1024, Sort::Mapped(2)),
-            (4096, 1024, Sort::Mapped(1)),
+            (0, 1024, mapped(1, &[0, 1])),
+            (1024, 1024, mapped(2, &[1])),
+            (2048, 1024, mapped(3, &[0])),
+            (4096, 1024, mapped(1, &[0])),
         ]);
-        assert_eq!(space.place(base + 512, 1024).unwrap().len(), 1024);
+        let place = space.place(base + 512, 1024).unwrap();
+        assert_eq!(place.len(), 1024);
+        assert!(place.access.writes(CUdevice(1)) && !place.access.reads(CUdevice(0)));
         let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
-        assert_eq!(space.place(base + 512, 4096).unwrap_err(), wrong);
+        let nobody_reaches_all = space.place(base + 1536, 1024);
+        assert_eq!(nobody_reaches_all.unwrap_err(), wrong);
+        assert_eq!(space.place(base + 2560, 4096).unwrap_err(), wrong);
     }
 
     #[test]

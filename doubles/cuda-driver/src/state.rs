@@ -17,6 +17,7 @@ use crate::log::{self, Log};
 use crate::machine::{Machine, Topology};
 use crate::registry::Registry;
 use crate::space::Space;
+use crate::vmm::Vmm;
 use crate::work::Streams;
 
 /// The one machine of this library. Two copies of the library are two machines.
@@ -38,6 +39,7 @@ pub(crate) struct State {
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Registry<Context>,
     pub(crate) space: Space,
+    pub(crate) vmm: Vmm,
     pub(crate) streams: Streams,
     pub(crate) events: Registry<Event>,
 }
@@ -48,6 +50,7 @@ impl State {
             devices: machine.devices().iter().map(Device::new).collect(),
             contexts: Registry::new(kind::CONTEXT),
             space: Space::default(),
+            vmm: Vmm::new(),
             streams: Streams::new(),
             events: Registry::new(kind::EVENT),
         }
@@ -57,6 +60,7 @@ impl State {
     pub(crate) fn leaks(&self) -> Vec<String> {
         let mut leaks = Vec::new();
         self.contexts.leaks(&mut leaks, "context");
+        self.vmm.leaks(&mut leaks);
         leaks.extend(
             self.space
                 .iter()
@@ -126,6 +130,7 @@ impl World {
 /// What handles begin with, by what they name.
 pub(crate) mod kind {
     pub(crate) const CONTEXT: u8 = 1;
+    pub(crate) const PIECE: u8 = 16;
     pub(crate) const STREAM: u8 = 2;
     pub(crate) const EVENT: u8 = 3;
 }

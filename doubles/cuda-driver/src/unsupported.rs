@@ -3,18 +3,7 @@
 
 use std::ffi::c_void;
 
-use transload_cuda::raw::CUresult;
-use transload_cuda::raw::{
-    CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
-    CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
-    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER,
-    CUcontext, CUdevice, CUdevice_P2PAttribute, CUdeviceptr, CUevent, CUexternalMemory,
-    CUexternalSemaphore, CUipcEventHandle, CUipcMemHandle, CUmem_advise, CUmem_range_attribute,
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemPool_attribute, CUmemPoolProps, CUmemPoolPtrExportData, CUmemRangeHandleType,
-    CUmemcpyAttributes, CUmemoryPool, CUpointer_attribute, CUstream,
-};
+use transload_cuda::raw::*;
 
 use crate::call::{Answer, Call, driver};
 
@@ -260,62 +249,6 @@ driver! {
     }
 
     fn cuMemPoolImportPointer(ptr_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemAddressReserve(ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: u64), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemAddressFree(ptr: CUdeviceptr, size: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: u64), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemRelease(handle: CUmemGenericAllocationHandle), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemMap(ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: u64), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemUnmap(ptr: CUdeviceptr, size: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, ptr: CUdeviceptr), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemExportToShareableHandle(shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle, handle_type: CUmemAllocationHandleType, flags: u64), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void, sh_handle_type: CUmemAllocationHandleType), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemGetAllocationPropertiesFromHandle(prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemGetHandleForAddressRange(handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType, flags: u64), call => {
         not_modelled(call)
     }
 

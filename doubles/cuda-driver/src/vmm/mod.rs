@@ -1,0 +1,97 @@
+//! Addresses and memory apart: pieces of memory that have no address, and reserved addresses that pieces are
+//! mapped at.
+//!
+//! Source: CUDA Driver API, Virtual Memory Management; which devices can do that, and that the host has no part
+//! in it here: `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` and the attributes beside it.
+//!
+//! A piece is a file in memory of its own, so that another process can take it in, and counts as a part of its
+//! device's memory in the process that made it. One that is taken in counts nowhere else: each process has the
+//! devices to itself. Nothing here wants a context, as there.
+
+mod addresses;
+mod pieces;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use transload_cuda::raw::{
+    CUdevice, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUresult,
+};
+
+pub use self::addresses::*;
+pub use self::pieces::*;
+use crate::bytes::Bytes;
+use crate::registry::Registry;
+use crate::state::kind;
+
+/// Pieces and mappings begin and end at multiples of this: the size of a large page, which is what devices of
+/// today answer.
+pub(crate) const GRANULARITY: u64 = 2 << 20;
+
+/// What there is.
+#[derive(Debug)]
+pub(crate) struct Vmm {
+    pieces: Registry<Piece>,
+    /// The reserved ranges: size by address.
+    reservations: BTreeMap<u64, u64>,
+}
+
+/// Memory without an address.
+#[derive(Debug)]
+struct Piece {
+    device: CUdevice,
+    /// Which handles it may be given out as.
+    types: CUmemAllocationHandleType,
+    bytes: Arc<Bytes>,
+    /// How often its handle is to be released yet. At 0 the handle is none, until it is retained by an address.
+    holders: usize,
+    /// At how many places it is mapped.
+    mappings: usize,
+}
+
+impl Piece {
+    fn properties(&self) -> CUmemAllocationProp {
+        CUmemAllocationProp {
+            type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            requestedHandleTypes: self.types,
+            location: CUmemLocation::device(self.device.0),
+            ..CUmemAllocationProp::default()
+        }
+    }
+}
+
+impl Vmm {
+    pub(crate) fn new() -> Vmm {
+        Vmm {
+            pieces: Registry::new(kind::PIECE),
+            reservations: BTreeMap::new(),
+        }
+    }
+
+    /// # Errors
+    /// `INVALID_VALUE` for what is no handle, or was released as often as it was given out.
+    fn piece(&mut self, handle: CUmemGenericAllocationHandle) -> Result<&mut Piece, CUresult> {
+        let piece = self.pieces.get_mut(handle);
+        let held = piece.filter(|piece| piece.holders > 0);
+        held.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// Lets a piece go when nobody holds it and it is mapped nowhere.
+    fn settle(&mut self, handle: CUmemGenericAllocationHandle) {
+        let unused = |piece: &Piece| piece.holders == 0 && piece.mappings == 0;
+        if self.pieces.get(handle).is_some_and(unused) {
+            self.pieces.remove(handle);
+        }
+    }
+
+    /// Adds a line for each piece that is held and each range that is reserved. Mappings are told as memory.
+    pub(crate) fn leaks(&self, lines: &mut Vec<String>) {
+        let held = self.pieces.iter().filter(|(_, piece)| piece.holders > 0);
+        lines.extend(held.map(|(handle, piece)| {
+            format!("piece of memory {handle:#x}, {} bytes", piece.bytes.len())
+        }));
+        let ranges = self.reservations.iter();
+        lines.extend(ranges.map(|(base, size)| format!("addresses {base:#x}, {size} bytes")));
+    }
+}
