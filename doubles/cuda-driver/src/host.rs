@@ -4,9 +4,15 @@
 //! cuMemHostUnregister, cuMemHostGetDevicePointer, cuMemHostGetFlags; and Unified Addressing, by which such memory
 //! is portable and mapped whether or not the flags say so, and has one address for host and devices. That
 //! documentation lets write-combined memory have another address on devices; here it has the same.
+//!
+//! What happens to memory that is freed or unregistered with work under way the reference leaves open. Freeing
+//! waits for all of it, as for memory of devices (CUDA C++ Programming Guide, Implicit Synchronization, has
+//! page-locked memory among what synchronises). So does unregistering, for the client may give the pages back
+//! right after; if the work used them, it is noted, for no document says that a driver waits there.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr;
+use std::sync::Arc;
 
 use transload_cuda::raw::{CU_MEMHOSTALLOC, CU_MEMHOSTREGISTER, CUdeviceptr, CUresult};
 
@@ -14,6 +20,7 @@ use crate::bytes::Bytes;
 use crate::call::{Answer, Call, driver, put};
 use crate::log::Count;
 use crate::maps::{self, Access};
+use crate::memory::let_go;
 use crate::space::{Allocation, Sort};
 use crate::state::State;
 
@@ -53,8 +60,8 @@ driver! {
         let base = p.addr() as u64;
         let found = state.space.get(base).filter(|of| of.sort == Sort::Pinned);
         found.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        state.space.remove(base);
-        Ok(())
+        let freed = state.space.remove(base).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let_go(call, state, freed)
     }
 
     /// Memory that the process has mapped, of any alignment. What it may only read wants `READ_ONLY`. I/O memory
@@ -72,14 +79,20 @@ driver! {
         call.current(&state)?;
         let base = p.addr() as u64;
         match state.space.get(base).map(|of| of.sort) {
-            Some(Sort::Registered) => state.space.remove(base),
-            None if p.is_null() => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
-            None => return Err(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
-            // Memory of the driver's own.
-            Some(_) => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
-        };
+            Some(Sort::Registered) => {}
+            None if !p.is_null() => return Err(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
+            // Nothing, or memory of the driver's own.
+            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        }
+        let gone = state.space.remove(base).ok_or(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
         call.world.log.add(Count::Unregistrations, 1);
-        Ok(())
+        // Work that is not done yet holds on to the bytes that it moves.
+        if Arc::strong_count(&gone.bytes) > 1 {
+            let (base, size) = (gone.base, gone.size);
+            let function = call.function;
+            call.world.log.note(format_args!("{function}: copies use {base:#x}, {size} bytes, and are under way"));
+        }
+        let_go(call, state, gone)
     }
 
     /// The same address, of any byte of memory that was allocated or registered here.

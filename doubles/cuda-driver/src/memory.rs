@@ -1,17 +1,23 @@
 //! Memory of devices.
 //!
 //! Source: CUDA Driver API, Memory Management: cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemGetInfo,
-//! cuMemGetAddressRange.
+//! cuMemGetAddressRange. Of freeing it says that it "may perform implicit synchronization": here it always does,
+//! and waits for all that is under way on the device before the memory is another's. Memory of pools is the
+//! exception that the same text makes.
 
 use std::ffi::c_uint;
+use std::ptr;
+use std::sync::MutexGuard;
 
-use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult};
+use transload_cuda::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult};
 
 use crate::bytes::Bytes;
-use crate::call::{Call, driver, put, put_if_wanted};
+use crate::call::{Answer, Call, driver, put, put_if_wanted};
+use crate::engine::Ticket;
 use crate::log::Count;
 use crate::space::{ALIGNMENT, Allocation, Sort};
 use crate::state::State;
+use crate::stream::wait;
 
 /// Rows of `cuMemAllocPitch` are a multiple of this apart: the texture alignment that devices give.
 const PITCH: usize = 512;
@@ -58,6 +64,33 @@ impl State {
         added.map_err(|_| CUresult::CUDA_ERROR_UNKNOWN)?;
         Ok(base)
     }
+
+    /// What is under way and may use an allocation: all that there is on its device, or on any if the host has
+    /// the memory.
+    fn unfinished_around(&self, allocation: &Allocation) -> Vec<Ticket> {
+        let on_device = matches!(allocation.sort, Sort::Device | Sort::External(_));
+        let contexts = self.contexts.iter();
+        let contexts = contexts.filter(|(_, of)| !on_device || of.device == allocation.device);
+        contexts
+            .flat_map(|(number, _)| {
+                self.unfinished_of(CUcontext(ptr::without_provenance_mut(number as usize)))
+            })
+            .collect()
+    }
+}
+
+/// Lets an allocation go that no client finds any more, once nothing can be using it.
+///
+/// # Errors
+/// What has ruined the current context by then.
+pub(crate) fn let_go(call: &Call, state: MutexGuard<'_, State>, allocation: Allocation) -> Answer {
+    let (current, _) = call.current(&state)?;
+    let ruin = state.context(current)?.ruin.clone();
+    let tickets = state.unfinished_around(&allocation);
+    drop(state);
+    let waited = wait(call, &tickets, &ruin);
+    drop(allocation);
+    waited
 }
 
 driver! {
@@ -92,7 +125,8 @@ driver! {
         unsafe { put(p_pitch, pitch) }
     }
 
-    /// Frees what begins there, of whichever context. Null is nothing, and fine.
+    /// Frees what begins there, of whichever context, after all that is under way on its device. Null is nothing,
+    /// and fine.
     fn cuMemFree_v2(dptr: CUdeviceptr), call => {
         let mut state = call.state();
         call.current(&state)?;
@@ -105,8 +139,8 @@ driver! {
             Sort::Device | Sort::Managed | Sort::Pool(_) | Sort::External(_) => {}
             Sort::Pinned | Sort::Registered | Sort::Mapped { .. } | Sort::Ipc => return Err(wrong),
         }
-        state.space.remove(dptr);
-        Ok(())
+        let freed = state.space.remove(dptr).ok_or(wrong)?;
+        let_go(call, state, freed)
     }
 
     /// Of the current context's device.

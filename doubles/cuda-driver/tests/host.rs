@@ -7,11 +7,15 @@ use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use common::work::{launch, stream};
 use common::{control, counter, machine, machine_in_context, refused};
 use cuda::driver::cuMemAllocHost_v2;
 use transload_cuda::raw::{
-    CU_MEMHOSTALLOC, CU_MEMHOSTREGISTER, CUdevice, CUdriverProcAddressQueryResult, CUresult, Driver,
+    CU_MEMHOSTALLOC, CU_MEMHOSTREGISTER, CUdevice, CUdriverProcAddressQueryResult, CUresult,
+    CUstream_flags, Driver,
 };
 
 const WRONG: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -210,6 +214,31 @@ fn each_sort_of_memory_goes_as_it_came() {
     unregister(&driver, registered).unwrap();
     free_device(device).unwrap();
     assert_eq!(control("leaks").unwrap().lines().count(), 1, "the context");
+}
+
+/// In virtual time nothing happens before somebody waits.
+#[test]
+fn freeing_and_unregistering_wait_for_work_under_way() {
+    let driver = machine_in_context(&[("TRANSLOAD_DOUBLE_CLOCK", "virtual")]);
+    let stream = stream(&driver, CUstream_flags::CU_STREAM_NON_BLOCKING.0);
+    let done = Arc::new(AtomicUsize::new(0));
+    let work = || {
+        let done = Arc::clone(&done);
+        launch(&driver, stream, move || {
+            _ = done.fetch_add(1, Ordering::Relaxed)
+        })
+        .unwrap();
+    };
+    let pinned = allocate(&driver, 100, 0).unwrap();
+    let mut bytes = [0u8; 8];
+    register(&driver, bytes.as_mut_ptr(), 8, 0).unwrap();
+    work();
+    assert_eq!(done.load(Ordering::Relaxed), 0);
+    free(&driver, pinned).unwrap();
+    assert_eq!(done.load(Ordering::Relaxed), 1);
+    work();
+    unregister(&driver, bytes.as_mut_ptr()).unwrap();
+    assert_eq!(done.load(Ordering::Relaxed), 2);
 }
 
 /// A function that the binding has no use for is there for other clients.

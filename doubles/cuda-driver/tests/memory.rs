@@ -6,9 +6,12 @@ use std::env;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use common::work::{launch, stop, stream};
 use common::{control, counter, machine_in_context, refused};
-use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult, Driver};
+use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult, CUstream_flags, Driver};
 
 fn allocate(driver: &Driver, bytes: usize) -> Result<CUdeviceptr, CUresult> {
     let mut address = 0;
@@ -130,6 +133,30 @@ fn memory_needs_a_context_and_goes_with_its_own() {
         allocate(&driver, 1),
         Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)
     );
+}
+
+/// In virtual time nothing happens before somebody waits.
+#[test]
+fn freeing_waits_for_work_under_way() {
+    let driver = machine_in_context(&[("TRANSLOAD_DOUBLE_CLOCK", "virtual")]);
+    let stream = stream(&driver, CUstream_flags::CU_STREAM_NON_BLOCKING.0);
+    let address = allocate(&driver, 100).unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let does = Arc::clone(&done);
+    launch(&driver, stream, move || does.store(true, Ordering::Relaxed)).unwrap();
+    assert!(!done.load(Ordering::Relaxed));
+    free(&driver, address).unwrap();
+    assert!(done.load(Ordering::Relaxed));
+}
+
+#[test]
+fn freeing_does_not_wait_for_another_device() {
+    let driver = machine_in_context(&[("TRANSLOAD_DOUBLE_DEVICES", "2")]);
+    let go = stop(&driver, stream(&driver, 0));
+    common::enter(&driver, 1);
+    let address = allocate(&driver, 100).unwrap();
+    free(&driver, address).unwrap();
+    drop(go);
 }
 
 /// In a process of its own, which it ends.
