@@ -14,7 +14,7 @@ const INTERPROCESS: u32 = CUevent_flags::CU_EVENT_INTERPROCESS.0;
 const NOT_READY: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_NOT_READY);
 const INVALID_HANDLE: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
 
-fn elapsed(driver: &Driver, start: CUevent, end: CUevent) -> Result<f32, CUresult> {
+fn between(driver: &Driver, start: CUevent, end: CUevent) -> Result<f32, CUresult> {
     let mut ms = 0.0;
     // SAFETY: the place is ours, here and below.
     let answer = result(unsafe { driver.cuEventElapsedTime(&raw mut ms, start, end) });
@@ -40,8 +40,8 @@ fn an_event_that_was_never_recorded_is_no_work() {
     assert_eq!(query(&driver, CUstream::NULL), Ok(()));
     let recorded = point(&driver, CUstream::NULL);
     let invalid = Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
-    assert_eq!(elapsed(&driver, never, recorded), invalid);
-    assert_eq!(elapsed(&driver, recorded, never), invalid);
+    assert_eq!(between(&driver, never, recorded), invalid);
+    assert_eq!(between(&driver, recorded, never), invalid);
 }
 
 #[test]
@@ -54,11 +54,11 @@ fn an_event_is_done_with_what_it_was_recorded_after() {
     assert_eq!(event_synchronize(&driver, before), Ok(()));
     assert_eq!(event_query(&driver, after), NOT_READY);
     let unfinished = Err(CUresult::CUDA_ERROR_NOT_READY);
-    assert_eq!(elapsed(&driver, before, after), unfinished);
+    assert_eq!(between(&driver, before, after), unfinished);
     drop(go);
     assert_eq!(event_synchronize(&driver, after), Ok(()));
     assert_eq!(event_query(&driver, after), Ok(()));
-    assert!(elapsed(&driver, before, after).unwrap() >= 0.0);
+    assert!(between(&driver, before, after).unwrap() >= 0.0);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn an_event_and_its_stream_are_of_one_context() {
     assert_eq!(event_synchronize(&driver, near), Ok(()));
     assert_eq!(event_synchronize(&driver, of_far), Ok(()));
     let mixed = Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
-    assert_eq!(elapsed(&driver, near, of_far), mixed);
+    assert_eq!(between(&driver, near, of_far), mixed);
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn events_without_times_have_none_between_them() {
     record(&driver, shared, CUstream::NULL).unwrap();
     synchronize(&driver, CUstream::NULL).unwrap();
     let invalid = Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
-    assert_eq!(elapsed(&driver, timed, shared), invalid);
-    assert_eq!(elapsed(&driver, shared, timed), invalid);
+    assert_eq!(between(&driver, timed, shared), invalid);
+    assert_eq!(between(&driver, shared, timed), invalid);
     let mut made = CUevent::NULL;
     for flags in [INTERPROCESS, 8] {
         // SAFETY: the place is ours.
@@ -145,7 +145,7 @@ fn in_virtual_time_the_time_between_events_is_exact() {
     assert_eq!(event_query(&driver, start), Ok(()));
     control("advance 1500000").unwrap();
     let end = point(&driver, CUstream::NULL);
-    assert_eq!(elapsed(&driver, start, end), Ok(1.5));
-    assert_eq!(elapsed(&driver, end, start), Ok(-1.5));
-    assert_eq!(elapsed(&driver, end, end), Ok(0.0));
+    assert_eq!(between(&driver, start, end), Ok(1.5));
+    assert_eq!(between(&driver, end, start), Ok(-1.5));
+    assert_eq!(between(&driver, end, end), Ok(0.0));
 }
