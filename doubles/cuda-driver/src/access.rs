@@ -26,6 +26,16 @@ impl Access {
         self.write & bit(device) != 0
     }
 
+    /// Whether any device reads.
+    pub(crate) fn is_read(self) -> bool {
+        self.read != 0
+    }
+
+    /// Whether any device writes.
+    pub(crate) fn is_written(self) -> bool {
+        self.write != 0
+    }
+
     /// As the driver has it.
     pub(crate) fn of(self, device: CUdevice) -> CUmemAccess_flags {
         if self.writes(device) {

@@ -9,11 +9,13 @@
 
 mod access;
 mod aged;
+mod batch;
 mod bytes;
 mod call;
 mod config;
 mod context;
 mod control;
+mod copy;
 mod device;
 mod engine;
 mod event;
@@ -24,13 +26,17 @@ mod log;
 mod machine;
 mod maps;
 mod memory;
+mod memset;
+mod peer;
 mod physical;
+mod pitched;
 mod registry;
 mod shared;
 mod space;
 mod start;
 mod state;
 mod stream;
+mod transfer;
 mod unsupported;
 mod vmm;
 mod work;
@@ -41,12 +47,17 @@ pub use functions::table;
 
 /// The driver's functions, from wherever they are.
 pub mod driver {
+    pub use crate::batch::*;
     pub use crate::context::*;
+    pub use crate::copy::*;
     pub use crate::device::*;
     pub use crate::event::*;
     pub use crate::functions::*;
     pub use crate::host::*;
     pub use crate::memory::*;
+    pub use crate::memset::*;
+    pub use crate::peer::*;
+    pub use crate::pitched::*;
     pub use crate::start::*;
     pub use crate::stream::*;
     pub use crate::unsupported::*;

@@ -20,7 +20,7 @@ use crate::state::State;
 use crate::stream::wait;
 
 /// Rows of `cuMemAllocPitch` are a multiple of this apart: the texture alignment that devices give.
-const PITCH: usize = 512;
+pub(crate) const PITCH: usize = 512;
 
 impl State {
     /// Memory of a device, without addresses yet.

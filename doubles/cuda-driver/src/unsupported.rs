@@ -12,14 +12,6 @@ fn not_modelled(_: &Call) -> Answer {
 }
 
 driver! {
-    fn cuDeviceCanAccessPeer(can_access_peer: *mut i32, dev: CUdevice, peer_dev: CUdevice), call => {
-        not_modelled(call)
-    }
-
-    fn cuDeviceGetP2PAttribute(value: *mut i32, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice), call => {
-        not_modelled(call)
-    }
-
     fn cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice), call => {
         not_modelled(call)
     }
@@ -29,14 +21,6 @@ driver! {
     }
 
     fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool), call => {
-        not_modelled(call)
-    }
-
-    fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuCtxDisablePeerAccess(peer_context: CUcontext), call => {
         not_modelled(call)
     }
 
@@ -53,102 +37,6 @@ driver! {
     }
 
     fn cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyHtoD_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyDtoH_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyDtoD_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyHtoDAsync_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyDtoHAsync_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyDtoDAsync_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyPeer(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyPeerAsync(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpy2D_v2(p_copy: *const CUDA_MEMCPY2D), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpy2DUnaligned_v2(p_copy: *const CUDA_MEMCPY2D), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpy3D_v2(p_copy: *const CUDA_MEMCPY3D), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpy3DAsync_v2(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpy3DPeer(p_copy: *const CUDA_MEMCPY3D_PEER), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyBatchAsync(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemcpyWithAttributesAsync(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemsetD8_v2(dst_device: CUdeviceptr, uc: u8, n: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemsetD8Async(dst_device: CUdeviceptr, uc: u8, n: usize, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemsetD32_v2(dst_device: CUdeviceptr, ui: u32, n: usize), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemsetD32Async(dst_device: CUdeviceptr, ui: u32, n: usize, h_stream: CUstream), call => {
         not_modelled(call)
     }
 

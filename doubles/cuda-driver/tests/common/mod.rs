@@ -1,6 +1,7 @@
 //! What the tests share: the double as a driver, and ways to tell it things.
 #![allow(dead_code, reason = "no test uses all of it")]
 
+pub(crate) mod bytes;
 pub(crate) mod work;
 
 use std::ffi::CString;
@@ -25,6 +26,25 @@ pub(crate) fn machine_in_context(settings: &[(&str, &str)]) -> Driver {
     let driver = machine(settings);
     enter(&driver, 0);
     driver
+}
+
+/// Virtual time, on two devices whose links take a nanosecond for a byte: see `tests/machines/gigabyte.toml`.
+pub(crate) const GIGABYTE: [(&str, &str); 2] = [
+    ("TRANSLOAD_DOUBLE_CLOCK", "virtual"),
+    (
+        "TRANSLOAD_DOUBLE_TOPOLOGY",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/machines/gigabyte.toml"),
+    ),
+];
+
+/// The modelled time.
+pub(crate) fn now() -> u64 {
+    control("now").unwrap().parse().unwrap()
+}
+
+/// Lets virtual time pass.
+pub(crate) fn advance(ns: u64) {
+    control(&format!("advance {ns}")).unwrap();
 }
 
 /// Makes the primary context of a device current on this thread.

@@ -1,0 +1,96 @@
+//! Filling memory.
+//!
+//! Source: CUDA Driver API, Memory Management: cuMemsetD8, cuMemsetD32; and API synchronization behavior: what is
+//! called synchronous waits only for memory of the host. Filling takes the time that a copy of so many bytes takes:
+//! within the device, or over the link from the current device to the host.
+
+use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult, CUstream};
+
+use crate::bytes::{Memory, Place};
+use crate::call::{Answer, Call, driver};
+use crate::engine::Action;
+use crate::machine;
+use crate::stream::wait;
+use crate::transfer::{Mode, Taken, work};
+
+driver! {
+    /// So many bytes.
+    fn cuMemsetD8_v2(dst_device: CUdeviceptr, uc: u8, n: usize), call => {
+        fill(call, CUstream::LEGACY, Mode::Synchronous, dst_device, &[uc], n)
+    }
+
+    /// So many bytes.
+    fn cuMemsetD8Async(dst_device: CUdeviceptr, uc: u8, n: usize, h_stream: CUstream), call => {
+        fill(call, h_stream, Mode::Asynchronous, dst_device, &[uc], n)
+    }
+
+    /// So many words, at a multiple of 4.
+    fn cuMemsetD32_v2(dst_device: CUdeviceptr, ui: u32, n: usize), call => {
+        fill(call, CUstream::LEGACY, Mode::Synchronous, dst_device, &ui.to_ne_bytes(), n)
+    }
+
+    /// So many words, at a multiple of 4.
+    fn cuMemsetD32Async(dst_device: CUdeviceptr, ui: u32, n: usize, h_stream: CUstream), call => {
+        fill(call, h_stream, Mode::Asynchronous, dst_device, &ui.to_ne_bytes(), n)
+    }
+}
+
+fn fill(
+    call: &Call,
+    stream: CUstream,
+    mode: Mode,
+    address: u64,
+    word: &[u8],
+    count: usize,
+) -> Answer {
+    let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
+    let mut state = call.state();
+    let (_, device) = call.current(&state)?;
+    let number = state.stream_number(stream)?;
+    let (_, ruin) = state.unfinished(number)?;
+    let len = count.checked_mul(word.len()).ok_or(wrong)?;
+    if !address.is_multiple_of(word.len() as u64) {
+        return Err(wrong);
+    }
+    if len == 0 {
+        return Ok(());
+    }
+    let place = state.end(address, len, Taken::Device)?.place;
+    if !place.access.is_written() {
+        return Err(wrong);
+    }
+    let on_host = !matches!(place.memory, Memory::Device(_));
+    let mut work = work(call, pass(&place, device), len as u64);
+    let word = word.to_vec();
+    work.action = Action::Move(Box::new(move || repeat(&place, &word)));
+    let ticket = state.enqueue(call.world, stream, vec![vec![work]])?;
+    drop(state);
+    if on_host && mode == Mode::Synchronous {
+        wait(call, &[ticket], &ruin)
+    } else {
+        Ok(())
+    }
+}
+
+fn pass(place: &Place, device: CUdevice) -> (machine::Memory, machine::Memory) {
+    match place.memory {
+        Memory::Device(ordinal) => {
+            let own = machine::Memory::Device(ordinal);
+            (own, own)
+        }
+        _ => {
+            let current = machine::Memory::Device(device.0 as usize);
+            (current, machine::Memory::Pinned)
+        }
+    }
+}
+
+fn repeat(place: &Place, word: &[u8]) {
+    // A multiple of every word's length.
+    let pattern: Vec<u8> = word.iter().copied().cycle().take(1 << 16).collect();
+    for at in (0..place.len()).step_by(pattern.len()) {
+        let left = pattern.len().min(place.len() - at);
+        // SAFETY: the bytes lie within the place; what else happens to them meanwhile is the client's to order.
+        unsafe { place.write(at, &pattern[..left]) };
+    }
+}

@@ -1,0 +1,255 @@
+//! From one device to another: who reaches whom, and which way copies go.
+//!
+//! Source: CUDA Driver API, Peer Context Memory Access, and Memory Management (cuMemcpyPeer). A copy goes directly
+//! where there is a link that way and one of the two devices reaches both ends: by access that was enabled between
+//! the contexts whose memory it is, or that was set for memory that `cuMemMap` mapped. Else it succeeds all the same, over the host: first over the one device's link, then over the other's.
+//!
+//! `cuMemcpyPeer` and `cuMemcpy3DPeer` are ordered as all synchronous copies are: with the legacy default stream of
+//! the current context.
+
+use std::ffi::{c_int, c_uint};
+
+use transload_cuda::raw::{
+    CUDA_MEMCPY3D_PEER, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdeviceptr, CUresult, CUstream,
+};
+
+use crate::access::Access;
+use crate::bytes::Memory;
+use crate::call::{Answer, Call, driver, put};
+use crate::machine::{self, Machine};
+use crate::pitched::{Box3, described};
+use crate::state::State;
+use crate::transfer::{End, Mode, Order, Shape, Taken, Transfer, carry_out};
+
+/// How bytes get from one device to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Peers {
+    /// Over a link between them.
+    Direct,
+    /// The same, and bytes arrive changed.
+    Corrupting,
+    /// Over the host.
+    Staged,
+}
+
+impl State {
+    pub(crate) fn peers(&self, call: &Call, src: (usize, &End), dst: (usize, &End)) -> Peers {
+        let [from, to] = [src.0, dst.0].map(machine::Memory::Device);
+        let linked = call.world.machine.way(from, to).is_some();
+        if !linked || !self.is_enabled(src, dst) {
+            Peers::Staged
+        } else if call.world.faults.corrupts(src.0 as i32, dst.0 as i32) {
+            Peers::Corrupting
+        } else {
+            Peers::Direct
+        }
+    }
+
+    /// Whether one of the two devices reaches both ends.
+    fn is_enabled(&self, src: (usize, &End), dst: (usize, &End)) -> bool {
+        [src, dst].into_iter().any(|(device, own)| {
+            let by = (CUdevice(device as i32), own.context);
+            self.reaches(by, src, Access::reads) && self.reaches(by, dst, Access::writes)
+        })
+    }
+
+    /// Whether a device reaches memory: its own, what a context of it was given access to, and what another process
+    /// has and a context of it opened. Of mapped memory only the access that was set for the device counts.
+    fn reaches(
+        &self,
+        (device, own): (CUdevice, CUcontext),
+        (at, end): (usize, &End),
+        may: fn(Access, CUdevice) -> bool,
+    ) -> bool {
+        if end.place.access != Access::ALL {
+            return may(end.place.access, device);
+        }
+        if at as i32 == device.0 {
+            return true;
+        }
+        let opened = own == end.context && !own.is_null();
+        opened
+            || self.contexts.iter().any(|(number, context)| {
+                let asked = own.is_null() || number == own.0.addr() as u64;
+                asked && context.device == device && context.peers.contains(&end.context)
+            })
+    }
+
+    /// An end of a copy between contexts: memory of a device has to be of its context's device.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is not, and as [`State::end`]; `INVALID_CONTEXT` for what is no context.
+    pub(crate) fn end_in(
+        &self,
+        context: CUcontext,
+        address: u64,
+        len: usize,
+    ) -> Result<End, CUresult> {
+        let of_context = self.context(context)?;
+        of_context.ruin.check()?;
+        let mut end = self.end(address, len, Taken::Device)?;
+        match end.place.memory {
+            Memory::Device(ordinal) if ordinal as i32 != of_context.device.0 => {
+                Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+            }
+            _ => {
+                end.context = context;
+                Ok(end)
+            }
+        }
+    }
+}
+
+driver! {
+    /// A device does not reach itself so.
+    fn cuDeviceCanAccessPeer(can_access_peer: *mut c_int, dev: CUdevice, peer_dev: CUdevice), call => {
+        let can = can_access(call, dev, peer_dev)?;
+        // SAFETY: the caller's place for a number.
+        unsafe { put(can_access_peer, c_int::from(can)) }
+    }
+
+    /// Of the link from one device's memory to the other's. Neither atomics nor arrays are modelled, so no link has
+    /// them.
+    fn cuDeviceGetP2PAttribute(value: *mut c_int, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice), call => {
+        use CUdevice_P2PAttribute as A;
+        let can = can_access(call, src_device, dst_device)?;
+        if src_device == dst_device {
+            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+        }
+        let answer = match attrib {
+            A::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => {
+                rank(&call.world.machine, src_device.0 as usize, dst_device.0 as usize)
+            }
+            A::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED => c_int::from(can),
+            A::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+            | A::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED => 0,
+            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        };
+        // SAFETY: the caller's place for a number.
+        unsafe { put(value, answer) }
+    }
+
+    /// The current context reaches the memory of another one from now on, and not the other way round.
+    fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: c_uint), call => {
+        if flags != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut state = call.state();
+        let (current, device) = call.current(&state)?;
+        let peer = state.context(peer_context);
+        let peer = peer.map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)?.device;
+        if peer_context == current {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        if !call.world.machine.can_access(device.0 as usize, peer.0 as usize) {
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        if !state.context_mut(current)?.peers.insert(peer_context) {
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+        }
+        Ok(())
+    }
+
+    /// Takes back what the current context enabled. Copies under way go on as they began.
+    fn cuCtxDisablePeerAccess(peer_context: CUcontext), call => {
+        let mut state = call.state();
+        let (current, _) = call.current(&state)?;
+        let peer = state.context(peer_context);
+        peer.map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        if !state.context_mut(current)?.peers.remove(&peer_context) {
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+        }
+        Ok(())
+    }
+
+    /// Returns at once.
+    fn cuMemcpyPeer(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize), call => {
+        let (dst, src) = ((dst_device, dst_context), (src_device, src_context));
+        line(call, CUstream::LEGACY, Mode::Synchronous, dst, src, byte_count)
+    }
+
+    /// The stream may be of either context, or of a third.
+    fn cuMemcpyPeerAsync(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream), call => {
+        let (dst, src) = ((dst_device, dst_context), (src_device, src_context));
+        line(call, h_stream, Mode::Asynchronous, dst, src, byte_count)
+    }
+
+    /// The contexts mean nothing for an end that is the host's.
+    fn cuMemcpy3DPeer(p_copy: *const CUDA_MEMCPY3D_PEER), call => {
+        // SAFETY: the caller's description.
+        unsafe { planes(call, CUstream::LEGACY, Mode::Synchronous, p_copy) }
+    }
+
+    /// As `cuMemcpy3DPeer`.
+    fn cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream), call => {
+        // SAFETY: the caller's description.
+        unsafe { planes(call, h_stream, Mode::Asynchronous, p_copy) }
+    }
+}
+
+fn can_access(call: &Call, device: CUdevice, peer: CUdevice) -> Result<bool, CUresult> {
+    let state = call.state();
+    state.device(device)?;
+    state.device(peer)?;
+    let (device, peer) = (device.0 as usize, peer.0 as usize);
+    Ok(call.world.machine.can_access(device, peer))
+}
+
+/// How many different links between devices are faster; those without a link are behind all that have one. Less is
+/// better (CUDA Runtime API, cudaDeviceGetP2PAttribute: 0 is the most performant link).
+fn rank(machine: &Machine, src: usize, dst: usize) -> c_int {
+    let cost = |src, dst| {
+        let way = machine.way(machine::Memory::Device(src), machine::Memory::Device(dst));
+        way.map(|way| way.duration_ns(1 << 20))
+    };
+    let own = cost(src, dst).unwrap_or(u64::MAX);
+    let devices = 0..machine.devices().len();
+    let pairs = devices
+        .clone()
+        .flat_map(|src| devices.clone().map(move |dst| (src, dst)));
+    let costs = pairs
+        .filter(|(src, dst)| src != dst)
+        .filter_map(|(src, dst)| cost(src, dst));
+    let mut faster: Vec<u64> = costs.filter(|cost| *cost < own).collect();
+    faster.sort_unstable();
+    faster.dedup();
+    faster.len() as c_int
+}
+
+fn line(
+    call: &Call,
+    stream: CUstream,
+    mode: Mode,
+    (dst, dst_context): (u64, CUcontext),
+    (src, src_context): (u64, CUcontext),
+    len: usize,
+) -> Answer {
+    let mut state = call.state();
+    call.current(&state)?;
+    if len == 0 {
+        state.context(dst_context)?;
+        state.context(src_context)?;
+        let number = state.stream_number(stream)?;
+        return state.unfinished(number).map(|_| ());
+    }
+    let transfer = Transfer {
+        src: state.end_in(src_context, src, len)?,
+        dst: state.end_in(dst_context, dst, len)?,
+        shape: Shape::line(len),
+        order: Order::Stream,
+    };
+    carry_out(call, state, stream, mode, vec![transfer])
+}
+
+/// # Safety
+/// The description is null, or one.
+unsafe fn planes(
+    call: &Call,
+    stream: CUstream,
+    mode: Mode,
+    description: *const CUDA_MEMCPY3D_PEER,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    let copy = unsafe { described(description) }?;
+    Box3::between_contexts(&copy).carry_out(call, stream, mode)
+}

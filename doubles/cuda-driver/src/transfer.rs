@@ -1,0 +1,365 @@
+//! What all copies have in common: which way the bytes go, when they are read and written, and who waits.
+//!
+//! Source: CUDA Driver API, API synchronization behavior. Bytes are read and written when their modelled time is
+//! over. The exception is pageable memory that goes to a device: the call waits for the stream, takes the bytes
+//! away (they are staged), and returns before they have arrived. A copy from a device to pageable memory returns
+//! when it is done, an asynchronous one too, which the documentation says it may; so does one within the host.
+//! Managed memory counts as the host's pinned memory: where its pages are is not modelled.
+
+use std::sync::MutexGuard;
+
+use transload_cuda::raw::{CUcontext, CUresult, CUstream};
+
+use crate::bytes::{self, Memory, Place};
+use crate::call::{Answer, Call};
+use crate::engine::{Action, Work};
+use crate::log::Count;
+use crate::machine;
+use crate::peer::Peers;
+use crate::state::State;
+use crate::stream::wait;
+use crate::work::Leg;
+
+/// Whether a function is one of those called synchronous. What that means depends on the memories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Synchronous,
+    Asynchronous,
+}
+
+/// When a source is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// After what comes before it in the stream.
+    Stream,
+    /// Before the call returns, whatever comes before it.
+    DuringCall,
+    /// At any time. It is read at the end, pageable memory too: the caller said that nobody changes it.
+    Any,
+}
+
+/// What a function takes an address for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taken {
+    /// One of the host's: not a device's memory.
+    Host,
+    /// One that devices reach: not pageable memory.
+    Device,
+    /// Whatever is there.
+    Unified,
+}
+
+/// One end of a copy.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) place: Place,
+    /// Whose memory it is; null where it is no context's.
+    pub(crate) context: CUcontext,
+    /// Whether synchronous functions are to wait for it whatever else they do.
+    waits: bool,
+}
+
+/// Planes of rows of bytes, in two memories. Lengths and steps are in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+    pub(crate) src: Steps,
+    pub(crate) dst: Steps,
+}
+
+/// From one row to the next, and from one plane to the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Steps {
+    pub(crate) row: usize,
+    pub(crate) plane: usize,
+}
+
+impl Shape {
+    /// So many bytes in a row.
+    pub(crate) fn line(len: usize) -> Shape {
+        Shape {
+            width: len,
+            height: 1,
+            depth: 1,
+            src: Steps::default(),
+            dst: Steps::default(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.width * self.height * self.depth
+    }
+
+    /// From the first byte to the last; none where that is more than there are addresses.
+    pub(crate) fn extent(&self, steps: Steps) -> Option<usize> {
+        if self.width == 0 || self.height == 0 || self.depth == 0 {
+            return Some(0);
+        }
+        let planes = (self.depth - 1).checked_mul(steps.plane)?;
+        let rows = (self.height - 1).checked_mul(steps.row)?;
+        planes.checked_add(rows)?.checked_add(self.width)
+    }
+
+    /// Where each row begins, in the source and in the destination.
+    fn rows(&self) -> impl Iterator<Item = (usize, usize)> {
+        let shape = *self;
+        let at = move |steps: Steps, plane, row| plane * steps.plane + row * steps.row;
+        (0..shape.depth).flat_map(move |plane| {
+            (0..shape.height).map(move |row| (at(shape.src, plane, row), at(shape.dst, plane, row)))
+        })
+    }
+}
+
+/// A copy.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) src: End,
+    pub(crate) dst: End,
+    pub(crate) shape: Shape,
+    pub(crate) order: Order,
+}
+
+impl State {
+    /// The end of a copy at an address.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where a part of it is nobody's, and where it is not what the function takes it for.
+    pub(crate) fn end(&self, address: u64, len: usize, taken: Taken) -> Result<End, CUresult> {
+        let place = self.space.place(address, len as u64)?;
+        let fits = match (taken, place.memory) {
+            (Taken::Unified, _) => true,
+            (Taken::Host, memory) => !matches!(memory, Memory::Device(_)),
+            (Taken::Device, memory) => memory != Memory::Pageable,
+        };
+        if !fits {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let (context, waits) = match self.space.at(address) {
+            Some(of) => (of.context, of.sync_memops),
+            None => (CUcontext::NULL, false),
+        };
+        let waits = waits
+            || self
+                .context(context)
+                .is_ok_and(|context| context.flags & SYNC_MEMOPS != 0);
+        Ok(End {
+            place,
+            context,
+            waits,
+        })
+    }
+}
+
+/// `CU_CTX_SYNC_MEMOPS`, which the binding has no name for. Source: CUDA Driver API, cuCtxCreate.
+const SYNC_MEMOPS: u32 = 0x80;
+
+/// Puts copies into a stream that start together, and waits as far as the kind of the function and the memories
+/// ask for it. The lock that the ends were found under is let go.
+///
+/// # Errors
+/// `INVALID_VALUE` for mapped memory that no device may read, or write; what becomes of the context before the call
+/// returns; and as [`State::enqueue`].
+pub(crate) fn carry_out(
+    call: &Call,
+    mut state: MutexGuard<'_, State>,
+    stream: CUstream,
+    mode: Mode,
+    transfers: Vec<Transfer>,
+) -> Answer {
+    let may = |of: &Transfer| of.src.place.access.is_read() && of.dst.place.access.is_written();
+    if !transfers.iter().all(may) {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let number = state.stream_number(stream)?;
+    let (before, ruin) = state.unfinished(number)?;
+    drop(state);
+    if transfers.iter().any(Transfer::is_staged) {
+        wait(call, &before, &ruin)?;
+    }
+    let waits = transfers.iter().any(|transfer| transfer.waits(mode));
+    let prepared: Vec<_> = transfers.into_iter().map(Transfer::prepared).collect();
+    let mut state = call.state();
+    let legs = prepared
+        .into_iter()
+        .map(|(transfer, staged)| transfer.leg(call, &state, staged))
+        .collect();
+    let ticket = state.enqueue(call.world, stream, legs)?;
+    drop(state);
+    if waits {
+        wait(call, &[ticket], &ruin)
+    } else {
+        Ok(())
+    }
+}
+
+impl Transfer {
+    /// Pageable memory on its way to a device is taken away in stream order.
+    fn is_staged(&self) -> bool {
+        self.order == Order::Stream && self.leaves_pageable()
+    }
+
+    fn leaves_pageable(&self) -> bool {
+        let ends = (self.src.place.memory, self.dst.place.memory);
+        matches!(ends, (Memory::Pageable, Memory::Device(_)))
+    }
+
+    fn waits(&self, mode: Mode) -> bool {
+        use Memory::{Device, Managed, Pageable, Pinned};
+        let wanted = mode == Mode::Synchronous && (self.src.waits || self.dst.waits);
+        wanted
+            || match (self.src.place.memory, self.dst.place.memory) {
+                (Pageable | Device(_), Device(_)) => false,
+                (_, Pageable) | (Pageable, _) | (Pinned, Pinned) => true,
+                (Pinned | Managed, Device(_))
+                | (Device(_), Pinned | Managed)
+                | (Managed, Pinned)
+                | (Pinned | Managed, Managed) => mode == Mode::Synchronous,
+            }
+    }
+
+    /// With the bytes of the source, where they are to be taken away now.
+    fn prepared(self) -> (Transfer, Option<Vec<u8>>) {
+        let staged = (self.is_staged() || self.order == Order::DuringCall).then(|| {
+            let mut staged = vec![0; self.shape.len()];
+            let width = self.shape.width;
+            for ((from, _), row) in self.shape.rows().zip(staged.chunks_exact_mut(width)) {
+                // SAFETY: the row lies within the source, which the caller said may be read now.
+                unsafe { self.src.place.read(from, row) };
+            }
+            staged
+        });
+        (self, staged)
+    }
+
+    /// The works of the copy, which is counted as done.
+    fn leg(self, call: &Call, state: &State, staged: Option<Vec<u8>>) -> Leg {
+        let Transfer {
+            src, dst, shape, ..
+        } = self;
+        let route = Route::between(call, state, &src, &dst);
+        let len = shape.len() as u64;
+        route.count(call, len);
+        let spoils = matches!(route.peers, Some(Peers::Corrupting));
+        let passes = route.passes.iter();
+        let mut works: Vec<Work> = passes.map(|pass| work(call, *pass, len)).collect();
+        if let Some(last) = works.last_mut() {
+            last.action = Action::Move(Box::new(move || {
+                match &staged {
+                    Some(bytes) => write(bytes, &dst.place, shape),
+                    None => copy(&src.place, &dst.place, shape),
+                }
+                if spoils {
+                    spoil(&dst.place, shape);
+                }
+            }));
+        }
+        works
+    }
+}
+
+type Pass = (machine::Memory, machine::Memory);
+
+/// The links that bytes go over, one after the other.
+struct Route {
+    passes: Vec<Pass>,
+    /// How, if it is from one device to another.
+    peers: Option<Peers>,
+}
+
+impl Route {
+    fn between(call: &Call, state: &State, src: &End, dst: &End) -> Route {
+        use machine::Memory::{Device, Pinned};
+        let ends = (link_end(src.place.memory), link_end(dst.place.memory));
+        match ends {
+            (Device(from), Device(to)) if from != to => {
+                let peers = state.peers(call, (from, src), (to, dst));
+                let passes = match peers {
+                    Peers::Staged => vec![(ends.0, Pinned), (Pinned, ends.1)],
+                    Peers::Direct | Peers::Corrupting => vec![ends],
+                };
+                let peers = Some(peers);
+                Route { passes, peers }
+            }
+            _ => Route {
+                passes: vec![ends],
+                peers: None,
+            },
+        }
+    }
+
+    fn count(&self, call: &Call, len: u64) {
+        use machine::Memory::{Device, Pageable};
+        let log = &call.world.log;
+        match self.peers {
+            Some(Peers::Staged) => log.add(Count::PeerStaged, 1),
+            Some(Peers::Direct | Peers::Corrupting) => log.add(Count::PeerDirect, 1),
+            None => {}
+        }
+        for (from, to) in &self.passes {
+            if matches!((from, to), (Pageable, Device(_)) | (Device(_), Pageable)) {
+                log.add(Count::PageableStaged, 1);
+            }
+            let link = format!("{} -> {}", name(*from), name(*to));
+            log.add(Count::Bytes(link), len);
+        }
+    }
+}
+
+fn link_end(memory: Memory) -> machine::Memory {
+    match memory {
+        Memory::Pageable => machine::Memory::Pageable,
+        Memory::Pinned | Memory::Managed => machine::Memory::Pinned,
+        Memory::Device(ordinal) => machine::Memory::Device(ordinal),
+    }
+}
+
+fn name(memory: machine::Memory) -> String {
+    match memory {
+        machine::Memory::Pageable => "pageable".into(),
+        machine::Memory::Pinned => "pinned".into(),
+        machine::Memory::Device(ordinal) => format!("device {ordinal}"),
+    }
+}
+
+/// The time that bytes take over one link. Within the host no link is taken, and no time.
+pub(crate) fn work(call: &Call, (from, to): Pass, len: u64) -> Work {
+    let way = call.world.machine.way(from, to);
+    Work {
+        after: Vec::new(),
+        channels: way.iter().map(|way| way.channel).collect(),
+        duration_ns: way.map_or(0, |way| way.duration_ns(len)),
+        action: Action::Nothing,
+    }
+}
+
+fn copy(src: &Place, dst: &Place, shape: Shape) {
+    for (from, to) in shape.rows() {
+        // SAFETY: the rows lie within the places, which were found by the shape's extent. What else happens to
+        // the bytes meanwhile is the client's to order.
+        unsafe { bytes::copy(src, from, dst, to, shape.width) };
+    }
+}
+
+/// Writes bytes whose rows lie one behind the other.
+fn write(bytes: &[u8], dst: &Place, shape: Shape) {
+    for ((_, to), row) in shape.rows().zip(bytes.chunks_exact(shape.width)) {
+        // SAFETY: as in `copy`.
+        unsafe { dst.write(to, row) };
+    }
+}
+
+/// Changes a bit of every row, and of every page of it: what a bad link might do.
+fn spoil(dst: &Place, shape: Shape) {
+    for (_, row) in shape.rows() {
+        for at in (0..shape.width).step_by(4096) {
+            let mut byte = [0];
+            // SAFETY: as in `copy`.
+            unsafe { dst.read(row + at, &mut byte) };
+            byte[0] ^= 0x10;
+            // SAFETY: as in `copy`.
+            unsafe { dst.write(row + at, &byte) };
+        }
+    }
+}

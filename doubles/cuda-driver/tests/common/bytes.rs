@@ -1,0 +1,111 @@
+//! Memory of each kind, and what is in it.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use transload_cuda::raw::{CUdeviceptr, CUresult, CUstream, Driver};
+
+use super::work::{result, synchronize};
+
+/// Bytes that tell themselves apart: by seed, and by position.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+/// Memory of the current context's device.
+pub(crate) fn allocate(driver: &Driver, bytes: usize) -> CUdeviceptr {
+    let mut address = 0;
+    // SAFETY: the place is ours.
+    unsafe { driver.cuMemAlloc_v2(&raw mut address, bytes) }.unwrap();
+    address
+}
+
+pub(crate) fn free(driver: &Driver, address: CUdeviceptr) {
+    // SAFETY: the address is the driver's.
+    unsafe { driver.cuMemFree_v2(address) }.unwrap();
+}
+
+/// Memory of the host's, there until the end of the process. Only ever reached through pointers, since the driver
+/// writes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Host {
+    pub(crate) start: *mut u8,
+    len: usize,
+}
+
+impl Host {
+    pub(crate) fn pageable(bytes: &[u8]) -> Host {
+        let (start, len) = (bytes.to_vec().leak().as_mut_ptr(), bytes.len());
+        Host { start, len }
+    }
+
+    pub(crate) fn pinned(driver: &Driver, bytes: &[u8]) -> Host {
+        let mut start: *mut c_void = ptr::null_mut();
+        let len = bytes.len();
+        // SAFETY: the place is ours.
+        unsafe { driver.cuMemHostAlloc(&raw mut start, len, 0) }.unwrap();
+        let start = start.cast();
+        let pinned = Host { start, len };
+        pinned.write(bytes);
+        pinned
+    }
+
+    pub(crate) fn address(&self) -> CUdeviceptr {
+        self.start.expose_provenance() as u64
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len);
+        // SAFETY: there is room for so many bytes.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start, bytes.len()) };
+    }
+
+    pub(crate) fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        // SAFETY: there are so many bytes.
+        unsafe { ptr::copy_nonoverlapping(self.start, bytes.as_mut_ptr(), self.len) };
+        bytes
+    }
+}
+
+/// Writes memory that devices reach, and waits.
+pub(crate) fn upload(driver: &Driver, to: CUdeviceptr, bytes: &[u8]) {
+    let from = bytes.as_ptr().cast();
+    // SAFETY: so many bytes are there.
+    unsafe { driver.cuMemcpyHtoD_v2(to, from, bytes.len()) }.unwrap();
+    synchronize(driver, CUstream::NULL).unwrap();
+}
+
+/// Reads memory that devices reach, after what blocking streams of the current context do.
+pub(crate) fn download(driver: &Driver, from: CUdeviceptr, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    // SAFETY: there is room for so many bytes.
+    unsafe { driver.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), from, len) }.unwrap();
+    bytes
+}
+
+/// Memory of the current context's device with something in it.
+pub(crate) fn uploaded(driver: &Driver, bytes: &[u8]) -> CUdeviceptr {
+    let address = allocate(driver, bytes.len());
+    upload(driver, address, bytes);
+    address
+}
+
+/// A copy between any two addresses, in a stream.
+pub(crate) fn copy(
+    driver: &Driver,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    len: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: what is no memory is told; what is the test's stays until it has synchronised.
+    result(unsafe { driver.cuMemcpyAsync(dst, src, len, stream) })
+}
