@@ -30,6 +30,7 @@ mod memset;
 mod peer;
 mod physical;
 mod pitched;
+mod pointer;
 mod registry;
 mod shared;
 mod space;
@@ -58,6 +59,7 @@ pub mod driver {
     pub use crate::memset::*;
     pub use crate::peer::*;
     pub use crate::pitched::*;
+    pub use crate::pointer::*;
     pub use crate::start::*;
     pub use crate::stream::*;
     pub use crate::unsupported::*;

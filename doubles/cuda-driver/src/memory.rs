@@ -11,7 +11,7 @@ use std::sync::MutexGuard;
 
 use transload_cuda::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult};
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, Memory};
 use crate::call::{Answer, Call, driver, put, put_if_wanted};
 use crate::engine::Ticket;
 use crate::log::Count;
@@ -67,8 +67,8 @@ impl State {
 
     /// What is under way and may use an allocation: all that there is on its device, or on any if the host has
     /// the memory.
-    fn unfinished_around(&self, allocation: &Allocation) -> Vec<Ticket> {
-        let on_device = matches!(allocation.sort, Sort::Device | Sort::External(_));
+    pub(crate) fn unfinished_around(&self, allocation: &Allocation) -> Vec<Ticket> {
+        let on_device = matches!(allocation.memory(), Memory::Device(_));
         let contexts = self.contexts.iter();
         let contexts = contexts.filter(|(_, of)| !on_device || of.device == allocation.device);
         contexts

@@ -28,18 +28,6 @@ driver! {
         not_modelled(call)
     }
 
-    fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
-        not_modelled(call)
-    }
-
-    fn cuPointerGetAttributes(num_attributes: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr), call => {
-        not_modelled(call)
-    }
-
-    fn cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
-        not_modelled(call)
-    }
-
     fn cuStreamAttachMemAsync(h_stream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32), call => {
         not_modelled(call)
     }

@@ -12,6 +12,7 @@ mod addresses;
 mod pieces;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use transload_cuda::raw::{
@@ -75,6 +76,22 @@ impl Vmm {
         let piece = self.pieces.get_mut(handle);
         let held = piece.filter(|piece| piece.holders > 0);
         held.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// The reserved range that an address lies in.
+    pub(crate) fn reservation(&self, address: u64) -> Option<Range<u64>> {
+        let (base, size) = self.reservations.range(..=address).next_back()?;
+        let range = *base..base + size;
+        range.contains(&address).then_some(range)
+    }
+
+    /// Which handles a piece may be given out as.
+    pub(crate) fn handle_types(
+        &self,
+        piece: CUmemGenericAllocationHandle,
+    ) -> CUmemAllocationHandleType {
+        let piece = self.pieces.get(piece);
+        piece.map(|piece| piece.types).unwrap_or_default()
     }
 
     /// Lets a piece go when nobody holds it and it is mapped nowhere.

@@ -1,0 +1,253 @@
+//! What an address is.
+//!
+//! Source: CUDA Driver API, Unified Addressing: cuPointerGetAttribute, cuPointerGetAttributes,
+//! cuPointerSetAttribute; and `CUpointer_attribute`, which describes those that the functions do not. Truth values
+//! take the room of an `int`, and handle types that of a 64-bit number, as in NVIDIA's own binding for Python.
+//!
+//! A context must be current where the answer depends on it, and nowhere else.
+
+use std::ffi::{c_uint, c_void};
+use std::ops::Range;
+
+use transload_cuda::raw::{
+    CU_MEMHOSTREGISTER, CUcontext, CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemorytype,
+    CUpointer_attribute, CUresult,
+};
+
+use crate::access::Access;
+use crate::bytes::Memory;
+use crate::call::{Answer, Call, driver, put};
+use crate::space::{Allocation, Sort};
+use crate::state::State;
+
+const WRONG: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// An answer, by the room that it takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Value {
+    Word(u32),
+    Long(u64),
+}
+
+impl Value {
+    /// # Safety
+    /// As [`put`], for a number of the value's size.
+    unsafe fn put(self, place: *mut c_void) -> Answer {
+        match self {
+            // SAFETY: the caller's promise.
+            Value::Word(word) => unsafe { put(place.cast(), word) },
+            // SAFETY: as above.
+            Value::Long(long) => unsafe { put(place.cast(), long) },
+        }
+    }
+
+    /// Nothing, of the size that an attribute has.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for what is no attribute, `NOT_SUPPORTED` for one that is not modelled.
+    fn zero(of: CUpointer_attribute) -> Result<Value, CUresult> {
+        use CUpointer_attribute as A;
+        Ok(match of {
+            A::CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+            | A::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+            | A::CU_POINTER_ATTRIBUTE_IS_MANAGED
+            | A::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+            | A::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+            | A::CU_POINTER_ATTRIBUTE_MAPPED
+            | A::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
+            | A::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Value::Word(0),
+            A::CU_POINTER_ATTRIBUTE_CONTEXT
+            | A::CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+            | A::CU_POINTER_ATTRIBUTE_HOST_POINTER
+            | A::CU_POINTER_ATTRIBUTE_BUFFER_ID
+            | A::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
+            | A::CU_POINTER_ATTRIBUTE_RANGE_SIZE
+            | A::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES
+            | A::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
+            | A::CU_POINTER_ATTRIBUTE_MAPPING_SIZE
+            | A::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR
+            | A::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Long(0),
+            // Tokens are for a kernel driver; the two others came with CUDA 13.
+            A::CU_POINTER_ATTRIBUTE_P2P_TOKENS | A(21 | 22) => {
+                return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+            }
+            _ => return Err(WRONG),
+        })
+    }
+}
+
+impl State {
+    /// One attribute of an address that the driver knows.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where it does not know the address, and where the attribute does not apply.
+    fn attribute(
+        &self,
+        call: &Call,
+        asked: CUpointer_attribute,
+        address: u64,
+    ) -> Result<Value, CUresult> {
+        use CUpointer_attribute as A;
+        let zero = Value::zero(asked)?;
+        let reservation = self.vmm.reservation(address);
+        let Some(at) = self.space.at(address) else {
+            return self.unmapped(asked, reservation.ok_or(WRONG)?);
+        };
+        let range = reservation.unwrap_or(at.range());
+        let truth = |is: bool| Value::Word(u32::from(is));
+        Ok(match asked {
+            A::CU_POINTER_ATTRIBUTE_CONTEXT => Value::Long(at.context.0.addr() as u64),
+            A::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Word(match at.memory() {
+                Memory::Pinned | Memory::Pageable => CUmemorytype::CU_MEMORYTYPE_HOST.0,
+                Memory::Managed | Memory::Device(_) => CUmemorytype::CU_MEMORYTYPE_DEVICE.0,
+            }),
+            A::CU_POINTER_ATTRIBUTE_DEVICE_POINTER => {
+                let may = self.may(call.current(self)?, at);
+                let reads = may != CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+                reads.then_some(Value::Long(address)).ok_or(WRONG)?
+            }
+            A::CU_POINTER_ATTRIBUTE_HOST_POINTER => match at.memory() {
+                Memory::Device(_) => return Err(WRONG),
+                _ => Value::Long(address),
+            },
+            A::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => truth(at.sync_memops),
+            A::CU_POINTER_ATTRIBUTE_BUFFER_ID if at.sort == Sort::Registered => return Err(WRONG),
+            A::CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Long(at.id),
+            A::CU_POINTER_ATTRIBUTE_IS_MANAGED => truth(at.memory() == Memory::Managed),
+            A::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Word(at.device.0.cast_unsigned()),
+            A::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => truth(at.sort == Sort::Device),
+            A::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Long(range.start),
+            A::CU_POINTER_ATTRIBUTE_RANGE_SIZE => Value::Long(range.end - range.start),
+            A::CU_POINTER_ATTRIBUTE_MAPPED => truth(true),
+            A::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => match at.sort {
+                Sort::Mapped { piece, .. } => {
+                    Value::Long(u64::from(self.vmm.handle_types(piece).0))
+                }
+                _ => zero,
+            },
+            A::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
+                Value::Word(self.may(call.current(self)?, at).0)
+            }
+            A::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => match at.sort {
+                Sort::Pool(pool) => Value::Long(pool.0.addr() as u64),
+                _ => zero,
+            },
+            A::CU_POINTER_ATTRIBUTE_MAPPING_SIZE => Value::Long(at.size),
+            A::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => Value::Long(at.base),
+            A::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => match at.sort {
+                // Handles are never numbers of allocations.
+                Sort::Mapped { piece, .. } => Value::Long(piece),
+                _ => Value::Long(at.id),
+            },
+            // No memory here is reached by other devices on the bus.
+            _ => zero,
+        })
+    }
+
+    /// One attribute of an address that is reserved and nothing more.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where the attribute is one of memory.
+    fn unmapped(&self, asked: CUpointer_attribute, range: Range<u64>) -> Result<Value, CUresult> {
+        use CUpointer_attribute as A;
+        match asked {
+            A::CU_POINTER_ATTRIBUTE_MAPPED => Ok(Value::Word(0)),
+            A::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Ok(Value::Long(range.start)),
+            A::CU_POINTER_ATTRIBUTE_RANGE_SIZE => Ok(Value::Long(range.end - range.start)),
+            _ => Err(WRONG),
+        }
+    }
+
+    /// What a device may do with an allocation by the access that a context of it has.
+    fn may(
+        &self,
+        (context, device): (CUcontext, CUdevice),
+        allocation: &Allocation,
+    ) -> CUmemAccess_flags {
+        let access = allocation.access();
+        if access != Access::ALL {
+            return access.of(device);
+        }
+        let of_host = !matches!(allocation.memory(), Memory::Device(_));
+        let peer = self
+            .context(context)
+            .is_ok_and(|of| of.peers.contains(&allocation.context));
+        let own = allocation.device == device || allocation.context == context;
+        let read_only = allocation.sort == Sort::Registered
+            && allocation.flags & CU_MEMHOSTREGISTER::READ_ONLY != 0;
+        if read_only {
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ
+        } else if of_host || own || peer {
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        } else {
+            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE
+        }
+    }
+}
+
+driver! {
+    /// One attribute. What the driver does not know, pageable memory of the host or freed memory, has none.
+    fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
+        let value = call.state().attribute(call, attribute, ptr)?;
+        // SAFETY: the caller's place for the attribute.
+        unsafe { value.put(data) }
+    }
+
+    /// Several attributes. Those that do not apply are zeros, all of them for an address that the driver does
+    /// not know. An attribute that is none, and a place that is null, fail the whole.
+    fn cuPointerGetAttributes(
+        num_attributes: c_uint,
+        attributes: *mut CUpointer_attribute,
+        data: *mut *mut c_void,
+        ptr: CUdeviceptr,
+    ), call => {
+        if num_attributes == 0 || attributes.is_null() || data.is_null() {
+            return Err(WRONG);
+        }
+        let state = call.state();
+        let mut answers = Vec::new();
+        for index in 0..num_attributes as usize {
+            // SAFETY: the caller's arrays are as long as it says, here and below.
+            let attribute = unsafe { attributes.add(index) };
+            // SAFETY: as above.
+            let attribute = unsafe { attribute.read_unaligned() };
+            // SAFETY: as above.
+            let place = unsafe { data.add(index) };
+            // SAFETY: as above.
+            let place = unsafe { place.read_unaligned() };
+            let zero = Value::zero(attribute)?;
+            if place.is_null() {
+                return Err(WRONG);
+            }
+            let value = match state.attribute(call, attribute, ptr) {
+                Err(WRONG) => zero,
+                answer => answer?,
+            };
+            answers.push((place, value));
+        }
+        for (place, value) in answers {
+            // SAFETY: the caller's place for this attribute.
+            unsafe { value.put(place) }?;
+        }
+        Ok(())
+    }
+
+    /// `SYNC_MEMOPS` of what the driver allocated. Setting it waits for what is under way.
+    fn cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
+        if value.is_null() || attribute != CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
+            return Err(WRONG);
+        }
+        // SAFETY: the caller's number.
+        let set = unsafe { value.cast::<c_uint>().read_unaligned() } != 0;
+        let mut state = call.state();
+        let found = state.space.at(ptr).filter(|of| of.sort != Sort::Registered);
+        let base = found.ok_or(WRONG)?.base;
+        state.space.get_mut(base).ok_or(WRONG)?.sync_memops = set;
+        let tickets = state.unfinished_around(state.space.get(base).ok_or(WRONG)?);
+        drop(state);
+        if set {
+            call.world.engine.wait_all(&tickets);
+        }
+        Ok(())
+    }
+}
