@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::faults::Faults;
+use crate::ipc::Ipc;
 use crate::log::{self, Log};
 use crate::machine::{Machine, Topology};
 use crate::registry::Registry;
@@ -40,6 +41,7 @@ pub(crate) struct State {
     pub(crate) contexts: Registry<Context>,
     pub(crate) space: Space,
     pub(crate) vmm: Vmm,
+    pub(crate) ipc: Ipc,
     pub(crate) streams: Streams,
     pub(crate) events: Registry<Event>,
 }
@@ -51,6 +53,7 @@ impl State {
             contexts: Registry::new(kind::CONTEXT),
             space: Space::default(),
             vmm: Vmm::new(),
+            ipc: Ipc::default(),
             streams: Streams::new(),
             events: Registry::new(kind::EVENT),
         }
