@@ -90,6 +90,23 @@ fn base_name(name: &str) -> &str {
     }
 }
 
+/// Whether who asks for this version of CUDA would get a newer signature from NVIDIA's driver, which takes
+/// other arguments.
+fn is_superseded(of: &Signature, asked: Version) -> bool {
+    NOT_MODELLED
+        .iter()
+        .any(|(name, since)| *name == base_name(of.name) && of.since < *since && *since <= asked)
+}
+
+/// Signatures that are not modelled, of functions that are; from NVIDIA's `cudaTypedefs.h`.
+const NOT_MODELLED: [(&str, Version); 5] = [
+    ("cuCtxCreate", Version::new(11, 4)),
+    ("cuStreamGetCtx", Version::new(12, 5)),
+    ("cuCtxGetDevice", Version::new(13, 0)),
+    ("cuCtxSynchronize", Version::new(13, 0)),
+    ("cuLaunchHostFunc", Version::new(13, 1)),
+];
+
 driver! {
     /// Finds the newest signature that the version asked for has, among those that the modelled driver has and
     /// that are not hidden. A function that works on streams has no second version whose default stream is the
@@ -118,11 +135,14 @@ driver! {
             .flatten()
             .filter(|of| of.since <= config.version && !config.hidden.iter().any(|name| name == of.name))
             .collect();
-        let found = there.iter().rev().find(|of| of.since <= asked);
-        let status = match (found, there.is_empty()) {
-            (Some(_), _) => Found::CU_GET_PROC_ADDRESS_SUCCESS,
-            (None, true) => Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
-            (None, false) => Found::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
+        let old_enough = there.iter().rev().find(|of| of.since <= asked);
+        let found = old_enough.filter(|of| !is_superseded(of, asked));
+        let status = if found.is_some() {
+            Found::CU_GET_PROC_ADDRESS_SUCCESS
+        } else if there.is_empty() || old_enough.is_some() {
+            Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+        } else {
+            Found::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
         };
         let address = found.map_or(ptr::null_mut(), |of| ptr::with_exposed_provenance_mut(of.address));
         // SAFETY: the caller's place for a status, if it has one.

@@ -171,6 +171,19 @@ fn a_function_is_found_by_its_name_and_the_version_asked_for() {
             "{name:?}"
         );
     }
+    // NVIDIA's driver has newer signatures of these, which take other arguments and are not modelled.
+    for (name, last) in [
+        (c"cuCtxCreate", 11030),
+        (c"cuCtxGetDevice", 12090),
+        (c"cuLaunchHostFunc", 13000),
+    ] {
+        assert_eq!(
+            found(&driver, name, last).unwrap().1,
+            Found::CU_GET_PROC_ADDRESS_SUCCESS
+        );
+        let newer = (none, Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+        assert_eq!(found(&driver, name, 13050), Ok(newer), "{name:?}");
+    }
     let newer = found(&driver, c"cuInit", 13060);
     assert_eq!(newer, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
 }
