@@ -9,6 +9,7 @@
 
 mod bench;
 mod checks;
+mod clients;
 mod counts;
 mod cross;
 mod demo;

@@ -11,7 +11,6 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::checks::first_line;
-use crate::counts::Counts;
 use crate::doubles::Double;
 use crate::install::Provision;
 use crate::stage::{Outcome, Session, Verdict};
@@ -76,8 +75,25 @@ impl Sanitizer {
         if verdict.outcome == Outcome::Failed {
             return Ok(());
         }
-        let finished = verdict.run_tests(task("test").args(["--test", SUITE]))?;
-        if finished.success() && Counts::read(&finished.output).ran() == 0 {
+        let suite = ["--package", "transload-cuda-double", "--test", SUITE, "--"];
+        let listed = verdict.run(
+            task("test")
+                .args(suite)
+                .args(["--list", "--format", "terse"]),
+        )?;
+        if !listed.success() {
+            return Ok(());
+        }
+        let tests: Vec<&str> = listed
+            .output
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .collect();
+        // A process poses as one machine, so each test has one of its own.
+        for test in &tests {
+            verdict.run_tests(task("test").args(suite).args([test, "--exact"]))?;
+        }
+        if tests.is_empty() {
             verdict.fail(&format!("the suite {SUITE} has no test"));
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! One stage of `cargo xtask test`: what it is called, how it runs, how it
 //! ended.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::Command;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::counts::Counts;
+use crate::doubles::Calls;
 use crate::install::Installer;
 use crate::process::{self, Ending, Finished};
 use crate::workspace::Workspace;
@@ -30,6 +32,8 @@ pub(crate) struct Session {
     pub(crate) found: Vec<String>,
     /// Tests that showed nothing here, with their reasons.
     pub(crate) skipped: Vec<String>,
+    /// Which functions of the CUDA driver were called, by the stage whose tests did so.
+    pub(crate) calls: BTreeMap<&'static str, Calls>,
 }
 
 impl Session {

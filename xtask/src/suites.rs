@@ -130,7 +130,7 @@ fn main_runner(session: &mut Session) -> Command {
 /// What runs the tests of `workspace`: nextest where it is installed (it ends
 /// a test that hangs, and runs each in a process of its own), else `cargo test`.
 pub(crate) fn runner(session: &mut Session, workspace: &Workspace) -> Command {
-    let version = first_line(session.workspace.cargo().args(["nextest", "--version"]));
+    let version = nextest(session);
     let mut cargo = workspace.cargo();
     if let Some(version) = version {
         session.found(version);
@@ -152,6 +152,11 @@ pub(crate) fn runner(session: &mut Session, workspace: &Workspace) -> Command {
         cargo.args(["test", "--lib", "--bins", "--tests", "--no-fail-fast"]);
     }
     cargo
+}
+
+/// The version of nextest, if it is installed.
+pub(crate) fn nextest(session: &Session) -> Option<String> {
+    first_line(session.workspace.cargo().args(["nextest", "--version"]))
 }
 
 /// A cargo call whose code is built with `--cfg name`, in a target folder of

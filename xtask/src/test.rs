@@ -1,5 +1,6 @@
 //! `cargo xtask test`: runs the stages, prints what they found.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -11,8 +12,8 @@ use crate::stage::{Outcome, Session, Stage, Verdict};
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
-    checks, cross, direction, doubles, evidence, habits, manifests, no_std, sanitizers, sentinels,
-    suites, versions,
+    checks, clients, cross, direction, doubles, evidence, habits, manifests, no_std, sanitizers,
+    sentinels, suites, versions,
 };
 
 /// What to run.
@@ -35,12 +36,13 @@ The stages no_std and cross need standard libraries of other systems. Where rust
 has none, on Debian and its descendants, as root or with a sudo that asks for no
 password, they install Debian's toolchain with apt-get (150 MB). The stage
 sanitizers needs it too, as it comes with the standard library's sources. The stage
-tests installs Mesa's software Vulkan driver in the same way, and fetches a second one
+clients installs python3-venv, and NVIDIA's bindings for Python with pip into the
+target folder. The stage tests installs Mesa's software Vulkan driver in the same way, and fetches a second one
 (32 MB) into the target folder. Elsewhere they are skipped, and the end of the run
 says so.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 19] = [
+pub(crate) const STAGES: [Stage; 21] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -132,6 +134,18 @@ pub(crate) const STAGES: [Stage; 19] = [
         run: doubles::stage,
     },
     Stage {
+        name: "clients",
+        about: "cudarc and NVIDIA's Python bindings take the double for the driver",
+        full_only: false,
+        run: clients::stage,
+    },
+    Stage {
+        name: "calls",
+        about: "every function of the CUDA binding is called by a test, or listed with a reason",
+        full_only: false,
+        run: doubles::calls,
+    },
+    Stage {
         name: "sanitizers",
         about: "random operations on the double, under AddressSanitizer and ThreadSanitizer",
         full_only: false,
@@ -177,6 +191,7 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> Result<bool> {
         installer: Installer::default(),
         found: checks::machine(),
         skipped: Vec::new(),
+        calls: BTreeMap::new(),
     };
     let mut results = Vec::new();
     for stage in chosen {

@@ -10,7 +10,6 @@
 mod access;
 mod aged;
 mod batch;
-mod board;
 mod bytes;
 mod call;
 mod config;
@@ -23,7 +22,6 @@ mod event;
 mod faults;
 mod functions;
 mod host;
-mod ipc;
 mod log;
 mod machine;
 mod maps;
@@ -57,7 +55,6 @@ pub mod driver {
     pub use crate::event::*;
     pub use crate::functions::*;
     pub use crate::host::*;
-    pub use crate::ipc::*;
     pub use crate::memory::*;
     pub use crate::memset::*;
     pub use crate::peer::*;

@@ -13,7 +13,6 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::faults::Faults;
-use crate::ipc::Ipc;
 use crate::log::{self, Log};
 use crate::machine::{Machine, Topology};
 use crate::registry::Registry;
@@ -41,7 +40,6 @@ pub(crate) struct State {
     pub(crate) contexts: Registry<Context>,
     pub(crate) space: Space,
     pub(crate) vmm: Vmm,
-    pub(crate) ipc: Ipc,
     pub(crate) streams: Streams,
     pub(crate) events: Registry<Event>,
 }
@@ -53,7 +51,6 @@ impl State {
             contexts: Registry::new(kind::CONTEXT),
             space: Space::default(),
             vmm: Vmm::new(),
-            ipc: Ipc::default(),
             streams: Streams::new(),
             events: Registry::new(kind::EVENT),
         }

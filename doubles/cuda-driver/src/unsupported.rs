@@ -32,6 +32,26 @@ driver! {
         not_modelled(call)
     }
 
+    fn cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32), call => {
+        not_modelled(call)
+    }
+
+    fn cuIpcCloseMemHandle(dptr: CUdeviceptr), call => {
+        not_modelled(call)
+    }
+
+    fn cuIpcGetEventHandle(p_handle: *mut CUipcEventHandle, event: CUevent), call => {
+        not_modelled(call)
+    }
+
+    fn cuIpcOpenEventHandle(ph_event: *mut CUevent, handle: CUipcEventHandle), call => {
+        not_modelled(call)
+    }
+
     fn cuMemPrefetchAsync(dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream), call => {
         not_modelled(call)
     }

@@ -1,5 +1,6 @@
 //! `cargo xtask doubles`: builds what stands in for hardware, and says where it lies.
 
+mod calls;
 mod cold;
 mod stage;
 
@@ -12,7 +13,10 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::Deserialize;
 
+pub(crate) use self::calls::{Calls, stage as calls};
 pub(crate) use self::stage::stage;
+use crate::stage::Session;
+use crate::suites;
 use crate::workspace::{DOUBLES, Workspace};
 
 /// How to build the doubles.
@@ -149,6 +153,17 @@ impl Options {
             Profile::Debug
         }
     }
+}
+
+/// Why tests of the doubles cannot run here, if they cannot.
+pub(crate) fn unusable(session: &Session) -> Option<&'static str> {
+    if !cfg!(target_os = "linux") {
+        return Some("the doubles stand on Linux's memory files");
+    }
+    // A process poses as one machine, so each test wants one of its own.
+    suites::nextest(session)
+        .is_none()
+        .then_some("needs cargo-nextest, which runs each test in a process of its own")
 }
 
 /// The shared library among cargo's messages about the package in `folder`.

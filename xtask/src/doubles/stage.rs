@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Double, Profile};
+use super::{Calls, Double, Profile, unusable};
 use crate::counts::Counts;
 use crate::skips::Skips;
 use crate::stage::{Session, Verdict};
@@ -13,10 +13,8 @@ use crate::suites::runner;
 /// # Errors
 /// When one does not build, or cargo cannot be started.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
-    if !cfg!(target_os = "linux") {
-        return Ok(Verdict::skipped(
-            "the doubles stand on Linux's memory files",
-        ));
+    if let Some(reason) = unusable(session) {
+        return Ok(Verdict::skipped(reason));
     }
     let mut verdict = Verdict::passed();
     let mut notes = Vec::new();
@@ -24,13 +22,16 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         let cold = double.build_cold(&mut verdict)?;
         double.build(Profile::Debug)?;
         let skips = Skips::new(&double.workspace.target, "tests")?;
+        let calls = Calls::new(&double, "doubles")?;
         let mut runner = runner(session, &double.workspace);
         skips.tell(&mut runner);
+        calls.tell(&mut runner);
         let finished = verdict.run_tests(&mut runner)?;
         if finished.success() && Counts::read(&finished.output).ran() == 0 {
             verdict.fail(&format!("{} has no test", double.name));
         }
         session.skipped.extend(skips.settle(&mut verdict.counts)?);
+        session.calls.insert("doubles", calls);
         notes.push(format!(
             "{} built cold in {:.1} s",
             double.name,

@@ -4,8 +4,6 @@
 pub(crate) mod bytes;
 pub(crate) mod work;
 
-pub(crate) mod process;
-
 use std::ffi::CString;
 
 use cuda::{table, transload_double_control};
