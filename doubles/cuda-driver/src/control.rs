@@ -10,6 +10,7 @@
 //! | `counters` | every counter, a line each |
 //! | `calls` | how often each function was called, a line each |
 //! | `leaks` | what was not given back, a line each |
+//! | `notes` | what clients did that no driver lets them do unpunished, and what failed inside, a line each |
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write as _;
@@ -90,8 +91,9 @@ fn carry_out(command: &str) -> Result<String, String> {
                 text
             })),
         "leaks" => Ok(world().state().leaks().join("\n")),
+        "notes" => Ok(world().log.notes().join("\n")),
         _ => Err(format!(
-            "`{word}` is no command; there are set, fault, now, step, advance, counters, calls and leaks"
+            "`{word}` is no command; there are set, fault, now, step, advance, counters, calls, leaks and notes"
         )),
     }
 }

@@ -24,6 +24,7 @@ mod functions;
 mod host;
 mod log;
 mod machine;
+mod managed;
 mod maps;
 mod memory;
 mod memset;
@@ -55,6 +56,7 @@ pub mod driver {
     pub use crate::event::*;
     pub use crate::functions::*;
     pub use crate::host::*;
+    pub use crate::managed::*;
     pub use crate::memory::*;
     pub use crate::memset::*;
     pub use crate::peer::*;

@@ -15,6 +15,7 @@ use crate::event::Event;
 use crate::faults::Faults;
 use crate::log::{self, Log};
 use crate::machine::{Machine, Topology};
+use crate::managed::Managed;
 use crate::registry::Registry;
 use crate::space::Space;
 use crate::vmm::Vmm;
@@ -39,6 +40,7 @@ pub(crate) struct State {
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Registry<Context>,
     pub(crate) space: Space,
+    pub(crate) managed: Managed,
     pub(crate) vmm: Vmm,
     pub(crate) streams: Streams,
     pub(crate) events: Registry<Event>,
@@ -50,6 +52,7 @@ impl State {
             devices: machine.devices().iter().map(Device::new).collect(),
             contexts: Registry::new(kind::CONTEXT),
             space: Space::default(),
+            managed: Managed::default(),
             vmm: Vmm::new(),
             streams: Streams::new(),
             events: Registry::new(kind::EVENT),

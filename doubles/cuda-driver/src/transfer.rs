@@ -259,7 +259,8 @@ impl Transfer {
     }
 }
 
-type Pass = (machine::Memory, machine::Memory);
+/// One link.
+pub(crate) type Pass = (machine::Memory, machine::Memory);
 
 /// The links that bytes go over, one after the other.
 struct Route {
@@ -301,10 +302,15 @@ impl Route {
             if matches!((from, to), (Pageable, Device(_)) | (Device(_), Pageable)) {
                 log.add(Count::PageableStaged, 1);
             }
-            let link = format!("{} -> {}", name(*from), name(*to));
-            log.add(Count::Bytes(link), len);
+            count_bytes(call, (*from, *to), len);
         }
     }
+}
+
+/// Counts bytes that go over a link.
+pub(crate) fn count_bytes(call: &Call, (from, to): Pass, len: u64) {
+    let link = format!("{} -> {}", name(from), name(to));
+    call.world.log.add(Count::Bytes(link), len);
 }
 
 fn link_end(memory: Memory) -> machine::Memory {

@@ -24,14 +24,6 @@ driver! {
         not_modelled(call)
     }
 
-    fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuStreamAttachMemAsync(h_stream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32), call => {
-        not_modelled(call)
-    }
-
     fn cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr), call => {
         not_modelled(call)
     }
@@ -49,26 +41,6 @@ driver! {
     }
 
     fn cuIpcOpenEventHandle(ph_event: *mut CUevent, handle: CUipcEventHandle), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemPrefetchAsync(dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemPrefetchAsync_v2(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: u32, h_stream: CUstream), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemAdvise(dev_ptr: CUdeviceptr, count: usize, advice: CUmem_advise, device: CUdevice), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemAdvise_v2(dev_ptr: CUdeviceptr, count: usize, advice: CUmem_advise, location: CUmemLocation), call => {
-        not_modelled(call)
-    }
-
-    fn cuMemRangeGetAttribute(data: *mut c_void, data_size: usize, attribute: CUmem_range_attribute, dev_ptr: CUdeviceptr, count: usize), call => {
         not_modelled(call)
     }
 

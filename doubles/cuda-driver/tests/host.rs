@@ -10,8 +10,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use common::bytes::{self, Host, copy, download, pattern};
 use common::work::{launch, stream};
-use common::{control, counter, machine, machine_in_context, refused};
+use common::{GIGABYTE, control, counter, enter, machine, machine_in_context, now, refused};
 use cuda::driver::cuMemAllocHost_v2;
 use transload_cuda::raw::{
     CU_MEMHOSTALLOC, CU_MEMHOSTREGISTER, CUdevice, CUdriverProcAddressQueryResult, CUresult,
@@ -113,13 +114,13 @@ fn it_needs_a_context_and_goes_with_its_own() {
     );
     let mut bytes = [0; 8];
     assert_eq!(register(&driver, bytes.as_mut_ptr(), 8, 0), none);
-    common::enter(&driver, 0);
+    enter(&driver, 0);
     allocate(&driver, 1, 0).unwrap();
     register(&driver, bytes.as_mut_ptr(), 8, 0).unwrap();
     // SAFETY: no argument is a pointer.
     unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) }.unwrap();
     assert_eq!(control("leaks").unwrap(), "");
-    common::enter(&driver, 0);
+    enter(&driver, 0);
     assert_eq!(unregister(&driver, bytes.as_mut_ptr()), NOT_REGISTERED);
 }
 
@@ -239,6 +240,27 @@ fn freeing_and_unregistering_wait_for_work_under_way() {
     work();
     unregister(&driver, bytes.as_mut_ptr()).unwrap();
     assert_eq!(done.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn unregistering_under_a_copy_waits_for_it_and_is_noted() {
+    let driver = machine(&GIGABYTE);
+    enter(&driver, 0);
+    let bytes = pattern(1, 1000);
+    let host = Host::pageable(&bytes);
+    register(&driver, host.start, 1000, 0).unwrap();
+    let on_device = bytes::allocate(&driver, 1000);
+    let stream = stream(&driver, CUstream_flags::CU_STREAM_NON_BLOCKING.0);
+    copy(&driver, on_device, host.address(), 1000, stream).unwrap();
+    unregister(&driver, host.start).unwrap();
+    assert_eq!(now(), 1000);
+    let note = format!(
+        "cuMemHostUnregister: copies use {:p}, 1000 bytes, and are under way",
+        host.start
+    );
+    assert_eq!(control("notes").unwrap(), note);
+    host.write(&[0; 1000]);
+    assert_eq!(download(&driver, on_device, 1000), bytes);
 }
 
 /// A function that the binding has no use for is there for other clients.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::work::{launch, result, stream};
-use common::{enter, machine, machine_in_context};
+use common::{GIGABYTE, enter, machine, machine_in_context};
 use transload_cuda::raw::{
     CU_MEMHOSTREGISTER, CUcontext, CUdeviceptr, CUmemAllocationProp, CUmemAllocationType,
     CUmemLocation, CUmemorytype, CUpointer_attribute as A, CUresult, CUstream_flags, Driver,
@@ -231,8 +231,8 @@ fn no_two_allocations_have_one_number() {
 
 #[test]
 fn who_may_use_an_address_depends_on_the_current_context() {
-    let driver = machine(&[("TRANSLOAD_DOUBLE_DEVICES", "2")]);
-    enter(&driver, 0);
+    let driver = machine(&GIGABYTE);
+    let first = enter(&driver, 0);
     let on_first = device_memory(&driver, 8);
     let mut bytes = [0; 8];
     let read_only = register(&driver, &mut bytes, CU_MEMHOSTREGISTER::READ_ONLY);
@@ -243,6 +243,10 @@ fn who_may_use_an_address_depends_on_the_current_context() {
     assert_eq!(ask(&driver, flags, on_first), Ok(0u32));
     assert_eq!(ask(&driver, pointer, read_only), Ok(read_only));
     assert_eq!(ask(&driver, flags, read_only), Ok(1u32));
+    // SAFETY: the context is the driver's.
+    unsafe { driver.cuCtxEnablePeerAccess(first, 0) }.unwrap();
+    assert_eq!(ask(&driver, pointer, on_first), Ok(on_first));
+    assert_eq!(ask(&driver, flags, on_first), Ok(3u32));
     // SAFETY: no context is current then.
     unsafe { driver.cuCtxSetCurrent(CUcontext::NULL) }.unwrap();
     let none = Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
