@@ -15,13 +15,14 @@ impl Counts {
     pub(crate) fn read(output: &str) -> Self {
         let mut counts = Self::default();
         for line in output.lines() {
-            let line = line.trim_start();
+            let unindented = line.trim_start();
+            // Indented it is what nextest quotes of a test that failed, and counts by itself.
             if let Some(rest) = line.strip_prefix("test result: ") {
                 // "ok. 3 passed; 0 failed; 1 ignored; 0 measured; ..."
                 counts.passed += number_before(rest, "passed");
                 counts.failed += number_before(rest, "failed");
                 counts.skipped += number_before(rest, "ignored");
-            } else if line.starts_with("Summary [") {
+            } else if unindented.starts_with("Summary [") {
                 // "Summary [ 0.1s] 5 tests run: 3 passed, 1 failed, 1 timed out, 2 skipped"
                 counts.passed += number_before(line, "passed");
                 counts.failed += number_before(line, "failed")
@@ -96,6 +97,7 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 4 filtered out; 
     #[test]
     fn nextest_summaries_add_up() {
         let output = "
+    test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 8 filtered out
      Summary [   1.204s] 9/12 tests run: 6 passed (1 slow), 2 failed, 1 timed out, 3 skipped
 ";
         let expected = Counts {

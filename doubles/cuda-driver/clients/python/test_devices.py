@@ -80,6 +80,18 @@ class Devices(Client):
         self.assertEqual(done(cuda.cuDevicePrimaryCtxGetState(1)), (flags, 1))
         self.assertEqual(done(cuda.cuCtxGetFlags()) & flags, flags)
 
+    def test_a_reset_ends_what_the_process_had_of_a_device(self):
+        if not self.in_own_process():
+            return
+        context = self.use(1)
+        self.assertGreaterEqual(done(cuda.cuCtxGetApiVersion(context)), 3020)
+        done(cuda.cuMemAlloc(4096))
+        done(cuda.cuDevicePrimaryCtxReset(1))
+        self.assertEqual(done(cuda.cuDevicePrimaryCtxGetState(1))[1], 0)
+        self.assertEqual(failure(cuda.cuMemAlloc(16)), CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        self.assertEqual(control("leaks").count("Device memory"), 0)
+        self.contexts.clear()
+
     def test_results_have_names_and_meanings(self):
         error = CUresult.CUDA_ERROR_ECC_UNCORRECTABLE
         self.assertEqual(done(cuda.cuGetErrorName(error)), b"CUDA_ERROR_ECC_UNCORRECTABLE")
