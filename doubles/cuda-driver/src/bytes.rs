@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -17,6 +17,8 @@ pub(crate) struct Bytes {
     start: NonNull<u8>,
     len: usize,
     held: Held,
+    /// What tells other processes where they are, once they were exported; gone when they are.
+    pub(crate) exported: OnceLock<OwnedFd>,
 }
 
 /// What keeps the memory.
@@ -97,6 +99,7 @@ impl Bytes {
             start: NonNull::new(start).unwrap_or(NonNull::dangling()),
             len,
             held,
+            exported: OnceLock::new(),
         })
     }
 

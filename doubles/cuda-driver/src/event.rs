@@ -10,7 +10,8 @@ use transload_cuda::raw::{CUcontext, CUevent, CUevent_flags, CUresult, CUstream}
 
 use crate::call::{Answer, Call, driver, put};
 use crate::context;
-use crate::engine::{Action, Ticket};
+use crate::engine::{Action, Engine, Ticket};
+use crate::ipc::{Last, SharedEvent};
 use crate::state::State;
 use crate::stream::wait;
 use crate::work::at_once;
@@ -20,8 +21,27 @@ use crate::work::at_once;
 pub(crate) struct Event {
     pub(crate) context: CUcontext,
     pub(crate) flags: c_uint,
-    /// What it was recorded after, the last time that it was.
+    /// What it was recorded after, the last time that this process did.
     pub(crate) recorded: Option<Ticket>,
+    /// What other processes see and have of it, if it was made for that.
+    pub(crate) shared: Option<SharedEvent>,
+}
+
+impl Event {
+    /// What its last record waits for, if that is not done.
+    ///
+    /// # Errors
+    /// When that is another process's, and there is no thread left to wait for it.
+    pub(crate) fn unfinished(&self, engine: &Engine) -> Result<Option<Ticket>, CUresult> {
+        match self.shared.as_ref().map(SharedEvent::last) {
+            Some(Last::Done) => Ok(None),
+            Some(Last::Elsewhere(record)) => record.ticket(engine).map(Some),
+            Some(Last::Here) | None => {
+                let recorded = self.recorded.as_ref();
+                Ok(recorded.filter(|ticket| !ticket.is_done()).cloned())
+            }
+        }
+    }
 }
 
 impl State {
@@ -57,7 +77,8 @@ driver! {
         }
         let mut state = call.state();
         let (context, _) = call.current(&state)?;
-        let number = state.events.add(Event { context, flags, recorded: None });
+        let shared = (flags & INTERPROCESS != 0).then(SharedEvent::new).transpose()?;
+        let number = state.events.add(Event { context, flags, recorded: None, shared });
         // SAFETY: the caller's place for an event.
         unsafe { put(ph_event, CUevent(ptr::without_provenance_mut(number as usize))) }
     }
@@ -81,11 +102,12 @@ driver! {
         let state = call.state();
         let event = state.event(h_event)?;
         state.context(event.context)?.ruin.check()?;
-        if event.recorded.as_ref().is_none_or(Ticket::is_done) {
-            Ok(())
-        } else {
-            Err(CUresult::CUDA_ERROR_NOT_READY)
-        }
+        let done = match event.shared.as_ref().map(SharedEvent::last) {
+            Some(Last::Done) => true,
+            Some(Last::Elsewhere(_)) => false,
+            Some(Last::Here) | None => event.recorded.as_ref().is_none_or(Ticket::is_done),
+        };
+        if done { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
 
     /// Returns at once if it was never recorded.
@@ -93,7 +115,7 @@ driver! {
         let state = call.state();
         context::present(&state)?;
         let event = state.event(h_event)?;
-        let recorded = Vec::from_iter(event.recorded.clone());
+        let recorded = Vec::from_iter(event.unfinished(&call.world.engine)?);
         let ruin = state.context(event.context)?.ruin.clone();
         drop(state);
         ruin.check()?;
@@ -133,12 +155,31 @@ fn record(call: &Call, event: CUevent, stream: CUstream) -> Answer {
     if state.event(event)?.context != state.stream(number)?.context {
         return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
     }
-    let point = at_once(Vec::new(), Action::Nothing);
-    let ticket = state.append(call.world, number, vec![point])?;
-    if let Some(event) = state.events.get_mut(event.0.addr() as u64) {
-        event.recorded = Some(ticket);
+    let shared = state.event(event)?.shared.as_ref();
+    let record = shared.map(SharedEvent::record).transpose()?;
+    let action = match record.clone() {
+        Some(record) => Action::Move(Box::new(move || record.done())),
+        None => Action::Nothing,
+    };
+    let ticket = state.append(call.world, number, vec![at_once(Vec::new(), action)]);
+    let event = state.events.get_mut(event.0.addr() as u64);
+    match (ticket, record, event) {
+        (Ok(ticket), record, Some(event)) => {
+            event.recorded = Some(ticket);
+            if let (Some(shared), Some(record)) = (&mut event.shared, record) {
+                shared.recorded_here(&record);
+            }
+            Ok(())
+        }
+        (Ok(_), _, None) => Ok(()),
+        (Err(result), record, _) => {
+            // Nobody is to wait for what will never come.
+            if let Some(record) = record {
+                record.done();
+            }
+            Err(result)
+        }
     }
-    Ok(())
 }
 
 /// Events of two contexts have no time between them (CUDA C++ Programming Guide, Stream and Event Behavior, of two

@@ -10,6 +10,7 @@
 mod access;
 mod aged;
 mod batch;
+mod board;
 mod bytes;
 mod call;
 mod config;
@@ -22,6 +23,7 @@ mod event;
 mod faults;
 mod functions;
 mod host;
+mod ipc;
 mod log;
 mod machine;
 mod managed;
@@ -56,6 +58,7 @@ pub mod driver {
     pub use crate::event::*;
     pub use crate::functions::*;
     pub use crate::host::*;
+    pub use crate::ipc::*;
     pub use crate::managed::*;
     pub use crate::memory::*;
     pub use crate::memset::*;

@@ -29,6 +29,10 @@ pub(crate) struct Label {
 pub(crate) enum Kind {
     /// A piece of memory of `cuMemCreate`; its word are the handle types that it may be given out as.
     Piece,
+    /// Where an allocation lies that was exported.
+    Memory,
+    /// The records of an event: a [board](crate::board).
+    Event,
 }
 
 /// A client's file descriptor, as one of our own to the same file; nothing if it is none.
@@ -104,7 +108,7 @@ impl Label {
     }
 }
 
-const KINDS: [Kind; 1] = [Kind::Piece];
+const KINDS: [Kind; 3] = [Kind::Piece, Kind::Memory, Kind::Event];
 /// The last character is the version of what follows.
 const MAGIC: &[u8; 16] = b"transload cuda 1";
 /// The label takes a page of its own, so that what comes before it can be mapped by itself.

@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::faults::Faults;
+use crate::ipc::Ipc;
 use crate::log::{self, Log};
 use crate::machine::{Machine, Topology};
 use crate::managed::Managed;
@@ -42,6 +43,7 @@ pub(crate) struct State {
     pub(crate) space: Space,
     pub(crate) managed: Managed,
     pub(crate) vmm: Vmm,
+    pub(crate) ipc: Ipc,
     pub(crate) streams: Streams,
     pub(crate) events: Registry<Event>,
 }
@@ -54,6 +56,7 @@ impl State {
             space: Space::default(),
             managed: Managed::default(),
             vmm: Vmm::new(),
+            ipc: Ipc::default(),
             streams: Streams::new(),
             events: Registry::new(kind::EVENT),
         }

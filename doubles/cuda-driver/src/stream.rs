@@ -70,8 +70,8 @@ driver! {
         }
         let mut state = call.state();
         let number = state.stream_number(h_stream)?;
-        let recorded = state.event(h_event)?.recorded.clone();
         state.unfinished(number)?;
+        let recorded = state.event(h_event)?.unfinished(&call.world.engine)?;
         if let Some(ticket) = recorded {
             state.append(call.world, number, vec![at_once(vec![ticket], Action::Nothing)])?;
         }

@@ -24,26 +24,6 @@ driver! {
         not_modelled(call)
     }
 
-    fn cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr), call => {
-        not_modelled(call)
-    }
-
-    fn cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32), call => {
-        not_modelled(call)
-    }
-
-    fn cuIpcCloseMemHandle(dptr: CUdeviceptr), call => {
-        not_modelled(call)
-    }
-
-    fn cuIpcGetEventHandle(p_handle: *mut CUipcEventHandle, event: CUevent), call => {
-        not_modelled(call)
-    }
-
-    fn cuIpcOpenEventHandle(ph_event: *mut CUevent, handle: CUipcEventHandle), call => {
-        not_modelled(call)
-    }
-
     fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream), call => {
         not_modelled(call)
     }

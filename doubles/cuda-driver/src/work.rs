@@ -193,12 +193,16 @@ impl State {
             if let Some(last) = leg.last_mut() {
                 befall(world.faults.on_operation(), last, &ruin);
             }
+            for work in leg {
+                let action = std::mem::replace(&mut work.action, Action::Nothing);
+                work.action = guarded(action, &ruin);
+            }
         }
         self.append(world, number, legs)
     }
 
-    /// As [`State::enqueue`], for what no device does: events, and functions of the user's. No fault befalls it,
-    /// and functions are to ask for themselves what has become of the context.
+    /// As [`State::enqueue`], for what no device does: events, and functions of the user's. No fault befalls it, it
+    /// is done in a ruined context too, and functions are to ask for themselves what has become of the context.
     ///
     /// # Errors
     /// As [`State::enqueue`], the stream being given by number.
@@ -217,7 +221,6 @@ impl State {
             let mut end = before.clone();
             for mut work in leg {
                 work.after.append(&mut end);
-                work.action = guarded(work.action, &ruin);
                 end.push(world.engine.submit(work));
             }
             ends.append(&mut end);

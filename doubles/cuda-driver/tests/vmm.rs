@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
+use common::process::{self, Other};
 use common::{control, machine, refused};
 use transload_cuda::raw::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
@@ -438,4 +439,105 @@ fn there_are_no_dma_bufs() {
     assert_eq!(of_range(address, MIB), CUresult::CUDA_ERROR_NOT_SUPPORTED);
     assert_eq!(of_range(address, 2 * MIB), INVALID);
     assert_eq!(of_range(address + 1, 4096), INVALID);
+}
+
+fn write(driver: &Driver, address: CUdeviceptr, bytes: &[u8]) -> Result<(), CallError> {
+    // SAFETY: there are as many bytes.
+    unsafe { driver.cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()) }?;
+    // SAFETY: no argument is a pointer.
+    unsafe { driver.cuCtxSynchronize() }
+}
+
+fn read(driver: &Driver, address: CUdeviceptr, len: usize) -> Result<Vec<u8>, CallError> {
+    let mut bytes = vec![0; len];
+    // SAFETY: there is room for as many bytes.
+    unsafe { driver.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, len) }.map(|()| bytes)
+}
+
+/// A piece at addresses of its own, which device 0 reads and writes.
+fn place(driver: &Driver, piece: CUmemGenericAllocationHandle) -> CUdeviceptr {
+    let base = reserve(driver, 2 * MIB, 0, 0).unwrap();
+    map(driver, base, 2 * MIB, piece).unwrap();
+    grant(driver, base, 2 * MIB, &[(0, BOTH)]).unwrap();
+    base
+}
+
+#[test]
+fn bytes_are_the_pieces_whatever_addresses_it_has() {
+    let driver = common::machine_in_context(&[]);
+    let [low, high] = [0, 0].map(|device| create(&driver, 2 * MIB, &on(device)).unwrap());
+    let base = reserve(&driver, 4 * MIB, 0, 0).unwrap();
+    let border = base + 2 * MIB as u64;
+    map(&driver, base, 2 * MIB, low).unwrap();
+    map(&driver, border, 2 * MIB, high).unwrap();
+    assert_eq!(
+        refused(write(&driver, border - 2, b"abcd")),
+        INVALID,
+        "no access"
+    );
+    grant(&driver, base, 2 * MIB, &[(0, BOTH)]).unwrap();
+    assert_eq!(
+        refused(write(&driver, border - 2, b"abcd")),
+        INVALID,
+        "none to the second"
+    );
+    grant(&driver, base, 4 * MIB, &[(0, BOTH)]).unwrap();
+    write(&driver, border - 2, b"abcd").unwrap();
+    grant(&driver, base, 4 * MIB, &[(0, READ)]).unwrap();
+    assert_eq!(
+        refused(write(&driver, border - 2, b"....")),
+        INVALID,
+        "it may be read only"
+    );
+    assert_eq!(read(&driver, border - 2, 4).unwrap(), b"abcd");
+    let again = place(&driver, high);
+    assert_eq!(
+        read(&driver, again, 2).unwrap(),
+        b"cd",
+        "one piece at two places"
+    );
+    unmap(&driver, base, 4 * MIB).unwrap();
+    assert_eq!(refused(read(&driver, base, 1).map(drop)), INVALID);
+    map(&driver, base, 2 * MIB, high).unwrap();
+    grant(&driver, base, 2 * MIB, &[(0, READ)]).unwrap();
+    assert_eq!(read(&driver, base, 2).unwrap(), b"cd");
+}
+
+#[test]
+fn a_piece_is_one_in_two_processes() {
+    let open = |told: String| {
+        let file = std::fs::File::options().read(true).write(true).open(told);
+        OwnedFd::from(file.unwrap())
+    };
+    let driver = common::machine_in_context(&[]);
+    if process::is_other() {
+        let piece = import(&driver, open(process::hear())).unwrap();
+        let base = place(&driver, piece);
+        assert_eq!(read(&driver, base, 3).unwrap(), b"one");
+        write(&driver, base + 3, b"two").unwrap();
+        process::tell("written");
+        process::hear();
+        assert_eq!(
+            read(&driver, base, 6).unwrap(),
+            b"onetwo",
+            "it stays while it is used"
+        );
+        return;
+    }
+    let piece = create(&driver, 2 * MIB, &on(0)).unwrap();
+    let base = place(&driver, piece);
+    write(&driver, base, b"one").unwrap();
+    let file = export(&driver, piece).unwrap();
+    let mut other = Other::start("a_piece_is_one_in_two_processes");
+    other.tell(&format!(
+        "/proc/{}/fd/{}",
+        std::process::id(),
+        file.as_raw_fd()
+    ));
+    assert_eq!(other.hear(), "written");
+    assert_eq!(read(&driver, base, 6).unwrap(), b"onetwo");
+    unmap(&driver, base, 2 * MIB).unwrap();
+    release(&driver, piece).unwrap();
+    other.tell("released");
+    other.end();
 }

@@ -4,6 +4,8 @@
 pub(crate) mod bytes;
 pub(crate) mod work;
 
+pub(crate) mod process;
+
 use std::ffi::CString;
 
 use cuda::{table, transload_double_control};

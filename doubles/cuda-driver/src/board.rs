@@ -1,0 +1,151 @@
+//! Numbers that processes share, and a bell by which they tell each other of a change.
+
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use crate::bytes::Bytes;
+use crate::engine::{Engine, Gate};
+use crate::shared::{Kind, Label};
+
+/// A page of a file in memory. Whoever has it mapped sees the numbers as they are.
+#[derive(Clone)]
+pub(crate) struct Board(Arc<Bytes>);
+
+/// What lies in the page.
+#[repr(C)]
+struct Page {
+    /// Changes with every change of a number, so that nobody who waits misses one.
+    bell: AtomicU32,
+    numbers: [AtomicU64; NUMBERS],
+}
+
+/// How many numbers there are. They fit into a page with the bell.
+pub(crate) const NUMBERS: usize = 500;
+const PAGE: usize = 4096;
+const _: () = assert!(size_of::<Page>() <= PAGE);
+
+impl Board {
+    /// A new one, all numbers 0.
+    ///
+    /// # Errors
+    /// When the system gives no memory.
+    pub(crate) fn new(kind: Kind) -> Result<Board, Errno> {
+        let label = Label {
+            kind,
+            size: PAGE as u64,
+            uuid: [0; 16],
+            word: 0,
+        };
+        Ok(Board(Bytes::of_file(label.file()?, 0, PAGE)?))
+    }
+
+    /// That of another process; nothing if the file is no board of that kind.
+    pub(crate) fn open(file: OwnedFd, kind: Kind) -> Option<Board> {
+        let label = Label::read(&file)?;
+        if label.kind != kind || label.size != PAGE as u64 {
+            return None;
+        }
+        Bytes::of_file(file, 0, PAGE).ok().map(Board)
+    }
+
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.0.file().map(|(file, _)| file)
+    }
+
+    pub(crate) fn number(&self, index: usize) -> &AtomicU64 {
+        &self.page().numbers[index]
+    }
+
+    /// Tells every process that numbers have changed.
+    pub(crate) fn ring(&self) {
+        let bell = &self.page().bell;
+        bell.fetch_add(1, Ordering::AcqRel);
+        // It fails on addresses that are no futex's, which this one is.
+        let _ = futex::wake(bell, futex::Flags::empty(), u32::MAX >> 1);
+    }
+
+    /// Sleeps until something is so, looking whenever somebody rings.
+    fn sleep_until(&self, so: impl Fn(&Board) -> bool) {
+        let bell = &self.page().bell;
+        loop {
+            let before = bell.load(Ordering::Acquire);
+            if so(self) {
+                return;
+            }
+            // Returns at once if the bell has rung since, and may return for no reason: both look again.
+            let _ = futex::wait(bell, futex::Flags::empty(), before, None);
+        }
+    }
+
+    /// A gate that opens when something is so, by the hand of a thread that sleeps until then: for ever, if it
+    /// never is.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(crate) fn gate(
+        &self,
+        engine: &Engine,
+        so: impl Fn(&Board) -> bool + Send + 'static,
+    ) -> std::io::Result<Gate> {
+        let gate = engine.gate();
+        let (board, opened) = (self.clone(), gate.clone());
+        let thread = thread::Builder::new().name("waits for a process".into());
+        thread.spawn(move || {
+            board.sleep_until(so);
+            opened.open();
+        })?;
+        Ok(gate)
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping is as long as a page and lives as long as `self`, a page of zeros is one, and of
+        // its parts each is atomic, which is how every process uses them.
+        unsafe { &*self.0.start().cast::<Page>() }
+    }
+}
+
+impl fmt::Debug for Board {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Board")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Action, Clock, Work};
+
+    #[test]
+    fn who_sleeps_is_told_of_a_change() {
+        let board = Board::new(Kind::Event).unwrap();
+        // Another mapping of the same file, as another process has.
+        let other = board.file().unwrap().try_clone_to_owned().unwrap();
+        let other = Board::open(other, Kind::Event).unwrap();
+        let engine = Engine::new(Clock::Real);
+        let three = |board: &Board| board.number(7).load(Ordering::Acquire) == 3;
+        let gate = board.gate(&engine, three).unwrap();
+        let ticket = engine.submit(Work {
+            after: Vec::new(),
+            channels: Vec::new(),
+            duration_ns: 0,
+            action: Action::Until(gate),
+        });
+        other.ring();
+        other.number(7).store(3, Ordering::Release);
+        other.ring();
+        engine.wait(&ticket);
+    }
+
+    #[test]
+    fn a_board_of_another_kind_is_none() {
+        let board = Board::new(Kind::Event).unwrap();
+        let file = board.file().unwrap().try_clone_to_owned().unwrap();
+        assert!(Board::open(file, Kind::Memory).is_none());
+    }
+}
