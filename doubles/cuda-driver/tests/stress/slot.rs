@@ -4,7 +4,7 @@ use std::alloc::{self, Layout};
 use std::ffi::c_void;
 use std::ptr;
 
-use transload_cuda::raw::{CUdeviceptr, Driver};
+use transload_cuda::raw::{CUdeviceptr, CUmemAttach_flags, Driver};
 
 use crate::common::bytes::{allocate, free, pattern};
 
@@ -14,10 +14,17 @@ pub(crate) enum Kind {
     Pageable,
     Pinned,
     Registered,
+    Managed,
     Device,
 }
 
-pub(crate) const KINDS: [Kind; 4] = [Kind::Pageable, Kind::Pinned, Kind::Registered, Kind::Device];
+pub(crate) const KINDS: [Kind; 5] = [
+    Kind::Pageable,
+    Kind::Pinned,
+    Kind::Registered,
+    Kind::Managed,
+    Kind::Device,
+];
 
 /// A buffer. The driver writes it behind the back of the compiler, so it is only reached through its address.
 pub(crate) struct Slot {
@@ -36,6 +43,13 @@ impl Slot {
     pub(crate) fn new(driver: &Driver, kind: Kind, device: usize, len: usize) -> Slot {
         let address = match kind {
             Kind::Device => allocate(driver, len),
+            Kind::Managed => {
+                let mut address = 0;
+                let all = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
+                // SAFETY: the place is ours.
+                unsafe { driver.cuMemAllocManaged(&raw mut address, len, all) }.unwrap();
+                address
+            }
             Kind::Pinned => {
                 let mut start: *mut c_void = ptr::null_mut();
                 // SAFETY: the place is ours.
@@ -72,7 +86,7 @@ impl Slot {
         self.kind != Kind::Device
     }
 
-    /// Memory of the host's.
+    /// Memory of the host's, or managed memory.
     pub(crate) fn start(&self) -> *mut u8 {
         assert!(self.is_host());
         ptr::with_exposed_provenance_mut(self.address as usize)
@@ -106,7 +120,7 @@ impl Slot {
     pub(crate) fn free(self, driver: &Driver) {
         assert_eq!(self.last, None);
         match self.kind {
-            Kind::Device => free(driver, self.address),
+            Kind::Device | Kind::Managed => free(driver, self.address),
             // SAFETY: the memory is the driver's.
             Kind::Pinned => unsafe { driver.cuMemFreeHost(self.start().cast()) }.unwrap(),
             Kind::Pageable | Kind::Registered => {
