@@ -18,7 +18,7 @@ use crate::context::{self, Ruin};
 use crate::engine::{Action, Ticket};
 use crate::work::{Role, at_once};
 
-/// What a device of compute capability 9.0 tells; lower is more urgent.
+/// Lower is more urgent. The documentation says that 0 is the default and names no range: this one is made up.
 const LEAST_PRIORITY: c_int = 0;
 const GREATEST_PRIORITY: c_int = -5;
 
