@@ -20,6 +20,7 @@ mod copy;
 mod device;
 mod engine;
 mod event;
+mod external;
 mod faults;
 mod functions;
 mod host;
@@ -56,6 +57,7 @@ pub mod driver {
     pub use crate::copy::*;
     pub use crate::device::*;
     pub use crate::event::*;
+    pub use crate::external::*;
     pub use crate::functions::*;
     pub use crate::host::*;
     pub use crate::ipc::*;

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::event::Event;
+use crate::external::External;
 use crate::faults::Faults;
 use crate::ipc::Ipc;
 use crate::log::{self, Log};
@@ -44,6 +45,7 @@ pub(crate) struct State {
     pub(crate) managed: Managed,
     pub(crate) vmm: Vmm,
     pub(crate) ipc: Ipc,
+    pub(crate) externals: Registry<External>,
     pub(crate) streams: Streams,
     pub(crate) events: Registry<Event>,
 }
@@ -57,6 +59,7 @@ impl State {
             managed: Managed::default(),
             vmm: Vmm::new(),
             ipc: Ipc::default(),
+            externals: Registry::new(kind::EXTERNAL),
             streams: Streams::new(),
             events: Registry::new(kind::EVENT),
         }
@@ -67,6 +70,7 @@ impl State {
         let mut leaks = Vec::new();
         self.contexts.leaks(&mut leaks, "context");
         self.vmm.leaks(&mut leaks);
+        self.externals.leaks(&mut leaks, "external memory");
         leaks.extend(
             self.space
                 .iter()
@@ -137,6 +141,8 @@ impl World {
 pub(crate) mod kind {
     pub(crate) const CONTEXT: u8 = 1;
     pub(crate) const PIECE: u8 = 16;
+    pub(crate) const EXTERNAL: u8 = 17;
+    pub(crate) const SEMAPHORE: u8 = 18;
     pub(crate) const STREAM: u8 = 2;
     pub(crate) const EVENT: u8 = 3;
 }

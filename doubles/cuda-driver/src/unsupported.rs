@@ -80,18 +80,6 @@ driver! {
         not_modelled(call)
     }
 
-    fn cuImportExternalMemory(ext_mem_out: *mut CUexternalMemory, mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC), call => {
-        not_modelled(call)
-    }
-
-    fn cuExternalMemoryGetMappedBuffer(dev_ptr: *mut CUdeviceptr, ext_mem: CUexternalMemory, buffer_desc: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC), call => {
-        not_modelled(call)
-    }
-
-    fn cuDestroyExternalMemory(ext_mem: CUexternalMemory), call => {
-        not_modelled(call)
-    }
-
     fn cuImportExternalSemaphore(ext_sem_out: *mut CUexternalSemaphore, sem_handle_desc: *const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC), call => {
         not_modelled(call)
     }

@@ -1,4 +1,5 @@
-//! The stage that drives the double of NVIDIA's driver through clients that others wrote for the real one.
+//! The stage that drives the double of NVIDIA's driver through clients that others wrote for the real one, and
+//! with memory that Vulkan drivers give out.
 
 mod python;
 
@@ -13,6 +14,7 @@ use crate::doubles::{self, Calls, Double, Profile};
 use crate::skips::Skips;
 use crate::stage::{Session, Verdict};
 use crate::suites::runner;
+use crate::vulkan::Drivers;
 
 /// cudarc, then NVIDIA's own bindings for Python. Each has a suite under `doubles/cuda-driver/clients`.
 ///
@@ -54,7 +56,26 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
             verdict.note = format!("cudarc {cudarc} tests, cuda-bindings skipped");
         }
     }
+    vulkan(session, &double, &mut verdict)?;
     Ok(verdict)
+}
+
+/// Vulkan's memory in the double, which is a part of the test's own program there.
+fn vulkan(session: &mut Session, double: &Double, verdict: &mut Verdict) -> Result<()> {
+    let mut cargo = runner(session, &double.workspace);
+    cargo.args(["--package", "transload-double-vulkan"]);
+    let skips = Skips::new(&double.workspace.target, "vulkan")?;
+    skips.tell(&mut cargo);
+    let drivers = Drivers::provide(&mut session.installer, &session.workspace.target)?;
+    drivers.tell(&mut cargo);
+    let finished = verdict.run_tests(&mut cargo)?;
+    let ran = Counts::read(&finished.output).ran();
+    if finished.success() && ran == 0 {
+        verdict.fail("no test with Vulkan ran");
+    }
+    session.skipped.extend(skips.settle(&mut verdict.counts)?);
+    verdict.note += &format!(", Vulkan {ran} tests");
+    Ok(())
 }
 
 /// Runs a client's tests with the double on the loader's path.

@@ -1,0 +1,200 @@
+//! Memory of other interfaces, such as Vulkan.
+//!
+//! Source: CUDA Driver API, External Resource Interoperability: cuImportExternalMemory,
+//! cuExternalMemoryGetMappedBuffer, cuDestroyExternalMemory.
+//!
+//! An opaque file descriptor means something to the driver that made it only, and on a machine with a GPU that is
+//! NVIDIA's. Here it is one of a Vulkan driver that renders on the host, and means a file in memory. What was found
+//! in them, by looking:
+//! - SwiftShader, as of Chromium 156: the memory, from the file's beginning;
+//! - lavapipe, as of Mesa 22.3: a header, and the memory from the page after it. The header begins with the file's
+//!   length and the place where the memory begins, 8 bytes each (`os_malloc_aligned_fd` in Mesa's sources);
+//! - a piece of memory of `cuMemCreate`: the memory, with a label after it.
+//!
+//! What is made of real memory of a device cannot be imported here.
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, fstat};
+use rustix::io::pread;
+use transload_cuda::raw::{
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_DEDICATED,
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUdevice, CUdeviceptr, CUexternalMemory,
+    CUexternalMemoryHandleType, CUresult,
+};
+
+use crate::bytes::Bytes;
+use crate::call::{Answer, Call, driver, put};
+use crate::shared::{Kind, Label, client_file};
+use crate::space::{ALIGNMENT, Allocation, Sort};
+use crate::state::State;
+
+/// Memory of another interface.
+#[derive(Debug)]
+pub(crate) struct External {
+    device: CUdevice,
+    /// The whole file, which may hold more than the memory.
+    bytes: Arc<Bytes>,
+    /// Where in the file the memory begins.
+    offset: u64,
+    size: u64,
+}
+
+impl External {
+    /// # Errors
+    /// `INVALID_HANDLE` for a file that is no memory, `INVALID_VALUE` for one that holds less than `size`,
+    /// `OPERATING_SYSTEM` for one that cannot be mapped.
+    fn new(device: CUdevice, file: OwnedFd, size: u64) -> Result<External, CUresult> {
+        let range = memory_in(file.as_fd()).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        if size == 0 || size > range.end - range.start {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let bytes = Bytes::of_file(file, 0, (range.start + size) as usize);
+        Ok(External {
+            device,
+            bytes: bytes.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?,
+            offset: range.start,
+            size,
+        })
+    }
+}
+
+/// Where in a file the memory lies; nothing for what is no file in memory, or another than of memory.
+fn memory_in(file: BorrowedFd<'_>) -> Option<std::ops::Range<u64>> {
+    let stat = fstat(file).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    if let Some(label) = Label::read(file) {
+        return (label.kind == Kind::Piece).then_some(0..label.size);
+    }
+    let len = u64::try_from(stat.st_size).ok()?;
+    let mut header = [0; 16];
+    let read = pread(file, &mut header, 0).ok()?;
+    let word = |at: usize| header[at..at + 8].try_into().map(u64::from_le_bytes);
+    let (stored_len, start) = (word(0).ok()?, word(8).ok()?);
+    let has_header = read == header.len() && stored_len == len;
+    if has_header && start != 0 && start < len && start.is_multiple_of(PAGE) {
+        return Some(start..len);
+    }
+    Some(0..len)
+}
+
+const PAGE: u64 = 4096;
+
+impl State {
+    /// # Errors
+    /// `INVALID_HANDLE` for what is no external memory.
+    fn external(&self, handle: CUexternalMemory) -> Result<&External, CUresult> {
+        let external = self.externals.get(handle.0.addr() as u64);
+        external.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// # Errors
+    /// `INVALID_VALUE` for a range that goes beyond the memory.
+    fn map_external(
+        &mut self,
+        call: &Call,
+        handle: CUexternalMemory,
+        buffer: &CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
+    ) -> Result<CUdeviceptr, CUresult> {
+        let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
+        let (context, _) = call.current(self)?;
+        let external = self.external(handle)?;
+        let end = buffer.offset.checked_add(buffer.size).ok_or(wrong)?;
+        if buffer.flags != 0 || buffer.size == 0 || end > external.size {
+            return Err(wrong);
+        }
+        let (device, bytes) = (external.device, Arc::clone(&external.bytes));
+        let offset = (external.offset + buffer.offset) as usize;
+        // As aligned as it is in the memory, whatever the other interface asks for.
+        let within = buffer.offset % PAGE;
+        let reserved = self
+            .space
+            .reserve(buffer.size + within, PAGE.max(ALIGNMENT));
+        let base = reserved.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)? + within;
+        let added = self.space.add(Allocation {
+            base,
+            size: buffer.size,
+            sort: Sort::External(handle.0.addr() as u64),
+            device,
+            context,
+            flags: 0,
+            id: 0,
+            sync_memops: false,
+            bytes,
+            offset,
+        });
+        added.map_err(|_| CUresult::CUDA_ERROR_UNKNOWN)?;
+        Ok(base)
+    }
+}
+
+/// # Errors
+/// `NOT_SUPPORTED` for what is not modelled, `INVALID_VALUE` for what means nothing.
+fn check(desc: &CUDA_EXTERNAL_MEMORY_HANDLE_DESC) -> Answer {
+    let known = CUDA_EXTERNAL_MEMORY_DEDICATED;
+    // Direct3D 11 and NvSci have types that the binding has no name for.
+    let types = CUexternalMemoryHandleType::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD.0
+        ..=CUexternalMemoryHandleType::CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD.0;
+    if !types.contains(&desc.type_.0) || desc.flags & !known != 0 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    if desc.type_ != CUexternalMemoryHandleType::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD {
+        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    }
+    Ok(())
+}
+
+driver! {
+    /// Takes an opaque file descriptor over, for the device of the current context; on failure it stays the
+    /// caller's.
+    fn cuImportExternalMemory(
+        ext_mem_out: *mut CUexternalMemory,
+        mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    ), call => {
+        if ext_mem_out.is_null() || mem_handle_desc.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's description.
+        let desc = unsafe { mem_handle_desc.read_unaligned() };
+        let mut state = call.state();
+        let (_, device) = call.current(&state)?;
+        check(&desc)?;
+        // SAFETY: that is what the type says it is.
+        let fd = unsafe { desc.handle.fd };
+        let file = client_file(fd).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let external = External::new(device, file, desc.size)?;
+        // SAFETY: it is open, or there were no file; from here on it is ours, as documented.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        let number = state.externals.add(external);
+        let handle = CUexternalMemory(ptr::without_provenance_mut(number as usize));
+        // SAFETY: the caller's place for a handle.
+        unsafe { put(ext_mem_out, handle) }
+    }
+
+    /// Addresses for a range of the memory, to be freed with `cuMemFree`. Ranges may overlap, and then show the
+    /// same bytes at several addresses.
+    fn cuExternalMemoryGetMappedBuffer(
+        dev_ptr: *mut CUdeviceptr,
+        ext_mem: CUexternalMemory,
+        buffer_desc: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
+    ), call => {
+        if dev_ptr.is_null() || buffer_desc.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's description.
+        let buffer = unsafe { buffer_desc.read_unaligned() };
+        let base = call.state().map_external(call, ext_mem, &buffer)?;
+        // SAFETY: the caller's place for an address.
+        unsafe { put(dev_ptr, base) }
+    }
+
+    /// What is mapped of it stays until it is freed.
+    fn cuDestroyExternalMemory(ext_mem: CUexternalMemory), call => {
+        let removed = call.state().externals.remove(ext_mem.0.addr() as u64);
+        removed.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+}
