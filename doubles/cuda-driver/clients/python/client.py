@@ -70,6 +70,17 @@ def put(address, content):
     ctypes.memmove(int(address), content, len(content))
 
 
+def opaque(handle):
+    """The bytes of a handle that only the driver understands, as text for another process."""
+    return at(handle.getPtr(), 64).hex()
+
+
+def from_opaque(handle, text):
+    """The handle of another process."""
+    put(handle.getPtr(), bytes.fromhex(text))
+    return handle
+
+
 def upload(address, content):
     """Writes to memory of a device."""
     host = Host(content)

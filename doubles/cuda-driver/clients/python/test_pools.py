@@ -2,7 +2,7 @@
 
 import os
 
-from client import Client, CUresult, cuda, done, download, failure, pattern, upload
+from client import Client, CUresult, cuda, done, download, failure, from_opaque, opaque, pattern, upload
 
 POOL = cuda.CUmemPool_attribute
 DESCRIPTOR = cuda.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -95,8 +95,7 @@ class Pools(Client):
         if data is not None:
             self.assertTrue(self.in_own_process())
             pool = done(cuda.cuMemPoolImportFromShareableHandle(int(descriptor), DESCRIPTOR, 0))
-            exported = cuda.CUmemPoolPtrExportData()
-            exported.reserved = bytes.fromhex(data)
+            exported = from_opaque(cuda.CUmemPoolPtrExportData(), data)
             address = done(cuda.cuMemPoolImportPointer(pool, exported))
             self.assertEqual(download(address, 4096), pattern(4096, 1))
             upload(address, pattern(4096, 2))
@@ -110,7 +109,7 @@ class Pools(Client):
         upload(address, pattern(4096, 1))
         descriptor = int(done(cuda.cuMemPoolExportToShareableHandle(pool, DESCRIPTOR, 0)))
         exported = done(cuda.cuMemPoolExportPointer(address))
-        variables = {"CLIENT_POINTER": bytes(exported.reserved).hex(), "CLIENT_POOL": str(descriptor)}
+        variables = {"CLIENT_POINTER": opaque(exported), "CLIENT_POOL": str(descriptor)}
         os.set_inheritable(descriptor, True)
         self.assertFalse(self.in_own_process(variables=variables, descriptors=(descriptor,)))
         self.assertEqual(download(address, 4096), pattern(4096, 2))

@@ -3,7 +3,7 @@ Management; Memory Management, cuIpcGetMemHandle; External Resource Interoperabi
 
 import os
 
-from client import Client, CUresult, cuda, done, download, failure, pattern, upload
+from client import Client, CUresult, cuda, done, download, failure, from_opaque, opaque, pattern, upload
 
 DESCRIPTOR = cuda.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 MINIMUM = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -109,9 +109,8 @@ class BetweenProcesses(Client):
         memory, event = os.environ.get("CLIENT_MEMORY"), os.environ.get("CLIENT_EVENT")
         if memory is not None:
             self.assertTrue(self.in_own_process())
-            handle, named = cuda.CUipcMemHandle(), cuda.CUipcEventHandle()
-            handle.reserved, named.reserved = bytes.fromhex(memory), bytes.fromhex(event)
-            opened = done(cuda.cuIpcOpenEventHandle(named))
+            handle = from_opaque(cuda.CUipcMemHandle(), memory)
+            opened = done(cuda.cuIpcOpenEventHandle(from_opaque(cuda.CUipcEventHandle(), event)))
             done(cuda.cuEventSynchronize(opened))
             address = done(cuda.cuIpcOpenMemHandle(handle, lazy))
             self.assertEqual(download(address, 4096), pattern(4096, 5))
@@ -126,8 +125,8 @@ class BetweenProcesses(Client):
         event = done(cuda.cuEventCreate(flags.CU_EVENT_DISABLE_TIMING | flags.CU_EVENT_INTERPROCESS))
         done(cuda.cuEventRecord(event, 0))
         variables = {
-            "CLIENT_MEMORY": bytes(done(cuda.cuIpcGetMemHandle(address)).reserved).hex(),
-            "CLIENT_EVENT": bytes(done(cuda.cuIpcGetEventHandle(event)).reserved).hex(),
+            "CLIENT_MEMORY": opaque(done(cuda.cuIpcGetMemHandle(address))),
+            "CLIENT_EVENT": opaque(done(cuda.cuIpcGetEventHandle(event))),
         }
         self.assertFalse(self.in_own_process(variables=variables))
         self.assertEqual(download(address, 4096), pattern(4096, 6))
