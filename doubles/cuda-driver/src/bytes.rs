@@ -67,17 +67,22 @@ impl Bytes {
         Ok(Bytes::new(start, len, Held::File(file, offset, None)))
     }
 
-    /// A file that counts as a part of a device's memory, mapped from its beginning.
+    /// A range of a file that counts as a part of a device's memory, mapped.
     ///
     /// # Errors
     /// As [`Bytes::of_file`].
     pub(crate) fn of_charged_file(
         file: OwnedFd,
+        offset: u64,
         len: usize,
         charge: Charge,
     ) -> Result<Arc<Bytes>, Errno> {
-        let start = map_shared(file.as_fd(), 0, len)?;
-        Ok(Bytes::new(start, len, Held::File(file, 0, Some(charge))))
+        let start = map_shared(file.as_fd(), offset, len)?;
+        Ok(Bytes::new(
+            start,
+            len,
+            Held::File(file, offset, Some(charge)),
+        ))
     }
 
     /// A part of a device's memory.

@@ -13,7 +13,7 @@ use crate::context;
 use crate::engine::{Action, Engine, Ticket};
 use crate::ipc::{Last, SharedEvent};
 use crate::state::State;
-use crate::stream::wait;
+use crate::stream::synchronize;
 use crate::work::at_once;
 
 /// An event.
@@ -119,7 +119,7 @@ driver! {
         let ruin = state.context(event.context)?.ruin.clone();
         drop(state);
         ruin.check()?;
-        wait(call, &recorded, &ruin)
+        synchronize(call, &recorded, &ruin)
     }
 
     /// Returns at once; whoever waits for what it was recorded after goes on waiting.

@@ -35,6 +35,7 @@ mod peer;
 mod physical;
 mod pitched;
 mod pointer;
+mod pool;
 mod registry;
 mod shared;
 mod space;
@@ -67,6 +68,7 @@ pub mod driver {
     pub use crate::peer::*;
     pub use crate::pitched::*;
     pub use crate::pointer::*;
+    pub use crate::pool::*;
     pub use crate::start::*;
     pub use crate::stream::*;
     pub use crate::unsupported::*;

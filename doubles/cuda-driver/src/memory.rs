@@ -125,8 +125,8 @@ driver! {
         unsafe { put(p_pitch, pitch) }
     }
 
-    /// Frees what begins there, of whichever context, after all that is under way on its device. Null is nothing,
-    /// and fine.
+    /// Frees what begins there, of whichever context, after all that is under way on its device; memory of a pool
+    /// at once, for the next who allocates from it. Null is nothing, and fine.
     fn cuMemFree_v2(dptr: CUdeviceptr), call => {
         let mut state = call.state();
         call.current(&state)?;
@@ -136,7 +136,11 @@ driver! {
         let freed = state.space.get(dptr);
         let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
         match freed.ok_or(wrong)?.sort {
-            Sort::Device | Sort::Managed | Sort::Pool(_) | Sort::External(_) => {}
+            Sort::Device | Sort::Managed | Sort::External(_) => {}
+            Sort::Pool { pool, .. } => {
+                state.free_to_pool(pool, dptr);
+                return Ok(());
+            }
             Sort::Pinned | Sort::Registered | Sort::Mapped { .. } | Sort::Ipc => return Err(wrong),
         }
         let freed = state.space.remove(dptr).ok_or(wrong)?;

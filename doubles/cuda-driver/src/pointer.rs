@@ -129,7 +129,7 @@ impl State {
                 Value::Word(self.may(call.current(self)?, at).0)
             }
             A::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => match at.sort {
-                Sort::Pool(pool) => Value::Long(pool.0.addr() as u64),
+                Sort::Pool { pool, .. } => Value::Long(pool.0.addr() as u64),
                 _ => zero,
             },
             A::CU_POINTER_ATTRIBUTE_MAPPING_SIZE => Value::Long(at.size),

@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Memory,
     /// The records of an event: a [board](crate::board).
     Event,
+    /// The memory of a pool of `cuMemPoolCreate`, as long as its device's. Its word means nothing.
+    Pool,
 }
 
 /// A client's file descriptor, as one of our own to the same file; nothing if it is none.
@@ -108,7 +110,7 @@ impl Label {
     }
 }
 
-const KINDS: [Kind; 3] = [Kind::Piece, Kind::Memory, Kind::Event];
+const KINDS: [Kind; 4] = [Kind::Piece, Kind::Memory, Kind::Event, Kind::Pool];
 /// The last character is the version of what follows.
 const MAGIC: &[u8; 16] = b"transload cuda 1";
 /// The label takes a page of its own, so that what comes before it can be mapped by itself.

@@ -42,8 +42,8 @@ pub(crate) struct Allocation {
 pub(crate) enum Sort {
     /// `cuMemAlloc`, `cuMemAllocPitch`.
     Device,
-    /// `cuMemAllocAsync`, from this pool.
-    Pool(CUmemoryPool),
+    /// `cuMemAllocAsync` from this pool, or `cuMemPoolImportPointer`.
+    Pool { pool: CUmemoryPool, access: Access },
     /// `cuMemHostAlloc`.
     Pinned,
     /// `cuMemHostRegister`.
@@ -52,7 +52,7 @@ pub(crate) enum Sort {
     Managed,
     /// `cuMemMap`, of the piece of memory of that handle.
     Mapped { piece: u64, access: Access },
-    /// `cuIpcOpenMemHandle`, `cuMemPoolImportPointer`.
+    /// `cuIpcOpenMemHandle`.
     Ipc,
     /// `cuExternalMemoryGetMappedBuffer`, of this external memory.
     External(u64),
@@ -68,10 +68,10 @@ impl Allocation {
         }
     }
 
-    /// Which devices may do what with it: all, but with what `cuMemMap` has mapped.
+    /// Which devices may do what with it: all, but with memory whose access is set for each device.
     pub(crate) fn access(&self) -> Access {
         match self.sort {
-            Sort::Mapped { access, .. } => access,
+            Sort::Mapped { access, .. } | Sort::Pool { access, .. } => access,
             _ => Access::ALL,
         }
     }
@@ -211,6 +211,10 @@ impl Space {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Allocation> {
         self.allocations.values()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Allocation> {
+        self.allocations.values_mut()
     }
 
     /// Whether an address is a device's, whatever lies there.

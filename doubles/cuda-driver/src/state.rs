@@ -18,6 +18,7 @@ use crate::ipc::Ipc;
 use crate::log::{self, Log};
 use crate::machine::{Machine, Topology};
 use crate::managed::Managed;
+use crate::pool::Pools;
 use crate::registry::Registry;
 use crate::space::Space;
 use crate::vmm::Vmm;
@@ -43,6 +44,7 @@ pub(crate) struct State {
     pub(crate) contexts: Registry<Context>,
     pub(crate) space: Space,
     pub(crate) managed: Managed,
+    pub(crate) pools: Pools,
     pub(crate) vmm: Vmm,
     pub(crate) ipc: Ipc,
     pub(crate) externals: Registry<External>,
@@ -57,6 +59,7 @@ impl State {
             contexts: Registry::new(kind::CONTEXT),
             space: Space::default(),
             managed: Managed::default(),
+            pools: Pools::new(),
             vmm: Vmm::new(),
             ipc: Ipc::default(),
             externals: Registry::new(kind::EXTERNAL),
@@ -71,6 +74,7 @@ impl State {
         self.contexts.leaks(&mut leaks, "context");
         self.vmm.leaks(&mut leaks);
         self.externals.leaks(&mut leaks, "external memory");
+        self.pools.leaks(&mut leaks);
         leaks.extend(
             self.space
                 .iter()
@@ -143,6 +147,7 @@ pub(crate) mod kind {
     pub(crate) const PIECE: u8 = 16;
     pub(crate) const EXTERNAL: u8 = 17;
     pub(crate) const SEMAPHORE: u8 = 18;
+    pub(crate) const POOL: u8 = 32;
     pub(crate) const STREAM: u8 = 2;
     pub(crate) const EVENT: u8 = 3;
 }

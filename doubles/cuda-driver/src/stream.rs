@@ -59,7 +59,7 @@ driver! {
         let number = state.stream_number(h_stream)?;
         let (tickets, ruin) = state.unfinished(number)?;
         drop(state);
-        wait(call, &tickets, &ruin)
+        synchronize(call, &tickets, &ruin)
     }
 
     /// An event that was never recorded is no reason to wait.
@@ -165,7 +165,7 @@ driver! {
         let tickets = state.unfinished_of(current);
         let ruin = state.context(current)?.ruin.clone();
         drop(state);
-        wait(call, &tickets, &ruin)
+        synchronize(call, &tickets, &ruin)
     }
 }
 
@@ -173,6 +173,13 @@ driver! {
 pub(crate) fn wait(call: &Call, tickets: &[Ticket], ruin: &Ruin) -> Answer {
     call.world.engine.wait_all(tickets);
     ruin.check()
+}
+
+/// As [`wait`], on the client's wish. Pools look at what has become free then.
+pub(crate) fn synchronize(call: &Call, tickets: &[Ticket], ruin: &Ruin) -> Answer {
+    let answer = wait(call, tickets, ruin);
+    call.state().pools.observe();
+    answer
 }
 
 /// # Safety

@@ -136,7 +136,7 @@ impl State {
 }
 
 /// Whether a device can be given access to memory of another, or of its own.
-fn reaches(call: &Call, device: CUdevice, memory_of: CUdevice) -> bool {
+pub(crate) fn reaches(call: &Call, device: CUdevice, memory_of: CUdevice) -> bool {
     let ordinals = (usize::try_from(device.0), usize::try_from(memory_of.0));
     let (Ok(device), Ok(memory_of)) = ordinals else {
         return false;

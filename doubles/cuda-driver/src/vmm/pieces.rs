@@ -41,7 +41,7 @@ impl State {
             word: wish.requestedHandleTypes.0,
         };
         let file = label.file();
-        let bytes = file.and_then(|file| Bytes::of_charged_file(file, size as usize, charge));
+        let bytes = file.and_then(|file| Bytes::of_charged_file(file, 0, size as usize, charge));
         let bytes = bytes.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         call.world.log.add(Count::Allocations, 1);
         Ok(self.vmm.pieces.add(Piece {
@@ -122,7 +122,7 @@ impl State {
 
 /// # Errors
 /// `NOT_SUPPORTED` where one of them is not modelled, `INVALID_VALUE` where one means nothing.
-fn handle_types(types: CUmemAllocationHandleType) -> Answer {
+pub(crate) fn handle_types(types: CUmemAllocationHandleType) -> Answer {
     use CUmemAllocationHandleType as T;
     let fd = T::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
     let others = T::CU_MEM_HANDLE_TYPE_WIN32.0
@@ -151,7 +151,7 @@ pub(crate) fn one_handle_type(of: CUmemAllocationHandleType) -> Answer {
 
 /// # Safety
 /// The pointer is null, or there is such a thing.
-unsafe fn read<T: Copy>(from: *const T) -> Result<T, CUresult> {
+pub(crate) unsafe fn read<T: Copy>(from: *const T) -> Result<T, CUresult> {
     if from.is_null() {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
@@ -273,7 +273,7 @@ driver! {
 /// # Errors
 /// `INVALID_DEVICE` where there is no such device; `NOT_SUPPORTED` for the host, which has no part in it;
 /// `INVALID_VALUE` for what is no place.
-pub(super) fn device_at(state: &State, location: CUmemLocation) -> Result<CUdevice, CUresult> {
+pub(crate) fn device_at(state: &State, location: CUmemLocation) -> Result<CUdevice, CUresult> {
     match location.type_ {
         CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => {
             let device = CUdevice(location.id);

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no test uses all of it")]
 
 pub(crate) mod bytes;
+pub(crate) mod pool;
 pub(crate) mod work;
 
 pub(crate) mod process;
