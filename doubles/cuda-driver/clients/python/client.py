@@ -82,9 +82,12 @@ def from_opaque(handle, text):
 
 
 def upload(address, content):
-    """Writes to memory of a device."""
+    """Writes to memory of a device, and waits for the bytes to arrive there.
+
+    From pageable memory cuMemcpyHtoD returns once they are staged (API Synchronization Behavior)."""
     host = Host(content)
     done(cuda.cuMemcpyHtoD(address, host.address, len(content)))
+    done(cuda.cuCtxSynchronize())
 
 
 def download(address, length):

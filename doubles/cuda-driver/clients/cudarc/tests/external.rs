@@ -45,6 +45,8 @@ fn a_range_of_it_is_written_by_the_device() {
     let address = unsafe { get_mapped_buffer(imported, 4096, 8192) }.unwrap();
     // SAFETY: the source is read before this returns.
     unsafe { result::memcpy_htod_sync(address, &pattern(8192, 4)) }.unwrap();
+    // It returns once the bytes are staged: API Synchronization Behavior, Memcpy.
+    context.synchronize().unwrap();
     let mut back = vec![0; 64 << 10];
     ours.read_exact_at(&mut back, 0).unwrap();
     let mut expected = pattern(64 << 10, 3);

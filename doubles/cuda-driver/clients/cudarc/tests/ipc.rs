@@ -38,6 +38,8 @@ fn another_process_opens_memory_and_both_see_what_is_written() {
     let address = unsafe { result::malloc_sync(8192) }.unwrap();
     // SAFETY: the source is read before this returns.
     unsafe { result::memcpy_htod_sync(address, &pattern(8192, 1)) }.unwrap();
+    // It returns once the bytes are staged: API Synchronization Behavior, Memcpy.
+    context.synchronize().unwrap();
     let mut memory = sys::CUipcMemHandle { reserved: [0; 64] };
     assert_eq!(
         driver!(cuIpcGetMemHandle(&raw mut memory, address)),
@@ -111,6 +113,7 @@ fn other_process() {
     assert!(back == pattern(8192, 1));
     // SAFETY: the source is read before this returns.
     unsafe { result::memcpy_htod_sync(address, &pattern(4096, 2)) }.unwrap();
+    context.synchronize().unwrap();
     // What was opened is closed, not freed.
     // SAFETY: it is refused.
     failure(unsafe { result::free_sync(address) });
