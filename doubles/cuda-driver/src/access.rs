@@ -15,6 +15,11 @@ impl Access {
         read: u64::MAX,
         write: u64::MAX,
     };
+    /// Every device reads, and none writes.
+    pub(crate) const READ: Access = Access {
+        read: u64::MAX,
+        write: 0,
+    };
     /// No device does anything.
     pub(crate) const NONE: Access = Access { read: 0, write: 0 };
 

@@ -64,8 +64,8 @@ driver! {
         let_go(call, state, freed)
     }
 
-    /// Memory that the process has mapped, of any alignment. What it may only read wants `READ_ONLY`. I/O memory
-    /// is not modelled.
+    /// Memory that the process has mapped, of any alignment. What it may only read wants `READ_ONLY`, and copies
+    /// into memory that was registered so are refused. I/O memory is not modelled.
     fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: c_uint), call => {
         let mut state = call.state();
         state.register(call, p, bytesize, flags)?;

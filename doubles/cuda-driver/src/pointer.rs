@@ -10,8 +10,8 @@ use std::ffi::{c_uint, c_void};
 use std::ops::Range;
 
 use transload_cuda::raw::{
-    CU_MEMHOSTREGISTER, CUcontext, CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemorytype,
-    CUpointer_attribute, CUresult,
+    CUcontext, CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemorytype, CUpointer_attribute,
+    CUresult,
 };
 
 use crate::access::Access;
@@ -173,11 +173,7 @@ impl State {
             .context(context)
             .is_ok_and(|of| of.peers.contains(&allocation.context));
         let own = allocation.device == device || allocation.context == context;
-        let read_only = allocation.sort == Sort::Registered
-            && allocation.flags & CU_MEMHOSTREGISTER::READ_ONLY != 0;
-        if read_only {
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ
-        } else if of_host || own || peer {
+        if of_host || own || peer {
             CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         } else {
             CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use transload_cuda::raw::{CUcontext, CUdevice, CUmemoryPool, CUresult};
+use transload_cuda::raw::{CU_MEMHOSTREGISTER, CUcontext, CUdevice, CUmemoryPool, CUresult};
 
 use crate::access::Access;
 use crate::bytes::{Bytes, Memory, Place};
@@ -72,6 +72,7 @@ impl Allocation {
     pub(crate) fn access(&self) -> Access {
         match self.sort {
             Sort::Mapped { access, .. } | Sort::Pool { access, .. } => access,
+            Sort::Registered if self.flags & CU_MEMHOSTREGISTER::READ_ONLY != 0 => Access::READ,
             _ => Access::ALL,
         }
     }

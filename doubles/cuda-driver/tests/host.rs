@@ -16,7 +16,7 @@ use common::{GIGABYTE, control, counter, enter, machine, machine_in_context, now
 use cuda::driver::cuMemAllocHost_v2;
 use transload_cuda::raw::{
     CU_MEMHOSTALLOC, CU_MEMHOSTREGISTER, CUdevice, CUdriverProcAddressQueryResult, CUresult,
-    CUstream_flags, Driver,
+    CUstream, CUstream_flags, Driver,
 };
 
 const WRONG: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -183,6 +183,21 @@ fn only_memory_that_is_there_is_registered() {
     assert_eq!(register(&driver, start, 8, 0), out);
     register(&driver, start, 8, 0).unwrap();
     assert_eq!(counter("registrations"), 2, "those that succeeded");
+}
+
+#[test]
+fn devices_do_not_write_what_they_may_only_read() {
+    let driver = machine_in_context(&[]);
+    let text = b"in read-only memory";
+    let start = text.as_ptr().cast_mut();
+    register(&driver, start, text.len(), CU_MEMHOSTREGISTER::READ_ONLY).unwrap();
+    let at = start.addr() as u64;
+    let on_device = bytes::allocate(&driver, text.len());
+    copy(&driver, on_device, at, text.len(), CUstream::NULL).unwrap();
+    assert_eq!(download(&driver, on_device, text.len()), text);
+    let written = copy(&driver, at, on_device, text.len(), CUstream::NULL);
+    assert_eq!(written, WRONG);
+    unregister(&driver, start).unwrap();
 }
 
 #[test]

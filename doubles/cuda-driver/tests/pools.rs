@@ -104,7 +104,7 @@ fn a_device_has_a_pool_and_may_have_another() {
 }
 
 #[test]
-fn a_pool_lives_until_all_is_back() {
+fn memory_outlives_its_pool() {
     let driver = machine_in_context(&[]);
     let stream = stream(&driver, 0);
     let pool = create(&driver, &on(0)).unwrap();
@@ -113,6 +113,7 @@ fn a_pool_lives_until_all_is_back() {
     destroy(&driver, pool).unwrap();
     assert_eq!(allocate_from(&driver, 1, pool, stream).map(drop), WRONG);
     upload(&driver, first, &pattern(1, 100));
+    assert_eq!(free_bytes(&driver), before - STEP);
     common::pool::free(&driver, first, stream).unwrap();
     free(&driver, second);
     synchronize(&driver, stream).unwrap();

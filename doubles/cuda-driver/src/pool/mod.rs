@@ -60,8 +60,6 @@ struct Pool {
     reserve: Reserve,
     /// What is allocated, by address.
     blocks: BTreeMap<u64, Block>,
-    /// Its handle is none any more; it is there until all that it gave out is back.
-    destroyed: bool,
 }
 
 /// Where a pool comes from.
@@ -85,15 +83,13 @@ impl Pools {
     /// # Errors
     /// `INVALID_VALUE` for what is no pool, or was destroyed.
     fn get(&self, handle: CUmemoryPool) -> Result<&Pool, CUresult> {
-        let pool = self.all.get(number_of(handle));
-        pool.filter(|pool| !pool.destroyed).ok_or(WRONG)
+        self.all.get(number_of(handle)).ok_or(WRONG)
     }
 
     /// # Errors
     /// As [`Pools::get`].
     fn get_mut(&mut self, handle: CUmemoryPool) -> Result<&mut Pool, CUresult> {
-        let pool = self.all.get_mut(number_of(handle));
-        pool.filter(|pool| !pool.destroyed).ok_or(WRONG)
+        self.all.get_mut(number_of(handle)).ok_or(WRONG)
     }
 
     /// After the host has waited: what is free is free for all, and pools hold no more than they are to.
@@ -101,28 +97,12 @@ impl Pools {
         for (_, pool) in self.all.iter_mut() {
             pool.reserve.trim(pool.threshold);
         }
-        self.end_destroyed();
-    }
-
-    fn end_destroyed(&mut self) {
-        let over = |(_, pool): &(u64, &Pool)| {
-            pool.destroyed && pool.blocks.is_empty() && pool.reserve.is_unused()
-        };
-        let over: Vec<_> = self
-            .all
-            .iter()
-            .filter(over)
-            .map(|(number, _)| number)
-            .collect();
-        for number in over {
-            self.all.remove(number);
-        }
     }
 
     /// Adds a line for each pool that a client has.
     pub(crate) fn leaks(&self, lines: &mut Vec<String>) {
-        let held = |pool: &Pool| pool.origin != Origin::Device && !pool.destroyed;
-        let held = self.all.iter().filter(|(_, pool)| held(pool));
+        let all = self.all.iter();
+        let held = all.filter(|(_, pool)| pool.origin != Origin::Device);
         lines.extend(held.map(|(number, _)| format!("pool {number:#x}")));
     }
 }
@@ -275,7 +255,6 @@ impl Pool {
             threshold: 0,
             reserve,
             blocks: BTreeMap::new(),
-            destroyed: false,
         }
     }
 
@@ -358,16 +337,14 @@ driver! {
         unsafe { put(pool, handle_of(made)) }
     }
 
-    /// What it gave out stays until it is freed. A device that had it set goes back to its own.
+    /// What it gave out keeps its memory until it is freed. A device that had it set goes back to its own.
     fn cuMemPoolDestroy(pool: CUmemoryPool), call => {
         let mut state = call.state();
-        let of = state.pools.get_mut(pool)?;
-        if of.origin == Origin::Device {
+        if state.pools.get(pool)?.origin == Origin::Device {
             return Err(WRONG);
         }
-        of.destroyed = true;
         state.pools.chosen.retain(|_, chosen| *chosen != number_of(pool));
-        state.pools.end_destroyed();
+        state.pools.all.remove(number_of(pool));
         Ok(())
     }
 

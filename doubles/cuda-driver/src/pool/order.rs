@@ -8,7 +8,7 @@
 
 use transload_cuda::raw::{CUcontext, CUdeviceptr, CUmemoryPool, CUresult, CUstream};
 
-use super::{Origin, WRONG, handle_of, number_of};
+use super::{Origin, WRONG, handle_of};
 use crate::call::{Answer, Call, driver, put};
 use crate::engine::Action;
 use crate::log::Count;
@@ -79,11 +79,11 @@ impl State {
         let sort = found.filter(|sort| matches!(sort, Sort::Pool { .. } | Sort::Device));
         let sort = sort.ok_or(WRONG)?;
         let freed = self.space.remove(base).ok_or(WRONG)?;
-        // What is not a part of the pool's memory goes when the stream has come so far.
+        // What is no part of a pool that is there goes when the stream has come so far.
         let action = Action::Move(Box::new(move || drop(freed)));
         let done = self.append(call.world, stream, vec![at_once(Vec::new(), action)])?;
         if let Sort::Pool { pool, .. } = sort
-            && let Some(of) = self.pools.all.get_mut(number_of(pool))
+            && let Ok(of) = self.pools.get_mut(pool)
             && let Some(block) = of.blocks.remove(&base)
         {
             of.reserve.free_after(block, stream, done);
@@ -94,12 +94,11 @@ impl State {
     /// Frees memory of a pool for any stream at once.
     pub(crate) fn free_to_pool(&mut self, pool: CUmemoryPool, base: CUdeviceptr) {
         self.space.remove(base);
-        if let Some(of) = self.pools.all.get_mut(number_of(pool))
+        if let Ok(of) = self.pools.get_mut(pool)
             && let Some(block) = of.blocks.remove(&base)
         {
             of.reserve.free(block);
         }
-        self.pools.end_destroyed();
     }
 }
 

@@ -258,9 +258,4 @@ impl Reserve {
             let _ = fallocate(&self.file, punch, at, len);
         }
     }
-
-    /// Whether nothing is in use, nor will be.
-    pub(super) fn is_unused(&self) -> bool {
-        self.used() == 0
-    }
 }
