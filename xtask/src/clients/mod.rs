@@ -106,3 +106,17 @@ fn loader_path(library: &Path) -> Result<std::ffi::OsString> {
 }
 
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_double_is_looked_for_before_anything_else() {
+        let path = loader_path(Path::new("/target/lib/debug/libcuda.so.1")).unwrap();
+        let mut folders = env::split_paths(&path);
+        assert_eq!(folders.next(), Some(PathBuf::from("/target/lib/debug")));
+        // An empty entry would be the current folder.
+        assert!(folders.all(|folder| folder != PathBuf::new()));
+    }
+}
