@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, ptr};
 
-use common::{control, machine, machine_in_context};
+use common::{control, machine, machine_in_context, refused};
 use libloading::Library;
 use transload_cuda::raw::{
     CUdriverProcAddressQueryResult as Found, CUresult, Driver, Table, Version,
@@ -241,6 +241,39 @@ fn the_report_at_the_end_tells_counters_leaks_and_calls() {
         assert!(names.contains(&name), "{names:?}");
     }
     assert!(!names.contains(&"cuMemFree_v2"), "{names:?}");
+}
+
+/// In a process of its own, whose environment is set.
+#[test]
+fn machine_and_faults_come_from_the_environment() {
+    if env::var_os("TRANSLOAD_DOUBLE_FAULTS").is_some() {
+        let driver = machine_in_context(&[]);
+        assert_eq!(devices(&driver), 3);
+        let mut address = 0;
+        // SAFETY: the place is ours.
+        let mut allocate = || unsafe { driver.cuMemAlloc_v2(&raw mut address, 1) };
+        assert_eq!(allocate(), Ok(()));
+        assert_eq!(refused(allocate()), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        assert_eq!(allocate(), Ok(()));
+        return;
+    }
+    let inside = |faults: &str| {
+        Command::new(env::current_exe().unwrap())
+            .args(["machine_and_faults_come_from_the_environment", "--exact"])
+            .env("TRANSLOAD_DOUBLE_DEVICES", "3")
+            .env("TRANSLOAD_DOUBLE_FAULTS", faults)
+            .output()
+            .unwrap()
+    };
+    let output = inside("oom@2");
+    assert!(output.status.success(), "{output:?}");
+    let output = inside("fire");
+    assert!(!output.status.success());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        told.contains("CUDA driver double: `fire` is no fault"),
+        "{told}"
+    );
 }
 
 #[test]
