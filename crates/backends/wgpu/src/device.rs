@@ -424,14 +424,28 @@ unsafe impl Backend for Wgpu {
 
 /// A device on every adapter of an interface. One that cannot be opened is not there for us.
 fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
-    // An instance of its own: looking at an interface that is not wanted loads its drivers.
-    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = interface;
-    let instance = wgpu::Instance::new(descriptor);
+    let instance = instance_of(interface);
     let mut adapters = pollster::block_on(instance.enumerate_adapters(interface));
     adapters.sort_by_key(|adapter| is_software(&adapter.get_info()));
     let opened = adapters.iter().map(open_device);
     opened.filter_map(Result::ok).collect()
+}
+
+/// The instance of an interface, which this process keeps for good: with the last one, drivers are unloaded, and
+/// a thread that lets go of the last device while the process ends does that beneath their exit handlers (seen
+/// with lavapipe: a jump into what was there, five times in 360 short processes). One for each interface, since
+/// looking at one that is not wanted loads its drivers.
+fn instance_of(interface: wgpu::Backends) -> wgpu::Instance {
+    static KEPT: Mutex<Vec<(wgpu::Backends, wgpu::Instance)>> = Mutex::new(Vec::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, instance)) = kept.iter().find(|(of, _)| *of == interface) {
+        return instance.clone();
+    }
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = interface;
+    let instance = wgpu::Instance::new(descriptor);
+    kept.push((interface, instance.clone()));
+    instance
 }
 
 fn computes(device: &wgpu::Device) -> bool {
