@@ -70,11 +70,14 @@ pub(crate) fn enter(
     when: When,
     body: impl FnOnce(&Call) -> Answer,
 ) -> CUresult {
-    calls.count();
     let function = calls.name();
     let answer = panic::catch_unwind(AssertUnwindSafe(|| {
         let world = world();
         let call = Call { world, function };
+        if world.is_initialised_elsewhere(process::id()) {
+            return in_forked_child(&call, when, body);
+        }
+        calls.count();
         admitted(&call, when)?;
         body(&call)
     }));
@@ -85,6 +88,15 @@ pub(crate) fn enter(
             world().log.note(format_args!("{function} panicked"));
             CUresult::CUDA_ERROR_UNKNOWN
         }
+    }
+}
+
+/// A child that was forked has none of the threads of its parent, and every lock may be one that such a thread
+/// held: none is taken here, not for counting and not for faults.
+fn in_forked_child(call: &Call, when: When, body: impl FnOnce(&Call) -> Answer) -> Answer {
+    match when {
+        When::Always => body(call),
+        When::Initialised => Err(CUresult::CUDA_ERROR_NOT_INITIALIZED),
     }
 }
 

@@ -139,6 +139,11 @@ impl World {
     pub(crate) fn is_initialised_in(&self, process: u32) -> bool {
         self.process.load(Ordering::Acquire) == process
     }
+
+    /// Whether this is a child that was forked of the process that uses the driver.
+    pub(crate) fn is_initialised_elsewhere(&self, process: u32) -> bool {
+        ![0, process].contains(&self.process.load(Ordering::Acquire))
+    }
 }
 
 /// What handles begin with, by what they name.
@@ -176,6 +181,10 @@ pub(crate) fn is_in_use() -> bool {
 
 extern "C" fn at_exit() {
     let Some(world) = WORLD.get() else { return };
+    // What there is to tell is the parent's, and so may be the locks.
+    if world.is_initialised_elsewhere(std::process::id()) {
+        return;
+    }
     let told = panic::catch_unwind(AssertUnwindSafe(|| {
         if let Some(path) = &world.config.report {
             // A thread that was in the driver when the process ended may hold the lock for ever.
