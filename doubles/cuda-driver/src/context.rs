@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transload_cuda::raw::{CUcontext, CUdevice, CUresult};
 
@@ -27,9 +27,17 @@ pub(crate) struct Context {
     pub(crate) peers: BTreeSet<CUcontext>,
 }
 
-/// The error that stays with a context, shared with the work that may bring it about.
+/// What is over with a context, shared with its work: the error that stays with it, which some work brings about,
+/// and its end.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ruin(Arc<AtomicU32>);
+pub(crate) struct Ruin(Arc<Fate>);
+
+#[derive(Debug, Default)]
+struct Fate {
+    error: AtomicU32,
+    /// Held while a device of the context does something, so that nothing of that goes on after the end.
+    ended: Mutex<bool>,
+}
 
 impl Ruin {
     /// Ruins the context, unless it is ruined already.
@@ -37,13 +45,44 @@ impl Ruin {
         // The first error is the one that is told.
         let _ = self
             .0
+            .error
             .compare_exchange(0, result.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// # Errors
     /// What has ruined it.
     pub(crate) fn check(&self) -> Answer {
-        CUresult(self.0.load(Ordering::Acquire)).ok()
+        CUresult(self.0.error.load(Ordering::Acquire)).ok()
+    }
+
+    /// What to tell who waited for work of the context.
+    ///
+    /// # Errors
+    /// As [`Ruin::check`], and `CONTEXT_IS_DESTROYED` after its end. Waits as [`Ruin::end`] does.
+    pub(crate) fn after_waiting(&self) -> Answer {
+        self.check()?;
+        match *self.ended() {
+            true => Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED),
+            false => Ok(()),
+        }
+    }
+
+    /// Has a device of the context do something, unless the context is ruined or has ended.
+    pub(crate) fn unless(&self, function: impl FnOnce()) {
+        let ended = self.ended();
+        if !*ended && self.check().is_ok() {
+            function();
+        }
+    }
+
+    /// Ends what the context's device does: when this returns, nothing of it goes on, nor ever will. Waits for
+    /// bytes that are on the way just now, so no lock may be held.
+    fn end(&self) {
+        *self.ended() = true;
+    }
+
+    fn ended(&self) -> MutexGuard<'_, bool> {
+        self.0.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -121,15 +160,27 @@ impl State {
         CUcontext(ptr::without_provenance_mut(number as usize))
     }
 
-    /// Ends a context and all that is its own. Work under way runs to its end; what it uses stays until then.
-    fn end_context(&mut self, handle: CUcontext) {
-        self.contexts.remove(handle.0.addr() as u64);
+    /// Ends a context and all that is its own. Work under way takes its time, and what it uses stays until then.
+    /// To be told by the caller, without the lock, is [`Ruin::end`].
+    #[must_use]
+    fn end_context(&mut self, handle: CUcontext) -> Option<Ruin> {
+        let ended = self.contexts.remove(handle.0.addr() as u64);
         self.streams.end_context(handle);
         self.end_events_of(handle);
         for (_, other) in self.contexts.iter_mut() {
             other.peers.remove(&handle);
         }
         self.space.end_context(handle);
+        ended.map(|context| context.ruin)
+    }
+}
+
+/// Lets a context go that nobody finds any more. The documentation does not say that anybody waits for its work,
+/// so that none of it is waited for: no byte moves any more, and memory that was registered is the client's alone.
+fn let_go(state: MutexGuard<'_, State>, ended: Option<Ruin>) {
+    drop(state);
+    if let Some(ruin) = ended {
+        ruin.end();
     }
 }
 
@@ -139,6 +190,9 @@ const FLAGS: c_uint = 0xff;
 driver! {
     /// Makes the context when nobody holds it, and leaves alone which context is current.
     fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice), call => {
+        if pctx.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
         let mut state = call.state();
         let primary = &state.device(dev)?.primary;
         let handle = match primary.context {
@@ -164,7 +218,8 @@ driver! {
         }
         primary.holders -= 1;
         if primary.holders == 0 && let Some(handle) = primary.context.take() {
-            state.end_context(handle);
+            let ended = state.end_context(handle);
+            let_go(state, ended);
         }
         Ok(())
     }
@@ -193,14 +248,14 @@ driver! {
         unsafe { put(active, c_int::from(primary.context.is_some())) }
     }
 
-    /// Ends it for all who hold it, its error too. They hold it still, and find it destroyed; the next one to
-    /// retain it gets a new one.
+    /// Ends it for all who hold it, its error too. They hold it still, are to release it, and find it destroyed; the
+    /// next one to retain it gets a new one.
     fn cuDevicePrimaryCtxReset_v2(dev: CUdevice), call => {
         let mut state = call.state();
         let primary = &mut state.device_mut(dev)?.primary;
         if let Some(handle) = primary.context.take() {
-            primary.holders = 0;
-            state.end_context(handle);
+            let ended = state.end_context(handle);
+            let_go(state, ended);
         }
         Ok(())
     }
@@ -224,7 +279,8 @@ driver! {
         if state.context(ctx)?.primary {
             return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
         }
-        state.end_context(ctx);
+        let ended = state.end_context(ctx);
+        let_go(state, ended);
         STACK.with_borrow_mut(|stack| stack.pop_if(|top| *top == ctx));
         Ok(())
     }

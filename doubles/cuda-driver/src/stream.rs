@@ -172,7 +172,7 @@ driver! {
 /// Waits without a lock, and answers what has become of the context meanwhile.
 pub(crate) fn wait(call: &Call, tickets: &[Ticket], ruin: &Ruin) -> Answer {
     call.world.engine.wait_all(tickets);
-    ruin.check()
+    ruin.after_waiting()
 }
 
 /// As [`wait`], on the client's wish. Pools look at what has become free then.

@@ -290,16 +290,12 @@ fn befall(fate: Fate, work: &mut Work, ruin: &Ruin) {
     }
 }
 
-/// After an error that stays, nothing that a device does has any effect.
+/// After an error that stays, and after the context's end, nothing that a device does has any effect.
 fn guarded(action: Action, ruin: &Ruin) -> Action {
     match action {
         Action::Move(function) => {
             let ruin = ruin.clone();
-            Action::Move(Box::new(move || {
-                if ruin.check().is_ok() {
-                    function();
-                }
-            }))
+            Action::Move(Box::new(move || ruin.unless(function)))
         }
         other => other,
     }

@@ -3,10 +3,16 @@
 mod common;
 
 use std::ffi::{CStr, c_char};
-use std::thread;
+use std::sync::mpsc::channel;
+use std::{ptr, thread};
 
-use common::{control, enter, machine, refused};
+use common::bytes::{copy, uploaded};
+use common::work::{launch, stream, synchronize};
+use common::{GIGABYTE, advance, control, enter, machine, refused};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use transload_cuda::raw::{CUcontext, CUdevice, CUdevice_attribute, CUresult, CUuuid, Driver};
+
+const LEN: usize = 4096;
 
 #[test]
 fn nothing_works_before_init_but_the_questions_that_may_come_first() {
@@ -172,6 +178,91 @@ fn a_primary_context_lives_as_long_as_somebody_holds_it() {
     // SAFETY: the place is ours.
     let gone = refused(unsafe { driver.cuCtxGetDevice(&raw mut device) });
     assert_eq!(gone, CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+#[test]
+fn a_reset_context_is_still_to_be_released() {
+    let driver = machine(&[]);
+    let first = enter(&driver, 0);
+    // SAFETY: no argument is a pointer, here and below.
+    unsafe { driver.cuDevicePrimaryCtxReset_v2(CUdevice(0)) }.unwrap();
+    let second = enter(&driver, 0);
+    assert_ne!(first, second);
+    // SAFETY: as above; this is the first one's.
+    unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) }.unwrap();
+    let mut device = CUdevice(-7);
+    // SAFETY: the place is ours.
+    unsafe { driver.cuCtxGetDevice(&raw mut device) }.expect("the second one is held");
+    // SAFETY: as above.
+    unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) }.unwrap();
+    assert_eq!(control("leaks").unwrap(), "");
+}
+
+#[test]
+fn who_has_no_place_for_a_context_holds_none() {
+    let driver = machine(&[]);
+    // SAFETY: null is told.
+    let answer = refused(unsafe { driver.cuDevicePrimaryCtxRetain(ptr::null_mut(), CUdevice(0)) });
+    assert_eq!(answer, CUresult::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(control("leaks").unwrap(), "");
+}
+
+/// Ends a context that somebody else waits for, which is in the middle of a copy to memory that was registered.
+fn end_under_way(driver: &Driver, context: CUcontext, end: impl FnOnce()) {
+    let made = stream(driver, 1);
+    let src = uploaded(driver, &[7; LEN]);
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping touches nothing that is there.
+    let start = unsafe { mmap_anonymous(ptr::null_mut(), LEN, protection, MapFlags::PRIVATE) };
+    let start = start.unwrap();
+    // SAFETY: the memory stays for as long as it is registered.
+    unsafe { driver.cuMemHostRegister_v2(start, LEN, 0) }.unwrap();
+    let ((begins, begun), (go, gate)) = (channel(), channel::<()>());
+    let function = move || {
+        begins.send(()).unwrap();
+        // It ends when the sender does.
+        let _ = gate.recv();
+    };
+    launch(driver, made, function).unwrap();
+    copy(driver, start.addr() as u64, src, LEN, made).unwrap();
+    let context = context.0.addr();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let context = CUcontext(ptr::without_provenance_mut(context));
+            // SAFETY: the context is the driver's.
+            unsafe { driver.cuCtxSetCurrent(context) }.unwrap();
+            synchronize(driver, made)
+        });
+        // In virtual time it is who waits that comes to the function.
+        begun.recv().unwrap();
+        end();
+        // SAFETY: the registration has ended with its context, and the memory is the test's alone.
+        unsafe { munmap(start, LEN) }.unwrap();
+        drop(go);
+        let destroyed = Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        assert_eq!(waits.join().unwrap(), destroyed, "the copy was not made");
+    });
+    advance(10 * LEN as u64);
+}
+
+#[test]
+fn nothing_is_written_after_the_end_of_a_context() {
+    let driver = machine(&GIGABYTE);
+    let mut own = CUcontext::NULL;
+    // SAFETY: the place is ours.
+    unsafe { driver.cuCtxCreate_v2(&raw mut own, 0, CUdevice(0)) }.unwrap();
+    // SAFETY: the context is the driver's.
+    end_under_way(&driver, own, || {
+        unsafe { driver.cuCtxDestroy_v2(own) }.unwrap()
+    });
+    let primary = enter(&driver, 0);
+    // SAFETY: there is no pointer, here and below.
+    let release = || unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) }.unwrap();
+    end_under_way(&driver, primary, release);
+    let primary = enter(&driver, 0);
+    // SAFETY: as above.
+    let reset = || unsafe { driver.cuDevicePrimaryCtxReset_v2(CUdevice(0)) }.unwrap();
+    end_under_way(&driver, primary, reset);
 }
 
 #[test]
