@@ -1,7 +1,7 @@
 //! Filling memory.
 //!
 //! Source: CUDA Driver API, Memory Management: cuMemsetD8, cuMemsetD32; and API synchronization behavior: what is
-//! called synchronous waits only for memory of the host. Filling takes the time that a copy of so many bytes takes:
+//! called synchronous waits only for memory of the host, and where the context or the memory ask for it. Filling takes the time that a copy of so many bytes takes:
 //! within the device, or over the link from the current device to the host.
 
 use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult, CUstream};
@@ -11,7 +11,7 @@ use crate::call::{Answer, Call, driver};
 use crate::engine::Action;
 use crate::machine;
 use crate::stream::wait;
-use crate::transfer::{Mode, Taken, work};
+use crate::transfer::{End, Mode, Taken, always_waits, work};
 
 driver! {
     /// So many bytes.
@@ -55,7 +55,8 @@ fn fill(
     if len == 0 {
         return Ok(());
     }
-    let place = state.end(address, len, Taken::Device)?.place;
+    let End { place, waits, .. } = state.end(address, len, Taken::Device)?;
+    let waits = waits || always_waits(call, &state)?;
     if !place.access.is_written() {
         return Err(wrong);
     }
@@ -65,7 +66,7 @@ fn fill(
     work.action = Action::Move(Box::new(move || repeat(&place, &word)));
     let ticket = state.enqueue(call.world, stream, vec![vec![work]])?;
     drop(state);
-    if on_host && mode == Mode::Synchronous {
+    if mode == Mode::Synchronous && (on_host || waits) {
         wait(call, &[ticket], &ruin)
     } else {
         Ok(())

@@ -122,6 +122,7 @@ driver! {
             }
             A::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED => c_int::from(can),
             A::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+            | A::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED
             | A::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED => 0,
             _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         };

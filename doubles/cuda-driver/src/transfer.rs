@@ -8,7 +8,7 @@
 
 use std::sync::MutexGuard;
 
-use transload_cuda::raw::{CUcontext, CUresult, CUstream};
+use transload_cuda::raw::{CUcontext, CUctx_flags, CUresult, CUstream};
 
 use crate::bytes::{self, Memory, Place};
 use crate::call::{Answer, Call};
@@ -56,7 +56,7 @@ pub(crate) struct End {
     /// Whose memory it is; null where it is no context's.
     pub(crate) context: CUcontext,
     /// Whether synchronous functions are to wait for it whatever else they do.
-    waits: bool,
+    pub(crate) waits: bool,
 }
 
 /// Planes of rows of bytes, in two memories. Lengths and steps are in bytes.
@@ -140,10 +140,6 @@ impl State {
             Some(of) => (of.context, of.sync_memops),
             None => (CUcontext::NULL, false),
         };
-        let waits = waits
-            || self
-                .context(context)
-                .is_ok_and(|context| context.flags & SYNC_MEMOPS != 0);
         Ok(End {
             place,
             context,
@@ -152,8 +148,14 @@ impl State {
     }
 }
 
-/// `CU_CTX_SYNC_MEMOPS`, which the binding has no name for. Source: CUDA Driver API, cuCtxCreate.
-const SYNC_MEMOPS: u32 = 0x80;
+/// Whether synchronous functions are to wait in the current context, whatever the memories are.
+///
+/// # Errors
+/// As [`Call::current`].
+pub(crate) fn always_waits(call: &Call, state: &State) -> Result<bool, CUresult> {
+    let (current, _) = call.current(state)?;
+    Ok(state.context(current)?.flags & CUctx_flags::CU_CTX_SYNC_MEMOPS.0 != 0)
+}
 
 /// Puts copies into a stream that start together, and waits as far as the kind of the function and the memories
 /// ask for it. The lock that the ends were found under is let go.
@@ -174,11 +176,12 @@ pub(crate) fn carry_out(
     }
     let number = state.stream_number(stream)?;
     let (before, ruin) = state.unfinished(number)?;
+    let always = mode == Mode::Synchronous && always_waits(call, &state)?;
     drop(state);
     if transfers.iter().any(Transfer::is_staged) {
         wait(call, &before, &ruin)?;
     }
-    let waits = transfers.iter().any(|transfer| transfer.waits(mode));
+    let waits = always || transfers.iter().any(|transfer| transfer.waits(mode));
     let prepared: Vec<_> = transfers.into_iter().map(Transfer::prepared).collect();
     let mut state = call.state();
     let legs = prepared

@@ -9,7 +9,9 @@ use common::work::{point, query, result, stream, synchronize};
 use common::{GIGABYTE, advance, counter, enter, machine, machine_in_context, now};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use transload_cuda::raw::{CUcontext, CUresult, CUstream, Driver};
+use transload_cuda::raw::{
+    CUcontext, CUctx_flags, CUdevice, CUpointer_attribute, CUresult, CUstream, Driver,
+};
 
 const MIB: usize = 1 << 20;
 const NOT_READY: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_NOT_READY);
@@ -249,17 +251,48 @@ fn nothing_to_copy_is_no_error_and_no_work() {
 }
 
 #[test]
-fn memory_that_always_waits_makes_synchronous_copies_wait() {
-    let driver = machine(&GIGABYTE);
-    let mut context = CUcontext::NULL;
-    let device = transload_cuda::raw::CUdevice(0);
-    // SAFETY: the place is ours. The flag is CU_CTX_SYNC_MEMOPS.
-    unsafe { driver.cuCtxCreate_v2(&raw mut context, 0x80, device) }.unwrap();
+fn a_context_that_always_waits_makes_synchronous_functions_wait() {
+    let driver = machine_in_context(&GIGABYTE);
     let [first, second] = [0; 2].map(|_| allocate(&driver, MIB));
-    // SAFETY: both are there.
+    let once = MIB.div_ceil(10) as u64;
+    let mut context = CUcontext::NULL;
+    let (flag, device) = (CUctx_flags::CU_CTX_SYNC_MEMOPS.0, CUdevice(0));
+    // SAFETY: the place is ours.
+    unsafe { driver.cuCtxCreate_v2(&raw mut context, flag, device) }.unwrap();
+    // Whose memory it is means nothing: the context counts that the call is made in.
+    // SAFETY: both are there, here and below.
     unsafe { driver.cuMemcpyDtoD_v2(first, second, MIB) }.unwrap();
     assert_eq!(query(&driver, CUstream::NULL), Ok(()));
-    assert_eq!(now(), MIB.div_ceil(10) as u64);
+    assert_eq!(now(), once);
+    // SAFETY: as above.
+    unsafe { driver.cuMemsetD8_v2(first, 1, MIB) }.unwrap();
+    assert_eq!(now(), 2 * once);
+    let [own, other] = [0; 2].map(|_| allocate(&driver, MIB));
+    // SAFETY: the context on top of the other one's is taken off.
+    unsafe { driver.cuCtxPopCurrent_v2(ptr::null_mut()) }.unwrap();
+    // SAFETY: as above.
+    unsafe { driver.cuMemcpyDtoD_v2(own, other, MIB) }.unwrap();
+    assert_eq!(now(), 2 * once);
+}
+
+#[test]
+fn memory_that_always_waits_makes_synchronous_functions_wait() {
+    let driver = machine_in_context(&GIGABYTE);
+    let [plain, marked] = [0; 2].map(|_| allocate(&driver, MIB));
+    let once = MIB.div_ceil(10) as u64;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+    let set = 1u32;
+    // SAFETY: the value is as long as the attribute.
+    unsafe { driver.cuPointerSetAttribute((&raw const set).cast(), attribute, marked) }.unwrap();
+    // SAFETY: both are there, here and below.
+    unsafe { driver.cuMemcpyDtoD_v2(marked, plain, MIB) }.unwrap();
+    assert_eq!(now(), once);
+    // SAFETY: as above.
+    unsafe { driver.cuMemsetD32_v2(marked, 1, MIB / 4) }.unwrap();
+    assert_eq!(now(), 2 * once);
+    // SAFETY: as above.
+    unsafe { driver.cuMemsetD32_v2(plain, 1, MIB / 4) }.unwrap();
+    assert_eq!(now(), 2 * once);
 }
 
 #[test]

@@ -303,6 +303,8 @@ fn links_are_ranked_by_their_time() {
         ask(A::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, 0, 7),
         Ok(0)
     );
+    let some = A::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED;
+    assert_eq!(ask(some, 0, 7), Ok(0));
     let no_device = Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
     for (src, dst) in [(0, 0), (8, 0), (0, 8), (-1, 0)] {
         let rank = A::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK;

@@ -37,7 +37,7 @@ words! {
 }
 
 words! {
-    /// How a context waits.
+    /// How a context waits, and for what.
     CUctx_flags: u32 {
         /// As the driver sees fit.
         CU_CTX_SCHED_AUTO = 0,
@@ -47,6 +47,8 @@ words! {
         CU_CTX_SCHED_YIELD = 2,
         /// Without using a processor.
         CU_CTX_SCHED_BLOCKING_SYNC = 4,
+        /// Synchronous operations on memory wait for their end, whatever the memories are. Since CUDA 12.1.
+        CU_CTX_SYNC_MEMOPS = 0x80,
     }
 }
 
