@@ -252,9 +252,8 @@ fn nothing_is_written_after_the_end_of_a_context() {
     // SAFETY: the place is ours.
     unsafe { driver.cuCtxCreate_v2(&raw mut own, 0, CUdevice(0)) }.unwrap();
     // SAFETY: the context is the driver's.
-    end_under_way(&driver, own, || {
-        unsafe { driver.cuCtxDestroy_v2(own) }.unwrap()
-    });
+    let destroy = || unsafe { driver.cuCtxDestroy_v2(own) }.unwrap();
+    end_under_way(&driver, own, destroy);
     let primary = enter(&driver, 0);
     // SAFETY: there is no pointer, here and below.
     let release = || unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) }.unwrap();
