@@ -65,6 +65,15 @@ impl State {
         Ok(base)
     }
 
+    /// All that is under way, in every context.
+    pub(crate) fn unfinished_anywhere(&self) -> Vec<Ticket> {
+        let contexts = self.contexts.iter();
+        let contexts = contexts.map(|(number, _)| ptr::without_provenance_mut(number as usize));
+        contexts
+            .flat_map(|context| self.unfinished_of(CUcontext(context)))
+            .collect()
+    }
+
     /// What is under way and may use an allocation: all that there is on its device, or on any if the host has
     /// the memory.
     pub(crate) fn unfinished_around(&self, allocation: &Allocation) -> Vec<Ticket> {

@@ -541,3 +541,20 @@ fn a_piece_is_one_in_two_processes() {
     other.tell("released");
     other.end();
 }
+
+#[test]
+fn unmapping_waits_for_what_is_under_way() {
+    let driver = common::machine_in_context(&[
+        ("TRANSLOAD_DOUBLE_TOPOLOGY", "topologies/pcie-peer.toml"),
+        ("TRANSLOAD_DOUBLE_CLOCK", "virtual"),
+    ]);
+    let piece = create(&driver, 2 * MIB, &on(0)).unwrap();
+    let base = place(&driver, piece);
+    // SAFETY: the source is staged before this returns.
+    unsafe { driver.cuMemcpyHtoD_v2(base, [7u8; 9].as_ptr().cast(), 9) }.unwrap();
+    assert_eq!(control("now").unwrap(), "0");
+    unmap(&driver, base, 2 * MIB).unwrap();
+    assert_ne!(control("now").unwrap(), "0");
+    let again = place(&driver, piece);
+    assert_eq!(read(&driver, again, 9).unwrap(), [7; 9]);
+}

@@ -195,7 +195,8 @@ driver! {
         call.state().map(grains(ptr, size as u64)?, handle)
     }
 
-    /// Takes away one mapping, or several that touch, each as a whole.
+    /// Takes away one mapping, or several that touch, each as a whole; returns when all that was under way is
+    /// done, as documented for most uses.
     fn cuMemUnmap(ptr: CUdeviceptr, size: usize), call => {
         let range = grains(ptr, size as u64)?;
         let mut state = call.state();
@@ -206,6 +207,9 @@ driver! {
             }
             state.vmm.settle(piece);
         }
+        let tickets = state.unfinished_anywhere();
+        drop(state);
+        call.world.engine.wait_all(&tickets);
         Ok(())
     }
 
