@@ -93,11 +93,27 @@ impl Board {
         engine: &Engine,
         so: impl Fn(&Board) -> bool + Send + 'static,
     ) -> std::io::Result<Gate> {
+        self.gate_after(engine, || true, so)
+    }
+
+    /// As [`Board::gate`], for a thread that looks at the board only after `begin`, which may block, and at once
+    /// opens the gate if that says no.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn gate_after(
+        &self,
+        engine: &Engine,
+        begin: impl FnOnce() -> bool + Send + 'static,
+        so: impl Fn(&Board) -> bool + Send + 'static,
+    ) -> std::io::Result<Gate> {
         let gate = engine.gate();
         let (board, opened) = (self.clone(), gate.clone());
         let thread = thread::Builder::new().name("waits for a process".into());
         thread.spawn(move || {
-            board.sleep_until(so);
+            if begin() {
+                board.sleep_until(so);
+            }
             opened.open();
         })?;
         Ok(gate)

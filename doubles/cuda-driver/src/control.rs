@@ -7,6 +7,8 @@
 //! | `now` | the modelled time, in nanoseconds |
 //! | `step` | virtual time: goes to the next event; answers whether there was one |
 //! | `advance NS` | virtual time: lets so much time pass |
+//! | `semaphore binary` | makes a semaphore for every process with this double: answers a file descriptor |
+//! | `semaphore timeline 7` | the same with a value; 0 without one |
 //! | `counters` | every counter, a line each |
 //! | `calls` | how often each function was called, a line each |
 //! | `leaks` | what was not given back, a line each |
@@ -18,7 +20,7 @@ use std::panic;
 
 use crate::engine::Clock;
 use crate::state::{World, is_in_use, world};
-use crate::{config, log};
+use crate::{config, log, semaphore};
 
 /// Carries out a command, a text that ends with a zero. Writes as much of the answer as fits into `size` bytes,
 /// with a zero at its end, and returns the length of the whole answer without it. What is no command, or fails,
@@ -82,6 +84,7 @@ fn carry_out(command: &str) -> Result<String, String> {
             stepped(world())?.engine.advance(ns);
             Ok(String::new())
         }
+        "semaphore" => Ok(semaphore::make(rest)?.to_string()),
         "counters" => Ok(world().log.counters()),
         "calls" => Ok(log::calls()
             .iter()
@@ -93,7 +96,7 @@ fn carry_out(command: &str) -> Result<String, String> {
         "leaks" => Ok(world().state().leaks().join("\n")),
         "notes" => Ok(world().log.notes().join("\n")),
         _ => Err(format!(
-            "`{word}` is no command; there are set, fault, now, step, advance, counters, calls, leaks and notes"
+            "`{word}` is no command; there are set, fault, now, step, advance, semaphore, counters, calls, leaks and notes"
         )),
     }
 }

@@ -37,13 +37,13 @@ mod pitched;
 mod pointer;
 mod pool;
 mod registry;
+mod semaphore;
 mod shared;
 mod space;
 mod start;
 mod state;
 mod stream;
 mod transfer;
-mod unsupported;
 mod vmm;
 mod work;
 
@@ -69,8 +69,8 @@ pub mod driver {
     pub use crate::pitched::*;
     pub use crate::pointer::*;
     pub use crate::pool::*;
+    pub use crate::semaphore::*;
     pub use crate::start::*;
     pub use crate::stream::*;
-    pub use crate::unsupported::*;
     pub use crate::vmm::*;
 }

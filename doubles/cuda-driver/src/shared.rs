@@ -35,6 +35,10 @@ pub(crate) enum Kind {
     Event,
     /// The memory of a pool of `cuMemPoolCreate`, as long as its device's. Its word means nothing.
     Pool,
+    /// A semaphore that is signalled or not: a board too.
+    BinarySemaphore,
+    /// A semaphore with a value: a board too.
+    TimelineSemaphore,
 }
 
 /// A client's file descriptor, as one of our own to the same file; nothing if it is none.
@@ -110,7 +114,14 @@ impl Label {
     }
 }
 
-const KINDS: [Kind; 4] = [Kind::Piece, Kind::Memory, Kind::Event, Kind::Pool];
+const KINDS: [Kind; 6] = [
+    Kind::Piece,
+    Kind::Memory,
+    Kind::Event,
+    Kind::Pool,
+    Kind::BinarySemaphore,
+    Kind::TimelineSemaphore,
+];
 /// The last character is the version of what follows.
 const MAGIC: &[u8; 16] = b"transload cuda 1";
 /// The label takes a page of its own, so that what comes before it can be mapped by itself.

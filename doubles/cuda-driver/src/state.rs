@@ -20,6 +20,7 @@ use crate::machine::{Machine, Topology};
 use crate::managed::Managed;
 use crate::pool::Pools;
 use crate::registry::Registry;
+use crate::semaphore::Semaphore;
 use crate::space::Space;
 use crate::vmm::Vmm;
 use crate::work::Streams;
@@ -48,6 +49,7 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) ipc: Ipc,
     pub(crate) externals: Registry<External>,
+    pub(crate) semaphores: Registry<Semaphore>,
     pub(crate) streams: Streams,
     pub(crate) events: Registry<Event>,
 }
@@ -63,6 +65,7 @@ impl State {
             vmm: Vmm::new(),
             ipc: Ipc::default(),
             externals: Registry::new(kind::EXTERNAL),
+            semaphores: Registry::new(kind::SEMAPHORE),
             streams: Streams::new(),
             events: Registry::new(kind::EVENT),
         }
@@ -75,6 +78,7 @@ impl State {
         self.vmm.leaks(&mut leaks);
         self.externals.leaks(&mut leaks, "external memory");
         self.pools.leaks(&mut leaks);
+        self.semaphores.leaks(&mut leaks, "external semaphore");
         leaks.extend(
             self.space
                 .iter()
