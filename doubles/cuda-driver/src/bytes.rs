@@ -27,11 +27,25 @@ enum Held {
     /// A mapping of ours of no file, unmapped at the end.
     Mapping,
     /// A mapping of ours of a file from there on, unmapped at the end; with what it takes of a device's memory.
-    File(OwnedFd, u64, Option<Charge>),
+    File {
+        file: OwnedFd,
+        offset: u64,
+        _charge: Option<Charge>,
+    },
     /// A part of a device's memory.
     Extent(Extent),
     /// Memory of the client's, which it promised to keep.
     Client,
+}
+
+impl Held {
+    fn file(file: OwnedFd, offset: u64, charge: Option<Charge>) -> Held {
+        Held::File {
+            file,
+            offset,
+            _charge: charge,
+        }
+    }
 }
 
 // SAFETY: what is there is only reached through raw pointers, by `Place`, which says who orders that.
@@ -64,7 +78,7 @@ impl Bytes {
     /// When it cannot be mapped.
     pub(crate) fn of_file(file: OwnedFd, offset: u64, len: usize) -> Result<Arc<Bytes>, Errno> {
         let start = map_shared(file.as_fd(), offset, len)?;
-        Ok(Bytes::new(start, len, Held::File(file, offset, None)))
+        Ok(Bytes::new(start, len, Held::file(file, offset, None)))
     }
 
     /// A range of a file that counts as a part of a device's memory, mapped.
@@ -81,7 +95,7 @@ impl Bytes {
         Ok(Bytes::new(
             start,
             len,
-            Held::File(file, offset, Some(charge)),
+            Held::file(file, offset, Some(charge)),
         ))
     }
 
@@ -119,7 +133,7 @@ impl Bytes {
     /// The file that holds the bytes, and where in it they begin, if another process could map them.
     pub(crate) fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.held {
-            Held::File(file, offset, _) => Some((file.as_fd(), *offset)),
+            Held::File { file, offset, .. } => Some((file.as_fd(), *offset)),
             Held::Extent(extent) => Some(extent.file()),
             Held::Mapping | Held::Client => None,
         }
@@ -128,7 +142,7 @@ impl Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        if let Held::Mapping | Held::File(..) = self.held {
+        if let Held::Mapping | Held::File { .. } = self.held {
             // SAFETY: the mapping is ours, and nothing refers to it any more.
             let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
             debug_assert!(unmapped.is_ok(), "a mapping of ours is unmapped");

@@ -4,7 +4,6 @@
 //! As a library for C it exports the driver's functions under their names. As a library for Rust it gives the
 //! same functions as a [`table`], for programs that are checked by a sanitizer as a whole. Its README says what
 //! is modelled, from which part of NVIDIA's documentation, and what it cannot show.
-#![allow(dead_code, reason = "the parts that use it are being written")]
 #![allow(unreachable_pub, reason = "what is exported to C is reached by name")]
 
 mod access;

@@ -95,6 +95,7 @@ impl Log {
         *lock(&self.counts).entry(what).or_default() += by;
     }
 
+    #[cfg(test)]
     pub(crate) fn count(&self, what: &Count) -> u64 {
         lock(&self.counts).get(what).copied().unwrap_or(0)
     }

@@ -152,6 +152,7 @@ impl Engine {
     }
 
     /// How many works are not done.
+    #[cfg(test)]
     pub fn pending(&self) -> usize {
         self.shared().lock().graph.len()
     }

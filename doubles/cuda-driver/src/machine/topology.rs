@@ -74,6 +74,7 @@ impl Topology {
     }
 
     /// The same with devices of another size.
+    #[cfg(test)]
     pub fn with_memory_bytes(mut self, bytes: u64) -> Topology {
         for device in &mut self.devices {
             device.memory_bytes = bytes;
