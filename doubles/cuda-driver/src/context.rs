@@ -171,6 +171,7 @@ impl State {
             other.peers.remove(&handle);
         }
         self.space.end_context(handle);
+        self.managed.forget_all_but(&self.space);
         ended.map(|context| context.ruin)
     }
 }

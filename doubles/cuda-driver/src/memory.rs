@@ -13,6 +13,7 @@ use transload_cuda::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult};
 
 use crate::bytes::{Bytes, Memory};
 use crate::call::{Answer, Call, driver, put, put_if_wanted};
+use crate::context;
 use crate::engine::Ticket;
 use crate::log::Count;
 use crate::space::{ALIGNMENT, Allocation, Sort};
@@ -92,8 +93,14 @@ impl State {
 ///
 /// # Errors
 /// What has ruined the current context by then.
-pub(crate) fn let_go(call: &Call, state: MutexGuard<'_, State>, allocation: Allocation) -> Answer {
-    let (current, _) = call.current(&state)?;
+pub(crate) fn let_go(
+    call: &Call,
+    mut state: MutexGuard<'_, State>,
+    allocation: Allocation,
+) -> Answer {
+    // Ruined just now or not: what others do with the memory is waited for in any case.
+    let (current, _) = context::present(&state)?;
+    state.managed.forget(allocation.id);
     let ruin = state.context(current)?.ruin.clone();
     let tickets = state.unfinished_around(&allocation);
     drop(state);

@@ -86,8 +86,8 @@ impl Allocation {
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     allocations: BTreeMap<u64, Allocation>,
-    /// The reserved ranges, which are devices' whatever lies there.
-    reserved: Vec<Range<u64>>,
+    /// The reserved ranges, which are devices' whatever lies there: end by start, those that touch as one.
+    reserved: BTreeMap<u64, u64>,
     /// What is left of the last of them.
     left: Range<u64>,
     ids: u64,
@@ -125,7 +125,7 @@ impl Space {
                     unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags) }?;
                 let start = start.addr() as u64;
                 let range = start..start + len as u64;
-                self.reserved.push(range.clone());
+                self.note_reserved(range.clone());
                 self.left = range;
                 take(&self.left).ok_or(Errno::NOMEM)?
             }
@@ -151,7 +151,7 @@ impl Space {
             // SAFETY: a new mapping that may not replace another touches nothing that is there.
             let start = unsafe { mmap_anonymous(at, len, ProtFlags::empty(), flags) }?;
             let start = start.addr() as u64;
-            self.reserved.push(start..start + len as u64);
+            self.note_reserved(start..start + len as u64);
             Ok(start)
         };
         if wanted != 0 && wanted.is_multiple_of(alignment) {
@@ -220,7 +220,23 @@ impl Space {
 
     /// Whether an address is a device's, whatever lies there.
     pub(crate) fn is_reserved(&self, address: u64) -> bool {
-        self.reserved.iter().any(|range| range.contains(&address))
+        let before = self.reserved.range(..=address).next_back();
+        before.is_some_and(|(_, end)| address < *end)
+    }
+
+    /// Notes a range that was reserved, which overlaps no other. The system puts one beside the other where it can,
+    /// so that there is little to keep of many.
+    fn note_reserved(&mut self, mut range: Range<u64>) {
+        if let Some(end) = self.reserved.remove(&range.end) {
+            range.end = end;
+        }
+        let before = self.reserved.range_mut(..range.start).next_back();
+        match before {
+            Some((_, end)) if *end == range.start => *end = range.end,
+            _ => {
+                self.reserved.insert(range.start, range.end);
+            }
+        }
     }
 
     /// The bytes of an address range. What the driver knows nothing of is pageable memory of the host, at any
@@ -360,6 +376,19 @@ mod tests {
                 .add(allocation(base + 1024, 512, Sort::Device))
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn reserved_ranges_that_touch_are_one() {
+        let mut space = Space::default();
+        for range in [40..50, 10..20, 60..70, 30..40, 50..60, 80..90, 20..25] {
+            space.note_reserved(range);
+        }
+        let kept: Vec<_> = space.reserved.iter().collect();
+        assert_eq!(kept, [(&10, &25), (&30, &70), (&80, &90)]);
+        let within: Vec<u64> = (0..100).filter(|at| space.is_reserved(*at)).collect();
+        let expected: Vec<u64> = (10..25).chain(30..70).chain(80..90).collect();
+        assert_eq!(within, expected);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! all blocking streams of its context, and they wait for it. A thread's default stream is a blocking one. Streams
 //! made with `CU_STREAM_NON_BLOCKING` stand apart.
 
+use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 
 use transload_cuda::raw::{CUcontext, CUresult, CUstream, CUstream_flags};
@@ -30,6 +31,13 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     /// What was put in last, after which all before it is done too.
     last: Option<Ticket>,
+    /// Of a thread's default stream: there as long as the thread is.
+    thread: Weak<()>,
+}
+
+thread_local! {
+    /// Goes with the thread.
+    static LIFE: Arc<()> = Arc::default();
 }
 
 /// Who made a stream.
@@ -51,6 +59,12 @@ impl Stream {
 
     fn unfinished(&self) -> Option<Ticket> {
         self.last.clone().filter(|ticket| !ticket.is_done())
+    }
+
+    /// Whether it is the default stream of a thread that is over, and has nothing under way.
+    fn is_left_over(&self) -> bool {
+        let of_thread = matches!(self.role, Role::OfThread(_));
+        of_thread && self.thread.strong_count() == 0 && self.unfinished().is_none()
     }
 }
 
@@ -77,12 +91,18 @@ impl Streams {
         flags: u32,
         priority: i32,
     ) -> u64 {
+        let thread = match role {
+            // A thread that is ending has no life left, and its stream goes as soon as it is idle.
+            Role::OfThread(_) => LIFE.try_with(Arc::downgrade).unwrap_or_default(),
+            Role::Legacy | Role::Made => Weak::new(),
+        };
         self.open.add(Stream {
             context,
             role,
             flags,
             priority,
             last: None,
+            thread,
         })
     }
 
@@ -100,12 +120,7 @@ impl Streams {
 
     /// Takes all streams of a context away.
     pub(crate) fn end_context(&mut self, context: CUcontext) {
-        let of_it = self.open.iter().filter(|(_, of)| of.context == context);
-        let numbers: Vec<u64> = of_it.map(|(number, _)| number).collect();
-        self.closing.retain(|stream| stream.unfinished().is_some());
-        for number in numbers {
-            self.closing.extend(self.open.remove(number));
-        }
+        self.take_away(|of| of.context == context);
     }
 
     /// Adds a line for each stream that the client made and that is still there.
@@ -126,7 +141,20 @@ impl Streams {
             all.find(|(_, of)| of.context == context && of.role == role)
                 .map(|(number, _)| number)
         };
-        found.unwrap_or_else(|| self.make(context, role, 0, 0))
+        found.unwrap_or_else(|| {
+            self.take_away(Stream::is_left_over);
+            self.make(context, role, 0, 0)
+        })
+    }
+
+    /// Takes streams away; what they have under way goes on.
+    fn take_away(&mut self, which: impl Fn(&Stream) -> bool) {
+        let taken = self.open.iter().filter(|(_, stream)| which(stream));
+        let numbers: Vec<u64> = taken.map(|(number, _)| number).collect();
+        for number in numbers {
+            self.closing.extend(self.open.remove(number));
+        }
+        self.closing.retain(|stream| stream.unfinished().is_some());
     }
 
     /// What work of a stream comes after, and what waiting for the stream waits for.
@@ -298,5 +326,30 @@ fn guarded(action: Action, ruin: &Ruin) -> Action {
             Action::Move(Box::new(move || ruin.unless(function)))
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_of_threads_that_are_over_do_not_pile_up() {
+        let mut streams = Streams::new();
+        let mut of_this_thread = || {
+            let role = Role::OfThread(thread::current().id());
+            streams.default_stream(CUcontext::NULL, role)
+        };
+        let own = of_this_thread();
+        for _ in 0..20 {
+            thread::scope(|scope| scope.spawn(&mut of_this_thread).join()).unwrap();
+        }
+        assert_eq!(of_this_thread(), own);
+        assert_eq!(
+            streams.open.iter().count(),
+            2,
+            "this one's and the last one's"
+        );
+        assert_eq!(streams.closing.len(), 0);
     }
 }

@@ -11,7 +11,7 @@
 
 mod hints;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 
@@ -41,9 +41,14 @@ impl Managed {
     /// Forgets what was said of memory that is no longer there.
     pub(crate) fn forget_all_but(&mut self, space: &Space) {
         if !self.0.is_empty() {
-            let there: Vec<_> = space.iter().map(|of| of.id).collect();
+            let there: BTreeSet<_> = space.iter().map(|of| of.id).collect();
             self.0.retain(|id, _| there.contains(id));
         }
+    }
+
+    /// Forgets what was said of an allocation.
+    pub(crate) fn forget(&mut self, id: u64) {
+        self.0.remove(&id);
     }
 }
 
@@ -69,7 +74,6 @@ impl State {
             return Err(WRONG);
         }
         call.world.faults.on_allocation()?;
-        self.managed.forget_all_but(&self.space);
         let bytes = Bytes::anonymous(size).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         let base = bytes.start().expose_provenance() as u64;
         let added = self.space.add(Allocation {
