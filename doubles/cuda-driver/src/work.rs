@@ -13,7 +13,7 @@ use std::thread::{self, ThreadId};
 use transload_cuda::raw::{CUcontext, CUresult, CUstream, CUstream_flags};
 
 use crate::context::{self, Ruin};
-use crate::engine::{Action, Clock, Ticket, Work};
+use crate::engine::{Action, Ticket, Work};
 use crate::faults::Fate;
 use crate::registry::Registry;
 use crate::state::{State, World, kind};
@@ -288,12 +288,11 @@ impl State {
 }
 
 impl World {
-    /// In virtual time, does what is due at this instant, so that what takes no time is not found under way. Not
-    /// to be called under a lock, nor within a user's function.
+    /// In virtual time, does what is due at this instant, so that what takes no time is not found under way; but if
+    /// another thread lets time pass, does not wait for it. Not to be called under a lock, nor within a user's
+    /// function.
     pub(crate) fn settle(&self) {
-        if self.engine.clock() == Clock::Virtual {
-            self.engine.advance(0);
-        }
+        self.engine.settle();
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::ffi::c_void;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::{ptr, thread};
 
 use common::work::{
     destroy_stream, event_query, event_synchronize, launch, point, query, result, stop, stream,
@@ -310,4 +310,38 @@ fn in_virtual_time_asking_does_what_is_due() {
     assert_eq!(query(&driver, made), Ok(()));
     assert_eq!(said.try_recv(), Ok(1));
     assert_eq!(control("now").unwrap(), "0");
+}
+
+/// In virtual time users' functions run on the thread that waits.
+#[test]
+fn asking_never_waits_for_a_function_of_the_users() {
+    let driver = machine_in_context(&[("TRANSLOAD_DOUBLE_CLOCK", "virtual")]);
+    let mut context = CUcontext::NULL;
+    // SAFETY: the place is ours.
+    unsafe { driver.cuCtxGetCurrent(&raw mut context) }.unwrap();
+    let context = context.0.addr();
+    let made = stream(&driver, 1);
+    let (begins, begun) = channel();
+    let (go, gate) = channel::<()>();
+    let function = move || {
+        begins.send(()).unwrap();
+        // It ends when the sender does.
+        let _ = gate.recv();
+    };
+    launch(&driver, made, function).unwrap();
+    let end = point(&driver, made);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let context = CUcontext(ptr::without_provenance_mut(context));
+            // SAFETY: the context is the driver's.
+            unsafe { driver.cuCtxSetCurrent(context) }.unwrap();
+            synchronize(&driver, made)
+        });
+        begun.recv().unwrap();
+        assert_eq!(query(&driver, made), NOT_READY);
+        assert_eq!(event_query(&driver, end), NOT_READY);
+        drop(go);
+        assert_eq!(waits.join().unwrap(), Ok(()));
+    });
+    assert_eq!(event_query(&driver, end), Ok(()));
 }

@@ -197,6 +197,17 @@ impl Engine {
         self.virtual_only("advance").advance(ns);
     }
 
+    /// In virtual time, does what is due now, as `advance(0)`; but never blocks: what another thread is at, it
+    /// leaves to that one. In real time nothing.
+    ///
+    /// # Panics
+    /// Within an action.
+    pub fn settle(&self) {
+        if self.clock() == Clock::Virtual {
+            self.shared().settle();
+        }
+    }
+
     fn shared(&self) -> &Shared {
         &self.owner.shared
     }

@@ -34,6 +34,19 @@ impl Shared {
         true
     }
 
+    pub(super) fn settle(&self) {
+        let state = self.lock();
+        match state.stepper {
+            Some(stepper) if stepper == thread::current().id() => self.refuse_within_action(state),
+            Some(_) => {}
+            None => {
+                let now_ns = state.virtual_ns;
+                let state = self.go_to(self.take_over(state), now_ns);
+                drop(self.hand_over(state));
+            }
+        }
+    }
+
     pub(super) fn advance(&self, ns: u64) {
         let state = self.await_stepper(self.lock());
         let target_ns = state.virtual_ns.saturating_add(ns);
@@ -49,12 +62,16 @@ impl Shared {
     fn await_stepper<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while let Some(stepper) = state.stepper {
             if stepper == thread::current().id() {
-                drop(state);
-                panic!("an action cannot let time pass: it would wait for its own end");
+                self.refuse_within_action(state);
             }
             state = self.block(&self.changed, state);
         }
         state
+    }
+
+    fn refuse_within_action(&self, state: MutexGuard<'_, State>) -> ! {
+        drop(state);
+        panic!("an action cannot let time pass: it would wait for its own end");
     }
 
     fn take_over<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
