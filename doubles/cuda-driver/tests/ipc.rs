@@ -286,6 +286,9 @@ fn an_event_is_recorded_in_one_process_and_waited_for_in_the_other() {
     other.end();
 }
 
+/// So often two processes take turns until what could have gone wrong meanwhile has, all but certainly.
+const TURNS: usize = 100;
+
 #[test]
 fn who_waits_for_a_record_is_not_let_go_by_a_later_one() {
     if is_other() {
@@ -295,7 +298,10 @@ fn who_waits_for_a_record_is_not_let_go_by_a_later_one() {
         // SAFETY: both are the driver's.
         unsafe { driver.cuStreamWaitEvent(stream, event, 0) }.unwrap();
         process::tell("waits");
-        process::hear();
+        for _ in 0..TURNS {
+            process::hear();
+            process::tell("heard");
+        }
         assert_eq!(query(&driver, event), None, "its last record is done");
         // SAFETY: the stream is the driver's.
         let busy = unsafe { driver.cuStreamQuery(stream) };
@@ -321,7 +327,10 @@ fn who_waits_for_a_record_is_not_let_go_by_a_later_one() {
     record(&driver, event, fast);
     // SAFETY: the stream is the driver's.
     unsafe { driver.cuStreamSynchronize(fast) }.unwrap();
-    other.tell("recorded again");
+    for _ in 0..TURNS {
+        other.tell("recorded again");
+        assert_eq!(other.hear(), "heard");
+    }
     assert_eq!(other.hear(), "still waits");
     go_on.send(()).unwrap();
     assert_eq!(other.hear(), "done");
