@@ -398,6 +398,8 @@ impl<'a> Worker<'a> {
         self.settle(src);
         self.order(lane, dst);
         self.order(lane, other);
+        // What was settled may be another context's, and a default stream is the current one's.
+        self.enter(self.lanes[lane].context);
         let len = [src, dst, other].map(|at| self.slots[at].len());
         let len = 1 + self.below(len.into_iter().min().unwrap_or(1));
         let [from, to, third] = [src, dst, other].map(|at| self.slots[at].address);
