@@ -9,6 +9,7 @@ use transload_cuda::raw::Version;
 
 use crate::aged;
 use crate::engine::Clock;
+use crate::functions::name_of;
 
 /// The machine's description, a file.
 pub(crate) const TOPOLOGY: &str = "TRANSLOAD_DOUBLE_TOPOLOGY";
@@ -125,7 +126,11 @@ impl Config {
                 .ok_or_else(|| wrong(VERSION, value, "a version of CUDA, as 12.2"))?;
         }
         if let Some(value) = variable(HIDE) {
-            config.hidden = value.split(',').map(|name| name.trim().into()).collect();
+            let names: Vec<String> = value.split(',').map(|name| name.trim().into()).collect();
+            if names.iter().any(|name| name_of(name).is_none()) {
+                return Err(wrong(HIDE, value, "names of functions, as cuMemAdvise_v2"));
+            }
+            config.hidden = names;
         }
         Ok(config)
     }
@@ -192,6 +197,11 @@ mod tests {
                 format!("TRANSLOAD_DOUBLE_VERSION={value}: a version of CUDA, as 12.2")
             );
         }
+        // Hiding nothing would pass for hiding it.
+        assert_eq!(
+            told(HIDE, "cuMemAdvise,cuMemAlloc"),
+            "TRANSLOAD_DOUBLE_HIDE=cuMemAdvise,cuMemAlloc: names of functions, as cuMemAdvise_v2"
+        );
         let unknown = set("TRANSLOAD_DOUBLE_SPEED", "9").unwrap_err().to_string();
         assert!(
             unknown.starts_with(

@@ -135,6 +135,10 @@ impl Faults {
                 let (name, code) = parsed.ok_or(FaultError::Function(line.into()))?;
                 ordered.calls.push((name, turn, code));
             }
+            // It has no turn: it is so from now on.
+            ("peer-corrupts", _) if line.contains('@') => {
+                return Err(FaultError::Devices(line.into()));
+            }
             ("peer-corrupts", value) => {
                 let pair = value
                     .split_once('>')
@@ -283,6 +287,7 @@ mod tests {
         assert!(told("async=0@1").contains("a result other than 0"));
         assert!(told("call=cuNothing:1").contains("the name of a function"));
         assert!(told("peer-corrupts=0").contains("wants two devices"));
+        assert!(told("peer-corrupts=0>1@2").contains("wants two devices"));
         assert!(told("oom=3").contains("is no fault"));
     }
 }
