@@ -167,6 +167,8 @@ impl State {
         let ended = self.contexts.remove(handle.0.addr() as u64);
         self.streams.end_context(handle);
         self.end_events_of(handle);
+        self.end_externals_of(handle);
+        self.end_semaphores_of(handle);
         for (_, other) in self.contexts.iter_mut() {
             other.peers.remove(&handle);
         }

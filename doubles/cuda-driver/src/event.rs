@@ -56,11 +56,7 @@ impl State {
 
     /// Takes all events of a context away.
     pub(crate) fn end_events_of(&mut self, context: CUcontext) {
-        let of_it = self.events.iter().filter(|(_, of)| of.context == context);
-        let numbers: Vec<u64> = of_it.map(|(number, _)| number).collect();
-        for number in numbers {
-            self.events.remove(number);
-        }
+        self.events.retain(|event| event.context != context);
     }
 }
 

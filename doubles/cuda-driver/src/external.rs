@@ -21,7 +21,7 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::pread;
 use transload_cuda::raw::{
     CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_DEDICATED,
-    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUdevice, CUdeviceptr, CUexternalMemory,
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUcontext, CUdevice, CUdeviceptr, CUexternalMemory,
     CUexternalMemoryHandleType, CUresult,
 };
 
@@ -34,6 +34,8 @@ use crate::state::State;
 /// Memory of another interface.
 #[derive(Debug)]
 pub(crate) struct External {
+    /// It goes with this one (CUDA Driver API, cuCtxDestroy).
+    context: CUcontext,
     device: CUdevice,
     /// The whole file, which may hold more than the memory.
     bytes: Arc<Bytes>,
@@ -46,13 +48,18 @@ impl External {
     /// # Errors
     /// `INVALID_HANDLE` for a file that is no memory, `INVALID_VALUE` for one that holds less than `size`,
     /// `OPERATING_SYSTEM` for one that cannot be mapped.
-    fn new(device: CUdevice, file: OwnedFd, size: u64) -> Result<External, CUresult> {
+    fn new(
+        (context, device): (CUcontext, CUdevice),
+        file: OwnedFd,
+        size: u64,
+    ) -> Result<External, CUresult> {
         let range = memory_in(file.as_fd()).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         if size == 0 || size > range.end - range.start {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let bytes = Bytes::of_file(file, 0, (range.start + size) as usize);
         Ok(External {
+            context,
             device,
             bytes: bytes.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?,
             offset: range.start,
@@ -85,6 +92,12 @@ fn memory_in(file: BorrowedFd<'_>) -> Option<std::ops::Range<u64>> {
 const PAGE: u64 = 4096;
 
 impl State {
+    /// Takes all external memory of a context away.
+    pub(crate) fn end_externals_of(&mut self, context: CUcontext) {
+        self.externals
+            .retain(|external| external.context != context);
+    }
+
     /// # Errors
     /// `INVALID_HANDLE` for what is no external memory.
     fn external(&self, handle: CUexternalMemory) -> Result<&External, CUresult> {
@@ -161,12 +174,12 @@ driver! {
         // SAFETY: the caller's description.
         let desc = unsafe { mem_handle_desc.read_unaligned() };
         let mut state = call.state();
-        let (_, device) = call.current(&state)?;
+        let current = call.current(&state)?;
         check(&desc)?;
         // SAFETY: that is what the type says it is.
         let fd = unsafe { desc.handle.fd };
         let file = client_file(fd).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        let external = External::new(device, file, desc.size)?;
+        let external = External::new(current, file, desc.size)?;
         // SAFETY: it is open, or there were no file; from here on it is ours, as documented.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
         let number = state.externals.add(external);

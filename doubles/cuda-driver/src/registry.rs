@@ -47,6 +47,11 @@ impl<T> Registry<T> {
         self.things.remove(&handle)
     }
 
+    /// Removes what is not to be kept.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.things.retain(|_, thing| keep(thing));
+    }
+
     /// Whether the handle was given out, and what it named is gone.
     pub(crate) fn was(&self, handle: u64) -> bool {
         let given = |serial: u64| serial >= FIRST && serial < self.next;

@@ -17,8 +17,8 @@ use std::sync::mpsc;
 use rustix::fs::{FileType, fstat};
 use transload_cuda::raw::{
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
-    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUexternalSemaphore, CUexternalSemaphoreHandleType,
-    CUresult, CUstream,
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUcontext, CUexternalSemaphore,
+    CUexternalSemaphoreHandleType, CUresult, CUstream,
 };
 
 use crate::board::Board;
@@ -31,6 +31,8 @@ use crate::work::{Leg, at_once};
 /// A semaphore that was taken in.
 #[derive(Clone, Debug)]
 pub(crate) struct Semaphore {
+    /// It goes with this one (CUDA Driver API, cuCtxDestroy).
+    context: CUcontext,
     board: Board,
     sort: Sort,
 }
@@ -50,7 +52,7 @@ const VALUE: usize = 0;
 impl Semaphore {
     /// # Errors
     /// `INVALID_HANDLE` for what is no semaphore of that sort, `NOT_SUPPORTED` for what may be another driver's.
-    fn open(file: OwnedFd, sort: Sort) -> Result<Semaphore, CUresult> {
+    fn open(context: CUcontext, file: OwnedFd, sort: Sort) -> Result<Semaphore, CUresult> {
         if Label::read(&file).is_none() {
             let regular = fstat(&file)
                 .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
@@ -61,7 +63,11 @@ impl Semaphore {
         }
         let board = Board::open(file, sort.kind());
         let board = board.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        Ok(Semaphore { board, sort })
+        Ok(Semaphore {
+            context,
+            board,
+            sort,
+        })
     }
 
     fn signal(&self, value: u64) {
@@ -164,6 +170,12 @@ pub(crate) fn make(what: &str) -> Result<i32, String> {
 }
 
 impl State {
+    /// Takes all semaphores of a context away; work that waits for one goes on.
+    pub(crate) fn end_semaphores_of(&mut self, context: CUcontext) {
+        self.semaphores
+            .retain(|semaphore| semaphore.context != context);
+    }
+
     /// The semaphores of an array, with what is to be done with each.
     ///
     /// # Errors
@@ -210,7 +222,7 @@ driver! {
         // SAFETY: the caller's description.
         let desc = unsafe { sem_handle_desc.read_unaligned() };
         let mut state = call.state();
-        call.current(&state)?;
+        let (context, _) = call.current(&state)?;
         let sort = Sort::of(desc.type_)?;
         if desc.flags != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -218,7 +230,7 @@ driver! {
         // SAFETY: that is what the type says it is.
         let fd = unsafe { desc.handle.fd };
         let file = client_file(fd).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        let semaphore = Semaphore::open(file, sort)?;
+        let semaphore = Semaphore::open(context, file, sort)?;
         // SAFETY: it is open, or there were no file; from here on it is ours, as documented.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
         let number = state.semaphores.add(semaphore);

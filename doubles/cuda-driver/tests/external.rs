@@ -10,8 +10,8 @@ use common::{control, machine, machine_in_context, refused};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use transload_cuda::raw::{
     CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_DEDICATED,
-    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUdeviceptr, CUexternalMemory, CUexternalMemoryHandleType,
-    CUipcMemHandle, CUresult, CallError, Driver, ExternalHandle,
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUcontext, CUdevice, CUdeviceptr, CUexternalMemory,
+    CUexternalMemoryHandleType, CUipcMemHandle, CUresult, CallError, Driver, ExternalHandle,
 };
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -214,4 +214,20 @@ fn a_buffer_lies_within_its_memory() {
     let answer =
         unsafe { driver.cuExternalMemoryGetMappedBuffer(&raw mut address, memory, &flagged) };
     assert_eq!(refused(answer), INVALID);
+}
+
+#[test]
+fn external_memory_goes_with_its_context() {
+    let driver = machine_in_context(&[]);
+    let mut own = CUcontext::NULL;
+    // SAFETY: the place is ours.
+    unsafe { driver.cuCtxCreate_v2(&raw mut own, 0, CUdevice(0)) }.unwrap();
+    let gone = imported(&driver, memory(4096), 4096);
+    // SAFETY: the context is the driver's.
+    unsafe { driver.cuCtxDestroy_v2(own) }.unwrap();
+    let stays = imported(&driver, memory(4096), 4096);
+    assert_eq!(refused(buffer(&driver, gone, 0, 8).map(drop)), NO_HANDLE);
+    assert_eq!(refused(destroy(&driver, gone)), NO_HANDLE);
+    destroy(&driver, stays).unwrap();
+    assert!(!control("leaks").unwrap().contains("external"));
 }

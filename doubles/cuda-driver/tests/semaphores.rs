@@ -11,8 +11,9 @@ use common::process::{self, Other, is_other};
 use common::{control, machine_in_context, refused};
 use transload_cuda::raw::{
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
-    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUexternalSemaphore, CUexternalSemaphoreHandleType,
-    CUresult, CUstream, CUstream_flags, CallError, Driver, ExternalHandle, FenceValue,
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUcontext, CUdevice, CUexternalSemaphore,
+    CUexternalSemaphoreHandleType, CUresult, CUstream, CUstream_flags, CallError, Driver,
+    ExternalHandle, FenceValue,
 };
 
 const NO_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
@@ -273,4 +274,17 @@ fn the_control_function_makes_what_it_is_asked_for() {
         let told = control(&format!("semaphore {nonsense}")).unwrap_err();
         assert!(told.starts_with("semaphore wants `binary`, or"), "{told}");
     }
+}
+
+#[test]
+fn semaphores_go_with_their_context() {
+    let driver = machine_in_context(&[]);
+    let mut own = CUcontext::NULL;
+    // SAFETY: the place is ours.
+    unsafe { driver.cuCtxCreate_v2(&raw mut own, 0, CUdevice(0)) }.unwrap();
+    let gone = import(&driver, TIMELINE, make("timeline")).unwrap();
+    // SAFETY: the context is the driver's.
+    unsafe { driver.cuCtxDestroy_v2(own) }.unwrap();
+    let answer = refused(signal(&driver, CUstream::NULL, &[(gone, 1)]));
+    assert_eq!(answer, NO_HANDLE);
 }
