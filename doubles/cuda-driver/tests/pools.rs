@@ -335,3 +335,16 @@ fn a_device_without_a_link_is_given_no_access() {
         Ok(F::CU_MEM_ACCESS_FLAGS_PROT_NONE)
     );
 }
+
+#[test]
+fn more_than_there_can_be_is_out_of_memory() {
+    let driver = machine_in_context(&[]);
+    // So that there is a part of the pool to look at.
+    let address = allocate(&driver, 8, CUstream::NULL).unwrap();
+    let out = Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    for size in [1 << 40, usize::MAX / 2 + 1, usize::MAX - 511, usize::MAX] {
+        assert_eq!(allocate(&driver, size, CUstream::NULL), out, "{size}");
+    }
+    free(&driver, address);
+    assert_eq!(control("notes").unwrap(), "");
+}

@@ -122,6 +122,10 @@ impl Reserve {
     /// device's. Nothing where the device or the pool has no more.
     pub(super) fn take(&mut self, size: u64, stream: u64, reuse: Reuse) -> Option<Taken> {
         let len = size.checked_next_multiple_of(ALIGNMENT)?;
+        // Below here lengths are added to places.
+        if len > self.of.info().1 {
+            return None;
+        }
         if reuse.opportunistic {
             self.settle();
         }
