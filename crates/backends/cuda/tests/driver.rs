@@ -127,6 +127,7 @@ fn a_library_that_is_not_there_is_told_by_name() {
         shown.contains("No such file") || cfg!(not(target_os = "linux")),
         "{shown}"
     );
+    assert_eq!(shown.matches("libcuda.so.1").count(), 1, "{shown}");
 }
 
 #[test]
@@ -163,6 +164,12 @@ fn the_variable_names_the_driver_and_is_told() {
         named.contains("no CUDA driver: /nowhere/other.so, which TRANSLOAD_CUDA_DRIVER names: "),
         "{named}"
     );
+    #[cfg(target_os = "linux")]
+    {
+        let other = run("libc.so.6");
+        let sentence = "libc.so.6, which TRANSLOAD_CUDA_DRIVER names, has no cuInit";
+        assert!(other.contains(sentence), "{other}");
+    }
     let empty = run("");
     assert!(
         !empty.contains("which TRANSLOAD_CUDA_DRIVER names"),

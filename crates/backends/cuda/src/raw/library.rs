@@ -27,7 +27,7 @@ const LIBRARY: &str = if cfg!(windows) {
 #[non_exhaustive]
 pub enum LoadError {
     /// The library was not opened: it is not there, or it needs what is not there.
-    #[error("no CUDA driver: {}{}: {}", library.display(), told(*from_variable), reason(source))]
+    #[error("no CUDA driver: {}", unopened(library, *from_variable, source))]
     Library {
         /// The name or path.
         library: PathBuf,
@@ -37,7 +37,7 @@ pub enum LoadError {
         source: libloading::Error,
     },
     /// It was opened, and has not even the function that every driver starts with.
-    #[error("no CUDA driver: {}{} has no cuInit", library.display(), told(*from_variable))]
+    #[error("no CUDA driver: {}{} has no cuInit", library.display(), aside(*from_variable))]
     NoDriver {
         /// The name or path.
         library: PathBuf,
@@ -54,10 +54,23 @@ fn told(from_variable: bool) -> String {
     }
 }
 
-/// What the loader of the system says, below what libloading says of it.
-fn reason(error: &libloading::Error) -> String {
+/// The same within a sentence that goes on.
+fn aside(from_variable: bool) -> String {
+    let comma = if from_variable { "," } else { "" };
+    told(from_variable) + comma
+}
+
+/// The library and what the system's loader says of it, which is below what libloading says. Some loaders begin
+/// with the library's name.
+fn unopened(library: &Path, from_variable: bool, error: &libloading::Error) -> String {
     let inner = std::error::Error::source(error);
-    inner.map_or_else(|| error.to_string(), ToString::to_string)
+    let reason = inner.map_or_else(|| error.to_string(), ToString::to_string);
+    let name = library.display().to_string();
+    let after_name = reason
+        .strip_prefix(&name)
+        .and_then(|rest| rest.strip_prefix(": "));
+    let reason = after_name.unwrap_or(&reason);
+    format!("{name}{}: {reason}", told(from_variable))
 }
 
 pub(super) fn load() -> Result<Driver, LoadError> {

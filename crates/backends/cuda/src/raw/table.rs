@@ -103,7 +103,7 @@ macro_rules! table {
                             driver: self.version(),
                         });
                     };
-                    // SAFETY: the caller keeps NVIDIA's contract, and the table that the function is this one.
+                    // SAFETY: the caller keeps NVIDIA's contract; whoever filled the table vouched for the function.
                     let result = unsafe { function($($argument),*) };
                     result.ok().map_err(|result| CallError::Failed {
                         function: stringify!($name),
