@@ -1,8 +1,9 @@
 //! Filling memory.
 //!
 //! Source: CUDA Driver API, Memory Management: cuMemsetD8, cuMemsetD32; and API synchronization behavior: what is
-//! called synchronous waits only for memory of the host, and where the context or the memory ask for it. Filling takes the time that a copy of so many bytes takes:
-//! within the device, or over the link from the current device to the host.
+//! called synchronous waits only for memory of the host, and where the context or the memory ask for it. Filling
+//! takes the time that a copy of so many bytes takes: within the device, or over the link from the current device
+//! to the host.
 
 use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult, CUstream};
 

@@ -2,7 +2,8 @@
 //!
 //! Source: CUDA Driver API, Peer Context Memory Access, and Memory Management (cuMemcpyPeer). A copy goes directly
 //! where there is a link that way and one of the two devices reaches both ends: by access that was enabled between
-//! the contexts whose memory it is, or that was set for memory that `cuMemMap` mapped. Else it succeeds all the same, over the host: first over the one device's link, then over the other's.
+//! the contexts whose memory it is, or that was set for memory that `cuMemMap` mapped. Else it succeeds all the
+//! same, over the host: first over the one device's link, then over the other's.
 //!
 //! `cuMemcpyPeer` and `cuMemcpy3DPeer` are ordered as all synchronous copies are: with the legacy default stream of
 //! the current context.
