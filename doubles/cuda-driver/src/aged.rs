@@ -26,30 +26,49 @@ pub(crate) fn age() -> Version {
 /// and of those in `hidden`, and writes the version. Says which names it spoilt.
 ///
 /// # Errors
-/// When these are no bytes of this library.
+/// When these are no bytes of this library, or those of a copy that was made so and lacks names already, and when
+/// a name in `hidden` is that of no function.
 pub fn make_aged(
     library: &mut [u8],
     version: Version,
     hidden: &[&str],
 ) -> io::Result<Vec<&'static str>> {
-    let no_double = || io::Error::new(io::ErrorKind::InvalidData, "this is no driver double");
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let no_double = || invalid("this is no driver double".into());
+    for name in hidden {
+        if !Table::FUNCTIONS.iter().any(|of| of.name == *name) {
+            return Err(invalid(format!("`{name}` is the name of no function")));
+        }
+    }
     let mark = find(library, MARK).ok_or_else(no_double)?;
     let digits = format!("{:0DIGITS$}", version.0);
     library[mark + MARK.len()..][..DIGITS].copy_from_slice(digits.as_bytes());
     let names = dynamic_names(library).ok_or_else(no_double)?;
     let names = &mut library[names];
+    if let Some(of) = Table::FUNCTIONS
+        .iter()
+        .find(|of| entry(names, of.name).is_none())
+    {
+        let why = "make a copy of the library as it was built";
+        return Err(invalid(format!("it lacks {} already; {why}", of.name)));
+    }
     let mut spoilt = Vec::new();
     for function in Table::FUNCTIONS {
         if function.since > version || hidden.contains(&function.name) {
-            let whole = [b"\0", function.name.as_bytes(), b"\0"].concat();
-            let at = find(names, &whole).ok_or_else(no_double)?;
+            let at = entry(names, function.name).ok_or_else(no_double)?;
             // Lookups hash the name that they are asked for, find this entry by that hash, and see that it is
             // another name.
-            names[at + 1] = b'x';
+            names[at] = b'x';
             spoilt.push(function.name);
         }
     }
     Ok(spoilt)
+}
+
+/// Where a whole name begins in a table of names.
+fn entry(names: &[u8], name: &str) -> Option<usize> {
+    let whole = [b"\0", name.as_bytes(), b"\0"].concat();
+    find(names, &whole).map(|before| before + 1)
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {

@@ -113,6 +113,24 @@ fn a_copy_of_another_age_lacks_what_came_later() {
     assert_eq!(error.to_string(), "this is no driver double");
 }
 
+#[test]
+fn an_aged_copy_is_not_aged_again() {
+    let mut bytes = fs::read(library()).unwrap();
+    let mut told = |version, hidden: &[&str]| {
+        let error = cuda::make_aged(&mut bytes, version, hidden).map_err(|error| error.to_string());
+        error.map(|spoilt| spoilt.len())
+    };
+    let newest = Version::new(13, 5);
+    let unknown = Err("`cuMemAlloc` is the name of no function".to_owned());
+    assert_eq!(told(newest, &["cuMemAlloc"]), unknown);
+    assert_eq!(told(newest, &["cuMemAlloc_v2"]), Ok(1));
+    let again = told(newest, &[]).unwrap_err();
+    assert!(
+        again.starts_with("it lacks cuMemAlloc_v2 already; "),
+        "{again}"
+    );
+}
+
 /// What `cuGetProcAddress` finds: whether there is a function, and why not.
 fn found(driver: &Driver, name: &CStr, version: c_int) -> Result<(*mut c_void, Found), CUresult> {
     let mut function = ptr::without_provenance_mut(1);
