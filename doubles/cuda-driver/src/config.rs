@@ -20,14 +20,17 @@ pub(crate) const CLOCK: &str = "TRANSLOAD_DOUBLE_CLOCK";
 /// The CUDA that the driver knows: `12.2`. Later functions are then hidden from `cuGetProcAddress`; for `dlsym` a
 /// copy of another age is made: see `aged`.
 pub(crate) const VERSION: &str = "TRANSLOAD_DOUBLE_VERSION";
-/// Functions that `cuGetProcAddress` does not find, with commas.
+/// Functions that `cuGetProcAddress` does not find, by the names that the library exports, with commas.
 pub(crate) const HIDE: &str = "TRANSLOAD_DOUBLE_HIDE";
 /// Faults: see `faults`.
 pub(crate) const FAULTS: &str = "TRANSLOAD_DOUBLE_FAULTS";
 /// Where the report goes when the process ends: a file, or `-` for standard error.
 pub(crate) const REPORT: &str = "TRANSLOAD_DOUBLE_REPORT";
-/// A folder, for the names of the functions that the process called.
+/// A folder that is there, for the names of the functions that the process called.
 pub(crate) const CALLS: &str = "TRANSLOAD_DOUBLE_CALLS";
+
+/// What the names of all of them begin with.
+const PREFIX: &str = "TRANSLOAD_DOUBLE_";
 
 const VARIABLES: [&str; 8] = [
     TOPOLOGY, DEVICES, CLOCK, VERSION, HIDE, FAULTS, REPORT, CALLS,
@@ -84,17 +87,27 @@ static SET: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
 /// # Errors
 /// When there is no such variable.
 pub(crate) fn set(name: &str, value: &str) -> Result<(), ConfigError> {
-    let known = VARIABLES.iter().find(|known| **known == name);
-    let known = known.ok_or_else(|| ConfigError::Unknown(name.into()))?;
+    let known = known(name)?;
     let mut set = SET.lock().unwrap_or_else(PoisonError::into_inner);
     set.insert(known, value.into());
     Ok(())
 }
 
+fn known(name: &str) -> Result<&'static str, ConfigError> {
+    let known = VARIABLES.into_iter().find(|known| *known == name);
+    known.ok_or_else(|| ConfigError::Unknown(name.into()))
+}
+
 impl Config {
     /// # Errors
-    /// At the first variable whose value means nothing.
+    /// At the first variable whose value means nothing, or that is none of the double's and has a name like one:
+    /// a fault under a name that is mistyped would go unnoticed, and the test of it would pass.
     pub(crate) fn from_environment() -> Result<Config, ConfigError> {
+        for (name, _) in env::vars_os() {
+            if let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) {
+                known(name)?;
+            }
+        }
         let set = SET.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Config::from(|name| {
             let value = set.get(name).cloned().or_else(|| env::var(name).ok());

@@ -89,7 +89,7 @@ pub(crate) enum FaultError {
     Result(String),
     #[error("`{0}`: wants the name of a function and a result, as call=cuMemFree_v2:999")]
     Function(String),
-    #[error("`{0}`: wants two devices, as peer-corrupts=0>1")]
+    #[error("`{0}`: wants two devices and no turn, as peer-corrupts=0>1")]
     Devices(String),
 }
 

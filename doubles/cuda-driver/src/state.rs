@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use transload_cuda::raw::CUresult;
 
 use crate::call::Answer;
-use crate::config::Config;
+use crate::config::{Config, FAULTS, TOPOLOGY};
 use crate::context::Context;
 use crate::device::Device;
 use crate::engine::Engine;
@@ -98,7 +98,7 @@ impl World {
             Config::default()
         });
         let topology = match &config.topology {
-            Some(path) => Topology::from_file(path).map_err(|error| error.to_string()),
+            Some(path) => Topology::from_file(path).map_err(|error| format!("{TOPOLOGY}: {error}")),
             None => Ok(Topology::of(config.devices)),
         };
         let topology = topology.unwrap_or_else(|error| {
@@ -107,7 +107,7 @@ impl World {
         });
         let faults = Faults::default();
         if let Err(error) = faults.order(&config.faults) {
-            trouble = Some(error.to_string());
+            trouble = Some(format!("{FAULTS}: {error}"));
         }
         let engine = Engine::new(config.clock);
         let machine = Machine::new(topology, &engine);

@@ -275,23 +275,34 @@ fn machine_and_faults_come_from_the_environment() {
         assert_eq!(allocate(), Ok(()));
         return;
     }
-    let inside = |faults: &str| {
+    let inside = |faults: &str, setting: &str| {
         Command::new(env::current_exe().unwrap())
             .args(["machine_and_faults_come_from_the_environment", "--exact"])
             .env("TRANSLOAD_DOUBLE_DEVICES", "3")
             .env("TRANSLOAD_DOUBLE_FAULTS", faults)
+            .env(format!("TRANSLOAD_DOUBLE_{setting}"), "real")
             .output()
             .unwrap()
     };
-    let output = inside("oom@2");
+    let output = inside("oom@2", "CLOCK");
     assert!(output.status.success(), "{output:?}");
-    let output = inside("fire");
-    assert!(!output.status.success());
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        told.contains("CUDA driver double: `fire` is no fault"),
-        "{told}"
-    );
+    for (faults, setting, why) in [
+        (
+            "fire",
+            "CLOCK",
+            "TRANSLOAD_DOUBLE_FAULTS: `fire` is no fault",
+        ),
+        ("oom@2", "CLOCKS", "`TRANSLOAD_DOUBLE_CLOCKS` is no setting"),
+        ("oom@2", "TOPOLOGY", "TRANSLOAD_DOUBLE_TOPOLOGY: real: "),
+    ] {
+        let output = inside(faults, setting);
+        assert!(!output.status.success());
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            told.contains(&format!("CUDA driver double: {why}")),
+            "{told}"
+        );
+    }
 }
 
 #[test]
