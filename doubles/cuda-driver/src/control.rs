@@ -9,7 +9,7 @@
 //! | `advance NS` | virtual time: lets so much time pass |
 //! | `semaphore binary` | makes a semaphore for every process with this double: answers a file descriptor |
 //! | `semaphore timeline 7` | the same with a value; 0 without one |
-//! | `counters` | every counter, a line each |
+//! | `counters` | every counter, a line each; bytes count when their copy is ordered |
 //! | `calls` | how often each function was called, a line each |
 //! | `leaks` | what was not given back, a line each |
 //! | `notes` | what clients did that no driver lets them do unpunished, and what failed inside, a line each |

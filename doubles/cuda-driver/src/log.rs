@@ -65,7 +65,7 @@ pub(crate) enum Count {
     Unregistrations,
     /// Allocations of memory, of any kind.
     Allocations,
-    /// Bytes that went over a link.
+    /// Bytes that were ordered to go over a link. They count when the call is made.
     Bytes(String),
 }
 

@@ -310,7 +310,7 @@ impl Route {
     }
 }
 
-/// Counts bytes that go over a link.
+/// Counts bytes that are ordered to go over a link: those of work that is ruined or stuck, too.
 pub(crate) fn count_bytes(call: &Call, (from, to): Pass, len: u64) {
     let link = format!("{} -> {}", name(from), name(to));
     call.world.log.add(Count::Bytes(link), len);
