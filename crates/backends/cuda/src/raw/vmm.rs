@@ -2,7 +2,6 @@
 #![allow(non_snake_case)]
 
 use core::ffi::c_void;
-use core::ptr;
 
 use super::CUmemLocation;
 use super::words::words;
@@ -66,7 +65,7 @@ words! {
 }
 
 /// What a piece of memory is to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct CUmemAllocationProp {
     /// Pinned.
@@ -79,18 +78,6 @@ pub struct CUmemAllocationProp {
     pub win32HandleMetaData: *mut c_void,
     /// Further wishes.
     pub allocFlags: CUmemAllocationPropFlags,
-}
-
-impl Default for CUmemAllocationProp {
-    fn default() -> CUmemAllocationProp {
-        CUmemAllocationProp {
-            type_: CUmemAllocationType::default(),
-            requestedHandleTypes: CUmemAllocationHandleType::default(),
-            location: CUmemLocation::default(),
-            win32HandleMetaData: ptr::null_mut(),
-            allocFlags: CUmemAllocationPropFlags::default(),
-        }
-    }
 }
 
 /// Further wishes of a [`CUmemAllocationProp`].
