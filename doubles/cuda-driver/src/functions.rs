@@ -49,6 +49,8 @@ struct Signature {
     since: Version,
     name: &'static str,
     address: usize,
+    /// Whether NVIDIA's driver has it a second time, with the thread's default stream in place of the legacy one.
+    per_thread: bool,
 }
 
 /// The signatures of each function, by its name without suffix, oldest first.
@@ -56,23 +58,28 @@ fn by_base_name() -> &'static BTreeMap<&'static str, Vec<Signature>> {
     static BY_NAME: OnceLock<BTreeMap<&'static str, Vec<Signature>>> = OnceLock::new();
     macro_rules! list {
         ($( $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $since:literal; )*) => {
-            [$( (stringify!($name), $since, all::$name as *const () as usize), )*]
+            [$( {
+                let types: &[&str] = &[$(stringify!($type)),*];
+                let name = stringify!($name);
+                (name, $since, all::$name as *const () as usize, is_per_thread(name, types))
+            }, )*]
         };
     }
     macro_rules! list_others {
         ($($name:ident $since:literal;)*) => {
-            [$( (stringify!($name), $since, all::$name as *const () as usize), )*]
+            [$( (stringify!($name), $since, all::$name as *const () as usize, false), )*]
         };
     }
     BY_NAME.get_or_init(|| {
         let mut by_name = BTreeMap::<_, Vec<_>>::new();
         let of_binding = transload_cuda::for_each_cuda_function!(list);
         let others = for_each_other_function!(list_others);
-        for (name, since, address) in of_binding.into_iter().chain(others) {
+        for (name, since, address, per_thread) in of_binding.into_iter().chain(others) {
             by_name.entry(base_name(name)).or_default().push(Signature {
                 since: Version(since),
                 name,
                 address,
+                per_thread,
             });
         }
         for signatures in by_name.values_mut() {
@@ -80,6 +87,13 @@ fn by_base_name() -> &'static BTreeMap<&'static str, Vec<Signature>> {
         }
         by_name
     })
+}
+
+/// Whether a function works on a default stream where it is given none: what takes a stream, and copies and fills
+/// that take none. That are the 44 of the binding's functions that `cudaTypedefs.h` has with `_ptsz` and `_ptds`.
+fn is_per_thread(name: &str, types: &[&str]) -> bool {
+    let default_stream = types.contains(&"CUstream") && !name.starts_with("cuStreamDestroy");
+    default_stream || name.starts_with("cuMemcpy") || name.starts_with("cuMemset")
 }
 
 /// `cuMemAlloc` of `cuMemAlloc_v2`.
@@ -109,8 +123,8 @@ const NOT_MODELLED: [(&str, Version); 5] = [
 
 driver! {
     /// Finds the newest signature that the version asked for has, among those that the modelled driver has and
-    /// that are not hidden. A function that works on streams has no second version whose default stream is the
-    /// thread's here: that is not modelled, and asking for it finds nothing.
+    /// that are not hidden. Functions whose default stream is the thread's are not modelled: whoever asks for one
+    /// that NVIDIA's driver has hears `NOT_SUPPORTED`, and does not get another in its place.
     always fn cuGetProcAddress_v2(
         symbol: *const c_char,
         pfn: *mut *mut c_void,
@@ -137,6 +151,10 @@ driver! {
             .collect();
         let old_enough = there.iter().rev().find(|of| of.since <= asked);
         let found = old_enough.filter(|of| !is_superseded(of, asked));
+        let per_thread = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0;
+        if flags & per_thread != 0 && found.is_some_and(|of| of.per_thread) {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
         let status = if found.is_some() {
             Found::CU_GET_PROC_ADDRESS_SUCCESS
         } else if there.is_empty() || old_enough.is_some() {
@@ -172,6 +190,8 @@ mod tests {
             ]
         );
         assert_eq!(names("cuMemAlloc"), [("cuMemAlloc_v2", 3020)]);
+        let per_thread = by_base_name().values().flatten();
+        assert_eq!(per_thread.filter(|of| of.per_thread).count(), 44);
         assert_eq!(names("cuMemAllocHost"), [("cuMemAllocHost_v2", 3020)]);
     }
 

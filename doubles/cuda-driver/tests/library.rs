@@ -10,7 +10,8 @@ use std::{env, fs, ptr};
 use common::{control, machine, machine_in_context, refused};
 use libloading::Library;
 use transload_cuda::raw::{
-    CUdriverProcAddressQueryResult as Found, CUresult, Driver, Table, Version,
+    CUdriverProcAddress_flags, CUdriverProcAddressQueryResult as Found, CUresult, Driver, Table,
+    Version,
 };
 
 /// The library, which cargo puts beside the tests that are linked with it.
@@ -133,12 +134,21 @@ fn an_aged_copy_is_not_aged_again() {
 
 /// What `cuGetProcAddress` finds: whether there is a function, and why not.
 fn found(driver: &Driver, name: &CStr, version: c_int) -> Result<(*mut c_void, Found), CUresult> {
+    found_with(driver, name, version, CUdriverProcAddress_flags::default())
+}
+
+fn found_with(
+    driver: &Driver,
+    name: &CStr,
+    version: c_int,
+    flags: CUdriverProcAddress_flags,
+) -> Result<(*mut c_void, Found), CUresult> {
     let mut function = ptr::without_provenance_mut(1);
     let mut status = Found(77);
     // SAFETY: the places are ours, and the text ends with a zero.
     let answer = unsafe {
         let (function, status) = (&raw mut function, &raw mut status);
-        driver.cuGetProcAddress_v2(name.as_ptr(), function, version, 0, status)
+        driver.cuGetProcAddress_v2(name.as_ptr(), function, version, flags.0, status)
     };
     match answer {
         Ok(()) => Ok((function, status)),
@@ -204,6 +214,25 @@ fn a_function_is_found_by_its_name_and_the_version_asked_for() {
     }
     let newer = found(&driver, c"cuInit", 13060);
     assert_eq!(newer, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+}
+
+#[test]
+fn a_function_of_the_threads_default_stream_is_not_replaced_by_another() {
+    let driver = machine(&[]);
+    let per_thread = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    let legacy = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+    for name in [c"cuMemcpyHtoD", c"cuStreamSynchronize", c"cuMemsetD8"] {
+        let refused = found_with(&driver, name, 13000, per_thread);
+        assert_eq!(refused, Err(CUresult::CUDA_ERROR_NOT_SUPPORTED), "{name:?}");
+        let usual = found(&driver, name, 13000).unwrap();
+        assert_eq!(found_with(&driver, name, 13000, legacy), Ok(usual));
+    }
+    // One that has no default stream is the same for all.
+    let usual = found(&driver, c"cuMemAlloc", 13000).unwrap();
+    assert_eq!(
+        found_with(&driver, c"cuMemAlloc", 13000, per_thread),
+        Ok(usual)
+    );
 }
 
 #[test]
