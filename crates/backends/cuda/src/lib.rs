@@ -7,3 +7,5 @@
 #![cfg(not(target_family = "wasm"))]
 
 pub mod raw;
+#[cfg(feature = "backend")]
+pub mod wires;
