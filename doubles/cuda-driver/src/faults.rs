@@ -17,6 +17,7 @@
 //! | `call=cuMemFree_v2:4711` | the next call of a function does nothing and answers a number |
 //! | `call=cuEventQuery:999@2+` | the second call and all after it |
 //! | `peer-corrupts=0>1` | peer access from device 0 to 1 is granted, and bytes arrive changed |
+//! | `none` | what was ordered before is taken back; what has gone wrong stays wrong |
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +82,7 @@ impl Turn {
 /// A line that orders no fault.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum FaultError {
-    #[error("`{0}` is no fault: there are oom, ecc, async, stuck, call and peer-corrupts")]
+    #[error("`{0}` is no fault: there are oom, ecc, async, stuck, call, peer-corrupts and none")]
     Unknown(String),
     #[error("`{0}`: `@` wants a number from 1, or one with a plus after it")]
     Turn(String),
@@ -118,6 +119,7 @@ impl Faults {
         };
         let mut ordered = self.ordered();
         match (what, value) {
+            ("none", "") if !line.contains('@') => *ordered = Ordered::default(),
             ("oom", "") => ordered.allocations.push(turn),
             ("ecc", "") => {
                 let fate = Fate::Ruins(CUresult::CUDA_ERROR_ECC_UNCORRECTABLE);
@@ -273,6 +275,16 @@ mod tests {
     }
 
     #[test]
+    fn what_was_ordered_is_taken_back_and_more_can_be_ordered() {
+        let faults = faults("oom@1+;stuck;call=cuMemFree_v2:4711;peer-corrupts=0>1;none;oom@2");
+        assert_eq!(faults.on_operation(), Fate::Done);
+        assert_eq!(faults.on_call("cuMemFree_v2"), Ok(()));
+        assert!(!faults.corrupts(0, 1));
+        let out = Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        assert_eq!([(); 2].map(|()| faults.on_allocation()), [Ok(()), out]);
+    }
+
+    #[test]
     fn one_direction_of_a_pair_corrupts() {
         let faults = faults("peer-corrupts=0>1");
         assert!(faults.corrupts(0, 1) && !faults.corrupts(1, 0));
@@ -289,5 +301,6 @@ mod tests {
         assert!(told("peer-corrupts=0").contains("wants two devices"));
         assert!(told("peer-corrupts=0>1@2").contains("wants two devices"));
         assert!(told("oom=3").contains("is no fault"));
+        assert!(told("none@2").contains("is no fault"));
     }
 }
