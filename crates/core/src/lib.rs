@@ -49,7 +49,7 @@ pub use plan::{Lane, Plan, Ring, Role, Step, StepKind};
 pub use planner::{Barred, Limits, NoPlan, PlanKey, PlanSet, Purpose, Reason, Rejected, plan};
 pub use quarantine::{Bar, Quarantine};
 pub use route::{Method, Route};
-pub use shape::{Block, Blocks, Run, Runs, Shape, ShapeError};
+pub use shape::{Block, Blocks, Rows, Run, Runs, Shape, ShapeError, Together};
 pub use span::Span;
 pub use stats::Stats;
 pub use storage::StorageId;

@@ -2,9 +2,11 @@
 
 mod blocks;
 mod overlap;
+mod rows;
 mod runs;
 
 pub use blocks::{Block, Blocks};
+pub use rows::{Rows, Together};
 pub use runs::{Run, Runs};
 
 use crate::Span;

@@ -1,7 +1,6 @@
 //! Submission and completion.
 
 mod moves;
-mod rows;
 mod serve;
 mod watch;
 

@@ -7,10 +7,8 @@ use crate::device::Gpu;
 use crate::guest::{Direction, Guest};
 use crate::inventory::GUEST_KINDS;
 use crate::memory::{Slot, WORD, failed};
-use crate::raw::{End, Program, Rows, Window};
+use crate::raw::{End, Program, Window};
 use crate::texture;
-
-use super::rows::Together;
 
 /// The operations of one submission.
 pub(crate) struct Moves<'a> {
@@ -292,7 +290,7 @@ impl Move<'_> {
         let (src, dst) = (position(&self.src), position(&self.dst));
         let runs = self.src.shape.runs(src, &self.dst.shape, dst, self.span);
         let texels = [&self.src, &self.dst].map(|end| texture::window(end.buffer));
-        Together::new(runs, texels.iter().any(Option::is_some))
+        runs.rows(texels.iter().any(Option::is_some))
     }
 
     /// Whether no word of the destination, a buffer, need be read.

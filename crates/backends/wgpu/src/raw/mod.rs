@@ -20,7 +20,7 @@ mod vulkan;
 mod vulkan;
 mod window;
 
-pub(crate) use program::{End, Program, Rows};
+pub(crate) use program::{End, Program};
 pub(crate) use texels::SINGLE_ROWS;
 pub(crate) use vulkan::{Importer, Mapper, open, uuid};
 pub(crate) use window::Window;

@@ -28,20 +28,6 @@ pub(crate) enum End<'a> {
     },
 }
 
-/// Rows of one length, at a pitch on either side.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Rows {
-    /// Where the first one begins.
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    /// The bytes of a row.
-    pub(crate) len: u64,
-    pub(crate) rows: u64,
-    /// From one row to the next. 0 where there is one.
-    pub(crate) from_pitch: u64,
-    pub(crate) to_pitch: u64,
-}
-
 pub(super) enum Step {
     /// Whole words.
     Copy {

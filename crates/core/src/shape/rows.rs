@@ -1,11 +1,27 @@
 //! Runs of bytes that are rows of one length, taken together.
 
-use transload_hal::core::Run;
+use super::{Run, Runs};
 
-use crate::raw::Rows;
+/// Rows of one length, at a pitch on either side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rows {
+    /// Where the first row begins on the first side.
+    pub from: u64,
+    /// Where it begins on the other side.
+    pub to: u64,
+    /// The bytes of a row.
+    pub len: u64,
+    /// How many rows.
+    pub rows: u64,
+    /// From one row to the next on the first side. 0 where there is one.
+    pub from_pitch: u64,
+    /// From one row to the next on the other side. 0 where there is one.
+    pub to_pitch: u64,
+}
 
-/// Puts runs together whose starts are equally far apart on either side.
-pub(crate) struct Together<I> {
+/// Puts runs together whose starts are equally far apart on either side; made by [`Runs::rows`].
+#[derive(Clone, Debug)]
+pub struct Together<I> {
     runs: I,
     /// The first run of the rows that come next.
     next: Option<Rows>,
@@ -13,8 +29,16 @@ pub(crate) struct Together<I> {
     is_wanted: bool,
 }
 
+impl Runs {
+    /// The same runs as rows: those at one pitch as one, or each by itself.
+    #[must_use]
+    pub fn rows(self, together: bool) -> Together<Runs> {
+        Together::new(self, together)
+    }
+}
+
 impl<I: Iterator<Item = Run>> Together<I> {
-    pub(crate) fn new(mut runs: I, is_wanted: bool) -> Together<I> {
+    fn new(mut runs: I, is_wanted: bool) -> Together<I> {
         let next = runs.next().map(single);
         Together {
             runs,
@@ -69,6 +93,8 @@ fn joined(rows: &Rows, run: &Rows) -> Option<Rows> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     fn run(offset: u64, other_offset: u64, len_bytes: u64) -> Run {
