@@ -38,6 +38,8 @@ pub struct StorageInfo {
 struct Storage {
     info: StorageInfo,
     mapped: AtomicPtr<u8>,
+    /// Goes before the owner.
+    _guard: Option<Box<dyn Owner>>,
     owner: Box<dyn Owner>,
     /// Goes after the owner.
     _keeper: Option<Box<dyn Owner>>,
@@ -60,7 +62,21 @@ impl Buffer {
     /// library writes.
     pub unsafe fn new(info: StorageInfo, owner: Box<dyn Owner>) -> Buffer {
         // SAFETY: the caller's promise.
-        unsafe { Buffer::kept(info, owner, None) }
+        unsafe { Buffer::with_company(info, None, owner, None) }
+    }
+
+    /// The same, where something about the owner's bytes must end before the owner goes or is taken out, such as
+    /// their registration with a driver: `guard` is dropped first.
+    ///
+    /// # Safety
+    /// As [`Buffer::new`].
+    pub unsafe fn guarded(
+        info: StorageInfo,
+        owner: Box<dyn Owner>,
+        guard: Box<dyn Owner>,
+    ) -> Buffer {
+        // SAFETY: the caller's promise.
+        unsafe { Buffer::with_company(info, Some(guard), owner, None) }
     }
 
     /// The same, where it takes more than the owner to keep the bytes: `keeper` goes after it, and
@@ -68,12 +84,24 @@ impl Buffer {
     ///
     /// # Safety
     /// As [`Buffer::new`], as long as neither is dropped.
+    pub unsafe fn kept(
+        info: StorageInfo,
+        owner: Box<dyn Owner>,
+        keeper: Option<Box<dyn Owner>>,
+    ) -> Buffer {
+        // SAFETY: the caller's promise.
+        unsafe { Buffer::with_company(info, None, owner, keeper) }
+    }
+
+    /// # Safety
+    /// As [`Buffer::new`], as long as neither owner nor keeper is dropped.
     #[allow(
         clippy::arc_with_non_send_sync,
         reason = "where there is one thread, owners need be neither Send nor Sync"
     )]
-    pub unsafe fn kept(
+    unsafe fn with_company(
         info: StorageInfo,
+        guard: Option<Box<dyn Owner>>,
         owner: Box<dyn Owner>,
         keeper: Option<Box<dyn Owner>>,
     ) -> Buffer {
@@ -83,6 +111,7 @@ impl Buffer {
             storage: Arc::new(Storage {
                 info,
                 mapped: AtomicPtr::new(mapped),
+                _guard: guard,
                 owner,
                 _keeper: keeper,
             }),
@@ -206,7 +235,9 @@ impl Buffer {
         }
         let span = self.span;
         let storage = Arc::try_unwrap(self.storage).map_err(|storage| Buffer { storage, span })?;
-        let owner: Box<dyn Any> = storage.owner;
+        let Storage { _guard, owner, .. } = storage;
+        drop(_guard);
+        let owner: Box<dyn Any> = owner;
         match owner.downcast() {
             Ok(owner) => Ok(*owner),
             Err(_) => unreachable!("the owner was found to be a T above"),
@@ -262,6 +293,31 @@ mod tests {
             view.host(1, 2).map(HostSpan::addr),
             Some(buffer.position() + 5)
         );
+    }
+
+    #[test]
+    fn a_guard_goes_before_its_owner_does() {
+        struct Told(&'static str, Arc<std::sync::Mutex<Vec<&'static str>>>);
+        impl Drop for Told {
+            fn drop(&mut self) {
+                self.1.lock().unwrap().push(self.0);
+            }
+        }
+        let told = Arc::default();
+        let buffer = || {
+            let info = *of_vec(vec![0; 1]).info();
+            let [guard, owner] = ["guard", "owner"].map(|name| Told(name, Arc::clone(&told)));
+            let info = StorageInfo { host: None, ..info };
+            // SAFETY: it shows no bytes.
+            unsafe { Buffer::guarded(info, Box::new(owner), Box::new(guard)) }
+        };
+        drop(buffer());
+        assert_eq!(*told.lock().unwrap(), ["guard", "owner"]);
+        let Ok(owner) = buffer().into_owner::<Told>() else {
+            panic!("there is one view");
+        };
+        assert_eq!(*told.lock().unwrap(), ["guard", "owner", "guard"]);
+        drop(owner);
     }
 
     #[test]
