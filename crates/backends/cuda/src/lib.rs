@@ -1,11 +1,43 @@
-//! CUDA for Transload.
+//! The CUDA backend of Transload.
 //!
-//! What is here so far is [`raw`]: the functions of NVIDIA's driver as a table that is filled at run time,
-//! from the driver's library or from functions written in Rust. Nothing of NVIDIA's is needed to build, and
-//! on a machine without a driver there is a reason instead of a table. The backend that stands on it is not
-//! here yet.
+//! Each device has its own memory, `device`, and where it can, `managed` memory that the driver moves between device
+//! and host. All devices reach the one `cpu:0/pinned`, host memory that is locked in place and mapped: they read and
+//! write it in place, and the host's threads fill and drain it like any memory.
+//!
+//! The driver is loaded when the program runs. Nothing of NVIDIA's is needed to build, and on a machine without a
+//! driver there is a reason instead of a backend. [`raw`] is the driver's functions as a table; without the feature
+//! `backend` it is all that there is.
+//!
+//! A device is opened when it is first used: its primary context, which it shares with the CUDA runtime and
+//! with other libraries of the process, is retained then, and is current on a thread only as long as a call of this
+//! backend lasts. Completion needs no tick: a thread per stream waits in the driver while operations are under way,
+//! and is parked otherwise.
 #![cfg(not(target_family = "wasm"))]
 
 pub mod raw;
 #[cfg(feature = "backend")]
 pub mod wires;
+
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod context;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod device;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod discover;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod facts;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod fault;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod gpu;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod inventory;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod memory;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod queue;
+
+#[cfg(all(feature = "backend", not(transload_local)))]
+pub use device::{BACKEND, Cuda};
+#[cfg(all(feature = "backend", not(transload_local)))]
+pub use discover::{Absent, OpenError};

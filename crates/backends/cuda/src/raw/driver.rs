@@ -15,6 +15,7 @@ pub struct Driver {
     table: Table,
     source: Source,
     version: Version,
+    is_stand_in: bool,
 }
 
 /// Where a driver comes from.
@@ -104,14 +105,15 @@ impl Driver {
     /// stay for good.
     #[must_use]
     pub unsafe fn from_table(table: Table, name: &'static str) -> Driver {
-        Driver::new(table, Source::Functions(name))
+        Driver::new(table, Source::Functions(name), true)
     }
 
-    pub(super) fn new(table: Table, source: Source) -> Driver {
+    pub(super) fn new(table: Table, source: Source, is_stand_in: bool) -> Driver {
         let mut driver = Driver {
             table,
             source,
             version: Version::default(),
+            is_stand_in,
         };
         let mut version: c_int = 0;
         // SAFETY: the pointer is to an integer of ours.
@@ -132,6 +134,13 @@ impl Driver {
     #[must_use]
     pub const fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// Whether it only stands in for NVIDIA's driver and has no devices behind it: functions of this program, or a
+    /// library that says so of itself.
+    #[must_use]
+    pub const fn is_stand_in(&self) -> bool {
+        self.is_stand_in
     }
 
     /// The newest CUDA that it knows; 0.0 if it does not say.

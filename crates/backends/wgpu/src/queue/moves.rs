@@ -1,6 +1,6 @@
 //! Operations, checked and taken apart into runs of bytes.
 
-use transload_hal::core::{DeviceId, MemoryKind, Span};
+use transload_hal::core::{DeviceId, MemoryKind, Rows, Span};
 use transload_hal::{Buffer, DeviceKind, ErrorClass, Fault, HostSpan, Layout, Op, SubmitError};
 
 use crate::device::Gpu;

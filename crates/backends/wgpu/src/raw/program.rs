@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use transload_hal::core::Rows;
+
 use super::texels::Around;
 use super::window::{Place, Window};
 use super::{CHUNK, Shift, Shifter};

@@ -1,0 +1,111 @@
+//! A device's primary context, which all of the process shares.
+
+use std::sync::{Arc, OnceLock};
+
+use transload_hal::{DeviceId, ErrorClass, Fault};
+
+use crate::fault::{fault_of, is_end};
+use crate::raw::{CUcontext, CUdevice, CUresult, CUstream, CallError, Driver};
+
+/// A primary context, retained until the last who uses it lets go.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) id: DeviceId,
+    pub(crate) handle: CUcontext,
+    device: CUdevice,
+    /// Why the device is gone.
+    lost: OnceLock<Fault>,
+}
+
+/// The context is the thread's current one until this goes; then the one before is again.
+pub(crate) struct Current<'a>(&'a Context);
+
+impl Context {
+    /// Retains the primary context of a device. Blocks on the driver, some tenths of a second where nobody has it yet.
+    pub(crate) fn open(
+        driver: &Arc<Driver>,
+        id: DeviceId,
+        device: CUdevice,
+    ) -> Result<Arc<Context>, Fault> {
+        let mut handle = CUcontext::NULL;
+        // SAFETY: the place is ours.
+        let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut handle, device) };
+        match retained {
+            Ok(()) => Ok(Arc::new(Context {
+                driver: Arc::clone(driver),
+                id,
+                handle,
+                device,
+                lost: OnceLock::new(),
+            })),
+            Err(error) => {
+                let fault = fault_of(error);
+                let message = format!("{id} cannot be opened: {}", fault.message);
+                Err(Fault::new(fault.class, message))
+            }
+        }
+    }
+
+    /// Makes it current on this thread, above whatever was.
+    pub(crate) fn enter(&self) -> Result<Current<'_>, Fault> {
+        // SAFETY: the context was retained.
+        match unsafe { self.driver.cuCtxPushCurrent_v2(self.handle) } {
+            Ok(()) => Ok(Current(self)),
+            Err(error) => Err(match error.result() {
+                Some(result) if is_end(result) => self.lose(error),
+                _ => fault_of(error),
+            }),
+        }
+    }
+
+    /// Why the device is gone, if it is.
+    pub(crate) fn lost(&self) -> Option<&Fault> {
+        self.lost.get()
+    }
+
+    /// What a failed call means: the device is gone if the context, of which `stream` is one, answers nothing
+    /// else any more. CUDA says so of every error of work that had begun: "The context cannot be used, so it must be
+    /// destroyed" (CUDA Driver API, Data types used by CUDA driver, `CUresult`), and new numbers join the list with
+    /// new versions, so the context is asked.
+    pub(crate) fn blame(&self, error: CallError, stream: CUstream) -> Fault {
+        if let Some(fault) = self.lost() {
+            return fault.clone();
+        }
+        let Some(result) = error.result() else {
+            return fault_of(error);
+        };
+        // SAFETY: the stream is of this context.
+        let asked = unsafe { self.driver.cuStreamQuery(stream) };
+        let is_ruined = match asked {
+            Ok(()) => false,
+            Err(answer) => !answer.is(CUresult::CUDA_ERROR_NOT_READY),
+        };
+        if is_end(result) || is_ruined {
+            return self.lose(error);
+        }
+        fault_of(error)
+    }
+
+    /// The device is gone, and this is why. Whoever says so first is believed.
+    pub(crate) fn lose(&self, error: CallError) -> Fault {
+        let message = format!("device {} is lost: {error}", self.id);
+        let fault = Fault::new(ErrorClass::Lost, message);
+        self.lost.get_or_init(|| fault).clone()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once. A driver that refuses has ended.
+        let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        let mut popped = CUcontext::NULL;
+        // SAFETY: the place is ours, and what is on top was pushed when this was made.
+        let _ = unsafe { self.0.driver.cuCtxPopCurrent_v2(&raw mut popped) };
+    }
+}

@@ -1,0 +1,270 @@
+//! The backend itself: which devices there are, and the way in to their memories and lanes.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use transload_hal::{
+    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
+    ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId,
+    Name, Op, SubmitError, Waited,
+};
+
+use crate::discover::Absent;
+use crate::gpu::{Gpu, Opened, Sink};
+use crate::inventory::inventory;
+use crate::memory;
+use crate::queue::{Lane, Move, Way, lane_of};
+use crate::raw::{CUresult, CallError, Driver};
+
+/// The name of this backend.
+pub const BACKEND: BackendId = BackendId(Name::constant("cuda"));
+
+/// CUDA devices.
+pub struct Cuda {
+    driver: Arc<Driver>,
+    gpus: Vec<Gpu>,
+    absent: Vec<Absent>,
+    inventory: Inventory,
+    sink: Sink,
+    /// Devices of which the first reaches the memory of the second.
+    peers: Mutex<HashSet<(usize, usize)>>,
+}
+
+impl Cuda {
+    pub(crate) fn new(
+        driver: Arc<Driver>,
+        gpus: Vec<Gpu>,
+        absent: Vec<Absent>,
+        sink: Sink,
+    ) -> Cuda {
+        Cuda {
+            inventory: inventory(&driver, &gpus),
+            driver,
+            gpus,
+            absent,
+            sink,
+            peers: Mutex::default(),
+        }
+    }
+
+    /// How many devices there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Whether there is none, which does not happen: there is no backend then.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gpus.is_empty()
+    }
+
+    /// The driver's functions, for what this backend does not do.
+    #[must_use]
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Devices that are there and take no part, and why.
+    #[must_use]
+    pub fn absent(&self) -> &[Absent] {
+        &self.absent
+    }
+
+    fn lane(&self, fence: Fence) -> Option<&Lane> {
+        let (gpu, way) = lane_of(fence.number());
+        Some(self.gpus.get(gpu)?.opened()?.lane(way))
+    }
+
+    /// Lets a device reach another one's memory, and the other way round where that can be.
+    fn enable(&self, from: &Gpu, to: &Gpu) -> Result<(), Fault> {
+        let [opened, other] = [from.open()?, to.open()?];
+        let _current = opened.context.enter()?;
+        // SAFETY: the context is retained as long as the device is.
+        let enabled = unsafe { self.driver.cuCtxEnablePeerAccess(other.context.handle, 0) };
+        match enabled {
+            Err(error) if !error.is(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) => {
+                Err(opened.blame(error))
+            }
+            _ => {
+                let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+                peers.insert((from.number, to.number));
+                Ok(())
+            }
+        }
+    }
+
+    fn reaches(&self, from: usize, to: usize) -> bool {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.contains(&(from, to))
+    }
+
+    fn gpu(&self, memory: MemoryId) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.id == memory.device)
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = self.inventory.devices.iter();
+        f.debug_struct("Cuda")
+            .field("driver", self.driver.source())
+            .field("version", &self.driver.version())
+            .field(
+                "devices",
+                &devices.map(|device| &device.name).collect::<Vec<_>>(),
+            )
+            .finish_non_exhaustive()
+    }
+}
+
+impl Opened {
+    /// What a failed call of this device's means.
+    pub(crate) fn blame(&self, error: CallError) -> Fault {
+        self.lane(Way::Within).blame(error)
+    }
+}
+
+// SAFETY: a fence settles when its event has come to pass, which is behind all of its operations in their stream, or when
+// the device is lost, and CUDA's contexts that are ruined do nothing any more; operands are checked before anything is
+// given to the driver, and what was given before one was refused is waited for; each fence is told once, by the one
+// that takes it off its lane; buffers are the driver's own, kept by their owners.
+unsafe impl Backend for Cuda {
+    fn inventory(&self) -> Inventory {
+        self.inventory.clone()
+    }
+
+    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
+        memory::allocate(&self.gpus, memory, spec)
+    }
+
+    /// Takes host memory into `cpu:0/pinned`: it is locked where it is, registered with the driver for all devices,
+    /// and stays so until the buffer goes. That takes some tenths of a second for a gibibyte (1 to 2 GB/s:
+    /// openvm-org/stark-backend issue 384), which pays where the memory is used again and again.
+    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
+        // SAFETY: the caller's promise.
+        unsafe { memory::import(&self.gpus, memory, external) }
+    }
+
+    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+        Err(ImportError::Unsupported {
+            memory: buffer.memory(),
+            kind,
+            reason: "it is not given out so".into(),
+        })
+    }
+
+    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
+        let mut links = self.inventory.links.iter();
+        let Some(link) = links.find(|link| link.id.src == src && link.id.dst == dst) else {
+            return Err(ConnectError::NoAccess {
+                src,
+                dst,
+                reason: "no engine of these devices reaches both".into(),
+            });
+        };
+        if link.id.access == Access::Peer
+            && let Some((from, to)) = self.gpu(src).zip(self.gpu(dst))
+        {
+            let enabled = self.enable(from, to);
+            enabled.map_err(|fault| ConnectError::Failed { src, dst, fault })?;
+            // The other way round is another link's business, which says so if it cannot be.
+            let _ = self.enable(to, from);
+        }
+        Ok(link.id.access)
+    }
+
+    unsafe fn submit(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        let refused =
+            |message: String| SubmitError::Refused(Fault::new(ErrorClass::Caller, message));
+        if let Some(fence) = after.iter().find(|fence| fence.backend() != BACKEND) {
+            return Err(refused(format!("{fence:?} is a fence of another backend")));
+        }
+        let Some((gpu, way)) = self.place(via, ops)? else {
+            return Ok(Fence::settled(BACKEND));
+        };
+        let opened = gpu.open().map_err(SubmitError::Refused)?;
+        let moves = ops
+            .iter()
+            .filter_map(|op| Move::of(&self.gpus, op).ok().flatten());
+        let own = opened.lane(way);
+        let after = after.iter().filter_map(|fence| {
+            let lane = self.lane(*fence)?;
+            // What goes through one lane is in order.
+            (!std::ptr::eq(lane, own)).then(|| (lane, fence.number()))
+        });
+        // SAFETY: the caller's promise.
+        unsafe { own.submit(moves, after) }
+    }
+
+    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
+        self.sink.set(sink).is_ok()
+    }
+
+    fn completes_unattended(&self) -> bool {
+        true
+    }
+
+    /// Nothing: the lanes' own threads tell.
+    fn pump(&self) {}
+
+    fn wait(&self, fence: Fence, limit: Duration) -> Waited {
+        match self.lane(fence).filter(|_| !fence.is_settled()) {
+            Some(lane) => lane.wait(fence.number(), limit),
+            None => Waited::Settled,
+        }
+    }
+}
+
+impl Cuda {
+    /// The device and the lane that execute the operations; none where there is nothing to do.
+    fn place(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+    ) -> Result<Option<(&Gpu, Way)>, SubmitError> {
+        let mut place = None;
+        for (index, op) in ops.iter().enumerate() {
+            let unsupported = |reason| SubmitError::Unsupported { index, reason };
+            let Some(one) = Move::of(&self.gpus, op).map_err(unsupported)? else {
+                continue;
+            };
+            let at = one.way().map_err(unsupported)?;
+            if place.is_some_and(|place: (usize, Way)| place.0 != at.0) {
+                return Err(unsupported(
+                    "it is for another device than those before".into(),
+                ));
+            }
+            if let Some((from, to)) = one.across()
+                && via.is_none_or(|link| link.access == Access::Peer)
+                && !self.reaches(from, to)
+            {
+                // The driver would take it and send the bytes over the host.
+                return Err(unsupported("the two devices were never connected".into()));
+            }
+            if let Some(link) = via.filter(|link| !is_over(op, link)) {
+                let reason = format!("it does not go from {} to {}", link.src, link.dst);
+                return Err(unsupported(reason.into()));
+            }
+            place = place.or(Some(at));
+        }
+        Ok(place.and_then(|(gpu, way)| Some((self.gpus.get(gpu)?, way))))
+    }
+}
+
+/// Whether a copy has the ends of a link. Whatever is no copy goes over none.
+fn is_over(op: &Op<'_>, link: &LinkId) -> bool {
+    let ends = match op {
+        Op::Copy { src, dst } => (src.buffer.memory(), dst.buffer.memory()),
+        Op::Pitched { src, dst, .. } => (src.buffer.memory(), dst.buffer.memory()),
+        _ => return true,
+    };
+    ends == (link.src, link.dst)
+}

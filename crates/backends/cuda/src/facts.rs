@@ -1,0 +1,94 @@
+//! What a device says of itself before it is opened.
+
+use std::ffi::c_char;
+
+use transload_hal::core::{PciAddress, Uuid};
+
+use crate::raw::{CUdevice, CUdevice_attribute, CUuuid, CallError, Driver};
+
+/// What moving bytes depends on.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) name: String,
+    pub(crate) uuid: Option<Uuid>,
+    pub(crate) pci: Option<PciAddress>,
+    pub(crate) numa_node: Option<u32>,
+    pub(crate) memory_bytes: u64,
+    /// Copies to and from the device have an engine each.
+    pub(crate) is_duplex: bool,
+    pub(crate) is_integrated: bool,
+    pub(crate) has_managed: bool,
+    /// Host and device may use managed memory at the same time.
+    pub(crate) shares_managed: bool,
+    /// It walks the host's page tables, so that its engines reach any memory of the process.
+    pub(crate) reaches_pageable: bool,
+    /// The largest pitch of a copy, in bytes.
+    pub(crate) max_pitch: u64,
+}
+
+impl Facts {
+    /// Asks the driver about a device.
+    ///
+    /// # Errors
+    /// When it does not know the device, its name or its size. What else it does not know counts as no.
+    pub(crate) fn of(driver: &Driver, device: CUdevice) -> Result<Facts, CallError> {
+        use CUdevice_attribute as Attribute;
+        let ask = |attribute| {
+            let mut value = 0;
+            // SAFETY: the place is ours.
+            let asked = unsafe { driver.cuDeviceGetAttribute(&raw mut value, attribute, device) };
+            asked.ok().map(|()| value)
+        };
+        let number = |attribute| ask(attribute).and_then(|value| u32::try_from(value).ok());
+        let has = |attribute| ask(attribute) == Some(1);
+        let domain = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
+        let bus = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
+        let slot = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
+        let pci = domain.zip(bus).zip(slot).and_then(|((domain, bus), slot)| {
+            Some(PciAddress {
+                domain,
+                bus: u8::try_from(bus).ok()?,
+                device: u8::try_from(slot).ok()?,
+                function: 0,
+            })
+        });
+        Ok(Facts {
+            name: name(driver, device)?,
+            uuid: uuid(driver, device),
+            pci,
+            numa_node: number(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID),
+            memory_bytes: memory_bytes(driver, device)?,
+            is_duplex: ask(Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT) > Some(1),
+            is_integrated: has(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED),
+            has_managed: has(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY),
+            shares_managed: has(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS),
+            reaches_pageable: has(
+                Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+            ),
+            max_pitch: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH).map_or(0, u64::from),
+        })
+    }
+}
+
+fn name(driver: &Driver, device: CUdevice) -> Result<String, CallError> {
+    let mut text = [0u8; 256];
+    let start = text.as_mut_ptr().cast::<c_char>();
+    // SAFETY: there is room for so many bytes.
+    unsafe { driver.cuDeviceGetName(start, text.len() as i32, device) }?;
+    let end = text.iter().position(|byte| *byte == 0);
+    Ok(String::from_utf8_lossy(&text[..end.unwrap_or(text.len())]).into_owned())
+}
+
+fn uuid(driver: &Driver, device: CUdevice) -> Option<Uuid> {
+    let mut uuid = CUuuid::default();
+    // SAFETY: the place is ours.
+    let asked = unsafe { driver.cuDeviceGetUuid_v2(&raw mut uuid, device) };
+    asked.ok().map(|()| Uuid(uuid.bytes))
+}
+
+fn memory_bytes(driver: &Driver, device: CUdevice) -> Result<u64, CallError> {
+    let mut bytes = 0usize;
+    // SAFETY: the place is ours.
+    unsafe { driver.cuDeviceTotalMem_v2(&raw mut bytes, device) }?;
+    Ok(bytes as u64)
+}

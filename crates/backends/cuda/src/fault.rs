@@ -1,0 +1,67 @@
+//! What the driver answers, in the words of the hal.
+
+use transload_hal::{ErrorClass, Fault};
+
+use crate::raw::{CUresult, CallError};
+
+/// A call that came to nothing, as a fault.
+pub(crate) fn fault_of(error: CallError) -> Fault {
+    let class = match error {
+        CallError::Missing { .. } => ErrorClass::Unsupported,
+        CallError::Failed { result, .. } => class_of(result),
+    };
+    // The sentence has the number already.
+    Fault::new(class, error.to_string())
+}
+
+/// Whose turn it is after a call that left its context in order.
+fn class_of(result: CUresult) -> ErrorClass {
+    match result {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => ErrorClass::Exhausted,
+        CUresult::CUDA_ERROR_NOT_SUPPORTED
+        | CUresult::CUDA_ERROR_NOT_PERMITTED
+        | CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+        | CUresult::CUDA_ERROR_OPERATING_SYSTEM => ErrorClass::Unsupported,
+        _ if is_end(result) => ErrorClass::Lost,
+        _ => ErrorClass::Failed,
+    }
+}
+
+/// Whether the result says that the context, or all of CUDA, is gone for this process.
+pub(crate) fn is_end(result: CUresult) -> bool {
+    matches!(
+        result,
+        CUresult::CUDA_ERROR_NOT_INITIALIZED
+            | CUresult::CUDA_ERROR_DEINITIALIZED
+            | CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUresult::CUDA_ERROR_INVALID_CONTEXT
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_say_whose_turn_it_is_and_keep_their_names() {
+        let of = |result| {
+            let function = "cuMemAlloc_v2";
+            fault_of(CallError::Failed { function, result })
+        };
+        let full = of(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        assert_eq!(full.class, ErrorClass::Exhausted);
+        assert!(
+            full.to_string()
+                .starts_with("cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)")
+        );
+        assert_eq!(
+            of(CUresult::CUDA_ERROR_DEINITIALIZED).class,
+            ErrorClass::Lost
+        );
+        assert_eq!(
+            of(CUresult::CUDA_ERROR_INVALID_VALUE).class,
+            ErrorClass::Failed
+        );
+        assert_eq!(of(CUresult(4711)).class, ErrorClass::Failed);
+    }
+}

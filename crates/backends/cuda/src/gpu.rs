@@ -1,0 +1,86 @@
+//! One device: what it says of itself, and what there is once it was opened.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use transload_hal::{CompletionSink, DeviceId, Fault};
+
+use crate::context::Context;
+use crate::facts::Facts;
+use crate::queue::{Lane, Way};
+use crate::raw::{CUdevice, Driver};
+
+/// Where outcomes go, once somebody says.
+pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
+
+/// A device.
+pub(crate) struct Gpu {
+    pub(crate) id: DeviceId,
+    /// Its position among the devices of the backend.
+    pub(crate) number: usize,
+    pub(crate) device: CUdevice,
+    pub(crate) facts: Facts,
+    driver: Arc<Driver>,
+    sink: Sink,
+    opened: OnceLock<Opened>,
+    opening: Mutex<()>,
+}
+
+/// What there is of a device once somebody used it.
+pub(crate) struct Opened {
+    pub(crate) context: Arc<Context>,
+    lanes: [Lane; Way::ALL.len()],
+}
+
+impl Gpu {
+    pub(crate) fn new(
+        driver: &Arc<Driver>,
+        sink: &Sink,
+        (number, id): (usize, DeviceId),
+        device: CUdevice,
+        facts: Facts,
+    ) -> Gpu {
+        Gpu {
+            id,
+            number,
+            device,
+            facts,
+            driver: Arc::clone(driver),
+            sink: Arc::clone(sink),
+            opened: OnceLock::new(),
+            opening: Mutex::new(()),
+        }
+    }
+
+    /// What there is of the device, which the first who asks opens. Who fails leaves it to the next to try again.
+    pub(crate) fn open(&self) -> Result<&Opened, Fault> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let _turn = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let context = Context::open(&self.driver, self.id, self.device)?;
+        let mut lanes = Vec::with_capacity(Way::ALL.len());
+        for way in Way::ALL {
+            let pitch = self.facts.max_pitch;
+            lanes.push(Lane::new(&context, &self.sink, (self.number, way), pitch)?);
+        }
+        let lanes = match lanes.try_into() {
+            Ok(lanes) => lanes,
+            Err(_) => unreachable!("one was made for each way"),
+        };
+        Ok(self.opened.get_or_init(|| Opened { context, lanes }))
+    }
+
+    /// What there is of it if somebody has used it.
+    pub(crate) fn opened(&self) -> Option<&Opened> {
+        self.opened.get()
+    }
+}
+
+impl Opened {
+    pub(crate) fn lane(&self, way: Way) -> &Lane {
+        &self.lanes[way as usize]
+    }
+}

@@ -1,0 +1,65 @@
+//! Managed memory: one address for host and device, and the driver moves the pages.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use transload_hal::{AllocError, AllocSpec, Buffer, HostSpan, MemoryId, StorageId, StorageInfo};
+
+use super::{info, refused, with_room};
+use crate::context::Context;
+use crate::gpu::Gpu;
+use crate::raw::{CUdeviceptr, CUmemAttach_flags};
+
+/// The largest allocation, in bytes. It may be larger than the device, and than the host's memory too, which nobody
+/// wants: 2^47 are the addresses that a process has on x86-64 and, by default, on 64-bit Arm.
+pub(super) const LARGEST: u64 = 1 << 47;
+
+struct Allocation {
+    context: Arc<Context>,
+    start: CUdeviceptr,
+}
+
+pub(super) fn allocate(
+    gpu: &Gpu,
+    memory: MemoryId,
+    spec: &AllocSpec,
+) -> Result<Buffer, AllocError> {
+    let refused = |fault| refused(memory, spec.len_bytes, fault);
+    let opened = gpu.open().map_err(refused)?;
+    let context = &opened.context;
+    let _current = context.enter().map_err(refused)?;
+    let mut start = 0;
+    let flags = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
+    // SAFETY: the place is ours.
+    let made = unsafe {
+        context
+            .driver
+            .cuMemAllocManaged(&raw mut start, with_room(spec), flags)
+    };
+    made.map_err(|error| refused(opened.blame(error)))?;
+    let owner = Allocation {
+        context: Arc::clone(context),
+        start,
+    };
+    let base = start.next_multiple_of(spec.alignment);
+    let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(base as usize));
+    let host = pointer.filter(|_| gpu.facts.shares_managed);
+    let info = StorageInfo {
+        host: host.map(|start| HostSpan::new(start, spec.len_bytes as usize)),
+        // Its addresses are the host's own.
+        ..info(memory, StorageId::Host, base, spec.len_bytes)
+    };
+    // SAFETY: the driver keeps the range mapped for host and device until the owner frees it; where the host must
+    // not touch it while the device works, no address is given.
+    Ok(unsafe { Buffer::new(info, Box::new(owner)) })
+}
+
+impl Drop for Allocation {
+    /// Blocks until the device is idle, as CUDA frees.
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: it was allocated, and is freed once; no operation uses it any more.
+            let _ = unsafe { self.context.driver.cuMemFree_v2(self.start) };
+        }
+    }
+}

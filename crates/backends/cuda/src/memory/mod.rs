@@ -1,0 +1,164 @@
+//! What lies behind the buffers of this backend.
+//!
+//! All devices of a process share one range of addresses with the host (CUDA C++ Programming Guide, Unified Virtual
+//! Address Space), so the identity of a device's memory is that range, and positions are addresses: two views of
+//! one allocation, however they came to be, are known to be one.
+
+mod device;
+mod managed;
+mod pinned;
+
+pub(crate) use pinned::PAGE;
+
+use transload_hal::core::MemoryKind;
+use transload_hal::{
+    AllocError, AllocSpec, Buffer, DeviceId, ErrorClass, External, Fault, ImportError, MemoryId,
+    StorageId, StorageInfo,
+};
+
+use crate::device::BACKEND;
+use crate::gpu::Gpu;
+use crate::raw::CUdeviceptr;
+
+/// "Any address of a variable residing in global memory or returned by one of the memory allocation routines from the
+/// driver or runtime API is always aligned to at least 256 bytes" (CUDA C++ Programming Guide, Device Memory Accesses).
+pub(crate) const ALIGNMENT: u64 = 256;
+
+/// The strictest alignment that is given on demand: the largest page of a device.
+const MAX_ALIGNMENT: u64 = 2 << 20;
+
+/// The host memory that all devices reach.
+pub(crate) const PINNED: MemoryId = DeviceId::CPU0.memory(MemoryKind::Pinned);
+
+/// Every address of the process, seen by its devices.
+const DEVICES: StorageId = StorageId::Native {
+    backend: BACKEND.0,
+    handle: 0,
+};
+
+/// Where the first byte of a view of a device's memory lies.
+pub(crate) fn address(buffer: &Buffer) -> CUdeviceptr {
+    buffer.position()
+}
+
+/// Whether the devices' engines reach a buffer of the host's in place.
+pub(crate) fn is_reached(gpus: &[Gpu], buffer: &Buffer) -> bool {
+    let memory = buffer.memory();
+    match memory.kind {
+        MemoryKind::Pinned => memory == PINNED && buffer.backend() == BACKEND,
+        MemoryKind::Pageable | MemoryKind::Shared => {
+            gpus.iter().any(|gpu| gpu.facts.reaches_pageable)
+        }
+        _ => false,
+    }
+}
+
+/// Allocates in a memory of the devices, or in the one that all of them reach.
+pub(crate) fn allocate(
+    gpus: &[Gpu],
+    memory: MemoryId,
+    spec: &AllocSpec,
+) -> Result<Buffer, AllocError> {
+    if memory == PINNED {
+        return pinned::allocate(gpus, spec);
+    }
+    let gpu = gpus.iter().find(|gpu| gpu.id == memory.device);
+    let gpu = gpu.ok_or(AllocError::UnknownMemory { memory })?;
+    match memory.kind {
+        MemoryKind::Device => {
+            check(memory, spec, gpu.facts.memory_bytes)?;
+            device::allocate(gpu, memory, spec)
+        }
+        MemoryKind::Managed if gpu.facts.has_managed => {
+            check(memory, spec, managed::LARGEST)?;
+            managed::allocate(gpu, memory, spec)
+        }
+        _ => Err(AllocError::UnknownMemory { memory }),
+    }
+}
+
+/// Takes in memory of others.
+///
+/// # Safety
+/// As `Backend::import`.
+pub(crate) unsafe fn import(
+    gpus: &[Gpu],
+    memory: MemoryId,
+    external: External,
+) -> Result<Buffer, ImportError> {
+    let kind = external.kind();
+    let is_own = gpus.iter().any(|gpu| gpu.id == memory.device);
+    match external {
+        // SAFETY: the caller's promise.
+        External::Host { .. } if memory == PINNED => unsafe { pinned::register(gpus, external) },
+        _ if memory == PINNED || is_own => Err(ImportError::Unsupported {
+            memory,
+            kind,
+            reason: "it takes no such thing in".into(),
+        }),
+        _ => Err(ImportError::UnknownMemory { memory }),
+    }
+}
+
+/// The largest allocation of host memory, in bytes.
+pub(crate) fn largest_pinned() -> u64 {
+    pinned::largest()
+}
+
+/// The largest allocation of managed memory, in bytes.
+pub(crate) const LARGEST_MANAGED: u64 = managed::LARGEST;
+
+fn check(memory: MemoryId, spec: &AllocSpec, limit_bytes: u64) -> Result<(), AllocError> {
+    if spec.len_bytes > limit_bytes {
+        return Err(AllocError::TooLarge {
+            memory,
+            len_bytes: spec.len_bytes,
+            limit_bytes,
+        });
+    }
+    if !spec.alignment.is_power_of_two() || spec.alignment > MAX_ALIGNMENT {
+        return Err(AllocError::Alignment {
+            memory,
+            alignment: spec.alignment,
+            limit: MAX_ALIGNMENT,
+        });
+    }
+    Ok(())
+}
+
+/// How many bytes to ask the driver for, so that an aligned range of the length lies in them. It gives out nothing
+/// empty.
+fn with_room(spec: &AllocSpec) -> usize {
+    let lead = match spec.alignment {
+        0..=ALIGNMENT => 0,
+        strict => strict - ALIGNMENT,
+    };
+    (spec.len_bytes.max(1) + lead) as usize
+}
+
+fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocError {
+    match fault.class {
+        ErrorClass::Exhausted => AllocError::OutOfMemory {
+            memory,
+            len_bytes,
+            fault,
+        },
+        ErrorClass::Lost => AllocError::Lost {
+            device: memory.device,
+            fault,
+        },
+        _ => AllocError::Failed { memory, fault },
+    }
+}
+
+fn info(memory: MemoryId, id: StorageId, base: u64, len_bytes: u64) -> StorageInfo {
+    StorageInfo {
+        id,
+        base,
+        len_bytes,
+        memory,
+        backend: BACKEND,
+        writable: true,
+        host: None,
+    }
+}

@@ -1,0 +1,246 @@
+//! Host memory that is locked in place and mapped for every device.
+//!
+//! It is ordinary memory of the process that was registered with the driver, and not memory of the driver's own, so
+//! that other drivers can import it too: one buffer that CUDA and Vulkan both reach.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use transload_hal::{
+    AllocError, AllocSpec, Buffer, ErrorClass, External, ExternalKind, Fault, HostSpan,
+    ImportError, StorageId, StorageInfo,
+};
+
+use super::{PINNED, info, refused};
+use crate::context::Context;
+use crate::fault::fault_of;
+use crate::gpu::{Gpu, Opened};
+use crate::raw::{CU_MEMHOSTREGISTER, CUresult, CallError};
+
+/// Allocations begin with a page, and no page is shared with anything else: the whole of it is locked.
+pub(crate) const PAGE: u64 = 4096;
+
+const MAX_ALIGNMENT: u64 = 2 << 20;
+
+/// A block of the heap.
+struct Block {
+    start: NonNull<u8>,
+    layout: Layout,
+    /// The driver would not let it go: it stays for good.
+    is_stuck: bool,
+}
+
+// SAFETY: the block is owned, and nothing about it is tied to a thread.
+unsafe impl Send for Block {}
+// SAFETY: it gives out nothing but its address.
+unsafe impl Sync for Block {}
+
+/// Memory that the devices reach; let go when dropped.
+struct Registration {
+    context: Arc<Context>,
+    start: NonNull<u8>,
+    has_ended: bool,
+}
+
+// SAFETY: the address is a name for the driver.
+unsafe impl Send for Registration {}
+// SAFETY: as above.
+unsafe impl Sync for Registration {}
+
+/// What owns memory that was allocated here.
+struct Pinned {
+    registration: Registration,
+    block: Block,
+}
+
+pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocError> {
+    let limit_bytes = largest();
+    if spec.len_bytes > limit_bytes {
+        return Err(AllocError::TooLarge {
+            memory: PINNED,
+            len_bytes: spec.len_bytes,
+            limit_bytes,
+        });
+    }
+    if !spec.alignment.is_power_of_two() || spec.alignment > MAX_ALIGNMENT {
+        return Err(AllocError::Alignment {
+            memory: PINNED,
+            alignment: spec.alignment,
+            limit: MAX_ALIGNMENT,
+        });
+    }
+    let refused = |fault| refused(PINNED, spec.len_bytes, fault);
+    let opened = any(gpus).map_err(refused)?;
+    let block = Block::new(spec).map_err(refused)?;
+    let span = HostSpan::new(block.start, block.layout.size());
+    let registration = Registration::new(opened, span).map_err(refused)?;
+    let info = StorageInfo {
+        host: span.slice(0, spec.len_bytes),
+        ..info(PINNED, StorageId::Host, span.addr(), spec.len_bytes)
+    };
+    let owner = Pinned {
+        registration,
+        block,
+    };
+    // SAFETY: the block stays where it is until the owner goes, is as long at least as was asked for, and is nobody
+    // else's.
+    Ok(unsafe { Buffer::new(info, Box::new(owner)) })
+}
+
+/// Registers memory of the caller's for as long as the buffer lives.
+///
+/// # Safety
+/// As `Backend::import`.
+pub(super) unsafe fn register(gpus: &[Gpu], external: External) -> Result<Buffer, ImportError> {
+    let kind = ExternalKind::Host;
+    let External::Host {
+        span,
+        writable,
+        owner,
+    } = external
+    else {
+        return Err(ImportError::Unsupported {
+            memory: PINNED,
+            kind: external.kind(),
+            reason: "only host memory can be registered".into(),
+        });
+    };
+    let failed = |fault| ImportError::Failed {
+        memory: PINNED,
+        kind,
+        fault,
+    };
+    let opened = any(gpus).map_err(failed)?;
+    let registration = match span.is_empty() {
+        true => None,
+        false => Some(Registration::new(opened, span).map_err(failed)?),
+    };
+    let info = StorageInfo {
+        writable,
+        host: Some(span),
+        ..info(PINNED, StorageId::Host, span.addr(), span.len() as u64)
+    };
+    // SAFETY: the caller says that the span is valid as long as the owner lives, and the registration goes first.
+    Ok(unsafe { Buffer::guarded(info, owner, Box::new(registration)) })
+}
+
+/// The largest allocation, in bytes: half of the machine's memory, so that the rest of the system still breathes.
+pub(super) fn largest() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let told = rustix::system::sysinfo();
+        let unit = u64::from(told.mem_unit.max(1));
+        // As wide as a pointer.
+        #[allow(clippy::useless_conversion, reason = "narrower on 32-bit machines")]
+        (u64::from(told.totalram).saturating_mul(unit) / 2)
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    (isize::MAX as u64 / 2)
+}
+
+/// The first device that can be opened: what it registers, all of them reach.
+fn any(gpus: &[Gpu]) -> Result<&Opened, Fault> {
+    let mut refusal = Fault::new(ErrorClass::Unsupported, "there is no CUDA device");
+    for gpu in gpus {
+        match gpu.open() {
+            Ok(opened) => match opened.context.lost() {
+                None => return Ok(opened),
+                Some(fault) => refusal = fault.clone(),
+            },
+            Err(fault) => refusal = fault,
+        }
+    }
+    Err(refusal)
+}
+
+impl Block {
+    fn new(spec: &AllocSpec) -> Result<Block, Fault> {
+        let len = spec.len_bytes.max(1).next_multiple_of(PAGE);
+        let none = || Fault::new(ErrorClass::Exhausted, "the host has no room for it");
+        let align = spec.alignment.max(PAGE) as usize;
+        let size = usize::try_from(len).map_err(|_| none())?;
+        let layout = Layout::from_size_align(size, align).map_err(|_| none())?;
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        Ok(Block {
+            start: NonNull::new(start).ok_or_else(none)?,
+            layout,
+            is_stuck: false,
+        })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if !self.is_stuck {
+            // SAFETY: it was allocated with this layout, and is freed once.
+            unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        }
+    }
+}
+
+impl Registration {
+    fn new(opened: &Opened, span: HostSpan) -> Result<Registration, Fault> {
+        let context = &opened.context;
+        let _current = context.enter()?;
+        let flags = CU_MEMHOSTREGISTER::PORTABLE | CU_MEMHOSTREGISTER::DEVICEMAP;
+        let start = span.as_ptr();
+        // SAFETY: the range is memory of the process, by the caller's promise, until this is dropped.
+        let registered = unsafe {
+            context
+                .driver
+                .cuMemHostRegister_v2(start.cast(), span.len(), flags)
+        };
+        registered.map_err(|error| match error.result() {
+            Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) => {
+                Fault::new(ErrorClass::Caller, "some of it is registered already")
+            }
+            _ => opened.blame(error),
+        })?;
+        Ok(Registration {
+            context: Arc::clone(context),
+            start: NonNull::new(start).unwrap_or(NonNull::dangling()),
+            has_ended: false,
+        })
+    }
+
+    /// Lets the memory go.
+    ///
+    /// # Errors
+    /// The driver's: then a device may still reach the memory.
+    fn end(&mut self) -> Result<(), Fault> {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return Ok(());
+        }
+        let _current = self.context.enter()?;
+        // SAFETY: it was registered, and no operation uses it any more.
+        let ended = unsafe {
+            self.context
+                .driver
+                .cuMemHostUnregister(self.start.as_ptr().cast())
+        };
+        match ended {
+            Err(CallError::Failed { result, .. })
+                if result == CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED =>
+            {
+                Ok(())
+            }
+            ended => ended.map_err(fault_of),
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // What is the caller's stays the caller's: all that is left is to hope that a device that refuses this is
+        // quiet, as one that is lost is.
+        let _ = self.end();
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.block.is_stuck = self.registration.end().is_err();
+    }
+}

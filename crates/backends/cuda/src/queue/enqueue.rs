@@ -1,0 +1,168 @@
+//! The driver's calls that moves come to.
+
+use super::lane::Shared;
+use super::moves::{End, Move};
+use super::overlap::{Piece, Scratch, pieces};
+use crate::raw::{CUdevice, CUmemLocation, CUresult, CallError, Driver};
+
+/// Puts moves into a lane's stream. The lane's context is the current one meanwhile.
+pub(super) struct Enqueuer<'a> {
+    pub(super) lane: &'a Shared,
+    scratch: &'a mut Scratch,
+}
+
+impl<'a> Enqueuer<'a> {
+    pub(super) fn new(lane: &'a Shared, scratch: &'a mut Scratch) -> Enqueuer<'a> {
+        Enqueuer { lane, scratch }
+    }
+
+    pub(super) fn driver(&self) -> &'a Driver {
+        &self.lane.context.driver
+    }
+
+    /// Starts one move.
+    ///
+    /// # Safety
+    /// Both ends stay valid, and nobody else touches them, until the stream is past it.
+    pub(super) unsafe fn start(&mut self, one: &Move) -> Result<(), CallError> {
+        match one {
+            Move::Copy { from, to, len } => {
+                // SAFETY: the caller's promise.
+                unsafe { self.copy_overlapping(*from, *to, *len) }
+            }
+            Move::Pitched {
+                from,
+                from_shape,
+                to,
+                to_shape,
+                span,
+            } => {
+                // SAFETY: the caller's promise.
+                unsafe { self.copy_pitched((*from, from_shape), (*to, to_shape), *span) }
+            }
+            Move::Prefetch {
+                address, len, to, ..
+            } => self.prefetch((*address, *len), *to),
+            Move::Visible { .. } => Ok(()),
+        }
+    }
+
+    /// # Safety
+    /// As [`Enqueuer::start`].
+    unsafe fn copy_overlapping(&mut self, from: End, to: End, len: u64) -> Result<(), CallError> {
+        let (
+            End::Device { gpu, address, .. },
+            End::Device {
+                gpu: other,
+                address: target,
+                ..
+            },
+        ) = (from, to)
+        else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy(from, to, len) };
+        };
+        let is_one = gpu == other && address.abs_diff(target) < len;
+        if !is_one {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy(from, to, len) };
+        }
+        for Piece { at, len, by } in pieces(address, target, len) {
+            let (from, to) = (from.after(at), to.after(at));
+            if by.is_direct() {
+                // SAFETY: the caller's promise; pieces that are direct do not overlap themselves.
+                unsafe { self.copy(from, to, len) }?;
+                continue;
+            }
+            let kept = self.scratch.end(from, self.driver())?;
+            // SAFETY: as above; the scratch is this lane's, and used in the stream's order.
+            unsafe { self.copy(from, kept, len) }?;
+            // SAFETY: as above.
+            unsafe { self.copy(kept, to, len) }?;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes between ends that do not overlap.
+    ///
+    /// # Safety
+    /// As [`Enqueuer::start`].
+    pub(super) unsafe fn copy(&self, from: End, to: End, len: u64) -> Result<(), CallError> {
+        let (driver, stream) = (self.driver(), self.lane.stream);
+        // An operand lies in memory, so its length fits a usize.
+        let bytes = len as usize;
+        if bytes == 0 {
+            return Ok(());
+        }
+        match (from, to) {
+            (End::Host(from), End::Device { address, .. }) => {
+                let from = from.as_ptr().cast_const().cast();
+                // SAFETY: both are valid for so many bytes, by the caller's promise.
+                unsafe { driver.cuMemcpyHtoDAsync_v2(address, from, bytes, stream) }
+            }
+            (End::Device { address, .. }, End::Host(to)) => {
+                let to = to.as_ptr().cast();
+                // SAFETY: as above.
+                unsafe { driver.cuMemcpyDtoHAsync_v2(to, address, bytes, stream) }
+            }
+            (
+                End::Device {
+                    gpu,
+                    context,
+                    address,
+                },
+                End::Device {
+                    gpu: to_gpu,
+                    context: to_context,
+                    address: target,
+                },
+            ) => {
+                if gpu == to_gpu {
+                    // SAFETY: as above.
+                    return unsafe { driver.cuMemcpyDtoDAsync_v2(target, address, bytes, stream) };
+                }
+                // SAFETY: as above.
+                unsafe {
+                    driver.cuMemcpyPeerAsync(target, to_context, address, context, bytes, stream)
+                }
+            }
+            // No way leads there, so no lane is asked.
+            (End::Host(_), End::Host(_)) => Ok(()),
+        }
+    }
+
+    /// A hint, which drivers may refuse: where they do, the bytes are fetched when they are used.
+    fn prefetch(&self, (address, len): (u64, u64), to: CUdevice) -> Result<(), CallError> {
+        let (driver, stream) = (self.driver(), self.lane.stream);
+        let bytes = len as usize;
+        let has_places = driver.table().cuMemPrefetchAsync_v2.is_some();
+        let asked = if has_places {
+            let place = match to {
+                CUdevice::CU_DEVICE_CPU => CUmemLocation::HOST,
+                device => CUmemLocation::device(device.0),
+            };
+            // SAFETY: moves no byte to another address.
+            unsafe { driver.cuMemPrefetchAsync_v2(address, bytes, place, 0, stream) }
+        } else {
+            // SAFETY: as above.
+            unsafe { driver.cuMemPrefetchAsync(address, bytes, to, stream) }
+        };
+        match asked {
+            Err(error) if is_refused(&error) => Ok(()),
+            asked => asked,
+        }
+    }
+}
+
+/// Whether a hint was not taken, and nothing is wrong.
+fn is_refused(error: &CallError) -> bool {
+    let refusals = [
+        CUresult::CUDA_ERROR_NOT_SUPPORTED,
+        CUresult::CUDA_ERROR_INVALID_DEVICE,
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+    ];
+    match error {
+        CallError::Missing { .. } => true,
+        CallError::Failed { result, .. } => refusals.contains(result),
+    }
+}

@@ -1,0 +1,260 @@
+//! One stream of a device, and what is under way in it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use transload_hal::{Fault, Fence, SubmitError, Waited};
+
+use super::enqueue::Enqueuer;
+use super::moves::Move;
+use super::overlap::Scratch;
+use super::{Way, fence_number, lane_number, sequence_of};
+use crate::context::Context;
+use crate::device::BACKEND;
+use crate::fault::fault_of;
+use crate::gpu::Sink;
+use crate::raw::{CUevent, CUevent_flags, CUstream, CUstream_flags, CallError};
+
+/// A stream.
+pub(crate) struct Lane {
+    pub(super) shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+pub(super) struct Shared {
+    pub(super) context: Arc<Context>,
+    pub(super) stream: CUstream,
+    /// Its number within the backend.
+    pub(super) number: u64,
+    pub(super) way: Way,
+    /// The largest pitch of a copy, in bytes.
+    pub(super) max_pitch: u64,
+    pub(super) sink: Sink,
+    /// Held from the first operation of a submission to its event, so that what two threads submit does not mix.
+    gate: Mutex<Scratch>,
+    pub(super) state: Mutex<State>,
+    /// Something was submitted while the lane's thread was parked, or the lane closes.
+    pub(super) work: Condvar,
+    /// Something settled.
+    pub(super) changed: Condvar,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// In the driver's hands, oldest first.
+    pub(super) flying: VecDeque<Flight>,
+    /// The last submission that there was.
+    pub(super) last: u64,
+    /// The last one that is over: they end in order.
+    pub(super) settled: u64,
+    /// Events that stand for nothing now.
+    pub(super) idle: VecDeque<CUevent>,
+    /// The lane's thread sleeps.
+    pub(super) is_parked: bool,
+    /// Threads that sleep until something settles.
+    pub(super) awaited: u32,
+    pub(super) is_closing: bool,
+}
+
+/// A submission that is under way.
+#[derive(Clone, Copy)]
+pub(super) struct Flight {
+    pub(super) sequence: u64,
+    /// Comes to pass when it is over; none where all of the context is waited for.
+    pub(super) event: Option<CUevent>,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        sink: &Sink,
+        (gpu, way): (usize, Way),
+        max_pitch: u64,
+    ) -> Result<Lane, Fault> {
+        let _current = context.enter()?;
+        let mut stream = CUstream::NULL;
+        // What others do in the legacy default stream neither waits for ours nor holds it up.
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
+        // SAFETY: the place is ours.
+        unsafe { context.driver.cuStreamCreate(&raw mut stream, flags) }.map_err(fault_of)?;
+        Ok(Lane {
+            shared: Arc::new(Shared {
+                context: Arc::clone(context),
+                stream,
+                number: lane_number(gpu, way),
+                way,
+                max_pitch,
+                sink: Arc::clone(sink),
+                gate: Mutex::default(),
+                state: Mutex::default(),
+                work: Condvar::new(),
+                changed: Condvar::new(),
+            }),
+            thread: Mutex::new(None),
+        })
+    }
+
+    /// What a failed call of the lane's device means.
+    pub(crate) fn blame(&self, error: CallError) -> Fault {
+        self.shared.context.blame(error, self.shared.stream)
+    }
+
+    /// Starts the moves behind everything that was submitted to the lane before, and behind the fences of other
+    /// lanes, which are given with theirs.
+    ///
+    /// # Safety
+    /// As `Backend::submit`.
+    pub(crate) unsafe fn submit<'a>(
+        &self,
+        moves: impl Iterator<Item = Move>,
+        after: impl Iterator<Item = (&'a Lane, u64)>,
+    ) -> Result<Fence, SubmitError> {
+        let shared = &self.shared;
+        let refused = SubmitError::Refused;
+        let mut scratch = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fault) = shared.context.lost() {
+            return Err(refused(fault.clone()));
+        }
+        let _current = shared.context.enter().map_err(refused)?;
+        for (other, fence) in after {
+            shared.wait_behind(other, fence).map_err(refused)?;
+        }
+        if shared.way == Way::Visible {
+            return Ok(self.fly(None));
+        }
+        let event = shared.take_event().map_err(refused)?;
+        let mut enqueuer = Enqueuer::new(shared, &mut scratch);
+        let started = { moves }.try_for_each(|one| {
+            // SAFETY: operands are valid until the fence settles, by the caller's promise.
+            unsafe { enqueuer.start(&one) }
+        });
+        // SAFETY: event and stream are of this context.
+        let recorded = started
+            .and_then(|()| unsafe { shared.context.driver.cuEventRecord(event, shared.stream) });
+        match recorded {
+            Ok(()) => Ok(self.fly(Some(event))),
+            Err(error) => {
+                // Some of it may be under way: whoever is refused takes its memory back.
+                let fault = shared.context.blame(error, shared.stream);
+                shared.quiet();
+                shared.lock().idle.push_back(event);
+                Err(refused(fault))
+            }
+        }
+    }
+
+    fn fly(&self, event: Option<CUevent>) -> Fence {
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        state.last += 1;
+        let sequence = state.last;
+        state.flying.push_back(Flight { sequence, event });
+        let is_parked = state.is_parked;
+        drop(state);
+        if is_parked {
+            shared.work.notify_one();
+        }
+        self.ensure_thread();
+        Fence::new(BACKEND, fence_number(sequence, shared.number))
+    }
+
+    /// Blocks until the fence has settled or the limit has passed.
+    pub(crate) fn wait(&self, fence: u64, limit: Duration) -> Waited {
+        self.shared.wait(sequence_of(fence), limit)
+    }
+
+    /// The thread starts with the first submission.
+    fn ensure_thread(&self) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_some() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let name = format!("transload-{}-{}", shared.context.id, shared.way as usize);
+        let started = std::thread::Builder::new().name(name);
+        match started.spawn(move || shared.run()) {
+            Ok(handle) => *thread = Some(handle),
+            // Nobody would ever tell: it is done here and now.
+            Err(_) => self.shared.finish_all(),
+        }
+    }
+}
+
+impl Drop for Lane {
+    /// The thread ends once nothing is under way. Where something is, which nobody can be waiting for, it is left
+    /// to that: a stream that never answers must not hold up who drops the backend.
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.is_closing = true;
+        let is_idle = state.flying.is_empty();
+        drop(state);
+        self.shared.work.notify_all();
+        let thread = self
+            .thread
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take()
+            && is_idle
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // It panics nowhere; if it did, its fences are lost with the backend.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the stream wait for a fence of another lane, unless that has settled.
+    fn wait_behind(&self, other: &Lane, fence: u64) -> Result<(), Fault> {
+        // Held, so that the event is not used for something else meanwhile.
+        let state = other.shared.lock();
+        let sequence = sequence_of(fence);
+        let flight = state
+            .flying
+            .iter()
+            .find(|flight| flight.sequence == sequence);
+        let Some(event) = flight.and_then(|flight| flight.event) else {
+            return Ok(());
+        };
+        // SAFETY: the event is alive while the state is locked; the stream is of the current context.
+        let waits = unsafe { self.context.driver.cuStreamWaitEvent(self.stream, event, 0) };
+        waits.map_err(|error| self.context.blame(error, self.stream))
+    }
+
+    fn take_event(&self) -> Result<CUevent, Fault> {
+        if let Some(event) = self.lock().idle.pop_front() {
+            return Ok(event);
+        }
+        let mut event = CUevent::NULL;
+        let flags =
+            CUevent_flags::CU_EVENT_BLOCKING_SYNC.0 | CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
+        // SAFETY: the place is ours.
+        let made = unsafe { self.context.driver.cuEventCreate(&raw mut event, flags) };
+        made.map_err(|error| self.context.blame(error, self.stream))?;
+        Ok(event)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let Ok(_current) = self.context.enter() else {
+            return;
+        };
+        let driver = &self.context.driver;
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for event in state.idle.drain(..) {
+            // SAFETY: nobody else knows the event.
+            let _ = unsafe { driver.cuEventDestroy_v2(event) };
+        }
+        let gate = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
+        gate.free(driver);
+        // SAFETY: nobody else knows the stream, and nothing is under way in it.
+        let _ = unsafe { driver.cuStreamDestroy_v2(self.stream) };
+    }
+}

@@ -1,0 +1,74 @@
+//! Submission and completion.
+//!
+//! Each device has a few lanes, a stream each, so that what goes to it, what comes from it and what stays within it
+//! do not wait for each other. A submission goes into one lane, and an event behind it says when it is over.
+
+mod enqueue;
+mod lane;
+mod moves;
+mod overlap;
+mod pitched;
+mod serve;
+
+pub(crate) use lane::Lane;
+pub(crate) use moves::Move;
+
+/// What a lane of a device is for. The number is the device's copy engine that serves it, as links name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// From the host to the device.
+    In,
+    /// From the device to the host.
+    Out,
+    /// Within the device.
+    Within,
+    /// From the device to others.
+    Across,
+    /// No copies: waiting for all that the device is doing.
+    Visible,
+}
+
+impl Way {
+    /// Every way, in the order of declaration.
+    pub(crate) const ALL: [Way; 5] = [Way::In, Way::Out, Way::Within, Way::Across, Way::Visible];
+}
+
+/// Fences are numbered through in each lane; the lowest bits say which lane it is.
+const LANE_BITS: u32 = 16;
+
+/// The number of a lane within the backend.
+pub(crate) const fn lane_number(gpu: usize, way: Way) -> u64 {
+    (gpu * Way::ALL.len() + way as usize) as u64
+}
+
+/// The number of a fence.
+const fn fence_number(sequence: u64, lane: u64) -> u64 {
+    sequence << LANE_BITS | lane
+}
+
+/// The position of a fence in its lane.
+const fn sequence_of(fence: u64) -> u64 {
+    fence >> LANE_BITS
+}
+
+/// The device, by its position, and the lane of a fence.
+pub(crate) fn lane_of(fence: u64) -> (usize, Way) {
+    let lane = (fence & ((1 << LANE_BITS) - 1)) as usize;
+    (lane / Way::ALL.len(), Way::ALL[lane % Way::ALL.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_tells_its_lane_and_its_place_in_it() {
+        for gpu in [0, 1, 63, 1000] {
+            for way in Way::ALL {
+                let fence = fence_number(77, lane_number(gpu, way));
+                assert_eq!(lane_of(fence), (gpu, way));
+                assert_eq!(sequence_of(fence), 77);
+            }
+        }
+    }
+}

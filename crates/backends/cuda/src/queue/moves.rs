@@ -1,0 +1,203 @@
+//! What a submission consists of, with addresses in place of buffers.
+
+use std::borrow::Cow;
+
+use transload_hal::core::{MemoryKind, Shape};
+use transload_hal::{Buffer, DeviceId, DeviceKind, HostSpan, Op, Part, Span};
+
+use super::Way;
+use crate::device::BACKEND;
+use crate::gpu::Gpu;
+use crate::memory;
+use crate::raw::{CUcontext, CUdevice, CUdeviceptr};
+
+/// One thing that a lane does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Move {
+    Copy {
+        from: End,
+        to: End,
+        len: u64,
+    },
+    Pitched {
+        from: End,
+        from_shape: Shape,
+        to: End,
+        to_shape: Shape,
+        span: Span,
+    },
+    Prefetch {
+        gpu: usize,
+        address: CUdeviceptr,
+        len: u64,
+        to: CUdevice,
+    },
+    /// Wait for all that the device is doing.
+    Visible {
+        gpu: usize,
+    },
+}
+
+/// One end of a copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    /// Host memory that the device reaches.
+    Host(HostSpan),
+    /// Memory of a device.
+    Device {
+        gpu: usize,
+        context: CUcontext,
+        address: CUdeviceptr,
+    },
+}
+
+/// Why an operation cannot be executed here.
+pub(crate) type Reason = Cow<'static, str>;
+
+impl Move {
+    /// What an operation comes to; none where there is nothing to do.
+    pub(crate) fn of(gpus: &[Gpu], op: &Op<'_>) -> Result<Option<Move>, Reason> {
+        Ok(Some(match op {
+            Op::Copy { src, dst } if src.len_bytes == dst.len_bytes => Move::Copy {
+                from: End::of(gpus, src)?,
+                to: End::of(gpus, dst)?,
+                len: src.len_bytes,
+            },
+            Op::Copy { src, dst } => {
+                let (src, dst) = (src.len_bytes, dst.len_bytes);
+                return Err(format!("{src} bytes do not fit {dst}").into());
+            }
+            Op::Pitched { src, dst, span } => Move::Pitched {
+                from: End::of_extent(gpus, (src.buffer, src.offset), &src.shape)?,
+                from_shape: src.shape,
+                to: End::of_extent(gpus, (dst.buffer, dst.offset), &dst.shape)?,
+                to_shape: dst.shape,
+                span: *span,
+            },
+            Op::Prefetch { part, to } => return Move::prefetch(gpus, part, *to),
+            Op::Advise { .. } => return Ok(None),
+            Op::MakeVisible { part } => Move::Visible {
+                gpu: gpu_of(gpus, part.buffer)?.number,
+            },
+            other => return Err(format!("{other:?} is not for a CUDA device").into()),
+        }))
+    }
+
+    /// A hint: what is not managed stays where it is.
+    fn prefetch(gpus: &[Gpu], part: &Part<'_>, to: DeviceId) -> Result<Option<Move>, Reason> {
+        let gpu = gpu_of(gpus, part.buffer)?;
+        let is_movable = part.buffer.memory().kind == MemoryKind::Managed && part.len_bytes > 0;
+        let target = match to.kind {
+            DeviceKind::CPU => Some(CUdevice::CU_DEVICE_CPU),
+            DeviceKind::CUDA => gpus.iter().find(|gpu| gpu.id == to).map(|gpu| gpu.device),
+            _ => None,
+        };
+        let target = target
+            .ok_or_else(|| Reason::from(format!("{to} has no memory of these devices' driver")))?;
+        if !is_movable {
+            return Ok(None);
+        }
+        match End::of(gpus, part)? {
+            End::Device { address, .. } => Ok(Some(Move::Prefetch {
+                gpu: gpu.number,
+                address,
+                len: part.len_bytes,
+                to: target,
+            })),
+            End::Host(_) => Ok(None),
+        }
+    }
+
+    /// The device, by its position, and the lane that does it.
+    pub(crate) fn way(&self) -> Result<(usize, Way), Reason> {
+        let (from, to) = match self {
+            Move::Copy { from, to, .. } | Move::Pitched { from, to, .. } => (from, to),
+            Move::Prefetch { gpu, .. } => return Ok((*gpu, Way::Within)),
+            Move::Visible { gpu } => return Ok((*gpu, Way::Visible)),
+        };
+        match (from, to) {
+            (End::Host(_), End::Device { gpu, .. }) => Ok((*gpu, Way::In)),
+            (End::Device { gpu, .. }, End::Host(_)) => Ok((*gpu, Way::Out)),
+            (End::Device { gpu: from, .. }, End::Device { gpu: to, .. }) if from == to => {
+                Ok((*from, Way::Within))
+            }
+            (End::Device { gpu, .. }, End::Device { .. }) => Ok((*gpu, Way::Across)),
+            (End::Host(_), End::Host(_)) => Err("neither end is a device's".into()),
+        }
+    }
+}
+
+impl Move {
+    /// The devices, by their positions, of a copy from one to another.
+    pub(crate) fn across(&self) -> Option<(usize, usize)> {
+        let (Move::Copy { from, to, .. } | Move::Pitched { from, to, .. }) = self else {
+            return None;
+        };
+        match (from, to) {
+            (End::Device { gpu: from, .. }, End::Device { gpu: to, .. }) if from != to => {
+                Some((*from, *to))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl End {
+    fn of(gpus: &[Gpu], part: &Part<'_>) -> Result<End, Reason> {
+        End::at(gpus, part.buffer, part.offset, part.len_bytes)
+    }
+
+    fn of_extent(gpus: &[Gpu], at: (&Buffer, u64), shape: &Shape) -> Result<End, Reason> {
+        End::at(gpus, at.0, at.1, shape.extent_bytes())
+    }
+
+    fn at(gpus: &[Gpu], buffer: &Buffer, offset: u64, len: u64) -> Result<End, Reason> {
+        if !Span::new(offset, len).fits(buffer.len()) {
+            return Err("an operand reaches past its buffer".into());
+        }
+        let memory = buffer.memory();
+        if memory.device.kind == DeviceKind::CPU {
+            let host = buffer.host(offset, len);
+            let host = host.filter(|_| memory::is_reached(gpus, buffer));
+            return host
+                .map(End::Host)
+                .ok_or_else(|| format!("no CUDA device reaches {memory}").into());
+        }
+        let gpu = gpu_of(gpus, buffer)?;
+        let opened = gpu
+            .opened()
+            .ok_or("the device of an operand was never opened")?;
+        Ok(End::Device {
+            gpu: gpu.number,
+            context: opened.context.handle,
+            address: memory::address(buffer) + offset,
+        })
+    }
+
+    /// The same end, so many bytes on.
+    pub(crate) fn after(self, bytes: u64) -> End {
+        match self {
+            End::Host(span) => {
+                let left = (span.len() as u64).saturating_sub(bytes);
+                End::Host(span.slice(bytes, left).unwrap_or(span))
+            }
+            End::Device {
+                gpu,
+                context,
+                address,
+            } => End::Device {
+                gpu,
+                context,
+                address: address + bytes,
+            },
+        }
+    }
+}
+
+/// The device whose memory a buffer is.
+fn gpu_of<'a>(gpus: &'a [Gpu], buffer: &Buffer) -> Result<&'a Gpu, Reason> {
+    let memory = buffer.memory();
+    let is_own = buffer.backend() == BACKEND;
+    let gpu = gpus.iter().find(|gpu| gpu.id == memory.device && is_own);
+    gpu.ok_or_else(|| format!("{memory} is no memory of a CUDA device here").into())
+}

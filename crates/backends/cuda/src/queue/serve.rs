@@ -1,0 +1,198 @@
+//! Who waits for the driver, and tells.
+//!
+//! A lane's own thread waits in the driver for the oldest submission. Whoever waits for a fence looks at its event for
+//! a moment first: a small copy is over sooner than a thread can be woken. Whoever sees first that something
+//! ended tells it.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
+
+use super::fence_number;
+use super::lane::{Flight, Shared};
+use crate::device::BACKEND;
+use crate::raw::{CUevent, CUresult, CallError};
+
+/// How long who waits looks at the event before it sleeps: twice what a small copy and its completion take (10 µs, as
+/// in `transload_core::defaults`), and less than it takes to put a thread to sleep and wake it twice.
+const LOOKS: Duration = Duration::from_micros(20);
+
+/// How often a driver that errs without having lost the device is asked again.
+const PATIENCE: u32 = 3;
+
+impl Shared {
+    /// Serves the lane until it closes and nothing is under way.
+    pub(super) fn run(self: Arc<Shared>) {
+        while let Some(flight) = self.next() {
+            self.finish(flight);
+        }
+    }
+
+    /// Serves the lane until nothing is under way.
+    pub(super) fn finish_all(&self) {
+        loop {
+            let oldest = self.lock().flying.front().copied();
+            match oldest {
+                Some(flight) => self.finish(flight),
+                None => return,
+            }
+        }
+    }
+
+    /// The oldest submission under way, which is waited for; none when the lane has closed.
+    fn next(&self) -> Option<Flight> {
+        let mut state = self.lock();
+        loop {
+            if let Some(flight) = state.flying.front() {
+                return Some(*flight);
+            }
+            if state.is_closing {
+                return None;
+            }
+            state.is_parked = true;
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.is_parked = false;
+        }
+    }
+
+    /// Blocks until the submission is over, and tells.
+    fn finish(&self, flight: Flight) {
+        let outcome = match self.block(flight.event) {
+            Ok(()) => Outcome::Done,
+            Err(fault) => Outcome::Lost(fault),
+        };
+        self.settle(flight.sequence, &outcome);
+    }
+
+    /// Blocks until an event has come to pass, or all of the context is quiet.
+    ///
+    /// # Errors
+    /// Why the device is lost. Nothing else keeps an operation that was accepted from ending, so a driver that
+    /// complains of something else is asked again, by the stream.
+    fn block(&self, event: Option<CUevent>) -> Result<(), Fault> {
+        let driver = &self.context.driver;
+        let _current = self.context.enter();
+        let waited = match event {
+            // SAFETY: an event is destroyed with the lane alone.
+            Some(event) => unsafe { driver.cuEventSynchronize(event) },
+            // SAFETY: takes nothing.
+            None => unsafe { driver.cuCtxSynchronize() },
+        };
+        match waited {
+            Ok(()) => Ok(()),
+            Err(error) => self.insist(error, event.is_none()),
+        }
+    }
+
+    /// Asks again until the driver says that the stream is quiet, or all of the context, or that the device is lost.
+    fn insist(&self, mut error: CallError, whole: bool) -> Result<(), Fault> {
+        for _ in 0..PATIENCE {
+            let fault = self.context.blame(error, self.stream);
+            if fault.class == ErrorClass::Lost {
+                return Err(fault);
+            }
+            let driver = &self.context.driver;
+            let waited = match whole {
+                // SAFETY: takes nothing.
+                true => unsafe { driver.cuCtxSynchronize() },
+                // SAFETY: the stream is this lane's.
+                false => unsafe { driver.cuStreamSynchronize(self.stream) },
+            };
+            match waited {
+                Ok(()) => return Ok(()),
+                Err(again) => error = again,
+            }
+        }
+        Err(self.context.lose(error))
+    }
+
+    /// Blocks until nothing is under way in the stream, or the device is lost.
+    pub(super) fn quiet(&self) {
+        // SAFETY: the stream is this lane's.
+        let waited = unsafe { self.context.driver.cuStreamSynchronize(self.stream) };
+        if let Err(error) = waited {
+            // Lost is quiet too.
+            let _ = self.insist(error, false);
+        }
+    }
+
+    /// Tells that everything up to a submission has ended so.
+    fn settle(&self, sequence: u64, outcome: &Outcome) {
+        let mut state = self.lock();
+        while let Some(flight) = state.flying.front().copied() {
+            if flight.sequence > sequence {
+                break;
+            }
+            state.flying.pop_front();
+            state.settled = flight.sequence;
+            state.idle.extend(flight.event);
+            if let Some(sink) = self.sink.get() {
+                // Under the lock, so that who finds it settled finds its outcome at the sink.
+                let fence = Fence::new(BACKEND, fence_number(flight.sequence, self.number));
+                sink.settle(fence, outcome.clone());
+            }
+        }
+        if state.awaited > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Blocks until a submission has settled or the limit has passed.
+    pub(super) fn wait(&self, sequence: u64, limit: Duration) -> Waited {
+        let begun = Instant::now();
+        if let Some(event) = self.event_of(sequence) {
+            self.look(sequence, event, begun, LOOKS.min(limit));
+        }
+        let mut state = self.lock();
+        while state.settled < sequence {
+            let Some(left) = limit.checked_sub(begun.elapsed()) else {
+                return Waited::TimedOut;
+            };
+            state.awaited += 1;
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.awaited -= 1;
+        }
+        Waited::Settled
+    }
+
+    fn event_of(&self, sequence: u64) -> Option<CUevent> {
+        let state = self.lock();
+        let flight = state
+            .flying
+            .iter()
+            .find(|flight| flight.sequence == sequence);
+        flight.and_then(|flight| flight.event)
+    }
+
+    /// Looks at an event for a while, and tells when it has come to pass. Trouble is the lane's thread's business.
+    fn look(&self, sequence: u64, event: CUevent, begun: Instant, limit: Duration) {
+        let Ok(_current) = self.context.enter() else {
+            return;
+        };
+        loop {
+            // SAFETY: an event is destroyed with the lane alone. If it stands for another submission by now, this
+            // one has settled.
+            match unsafe { self.context.driver.cuEventQuery(event) } {
+                Ok(()) => return self.settle_if_its(sequence, event),
+                Err(error) if error.is(CUresult::CUDA_ERROR_NOT_READY) => {}
+                Err(_) => return,
+            }
+            if begun.elapsed() >= limit {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// An event that came to pass says so of the submission that it stands for now.
+    fn settle_if_its(&self, sequence: u64, event: CUevent) {
+        if self.event_of(sequence) == Some(event) {
+            self.settle(sequence, &Outcome::Done);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What the tests share: the backend over the double of the driver, and ways to tell the double things.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::ffi::CString;
+
+use transload_cuda::Cuda;
+use transload_cuda::raw::Driver;
+
+/// The driver's double with settings for this process, which has one machine: a test that wants another is run in a
+/// process of its own.
+pub(crate) fn driver(settings: &[(&str, &str)]) -> Driver {
+    for (name, value) in settings {
+        control(&format!("set TRANSLOAD_DOUBLE_{name}={value}")).expect("it is not in use yet");
+    }
+    // SAFETY: the functions are the double's, which are there for good.
+    unsafe { Driver::from_table(cuda::table(), "the double") }
+}
+
+/// The backend over such a driver.
+pub(crate) fn backend(settings: &[(&str, &str)]) -> Cuda {
+    Cuda::with_driver(driver(settings)).expect("the machine has devices")
+}
+
+/// A described machine of the double's.
+pub(crate) fn machine(name: &str) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    format!("{root}/../../../doubles/cuda-driver/topologies/{name}.toml")
+}
+
+/// Has the double carry out a command.
+pub(crate) fn control(command: &str) -> Result<String, String> {
+    let command = CString::new(command).unwrap();
+    let mut answer = vec![0u8; 1 << 16];
+    // SAFETY: the text ends with a zero, and the room is what it is said to be.
+    let length = unsafe {
+        cuda::transload_double_control(command.as_ptr(), answer.as_mut_ptr().cast(), answer.len())
+    };
+    let kept = length.unsigned_abs() as usize;
+    let text = String::from_utf8_lossy(&answer[..kept.min(answer.len() - 1)]).into_owned();
+    if length < 0 { Err(text) } else { Ok(text) }
+}
+
+/// The value of one counter; 0 if it was never counted.
+pub(crate) fn counter(name: &str) -> u64 {
+    let counters = control("counters").unwrap();
+    let line = counters
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+/// Everything was given back, and nothing was done that a driver punishes later.
+pub(crate) fn assert_clean() {
+    assert_eq!(control("leaks").unwrap(), "", "not given back");
+    assert_eq!(control("notes").unwrap(), "", "noted");
+}

@@ -1,0 +1,134 @@
+//! The one suite over the driver's double, on machines of one, two and eight devices.
+#![cfg(all(target_os = "linux", not(transload_local)))]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{assert_clean, backend, machine};
+use transload_cuda::Cuda;
+use transload_hal::{Backend, Buffer, HostSpan};
+use transload_testkit::conformance::{self, Exceptions, Harness};
+
+struct OfCuda(Cuda);
+
+impl OfCuda {
+    /// Where a buffer lies, as the driver knows it.
+    fn address(buffer: &Buffer, offset: u64) -> u64 {
+        buffer.position() + offset
+    }
+}
+
+impl Harness for OfCuda {
+    fn backend(&self) -> &dyn Backend {
+        &self.0
+    }
+
+    /// By the driver's synchronous copies, which the backend never uses.
+    fn fill(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> bool {
+        if let Some(span) = buffer.host(offset, bytes.len() as u64) {
+            // SAFETY: the suite fills buffers that no operation uses, and keeps them alive.
+            unsafe { HostSpan::of(bytes).copy_to(span) };
+            return true;
+        }
+        let driver = self.0.driver();
+        let to = OfCuda::address(buffer, offset);
+        let context = Context::of(&self.0, buffer);
+        // SAFETY: the range lies within the buffer.
+        let copied = unsafe { driver.cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()) };
+        copied.unwrap();
+        // From pageable memory it returns before the bytes have arrived.
+        // SAFETY: takes nothing.
+        unsafe { driver.cuCtxSynchronize() }.unwrap();
+        drop(context);
+        true
+    }
+
+    fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> bool {
+        if let Some(span) = buffer.host(offset, out.len() as u64) {
+            // SAFETY: the suite reads buffers that no operation writes, and keeps them alive.
+            unsafe { span.copy_to(HostSpan::of_mut(out)) };
+            return true;
+        }
+        let driver = self.0.driver();
+        let from = OfCuda::address(buffer, offset);
+        let context = Context::of(&self.0, buffer);
+        // SAFETY: the range lies within the buffer.
+        let copied = unsafe { driver.cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), from, out.len()) };
+        copied.unwrap();
+        drop(context);
+        true
+    }
+
+    /// Gives the lanes' threads the processor, for longer than the modelled links take.
+    fn drive(&self) {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < Duration::from_micros(200) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The primary context of a buffer's device, as a user of the CUDA runtime has it.
+struct Context<'a> {
+    cuda: &'a Cuda,
+    device: transload_cuda::raw::CUdevice,
+}
+
+impl<'a> Context<'a> {
+    fn of(cuda: &'a Cuda, buffer: &Buffer) -> Context<'a> {
+        let device = transload_cuda::raw::CUdevice(buffer.memory().device.index as i32);
+        let mut context = transload_cuda::raw::CUcontext::NULL;
+        let driver = cuda.driver();
+        // SAFETY: the place is ours.
+        unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, device) }.unwrap();
+        // SAFETY: the context was retained.
+        unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
+        Context { cuda, device }
+    }
+}
+
+impl Drop for Context<'_> {
+    fn drop(&mut self) {
+        let mut popped = transload_cuda::raw::CUcontext::NULL;
+        let driver = self.cuda.driver();
+        // SAFETY: it was pushed above.
+        unsafe { driver.cuCtxPopCurrent_v2(&raw mut popped) }.unwrap();
+        // SAFETY: it was retained above.
+        unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.device) }.unwrap();
+    }
+}
+
+fn conforms(cuda: Cuda) {
+    let harness = OfCuda(cuda);
+    let report = conformance::run(&harness, &Exceptions::none());
+    println!("{report}");
+    report.assert_passed();
+    drop(harness);
+    assert_clean();
+}
+
+#[test]
+fn one_device_conforms() {
+    conforms(backend(&[("DEVICES", "1")]));
+}
+
+#[test]
+fn two_devices_without_peer_access_conform() {
+    conforms(backend(&[("TOPOLOGY", &machine("no-peer"))]));
+}
+
+#[test]
+fn two_devices_on_one_bus_conform() {
+    conforms(backend(&[("TOPOLOGY", &machine("pcie-peer"))]));
+}
+
+#[test]
+fn access_in_one_direction_conforms() {
+    conforms(backend(&[("TOPOLOGY", &machine("one-way-peer"))]));
+}
+
+#[test]
+fn eight_devices_on_a_switch_conform() {
+    conforms(backend(&[("TOPOLOGY", &machine("nvlink-full"))]));
+}
