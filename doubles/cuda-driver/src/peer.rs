@@ -10,6 +10,7 @@
 
 use std::ffi::{c_int, c_uint};
 
+use transload_core::LinkClass;
 use transload_cuda::raw::{
     CUDA_MEMCPY3D_PEER, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdeviceptr, CUresult, CUstream,
 };
@@ -109,8 +110,9 @@ driver! {
         unsafe { put(can_access_peer, c_int::from(can)) }
     }
 
-    /// Of the link from one device's memory to the other's. Neither atomics nor arrays are modelled, so no link has
-    /// them.
+    /// Of the link from one device's memory to the other's. A fabric says that it has all atomics, as NVLink does (CUDA
+    /// C++ Programming Guide, Peer-to-Peer Memory Access), though nothing here performs any; a bus has none. No link
+    /// has arrays.
     fn cuDeviceGetP2PAttribute(value: *mut c_int, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice), call => {
         use CUdevice_P2PAttribute as A;
         let can = can_access(call, src_device, dst_device)?;
@@ -122,8 +124,15 @@ driver! {
                 rank(&call.world.machine, src_device.0 as usize, dst_device.0 as usize)
             }
             A::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED => c_int::from(can),
-            A::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
-            | A::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED
+            A::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => {
+                let (src, dst) = (src_device.0 as usize, dst_device.0 as usize);
+                let way = call.world.machine.way(
+                    machine::Memory::Device(src),
+                    machine::Memory::Device(dst),
+                );
+                c_int::from(way.is_some_and(|way| way.class == LinkClass::Fabric))
+            }
+            A::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED
             | A::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED => 0,
             _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         };

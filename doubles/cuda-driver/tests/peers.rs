@@ -15,6 +15,7 @@ const TIME: u64 = MIB as u64;
 
 const NO_PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/topologies/no-peer.toml");
 const ONE_WAY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/topologies/one-way-peer.toml");
+const PCIE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/topologies/pcie-peer.toml");
 const NVLINK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/topologies/nvlink-full.toml");
 
 fn enable(driver: &Driver, peer: CUcontext) -> Result<(), CUresult> {
@@ -280,6 +281,17 @@ fn planes_go_between_contexts() {
 }
 
 #[test]
+fn a_bus_has_no_atomics() {
+    let driver = machine(&[("TRANSLOAD_DOUBLE_TOPOLOGY", PCIE)]);
+    let mut value = -7;
+    let attribute = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+    let [src, dst] = [0, 1].map(CUdevice);
+    // SAFETY: the place is ours.
+    unsafe { driver.cuDeviceGetP2PAttribute(&raw mut value, attribute, src, dst) }.unwrap();
+    assert_eq!(value, 0);
+}
+
+#[test]
 fn links_are_ranked_by_their_time() {
     let driver = machine(&[("TRANSLOAD_DOUBLE_TOPOLOGY", NVLINK)]);
     use CUdevice_P2PAttribute as A;
@@ -301,7 +313,7 @@ fn links_are_ranked_by_their_time() {
     );
     assert_eq!(
         ask(A::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, 0, 7),
-        Ok(0)
+        Ok(1)
     );
     let some = A::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED;
     assert_eq!(ask(some, 0, 7), Ok(0));

@@ -27,8 +27,7 @@ pub struct Machine {
 pub struct Way<'a> {
     /// What serialises them. Ways that share a copy engine share the channel.
     pub channel: ChannelId,
-    /// The wire. Only what a test asks: the driver tells no client.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare it"))]
+    /// The wire.
     pub class: LinkClass,
     cost: &'a transload_core::Curve,
 }
