@@ -17,6 +17,7 @@ use crate::inventory::inventory;
 use crate::memory;
 use crate::queue::{Lane, Move, Way, lane_of};
 use crate::raw::{CUresult, CallError, Driver};
+use crate::wires::Wires;
 
 /// The name of this backend.
 pub const BACKEND: BackendId = BackendId(Name::constant("cuda"));
@@ -38,9 +39,10 @@ impl Cuda {
         gpus: Vec<Gpu>,
         absent: Vec<Absent>,
         sink: Sink,
+        wires: &Wires,
     ) -> Cuda {
         Cuda {
-            inventory: inventory(&driver, &gpus),
+            inventory: inventory(&driver, &gpus, wires),
             driver,
             gpus,
             absent,

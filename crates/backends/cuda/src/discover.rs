@@ -12,6 +12,7 @@ use crate::raw::{
     CUcomputemode, CUdevice, CUdevice_attribute, CUresult, CallError, Driver, LoadError, Source,
     Version,
 };
+use crate::wires::{Asked, Wires};
 
 /// The first CUDA whose driver has all that this backend cannot do without.
 const OLDEST: Version = Version::new(11, 0);
@@ -98,6 +99,23 @@ impl Cuda {
     /// # Errors
     /// As [`Cuda::discover`].
     pub fn with_driver(driver: Driver) -> Result<Cuda, OpenError> {
+        // Nothing of this machine is a stand-in's.
+        let wires = match driver.is_stand_in() {
+            true => |_: &[Asked]| Wires::default(),
+            false => Wires::discover,
+        };
+        Cuda::with_wires(driver, wires)
+    }
+
+    /// The same, and how the devices are wired is the caller's to say, who is told which there are. Where the
+    /// kernel's device tree lies elsewhere that is [`Wires::of_tree`].
+    ///
+    /// # Errors
+    /// As [`Cuda::discover`].
+    pub fn with_wires(
+        driver: Driver,
+        wires: impl FnOnce(&[Asked]) -> Wires,
+    ) -> Result<Cuda, OpenError> {
         // SAFETY: flags are zero.
         match unsafe { driver.cuInit(0) } {
             Ok(()) => {}
@@ -143,7 +161,13 @@ impl Cuda {
                 absent,
             });
         }
-        Ok(Cuda::new(driver, gpus, absent, sink))
+        let asked = |gpu: &Gpu| Asked {
+            pci: gpu.facts.pci,
+            uuid: gpu.facts.uuid,
+        };
+        let asked: Vec<Asked> = gpus.iter().map(asked).collect();
+        let wires = wires(&asked);
+        Ok(Cuda::new(driver, gpus, absent, sink, &wires))
     }
 }
 

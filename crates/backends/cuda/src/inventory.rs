@@ -10,7 +10,8 @@ use crate::device::BACKEND;
 use crate::gpu::Gpu;
 use crate::memory::{self, PINNED};
 use crate::queue::Way;
-use crate::raw::{CUdevice, Driver};
+use crate::raw::{CUdevice, CUdevice_P2PAttribute, CallError, Driver};
+use crate::wires::{Between, Wire, Wires, host_cost, local_cost, peer_cost};
 
 /// The processors' own backend, which fills and drains pinned memory.
 const HOST: BackendId = BackendId(Name::constant("host"));
@@ -27,21 +28,41 @@ const CPU_ENGINE: EngineId = EngineId {
     index: 0,
 };
 
-pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu]) -> Inventory {
+/// What the devices bring, `wires` being those of the devices in their order.
+pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], wires: &Wires) -> Inventory {
     let mut links = host_links(PINNED, Access::Native);
     links.push(by_host(PINNED, PINNED, Access::Native));
-    links.extend(gpus.iter().flat_map(links_of));
+    let wire = |gpu: &Gpu| wires.of(gpu.number);
+    links.extend(gpus.iter().flat_map(|gpu| links_of(gpu, &wire(gpu))));
     let (mut memories, mut lacks) = (Vec::new(), Vec::new());
     for gpu in gpus {
         memories.extend(memories_of(gpu));
         lacks.extend(lacks_of(gpu));
         for other in gpus.iter().filter(|other| other.number != gpu.number) {
-            match peer(driver, gpu, other) {
+            let between = wires.between(gpu.number, other.number);
+            match peer(driver, gpu, other, &between) {
                 Ok(link) => links.push(link),
                 Err(lack) => lacks.push(lack),
             }
         }
     }
+    let version = match wires.driver() {
+        Some(whole) => format!("NVIDIA {whole}, CUDA {}", driver.version()),
+        None => format!("CUDA {}", driver.version()),
+    };
+    let device = |gpu: &Gpu| DeviceInfo {
+        id: gpu.id,
+        backend: BACKEND,
+        name: gpu.facts.name.clone(),
+        software: false,
+        simulated: driver.is_stand_in(),
+        memory_bytes: Some(gpu.facts.memory_bytes),
+        driver: Some(version.clone()),
+        uuid: gpu.facts.uuid,
+        pci: gpu.facts.pci,
+        // The driver's own word, which came with CUDA 12.2.
+        numa_node: gpu.facts.numa_node.or(wire(gpu).numa_node),
+    };
     memories.push(MemoryInfo {
         id: PINNED,
         backend: BACKEND,
@@ -53,26 +74,11 @@ pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu]) -> Inventory {
     });
     Inventory {
         backend: BACKEND,
-        devices: gpus.iter().map(|gpu| device(driver, gpu)).collect(),
+        devices: gpus.iter().map(device).collect(),
         memories,
         links,
         lacks,
         transform: None,
-    }
-}
-
-fn device(driver: &Driver, gpu: &Gpu) -> DeviceInfo {
-    DeviceInfo {
-        id: gpu.id,
-        backend: BACKEND,
-        name: gpu.facts.name.clone(),
-        software: false,
-        simulated: driver.is_stand_in(),
-        memory_bytes: Some(gpu.facts.memory_bytes),
-        driver: Some(format!("CUDA {}", driver.version())),
-        uuid: gpu.facts.uuid,
-        pci: gpu.facts.pci,
-        numa_node: gpu.facts.numa_node,
     }
 }
 
@@ -99,35 +105,30 @@ fn memories_of(gpu: &Gpu) -> Vec<MemoryInfo> {
 }
 
 /// The links of a device to itself and to the host.
-fn links_of(gpu: &Gpu) -> Vec<Link> {
+fn links_of(gpu: &Gpu, wire: &Wire) -> Vec<Link> {
     let mut links = Vec::new();
     let own = gpu.id.memory(MemoryKind::Device);
     let managed = gpu.id.memory(MemoryKind::Managed);
     let walked = WALKED_KINDS.map(|kind| DeviceId::CPU0.memory(kind));
     let walked = walked.into_iter().filter(|_| gpu.facts.reaches_pageable);
     let hosts: Vec<MemoryId> = [PINNED].into_iter().chain(walked).collect();
-    let wire = wire(gpu);
+    let to_host = to_host(gpu, wire);
+    let within = (LinkClass::Local, local_cost(wire));
     for host in &hosts {
-        links.push(link(gpu, (*host, own), Way::In, Access::Import, wire));
-        links.push(link(gpu, (own, *host), Way::Out, Access::Import, wire));
+        links.push(link(gpu, (*host, own), Way::In, Access::Import, &to_host));
+        links.push(link(gpu, (own, *host), Way::Out, Access::Import, &to_host));
     }
-    links.push(link(
-        gpu,
-        (own, own),
-        Way::Within,
-        Access::Native,
-        LinkClass::Local,
-    ));
+    links.push(link(gpu, (own, own), Way::Within, Access::Native, &within));
     if !gpu.facts.has_managed {
         return links;
     }
-    let mut add = |ends, way, class| links.push(link(gpu, ends, way, Access::Managed, class));
+    let mut add = |ends, way, over| links.push(link(gpu, ends, way, Access::Managed, over));
     for ends in [(own, managed), (managed, own), (managed, managed)] {
-        add(ends, Way::Within, LinkClass::Local);
+        add(ends, Way::Within, &within);
     }
     for host in hosts {
-        add((host, managed), Way::In, wire);
-        add((managed, host), Way::Out, wire);
+        add((host, managed), Way::In, &to_host);
+        add((managed, host), Way::Out, &to_host);
     }
     if gpu.facts.shares_managed {
         links.extend(host_links(managed, Access::Managed));
@@ -153,12 +154,13 @@ fn lacks_of(gpu: &Gpu) -> Vec<Lack> {
 }
 
 /// The link from a device to another one's memory, or why there is none.
-fn peer(driver: &Driver, gpu: &Gpu, other: &Gpu) -> Result<Link, Lack> {
+fn peer(driver: &Driver, gpu: &Gpu, other: &Gpu, between: &Between) -> Result<Link, Lack> {
     let [src, dst] = [gpu, other].map(|gpu| gpu.id.memory(MemoryKind::Device));
     match can_reach(driver, gpu.device, other.device) {
         Ok(true) => {
-            let ends = (src, dst);
-            Ok(link(gpu, ends, Way::Across, Access::Peer, LinkClass::Pcie))
+            let has_atomics = has_atomics(driver, gpu.device, other.device);
+            let over = peer_cost(between, has_atomics);
+            Ok(link(gpu, (src, dst), Way::Across, Access::Peer, &over))
         }
         answer => Err(Lack {
             src,
@@ -172,18 +174,28 @@ fn peer(driver: &Driver, gpu: &Gpu, other: &Gpu) -> Result<Link, Lack> {
     }
 }
 
-fn can_reach(driver: &Driver, from: CUdevice, to: CUdevice) -> Result<bool, crate::raw::CallError> {
+fn can_reach(driver: &Driver, from: CUdevice, to: CUdevice) -> Result<bool, CallError> {
     let mut can = 0;
     // SAFETY: the place is ours.
     unsafe { driver.cuDeviceCanAccessPeer(&raw mut can, from, to) }?;
     Ok(can == 1)
 }
 
-/// What lies between the device's memory and the host's.
-fn wire(gpu: &Gpu) -> LinkClass {
+/// Whether the link between two devices has all atomics; a driver that does not say so has none.
+fn has_atomics(driver: &Driver, from: CUdevice, to: CUdevice) -> bool {
+    let mut has = 0;
+    let attribute = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+    // SAFETY: the place is ours.
+    let asked = unsafe { driver.cuDeviceGetP2PAttribute(&raw mut has, attribute, from, to) };
+    asked.is_ok() && has == 1
+}
+
+/// What lies between the device's memory and the host's, and what a copy over it costs.
+fn to_host(gpu: &Gpu, wire: &Wire) -> (LinkClass, Curve) {
     match gpu.facts.is_integrated {
-        true => LinkClass::Local,
-        false => LinkClass::Pcie,
+        // Both are one memory.
+        true => (LinkClass::Local, local_cost(wire)),
+        false => (LinkClass::Pcie, host_cost(wire)),
     }
 }
 
@@ -220,7 +232,7 @@ fn link(
     (src, dst): (MemoryId, MemoryId),
     way: Way,
     access: Access,
-    class: LinkClass,
+    (class, cost): &(LinkClass, Curve),
 ) -> Link {
     // A device with one copy engine does one direction after the other.
     let way = match way {
@@ -238,8 +250,8 @@ fn link(
             access,
         },
         backend: BACKEND,
-        class,
-        cost: Curve::from(link_cost(class)),
+        class: *class,
+        cost: cost.clone(),
         pitched: true,
         depth: LINK_DEPTH,
     }

@@ -26,8 +26,8 @@ use sysfs::Tree;
 /// A device as the driver tells it, which the wires are looked up for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
-    /// Where it is plugged in.
-    pub pci: PciAddress,
+    /// Where it is plugged in. Of a device that does not say so nothing is known.
+    pub pci: Option<PciAddress>,
     /// Its UUID: NVML is believed of the device at that address only if it is the same one. A driver that stands
     /// in for NVIDIA's may tell the address of a card that it does not drive.
     pub uuid: Option<Uuid>,
@@ -96,23 +96,27 @@ pub struct Wires {
 impl Wires {
     /// The wires of this machine's devices. Starts NVML, which may take some milliseconds, and ends it again.
     pub fn discover(asked: &[Asked]) -> Wires {
-        let sysfs = Path::new("/sys");
         #[cfg(all(feature = "nvml", any(target_os = "linux", windows)))]
         if let Some(library) = library::Nvml::start() {
-            return Wires::read(asked, sysfs, Some(&library));
+            return Wires::read(asked, SYSFS.as_ref(), Some(&library));
         }
+        Wires::read(asked, SYSFS.as_ref(), None)
+    }
+
+    /// What a kernel's device tree says that is mounted there, `/sys` elsewhere, and no NVML.
+    pub fn of_tree(asked: &[Asked], sysfs: &Path) -> Wires {
         Wires::read(asked, sysfs, None)
     }
 
     /// As `discover`, of a device tree at that path and of that management library.
     fn read(asked: &[Asked], sysfs: &Path, library: Option<&dyn Library>) -> Wires {
         // Of a card that the library knows as another one the kernel tells nothing to the point either.
-        let is_other = |of: &Asked| {
-            let library = library.filter(|library| library.has_gpu(of.pci));
-            library.is_some_and(|library| !nvml::knows(library, of))
+        let is_other = |at: PciAddress, of: &Asked| {
+            let library = library.filter(|library| library.has_gpu(at));
+            library.is_some_and(|library| !nvml::knows(library, at, of.uuid))
         };
-        let looked_up = asked.iter().map(|of| (!is_other(of)).then_some(of.pci));
-        let tree = Tree::read(sysfs, looked_up);
+        let looked_up = |of: &Asked| of.pci.filter(|at| !is_other(*at, of));
+        let tree = Tree::read(sysfs, asked.iter().map(looked_up));
         let library = library.map(|library| nvml::ask(library, &tree, asked));
         let told = |index: usize| {
             library
@@ -176,3 +180,6 @@ impl Wires {
             .unwrap_or_default()
     }
 }
+
+/// Where Linux mounts its device tree (sysfs(5)).
+const SYSFS: &str = "/sys";

@@ -71,17 +71,20 @@ enum End {
     Switch,
 }
 
-/// Whether the library has that device.
-pub(super) fn knows(library: &dyn Library, of: &Asked) -> bool {
-    match of.uuid {
-        Some(uuid) => library.is(of.pci, uuid),
-        None => library.has_gpu(of.pci),
+/// Whether the device at that address is for the library the one of that UUID.
+pub(super) fn knows(library: &dyn Library, at: PciAddress, uuid: Option<Uuid>) -> bool {
+    match uuid {
+        Some(uuid) => library.is(at, uuid),
+        None => library.has_gpu(at),
     }
 }
 
 /// Asks for all of it, once.
 pub(super) fn ask(library: &dyn Library, tree: &Tree, asked: &[Asked]) -> Told {
-    let device = |of: &Asked| knows(library, of).then(|| device(library, tree, of.pci));
+    let device = |of: &Asked| {
+        let at = of.pci.filter(|at| knows(library, *at, of.uuid))?;
+        Some(device(library, tree, at))
+    };
     let devices: Vec<Option<Device>> = asked.iter().map(device).collect();
     let place = |index: usize| devices[index].as_ref().map(|device: &Device| device.at);
     let ancestor = |a, b| library.ancestor(place(a)?, place(b)?);

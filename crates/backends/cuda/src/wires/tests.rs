@@ -13,7 +13,11 @@ const OTHER: Uuid = Uuid([8; 16]);
 
 #[test]
 fn a_machine_without_a_tree_and_a_library_knows_nothing() {
-    let asked = [ask("01:00.0"), ask("02:00.0")];
+    let nowhere = Asked {
+        pci: None,
+        uuid: Some(UUID),
+    };
+    let asked = [ask("01:00.0"), nowhere];
     let wires = Wires::read(&asked, "/nowhere".as_ref(), None);
     assert_eq!(wires.driver(), None);
     assert_eq!(wires.of(0), Wire::default());
@@ -248,7 +252,7 @@ mod with_links {
         };
         let asked = [
             Asked {
-                pci: at("03:00.0"),
+                pci: Some(at("03:00.0")),
                 uuid: Some(UUID),
             },
             ask("04:00.0"),
@@ -300,7 +304,7 @@ mod with_links {
             ..StandIn::default()
         };
         let asked = Asked {
-            pci: at("03:00.0"),
+            pci: Some(at("03:00.0")),
             uuid: Some(OTHER),
         };
         let wires = tree.wires_by(&library, &[asked]);

@@ -71,7 +71,7 @@ impl Sysfs {
 
     pub(super) fn wires(&self, asked: &[&str]) -> Wires {
         let asked: Vec<_> = asked.iter().map(|at| ask(at)).collect();
-        Wires::read(&asked, &self.0, None)
+        Wires::of_tree(&asked, &self.0)
     }
 
     pub(super) fn wires_by(&self, library: &dyn Library, asked: &[Asked]) -> Wires {
@@ -91,7 +91,7 @@ pub(super) fn at(text: &str) -> PciAddress {
 
 pub(super) fn ask(text: &str) -> Asked {
     Asked {
-        pci: at(text),
+        pci: Some(at(text)),
         uuid: None,
     }
 }
