@@ -73,7 +73,7 @@ impl Role {
             "transload" => Self::Library,
             "transload-testkit" => Self::Testkit,
             "transload-cli" => Self::Program,
-            "transload-bench" => Self::Bench,
+            "transload-bench" | "transload-gpu-bench" => Self::Bench,
             "xtask" => Self::Xtask,
             _ => return None,
         })

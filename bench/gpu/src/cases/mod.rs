@@ -1,0 +1,216 @@
+//! What is measured, and in which order.
+
+mod blocks;
+mod copies;
+mod latency;
+mod managed;
+mod registration;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::contest::{self, Contender, Rules, unfit};
+use crate::document::{Contestant, Outcome, reason};
+use crate::machine;
+use crate::raw::gpu::Gpu;
+use crate::rivals::{Rivals, Roll};
+
+/// From 64 KiB to 4 GiB.
+const SIZES: [usize; 9] = [
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+    64 << 20,
+    256 << 20,
+    1 << 30,
+    4 << 30,
+];
+const QUICK_SIZES: [usize; 2] = [64 << 10, 1 << 20];
+
+/// From here on caches hold too little of what a neighbour left to matter, and an operation takes too long to do
+/// each twice.
+const COLD_FROM: u64 = 64 << 20;
+
+/// What the cases have in common.
+pub(crate) struct Session {
+    pub(crate) gpu: Arc<Gpu>,
+    pub(crate) quick: bool,
+    /// When everything must be over.
+    pub(crate) end: Instant,
+    pub(crate) rivals: Option<Rc<RefCell<Rivals>>>,
+    pub(crate) roll: Roll,
+}
+
+/// One measurement.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    group: &'static str,
+    /// What one operation moves.
+    bytes: u64,
+    /// What it takes to run it.
+    needs: Needs,
+    make: Make,
+}
+
+/// Allocates what a case takes, and lets the contestants in.
+type Make = Box<dyn Fn(&Session) -> Result<Field>>;
+
+/// Bytes that a case holds at one time.
+#[derive(Clone, Copy, Default)]
+struct Needs {
+    host: u64,
+    device: u64,
+    /// Bytes of it that each library among the rivals holds at both ends.
+    rival: u64,
+}
+
+/// Those who take part in a case.
+#[derive(Default)]
+struct Field {
+    contenders: Vec<Box<dyn Contender>>,
+    absent: BTreeMap<String, String>,
+    facts: BTreeMap<String, String>,
+}
+
+impl Field {
+    /// Lets somebody take part, or keeps the reason why not.
+    fn enter(&mut self, name: &str, made: Result<Box<dyn Contender>>) {
+        match made {
+            Ok(contender) => self.contenders.push(contender),
+            Err(error) => {
+                self.absent.insert(name.to_owned(), reason(&error));
+            }
+        }
+    }
+}
+
+/// All cases, the small ones first: when time runs out it is the largest that are left out.
+pub(crate) fn all(session: &Session) -> Vec<Case> {
+    let sizes = if session.quick {
+        &QUICK_SIZES[..]
+    } else {
+        &SIZES
+    };
+    let mut cases = latency::cases();
+    for len in sizes {
+        cases.extend(copies::cases(*len));
+        cases.extend(managed::cases(*len));
+        cases.push(registration::case(*len));
+    }
+    cases.extend(blocks::cases(session.quick));
+    cases.sort_by_key(|case| case.bytes);
+    cases
+}
+
+impl Case {
+    /// Runs it, where it fits into the time and the memory that are left.
+    pub(crate) fn run(&self, session: &Session) -> Outcome {
+        let mut outcome = Outcome {
+            case: self.name.clone(),
+            group: self.group,
+            bytes: self.bytes,
+            ..Outcome::default()
+        };
+        match self.unfit(session) {
+            Ok(None) => {
+                if let Err(error) = self.fill(session, &mut outcome) {
+                    outcome.failed = Some(reason(&error));
+                }
+            }
+            Ok(skipped) => outcome.skipped = skipped,
+            Err(error) => outcome.failed = Some(reason(&error)),
+        }
+        outcome
+    }
+
+    fn fill(&self, session: &Session, outcome: &mut Outcome) -> Result<()> {
+        let field = (self.make)(session)?;
+        outcome.absent = field.absent;
+        outcome.facts = field.facts;
+        let (mut running, mut places) = (Vec::new(), Vec::new());
+        for mut contender in field.contenders {
+            let name = contender.name().to_owned();
+            let verified = contender.verify();
+            // The time of what moves wrong bytes is of no interest.
+            if matches!(verified, Ok(true)) {
+                places.push(outcome.contestants.len());
+                running.push(contender);
+            }
+            outcome.contestants.push(Contestant::new(&name, verified));
+        }
+        let contest = contest::run(&mut running, self.rules(session))?;
+        let scores = contest.series.into_iter().zip(contest.turns);
+        for (place, (series, turns)) in places.into_iter().zip(scores) {
+            outcome.contestants[place].scored(series, turns, self.bytes);
+        }
+        outcome.skipped = contest.cut;
+        Ok(())
+    }
+
+    fn rules(&self, session: &Session) -> Rules {
+        let few = session.quick || self.bytes >= COLD_FROM;
+        Rules {
+            rounds: if few { 15 } else { 25 },
+            sample: Duration::from_micros(if session.quick { 100 } else { 2000 }),
+            warm: self.bytes < COLD_FROM,
+            end: session.end,
+        }
+    }
+
+    /// Why it cannot run.
+    fn unfit(&self, session: &Session) -> Result<Option<String>> {
+        let others = session.roll.present.len() as u64 * self.needs.rival;
+        // A byte of the host's is found, filled, perhaps pinned and looked at within some nanosecond.
+        let preparing = PREPARING + Duration::from_nanos(self.needs.host + others);
+        if let Some(reason) = unfit(preparing, session.end) {
+            return Ok(Some(reason));
+        }
+        let host = (self.needs.host + others, machine::available_bytes());
+        let device = (self.needs.device + others, Some(session.gpu.free_bytes()?));
+        let ends = [("host", host), ("device", device)];
+        Ok(ends.into_iter().find_map(|(end, (needs, free))| {
+            // A tenth is left to everybody else, and to what allocators round up.
+            let room = free.unwrap_or(u64::MAX) / 10 * 9;
+            (needs > room).then(|| {
+                let mib = |bytes| bytes >> 20;
+                format!(
+                    "it needs {} MiB of the {end}, which has {} MiB to spare",
+                    mib(needs),
+                    mib(room)
+                )
+            })
+        }))
+    }
+}
+
+/// What the smallest case takes before and after its samples.
+const PREPARING: Duration = Duration::from_millis(100);
+
+/// `64KiB`, as people say it.
+fn size(len: usize) -> String {
+    match len {
+        len if len >= 1 << 30 => format!("{}GiB", len >> 30),
+        len if len >= 1 << 20 => format!("{}MiB", len >> 20),
+        len => format!("{}KiB", len >> 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_named_as_people_say_them() {
+        let named: Vec<String> = SIZES.into_iter().map(size).collect();
+        assert_eq!(named[..2], ["64KiB", "256KiB"]);
+        assert_eq!(named[7..], ["1GiB", "4GiB"]);
+        assert!(SIZES.windows(2).all(|pair| pair[1] == 4 * pair[0]));
+    }
+}

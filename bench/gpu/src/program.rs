@@ -1,0 +1,156 @@
+//! From the arguments to the file and the exit code.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error, Result, ensure};
+use clap::Parser;
+use transload_cuda::raw::Driver;
+
+use crate::cases::{self, Session};
+use crate::document::{Document, reason};
+use crate::machine::{Machine, commit};
+use crate::raw::facts::{self, DriverFacts};
+use crate::raw::gpu::Gpu;
+use crate::rivals::{Rivals, nobody};
+use crate::table;
+
+/// Measures copies on an NVIDIA GPU and writes one JSON file.
+#[derive(Debug, Parser)]
+#[command(name = "transload-gpu-bench")]
+struct Arguments {
+    /// The file to write
+    #[arg(long, value_name = "FILE", default_value = "gpu.json")]
+    json: PathBuf,
+    /// Small sizes and few samples, to see that all of it works; the figures mean nothing
+    #[arg(long)]
+    quick: bool,
+    /// Seconds after which nothing is begun any more; what that leaves out is written as skipped
+    #[arg(long, value_name = "SECONDS", default_value_t = 440.0)]
+    limit: f64,
+    /// The device to measure, by its ordinal
+    #[arg(long, default_value_t = 0)]
+    device: i32,
+    /// Only the cases whose names begin so
+    #[arg(long, value_name = "BEGINNING", default_value = "")]
+    case: String,
+    /// Leaves PyTorch and CuPy out
+    #[arg(long)]
+    alone: bool,
+}
+
+/// Exit codes, as of the program `transload`.
+const NO_DEVICE: u8 = 3;
+const BYTES_DIFFER: u8 = 4;
+const DEVICE_FAILED: u8 = 5;
+
+const DOUBLE: &str = "The driver is a double: nothing ran on a GPU, and every time is modelled.";
+const QUICK: &str = "A quick run: the figures mean nothing.";
+
+pub(crate) fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    let begin = Instant::now();
+    let opened = open(&arguments);
+    let measured = match opened {
+        Ok((driver, gpu)) => measure(&arguments, &driver, gpu, begin),
+        Err(error) => return failed(&error, ExitCode::from(NO_DEVICE)),
+    };
+    match measured {
+        Ok(document) => verdict(&document),
+        Err(error) => failed(&error, ExitCode::FAILURE),
+    }
+}
+
+fn failed(error: &Error, code: ExitCode) -> ExitCode {
+    eprintln!("error: {}", reason(error));
+    code
+}
+
+/// The driver and the device, or why there is none.
+fn open(arguments: &Arguments) -> Result<(Driver, std::sync::Arc<Gpu>)> {
+    let driver = Driver::load()?;
+    facts::initialise(&driver).context("the CUDA driver does not start")?;
+    let gpu = Gpu::open(&driver, arguments.device)?;
+    Ok((driver, gpu))
+}
+
+fn measure(
+    arguments: &Arguments,
+    driver: &Driver,
+    gpu: std::sync::Arc<Gpu>,
+    begin: Instant,
+) -> Result<Document> {
+    let limit = Duration::try_from_secs_f64(arguments.limit).context("--limit")?;
+    let end = begin + limit;
+    let (rivals, roll) = if arguments.alone {
+        (None, nobody("left out by --alone"))
+    } else {
+        Rivals::start(arguments.device, end)
+    };
+    let double = facts::is_double(driver);
+    let told = [(double, DOUBLE), (arguments.quick, QUICK)].into_iter();
+    let warnings: Vec<_> = told
+        .filter_map(|(holds, text)| holds.then_some(text))
+        .collect();
+    for warning in &warnings {
+        eprintln!("{warning}");
+    }
+    let mut document = Document {
+        schema: 1,
+        complete: false,
+        quick: arguments.quick,
+        double,
+        warnings,
+        commit: commit(),
+        limit_s: limit.as_secs_f64(),
+        took_s: 0.0,
+        machine: Machine::describe(),
+        driver: DriverFacts::of(driver),
+        device: arguments.device,
+        devices: facts::devices(driver)?,
+        rivals: roll.clone(),
+        results: Vec::new(),
+    };
+    let session = Session {
+        gpu,
+        quick: arguments.quick,
+        end,
+        rivals,
+        roll,
+    };
+    let mut cases = cases::all(&session);
+    cases.retain(|case| case.name.starts_with(&arguments.case));
+    ensure!(
+        !cases.is_empty(),
+        "no case begins with `{}`",
+        arguments.case
+    );
+    for case in cases {
+        eprintln!("{:6.1} s  {}", begin.elapsed().as_secs_f64(), case.name);
+        let outcome = case.run(&session);
+        document.results.push(outcome);
+        document.took_s = begin.elapsed().as_secs_f64();
+        document.write(&arguments.json)?;
+    }
+    // Whoever still holds something of the device's lets it go before the end is told.
+    drop(session);
+    document.complete = true;
+    document.took_s = begin.elapsed().as_secs_f64();
+    document.write(&arguments.json)?;
+    Ok(document)
+}
+
+/// Prints the table and says what came of it.
+fn verdict(document: &Document) -> ExitCode {
+    table::print(document);
+    let contestants = || document.results.iter().flat_map(|of| &of.contestants);
+    if contestants().any(|of| of.is_wrong()) {
+        return ExitCode::from(BYTES_DIFFER);
+    }
+    let broken = document.results.iter().any(|of| of.failed.is_some());
+    if broken || contestants().any(|of| of.failed.is_some()) {
+        return ExitCode::from(DEVICE_FAILED);
+    }
+    ExitCode::SUCCESS
+}

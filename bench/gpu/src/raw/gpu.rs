@@ -1,0 +1,71 @@
+//! A device, as every program that calls the driver holds it.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use transload_cuda::raw::{CUcontext, CUdevice, CUdevice_attribute, CallError, Driver};
+
+/// A device with its primary context, which PyTorch and Transload use too.
+pub(crate) struct Gpu {
+    pub(crate) driver: Driver,
+    pub(crate) device: CUdevice,
+    context: CUcontext,
+}
+
+impl Gpu {
+    /// Takes hold of the context and makes it this thread's.
+    pub(crate) fn open(driver: &Driver, ordinal: i32) -> Result<Arc<Gpu>> {
+        let mut gpu = Gpu {
+            driver: driver.clone(),
+            device: CUdevice(ordinal),
+            context: CUcontext::NULL,
+        };
+        // SAFETY: the place is ours.
+        unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut gpu.context, gpu.device) }
+            .with_context(|| format!("no context on device {ordinal}"))?;
+        let gpu = Arc::new(gpu);
+        gpu.enter()?;
+        Ok(gpu)
+    }
+
+    /// Makes the context this thread's.
+    pub(crate) fn enter(&self) -> Result<(), CallError> {
+        // SAFETY: the context is held until `self` is dropped.
+        unsafe { self.driver.cuCtxSetCurrent(self.context) }
+    }
+
+    /// Waits for everything that the context has under way.
+    pub(crate) fn settle(&self) -> Result<(), CallError> {
+        // SAFETY: it takes no argument.
+        unsafe { self.driver.cuCtxSynchronize() }
+    }
+
+    /// One attribute of the device.
+    pub(crate) fn attribute(&self, asked: CUdevice_attribute) -> Result<i32, CallError> {
+        let mut value = 0;
+        // SAFETY: the place is ours.
+        unsafe {
+            self.driver
+                .cuDeviceGetAttribute(&raw mut value, asked, self.device)
+        }?;
+        Ok(value)
+    }
+
+    /// Bytes of the device that nobody holds.
+    pub(crate) fn free_bytes(&self) -> Result<u64> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both places are ours.
+        unsafe { self.driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }?;
+        Ok(free as u64)
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // What fails here was lost before, and told by the call that lost it.
+        // SAFETY: no context is a context that may be current.
+        let _ = unsafe { self.driver.cuCtxSetCurrent(CUcontext::NULL) };
+        // SAFETY: it was retained once, by `open`.
+        let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}

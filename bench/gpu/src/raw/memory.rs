@@ -1,0 +1,345 @@
+//! Memory of every sort that the cases copy between.
+
+use std::ffi::c_void;
+use std::fs;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use transload_cuda::raw::CUmemAttach_flags;
+
+use super::gpu::Gpu;
+
+/// What destinations hold before a copy is verified.
+const POISON: u8 = 0xA5;
+/// What a destination on a device is looked at through.
+const WINDOW: usize = 16 << 20;
+/// A page, and a huge one, of every processor that these drivers run on.
+pub(crate) const PAGE: usize = 4 << 10;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Where memory is, and whose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// The process's, in pages as the system gives them to anybody.
+    Pageable,
+    /// The process's, never in huge pages.
+    Small,
+    /// The process's, in huge pages where the kernel has some.
+    Huge,
+    /// The driver's, pinned, on the host.
+    Pinned,
+    /// The device's.
+    Device,
+    /// The driver's, which goes where it is used.
+    Managed,
+}
+
+/// Some bytes, all written before anybody sees them.
+pub(crate) struct Memory {
+    pub(crate) gpu: Arc<Gpu>,
+    kind: Kind,
+    address: u64,
+    len: usize,
+    /// What was mapped for it, of the process's own memory.
+    mapped: (usize, usize),
+}
+
+impl Memory {
+    /// Memory full of poison.
+    pub(crate) fn new(gpu: &Arc<Gpu>, kind: Kind, len: usize) -> Result<Memory> {
+        let mut memory = Memory {
+            gpu: Arc::clone(gpu),
+            kind,
+            address: 0,
+            len,
+            mapped: (0, 0),
+        };
+        memory
+            .allocate()
+            .with_context(|| format!("{len} bytes of {kind:?}"))?;
+        memory.poison()?;
+        Ok(memory)
+    }
+
+    /// The same with bytes in it, of which no two pages are alike. Only of the host's.
+    pub(crate) fn filled(gpu: &Arc<Gpu>, kind: Kind, len: usize) -> Result<Memory> {
+        let memory = Memory::new(gpu, kind, len)?;
+        memory.fill(len as u64);
+        Ok(memory)
+    }
+
+    fn allocate(&mut self) -> Result<()> {
+        let driver = &self.gpu.driver;
+        let place = &raw mut self.address;
+        match self.kind {
+            Kind::Pageable | Kind::Small | Kind::Huge => self.map()?,
+            Kind::Pinned => {
+                let mut start: *mut c_void = ptr::null_mut();
+                // SAFETY: the place is ours.
+                unsafe { driver.cuMemHostAlloc(&raw mut start, self.len, 0) }?;
+                self.address = start.expose_provenance() as u64;
+            }
+            // SAFETY: the place is ours.
+            Kind::Device => unsafe { driver.cuMemAlloc_v2(place, self.len) }?,
+            Kind::Managed => {
+                let flags = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
+                // SAFETY: the place is ours.
+                unsafe { driver.cuMemAllocManaged(place, self.len, flags) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Huge pages begin at multiples of their size, so one more is mapped than is used.
+    fn map(&mut self) -> Result<()> {
+        let len = self.len.next_multiple_of(HUGE_PAGE) + HUGE_PAGE;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: new memory takes the place of none.
+        let start = unsafe { mm::mmap_anonymous(ptr::null_mut(), len, access, flags) }?;
+        self.mapped = (start.expose_provenance(), len);
+        let advice = match self.kind {
+            Kind::Small => Some(Advice::LinuxNoHugepage),
+            Kind::Huge => Some(Advice::LinuxHugepage),
+            _ => None,
+        };
+        if let Some(advice) = advice {
+            // A kernel without huge pages refuses both; `huge_bytes` tells what came of it.
+            // SAFETY: the memory is ours, and the advice changes no byte of it.
+            let _ = unsafe { mm::madvise(start, len, advice) };
+        }
+        self.address = self.mapped.0.next_multiple_of(HUGE_PAGE) as u64;
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    pub(crate) fn at(&self, offset: usize, len: usize) -> u64 {
+        let end = offset.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "beyond the memory");
+        self.address + offset as u64
+    }
+
+    /// As [`at`](Memory::at), as a pointer of the host's.
+    ///
+    /// # Panics
+    /// As there, and where the host reaches none of it.
+    pub(crate) fn host(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(self.kind != Kind::Device, "the host does not reach it");
+        ptr::with_exposed_provenance_mut(self.at(offset, len) as usize)
+    }
+
+    /// Copies on the host, by this thread.
+    pub(crate) fn copy_from(&self, at: usize, from: &Memory, from_at: usize, len: usize) {
+        let (dst, src) = (self.host(at, len), from.host(from_at, len));
+        assert!(!ptr::eq(self, from), "two memories");
+        // SAFETY: both have as many bytes, and are different memories. Nothing is under way: whatever is put
+        // under way ends within the call that did so (`work`).
+        unsafe { ptr::copy_nonoverlapping(src, dst, len) };
+    }
+
+    /// Reads a byte of each page, and answers a sum of them so that nothing may leave it out.
+    pub(crate) fn touch(&self) -> u64 {
+        let start = self.host(0, self.len);
+        let pages = (0..self.len).step_by(PAGE);
+        // SAFETY: the address lies within the memory, here and below.
+        let byte = |at| unsafe { start.add(at) };
+        // SAFETY: as above, and as in `copy_from`.
+        pages
+            .map(|at| u64::from(unsafe { byte(at).read_volatile() }))
+            .sum()
+    }
+
+    fn fill(&self, seed: u64) {
+        let start = self.host(0, self.len);
+        // SAFETY: as in `copy_from`; nobody else looks at the bytes while the slice lives.
+        let bytes = unsafe { slice::from_raw_parts_mut(start, self.len) };
+        let (head, _) = bytes.split_at_mut(bytes.len().min(1 << 20));
+        let mut random = Random(seed | 1);
+        for word in head.chunks_mut(8) {
+            word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]);
+        }
+        let mut done = head.len();
+        while done < bytes.len() {
+            let more = done.min(bytes.len() - done);
+            bytes.copy_within(..more, done);
+            done += more;
+        }
+        for (index, page) in bytes.chunks_exact_mut(PAGE).enumerate() {
+            page[..8].copy_from_slice(&(index as u64 ^ seed).to_le_bytes());
+        }
+    }
+
+    /// Fills it with what no source looks like.
+    pub(crate) fn poison(&self) -> Result<()> {
+        if self.kind == Kind::Device {
+            let driver = &self.gpu.driver;
+            // SAFETY: it is as long.
+            unsafe { driver.cuMemsetD8_v2(self.address, POISON, self.len) }?;
+            self.gpu.settle()?;
+        } else {
+            let start = self.host(0, self.len);
+            // SAFETY: as in `copy_from`.
+            unsafe { start.write_bytes(POISON, self.len) };
+        }
+        Ok(())
+    }
+
+    /// Whether bytes of it are those of `other`, which the host reaches.
+    pub(crate) fn holds(&self, at: usize, other: &Memory, from: usize, len: usize) -> Result<bool> {
+        if self.kind == Kind::Device {
+            return self.holds_on_device(at, other, from, len);
+        }
+        let (mine, theirs) = (self.host(at, len), other.host(from, len));
+        // SAFETY: it is as long; as in `copy_from`, and nobody writes while the slices live.
+        let mine = unsafe { slice::from_raw_parts(mine, len) };
+        // SAFETY: as above.
+        let theirs = unsafe { slice::from_raw_parts(theirs, len) };
+        Ok(mine == theirs)
+    }
+
+    fn holds_on_device(&self, at: usize, other: &Memory, from: usize, len: usize) -> Result<bool> {
+        let window = Memory::new(&self.gpu, Kind::Pageable, len.min(WINDOW))?;
+        for done in (0..len).step_by(WINDOW) {
+            let part = WINDOW.min(len - done);
+            window.poison()?;
+            self.gpu.down_blocking(&window, 0, self, at + done, part)?;
+            if !window.holds(0, other, from + done, part)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// How many bytes lie in huge pages, by what the kernel says of the mappings that it lies in.
+    pub(crate) fn huge_bytes(&self) -> Result<u64> {
+        let (start, len) = (self.mapped.0, self.mapped.1);
+        ensure!(len > 0, "only of memory that was mapped here");
+        let mappings = fs::read_to_string("/proc/self/smaps")?;
+        Ok(huge_kib(&mappings, start..start + len) << 10)
+    }
+}
+
+/// Adds up `AnonHugePages` of the mappings that lie within a range.
+fn huge_kib(mappings: &str, range: std::ops::Range<usize>) -> u64 {
+    let (mut within, mut sum) = (false, 0);
+    for line in mappings.lines() {
+        let (head, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let ends = head.split_once('-').map(|(from, to)| {
+            let hex = |text| usize::from_str_radix(text, 16);
+            (hex(from), hex(to))
+        });
+        if let Some((Ok(from), Ok(to))) = ends {
+            within = from < range.end && range.start < to;
+        } else if within && head == "AnonHugePages:" {
+            let figure = rest.trim().trim_end_matches(" kB").parse::<u64>();
+            sum += figure.unwrap_or(0);
+        }
+    }
+    sum
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let driver = &self.gpu.driver;
+        // What fails here was lost before, and told by the call that lost it; see `Gpu`.
+        let _ = match self.kind {
+            _ if self.address == 0 => Ok(()),
+            // SAFETY: it was allocated so, and nothing is under way; here and below.
+            Kind::Pinned => unsafe { driver.cuMemFreeHost(self.host(0, 0).cast()) },
+            // SAFETY: as above.
+            Kind::Device | Kind::Managed => unsafe { driver.cuMemFree_v2(self.address) },
+            Kind::Pageable | Kind::Small | Kind::Huge => Ok(()),
+        };
+        let (start, len) = self.mapped;
+        if len > 0 {
+            // SAFETY: it was mapped so, and nobody has a reference into it.
+            let _ = unsafe { mm::munmap(ptr::with_exposed_provenance_mut(start), len) };
+        }
+    }
+}
+
+/// xorshift64*, as in `bench`: results do not depend on luck from run to run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub(crate) fn shuffle(&mut self, order: &mut [usize]) {
+        for last in (1..order.len()).rev() {
+            let other = self.next() % (last as u64 + 1);
+            order.swap(last, other as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use transload_cuda::raw::Driver;
+
+    use super::*;
+
+    /// Whatever it lies in, and however far from the start: a window is 16 MiB.
+    #[test]
+    fn a_byte_that_differs_is_found() {
+        // SAFETY: the functions are the double's, which are there for good.
+        let driver = unsafe { Driver::from_table(cuda::table(), "the double") };
+        crate::raw::facts::initialise(&driver).unwrap();
+        let gpu = Gpu::open(&driver, 0).unwrap();
+        let len = WINDOW + PAGE + 1;
+        let like = Memory::filled(&gpu, Kind::Pageable, len).unwrap();
+        let other = Memory::filled(&gpu, Kind::Pinned, len).unwrap();
+        let odd = Memory::new(&gpu, Kind::Pageable, 1).unwrap();
+        for kind in [Kind::Pageable, Kind::Pinned, Kind::Managed, Kind::Device] {
+            let memory = Memory::new(&gpu, kind, len).unwrap();
+            assert!(!memory.holds(0, &like, 0, len).unwrap(), "{kind:?}: poison");
+            for at in [0, WINDOW - 1, WINDOW, len - 1] {
+                other.copy_from(at, &odd, 0, 1);
+                if kind == Kind::Device {
+                    gpu.up_blocking(&memory, &other, len).unwrap();
+                } else {
+                    memory.copy_from(0, &other, 0, len);
+                }
+                other.copy_from(at, &like, at, 1);
+                assert!(!memory.holds(0, &like, 0, len).unwrap(), "{kind:?}: {at}");
+                assert!(memory.holds(0, &like, 0, at).unwrap(), "{kind:?}: {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn huge_pages_are_counted_within_the_range_alone() {
+        let mappings = "\
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0
+Size:               4096 kB
+AnonHugePages:      2048 kB
+7f0000400000-7f0000800000 rw-p 00000000 00:00 0 [heap]
+AnonHugePages:      4096 kB
+";
+        let at = 0x7f00_0000_0000;
+        assert_eq!(huge_kib(mappings, at..at + 4096), 2048);
+        assert_eq!(huge_kib(mappings, at..at + (5 << 20)), 6144);
+        assert_eq!(huge_kib(mappings, 0..at), 0);
+    }
+
+    #[test]
+    fn a_shuffled_order_keeps_everybody() {
+        let mut order: Vec<usize> = (0..9).collect();
+        Random(1).shuffle(&mut order);
+        order.sort_unstable();
+        assert_eq!(order, (0..9).collect::<Vec<_>>());
+    }
+}

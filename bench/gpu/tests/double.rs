@@ -1,0 +1,234 @@
+//! The whole program over the double of the driver: what it writes is whole, and it holds nothing at its end.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Folder, PROGRAM, assert_whole, case, contestants, double, results, run};
+use transload_cuda::raw::Version;
+
+#[test]
+fn a_quick_run_is_whole_says_what_it_ran_on_and_leaks_nothing() {
+    let folder = Folder::new("quick");
+    let two = [("TRANSLOAD_DOUBLE_DEVICES", "2")];
+    let (stdout, stderr) = run(folder.command(&two).arg("--quick"), 0);
+    let document = folder.json();
+    assert_whole(&document);
+    folder.assert_nothing_leaked();
+
+    // Nobody takes these figures for a GPU's.
+    assert_eq!(document["double"], true);
+    assert_eq!(document["quick"], true);
+    for told in [&stdout, &stderr, &document["warnings"].to_string()] {
+        assert!(
+            told.contains("nothing ran on a GPU, and every time is modelled"),
+            "{told}"
+        );
+    }
+    let [first, second] = &document["devices"].as_array().unwrap()[..] else {
+        panic!("{document:#}")
+    };
+    assert_eq!(first["name"], "Double of a CUDA device");
+    assert_eq!(first["attributes"]["ASYNC_ENGINE_COUNT"], 2);
+    assert_ne!(first["uuid"], second["uuid"]);
+    assert!(first["peers"]["1"]["can_access"].is_number(), "{first:#}");
+    assert_eq!(
+        document["driver"]["symbols"]["cuMemcpyBatchAsync_v2"],
+        "present"
+    );
+    assert!(document["machine"]["memory_bytes"].as_u64() > Some(0));
+
+    let absent = &document["rivals"]["absent"]["torch"];
+    assert!(
+        absent.as_str().unwrap().contains("/nowhere/python3"),
+        "{absent}"
+    );
+    let skipped: Vec<_> = results(&document)
+        .iter()
+        .filter(|of| !of["skipped"].is_null())
+        .collect();
+    assert!(
+        skipped.is_empty(),
+        "a GiB is enough for a quick run: {skipped:#?}"
+    );
+}
+
+#[test]
+fn every_way_of_every_case_takes_part() {
+    let folder = Folder::new("ways");
+    run(folder.command(&[]).arg("--quick"), 0);
+    let document = folder.json();
+    let expected = [
+        ("up/1MiB", &["cuMemcpyHtoD", "pinned", "pinned, again"][..]),
+        ("down/1MiB", &["cuMemcpyDtoH", "pinned", "pinned, again"]),
+        (
+            "both/64KiB",
+            &["pinned, two streams", "pageable, two threads"],
+        ),
+        ("device/64KiB", &["cuMemcpyDtoDAsync"]),
+        (
+            "managed-up/1MiB",
+            &["no prefetch", "prefetch", "a pinned copy instead"],
+        ),
+        (
+            "managed-down/1MiB",
+            &["no prefetch", "prefetch", "a pinned copy instead"],
+        ),
+        (
+            "blocks-up/100x4KiB",
+            &[
+                "cuMemcpyBatchAsync",
+                "a loop of asynchronous copies",
+                "coalesced through pinned memory",
+            ],
+        ),
+        (
+            "blocks-down/100x16KiB",
+            &[
+                "cuMemcpyBatchAsync",
+                "a loop of asynchronous copies",
+                "coalesced through pinned memory",
+            ],
+        ),
+        (
+            "latency-up/4KiB",
+            &[
+                "raw call and wait, pinned",
+                "raw call and wait, pinned, again",
+                "raw call and wait, pageable",
+            ],
+        ),
+    ];
+    for (name, ways) in expected {
+        let case = case(&document, name);
+        let here = contestants(case);
+        for way in ways {
+            assert!(here.contains(way), "{name} lacks {way}: {here:?}");
+        }
+    }
+    // Huge pages are the kernel's to give.
+    let registration = case(&document, "registration/1MiB");
+    assert!(contestants(registration).contains(&"small pages"));
+    let huge = contestants(registration).contains(&"huge pages");
+    assert!(
+        huge || registration["absent"]["huge pages"].is_string(),
+        "{registration:#}"
+    );
+}
+
+#[test]
+fn what_no_longer_fits_is_skipped_with_the_reason() {
+    let folder = Folder::new("deadline");
+    run(folder.command(&[]).args(["--quick", "--limit", "0"]), 0);
+    let document = folder.json();
+    assert_whole(&document);
+    for case in results(&document) {
+        let reason = case["skipped"].as_str().unwrap();
+        assert!(reason.ends_with("and 0.0 s are left"), "{reason}");
+        assert!(contestants(case).is_empty());
+    }
+    folder.assert_nothing_leaked();
+}
+
+#[test]
+fn what_the_device_has_no_room_for_is_skipped_with_the_reason() {
+    let folder = Folder::new("room");
+    let mut command = folder.command(&[]);
+    // Four of these are wanted at a time, and there is a GiB.
+    run(command.args(["--case", "both/256MiB"]), 0);
+    let document = folder.json();
+    let reason = case(&document, "both/256MiB")["skipped"].to_string();
+    assert!(reason.contains("1024 MiB of the device"), "{reason}");
+    folder.assert_nothing_leaked();
+}
+
+#[test]
+fn a_driver_of_another_age_lacks_ways_and_says_so() {
+    let folder = Folder::new("aged");
+    let aged = folder.path("libcuda.so.1");
+    let mut library = fs::read(double()).unwrap();
+    cuda::make_aged(&mut library, Version::new(12, 1), &[]).unwrap();
+    fs::write(&aged, library).unwrap();
+    let mut command = folder.command(&[]);
+    command.env("TRANSLOAD_CUDA_DRIVER", &aged);
+    run(command.args(["--quick"]), 0);
+    let document = folder.json();
+    assert_whole(&document);
+    assert_eq!(document["driver"]["version"], "12.1");
+    let told = &document["driver"]["symbols"]["cuMemcpyBatchAsync"];
+    assert_eq!(told, "missing; came with CUDA 12.8");
+    let blocks = case(&document, "blocks-up/100x4KiB");
+    let why = blocks["absent"]["cuMemcpyBatchAsync"].as_str().unwrap();
+    assert!(
+        why.contains("of CUDA 12.1, has no cuMemcpyBatchAsync nor"),
+        "{why}"
+    );
+    assert_eq!(contestants(blocks).len(), 2);
+    // The prefetch of that age has another signature.
+    assert!(contestants(case(&document, "managed-up/1MiB")).contains(&"prefetch"));
+    folder.assert_nothing_leaked();
+}
+
+#[test]
+fn a_device_that_fails_is_told_case_by_case() {
+    let folder = Folder::new("ecc");
+    let faults = [("TRANSLOAD_DOUBLE_FAULTS", "ecc@40")];
+    let (stdout, _) = run(folder.command(&faults).arg("--quick"), 5);
+    assert!(stdout.contains("FAILED"), "{stdout}");
+    let document = folder.json();
+    let last = results(&document).last().unwrap();
+    assert!(
+        last["failed"].to_string().contains("CUDA_ERROR_ECC"),
+        "{last:#}"
+    );
+}
+
+#[test]
+fn without_a_driver_it_ends_with_the_reason() {
+    let folder = Folder::new("none");
+    let mut command = folder.command(&[]);
+    command.env("TRANSLOAD_CUDA_DRIVER", "/nonexistent");
+    let (_, stderr) = run(&mut command, 3);
+    let reason = "error: no CUDA driver: /nonexistent, which TRANSLOAD_CUDA_DRIVER names: ";
+    assert!(stderr.starts_with(reason), "{stderr}");
+    assert!(!folder.path("gpu.json").exists());
+    let zero = [("TRANSLOAD_DOUBLE_DEVICES", "0")];
+    let (_, stderr) = run(&mut folder.command(&zero), 3);
+    // Once, though the error and its source both say it.
+    assert_eq!(
+        stderr.matches("CUDA_ERROR_NO_DEVICE").count(),
+        1,
+        "{stderr}"
+    );
+}
+
+#[test]
+fn the_script_finds_the_program_and_hands_its_end_on() {
+    let folder = Folder::new("script");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("run.sh");
+    let out = folder.path("out");
+    let mut command = Command::new(&script);
+    command
+        .arg(PROGRAM)
+        .arg(&out)
+        .args(["--quick", "--case", "latency"]);
+    folder.over_the_double(&mut command, &[]);
+    let (stdout, _) = run(&mut command, 0);
+    assert!(stdout.contains("latency-up/4KiB"), "{stdout}");
+    assert!(out.join("gpu.json").is_file());
+
+    // Beside the script, by its name.
+    let moved = folder.path("run.sh");
+    fs::copy(&script, &moved).unwrap();
+    fs::copy(PROGRAM, folder.path("transload-gpu-bench")).unwrap();
+    let mut command = Command::new(&moved);
+    command.arg(&out).arg("--quick");
+    folder.over_the_double(&mut command, &[("TRANSLOAD_DOUBLE_DEVICES", "0")]);
+    run(&mut command, 3);
+
+    let (_, stderr) = run(&mut Command::new(&script), 2);
+    assert!(stderr.starts_with("usage: "), "{stderr}");
+}
