@@ -13,6 +13,14 @@ pub struct AllocSpec {
     pub huge_pages: bool,
     /// The engine will use it as a staging slot: reused often, never seen by users.
     pub staging: bool,
+    /// It will be given out: exported, shared with another process. Where ordinary allocations cannot leave the
+    /// process, this one can if the memory can at all, and may take longer to come and go. Memories whose
+    /// allocations can all be given out, or none, ignore it.
+    pub shareable: bool,
+    /// The host only ever writes it, front to back, and devices read it: where the system has such memory it is
+    /// kept out of the processors' caches, so that devices need not look there. The host reads it all the same,
+    /// but very slowly. Memories of other kinds ignore it.
+    pub write_combined: bool,
 }
 
 impl AllocSpec {
@@ -23,6 +31,8 @@ impl AllocSpec {
             alignment: 1,
             huge_pages: false,
             staging: false,
+            shareable: false,
+            write_combined: false,
         }
     }
 
@@ -41,6 +51,18 @@ impl AllocSpec {
     /// The same, as a staging slot.
     pub const fn for_staging(mut self) -> AllocSpec {
         self.staging = true;
+        self
+    }
+
+    /// The same, to be given out.
+    pub const fn for_sharing(mut self) -> AllocSpec {
+        self.shareable = true;
+        self
+    }
+
+    /// The same, for the host to write and devices to read.
+    pub const fn with_write_combining(mut self) -> AllocSpec {
+        self.write_combined = true;
         self
     }
 }
