@@ -6,7 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Error, Result};
 use serde::Serialize;
+use serde_json::Value;
 
+use crate::engine::Measured;
 use crate::machine::Machine;
 use crate::raw::facts::{DeviceFacts, DriverFacts};
 use crate::rivals::Roll;
@@ -33,6 +35,10 @@ pub(crate) struct Document {
     pub(crate) device: i32,
     pub(crate) devices: Vec<DeviceFacts>,
     pub(crate) rivals: Roll,
+    /// What Transload measured of the machine's links, for the contestant that goes by it.
+    pub(crate) probe: Vec<Measured>,
+    /// What came of the suite that every backend passes; `null` where it was left out.
+    pub(crate) conformance: Value,
     pub(crate) results: Vec<Outcome>,
 }
 

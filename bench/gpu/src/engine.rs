@@ -1,16 +1,314 @@
-//! Transload's own contender in each case.
+//! Transload, which takes part twice: with its default costs, and with those that it measured of this machine.
 
-use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
 
-use crate::contest::Contender;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::{Value, json};
+use transload::probe::{Found, ProbeOptions, ProbeReport};
+use transload::{
+    AllocSpec, Buffer, DeviceId, DeviceKind, MemoryKind, OnFailure, Request, TransferManager,
+};
+use transload_cuda::Cuda;
+
+use crate::contest::{Check, Contender, Step, Way};
+use crate::raw::gpu::Gpu;
+use crate::raw::memory::{Memory, PAGE, POISON};
 
 /// What the results call it.
 pub(crate) const TRANSLOAD: &str = "transload";
+const PROBED: &str = "transload, probed";
 
-/// The contender, once there is one.
+/// The probe takes at most this part of the time that is left.
+const PROBE_SHARE: u32 = 20;
+
+/// A manager, and what the results call it.
+pub(crate) struct Party {
+    pub(crate) name: &'static str,
+    manager: TransferManager,
+    gpu: Arc<Gpu>,
+}
+
+/// Somebody to take part, and the way that the bytes go.
+pub(crate) struct Entry {
+    pub(crate) contender: Box<dyn Contender>,
+    pub(crate) way: String,
+}
+
+/// What a probe found of one link.
+#[derive(Serialize)]
+pub(crate) struct Measured {
+    link: String,
+    faulty: bool,
+    /// Seconds for a copy of so many bytes, or why there is no figure.
+    sizes: BTreeMap<u64, Value>,
+}
+
+/// Both parties, and what the probe found.
 ///
 /// # Errors
-/// Why it does not take part.
-pub(crate) fn contender() -> Result<Box<dyn Contender>> {
-    bail!("Transload has no CUDA backend in this build")
+/// Why there are none.
+pub(crate) fn parties(
+    gpu: &Arc<Gpu>,
+    quick: bool,
+    end: Instant,
+) -> Result<(Vec<Party>, Vec<Measured>)> {
+    let party = |name| -> Result<Party> {
+        let cuda = Cuda::with_driver(gpu.driver.clone())?;
+        let builder = TransferManager::builder().host().backend(Arc::new(cuda));
+        Ok(Party {
+            name,
+            manager: builder.build()?,
+            gpu: Arc::clone(gpu),
+        })
+    };
+    let parties = vec![party(TRANSLOAD)?, party(PROBED)?];
+    let mut options = ProbeOptions::quick();
+    let left = end.saturating_duration_since(Instant::now());
+    options.budget = options.budget.min(left / PROBE_SHARE);
+    if quick {
+        options.samples = 3;
+        options.sizes = vec![64 << 10];
+    }
+    let report = parties[1].manager.probe(&options);
+    Ok((parties, measured(&report)))
+}
+
+fn measured(report: &ProbeReport) -> Vec<Measured> {
+    let found = |found: &Found| match found {
+        Found::Time(interval) => json!(interval.median_ns as f64 / 1e9),
+        other => json!(format!("{other:?}")),
+    };
+    let links = report.links.iter().map(|link| Measured {
+        link: format!("{} → {}", link.id.src, link.id.dst),
+        faulty: link.faulty,
+        sizes: link
+            .sizes
+            .iter()
+            .map(|(bytes, of)| (*bytes, found(of)))
+            .collect(),
+    });
+    links.collect()
+}
+
+impl Party {
+    fn device(&self, kind: MemoryKind, len: usize) -> Result<Buffer> {
+        let ordinal = self.gpu.device.0.unsigned_abs();
+        let memory = DeviceId::new(DeviceKind::CUDA, ordinal).memory(kind);
+        Ok(self
+            .manager
+            .allocate(memory.into(), AllocSpec::bytes(len as u64))?)
+    }
+
+    fn pinned(&self, len: usize) -> Result<Buffer> {
+        let memory = DeviceId::CPU0.memory(MemoryKind::Pinned);
+        Ok(self
+            .manager
+            .allocate(memory.into(), AllocSpec::bytes(len as u64))?)
+    }
+
+    /// Device memory with bytes in it, put there by the driver's own call.
+    fn full(&self, like: &Memory) -> Result<Buffer> {
+        let buffer = self.device(MemoryKind::Device, like.len())?;
+        let there = Memory::theirs(&self.gpu, &buffer)?;
+        self.gpu.up_blocking(&there, like, like.len())?;
+        Ok(buffer)
+    }
+
+    /// From ordinary memory to the device, or back.
+    pub(crate) fn copy(&self, up: bool, like: &Arc<Memory>) -> Result<Entry> {
+        let (src, dst) = if up {
+            let src = self.manager.adopt(like.to_vec())?;
+            (src, self.device(MemoryKind::Device, like.len())?)
+        } else {
+            let dst = self.manager.adopt(vec![POISON; like.len()])?;
+            (self.full(like)?, dst)
+        };
+        self.entry(src, dst, like)
+    }
+
+    /// Within the device.
+    pub(crate) fn within(&self, like: &Arc<Memory>) -> Result<Entry> {
+        let dst = self.device(MemoryKind::Device, like.len())?;
+        self.entry(self.full(like)?, dst, like)
+    }
+
+    /// From pinned memory to the device or back, prepared, as what is copied often would be.
+    pub(crate) fn prepared(&self, up: bool, like: &Arc<Memory>) -> Result<Entry> {
+        let here = self.pinned(like.len())?;
+        here.write()?.copy_from_slice(&like.to_vec());
+        let there = self.full(like)?;
+        let (src, dst) = if up { (here, there) } else { (there, here) };
+        let request = Request::new(&src, &dst);
+        let way = self.manager.explain(&request)?.chosen.to_string();
+        let prepared = self.manager.prepare(&request)?;
+        let (poison, check) = self.ends(&dst, like)?;
+        let turn = move || {
+            prepared.post().wait()?;
+            Ok(())
+        };
+        let contender = Way::boxed(self.name, turn, poison, check);
+        Ok(Entry { contender, way })
+    }
+
+    /// Up and down at once.
+    pub(crate) fn both(&self, like: &Arc<Memory>) -> Result<Entry> {
+        let ends = [
+            [
+                self.manager.adopt(like.to_vec())?,
+                self.device(MemoryKind::Device, like.len())?,
+            ],
+            [
+                self.full(like)?,
+                self.manager.adopt(vec![POISON; like.len()])?,
+            ],
+        ];
+        let [up, down] = &ends;
+        let way = self.way(&up[0], &up[1])?;
+        let (mut poison_up, mut check_up) = self.ends(&up[1], like)?;
+        let (mut poison_down, mut check_down) = self.ends(&down[1], like)?;
+        let manager = self.manager.clone();
+        let turn = move || {
+            let [up, down] = ends.each_ref().map(|[src, dst]| manager.copy(src, dst));
+            let down = down.wait();
+            up.wait()?;
+            down?;
+            Ok(())
+        };
+        let poison = move || poison_up().and(poison_down());
+        let check = move || Ok(check_up()? && check_down()?);
+        let contender = Way::boxed(self.name, turn, poison, check);
+        Ok(Entry { contender, way })
+    }
+
+    /// Blocks at offsets of the pinned host and of the device, as one batch.
+    pub(crate) fn blocks(
+        &self,
+        up: bool,
+        like: &Arc<Memory>,
+        places: &Arc<[(usize, usize)]>,
+        len: usize,
+    ) -> Result<Entry> {
+        let host = self.pinned(like.len())?;
+        let bytes = like.to_vec();
+        let mut whole = host.write()?;
+        for (here, there) in places.iter() {
+            whole[*here..][..len].copy_from_slice(&bytes[*there..][..len]);
+        }
+        drop(whole);
+        let device = self.full(like)?;
+        let part = |of: &Buffer, at: &usize| of.slice(*at as u64..(*at + len) as u64);
+        let requests = places.iter().map(|(here, there)| {
+            let (host, device) = (part(&host, here)?, part(&device, there)?);
+            Ok(match up {
+                true => Request::new(host, device),
+                false => Request::new(device, host),
+            })
+        });
+        let requests: Vec<Request> = requests.collect::<Result<_>>()?;
+        let first = requests.first().context("there are blocks")?;
+        let way = self.manager.explain(first)?.chosen.to_string();
+        let manager = self.manager.clone();
+        let turn = move || {
+            let batch = manager.copy_batch(&requests, OnFailure::Stop)?;
+            batch
+                .wait()
+                .into_iter()
+                .try_for_each(|moved| moved.map(drop))?;
+            Ok(())
+        };
+        let contender = if up {
+            let (poison, check) = self.ends(&device, like)?;
+            Way::boxed(self.name, turn, poison, check)
+        } else {
+            let (like, places, spoilt) = (Arc::clone(like), Arc::clone(places), host.clone());
+            let check = move || {
+                let whole = host.read()?;
+                let mut places = places.iter();
+                Ok(places.all(|(here, there)| like.is(*there, &whole[*here..][..len])))
+            };
+            Way::boxed(self.name, turn, move || spoil(&spoilt), check)
+        };
+        Ok(Entry { contender, way })
+    }
+
+    /// Managed memory that the host has touched, for the device; or that the device has written, for the host.
+    pub(crate) fn managed(&self, up: bool, like: &Arc<Memory>) -> Result<Entry> {
+        let managed = self.device(MemoryKind::Managed, like.len())?;
+        let manager = self.manager.clone();
+        if up {
+            managed.write()?.copy_from_slice(&like.to_vec());
+            let there = self.device(MemoryKind::Device, like.len())?;
+            let way = self.way(&managed, &there)?;
+            let (poison, check) = self.ends(&there, like)?;
+            let touched = managed.clone();
+            let prepare = move || touch(&touched);
+            let turn = move || {
+                manager.copy(&managed, &there).wait()?;
+                Ok(())
+            };
+            let contender = Way::prepared(self.name, prepare, turn, poison, check);
+            return Ok(Entry { contender, way });
+        }
+        let there = self.full(like)?;
+        let way = self.way(&there, &managed)?;
+        let (poison, check) = self.ends(&managed, like)?;
+        let written = managed.clone();
+        let prepare = move || {
+            manager.copy(&there, &written).wait()?;
+            Ok(())
+        };
+        let turn = move || touch(&managed);
+        let contender = Way::prepared(self.name, prepare, turn, poison, check);
+        Ok(Entry { contender, way })
+    }
+
+    fn entry(&self, src: Buffer, dst: Buffer, like: &Arc<Memory>) -> Result<Entry> {
+        let way = self.way(&src, &dst)?;
+        let (poison, check) = self.ends(&dst, like)?;
+        let manager = self.manager.clone();
+        let turn = move || {
+            manager.copy(&src, &dst).wait()?;
+            Ok(())
+        };
+        let contender = Way::boxed(self.name, turn, poison, check);
+        Ok(Entry { contender, way })
+    }
+
+    fn way(&self, src: &Buffer, dst: &Buffer) -> Result<String> {
+        let explanation = self.manager.explain(&Request::new(src, dst))?;
+        Ok(explanation.chosen.to_string())
+    }
+
+    /// How a destination is spoilt, and how it is looked at: a device's by the driver's own calls.
+    fn ends(&self, dst: &Buffer, like: &Arc<Memory>) -> Result<(Step, Check)> {
+        let like = Arc::clone(like);
+        if dst.memory().kind == MemoryKind::Device {
+            let there = Arc::new(Memory::theirs(&self.gpu, dst)?);
+            let spoilt = Arc::clone(&there);
+            let check = move || there.holds(0, &like, 0, like.len());
+            return Ok((Box::new(move || spoilt.poison()), Box::new(check)));
+        }
+        // Where the host cannot look, this fails before anything is timed.
+        drop(dst.read()?);
+        let (spoilt, found) = (dst.clone(), dst.clone());
+        let check = move || Ok(like.is(0, &found.read()?));
+        Ok((Box::new(move || spoil(&spoilt)), Box::new(check)))
+    }
+}
+
+fn spoil(buffer: &Buffer) -> Result<()> {
+    buffer.write()?.fill(POISON);
+    Ok(())
+}
+
+/// Reads a byte of each page.
+fn touch(buffer: &Buffer) -> Result<()> {
+    let bytes = buffer.read()?;
+    let pages = bytes.iter().step_by(PAGE);
+    black_box(pages.map(|byte| u64::from(*black_box(byte))).sum::<u64>());
+    Ok(())
 }

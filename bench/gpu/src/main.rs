@@ -22,6 +22,8 @@ fn run() -> ExitCode {
 #[cfg(target_os = "linux")]
 mod cases;
 #[cfg(target_os = "linux")]
+mod conformance;
+#[cfg(target_os = "linux")]
 mod contest;
 #[cfg(target_os = "linux")]
 mod document;

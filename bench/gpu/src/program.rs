@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, ensure};
 use clap::Parser;
+use serde_json::Value;
 use transload_cuda::raw::Driver;
 
 use crate::cases::{self, Session};
+use crate::conformance;
 use crate::document::{Document, reason};
+use crate::engine;
 use crate::machine::{Machine, commit};
 use crate::raw::facts::{self, DriverFacts};
 use crate::raw::gpu::Gpu;
@@ -38,6 +41,9 @@ struct Arguments {
     /// Leaves PyTorch and CuPy out
     #[arg(long)]
     alone: bool,
+    /// Only runs the conformance suite and prints what came of it
+    #[arg(long, hide = true)]
+    conformance: bool,
 }
 
 /// Exit codes, as of the program `transload`.
@@ -53,6 +59,13 @@ pub(crate) fn run() -> ExitCode {
     let begin = Instant::now();
     let opened = open(&arguments);
     let measured = match opened {
+        Ok((driver, gpu)) if arguments.conformance => {
+            drop(gpu);
+            return match conformance::run(driver) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => failed(&error, ExitCode::from(DEVICE_FAILED)),
+            };
+        }
         Ok((driver, gpu)) => measure(&arguments, &driver, gpu, begin),
         Err(error) => return failed(&error, ExitCode::from(NO_DEVICE)),
     };
@@ -88,7 +101,7 @@ fn measure(
     } else {
         Rivals::start(arguments.device, end)
     };
-    let double = facts::is_double(driver);
+    let double = driver.is_stand_in();
     let told = [(double, DOUBLE), (arguments.quick, QUICK)].into_iter();
     let warnings: Vec<_> = told
         .filter_map(|(holds, text)| holds.then_some(text))
@@ -96,6 +109,15 @@ fn measure(
     for warning in &warnings {
         eprintln!("{warning}");
     }
+    // Before anything is held here that it might lack, and only as a part of the whole.
+    let conformance = match arguments.case.as_str() {
+        "" => conformance::ask(end),
+        _ => Value::Null,
+    };
+    let (parties, probe) = match engine::parties(&gpu, arguments.quick, end) {
+        Ok((parties, probe)) => (Ok(parties), probe),
+        Err(error) => (Err(reason(&error)), Vec::new()),
+    };
     let mut document = Document {
         schema: 1,
         complete: false,
@@ -110,6 +132,8 @@ fn measure(
         device: arguments.device,
         devices: facts::devices(driver)?,
         rivals: roll.clone(),
+        probe,
+        conformance,
         results: Vec::new(),
     };
     let session = Session {
@@ -118,6 +142,7 @@ fn measure(
         end,
         rivals,
         roll,
+        parties,
     };
     let mut cases = cases::all(&session);
     cases.retain(|case| case.name.starts_with(&arguments.case));
@@ -148,7 +173,9 @@ fn verdict(document: &Document) -> ExitCode {
     if contestants().any(|of| of.is_wrong()) {
         return ExitCode::from(BYTES_DIFFER);
     }
-    let broken = document.results.iter().any(|of| of.failed.is_some());
+    let suite = &document.conformance;
+    let broken = !suite.is_null() && conformance::is_broken(suite);
+    let broken = broken || document.results.iter().any(|of| of.failed.is_some());
     if broken || contestants().any(|of| of.failed.is_some()) {
         return ExitCode::from(DEVICE_FAILED);
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use comfy_table::{Table, presets};
+use serde_json::Value;
 
 use crate::document::{Contestant, Document, Outcome};
 
@@ -28,11 +29,25 @@ pub(crate) fn print(document: &Document) {
         table.add_row([outcome.case.clone(), said(outcome)]);
     }
     println!("{table}");
+    println!("{}", suite(&document.conformance));
     let absent = document.results.iter().flat_map(|outcome| &outcome.absent);
     let absent: BTreeSet<_> = absent.chain(&document.rivals.absent).collect();
     for (name, reason) in absent {
         println!("absent: {name} ({reason})");
     }
+}
+
+fn suite(answer: &Value) -> String {
+    let counts = ["passed", "skipped", "failed"].map(|name| answer[name].as_u64());
+    if let [Some(passed), Some(skipped), Some(failed)] = counts {
+        return format!("conformance: {passed} passed, {skipped} skipped, {failed} failed");
+    }
+    let why = ["not_run", "left_out"].into_iter();
+    let why = why.filter_map(|name| answer[name].as_str()).next();
+    format!(
+        "conformance: not run ({})",
+        why.unwrap_or("only some cases were")
+    )
 }
 
 fn said(outcome: &Outcome) -> String {

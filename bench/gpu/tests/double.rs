@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Folder, PROGRAM, assert_whole, case, contestants, double, results, run};
+use serde_json::Value;
 use transload_cuda::raw::Version;
 
 #[test]
@@ -46,6 +47,20 @@ fn a_quick_run_is_whole_says_what_it_ran_on_and_leaks_nothing() {
         absent.as_str().unwrap().contains("/nowhere/python3"),
         "{absent}"
     );
+    let suite = &document["conformance"];
+    assert_eq!(suite["failed"], 0, "{suite:#}");
+    assert!(suite["passed"].as_u64() > Some(0), "{suite:#}");
+    assert!(stdout.contains("conformance: "), "{stdout}");
+    let links = document["probe"].as_array().unwrap();
+    let up = links
+        .iter()
+        .find(|of| of["link"] == "cpu:0/pinned → cuda:0/device");
+    assert!(
+        up.unwrap()["sizes"]["65536"].as_f64() > Some(0.0),
+        "{up:#?}"
+    );
+    assert_ways(&document);
+
     let skipped: Vec<_> = results(&document)
         .iter()
         .filter(|of| !of["skipped"].is_null())
@@ -56,11 +71,8 @@ fn a_quick_run_is_whole_says_what_it_ran_on_and_leaks_nothing() {
     );
 }
 
-#[test]
-fn every_way_of_every_case_takes_part() {
-    let folder = Folder::new("ways");
-    run(folder.command(&[]).arg("--quick"), 0);
-    let document = folder.json();
+/// Every way of every case takes part.
+fn assert_ways(document: &Value) {
     let expected = [
         ("up/1MiB", &["cuMemcpyHtoD", "pinned", "pinned, again"][..]),
         ("down/1MiB", &["cuMemcpyDtoH", "pinned", "pinned, again"]),
@@ -103,14 +115,18 @@ fn every_way_of_every_case_takes_part() {
         ),
     ];
     for (name, ways) in expected {
-        let case = case(&document, name);
+        let case = case(document, name);
         let here = contestants(case);
+        for party in ["transload", "transload, probed"] {
+            assert!(here.contains(&party), "{name} lacks {party}: {here:?}");
+            assert!(case["facts"][party].is_string(), "{name}: {case:#}");
+        }
         for way in ways {
             assert!(here.contains(way), "{name} lacks {way}: {here:?}");
         }
     }
     // Huge pages are the kernel's to give.
-    let registration = case(&document, "registration/1MiB");
+    let registration = case(document, "registration/1MiB");
     assert!(contestants(registration).contains(&"small pages"));
     let huge = contestants(registration).contains(&"huge pages");
     assert!(
@@ -137,11 +153,14 @@ fn what_no_longer_fits_is_skipped_with_the_reason() {
 fn what_the_device_has_no_room_for_is_skipped_with_the_reason() {
     let folder = Folder::new("room");
     let mut command = folder.command(&[]);
-    // Four of these are wanted at a time, and there is a GiB.
-    run(command.args(["--case", "both/256MiB"]), 0);
+    // Seven of these are wanted at a time, and there is a GiB.
+    run(command.args(["--case", "both/256MiB", "--limit", "20"]), 0);
     let document = folder.json();
     let reason = case(&document, "both/256MiB")["skipped"].to_string();
-    assert!(reason.contains("1024 MiB of the device"), "{reason}");
+    assert!(
+        reason.contains("it needs 1792 MiB of the device"),
+        "{reason}"
+    );
     folder.assert_nothing_leaked();
 }
 
@@ -152,11 +171,15 @@ fn a_driver_of_another_age_lacks_ways_and_says_so() {
     let mut library = fs::read(double()).unwrap();
     cuda::make_aged(&mut library, Version::new(12, 1), &[]).unwrap();
     fs::write(&aged, library).unwrap();
-    let mut command = folder.command(&[]);
-    command.env("TRANSLOAD_CUDA_DRIVER", &aged);
-    run(command.args(["--quick"]), 0);
-    let document = folder.json();
-    assert_whole(&document);
+    let measured = |beginning| {
+        let mut command = folder.command(&[]);
+        command.env("TRANSLOAD_CUDA_DRIVER", &aged);
+        run(command.args(["--quick", "--case", beginning]), 0);
+        let document = folder.json();
+        assert_whole(&document);
+        document
+    };
+    let document = measured("blocks-up");
     assert_eq!(document["driver"]["version"], "12.1");
     let told = &document["driver"]["symbols"]["cuMemcpyBatchAsync"];
     assert_eq!(told, "missing; came with CUDA 12.8");
@@ -166,8 +189,9 @@ fn a_driver_of_another_age_lacks_ways_and_says_so() {
         why.contains("of CUDA 12.1, has no cuMemcpyBatchAsync nor"),
         "{why}"
     );
-    assert_eq!(contestants(blocks).len(), 2);
+    assert_eq!(contestants(blocks).len(), 4);
     // The prefetch of that age has another signature.
+    let document = measured("managed-up");
     assert!(contestants(case(&document, "managed-up/1MiB")).contains(&"prefetch"));
     folder.assert_nothing_leaked();
 }

@@ -73,7 +73,7 @@ fn a_library_that_hangs_is_given_up_at_the_deadline() {
     let Some(mut command) = command(&folder, test, "hangs") else {
         return;
     };
-    run(command.args(["up/64KiB", "--limit", "2"]), 5);
+    run(command.args(["up/64KiB", "--limit", "5"]), 5);
     let told = case(&folder.json(), "up/64KiB").to_string();
     assert!(
         told.contains("the interpreter did not answer in time"),

@@ -6,7 +6,6 @@ use anyhow::Result;
 
 use super::{Case, Field, Needs, Session, size};
 use crate::contest::{Check, Contender, Step, Way};
-use crate::engine::{self, TRANSLOAD};
 use crate::raw::memory::{Kind, Memory, Random};
 use crate::raw::work::{Batch, Stream, wants};
 
@@ -29,8 +28,8 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
             group,
             bytes: total,
             needs: Needs {
-                host: 4 * total,
-                device: 2 * total,
+                host: 6 * total,
+                device: 4 * total,
                 rival: 0,
             },
             make: Box::new(move |session| field(session, Blocks { up, len, count })),
@@ -57,7 +56,7 @@ struct Ends {
 }
 
 fn field(session: &Session, blocks: Blocks) -> Result<Field> {
-    let Blocks { len, count, .. } = blocks;
+    let Blocks { up, len, count } = blocks;
     let gpu = &session.gpu;
     let total = len * count;
     let mut order: Vec<usize> = (0..count).collect();
@@ -82,7 +81,9 @@ fn field(session: &Session, blocks: Blocks) -> Result<Field> {
     field
         .facts
         .insert("bytes of a block".into(), len.to_string());
-    field.enter(TRANSLOAD, engine::contender());
+    field.transload(session, |party| {
+        party.blocks(up, &ends.like, &ends.places, len)
+    });
     field.enter(BATCH, batch(session, blocks, &ends));
     field.enter(LOOP, each(session, blocks, &ends));
     field.enter(COALESCED, coalesced(session, blocks, &ends));

@@ -10,7 +10,6 @@ use transload_cuda::raw::CallError;
 use super::{Case, Field, Needs, Session, size};
 use crate::contest::{Contender, Way};
 use crate::document::reason;
-use crate::engine::{self, TRANSLOAD};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Kind, Memory};
 use crate::raw::work::Stream;
@@ -19,54 +18,46 @@ use crate::rivals;
 /// The ceiling takes part twice: what differs between the two is the noise of the run.
 const CEILING: [&str; 2] = ["pinned", "pinned, again"];
 
-pub(super) fn cases(len: usize) -> Vec<Case> {
-    let case = |group, moved: usize, host: usize, device: usize, rival: usize, make| Case {
-        name: format!("{group}/{}", size(len)),
-        group,
-        bytes: (moved * len) as u64,
+/// Names a group, says how often it holds its bytes at a time, and makes its field.
+struct Group {
+    name: &'static str,
+    /// How many copies one operation makes.
+    moved: usize,
+    host: usize,
+    device: usize,
+    rival: usize,
+    make: fn(&Session, usize) -> Result<Field>,
+}
+
+#[rustfmt::skip]
+const GROUPS: [Group; 4] = [
+    Group { name: "up", moved: 1, host: 5, device: 4, rival: 3, make: up },
+    Group { name: "down", moved: 1, host: 6, device: 4, rival: 3, make: down },
+    Group { name: "both", moved: 2, host: 10, device: 7, rival: 0, make: both },
+    Group { name: "device", moved: 1, host: 2, device: 7, rival: 0, make: device },
+];
+
+pub(super) fn cases(len: usize) -> impl Iterator<Item = Case> {
+    let times = move |count: usize| (count * len) as u64;
+    GROUPS.iter().map(move |group| Case {
+        name: format!("{}/{}", group.name, size(len)),
+        group: group.name,
+        bytes: times(group.moved),
         needs: Needs {
-            host: (host * len) as u64,
-            device: (device * len) as u64,
-            rival: (rival * len) as u64,
+            host: times(group.host),
+            device: times(group.device),
+            rival: times(group.rival),
         },
-        make,
-    };
-    vec![
-        case("up", 1, 3, 2, 3, Box::new(move |session| up(session, len))),
-        case(
-            "down",
-            1,
-            4,
-            2,
-            3,
-            Box::new(move |session| down(session, len)),
-        ),
-        case(
-            "both",
-            2,
-            6,
-            4,
-            0,
-            Box::new(move |session| both(session, len)),
-        ),
-        case(
-            "device",
-            1,
-            1,
-            4,
-            0,
-            Box::new(move |session| device(session, len)),
-        ),
-    ]
+        make: Box::new(move |session| (group.make)(session, len)),
+    })
 }
 
 fn up(session: &Session, len: usize) -> Result<Field> {
     let gpu = &session.gpu;
     let dst = Arc::new(Memory::new(gpu, Kind::Device, len)?);
     let mut field = Field::default();
-    field.enter(TRANSLOAD, engine::contender());
-
     let src = Arc::new(Memory::filled(gpu, Kind::Pageable, len)?);
+    field.transload(session, |party| party.copy(true, &src));
     let (to, from, by) = (Arc::clone(&dst), Arc::clone(&src), Arc::clone(gpu));
     let turn = move || Ok(by.up_blocking(&to, &from, len)?);
     field.enter(
@@ -88,7 +79,7 @@ fn down(session: &Session, len: usize) -> Result<Field> {
     let gpu = &session.gpu;
     let (like, src) = on_device(gpu, len)?;
     let mut field = Field::default();
-    field.enter(TRANSLOAD, engine::contender());
+    field.transload(session, |party| party.copy(false, &like));
 
     let dst = Arc::new(Memory::new(gpu, Kind::Pageable, len)?);
     let (to, from, by) = (Arc::clone(&dst), Arc::clone(&src), Arc::clone(gpu));
@@ -149,7 +140,7 @@ fn device(session: &Session, len: usize) -> Result<Field> {
     let (like, src) = on_device(gpu, len)?;
     let dst = Arc::new(Memory::new(gpu, Kind::Device, len)?);
     let mut field = Field::default();
-    field.enter(TRANSLOAD, engine::contender());
+    field.transload(session, |party| party.within(&like));
     let (to, from, stream) = (Arc::clone(&dst), src, Stream::new(gpu)?);
     let turn = move || Ok(stream.finish(|orders| orders.across(&to, &from, len))?);
     let name = "cuMemcpyDtoDAsync";
@@ -162,7 +153,7 @@ fn both(session: &Session, len: usize) -> Result<Field> {
     let (like, there) = on_device(gpu, len)?;
     let empty = Arc::new(Memory::new(gpu, Kind::Device, len)?);
     let mut field = Field::default();
-    field.enter(TRANSLOAD, engine::contender());
+    field.transload(session, |party| party.both(&like));
     let mut enter = |name: &str, kind, pageable| -> Result<()> {
         let pair = Pair {
             name: name.to_owned(),

@@ -6,7 +6,6 @@ use anyhow::Result;
 
 use super::{Case, Field, Needs, Session};
 use crate::contest::Way;
-use crate::engine::{self, TRANSLOAD};
 use crate::raw::memory::{Kind, Memory};
 use crate::raw::work::Stream;
 
@@ -27,7 +26,8 @@ pub(super) fn cases() -> Vec<Case> {
 fn field(session: &Session, up: bool) -> Result<Field> {
     let gpu = &session.gpu;
     let mut field = Field::default();
-    field.enter(TRANSLOAD, engine::contender());
+    let like = Arc::new(Memory::filled(gpu, Kind::Pageable, LEN)?);
+    field.transload(session, |party| party.prepared(up, &like));
     for (name, kind) in [
         ("raw call and wait, pinned", Kind::Pinned),
         ("raw call and wait, pinned, again", Kind::Pinned),
@@ -35,7 +35,7 @@ fn field(session: &Session, up: bool) -> Result<Field> {
     ] {
         let here = Arc::new(Memory::filled(gpu, kind, LEN)?);
         let there = Arc::new(Memory::new(gpu, Kind::Device, LEN)?);
-        let like = Arc::new(Memory::filled(gpu, Kind::Pageable, LEN)?);
+        let like = Arc::clone(&like);
         gpu.up_blocking(&there, &like, LEN)?;
         let stream = Stream::new(gpu)?;
         let (host, device) = (Arc::clone(&here), Arc::clone(&there));

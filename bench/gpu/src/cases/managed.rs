@@ -20,8 +20,8 @@ pub(super) fn cases(len: usize) -> Vec<Case> {
         bytes: len as u64,
         // Twice what it takes of the device: managed memory that does not fit there can hang it.
         needs: Needs {
-            host: 4 * len as u64,
-            device: 6 * len as u64,
+            host: 6 * len as u64,
+            device: 14 * len as u64,
             rival: 0,
         },
         make,
@@ -61,6 +61,7 @@ fn up(session: &Session, len: usize) -> Result<Field> {
     if let Err(error) = prefetches {
         field.absent.insert(WITH.into(), reason(&error));
     }
+    field.transload(session, |party| party.managed(true, &pinned));
     for name in [WITHOUT, WITH, PINNED] {
         if name == WITH && !can {
             continue;
@@ -106,6 +107,7 @@ fn down(session: &Session, len: usize) -> Result<Field> {
     let like = Arc::new(Memory::filled(gpu, Kind::Pageable, len)?);
     let there = Arc::new(Memory::new(gpu, Kind::Device, len)?);
     gpu.up_blocking(&there, &like, len)?;
+    field.transload(session, |party| party.managed(false, &like));
     let managed = Arc::new(Memory::new(gpu, Kind::Managed, len)?);
     let pinned = Arc::new(Memory::new(gpu, Kind::Pinned, len)?);
     let can = prefetches.is_ok();

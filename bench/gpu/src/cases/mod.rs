@@ -16,6 +16,7 @@ use anyhow::Result;
 
 use crate::contest::{self, Contender, Rules, unfit};
 use crate::document::{Contestant, Outcome, reason};
+use crate::engine::{Entry, Party, TRANSLOAD};
 use crate::machine;
 use crate::raw::gpu::Gpu;
 use crate::rivals::{Rivals, Roll};
@@ -46,6 +47,8 @@ pub(crate) struct Session {
     pub(crate) end: Instant,
     pub(crate) rivals: Option<Rc<RefCell<Rivals>>>,
     pub(crate) roll: Roll,
+    /// Transload, or why it takes no part.
+    pub(crate) parties: Result<Vec<Party>, String>,
 }
 
 /// One measurement.
@@ -87,6 +90,23 @@ impl Field {
             Err(error) => {
                 self.absent.insert(name.to_owned(), reason(&error));
             }
+        }
+    }
+}
+
+impl Field {
+    /// Lets Transload take part, or keeps the reason why not.
+    fn transload(&mut self, session: &Session, make: impl Fn(&Party) -> Result<Entry>) {
+        let parties = match &session.parties {
+            Ok(parties) => parties,
+            Err(why) => return drop(self.absent.insert(TRANSLOAD.into(), why.clone())),
+        };
+        for party in parties {
+            let made = make(party).map(|Entry { contender, way }| {
+                self.facts.insert(party.name.to_owned(), way);
+                contender
+            });
+            self.enter(party.name, made);
         }
     }
 }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 
 use anyhow::Result;
-use libloading::Library;
 use serde::Serialize;
 use transload_cuda::raw::{
-    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUuuid, CallError, Driver, Source, Table,
+    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUuuid, CallError, Driver, Table,
 };
 
 /// The driver.
@@ -62,20 +61,6 @@ impl DriverFacts {
             missing: driver.missing().map(|function| function.name).collect(),
         }
     }
-}
-
-/// Whether the driver is the project's double: it alone has a function to be controlled by.
-pub(crate) fn is_double(driver: &Driver) -> bool {
-    let Source::Library(path) = driver.source() else {
-        return false;
-    };
-    // SAFETY: it is open already, so nothing of it runs.
-    let Ok(library) = (unsafe { Library::new(path) }) else {
-        return false;
-    };
-    // SAFETY: the symbol is not called.
-    let symbol = unsafe { library.get::<*mut c_char>(b"transload_double_control\0") };
-    symbol.is_ok()
 }
 
 /// Starts the driver.

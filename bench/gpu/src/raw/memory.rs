@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use transload::{Buffer, DeviceId, DeviceKind, MemoryId, MemoryKind};
 use transload_cuda::raw::CUmemAttach_flags;
 
 use super::gpu::Gpu;
 
 /// What destinations hold before a copy is verified.
-const POISON: u8 = 0xA5;
+pub(crate) const POISON: u8 = 0xA5;
 /// What a destination on a device is looked at through.
 const WINDOW: usize = 16 << 20;
 /// A page, and a huge one, of every processor that these drivers run on.
@@ -45,6 +46,8 @@ pub(crate) struct Memory {
     len: usize,
     /// What was mapped for it, of the process's own memory.
     mapped: (usize, usize),
+    /// Whoever else's it is, who frees it.
+    theirs: Option<Buffer>,
 }
 
 impl Memory {
@@ -56,6 +59,7 @@ impl Memory {
             address: 0,
             len,
             mapped: (0, 0),
+            theirs: None,
         };
         memory
             .allocate()
@@ -69,6 +73,24 @@ impl Memory {
         let memory = Memory::new(gpu, kind, len)?;
         memory.fill(len as u64);
         Ok(memory)
+    }
+
+    /// The device memory of a buffer, by the driver's address of it.
+    pub(crate) fn theirs(gpu: &Arc<Gpu>, buffer: &Buffer) -> Result<Memory> {
+        let MemoryId { device, kind } = buffer.memory();
+        let ordinal = gpu.device.0.unsigned_abs();
+        let is_here =
+            (device, kind) == (DeviceId::new(DeviceKind::CUDA, ordinal), MemoryKind::Device);
+        ensure!(is_here, "{} is not memory of this device", buffer.memory());
+        Ok(Memory {
+            gpu: Arc::clone(gpu),
+            kind: Kind::Device,
+            // Positions in device memory are the driver's addresses.
+            address: buffer.raw().position(),
+            len: usize::try_from(buffer.len())?,
+            mapped: (0, 0),
+            theirs: Some(buffer.clone()),
+        })
     }
 
     fn allocate(&mut self) -> Result<()> {
@@ -198,12 +220,25 @@ impl Memory {
         if self.kind == Kind::Device {
             return self.holds_on_device(at, other, from, len);
         }
-        let (mine, theirs) = (self.host(at, len), other.host(from, len));
-        // SAFETY: it is as long; as in `copy_from`, and nobody writes while the slices live.
-        let mine = unsafe { slice::from_raw_parts(mine, len) };
-        // SAFETY: as above.
+        let theirs = other.host(from, len);
+        // SAFETY: it is as long; as in `copy_from`, and nobody writes while the slice lives.
         let theirs = unsafe { slice::from_raw_parts(theirs, len) };
-        Ok(mine == theirs)
+        Ok(self.is(at, theirs))
+    }
+
+    /// Whether bytes of it, which the host reaches, are these.
+    pub(crate) fn is(&self, at: usize, bytes: &[u8]) -> bool {
+        let mine = self.host(at, bytes.len());
+        // SAFETY: it is as long; as in `copy_from`, and nobody writes while the slice lives.
+        let mine = unsafe { slice::from_raw_parts(mine, bytes.len()) };
+        mine == bytes
+    }
+
+    /// A copy of all of it, which the host reaches.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let start = self.host(0, self.len);
+        // SAFETY: as above.
+        unsafe { slice::from_raw_parts(start, self.len) }.to_vec()
     }
 
     fn holds_on_device(&self, at: usize, other: &Memory, from: usize, len: usize) -> Result<bool> {
@@ -252,7 +287,7 @@ impl Drop for Memory {
         let driver = &self.gpu.driver;
         // What fails here was lost before, and told by the call that lost it; see `Gpu`.
         let _ = match self.kind {
-            _ if self.address == 0 => Ok(()),
+            _ if self.address == 0 || self.theirs.is_some() => Ok(()),
             // SAFETY: it was allocated so, and nothing is under way; here and below.
             Kind::Pinned => unsafe { driver.cuMemFreeHost(self.host(0, 0).cast()) },
             // SAFETY: as above.

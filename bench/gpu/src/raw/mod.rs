@@ -4,6 +4,7 @@
 //! - [`memory`]: memory of every sort, which is given back when it is dropped.
 //! - [`work`]: calls that move bytes. Each returns when nothing is under way any more.
 //! - [`facts`]: what the driver says of itself and of its devices.
+//! - [`harness`]: the backend for the conformance suite.
 
 #![allow(
     unsafe_code,
@@ -12,5 +13,6 @@
 
 pub(crate) mod facts;
 pub(crate) mod gpu;
+pub(crate) mod harness;
 pub(crate) mod memory;
 pub(crate) mod work;

@@ -49,6 +49,7 @@ impl Folder {
     pub(crate) fn assert_nothing_leaked(&self) {
         let report = fs::read_to_string(self.path("report")).unwrap();
         assert!(report.ends_with("leaks 0\n"), "{report}");
+        assert!(!report.contains("leak: "), "{report}");
         assert!(!report.contains("note: "), "{report}");
     }
 }
