@@ -1,8 +1,9 @@
-//! Tells the code whether there can be a second thread, and whether there can be adapters.
+//! Tells the code whether there can be a second thread, adapters, CUDA devices.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(threads)");
     println!("cargo::rustc-check-cfg=cfg(adapters)");
+    println!("cargo::rustc-check-cfg=cfg(cuda)");
     println!("cargo::rerun-if-changed=build.rs");
     let set = |name: &str| std::env::var_os(name).is_some();
     let family = std::env::var("CARGO_CFG_TARGET_FAMILY").unwrap_or_default();
@@ -13,9 +14,12 @@ fn main() {
     if set("CARGO_FEATURE_STD") && !browser && !set("CARGO_CFG_TRANSLOAD_LOCAL") {
         println!("cargo::rustc-cfg=threads");
     }
-    // The same condition as the dependency's in `Cargo.toml`.
+    // The same condition as the dependencies' in `Cargo.toml`.
     let without = wasm || set("CARGO_CFG_TRANSLOAD_LOCAL") || set("CARGO_CFG_LOOM");
     if set("CARGO_FEATURE_WGPU") && !without {
         println!("cargo::rustc-cfg=adapters");
+    }
+    if set("CARGO_FEATURE_CUDA") && !without {
+        println!("cargo::rustc-cfg=cuda");
     }
 }

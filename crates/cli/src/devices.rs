@@ -1,5 +1,7 @@
 //! `transload devices`
 
+use std::borrow::Cow;
+
 use transload::{ByteSize, DeviceId, MemoryId};
 
 use crate::arguments::DevicesOptions;
@@ -42,17 +44,18 @@ pub(crate) fn run(
     output.line("")?;
     let rows = absent(&machine)
         .into_iter()
-        .map(|(backend, reason)| vec![String::from(backend), String::from(reason)]);
+        .map(|(backend, reason)| vec![String::from(backend), reason.into_owned()]);
     output.table(&["ABSENT", "WHY"], rows.collect())
 }
 
 /// The backends that bring no device, each with the reason.
-fn absent(machine: &Machine) -> Vec<(&'static str, &'static str)> {
+fn absent(machine: &Machine) -> Vec<(&'static str, Cow<'static, str>)> {
     let mut absent = Vec::new();
     if !machine.has_adapter() {
-        absent.push(("wgpu", NO_ADAPTER));
+        absent.push(("wgpu", NO_ADAPTER.into()));
     }
-    absent.extend([("cuda", NOT_BUILT), ("metal", NOT_BUILT)]);
+    absent.extend(machine.lacks_cuda().map(|reason| ("cuda", reason)));
+    absent.push(("metal", NOT_BUILT.into()));
     absent
 }
 

@@ -1,5 +1,6 @@
 //! What can go wrong, and the exit code of each.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,11 +62,11 @@ pub(crate) enum Failure {
     /// A device that `--topology` would bring.
     #[error("{source}; simulated devices come with --topology FILE")]
     NotSimulated { source: PlaceError },
-    /// An adapter, where none is.
+    /// A device of a kind of which there is none.
     #[error("{source}; {reason}")]
-    NoAdapter {
+    NoneOfKind {
         source: PlaceError,
-        reason: &'static str,
+        reason: Cow<'static, str>,
     },
     /// A hop.
     #[error("hop {hop}, {between}: {source}")]
@@ -152,7 +153,7 @@ impl Failure {
             // moves a file did not ask for a size.
             Failure::Library(transload::Error::Alloc(AllocError::TooLarge { .. })) => Kind::Device,
             Failure::Library(error) => by_class(error.class()),
-            Failure::NotSimulated { .. } | Failure::NoAdapter { .. } => Kind::Missing,
+            Failure::NotSimulated { .. } | Failure::NoneOfKind { .. } => Kind::Missing,
             Failure::Hop { source, .. } => match &**source {
                 TransferError::Differs { .. } => Kind::Differs,
                 // It was accepted, so what went wrong went wrong while bytes moved: a file that

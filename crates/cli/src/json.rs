@@ -1,6 +1,8 @@
 //! The objects that other programs may rely on. `docs/json.md` describes each field; a change that
 //! breaks a reader raises [`SCHEMA`].
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 /// The version of all of them.
@@ -39,7 +41,7 @@ pub(crate) struct Device {
 #[derive(Debug, Serialize)]
 pub(crate) struct Absent {
     pub(crate) backend: &'static str,
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Cow<'static, str>,
 }
 
 #[derive(Debug, Serialize)]

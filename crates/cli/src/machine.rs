@@ -1,6 +1,7 @@
 //! The machine that a command works on: this one, with simulated devices beside it where asked for,
 //! or one that exists on paper only.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -113,12 +114,34 @@ impl Machine {
         };
         match id.kind {
             DeviceKind::SIM if self.sim.is_none() => Failure::NotSimulated { source },
-            DeviceKind::WGPU if !self.is_described && !self.has_adapter() => Failure::NoAdapter {
+            DeviceKind::WGPU if !self.is_described && !self.has_adapter() => Failure::NoneOfKind {
                 source,
-                reason: NO_ADAPTER,
+                reason: NO_ADAPTER.into(),
+            },
+            DeviceKind::CUDA if !self.is_described => match self.lacks_cuda() {
+                None => Failure::Library(source.into()),
+                Some(reason) => Failure::NoneOfKind { source, reason },
             },
             _ => Failure::Library(source.into()),
         }
+    }
+
+    /// Why there are no CUDA devices, or which of them take no part.
+    pub(crate) fn lacks_cuda(&self) -> Option<Cow<'static, str>> {
+        #[cfg(not(any(target_family = "wasm", transload_local)))]
+        {
+            use transload::cuda_backend::Cuda;
+            let Some(backend) = self.manager.backend::<Cuda>() else {
+                return Cuda::discover().err().map(|error| error.to_string().into());
+            };
+            let absent = backend.absent().iter();
+            let told: Vec<String> = absent
+                .map(|absent| format!("{}: {}", absent.device, absent.reason))
+                .collect();
+            (!told.is_empty()).then(|| told.join("; ").into())
+        }
+        #[cfg(any(target_family = "wasm", transload_local))]
+        Some("this build has one thread, and the backend of CUDA needs more".into())
     }
 
     /// The time by the simulated machine's clock, which moves by what simulated engines do alone.

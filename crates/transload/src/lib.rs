@@ -53,7 +53,7 @@
 //!
 //! # Features
 //! `std`, which is on unless it is switched off: the host's memory, files, discovery, the probe, a
-//! thread for futures. `wgpu`: graphics adapters. `bytes` and `mmap`: objects of the crates `bytes` and
+//! thread for futures. `wgpu`: graphics adapters. `cuda`: CUDA devices. `bytes` and `mmap`: objects of the crates `bytes` and
 //! `memmap2` can be adopted. `tracing` and `metrics`: spans, counters and histograms of every transfer.
 //!
 //! # Without an operating system
@@ -118,6 +118,9 @@ pub use transload_core::{
     BinarySize, ByteRate, ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId,
     MemoryKind, Method, Nanoseconds, PciAddress, Place, Shape, Span, Topology, Uuid, stats,
 };
+/// CUDA devices, whose [`Cuda`](cuda_backend::Cuda) takes users' own memory in.
+#[cfg(cuda)]
+pub use transload_cuda as cuda_backend;
 pub use transload_hal as hal;
 pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};
 #[cfg(feature = "std")]

@@ -207,7 +207,12 @@ fn a_probe_measures_every_link_of_an_adapter_its_slots_included() {
             assert!(matches!(size, Found::Time(_)), "{link:?}");
         }
     }
-    assert_eq!(found.links.len(), manager.topology().links().len());
+    // Links may end at a memory that others would bring.
+    let topology = manager.topology();
+    let is_here = |memory| topology.memory(memory).is_some();
+    let links = topology.links().iter();
+    let whole = links.filter(|link| is_here(link.id.src) && is_here(link.id.dst));
+    assert_eq!(found.links.len(), whole.count());
     for pair in &found.pairs {
         assert!(matches!(pair.found, Found::Time(_)), "{pair:?}");
         println!("{pair:?}");

@@ -39,8 +39,7 @@ pub unsafe extern "C" fn transload_double_control(
     } else {
         // SAFETY: the caller's text ends with a zero.
         let command = unsafe { CStr::from_ptr(command) };
-        let command = command.to_string_lossy();
-        panic::catch_unwind(|| carry_out(&command)).unwrap_or_else(|_| Err("it panicked".into()))
+        control(&command.to_string_lossy())
     };
     let (text, sign) = match carried {
         Ok(text) => (text, 1),
@@ -57,6 +56,14 @@ pub unsafe extern "C" fn transload_double_control(
         }
     }
     sign * c_int::try_from(text.len()).unwrap_or(c_int::MAX)
+}
+
+/// Carries out a command of [`transload_double_control`], for programs that are written in Rust.
+///
+/// # Errors
+/// What is no command, or fails, with the reason.
+pub fn control(command: &str) -> Result<String, String> {
+    panic::catch_unwind(|| carry_out(command)).unwrap_or_else(|_| Err("it panicked".into()))
 }
 
 fn carry_out(command: &str) -> Result<String, String> {

@@ -47,7 +47,7 @@ mod vmm;
 mod work;
 
 pub use aged::make_aged;
-pub use control::transload_double_control;
+pub use control::{control, transload_double_control};
 pub use functions::table;
 
 /// The driver's functions, from wherever they are.

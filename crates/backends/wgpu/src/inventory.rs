@@ -169,10 +169,16 @@ fn driver(info: &wgpu::AdapterInfo) -> Option<String> {
 }
 
 /// What the processors reach by themselves.
-const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, MemoryKind::File];
+const HOST_KINDS: [MemoryKind; 4] = [
+    MemoryKind::Pageable,
+    MemoryKind::Pinned,
+    MemoryKind::Shared,
+    MemoryKind::File,
+];
 
 /// Host memory that may be imported.
-pub(crate) const GUEST_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];
+pub(crate) const GUEST_KINDS: [MemoryKind; 3] =
+    [MemoryKind::Pageable, MemoryKind::Pinned, MemoryKind::Shared];
 
 /// The host backend's engine: slots are filled and drained by the threads that also copy.
 const CPU_ENGINE: EngineId = EngineId {

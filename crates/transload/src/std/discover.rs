@@ -12,19 +12,31 @@ impl Builder {
     }
 
     /// With every backend of this build whose hardware is here, and with the costs of the saved profile
-    /// unless another one was given: the host, and with the feature `wgpu` every adapter that a device can
-    /// be opened on.
+    /// unless another one was given: the host, with the feature `cuda` every device that NVIDIA's driver shows, and
+    /// with the feature `wgpu` every adapter that a device can be opened on. A GPU that answers to both is there
+    /// twice, with one UUID.
     ///
-    /// Blocks on the drivers of the adapters, some of which write to standard error what they think of
-    /// the environment. [`Builder::host`] asks none.
+    /// Blocks on the drivers, some of which write to standard error what they think of the environment.
+    /// [`Builder::host`] asks none.
     pub fn discover(mut self) -> Builder {
         if let Costs::Default = self.costs {
             self.costs = Costs::Saved;
         }
         let found = self.host();
+        #[cfg(cuda)]
+        let found = found.cuda();
         #[cfg(adapters)]
         let found = found.adapters();
         found
+    }
+
+    /// With the CUDA devices that are here. Why there are none `Cuda::discover` says.
+    #[cfg(cuda)]
+    fn cuda(self) -> Builder {
+        match transload_cuda::Cuda::discover() {
+            Ok(devices) => self.backend(Arc::new(devices)),
+            Err(_) => self,
+        }
     }
 
     /// With the adapters that are here. A backend without any would only be asked in vain.

@@ -1,8 +1,6 @@
 //! What the tests share: the backend over the double of the driver, and ways to tell the double things.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use std::ffi::CString;
-
 use transload_cuda::Cuda;
 use transload_cuda::raw::Driver;
 
@@ -29,15 +27,7 @@ pub(crate) fn machine(name: &str) -> String {
 
 /// Has the double carry out a command.
 pub(crate) fn control(command: &str) -> Result<String, String> {
-    let command = CString::new(command).unwrap();
-    let mut answer = vec![0u8; 1 << 16];
-    // SAFETY: the text ends with a zero, and the room is what it is said to be.
-    let length = unsafe {
-        cuda::transload_double_control(command.as_ptr(), answer.as_mut_ptr().cast(), answer.len())
-    };
-    let kept = length.unsigned_abs() as usize;
-    let text = String::from_utf8_lossy(&answer[..kept.min(answer.len() - 1)]).into_owned();
-    if length < 0 { Err(text) } else { Ok(text) }
+    cuda::control(command)
 }
 
 /// The value of one counter; 0 if it was never counted.

@@ -1,0 +1,80 @@
+//! A manager over the double, and ways to look at both.
+
+use std::sync::Arc;
+
+use cuda::control;
+use transload::{AllocSpec, Buffer, Report, Request, TransferManager};
+use transload_cuda::Cuda;
+use transload_cuda::raw::Driver;
+
+/// The host and the devices of a described machine of the double's. A process has one machine, so a test has a process
+/// of its own.
+pub(crate) fn manager(topology: &str) -> TransferManager {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let file = format!("{root}/../../doubles/cuda-driver/topologies/{topology}.toml");
+    with_settings(&[("TOPOLOGY", &file)])
+}
+
+/// The same with settings of the double's.
+pub(crate) fn with_settings(settings: &[(&str, &str)]) -> TransferManager {
+    for (name, value) in settings {
+        control(&format!("set TRANSLOAD_DOUBLE_{name}={value}")).expect("it is not in use yet");
+    }
+    // SAFETY: the functions are the double's, which are there for good.
+    let driver = unsafe { Driver::from_table(cuda::table(), "the double") };
+    let devices = Cuda::with_driver(driver).expect("the machine has devices");
+    let builder = TransferManager::builder().host();
+    builder.backend(Arc::new(devices)).build().unwrap()
+}
+
+/// The value of one of the double's counters; 0 if it was never counted.
+pub(crate) fn counter(name: &str) -> u64 {
+    let counters = control("counters").unwrap();
+    let line = counters
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+/// Everything was given back, and nothing was done that a driver punishes later.
+pub(crate) fn assert_clean() {
+    assert_eq!(control("leaks").unwrap(), "", "not given back");
+    assert_eq!(control("notes").unwrap(), "", "noted");
+}
+
+/// Bytes that repeat nowhere near.
+pub(crate) fn pattern(len: u64, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub(crate) fn at(manager: &TransferManager, place: &str, len: u64) -> Buffer {
+    manager
+        .allocate(place.parse().unwrap(), AllocSpec::bytes(len))
+        .unwrap()
+}
+
+/// Sends bytes over the places and back to the host; the reports of the hops. The bytes are compared.
+pub(crate) fn round(manager: &TransferManager, len: u64, places: &[&str]) -> Vec<Report> {
+    let sent = pattern(len, len + 1);
+    let mut from = manager.adopt(sent.clone()).unwrap();
+    let mut reports = Vec::new();
+    for place in places {
+        let to = at(manager, place, len);
+        reports.push(manager.submit(&Request::new(&from, &to)).wait().unwrap());
+        from = to;
+    }
+    let back = manager.adopt(vec![0xA5u8; len as usize]).unwrap();
+    reports.push(manager.copy(&from, &back).wait().unwrap());
+    assert!(
+        *back.read().unwrap() == *sent,
+        "{len} bytes over {places:?}"
+    );
+    reports
+}
