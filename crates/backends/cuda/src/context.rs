@@ -1,10 +1,12 @@
-//! A device's primary context, which all of the process shares.
+//! A device's primary context, which all of the process shares, and the pool that memory in it comes from.
 
 use std::sync::{Arc, OnceLock};
 
 use transload_hal::{DeviceId, ErrorClass, Fault};
 
+use crate::facts::Facts;
 use crate::fault::{fault_of, is_end};
+use crate::pool::{Pool, kept_bytes};
 use crate::raw::{CUcontext, CUdevice, CUresult, CUstream, CallError, Driver};
 
 /// A primary context, retained until the last who uses it lets go.
@@ -14,6 +16,10 @@ pub(crate) struct Context {
     pub(crate) id: DeviceId,
     pub(crate) handle: CUcontext,
     device: CUdevice,
+    /// How much a pool of its memory is to keep; none where it has no pools.
+    kept_bytes: Option<u64>,
+    /// The pool, once something was allocated; none where there can be none.
+    pool: OnceLock<Option<Pool>>,
     /// Why the device is gone.
     lost: OnceLock<Fault>,
 }
@@ -27,6 +33,7 @@ impl Context {
         driver: &Arc<Driver>,
         id: DeviceId,
         device: CUdevice,
+        facts: &Facts,
     ) -> Result<Arc<Context>, Fault> {
         let mut handle = CUcontext::NULL;
         // SAFETY: the place is ours.
@@ -37,6 +44,8 @@ impl Context {
                 id,
                 handle,
                 device,
+                kept_bytes: facts.has_pools.then(|| kept_bytes(facts.memory_bytes)),
+                pool: OnceLock::new(),
                 lost: OnceLock::new(),
             })),
             Err(error) => {
@@ -56,6 +65,41 @@ impl Context {
                 Some(result) if is_end(result) => self.lose(error),
                 _ => fault_of(error),
             }),
+        }
+    }
+
+    /// The device's pool, which is made when it is first asked for; none where it has to do without.
+    pub(crate) fn pool(&self) -> Option<&Pool> {
+        let make = || {
+            let kept_bytes = self.kept_bytes?;
+            let _current = self.enter().ok()?;
+            Pool::new(&self.driver, self.device, kept_bytes).ok()
+        };
+        self.pool.get_or_init(make).as_ref()
+    }
+
+    /// Gives back to the device what its pool keeps. False where there is no pool.
+    pub(crate) fn trim(&self) -> bool {
+        let pool = self.pool.get().and_then(Option::as_ref);
+        let _current = self.enter();
+        pool.inspect(|pool| pool.trim(&self.driver)).is_some()
+    }
+
+    /// Lets another device reach what the pool gives out.
+    pub(crate) fn admit(&self, other: &Context) -> Result<(), CallError> {
+        let admit = |pool: &Pool| pool.admit(&self.driver, other.device);
+        self.pool().map_or(Ok(()), admit)
+    }
+
+    /// Has the driver allocate; where it finds no memory, once more without what the pool keeps. The context
+    /// is the current one.
+    pub(crate) fn allocate<T>(
+        &self,
+        mut ask: impl FnMut() -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        match ask() {
+            Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) && self.trim() => ask(),
+            answer => answer,
         }
     }
 
@@ -97,6 +141,11 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if let Some(pool) = self.pool.take().flatten() {
+            // The pool is the device's, its stream the context's.
+            let _current = self.enter();
+            pool.destroy(&self.driver);
+        }
         // SAFETY: it was retained once. A driver that refuses has ended.
         let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.device) };
     }

@@ -75,6 +75,15 @@ impl Cuda {
         &self.absent
     }
 
+    /// Gives back to the devices what the backend keeps of their memory for its next allocations: of each about a
+    /// 32nd part, and not much more than 1 GiB. That happens by itself when an allocation of this backend finds no memory;
+    /// others, in this process or another, cannot have it until then.
+    pub fn trim(&self) {
+        for opened in self.gpus.iter().filter_map(Gpu::opened) {
+            opened.context.trim();
+        }
+    }
+
     fn lane(&self, fence: Fence) -> Option<&Lane> {
         let (gpu, way) = lane_of(fence.number());
         Some(self.gpus.get(gpu)?.opened()?.lane(way))
@@ -91,6 +100,8 @@ impl Cuda {
                 Err(opened.blame(error))
             }
             _ => {
+                let admitted = other.context.admit(&opened.context);
+                admitted.map_err(|error| other.blame(error))?;
                 let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
                 peers.insert((from.number, to.number));
                 Ok(())
@@ -138,6 +149,10 @@ unsafe impl Backend for Cuda {
         self.inventory.clone()
     }
 
+    /// A device's memory comes from a pool of the backend's own where the driver has pools, so that neither
+    /// allocating nor the end of a buffer waits for what the device is doing: whoever uses the memory by its address
+    /// sees to it that this is over before the last view goes. What is to be given out to other
+    /// processes ([`AllocSpec::shareable`]) does not, and its end waits until the device is idle.
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         memory::allocate(&self.gpus, memory, spec)
     }

@@ -22,6 +22,8 @@ pub(crate) struct Facts {
     pub(crate) shares_managed: bool,
     /// It walks the host's page tables, so that its engines reach any memory of the process.
     pub(crate) reaches_pageable: bool,
+    /// It has memory that is allocated in the order of a stream.
+    pub(crate) has_pools: bool,
     /// The largest pitch of a copy, in bytes.
     pub(crate) max_pitch: u64,
 }
@@ -65,6 +67,7 @@ impl Facts {
             reaches_pageable: has(
                 Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
             ),
+            has_pools: has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED),
             max_pitch: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH).map_or(0, u64::from),
         })
     }

@@ -60,7 +60,7 @@ impl Gpu {
         if let Some(opened) = self.opened.get() {
             return Ok(opened);
         }
-        let context = Context::open(&self.driver, self.id, self.device)?;
+        let context = Context::open(&self.driver, self.id, self.device, &self.facts)?;
         let mut lanes = Vec::with_capacity(Way::ALL.len());
         for way in Way::ALL {
             let pitch = self.facts.max_pitch;

@@ -35,6 +35,8 @@ mod inventory;
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod memory;
 #[cfg(all(feature = "backend", not(transload_local)))]
+mod pool;
+#[cfg(all(feature = "backend", not(transload_local)))]
 mod queue;
 
 #[cfg(all(feature = "backend", not(transload_local)))]

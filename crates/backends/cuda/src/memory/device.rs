@@ -7,12 +7,23 @@ use transload_hal::{AllocError, AllocSpec, Buffer, MemoryId};
 use super::{DEVICES, info, refused, with_room};
 use crate::context::Context;
 use crate::gpu::Gpu;
-use crate::raw::CUdeviceptr;
+use crate::raw::{CUdeviceptr, CUresult, CallError};
 
 /// An allocation, freed when dropped.
 struct Allocation {
     context: Arc<Context>,
     start: CUdeviceptr,
+    bytes: usize,
+    source: Source,
+}
+
+/// Where an allocation comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The backend's pool: freeing waits for nothing.
+    Pool,
+    /// The driver itself: freeing waits until the device is idle.
+    Driver,
 }
 
 pub(super) fn allocate(
@@ -24,31 +35,53 @@ pub(super) fn allocate(
     let opened = gpu.open().map_err(refused)?;
     let context = &opened.context;
     let _current = context.enter().map_err(refused)?;
-    let mut start = 0;
-    // SAFETY: the place is ours.
-    let made = unsafe {
-        context
-            .driver
-            .cuMemAlloc_v2(&raw mut start, with_room(spec))
-    };
-    made.map_err(|error| refused(opened.blame(error)))?;
-    let owner = Allocation {
-        context: Arc::clone(context),
-        start,
-    };
-    let base = start.next_multiple_of(spec.alignment);
+    let owner = Allocation::new(context, spec);
+    let owner = owner.map_err(|error| refused(opened.blame(error)))?;
+    let base = owner.start.next_multiple_of(spec.alignment);
     let info = info(memory, DEVICES, base, spec.len_bytes);
     // SAFETY: the host cannot reach it; the addresses are this allocation's until the owner frees them.
     Ok(unsafe { Buffer::new(info, Box::new(owner)) })
 }
 
+impl Allocation {
+    /// From the pool where there is one that can, unless it is to be given out to other processes: they take only what
+    /// `cuMemAlloc` made (CUDA Driver API, Memory Management, cuIpcGetMemHandle). The context is the current one.
+    fn new(context: &Arc<Context>, spec: &AllocSpec) -> Result<Allocation, CallError> {
+        let (driver, bytes) = (&context.driver, with_room(spec));
+        let of = |start, source| Allocation {
+            context: Arc::clone(context),
+            start,
+            bytes,
+            source,
+        };
+        if let Some(pool) = context.pool().filter(|_| !spec.shareable) {
+            match context.allocate(|| pool.allocate(driver, bytes)) {
+                Ok(start) => return Ok(of(start, Source::Pool)),
+                Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => return Err(error),
+                // Whatever it is that keeps pools from working here, or all of the device: that will show.
+                Err(_) => {}
+            }
+        }
+        let mut start = 0;
+        // SAFETY: the place is ours.
+        context.allocate(|| unsafe { driver.cuMemAlloc_v2(&raw mut start, bytes) })?;
+        Ok(of(start, Source::Driver))
+    }
+}
+
 impl Drop for Allocation {
-    /// Blocks until the device is idle, as CUDA frees.
     fn drop(&mut self) {
         // Of a context that is gone nothing is left to free.
-        if let Ok(_current) = self.context.enter() {
-            // SAFETY: it was allocated, and is freed once; no operation uses it any more.
-            let _ = unsafe { self.context.driver.cuMemFree_v2(self.start) };
+        let Ok(_current) = self.context.enter() else {
+            return;
+        };
+        let driver = &self.context.driver;
+        match self.context.pool().filter(|_| self.source == Source::Pool) {
+            Some(pool) => pool.free(driver, self.start, self.bytes),
+            None => {
+                // SAFETY: it was allocated, and is freed once; no operation uses it any more.
+                let _ = unsafe { driver.cuMemFree_v2(self.start) };
+            }
         }
     }
 }

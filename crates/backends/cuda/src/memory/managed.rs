@@ -30,12 +30,11 @@ pub(super) fn allocate(
     let _current = context.enter().map_err(refused)?;
     let mut start = 0;
     let flags = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
-    // SAFETY: the place is ours.
-    let made = unsafe {
-        context
-            .driver
-            .cuMemAllocManaged(&raw mut start, with_room(spec), flags)
-    };
+    let made = context.allocate(|| {
+        let driver = &context.driver;
+        // SAFETY: the place is ours.
+        unsafe { driver.cuMemAllocManaged(&raw mut start, with_room(spec), flags) }
+    });
     made.map_err(|error| refused(opened.blame(error)))?;
     let owner = Allocation {
         context: Arc::clone(context),

@@ -74,7 +74,7 @@ impl<'a> Enqueuer<'a> {
                 unsafe { self.copy(from, to, len) }?;
                 continue;
             }
-            let kept = self.scratch.end(from, self.driver())?;
+            let kept = self.scratch.end(from, &self.lane.context)?;
             // SAFETY: as above; the scratch is this lane's, and used in the stream's order.
             unsafe { self.copy(from, kept, len) }?;
             // SAFETY: as above.

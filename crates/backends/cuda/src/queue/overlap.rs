@@ -1,6 +1,7 @@
 //! Copies whose ends overlap: piece by piece, in the order in which nothing is overwritten before it was read.
 
 use super::moves::End;
+use crate::context::Context;
 use crate::raw::{CUdeviceptr, CallError, Driver};
 
 /// Pieces of this length go over memory of the lane's own where the ends lie closer together than that.
@@ -57,13 +58,16 @@ pub(super) fn pieces(from: u64, to: u64, len: u64) -> impl Iterator<Item = Piece
 
 impl Scratch {
     /// The scratch as an end, of the same device as another one.
-    pub(super) fn end(&mut self, like: End, driver: &Driver) -> Result<End, CallError> {
+    pub(super) fn end(&mut self, like: End, context: &Context) -> Result<End, CallError> {
         let address = match self.0 {
             Some(address) => address,
             None => {
                 let mut address = 0;
-                // SAFETY: the place is ours.
-                unsafe { driver.cuMemAlloc_v2(&raw mut address, PIECE as usize) }?;
+                context.allocate(|| {
+                    let driver = &context.driver;
+                    // SAFETY: the place is ours.
+                    unsafe { driver.cuMemAlloc_v2(&raw mut address, PIECE as usize) }
+                })?;
                 self.0 = Some(address);
                 address
             }

@@ -4,6 +4,8 @@
 use transload_cuda::Cuda;
 use transload_cuda::raw::Driver;
 
+pub(crate) mod work;
+
 /// The driver's double with settings for this process, which has one machine: a test that wants another is run in a
 /// process of its own.
 pub(crate) fn driver(settings: &[(&str, &str)]) -> Driver {
@@ -36,6 +38,15 @@ pub(crate) fn counter(name: &str) -> u64 {
     let line = counters
         .lines()
         .find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+/// How often a function of the driver was called.
+pub(crate) fn calls(function: &str) -> u64 {
+    let calls = control("calls").unwrap();
+    let line = calls
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{function} ")));
     line.map_or(0, |count| count.parse().unwrap())
 }
 

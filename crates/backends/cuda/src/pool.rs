@@ -1,0 +1,143 @@
+//! Memory of a device that is allocated and freed in the order of a stream, and kept between uses.
+//!
+//! Freeing what `cuMemAlloc` gave out waits for all that the device is doing; freeing to a pool waits for nothing.
+//! All allocations and frees of a pool go through one stream that has no other work. So each free is over as soon
+//! as it is ordered, memory that was freed is used again at once, and waiting for the stream waits for
+//! nobody's copies.
+
+use crate::raw::{
+    CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationType, CUmemLocation,
+    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUstream, CUstream_flags, CallError, Driver,
+};
+
+/// A pool keeps this part of the device's memory while nobody uses it, and no more than [`KEPT_AT_MOST`]. What is
+/// kept, other programs on the device cannot have, and other libraries of the process neither, so it is little: a
+/// round figure, not a measured one.
+const KEPT_PART: u64 = 32;
+
+/// See [`KEPT_PART`]. In bytes.
+const KEPT_AT_MOST: u64 = 1 << 30;
+
+/// A pool of the backend's own. Its handles are given back by [`Pool::destroy`].
+#[derive(Debug)]
+pub(crate) struct Pool {
+    handle: CUmemoryPool,
+    stream: CUstream,
+    kept: u64,
+}
+
+/// How many bytes a pool keeps while nobody uses them, of a device with so much memory.
+pub(crate) fn kept_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / KEPT_PART).min(KEPT_AT_MOST)
+}
+
+impl Pool {
+    /// A pool of the current context's device. Holds no memory yet.
+    ///
+    /// # Errors
+    /// Where the driver has no pools, which is no fault: there is `cuMemAlloc`.
+    pub(crate) fn new(driver: &Driver, device: CUdevice, kept: u64) -> Result<Pool, CallError> {
+        let props = CUmemPoolProps {
+            allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            location: CUmemLocation::device(device.0),
+            ..CUmemPoolProps::default()
+        };
+        let mut pool = Pool {
+            handle: CUmemoryPool::NULL,
+            stream: CUstream::NULL,
+            kept,
+        };
+        // SAFETY: place and properties are ours.
+        unsafe { driver.cuMemPoolCreate(&raw mut pool.handle, &raw const props) }?;
+        match pool.prepare(driver) {
+            Ok(()) => Ok(pool),
+            Err(error) => {
+                pool.destroy(driver);
+                Err(error)
+            }
+        }
+    }
+
+    fn prepare(&mut self, driver: &Driver) -> Result<(), CallError> {
+        let mut kept = self.kept;
+        let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: this attribute is 64 bits long.
+        unsafe { driver.cuMemPoolSetAttribute(self.handle, threshold, (&raw mut kept).cast()) }?;
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
+        // SAFETY: the place is ours.
+        unsafe { driver.cuStreamCreate(&raw mut self.stream, flags) }
+    }
+
+    /// Memory that any stream may use as soon as this returns.
+    pub(crate) fn allocate(&self, driver: &Driver, len: usize) -> Result<CUdeviceptr, CallError> {
+        let mut start = 0;
+        // SAFETY: the place is ours.
+        unsafe { driver.cuMemAllocFromPoolAsync(&raw mut start, len, self.handle, self.stream) }?;
+        // SAFETY: the stream is the pool's.
+        match unsafe { driver.cuStreamSynchronize(self.stream) } {
+            Ok(()) => Ok(start),
+            Err(error) => {
+                self.free(driver, start, len);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes memory back without waiting. Nobody uses it any more.
+    pub(crate) fn free(&self, driver: &Driver, start: CUdeviceptr, len: usize) {
+        // SAFETY: it was allocated from this pool, and no operation uses it any more.
+        let freed = unsafe { driver.cuMemFreeAsync(start, self.stream) };
+        if freed.is_err() {
+            // SAFETY: as above. Of a context that is gone nothing is left to free.
+            let _ = unsafe { driver.cuMemFree_v2(start) };
+        }
+        // A driver may take the limit for what it has to keep at least, and keep one large piece whole.
+        if len as u64 > self.kept {
+            self.trim(driver);
+        }
+    }
+
+    /// Lets another device read and write what is and will be allocated here: access between contexts is no
+    /// access to pools (CUDA C++ Programming Guide, Stream Ordered Memory Allocator, Device Accessibility for
+    /// Multi-GPU Support).
+    pub(crate) fn admit(&self, driver: &Driver, device: CUdevice) -> Result<(), CallError> {
+        let access = CUmemAccessDesc {
+            location: CUmemLocation::device(device.0),
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: there is one description.
+        unsafe { driver.cuMemPoolSetAccess(self.handle, &raw const access, 1) }
+    }
+
+    /// Gives back to the device what nobody uses.
+    pub(crate) fn trim(&self, driver: &Driver) {
+        // Only frees that the host has seen end count (CUDA Driver API, Stream Ordered Memory Allocator,
+        // cuMemPoolTrimTo).
+        // SAFETY: the stream is the pool's.
+        let _ = unsafe { driver.cuStreamSynchronize(self.stream) };
+        // SAFETY: keeps what is in use.
+        let _ = unsafe { driver.cuMemPoolTrimTo(self.handle, 0) };
+    }
+
+    /// Ends it. Nothing is allocated in it any more.
+    pub(crate) fn destroy(&self, driver: &Driver) {
+        if !self.stream.is_null() {
+            // SAFETY: nobody else knows the stream; the driver lets what was ordered end.
+            let _ = unsafe { driver.cuStreamDestroy_v2(self.stream) };
+        }
+        // SAFETY: nobody else knows the pool.
+        let _ = unsafe { driver.cuMemPoolDestroy(self.handle) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_part_is_kept_and_never_much() {
+        assert_eq!(kept_bytes(8 << 30), 256 << 20);
+        assert_eq!(kept_bytes(80 << 30), KEPT_AT_MOST);
+        assert_eq!(kept_bytes(0), 0);
+    }
+}

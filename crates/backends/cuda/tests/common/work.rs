@@ -1,0 +1,173 @@
+//! Bytes put into buffers and taken out of them through the backend, and through the driver beside it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use transload_cuda::Cuda;
+use transload_cuda::raw::{CUcontext, CUdevice, CUpointer_attribute, CUresult};
+use transload_hal::{
+    AllocSpec, Backend, Buffer, CompletionSink, DeviceId, Fence, HostSpan, MemoryId, MemoryKind,
+    Op, Outcome, Part, SubmitError, Waited,
+};
+
+/// What becomes of the submissions of a backend.
+#[derive(Default)]
+pub(crate) struct Outcomes(Mutex<Vec<(Fence, Outcome)>>);
+
+impl CompletionSink for Outcomes {
+    fn settle(&self, fence: Fence, outcome: Outcome) {
+        self.0.lock().unwrap().push((fence, outcome));
+    }
+}
+
+/// A backend and the outcomes that it tells.
+pub(crate) struct Works {
+    pub(crate) cuda: Cuda,
+    outcomes: Arc<Outcomes>,
+}
+
+pub(crate) fn pinned() -> MemoryId {
+    DeviceId::CPU0.memory(MemoryKind::Pinned)
+}
+
+pub(crate) fn device(number: u32) -> MemoryId {
+    DeviceId::new(transload_hal::DeviceKind::CUDA, number).memory(MemoryKind::Device)
+}
+
+/// Bytes that differ from place to place.
+pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    let byte = |at: usize| (at % 251) as u8 ^ (at / 251) as u8 ^ seed;
+    (0..len).map(byte).collect()
+}
+
+pub(crate) fn whole(buffer: &Buffer) -> Part<'_> {
+    part(buffer, 0, buffer.len())
+}
+
+pub(crate) fn part(buffer: &Buffer, offset: u64, len_bytes: u64) -> Part<'_> {
+    Part {
+        buffer,
+        offset,
+        len_bytes,
+    }
+}
+
+pub(crate) fn copy<'a>(src: &'a Buffer, dst: &'a Buffer) -> Op<'a> {
+    Op::Copy {
+        src: whole(src),
+        dst: whole(dst),
+    }
+}
+
+impl Works {
+    pub(crate) fn new(cuda: Cuda) -> Works {
+        let outcomes = Arc::new(Outcomes::default());
+        assert!(cuda.attach(outcomes.clone()));
+        Works { cuda, outcomes }
+    }
+
+    pub(crate) fn allocate(&self, memory: MemoryId, len: usize) -> Buffer {
+        let spec = AllocSpec::bytes(len as u64);
+        self.cuda.allocate(memory, &spec).unwrap()
+    }
+
+    /// Pinned memory with bytes in it.
+    pub(crate) fn pinned(&self, bytes: &[u8]) -> Buffer {
+        let buffer = self.allocate(pinned(), bytes.len());
+        write(&buffer, bytes);
+        buffer
+    }
+
+    pub(crate) fn submit(&self, ops: &[Op<'_>]) -> Result<Fence, SubmitError> {
+        // SAFETY: tests keep their buffers until what they submitted is over, or for good.
+        unsafe { self.cuda.submit(None, ops, &[]) }
+    }
+
+    pub(crate) fn outcome(&self, fence: Fence) -> Outcome {
+        while self.cuda.wait(fence, Duration::MAX) != Waited::Settled {}
+        let outcomes = self.outcomes.0.lock().unwrap();
+        let told = outcomes.iter().find(|(told, _)| *told == fence);
+        told.expect("a fence that settled was told").1.clone()
+    }
+
+    /// Does operations, which have to work.
+    pub(crate) fn run(&self, ops: &[Op<'_>]) {
+        let fence = self.submit(ops).unwrap();
+        assert_eq!(self.outcome(fence), Outcome::Done);
+    }
+
+    /// Puts bytes into a device's memory.
+    pub(crate) fn upload(&self, buffer: &Buffer, bytes: &[u8]) {
+        self.run(&[copy(&self.pinned(bytes), buffer)]);
+    }
+
+    /// What a device's memory holds.
+    pub(crate) fn download(&self, buffer: &Buffer) -> Vec<u8> {
+        let landing = self.allocate(pinned(), buffer.len() as usize);
+        self.run(&[copy(buffer, &landing)]);
+        read(&landing)
+    }
+
+    /// Has something done in the primary context of a device, as users of the CUDA runtime do.
+    pub(crate) fn beside<T>(&self, number: i32, act: impl FnOnce() -> T) -> T {
+        let driver = self.cuda.driver();
+        let mut context = CUcontext::NULL;
+        // SAFETY: the place is ours.
+        unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(number)) }.unwrap();
+        // SAFETY: the context was retained.
+        unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
+        let answer = act();
+        let mut popped = CUcontext::NULL;
+        // SAFETY: it was pushed above.
+        unsafe { driver.cuCtxPopCurrent_v2(&raw mut popped) }.unwrap();
+        // SAFETY: it was retained above.
+        unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(number)) }.unwrap();
+        answer
+    }
+
+    /// How much of the first device's memory nobody holds.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.beside(0, || {
+            let (mut free, mut total) = (0, 0);
+            let driver = self.cuda.driver();
+            // SAFETY: the places are ours.
+            unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.unwrap();
+            free as u64
+        })
+    }
+
+    /// An attribute, of 64 bits or fewer, of the memory that a buffer lies in.
+    pub(crate) fn attribute(
+        &self,
+        buffer: &Buffer,
+        attribute: CUpointer_attribute,
+    ) -> Result<u64, CUresult> {
+        let mut value = 0u64;
+        let driver = self.cuda.driver();
+        let asked = self.beside(0, || {
+            let place = (&raw mut value).cast();
+            // SAFETY: the place is as large as the largest.
+            unsafe { driver.cuPointerGetAttribute(place, attribute, buffer.position()) }
+        });
+        asked.map_err(|error| error.result().unwrap())?;
+        Ok(value)
+    }
+}
+
+/// Writes what the host reaches.
+pub(crate) fn write(buffer: &Buffer, bytes: &[u8]) {
+    let span = buffer
+        .host(0, bytes.len() as u64)
+        .expect("the host reaches it");
+    // SAFETY: no operation uses the buffer while a test writes it.
+    unsafe { HostSpan::of(bytes).copy_to(span) };
+}
+
+/// Reads what the host reaches.
+pub(crate) fn read(buffer: &Buffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.len() as usize];
+    let span = buffer.host(0, buffer.len()).expect("the host reaches it");
+    // SAFETY: no operation writes the buffer while a test reads it.
+    unsafe { span.copy_to(HostSpan::of_mut(&mut bytes)) };
+    bytes
+}
