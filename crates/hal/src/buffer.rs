@@ -1,7 +1,7 @@
 //! Counted views of a storage.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::any::Any;
 use core::fmt;
 use core::ptr::NonNull;
@@ -43,6 +43,23 @@ struct Storage {
     owner: Box<dyn Owner>,
     /// Goes after the owner.
     _keeper: Option<Box<dyn Owner>>,
+}
+
+/// A view that keeps nothing alive, by which a backend finds a storage again as long as others do.
+#[derive(Clone)]
+pub struct WeakBuffer {
+    storage: Weak<Storage>,
+    span: Span,
+}
+
+impl WeakBuffer {
+    /// The view, unless the storage has gone.
+    pub fn upgrade(&self) -> Option<Buffer> {
+        self.storage.upgrade().map(|storage| Buffer {
+            storage,
+            span: self.span,
+        })
+    }
 }
 
 /// A view of some bytes of a storage. Clones share the storage; the last one to go gives it back.
@@ -172,6 +189,22 @@ impl Buffer {
         })
     }
 
+    /// All of the storage that this is a view of.
+    pub fn whole(&self) -> Buffer {
+        Buffer {
+            storage: Arc::clone(&self.storage),
+            span: Span::new(0, self.storage.info.len_bytes),
+        }
+    }
+
+    /// The same view, keeping nothing alive.
+    pub fn downgrade(&self) -> WeakBuffer {
+        WeakBuffer {
+            storage: Arc::downgrade(&self.storage),
+            span: self.span,
+        }
+    }
+
     /// Where the host can touch `len` bytes from `offset` on now; `None` where it cannot, or where
     /// they do not all lie within the view.
     pub fn host(&self, offset: u64, len: u64) -> Option<HostSpan> {
@@ -193,7 +226,7 @@ impl Buffer {
         self.storage.mapped.store(start, Ordering::Release);
     }
 
-    /// Makes this view, which must be the only one of its storage, show other memory, without
+    /// Makes this view, which must be the only one of its storage, weak ones included, show other memory, without
     /// allocating; answers false and changes nothing where other views exist. The owner stays.
     ///
     /// # Safety
@@ -242,6 +275,14 @@ impl Buffer {
             Ok(owner) => Ok(*owner),
             Err(_) => unreachable!("the owner was found to be a T above"),
         }
+    }
+}
+
+impl fmt::Debug for WeakBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakBuffer")
+            .field("span", &self.span)
+            .finish_non_exhaustive()
     }
 }
 
@@ -318,6 +359,20 @@ mod tests {
         };
         assert_eq!(*told.lock().unwrap(), ["guard", "owner", "guard"]);
         drop(owner);
+    }
+
+    #[test]
+    fn a_weak_view_finds_the_storage_as_long_as_another_view_lives() {
+        let buffer = of_vec(vec![7; 16]);
+        let view = buffer.slice(4, 8).unwrap();
+        let weak = view.downgrade();
+        let found = weak.upgrade().unwrap();
+        assert!(found.same_storage(&buffer) && found.span() == Span::new(4, 8));
+        assert_eq!(found.whole().span(), Span::new(0, 16));
+        drop((view, found));
+        let owner = buffer.into_owner::<Vec<u8>>();
+        assert_eq!(owner.unwrap(), [7; 16], "a weak view held it");
+        assert!(weak.upgrade().is_none());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use core::fmt;
 
 use transload_core::{Span, StorageId};
 
-use crate::{HostSpan, Owner};
+use crate::{HostSpan, IpcHandle, Owner};
 
 /// What sort of thing an [`External`] is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -21,6 +21,8 @@ pub enum ExternalKind {
     DmaBuf,
     /// A CUDA inter-process handle.
     CudaIpc,
+    /// An address that a driver of devices gave out.
+    DevicePointer,
     /// A Windows NT handle.
     Win32,
     /// An object of the backend's own world.
@@ -35,6 +37,7 @@ impl fmt::Display for ExternalKind {
             ExternalKind::OpaqueFd => "an opaque file descriptor",
             ExternalKind::DmaBuf => "a dma-buf",
             ExternalKind::CudaIpc => "a CUDA IPC handle",
+            ExternalKind::DevicePointer => "a device pointer",
             ExternalKind::Win32 => "a Windows handle",
             ExternalKind::Object => "an object",
         })
@@ -53,6 +56,19 @@ pub enum External {
         /// What keeps them in place; it comes back from [`crate::Buffer::into_owner`].
         owner: Box<dyn Owner>,
     },
+    /// Memory that a driver of devices knows by its address, and that an owner keeps.
+    Device {
+        /// The address of the first byte.
+        address: u64,
+        /// How many bytes.
+        len_bytes: u64,
+        /// Whether they may be written.
+        writable: bool,
+        /// What keeps them; it comes back from [`crate::Buffer::into_owner`].
+        owner: Box<dyn Owner>,
+    },
+    /// Memory of a device, named for other processes.
+    Ipc(IpcHandle),
     /// A handle that the operating system or a driver gave out.
     Handle {
         /// What sort of handle.
@@ -75,6 +91,8 @@ impl External {
     pub fn kind(&self) -> ExternalKind {
         match self {
             External::Host { .. } => ExternalKind::Host,
+            External::Device { .. } => ExternalKind::DevicePointer,
+            External::Ipc(handle) => handle.kind(),
             External::Handle { kind, .. } => *kind,
             External::Object(_) => ExternalKind::Object,
         }

@@ -4,6 +4,8 @@
 mod common;
 #[path = "bad_input/files.rs"]
 mod files;
+#[path = "bad_input/handles.rs"]
+mod handles;
 #[path = "bad_input/read_only.rs"]
 mod read_only;
 

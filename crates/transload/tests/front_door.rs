@@ -297,14 +297,13 @@ fn a_copy_on_write_view_of_sealed_memory_is_its_owners_alone() -> Outcome {
     let manager = TransferManager::builder().host().build()?;
     let wanted = bytes(100_000, 6);
     let sealed = sealed(&manager, &wanted);
-    let host = manager.backend::<Host>().expect("it was discovered");
     let External::Handle {
         kind,
         value,
         span,
         id,
         ..
-    } = host.export(sealed.raw(), ExternalKind::File)?
+    } = manager.export(&sealed, ExternalKind::File)?
     else {
         panic!("shared memory is exported by its handle");
     };

@@ -109,12 +109,13 @@ fn import_host(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
 
 /// What is exported and imported again shows the same bytes under the same identity.
 fn export(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
-    const KINDS: [ExternalKind; 7] = [
+    const KINDS: [ExternalKind; 8] = [
         ExternalKind::Host,
         ExternalKind::File,
         ExternalKind::OpaqueFd,
         ExternalKind::DmaBuf,
         ExternalKind::CudaIpc,
+        ExternalKind::DevicePointer,
         ExternalKind::Win32,
         ExternalKind::Object,
     ];

@@ -5,12 +5,15 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use transload_core::{DeviceId, MemoryId, MemoryKind, Place};
-use transload_hal::{AllocError, AllocSpec, Backend, External, ExternalKind, ImportError, Owner};
+use transload_core::{DeviceId, DeviceName, MemoryId, MemoryKind, Place};
+use transload_hal::{
+    AllocError, AllocSpec, Backend, ErrorClass, External, ExternalKind, ImportError, IpcHandle,
+    Owner,
+};
 
 use crate::adopt::{Adopt, Adopted};
 use crate::engine::unwind::guarded;
-use crate::{Buffer, Error, ShareError};
+use crate::{Buffer, Error, PlaceError, ShareError};
 
 use super::{Placed, TransferManager};
 
@@ -82,6 +85,63 @@ impl TransferManager {
             unsafe { backend.import(memory, external) }
         };
         self.take_in(place, kind, import)
+    }
+
+    /// Takes in memory of a device that another process gave out with [`TransferManager::export`] and told this
+    /// one: on whichever device of this process has the handle's UUID.
+    ///
+    /// Transfers of this manager are in order among each other. What the other process does with the bytes
+    /// meanwhile is for the two to agree upon.
+    ///
+    /// # Errors
+    /// When the device is not here, or its backend does not open the handle.
+    ///
+    /// # Safety
+    /// The handle came from a process that is trusted, whose buffer lives until this one and all views of it are
+    /// gone, and neither writes bytes while the other uses them.
+    pub unsafe fn import_ipc(&self, handle: &IpcHandle) -> Result<Buffer, Error> {
+        let device = DeviceName::Uuid(handle.device());
+        // One GPU may be a device of several backends.
+        let same = self.shared.state.with(|state| {
+            let all = state.topology.devices().iter();
+            let same = all.filter(|of| of.uuid == Some(handle.device()));
+            same.map(|of| of.id).collect::<Vec<_>>()
+        });
+        let mut refusal = None;
+        for id in same {
+            let place = id.memory(MemoryKind::Device).into();
+            // SAFETY: the caller's promise.
+            match unsafe { self.import(place, External::Ipc(*handle)) } {
+                Err(error) if error.class() == ErrorClass::Unsupported => refusal = Some(error),
+                answer => return answer,
+            }
+        }
+        Err(refusal.unwrap_or_else(|| {
+            let topology = self.topology();
+            let known = super::list(topology.devices().iter().map(|device| device.id));
+            PlaceError::UnknownDevice { device, known }.into()
+        }))
+    }
+
+    /// Gives memory out, for another process, another library or another backend to take in. What kinds there are
+    /// depends on the memory; memory of devices that is to leave the process is best allocated
+    /// [for sharing](AllocSpec::for_sharing).
+    ///
+    /// What was given out as a [handle for other processes](External::Ipc) or a file descriptor says nothing of how
+    /// long it is used: that is for the two to agree upon.
+    ///
+    /// # Errors
+    /// When the memory cannot be given out so.
+    pub fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, Error> {
+        let memory = buffer.memory();
+        let backend = self.backend_of(memory);
+        let backend = backend.ok_or(ImportError::UnknownMemory { memory })?;
+        let fault = |fault| ImportError::Failed {
+            memory,
+            kind,
+            fault,
+        };
+        Ok(guarded(|| backend.export(&buffer.raw, kind)).map_err(fault)??)
     }
 
     /// Has the backend of a place make a buffer of what is somebody else's.
