@@ -24,6 +24,10 @@ pub(crate) struct Facts {
     pub(crate) reaches_pageable: bool,
     /// It has memory that is allocated in the order of a stream.
     pub(crate) has_pools: bool,
+    /// Many copies can be ordered in one call that names both ends by address. Registered host memory is named so
+    /// only where devices know it by the host's address: where they do not, as in WSL, such a call ruins the
+    /// context later on (sgl-project/sglang issue 40232).
+    pub(crate) has_batches: bool,
     /// The largest pitch of a copy, in bytes.
     pub(crate) max_pitch: u64,
 }
@@ -68,9 +72,16 @@ impl Facts {
                 Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
             ),
             has_pools: has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED),
+            has_batches: has_batches(driver)
+                && has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM),
             max_pitch: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH).map_or(0, u64::from),
         })
     }
+}
+
+fn has_batches(driver: &Driver) -> bool {
+    let table = driver.table();
+    table.cuMemcpyBatchAsync_v2.is_some() || table.cuMemcpyBatchAsync.is_some()
 }
 
 fn name(driver: &Driver, device: CUdevice) -> Result<String, CallError> {

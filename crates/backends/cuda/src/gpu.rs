@@ -63,8 +63,8 @@ impl Gpu {
         let context = Context::open(&self.driver, self.id, self.device, &self.facts)?;
         let mut lanes = Vec::with_capacity(Way::ALL.len());
         for way in Way::ALL {
-            let pitch = self.facts.max_pitch;
-            lanes.push(Lane::new(&context, &self.sink, (self.number, way), pitch)?);
+            let number = (self.number, way);
+            lanes.push(Lane::new(&context, &self.sink, number, &self.facts)?);
         }
         let lanes = match lanes.try_into() {
             Ok(lanes) => lanes,

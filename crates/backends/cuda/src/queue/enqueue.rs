@@ -1,6 +1,7 @@
 //! The driver's calls that moves come to.
 
-use super::lane::Shared;
+use super::batch::Batch;
+use super::lane::{Gate, Shared};
 use super::moves::{End, Move};
 use super::overlap::{Piece, Scratch, pieces};
 use crate::raw::{CUdevice, CUmemLocation, CUresult, CallError, Driver};
@@ -8,23 +9,46 @@ use crate::raw::{CUdevice, CUmemLocation, CUresult, CallError, Driver};
 /// Puts moves into a lane's stream. The lane's context is the current one meanwhile.
 pub(super) struct Enqueuer<'a> {
     pub(super) lane: &'a Shared,
+    pub(super) batch: &'a mut Batch,
     scratch: &'a mut Scratch,
 }
 
 impl<'a> Enqueuer<'a> {
-    pub(super) fn new(lane: &'a Shared, scratch: &'a mut Scratch) -> Enqueuer<'a> {
-        Enqueuer { lane, scratch }
+    pub(super) fn new(lane: &'a Shared, gate: &'a mut Gate) -> Enqueuer<'a> {
+        let Gate { batch, scratch } = gate;
+        batch.clear();
+        Enqueuer {
+            lane,
+            batch,
+            scratch,
+        }
     }
 
     pub(super) fn driver(&self) -> &'a Driver {
         &self.lane.context.driver
     }
 
-    /// Starts one move.
+    /// Starts moves, in any order.
+    ///
+    /// # Safety
+    /// As [`Enqueuer::start`], for each of them.
+    pub(super) unsafe fn start_all(
+        &mut self,
+        mut moves: impl Iterator<Item = Move>,
+    ) -> Result<(), CallError> {
+        moves.try_for_each(|one| {
+            // SAFETY: the caller's promise.
+            unsafe { self.start(&one) }
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { self.flush() }
+    }
+
+    /// Starts one move, or keeps it for [`Enqueuer::flush`].
     ///
     /// # Safety
     /// Both ends stay valid, and nobody else touches them, until the stream is past it.
-    pub(super) unsafe fn start(&mut self, one: &Move) -> Result<(), CallError> {
+    unsafe fn start(&mut self, one: &Move) -> Result<(), CallError> {
         match one {
             Move::Copy { from, to, len } => {
                 // SAFETY: the caller's promise.
@@ -60,12 +84,12 @@ impl<'a> Enqueuer<'a> {
         ) = (from, to)
         else {
             // SAFETY: the caller's promise.
-            return unsafe { self.copy(from, to, len) };
+            return unsafe { self.gather(from, to, len) };
         };
         let is_one = gpu == other && address.abs_diff(target) < len;
         if !is_one {
             // SAFETY: the caller's promise.
-            return unsafe { self.copy(from, to, len) };
+            return unsafe { self.gather(from, to, len) };
         }
         for Piece { at, len, by } in pieces(address, target, len) {
             let (from, to) = (from.after(at), to.after(at));
@@ -83,7 +107,7 @@ impl<'a> Enqueuer<'a> {
         Ok(())
     }
 
-    /// Copies bytes between ends that do not overlap.
+    /// Copies bytes between ends that do not overlap, behind what was put into the stream before.
     ///
     /// # Safety
     /// As [`Enqueuer::start`].

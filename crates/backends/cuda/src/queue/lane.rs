@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use transload_hal::{Fault, Fence, SubmitError, Waited};
 
+use super::batch::Batch;
 use super::enqueue::Enqueuer;
 use super::moves::Move;
 use super::overlap::Scratch;
 use super::{Way, fence_number, lane_number, sequence_of};
 use crate::context::Context;
 use crate::device::BACKEND;
+use crate::facts::Facts;
 use crate::fault::fault_of;
 use crate::gpu::Sink;
 use crate::raw::{CUevent, CUevent_flags, CUstream, CUstream_flags, CallError};
@@ -31,14 +33,23 @@ pub(super) struct Shared {
     pub(super) way: Way,
     /// The largest pitch of a copy, in bytes.
     pub(super) max_pitch: u64,
+    /// Many copies can be ordered in one call.
+    pub(super) has_batches: bool,
     pub(super) sink: Sink,
     /// Held from the first operation of a submission to its event, so that what two threads submit does not mix.
-    gate: Mutex<Scratch>,
+    gate: Mutex<Gate>,
     pub(super) state: Mutex<State>,
     /// Something was submitted while the lane's thread was parked, or the lane closes.
     pub(super) work: Condvar,
     /// Something settled.
     pub(super) changed: Condvar,
+}
+
+/// What a submission works with.
+#[derive(Default)]
+pub(super) struct Gate {
+    pub(super) batch: Batch,
+    pub(super) scratch: Scratch,
 }
 
 #[derive(Default)]
@@ -71,7 +82,7 @@ impl Lane {
         context: &Arc<Context>,
         sink: &Sink,
         (gpu, way): (usize, Way),
-        max_pitch: u64,
+        facts: &Facts,
     ) -> Result<Lane, Fault> {
         let _current = context.enter()?;
         let mut stream = CUstream::NULL;
@@ -85,7 +96,8 @@ impl Lane {
                 stream,
                 number: lane_number(gpu, way),
                 way,
-                max_pitch,
+                max_pitch: facts.max_pitch,
+                has_batches: facts.has_batches,
                 sink: Arc::clone(sink),
                 gate: Mutex::default(),
                 state: Mutex::default(),
@@ -113,7 +125,7 @@ impl Lane {
     ) -> Result<Fence, SubmitError> {
         let shared = &self.shared;
         let refused = SubmitError::Refused;
-        let mut scratch = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fault) = shared.context.lost() {
             return Err(refused(fault.clone()));
         }
@@ -125,11 +137,9 @@ impl Lane {
             return Ok(self.fly(None));
         }
         let event = shared.take_event().map_err(refused)?;
-        let mut enqueuer = Enqueuer::new(shared, &mut scratch);
-        let started = { moves }.try_for_each(|one| {
-            // SAFETY: operands are valid until the fence settles, by the caller's promise.
-            unsafe { enqueuer.start(&one) }
-        });
+        let mut enqueuer = Enqueuer::new(shared, &mut gate);
+        // SAFETY: operands are valid until the fence settles, by the caller's promise.
+        let started = unsafe { enqueuer.start_all(moves) };
         // SAFETY: event and stream are of this context.
         let recorded = started
             .and_then(|()| unsafe { shared.context.driver.cuEventRecord(event, shared.stream) });
@@ -253,7 +263,7 @@ impl Drop for Shared {
             let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
         let gate = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
-        gate.free(driver);
+        gate.scratch.free(driver);
         // SAFETY: nobody else knows the stream, and nothing is under way in it.
         let _ = unsafe { driver.cuStreamDestroy_v2(self.stream) };
     }

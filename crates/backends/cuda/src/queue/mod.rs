@@ -3,6 +3,7 @@
 //! Each device has a few lanes, a stream each, so that what goes to it, what comes from it and what stays within it
 //! do not wait for each other. A submission goes into one lane, and an event behind it says when it is over.
 
+mod batch;
 mod enqueue;
 mod lane;
 mod moves;

@@ -174,6 +174,22 @@ impl End {
         })
     }
 
+    /// Whether the other end is another device's.
+    pub(crate) fn is_across(self, other: End) -> bool {
+        matches!(
+            (self, other),
+            (End::Device { gpu, .. }, End::Device { gpu: other, .. }) if gpu != other
+        )
+    }
+
+    /// The address as devices know it, where they share the host's.
+    pub(crate) fn unified(self) -> CUdeviceptr {
+        match self {
+            End::Host(span) => span.addr(),
+            End::Device { address, .. } => address,
+        }
+    }
+
     /// The same end, so many bytes on.
     pub(crate) fn after(self, bytes: u64) -> End {
         match self {

@@ -13,7 +13,7 @@ impl Enqueuer<'_> {
     /// # Safety
     /// As [`Enqueuer::start`].
     pub(super) unsafe fn copy_pitched(
-        &self,
+        &mut self,
         (from, from_shape): (End, &Shape),
         (to, to_shape): (End, &Shape),
         span: Span,
@@ -28,15 +28,12 @@ impl Enqueuer<'_> {
 
     /// # Safety
     /// As [`Enqueuer::start`].
-    unsafe fn copy_rows(&self, from: End, to: End, rows: &Rows) -> Result<(), CallError> {
+    unsafe fn copy_rows(&mut self, from: End, to: End, rows: &Rows) -> Result<(), CallError> {
         if rows.rows == 1 {
             // SAFETY: the caller's promise.
-            return unsafe { self.copy(from, to, rows.len) };
+            return unsafe { self.gather(from, to, rows.len) };
         }
-        let is_across = matches!(
-            (from, to),
-            (End::Device { gpu, .. }, End::Device { gpu: other, .. }) if gpu != other
-        );
+        let is_across = from.is_across(to);
         let fits = rows.from_pitch.max(rows.to_pitch) <= self.lane.max_pitch;
         let asked = match (fits, is_across) {
             (false, _) => None,
@@ -56,7 +53,7 @@ impl Enqueuer<'_> {
                     from.after(row * rows.from_pitch),
                     to.after(row * rows.to_pitch),
                 );
-                self.copy(from, to, rows.len)
+                self.gather(from, to, rows.len)
             }),
         }
     }

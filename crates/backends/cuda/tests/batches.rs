@@ -1,0 +1,258 @@
+//! Many copies in one submission: in one call where that pays and the driver has it, else one by one.
+#![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
+
+mod common;
+
+use common::work::{Works, copy, device, part, pattern, pinned, read, write};
+use common::{assert_clean, backend, calls, control, driver};
+use transload_cuda::Cuda;
+use transload_cuda::raw::{CUdevice, CUdevice_attribute, CUresult, Driver, Table};
+use transload_hal::core::Shape;
+use transload_hal::{Buffer, Layout, Op, Span, SubmitError};
+
+const BATCH: &str = "cuMemcpyBatchAsync_v2";
+
+fn one_device() -> Works {
+    Works::new(backend(&[]))
+}
+
+/// The backend over the double with some functions changed.
+fn with_table(change: impl FnOnce(&mut Table)) -> Works {
+    driver(&[]);
+    let mut table: Table = cuda::table();
+    change(&mut table);
+    // SAFETY: the functions are the double's, or do as those do.
+    let driver = unsafe { Driver::from_table(table, "the double, changed") };
+    Works::new(Cuda::with_driver(driver).unwrap())
+}
+
+/// Copies of `len` bytes each, from every second place of the one buffer to places in reverse order of the other.
+fn scattered<'a>(from: &'a Buffer, to: &'a Buffer, count: u64, len: u64) -> Vec<Op<'a>> {
+    let one = |number: u64| Op::Copy {
+        src: part(from, number * 2 * len, len),
+        dst: part(to, (count - 1 - number) * len, len),
+    };
+    (0..count).map(one).collect()
+}
+
+/// What they do.
+fn gathered(bytes: &[u8], count: usize, len: usize) -> Vec<u8> {
+    let places = (0..count).rev();
+    let chunks = places.map(|number| &bytes[number * 2 * len..][..len]);
+    chunks.flatten().copied().collect()
+}
+
+/// Copies blocks to a device, within it, and back; the bytes have to be right.
+fn round_trip(works: &Works, seed: u8, count: usize, len: usize) {
+    let bytes = pattern(seed, 2 * count * len);
+    let source = works.pinned(&bytes);
+    let [first, second] = [(); 2].map(|()| works.allocate(device(0), 2 * count * len));
+    works.upload(&second, &bytes);
+    let back = works.allocate(pinned(), count * len);
+    works.run(&scattered(&source, &first, count as u64, len as u64));
+    let expected = gathered(&bytes, count, len);
+    assert_eq!(works.download(&first)[..count * len], expected);
+    works.run(&scattered(&second, &first, count as u64, len as u64));
+    assert_eq!(works.download(&first)[..count * len], expected);
+    works.run(&scattered(&second, &back, count as u64, len as u64));
+    assert_eq!(read(&back), expected);
+}
+
+#[test]
+fn many_small_copies_are_ordered_in_one_call() {
+    let works = one_device();
+    round_trip(&works, 1, 100, 300);
+    assert_eq!(calls(BATCH), 3);
+    // Those of the test's own single copies.
+    assert_eq!(
+        (calls("cuMemcpyHtoDAsync_v2"), calls("cuMemcpyDtoHAsync_v2")),
+        (1, 2)
+    );
+    assert_eq!(calls("cuMemcpyDtoDAsync_v2"), 0);
+    drop(works);
+    assert_clean();
+}
+
+#[test]
+fn ten_thousand_copies_take_ten_calls() {
+    let works = one_device();
+    let bytes = pattern(5, 2 * 10_000 * 16);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 10_000 * 16));
+    works.run(&scattered(&source, &target, 10_000, 16));
+    assert_eq!(calls(BATCH), 10);
+    assert_eq!(works.download(&target), gathered(&bytes, 10_000, 16));
+    drop((source, target, works));
+    assert_clean();
+}
+
+#[test]
+fn few_copies_and_large_ones_are_ordered_one_by_one() {
+    let works = one_device();
+    round_trip(&works, 2, 15, 300);
+    round_trip(&works, 3, 16, (128 << 10) + 1);
+    assert_eq!(calls(BATCH), 0);
+    round_trip(&works, 4, 16, 128 << 10);
+    assert_eq!(calls(BATCH), 3);
+    drop(works);
+    assert_clean();
+}
+
+#[test]
+fn a_driver_of_before_cuda_13_has_the_older_call() {
+    let works = with_table(|table| table.cuMemcpyBatchAsync_v2 = None);
+    round_trip(&works, 6, 40, 1000);
+    assert_eq!((calls(BATCH), calls("cuMemcpyBatchAsync")), (0, 3));
+    drop(works);
+    assert_clean();
+}
+
+#[test]
+fn a_driver_without_batches_copies_one_by_one() {
+    let works = with_table(|table| {
+        table.cuMemcpyBatchAsync = None;
+        table.cuMemcpyBatchAsync_v2 = None;
+    });
+    round_trip(&works, 7, 40, 1000);
+    assert_eq!(calls("cuMemcpyDtoDAsync_v2"), 40);
+    drop(works);
+    assert_clean();
+}
+
+/// As under WSL, where devices have other addresses for host memory.
+#[test]
+fn devices_with_addresses_of_their_own_get_no_batches() {
+    unsafe extern "C" fn other_addresses(
+        value: *mut i32,
+        attribute: CUdevice_attribute,
+        device: CUdevice,
+    ) -> CUresult {
+        let asked = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+        if attribute == asked {
+            // SAFETY: whoever asks gives a place for the answer.
+            unsafe { value.write(0) };
+            return CUresult::CUDA_SUCCESS;
+        }
+        let of_the_double = cuda::table().cuDeviceGetAttribute.unwrap();
+        // SAFETY: the caller's arguments.
+        unsafe { of_the_double(value, attribute, device) }
+    }
+    let works = with_table(|table| table.cuDeviceGetAttribute = Some(other_addresses));
+    round_trip(&works, 8, 40, 1000);
+    assert_eq!(calls(BATCH), 0);
+    drop(works);
+    assert_clean();
+}
+
+#[test]
+fn a_driver_that_refuses_a_batch_is_asked_for_none_again() {
+    for (result, seed) in [(801, 1), (1, 2)] {
+        let works = one_device();
+        let asked = calls(BATCH);
+        control(&format!("fault call={BATCH}:{result}")).unwrap();
+        let bytes = pattern(seed, 2 * 40 * 100);
+        let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * 100));
+        for _ in 0..3 {
+            works.run(&scattered(&source, &target, 40, 100));
+            assert_eq!(works.download(&target), gathered(&bytes, 40, 100));
+            write(&source, &bytes);
+        }
+        assert_eq!(calls(BATCH) - asked, 1, "{result}");
+        drop((source, target, works));
+        assert_clean();
+    }
+}
+
+#[test]
+fn a_batch_is_not_to_blame_for_copies_that_fail_one_by_one_too() {
+    let works = one_device();
+    let bytes = pattern(1, 2 * 40 * 100);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * 100));
+    control(&format!("fault call={BATCH}:1;call=cuMemcpyHtoDAsync_v2:1")).unwrap();
+    let refused = works.submit(&scattered(&source, &target, 40, 100));
+    assert!(
+        matches!(refused, Err(SubmitError::Refused(_))),
+        "{refused:?}"
+    );
+    // What was gathered then is forgotten, and batches go on.
+    works.run(&[copy(
+        &source.slice(0, 1).unwrap(),
+        &target.slice(0, 1).unwrap(),
+    )]);
+    assert_eq!(calls("cuMemcpyHtoDAsync_v2"), 2);
+    works.run(&scattered(&source, &target, 40, 100));
+    assert_eq!(calls(BATCH), 2);
+    assert_eq!(works.download(&target), gathered(&bytes, 40, 100));
+    drop((source, target, works));
+    assert_clean();
+}
+
+#[test]
+fn a_batch_that_fails_is_a_submission_refused() {
+    let works = one_device();
+    let bytes = pattern(1, 2 * 40 * 100);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * 100));
+    control(&format!("fault call={BATCH}:999")).unwrap();
+    let refused = works.submit(&scattered(&source, &target, 40, 100));
+    let Err(SubmitError::Refused(fault)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(fault.message.contains(BATCH), "{fault}");
+    assert_eq!(calls("cuMemcpyHtoDAsync_v2"), 0);
+    works.run(&scattered(&source, &target, 40, 100));
+    assert_eq!(works.download(&target), gathered(&bytes, 40, 100));
+    drop((source, target, works));
+    assert_clean();
+}
+
+#[test]
+fn a_copy_onto_itself_is_done_beside_a_batch() {
+    let works = one_device();
+    let bytes = pattern(1, 2 * 40 * 100);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * 100));
+    let moved = works.allocate(device(0), 5000);
+    works.upload(&moved, &pattern(4, 5000));
+    let inner = works.allocate(device(0), 2 * 40 * 100);
+    works.upload(&inner, &bytes);
+    let mut ops = scattered(&inner, &target, 40, 100);
+    let overlapping = Op::Copy {
+        src: part(&moved, 0, 4000),
+        dst: part(&moved, 1000, 4000),
+    };
+    ops.insert(20, overlapping);
+    works.run(&ops);
+    assert_eq!(calls(BATCH), 1);
+    assert_eq!(works.download(&target), gathered(&bytes, 40, 100));
+    let mut expected = pattern(4, 5000);
+    expected.copy_within(..4000, 1000);
+    assert_eq!(works.download(&moved), expected);
+    drop((source, target, moved, inner, works));
+    assert_clean();
+}
+
+#[test]
+fn rows_that_the_driver_does_not_take_at_once_are_a_batch() {
+    let works = one_device();
+    let bytes = pattern(9, 50 * 64);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 50 * 24));
+    let strided = Layout {
+        buffer: &source,
+        offset: 8,
+        shape: Shape::pitched(24, 50, 64).unwrap(),
+    };
+    let packed = Layout {
+        buffer: &target,
+        offset: 0,
+        shape: Shape::contiguous(50 * 24),
+    };
+    control("fault call=cuMemcpy2DAsync_v2:1").unwrap();
+    works.run(&[Op::Pitched {
+        src: strided,
+        dst: packed,
+        span: Span::new(0, 50 * 24),
+    }]);
+    assert_eq!((calls("cuMemcpy2DAsync_v2"), calls(BATCH)), (1, 1));
+    let rows = (0..50).flat_map(|row| bytes[row * 64 + 8..][..24].iter().copied());
+    assert_eq!(works.download(&target), rows.collect::<Vec<_>>());
+    drop((source, target, works));
+    assert_clean();
+}
