@@ -4,6 +4,8 @@
 //! Address Space), so the identity of a device's memory is that range, and positions are addresses: two views of
 //! one allocation, however they came to be, are known to be one.
 
+mod block;
+mod combined;
 mod device;
 mod managed;
 mod pinned;

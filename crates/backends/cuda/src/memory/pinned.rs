@@ -3,7 +3,6 @@
 //! It is ordinary memory of the process that was registered with the driver, and not memory of the driver's own, so
 //! that other drivers can import it too: one buffer that CUDA and Vulkan both reach.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -12,7 +11,8 @@ use transload_hal::{
     ImportError, StorageId, StorageInfo,
 };
 
-use super::{PINNED, info, refused};
+use super::block::Block;
+use super::{PINNED, combined, info, refused};
 use crate::context::Context;
 use crate::fault::fault_of;
 use crate::gpu::{Gpu, Opened};
@@ -22,19 +22,6 @@ use crate::raw::{CU_MEMHOSTREGISTER, CUresult, CallError};
 pub(crate) const PAGE: u64 = 4096;
 
 const MAX_ALIGNMENT: u64 = 2 << 20;
-
-/// A block of the heap.
-struct Block {
-    start: NonNull<u8>,
-    layout: Layout,
-    /// The driver would not let it go: it stays for good.
-    is_stuck: bool,
-}
-
-// SAFETY: the block is owned, and nothing about it is tied to a thread.
-unsafe impl Send for Block {}
-// SAFETY: it gives out nothing but its address.
-unsafe impl Sync for Block {}
 
 /// Memory that the devices reach; let go when dropped.
 struct Registration {
@@ -72,8 +59,13 @@ pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocEr
     }
     let refused = |fault| refused(PINNED, spec.len_bytes, fault);
     let opened = any(gpus).map_err(refused)?;
+    if spec.write_combined
+        && let Some(buffer) = combined::allocate(opened, spec).map_err(refused)?
+    {
+        return Ok(buffer);
+    }
     let block = Block::new(spec).map_err(refused)?;
-    let span = HostSpan::new(block.start, block.layout.size());
+    let span = block.span();
     let registration = Registration::new(opened, span).map_err(refused)?;
     let info = StorageInfo {
         host: span.slice(0, spec.len_bytes),
@@ -152,32 +144,6 @@ fn any(gpus: &[Gpu]) -> Result<&Opened, Fault> {
         }
     }
     Err(refusal)
-}
-
-impl Block {
-    fn new(spec: &AllocSpec) -> Result<Block, Fault> {
-        let len = spec.len_bytes.max(1).next_multiple_of(PAGE);
-        let none = || Fault::new(ErrorClass::Exhausted, "the host has no room for it");
-        let align = spec.alignment.max(PAGE) as usize;
-        let size = usize::try_from(len).map_err(|_| none())?;
-        let layout = Layout::from_size_align(size, align).map_err(|_| none())?;
-        // SAFETY: the size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        Ok(Block {
-            start: NonNull::new(start).ok_or_else(none)?,
-            layout,
-            is_stuck: false,
-        })
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        if !self.is_stuck {
-            // SAFETY: it was allocated with this layout, and is freed once.
-            unsafe { dealloc(self.start.as_ptr(), self.layout) };
-        }
-    }
 }
 
 impl Registration {

@@ -1,0 +1,73 @@
+//! Host memory that the processors' caches are kept out of: the host writes it, front to back, and devices read it.
+//!
+//! Devices may know it by another address than the host. Copies take either (CUDA Driver API, Unified Addressing,
+//! Disjoint Addressing), and here it is named by the host's.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use transload_hal::{AllocSpec, Buffer, Fault, HostSpan, StorageId, StorageInfo};
+
+use super::pinned::PAGE;
+use super::{PINNED, info};
+use crate::context::Context;
+use crate::gpu::Opened;
+use crate::raw::{CU_MEMHOSTALLOC, CUresult};
+
+/// Memory of the driver's, freed when dropped.
+struct Combined {
+    context: Arc<Context>,
+    start: *mut c_void,
+}
+
+// SAFETY: the address is a name for the driver.
+unsafe impl Send for Combined {}
+// SAFETY: as above.
+unsafe impl Sync for Combined {}
+
+/// Allocates it; none where the system has no such memory.
+pub(super) fn allocate(opened: &Opened, spec: &AllocSpec) -> Result<Option<Buffer>, Fault> {
+    let context = &opened.context;
+    let _current = context.enter()?;
+    // It begins with a page.
+    let lead = spec.alignment.saturating_sub(PAGE);
+    let bytes = (spec.len_bytes.max(1) + lead) as usize;
+    let flags =
+        CU_MEMHOSTALLOC::PORTABLE | CU_MEMHOSTALLOC::DEVICEMAP | CU_MEMHOSTALLOC::WRITECOMBINED;
+    let mut start = std::ptr::null_mut();
+    let made = context.allocate(|| {
+        // SAFETY: the place is ours.
+        unsafe { context.driver.cuMemHostAlloc(&raw mut start, bytes, flags) }
+    });
+    match made {
+        Ok(()) => {}
+        Err(error) if error.is(CUresult::CUDA_ERROR_NOT_SUPPORTED) => return Ok(None),
+        Err(error) => return Err(opened.blame(error)),
+    }
+    let owner = Combined {
+        context: Arc::clone(context),
+        start,
+    };
+    let lead = start.cast::<u8>().align_offset(spec.alignment as usize);
+    let Some(start) = NonNull::new(start.cast::<u8>().wrapping_add(lead)) else {
+        return Ok(None);
+    };
+    let span = HostSpan::new(start, spec.len_bytes as usize);
+    let info = StorageInfo {
+        host: Some(span),
+        ..info(PINNED, StorageId::Host, span.addr(), spec.len_bytes)
+    };
+    // SAFETY: the driver keeps the memory where it is until the owner frees it, and it is nobody else's.
+    Ok(Some(unsafe { Buffer::new(info, Box::new(owner)) }))
+}
+
+impl Drop for Combined {
+    /// Blocks until the device is idle, as CUDA frees.
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: it was allocated, and is freed once; no operation uses it any more.
+            let _ = unsafe { self.context.driver.cuMemFreeHost(self.start) };
+        }
+    }
+}
