@@ -1,5 +1,6 @@
 //! A device's primary context, which all of the process shares, and the pool that memory in it comes from.
 
+use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
 
 use transload_hal::{DeviceId, ErrorClass, Fault};
@@ -48,24 +49,23 @@ impl Context {
                 pool: OnceLock::new(),
                 lost: OnceLock::new(),
             })),
-            Err(error) => {
-                let fault = fault_of(error);
-                let message = format!("{id} cannot be opened: {}", fault.message);
-                Err(Fault::new(fault.class, message))
-            }
+            Err(error) => Err(fault_of(error)),
         }
     }
 
     /// Makes it current on this thread, above whatever was.
     pub(crate) fn enter(&self) -> Result<Current<'_>, Fault> {
+        self.push().map_err(|error| match error.result() {
+            Some(result) if is_end(result) => self.lose(error),
+            _ => fault_of(error),
+        })
+    }
+
+    /// The same, of a context that nobody has used so far: a failure says nothing of the device.
+    pub(crate) fn push(&self) -> Result<Current<'_>, CallError> {
         // SAFETY: the context was retained.
-        match unsafe { self.driver.cuCtxPushCurrent_v2(self.handle) } {
-            Ok(()) => Ok(Current(self)),
-            Err(error) => Err(match error.result() {
-                Some(result) if is_end(result) => self.lose(error),
-                _ => fault_of(error),
-            }),
-        }
+        unsafe { self.driver.cuCtxPushCurrent_v2(self.handle) }?;
+        Ok(Current(self))
     }
 
     /// The device's pool, which is made when it is first asked for; none where it has to do without.
@@ -132,8 +132,8 @@ impl Context {
     }
 
     /// The device is gone, and this is why. Whoever says so first is believed.
-    pub(crate) fn lose(&self, error: CallError) -> Fault {
-        let message = format!("device {} is lost: {error}", self.id);
+    pub(crate) fn lose(&self, why: impl Display) -> Fault {
+        let message = format!("device {} is lost: {why}", self.id);
         let fault = Fault::new(ErrorClass::Lost, message);
         self.lost.get_or_init(|| fault).clone()
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use transload_hal::{CompletionSink, DeviceId, Fault};
+use transload_hal::{CompletionSink, DeviceId, ErrorClass, Fault};
 
 use crate::context::Context;
 use crate::facts::Facts;
@@ -60,11 +60,22 @@ impl Gpu {
         if let Some(opened) = self.opened.get() {
             return Ok(opened);
         }
-        let context = Context::open(&self.driver, self.id, self.device, &self.facts)?;
+        let refused = |fault: Fault| {
+            let message = format!("{} cannot be opened: {}", self.id, fault.message);
+            // What was never opened is not lost: the next one may be luckier.
+            let class = match fault.class {
+                ErrorClass::Lost => ErrorClass::Failed,
+                class => class,
+            };
+            Fault::new(class, message)
+        };
+        let context = Context::open(&self.driver, self.id, self.device, &self.facts);
+        let context = context.map_err(refused)?;
         let mut lanes = Vec::with_capacity(Way::ALL.len());
         for way in Way::ALL {
             let number = (self.number, way);
-            lanes.push(Lane::new(&context, &self.sink, number, &self.facts)?);
+            let lane = Lane::new(&context, &self.sink, number, &self.facts);
+            lanes.push(lane.map_err(refused)?);
         }
         let lanes = match lanes.try_into() {
             Ok(lanes) => lanes,

@@ -145,10 +145,7 @@ fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocError {
             len_bytes,
             fault,
         },
-        ErrorClass::Lost => AllocError::Lost {
-            device: memory.device,
-            fault,
-        },
+        // Of a lost device the fault says so itself, and by its name: that need not be the memory's.
         _ => AllocError::Failed { memory, fault },
     }
 }

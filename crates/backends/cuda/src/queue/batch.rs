@@ -140,11 +140,16 @@ impl Enqueuer<'_> {
             // SAFETY: the caller's promise.
             match unsafe { self.batch.call(self.driver(), self.lane.stream) } {
                 Ok(()) => {
+                    self.begin();
                     self.batch.clear();
                     return Ok(());
                 }
                 Err(error) if is_refusal(&error) => true,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // Of a batch that fails nobody says how much of it was begun.
+                    self.begin();
+                    return Err(error);
+                }
             }
         } else {
             false

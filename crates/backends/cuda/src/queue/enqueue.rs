@@ -1,5 +1,7 @@
 //! The driver's calls that moves come to.
 
+use std::cell::Cell;
+
 use super::batch::Batch;
 use super::lane::{Gate, Shared};
 use super::moves::{End, Move};
@@ -11,6 +13,8 @@ pub(super) struct Enqueuer<'a> {
     pub(super) lane: &'a Shared,
     pub(super) batch: &'a mut Batch,
     scratch: &'a mut Scratch,
+    /// The driver has taken a copy.
+    has_begun: Cell<bool>,
 }
 
 impl<'a> Enqueuer<'a> {
@@ -21,7 +25,26 @@ impl<'a> Enqueuer<'a> {
             lane,
             batch,
             scratch,
+            has_begun: Cell::new(false),
         }
+    }
+
+    /// Whether bytes may have moved.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun.get()
+    }
+
+    /// To be told of each copy that the driver was given.
+    pub(super) fn given(&self, answer: Result<(), CallError>) -> Result<(), CallError> {
+        if answer.is_ok() {
+            self.begin();
+        }
+        answer
+    }
+
+    /// The driver may have been given a copy, or a part of several.
+    pub(super) fn begin(&self) {
+        self.has_begun.set(true);
     }
 
     pub(super) fn driver(&self) -> &'a Driver {
@@ -118,7 +141,7 @@ impl<'a> Enqueuer<'a> {
         if bytes == 0 {
             return Ok(());
         }
-        match (from, to) {
+        let answer = match (from, to) {
             (End::Host(from), End::Device { address, .. }) => {
                 let from = from.as_ptr().cast_const().cast();
                 // SAFETY: both are valid for so many bytes, by the caller's promise.
@@ -143,16 +166,19 @@ impl<'a> Enqueuer<'a> {
             ) => {
                 if gpu == to_gpu {
                     // SAFETY: as above.
-                    return unsafe { driver.cuMemcpyDtoDAsync_v2(target, address, bytes, stream) };
-                }
-                // SAFETY: as above.
-                unsafe {
-                    driver.cuMemcpyPeerAsync(target, to_context, address, context, bytes, stream)
+                    unsafe { driver.cuMemcpyDtoDAsync_v2(target, address, bytes, stream) }
+                } else {
+                    // SAFETY: as above.
+                    unsafe {
+                        driver
+                            .cuMemcpyPeerAsync(target, to_context, address, context, bytes, stream)
+                    }
                 }
             }
             // No way leads there, so no lane is asked.
-            (End::Host(_), End::Host(_)) => Ok(()),
-        }
+            (End::Host(_), End::Host(_)) => return Ok(()),
+        };
+        self.given(answer)
     }
 
     /// A hint, which drivers may refuse: where they do, the bytes are fetched when they are used.

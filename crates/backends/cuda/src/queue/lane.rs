@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use transload_hal::{Fault, Fence, SubmitError, Waited};
+use transload_hal::{ErrorClass, Fault, Fence, SubmitError, Waited};
 
 use super::batch::Batch;
 use super::enqueue::Enqueuer;
@@ -70,11 +70,13 @@ pub(super) struct State {
 }
 
 /// A submission that is under way.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Flight {
     pub(super) sequence: u64,
-    /// Comes to pass when it is over; none where all of the context is waited for.
+    /// Comes to pass when it is over; none where all of the context is waited for, or all of the stream.
     pub(super) event: Option<CUevent>,
+    /// Why the rest of it was never begun. It ends when what was begun has.
+    pub(super) fault: Option<Fault>,
 }
 
 impl Lane {
@@ -84,7 +86,7 @@ impl Lane {
         (gpu, way): (usize, Way),
         facts: &Facts,
     ) -> Result<Lane, Fault> {
-        let _current = context.enter()?;
+        let _current = context.push().map_err(fault_of)?;
         let mut stream = CUstream::NULL;
         // What others do in the legacy default stream neither waits for ours nor holds it up.
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
@@ -134,7 +136,7 @@ impl Lane {
             shared.wait_behind(other, fence).map_err(refused)?;
         }
         if shared.way == Way::Visible {
-            return Ok(self.fly(None));
+            return Ok(self.fly(None, None));
         }
         let event = shared.take_event().map_err(refused)?;
         let mut enqueuer = Enqueuer::new(shared, &mut gate);
@@ -143,24 +145,30 @@ impl Lane {
         // SAFETY: event and stream are of this context.
         let recorded = started
             .and_then(|()| unsafe { shared.context.driver.cuEventRecord(event, shared.stream) });
-        match recorded {
-            Ok(()) => Ok(self.fly(Some(event))),
-            Err(error) => {
-                // Some of it may be under way: whoever is refused takes its memory back.
-                let fault = shared.context.blame(error, shared.stream);
-                shared.quiet();
-                shared.lock().idle.push_back(event);
-                Err(refused(fault))
-            }
+        let has_begun = enqueuer.has_begun();
+        let Err(error) = recorded else {
+            return Ok(self.fly(Some(event), None));
+        };
+        let fault = shared.context.blame(error, shared.stream);
+        shared.lock().idle.push_back(event);
+        match has_begun {
+            // To say no would be to say that no byte has moved, and a copy within one buffer would be tried again
+            // over what it has overwritten.
+            true => Ok(self.fly(None, Some(fault))),
+            false => Err(refused(fault)),
         }
     }
 
-    fn fly(&self, event: Option<CUevent>) -> Fence {
+    fn fly(&self, event: Option<CUevent>, fault: Option<Fault>) -> Fence {
         let shared = &self.shared;
         let mut state = shared.lock();
         state.last += 1;
         let sequence = state.last;
-        state.flying.push_back(Flight { sequence, event });
+        state.flying.push_back(Flight {
+            sequence,
+            event,
+            fault,
+        });
         let is_parked = state.is_parked;
         drop(state);
         if is_parked {
@@ -229,8 +237,12 @@ impl Shared {
             .flying
             .iter()
             .find(|flight| flight.sequence == sequence);
-        let Some(event) = flight.and_then(|flight| flight.event) else {
+        let Some(flight) = flight else {
             return Ok(());
+        };
+        let Some(event) = flight.event else {
+            let message = "a fence that only a thread can wait for has not settled";
+            return Err(Fault::new(ErrorClass::Unsupported, message));
         };
         // SAFETY: the event is alive while the state is locked; the stream is of the current context.
         let waits = unsafe { self.context.driver.cuStreamWaitEvent(self.stream, event, 0) };

@@ -42,7 +42,7 @@ impl Enqueuer<'_> {
             // SAFETY: the caller's promise.
             (true, true) => Some(unsafe { self.copy_2d_across(from, to, rows) }),
         };
-        match asked {
+        match asked.map(|answer| self.given(answer)) {
             // Within a device rows may be refused that lie at a pitch of one's own choice (CUDA Driver API, Memory
             // Management, cuMemcpy2D).
             Some(Err(error)) if !error.is(CUresult::CUDA_ERROR_INVALID_VALUE) => Err(error),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
 
-use super::fence_number;
 use super::lane::{Flight, Shared};
+use super::{Way, fence_number};
 use crate::device::BACKEND;
 use crate::raw::{CUevent, CUresult, CallError};
 
@@ -32,7 +32,7 @@ impl Shared {
     /// Serves the lane until nothing is under way.
     pub(super) fn finish_all(&self) {
         loop {
-            let oldest = self.lock().flying.front().copied();
+            let oldest = self.lock().flying.front().cloned();
             match oldest {
                 Some(flight) => self.finish(flight),
                 None => return,
@@ -45,7 +45,7 @@ impl Shared {
         let mut state = self.lock();
         loop {
             if let Some(flight) = state.flying.front() {
-                return Some(*flight);
+                return Some(flight.clone());
             }
             if state.is_closing {
                 return None;
@@ -68,72 +68,60 @@ impl Shared {
         self.settle(flight.sequence, &outcome);
     }
 
-    /// Blocks until an event has come to pass, or all of the context is quiet.
+    /// Blocks until an event has come to pass, or where there is none all is quiet.
     ///
     /// # Errors
     /// Why the device is lost. Nothing else keeps an operation that was accepted from ending, so a driver that
     /// complains of something else is asked again, by the stream.
     fn block(&self, event: Option<CUevent>) -> Result<(), Fault> {
-        let driver = &self.context.driver;
-        let _current = self.context.enter();
+        let mut asked = self.ask(event);
+        for _ in 0..PATIENCE {
+            match asked {
+                Err(fault) if fault.class != ErrorClass::Lost => asked = self.ask(None),
+                over_or_lost => return over_or_lost,
+            }
+        }
+        asked.map_err(|fault| self.context.lose(fault))
+    }
+
+    /// Asks the driver once to wait.
+    fn ask(&self, event: Option<CUevent>) -> Result<(), Fault> {
+        let _current = self.context.enter()?;
         let waited = match event {
             // SAFETY: an event is destroyed with the lane alone.
-            Some(event) => unsafe { driver.cuEventSynchronize(event) },
-            // SAFETY: takes nothing.
-            None => unsafe { driver.cuCtxSynchronize() },
+            Some(event) => unsafe { self.context.driver.cuEventSynchronize(event) },
+            None => self.quiet(),
         };
-        match waited {
-            Ok(()) => Ok(()),
-            Err(error) => self.insist(error, event.is_none()),
+        waited.map_err(|error| self.context.blame(error, self.stream))
+    }
+
+    /// Blocks until nothing is under way in the stream, or in all of the context where that is what the lane is for.
+    fn quiet(&self) -> Result<(), CallError> {
+        let driver = &self.context.driver;
+        match self.way {
+            // SAFETY: takes nothing.
+            Way::Visible => unsafe { driver.cuCtxSynchronize() },
+            // SAFETY: the stream is this lane's.
+            _ => unsafe { driver.cuStreamSynchronize(self.stream) },
         }
     }
 
-    /// Asks again until the driver says that the stream is quiet, or all of the context, or that the device is lost.
-    fn insist(&self, mut error: CallError, whole: bool) -> Result<(), Fault> {
-        for _ in 0..PATIENCE {
-            let fault = self.context.blame(error, self.stream);
-            if fault.class == ErrorClass::Lost {
-                return Err(fault);
-            }
-            let driver = &self.context.driver;
-            let waited = match whole {
-                // SAFETY: takes nothing.
-                true => unsafe { driver.cuCtxSynchronize() },
-                // SAFETY: the stream is this lane's.
-                false => unsafe { driver.cuStreamSynchronize(self.stream) },
-            };
-            match waited {
-                Ok(()) => return Ok(()),
-                Err(again) => error = again,
-            }
-        }
-        Err(self.context.lose(error))
-    }
-
-    /// Blocks until nothing is under way in the stream, or the device is lost.
-    pub(super) fn quiet(&self) {
-        // SAFETY: the stream is this lane's.
-        let waited = unsafe { self.context.driver.cuStreamSynchronize(self.stream) };
-        if let Err(error) = waited {
-            // Lost is quiet too.
-            let _ = self.insist(error, false);
-        }
-    }
-
-    /// Tells that everything up to a submission has ended so.
+    /// Tells that everything up to a submission has ended so, but for what had failed before.
     fn settle(&self, sequence: u64, outcome: &Outcome) {
         let mut state = self.lock();
-        while let Some(flight) = state.flying.front().copied() {
+        while let Some(flight) = state.flying.front() {
             if flight.sequence > sequence {
                 break;
             }
-            state.flying.pop_front();
+            let Some(flight) = state.flying.pop_front() else {
+                break;
+            };
             state.settled = flight.sequence;
             state.idle.extend(flight.event);
             if let Some(sink) = self.sink.get() {
                 // Under the lock, so that who finds it settled finds its outcome at the sink.
                 let fence = Fence::new(BACKEND, fence_number(flight.sequence, self.number));
-                sink.settle(fence, outcome.clone());
+                sink.settle(fence, end_of(flight.fault, outcome));
             }
         }
         if state.awaited > 0 {
@@ -194,5 +182,14 @@ impl Shared {
         if self.event_of(sequence) == Some(event) {
             self.settle(sequence, &Outcome::Done);
         }
+    }
+}
+
+/// How a submission ended of which the rest was never begun, or all of it was.
+fn end_of(fault: Option<Fault>, outcome: &Outcome) -> Outcome {
+    match (fault, outcome) {
+        (Some(fault), Outcome::Done) if fault.class == ErrorClass::Lost => Outcome::Lost(fault),
+        (Some(fault), Outcome::Done) => Outcome::Failed(fault),
+        _ => outcome.clone(),
     }
 }
