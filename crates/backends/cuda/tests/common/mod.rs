@@ -1,10 +1,12 @@
 //! What the tests share: the backend over the double of the driver, and ways to tell the double things.
 #![allow(dead_code, reason = "no test uses all of it")]
 
+pub(crate) mod ages;
+pub(crate) mod faults;
+pub(crate) mod work;
+
 use transload_cuda::Cuda;
 use transload_cuda::raw::Driver;
-
-pub(crate) mod work;
 
 /// The driver's double with settings for this process, which has one machine: a test that wants another is run in a
 /// process of its own.

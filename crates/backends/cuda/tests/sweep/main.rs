@@ -1,0 +1,111 @@
+//! Every fault that the double offers, at every step of every method: each ends in a typed error or in success, never in
+//! a hang; what is reported as moved has moved, and nothing else was written; nothing leaks; and the backend goes on
+//! unless a device is lost, which it says once, and of all that the device is asked for.
+#![cfg(all(target_os = "linux", not(transload_local)))]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod memory;
+mod run;
+mod scenarios;
+mod trial;
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::mpsc;
+use std::thread;
+
+use common::ages::AGES;
+use common::control;
+use common::faults::{self, Calls};
+use transload_cuda::raw::{CUresult, Version};
+use trial::{HANG, Scenario, clean_run, of_age, suffer};
+
+const SCENARIOS: [Scenario; 4] = [
+    scenarios::round_trip,
+    scenarios::shapes,
+    scenarios::peers,
+    scenarios::managed,
+];
+
+const NEWEST: Version = AGES[AGES.len() - 1];
+
+/// Goes through faults, each in its turn, and fails with all that was wrong.
+fn sweep(scenario: Scenario, lines: Vec<String>, may_lose: bool) {
+    let count = lines.len();
+    assert!(count > 0, "there are faults to suffer");
+    let mut wrong = Vec::new();
+    for line in lines {
+        let (tell, told) = mpsc::channel();
+        let suffered = line.clone();
+        let thread = thread::spawn(move || {
+            let crimes =
+                panic::catch_unwind(AssertUnwindSafe(|| suffer(scenario, &suffered, may_lose)));
+            // Who waits has given up if nobody hears it.
+            let _ = tell.send(crimes.unwrap_or_else(|_| vec!["a panic".into()]));
+        });
+        match told.recv_timeout(HANG) {
+            Ok(crimes) => wrong.extend(crimes.into_iter().map(|crime| format!("{line}: {crime}"))),
+            Err(_) => panic!("{line}: it hangs\n{}", wrong.join("\n")),
+        }
+        thread.join().unwrap();
+    }
+    assert!(wrong.is_empty(), "of {count} faults:\n{}", wrong.join("\n"));
+    assert_eq!(control("notes").unwrap(), "");
+}
+
+/// The faults that `of` makes of what a scenario calls, in each scenario.
+fn sweep_all(age: Version, may_lose: bool, of: impl Fn(&Calls) -> Vec<String>) {
+    of_age(age);
+    for scenario in SCENARIOS {
+        sweep(scenario, of(&clean_run(scenario)), may_lose);
+    }
+}
+
+/// How many operations of a device's a scenario comes to.
+fn operations(calls: &Calls) -> u64 {
+    let copies = calls
+        .iter()
+        .filter(|(name, _)| name.starts_with("cuMemcpy"));
+    copies.map(|(_, count)| count).sum()
+}
+
+#[test]
+fn each_call_fails_once() {
+    sweep_all(NEWEST, false, |calls| {
+        faults::of_calls(calls, &faults::PASSING, 4)
+    });
+}
+
+#[test]
+fn each_call_fails_once_on_the_oldest_driver() {
+    sweep_all(AGES[0], false, |calls| {
+        faults::of_calls(calls, &faults::PASSING[..2], 2)
+    });
+}
+
+#[test]
+fn each_function_fails_for_good() {
+    let results = [CUresult::CUDA_ERROR_UNKNOWN];
+    sweep_all(NEWEST, true, |calls| {
+        faults::of_calls_for_good(calls, &results)
+    });
+}
+
+#[test]
+fn each_call_says_that_cuda_has_ended() {
+    sweep_all(NEWEST, true, |calls| {
+        faults::of_calls(calls, &faults::ENDS, 4)
+    });
+}
+
+#[test]
+fn memory_runs_out_at_each_allocation() {
+    sweep_all(NEWEST, false, |_| faults::of_memory(8));
+}
+
+#[test]
+fn each_operation_ruins_its_context() {
+    sweep_all(NEWEST, true, |calls| {
+        faults::of_ruin(operations(calls), &faults::RUINS)
+    });
+}

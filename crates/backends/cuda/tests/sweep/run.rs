@@ -1,0 +1,414 @@
+//! A scenario while it runs: what was asked of the backend, and what became of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use transload_cuda::Cuda;
+use transload_hal::core::{Shape, Span};
+use transload_hal::{
+    AllocSpec, Backend, Buffer, CompletionSink, DeviceId, ErrorClass, External, Fence, HostSpan,
+    Inventory, Layout, LinkId, MemoryId, Op, Outcome, Part, SubmitError, Waited,
+};
+
+use crate::memory::Memory;
+
+/// Keeps outcomes.
+#[derive(Default)]
+pub(crate) struct Sink(Mutex<BTreeMap<Fence, Vec<Outcome>>>);
+
+impl CompletionSink for Sink {
+    fn settle(&self, fence: Fence, outcome: Outcome) {
+        self.0
+            .lock()
+            .unwrap()
+            .entry(fence)
+            .or_default()
+            .push(outcome);
+    }
+}
+
+/// A buffer of the run's, or one that could not be had.
+pub(crate) type Slot = Option<usize>;
+
+/// What must be over before something begins: where a step came to nothing, what that was behind.
+#[derive(Clone, Default)]
+pub(crate) struct Behind(Vec<Fence>);
+
+impl Behind {
+    pub(crate) fn all(steps: &[&Behind]) -> Behind {
+        let mut fences: Vec<Fence> = steps.iter().flat_map(|step| step.0.clone()).collect();
+        fences.sort_unstable();
+        fences.dedup();
+        Behind(fences)
+    }
+}
+
+/// What came to nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble {
+    pub(crate) step: String,
+    pub(crate) class: ErrorClass,
+    pub(crate) text: String,
+}
+
+/// An operation that was accepted.
+struct Pending {
+    step: String,
+    fence: Fence,
+    /// What is copied when it is over: pairs of bytes, from and to.
+    moves: Option<Moves>,
+}
+
+#[derive(Clone)]
+struct Moves {
+    from: usize,
+    to: usize,
+    /// Positions of the first byte of each piece, and its length.
+    pieces: Vec<(u64, u64, u64)>,
+}
+
+pub(crate) struct Run<'a> {
+    pub(crate) cuda: &'a Cuda,
+    sink: &'a Sink,
+    inventory: Inventory,
+    pub(crate) memories: Vec<Memory>,
+    pending: Vec<Pending>,
+    pub(crate) troubles: Vec<Trouble>,
+    /// What no backend may do.
+    pub(crate) crimes: Vec<String>,
+    patience: Duration,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(cuda: &'a Cuda, sink: &'a Sink, patience: Duration) -> Run<'a> {
+        Run {
+            cuda,
+            sink,
+            inventory: cuda.inventory(),
+            memories: Vec::new(),
+            pending: Vec::new(),
+            troubles: Vec::new(),
+            crimes: Vec::new(),
+            patience,
+        }
+    }
+
+    pub(crate) fn allocate(&mut self, memory: MemoryId, len: u64) -> Slot {
+        match self.cuda.allocate(memory, &AllocSpec::bytes(len)) {
+            Ok(buffer) => self.keep(buffer),
+            Err(error) => {
+                self.trouble(
+                    format!("allocate in {memory}"),
+                    error.class(),
+                    error.to_string(),
+                );
+                None
+            }
+        }
+    }
+
+    /// Host memory that is registered where it is.
+    pub(crate) fn register(&mut self, memory: MemoryId, len: usize) -> Slot {
+        // Never freed: a device that is lost does not let go of what was registered with it, until its context ends,
+        // and whoever got the same addresses would be told that they are registered.
+        let bytes = vec![0u8; len].leak();
+        let external = External::Host {
+            span: HostSpan::of_mut(bytes),
+            writable: true,
+            owner: Box::new(()),
+        };
+        // SAFETY: the bytes stay where they are, and nobody else has them.
+        match unsafe { self.cuda.import(memory, external) } {
+            Ok(buffer) => self.keep(buffer),
+            Err(error) => {
+                self.trouble(
+                    format!("register in {memory}"),
+                    error.class(),
+                    error.to_string(),
+                );
+                None
+            }
+        }
+    }
+
+    /// Has buffers that lie in memory of that device written from the host, which must come to nothing. Answers how
+    /// many.
+    pub(crate) fn prod(&mut self, device: &str) -> usize {
+        let of = |device: &str| {
+            let places = self.memories.iter().enumerate();
+            let found = places.filter(|(_, of)| of.buffer.memory().device.to_string() == device);
+            found.map(|(index, _)| index).collect::<Vec<_>>()
+        };
+        let pairs: Vec<_> = of("cpu:0").into_iter().zip(of(device)).collect();
+        for (host, own) in &pairs {
+            self.copy((Some(*host), 0), (Some(*own), 0), 64, &[]);
+        }
+        self.wait();
+        pairs.len()
+    }
+
+    fn keep(&mut self, buffer: Buffer) -> Slot {
+        self.memories.push(Memory::new(buffer));
+        Some(self.memories.len() - 1)
+    }
+
+    pub(crate) fn fill(&mut self, slot: Slot, seed: u8) {
+        if let Some(index) = slot {
+            self.memories[index].fill(seed);
+        }
+    }
+
+    pub(crate) fn connect(&mut self, src: MemoryId, dst: MemoryId) {
+        if let Err(error) = self.cuda.connect(src, dst) {
+            self.trouble(
+                format!("connect {src} to {dst}"),
+                error.class(),
+                error.to_string(),
+            );
+        }
+    }
+
+    /// Copies so many bytes.
+    pub(crate) fn copy(
+        &mut self,
+        (from, at): (Slot, u64),
+        (to, to_at): (Slot, u64),
+        len: u64,
+        after: &[&Behind],
+    ) -> Behind {
+        let (Some(from), Some(to)) = (from, to) else {
+            return Behind::all(after);
+        };
+        let moves = Moves {
+            from,
+            to,
+            pieces: vec![(at, to_at, len)],
+        };
+        let [src, dst] = [(from, at), (to, to_at)].map(|(index, offset)| Handle {
+            buffer: self.memories[index].buffer.clone(),
+            offset,
+        });
+        let op = Op::Copy {
+            src: src.part(len),
+            dst: dst.part(len),
+        };
+        self.submit("copy", op, Some(moves), after)
+    }
+
+    /// Copies rows of so many bytes at different pitches.
+    pub(crate) fn rows(
+        &mut self,
+        (from, pitch): (Slot, u64),
+        (to, to_pitch): (Slot, u64),
+        (width, rows): (u64, u64),
+        after: &[&Behind],
+    ) -> Behind {
+        let (Some(from), Some(to)) = (from, to) else {
+            return Behind::all(after);
+        };
+        let piece = |row| (row * pitch, row * to_pitch, width);
+        let moves = Moves {
+            from,
+            to,
+            pieces: (0..rows).map(piece).collect(),
+        };
+        let [src, dst] = [from, to].map(|index| self.memories[index].buffer.clone());
+        let layout = |buffer, pitch| Layout {
+            buffer,
+            offset: 0,
+            shape: Shape::pitched(width, rows, pitch).unwrap(),
+        };
+        let op = Op::Pitched {
+            src: layout(&src, pitch),
+            dst: layout(&dst, to_pitch),
+            span: Span::new(0, width * rows),
+        };
+        self.submit("rows", op, Some(moves), after)
+    }
+
+    pub(crate) fn prefetch(&mut self, slot: Slot, to: DeviceId, after: &[&Behind]) -> Behind {
+        let Some(index) = slot else {
+            return Behind::all(after);
+        };
+        let buffer = self.memories[index].buffer.clone();
+        let part = whole(&buffer);
+        self.submit("prefetch", Op::Prefetch { part, to }, None, after)
+    }
+
+    pub(crate) fn make_visible(&mut self, slot: Slot, after: &[&Behind]) -> Behind {
+        let Some(index) = slot else {
+            return Behind::all(after);
+        };
+        let buffer = self.memories[index].buffer.clone();
+        let part = whole(&buffer);
+        self.submit("make visible", Op::MakeVisible { part }, None, after)
+    }
+
+    fn submit(
+        &mut self,
+        what: &str,
+        op: Op<'_>,
+        moves: Option<Moves>,
+        after: &[&Behind],
+    ) -> Behind {
+        let ends = moves
+            .as_ref()
+            .map(|moves| [moves.from, moves.to].map(|index| self.memories[index].buffer.memory()));
+        let step = match ends {
+            Some([src, dst]) => format!("{what} from {src} to {dst}"),
+            None => what.into(),
+        };
+        let behind = Behind::all(after);
+        let via = match ends.map(|[src, dst]| self.link(src, dst)) {
+            Some(None) => {
+                self.trouble(step, ErrorClass::Unsupported, "there is no link".into());
+                return behind;
+            }
+            link => link.flatten(),
+        };
+        // SAFETY: the run keeps its buffers, orders what touches the same bytes, and touches none meanwhile.
+        let mut submitted = unsafe { self.cuda.submit(via, &[op], &behind.0) };
+        if is_unawaited(&submitted) && !behind.0.is_empty() {
+            // It may only be that the backend cannot order it behind those: then they are waited for.
+            self.wait();
+            // SAFETY: as above.
+            submitted = unsafe { self.cuda.submit(via, &[op], &[]) };
+        }
+        match submitted {
+            Ok(fence) => {
+                self.pending.push(Pending { step, fence, moves });
+                Behind(vec![fence])
+            }
+            // What is refused has not begun: the bytes stay what they are.
+            Err(error) => {
+                let class = match &error {
+                    SubmitError::Refused(fault) => fault.class,
+                    _ => ErrorClass::Unsupported,
+                };
+                self.trouble(step, class, error.to_string());
+                behind
+            }
+        }
+    }
+
+    fn link(&self, src: MemoryId, dst: MemoryId) -> Option<LinkId> {
+        let mut links = self.inventory.links.iter();
+        let own = links.find(|link| {
+            (link.id.src, link.id.dst, link.backend) == (src, dst, self.inventory.backend)
+        });
+        own.map(|link| link.id)
+    }
+
+    /// Waits for all that was accepted, in its order, and for each fence no longer than the run's patience. Answers
+    /// how many had not settled by then.
+    pub(crate) fn wait(&mut self) -> usize {
+        let mut unsettled = 0;
+        for Pending { step, fence, moves } in std::mem::take(&mut self.pending) {
+            if !fence.is_settled() && self.cuda.wait(fence, self.patience) == Waited::TimedOut {
+                unsettled += 1;
+                if let Some(moves) = &moves {
+                    self.forget(moves);
+                }
+                continue;
+            }
+            let outcome = match self.outcome(fence) {
+                Ok(outcome) => outcome,
+                Err(crime) => {
+                    self.crimes.push(format!("{step}: {crime}"));
+                    continue;
+                }
+            };
+            if let Some(moves) = &moves {
+                match outcome {
+                    Outcome::Done => self.done(moves),
+                    _ => self.forget(moves),
+                }
+            }
+            let (lost, fault) = match outcome {
+                Outcome::Done => continue,
+                Outcome::Failed(fault) => (false, fault),
+                Outcome::Lost(fault) => (true, fault),
+            };
+            if lost != (fault.class == ErrorClass::Lost) {
+                self.crimes
+                    .push(format!("{step}: lost {lost} with {fault:?}"));
+            }
+            self.troubles.push(Trouble {
+                step,
+                class: fault.class,
+                text: fault.to_string(),
+            });
+        }
+        unsettled
+    }
+
+    /// The one outcome of a fence that has settled.
+    fn outcome(&self, fence: Fence) -> Result<Outcome, String> {
+        if fence.is_settled() {
+            return Ok(Outcome::Done);
+        }
+        let told = self.sink.0.lock().unwrap();
+        match told.get(&fence).map(Vec::as_slice) {
+            Some([outcome]) => Ok(outcome.clone()),
+            Some(several) => Err(format!("{fence:?} settled {} times", several.len())),
+            None => Err(format!("{fence:?} settled and nobody was told")),
+        }
+    }
+
+    fn trouble(&mut self, step: String, class: ErrorClass, text: String) {
+        self.troubles.push(Trouble { step, class, text });
+    }
+
+    fn done(&mut self, moves: &Moves) {
+        for &(at, to_at, len) in &moves.pieces {
+            let from = at as usize..(at + len) as usize;
+            let bytes = self.memories[moves.from].expected[from].to_vec();
+            let to = to_at as usize..(to_at + len) as usize;
+            self.memories[moves.to].expected[to].copy_from_slice(&bytes);
+        }
+    }
+
+    /// Anything may be where it would have written, and nowhere else.
+    fn forget(&mut self, moves: &Moves) {
+        for &(_, to_at, len) in &moves.pieces {
+            let to = to_at as usize..(to_at + len) as usize;
+            self.memories[moves.to].expected[to].fill(None);
+        }
+    }
+}
+
+fn is_unawaited(submitted: &Result<Fence, SubmitError>) -> bool {
+    matches!(submitted, Err(SubmitError::Refused(fault)) if fault.class == ErrorClass::Unsupported)
+}
+
+/// A buffer that an operation names, kept while it does.
+struct Handle {
+    buffer: Buffer,
+    offset: u64,
+}
+
+impl Handle {
+    fn part(&self, len_bytes: u64) -> Part<'_> {
+        Part {
+            buffer: &self.buffer,
+            offset: self.offset,
+            len_bytes,
+        }
+    }
+}
+
+fn whole(buffer: &Buffer) -> Part<'_> {
+    Part {
+        buffer,
+        offset: 0,
+        len_bytes: buffer.len(),
+    }
+}
+
+/// A sink that a backend is given.
+pub(crate) fn attach(cuda: &Cuda) -> Arc<Sink> {
+    let sink = Arc::new(Sink::default());
+    assert!(cuda.attach(Arc::clone(&sink) as Arc<dyn CompletionSink>));
+    sink
+}
