@@ -5,8 +5,10 @@ mod common;
 
 use std::time::Duration;
 
+use common::ages::{AGES, driver_of};
 use common::{assert_clean, backend, machine};
 use transload_cuda::Cuda;
+use transload_cuda::raw::Version;
 use transload_hal::{Backend, Buffer, HostSpan};
 use transload_testkit::conformance::{self, Exceptions, Harness};
 
@@ -131,4 +133,36 @@ fn access_in_one_direction_conforms() {
 #[test]
 fn eight_devices_on_a_switch_conform() {
     conforms(backend(&[("TOPOLOGY", &machine("nvlink-full"))]));
+}
+
+/// Two devices on one bus, and a driver of a version.
+fn conforms_on(age: Version) {
+    assert!(AGES.contains(&age));
+    let driver = driver_of(age, &[("TOPOLOGY", &machine("pcie-peer"))]);
+    conforms(Cuda::with_driver(driver).unwrap());
+}
+
+#[test]
+fn a_driver_of_11_0_conforms() {
+    conforms_on(Version::new(11, 0));
+}
+
+#[test]
+fn a_driver_of_11_4_conforms() {
+    conforms_on(Version::new(11, 4));
+}
+
+#[test]
+fn a_driver_of_12_4_conforms() {
+    conforms_on(Version::new(12, 4));
+}
+
+#[test]
+fn a_driver_of_12_9_conforms() {
+    conforms_on(Version::new(12, 9));
+}
+
+#[test]
+fn a_driver_of_13_0_conforms() {
+    conforms_on(Version::new(13, 0));
 }
