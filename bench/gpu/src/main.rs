@@ -20,6 +20,8 @@ fn run() -> ExitCode {
 }
 
 #[cfg(target_os = "linux")]
+mod adapter;
+#[cfg(target_os = "linux")]
 mod cases;
 #[cfg(target_os = "linux")]
 mod conformance;

@@ -51,6 +51,10 @@ const NO_DEVICE: u8 = 3;
 const BYTES_DIFFER: u8 = 4;
 const DEVICE_FAILED: u8 = 5;
 
+/// The part of the time that one case may take: the largest, of 4 GiB with everybody there, takes a minute or so
+/// where the host's memory is copied at 8 GB/s.
+const CASE_SHARE: u32 = 5;
+
 const DOUBLE: &str = "The driver is a double: nothing ran on a GPU, and every time is modelled.";
 const QUICK: &str = "A quick run: the figures mean nothing.";
 
@@ -140,6 +144,7 @@ fn measure(
         gpu,
         quick: arguments.quick,
         end,
+        share: limit / CASE_SHARE,
         rivals,
         roll,
         parties,

@@ -3,9 +3,9 @@
 
 mod common;
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::{env, fs};
 
 use common::{Folder, PROGRAM, assert_whole, case, contestants, double, results, run};
 use serde_json::Value;
@@ -61,10 +61,11 @@ fn a_quick_run_is_whole_says_what_it_ran_on_and_leaks_nothing() {
     );
     assert_ways(&document);
 
-    let skipped: Vec<_> = results(&document)
+    // Between two drivers is another test's.
+    let own = results(&document)
         .iter()
-        .filter(|of| !of["skipped"].is_null())
-        .collect();
+        .filter(|of| !of["group"].to_string().contains("wgpu"));
+    let skipped: Vec<_> = own.filter(|of| !of["skipped"].is_null()).collect();
     assert!(
         skipped.is_empty(),
         "a GiB is enough for a quick run: {skipped:#?}"
@@ -133,6 +134,30 @@ fn assert_ways(document: &Value) {
         huge || registration["absent"]["huge pages"].is_string(),
         "{registration:#}"
     );
+}
+
+#[test]
+fn bytes_go_between_wgpu_and_cuda_where_there_is_an_adapter() {
+    let folder = Folder::new("wgpu");
+    for group in ["wgpu-cuda", "cuda-wgpu"] {
+        run(folder.command(&[]).args(["--quick", "--case", group]), 0);
+        let document = folder.json();
+        assert_whole(&document);
+        let case = case(&document, &format!("{group}/1MiB"));
+        if let Some(reason) = case["skipped"].as_str() {
+            // Whoever runs the tests says so where adapters are provided.
+            assert!(env::var_os("TRANSLOAD_ADAPTER").is_none(), "{reason}");
+            let test = "bytes_go_between_wgpu_and_cuda_where_there_is_an_adapter";
+            return common::skip(test, reason);
+        }
+        assert_eq!(
+            contestants(case),
+            ["transload", "by hand, mapped and pinned"]
+        );
+        let way = case["facts"]["transload"].as_str().unwrap();
+        assert!(way.contains("cpu:0/pinned"), "{way}");
+        folder.assert_nothing_leaked();
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod copies;
+mod interop;
 mod latency;
 mod managed;
 mod registration;
@@ -45,6 +46,8 @@ pub(crate) struct Session {
     pub(crate) quick: bool,
     /// When everything must be over.
     pub(crate) end: Instant,
+    /// The most that the samples of one case may take, so that none has all the time there is.
+    pub(crate) share: Duration,
     pub(crate) rivals: Option<Rc<RefCell<Rivals>>>,
     pub(crate) roll: Roll,
     /// Transload, or why it takes no part.
@@ -80,6 +83,8 @@ struct Field {
     contenders: Vec<Box<dyn Contender>>,
     absent: BTreeMap<String, String>,
     facts: BTreeMap<String, String>,
+    /// Why there is nothing to do.
+    skipped: Option<String>,
 }
 
 impl Field {
@@ -126,6 +131,8 @@ pub(crate) fn all(session: &Session) -> Vec<Case> {
     }
     cases.extend(blocks::cases(session.quick));
     cases.sort_by_key(|case| case.bytes);
+    // Another driver takes part, which may do anything: last.
+    cases.extend(interop::cases(session.quick));
     cases
 }
 
@@ -154,6 +161,10 @@ impl Case {
         let field = (self.make)(session)?;
         outcome.absent = field.absent;
         outcome.facts = field.facts;
+        if field.skipped.is_some() {
+            outcome.skipped = field.skipped;
+            return Ok(());
+        }
         let (mut running, mut places) = (Vec::new(), Vec::new());
         for mut contender in field.contenders {
             let name = contender.name().to_owned();
@@ -180,7 +191,7 @@ impl Case {
             rounds: if few { 15 } else { 25 },
             sample: Duration::from_micros(if session.quick { 100 } else { 2000 }),
             warm: self.bytes < COLD_FROM,
-            end: session.end,
+            end: session.end.min(Instant::now() + session.share),
         }
     }
 

@@ -234,11 +234,23 @@ impl Memory {
         mine == bytes
     }
 
-    /// A copy of all of it, which the host reaches.
-    pub(crate) fn to_vec(&self) -> Vec<u8> {
+    /// Shows all of it, which the host reaches.
+    pub(crate) fn see<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         let start = self.host(0, self.len);
-        // SAFETY: as above.
-        unsafe { slice::from_raw_parts(start, self.len) }.to_vec()
+        // SAFETY: as above; whoever looks puts nothing under way that writes it.
+        look(unsafe { slice::from_raw_parts(start, self.len) })
+    }
+
+    /// A copy of all of it.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        self.see(<[u8]>::to_vec)
+    }
+
+    /// Writes bytes.
+    pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
+        let start = self.host(at, bytes.len());
+        // SAFETY: it is as long; as in `copy_from`, and the bytes are a reference's, so none of these.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     }
 
     fn holds_on_device(&self, at: usize, other: &Memory, from: usize, len: usize) -> Result<bool> {
