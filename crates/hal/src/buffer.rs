@@ -60,6 +60,16 @@ impl WeakBuffer {
             span: self.span,
         })
     }
+
+    /// Whether the storage has gone.
+    pub fn is_gone(&self) -> bool {
+        self.storage.strong_count() == 0
+    }
+
+    /// Whether it is a view of the same storage object.
+    pub fn is_of(&self, buffer: &Buffer) -> bool {
+        core::ptr::eq(self.storage.as_ptr(), Arc::as_ptr(&buffer.storage))
+    }
 }
 
 /// A view of some bytes of a storage. Clones share the storage; the last one to go gives it back.
@@ -368,11 +378,12 @@ mod tests {
         let weak = view.downgrade();
         let found = weak.upgrade().unwrap();
         assert!(found.same_storage(&buffer) && found.span() == Span::new(4, 8));
+        assert!(weak.is_of(&buffer) && !weak.is_of(&of_vec(vec![7; 16])));
         assert_eq!(found.whole().span(), Span::new(0, 16));
         drop((view, found));
         let owner = buffer.into_owner::<Vec<u8>>();
         assert_eq!(owner.unwrap(), [7; 16], "a weak view held it");
-        assert!(weak.upgrade().is_none());
+        assert!(weak.upgrade().is_none() && weak.is_gone());
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub struct Cuda {
     sink: Sink,
     /// Devices of which the first reaches the memory of the second.
     peers: Mutex<HashSet<(usize, usize)>>,
+    exchange: memory::Exchange,
 }
 
 impl Cuda {
@@ -48,6 +49,7 @@ impl Cuda {
             absent,
             sink,
             peers: Mutex::default(),
+            exchange: memory::Exchange::default(),
         }
     }
 
@@ -157,20 +159,37 @@ unsafe impl Backend for Cuda {
         memory::allocate(&self.gpus, memory, spec)
     }
 
-    /// Takes host memory into `cpu:0/pinned`: it is locked where it is, registered with the driver for all devices,
-    /// and stays so until the buffer goes. That takes some tenths of a second for a gibibyte (1 to 2 GB/s:
-    /// openvm-org/stark-backend issue 384), which pays where the memory is used again and again.
+    /// Takes in what others have:
+    ///
+    /// - [`External::Host`] into `cpu:0/pinned`. The memory is locked where it is, registered with the driver for all
+    ///   devices, and stays so until the last buffer that shows it goes, unless the user has registered it, or
+    ///   allocated it with the driver: then it is taken as it is. Registering takes some tenths of a second for a
+    ///   gibibyte (1 to 2 GB/s: openvm-org/stark-backend issue 384), which pays where the memory is used again and
+    ///   again.
+    /// - [`External::Device`]: memory of the user's own by its address, of `cuMemAlloc`, of a pool, mapped, managed,
+    ///   pinned or registered, into the memory that it is of. The driver is asked what it is. Memory of a device has to
+    ///   be of its primary context, or of none.
+    /// - [`External::Ipc`] into the memory of the device that it names by UUID. Buffers that show memory of one handle
+    ///   share a mapping, which the last one closes. A handle that this backend made itself gives a view of
+    ///   the buffer that it was made of.
+    ///
+    /// # Safety
+    /// Besides what the trait demands: memory of a pool is there for the host when it is taken in, and until its owner
+    /// goes, whatever the streams do that it was allocated and will be freed in. What a handle names is kept by the
+    /// process that made it until the buffer has gone.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         // SAFETY: the caller's promise.
-        unsafe { memory::import(&self.gpus, memory, external) }
+        unsafe { memory::import(&self.gpus, &self.exchange, memory, external) }
     }
 
+    /// Gives out pinned memory as host memory, and memory of devices by its address, for kernels of the
+    /// user's, or by a handle for other processes.
+    ///
+    /// A handle names the whole allocation, even where the buffer is a slice of it, and on hardware whatever
+    /// else lies in the same 2 MiB (CUDA C++ Programming Guide, Interprocess Communication): who opens it sees all of
+    /// that. The buffer has to live until the other processes have let go.
     fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
-        Err(ImportError::Unsupported {
-            memory: buffer.memory(),
-            kind,
-            reason: "it is not given out so".into(),
-        })
+        memory::export(&self.gpus, &self.exchange, buffer, kind)
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {

@@ -96,11 +96,16 @@ impl<'a> Bench<'a> {
 
     /// A buffer; what cannot be had for a good reason skips the case.
     pub(super) fn make(&self, memory: MemoryId, len_bytes: u64) -> Result<Buffer, Stop> {
-        let made = self.harness.make(memory, &AllocSpec::bytes(len_bytes));
-        made.map_err(|error| match error.class() {
-            ErrorClass::Unsupported | ErrorClass::Exhausted => Stop::Skip(error.to_string()),
-            _ => Stop::Fail(error.to_string()),
-        })
+        self.make_of(memory, &AllocSpec::bytes(len_bytes))
+    }
+
+    pub(super) fn make_of(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, Stop> {
+        self.harness
+            .make(memory, spec)
+            .map_err(|error| match error.class() {
+                ErrorClass::Unsupported | ErrorClass::Exhausted => Stop::Skip(error.to_string()),
+                _ => Stop::Fail(error.to_string()),
+            })
     }
 
     pub(super) fn fill(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> CaseResult {

@@ -1,6 +1,8 @@
 //! Connecting, importing, exporting.
 
-use transload_hal::{Buffer, ErrorClass, External, ExternalKind, HostSpan, Link, MemoryInfo};
+use transload_hal::{
+    AllocSpec, Buffer, ErrorClass, External, ExternalKind, HostSpan, Link, MemoryInfo,
+};
 
 use super::Case;
 use super::bench::{Bench, CaseResult, arrow, ensure, fail, skip};
@@ -122,7 +124,8 @@ fn export(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
     let mut offered = false;
     let mut reasons = String::from("nothing is exported");
     for kind in KINDS {
-        let original = bench.make(info.id, 4096)?;
+        let spec = AllocSpec::bytes(4096).for_sharing();
+        let original = bench.make_of(info.id, &spec)?;
         let payload = bench.pattern(4096);
         bench.fill(&original, 0, &payload)?;
         let external = match bench.backend().export(&original, kind) {

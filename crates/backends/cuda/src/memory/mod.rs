@@ -4,18 +4,23 @@
 //! Address Space), so the identity of a device's memory is that range, and positions are addresses: two views of
 //! one allocation, however they came to be, are known to be one.
 
+mod adopt;
 mod block;
 mod combined;
 mod device;
+mod exchange;
+mod ipc;
 mod managed;
 mod pinned;
+mod pointer;
+mod registered;
 
+pub(crate) use exchange::{Exchange, export, import};
 pub(crate) use pinned::PAGE;
 
 use transload_hal::core::MemoryKind;
 use transload_hal::{
-    AllocError, AllocSpec, Buffer, DeviceId, ErrorClass, External, Fault, ImportError, MemoryId,
-    StorageId, StorageInfo,
+    AllocError, AllocSpec, Buffer, DeviceId, ErrorClass, Fault, MemoryId, StorageId, StorageInfo,
 };
 
 use crate::device::BACKEND;
@@ -76,29 +81,6 @@ pub(crate) fn allocate(
             managed::allocate(gpu, memory, spec)
         }
         _ => Err(AllocError::UnknownMemory { memory }),
-    }
-}
-
-/// Takes in memory of others.
-///
-/// # Safety
-/// As `Backend::import`.
-pub(crate) unsafe fn import(
-    gpus: &[Gpu],
-    memory: MemoryId,
-    external: External,
-) -> Result<Buffer, ImportError> {
-    let kind = external.kind();
-    let is_own = gpus.iter().any(|gpu| gpu.id == memory.device);
-    match external {
-        // SAFETY: the caller's promise.
-        External::Host { .. } if memory == PINNED => unsafe { pinned::register(gpus, external) },
-        _ if memory == PINNED || is_own => Err(ImportError::Unsupported {
-            memory,
-            kind,
-            reason: "it takes no such thing in".into(),
-        }),
-        _ => Err(ImportError::UnknownMemory { memory }),
     }
 }
 

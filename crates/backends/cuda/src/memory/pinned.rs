@@ -7,12 +7,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use transload_hal::{
-    AllocError, AllocSpec, Buffer, ErrorClass, External, ExternalKind, Fault, HostSpan,
-    ImportError, StorageId, StorageInfo,
+    AllocError, AllocSpec, Buffer, ErrorClass, Fault, HostSpan, StorageId, StorageInfo,
 };
 
 use super::block::Block;
-use super::{PINNED, combined, info, refused};
+use super::{PINNED, combined, info, refused, registered};
 use crate::context::Context;
 use crate::fault::fault_of;
 use crate::gpu::{Gpu, Opened};
@@ -24,7 +23,7 @@ pub(crate) const PAGE: u64 = 4096;
 const MAX_ALIGNMENT: u64 = 2 << 20;
 
 /// Memory that the devices reach; let go when dropped.
-struct Registration {
+pub(super) struct Registration {
     context: Arc<Context>,
     start: NonNull<u8>,
     has_ended: bool,
@@ -58,7 +57,7 @@ pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocEr
         });
     }
     let refused = |fault| refused(PINNED, spec.len_bytes, fault);
-    let opened = any(gpus).map_err(refused)?;
+    let opened = registered::any(gpus).map_err(refused)?;
     if spec.write_combined
         && let Some(buffer) = combined::allocate(opened, spec).map_err(refused)?
     {
@@ -80,43 +79,6 @@ pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocEr
     Ok(unsafe { Buffer::new(info, Box::new(owner)) })
 }
 
-/// Registers memory of the caller's for as long as the buffer lives.
-///
-/// # Safety
-/// As `Backend::import`.
-pub(super) unsafe fn register(gpus: &[Gpu], external: External) -> Result<Buffer, ImportError> {
-    let kind = ExternalKind::Host;
-    let External::Host {
-        span,
-        writable,
-        owner,
-    } = external
-    else {
-        return Err(ImportError::Unsupported {
-            memory: PINNED,
-            kind: external.kind(),
-            reason: "only host memory can be registered".into(),
-        });
-    };
-    let failed = |fault| ImportError::Failed {
-        memory: PINNED,
-        kind,
-        fault,
-    };
-    let opened = any(gpus).map_err(failed)?;
-    let registration = match span.is_empty() {
-        true => None,
-        false => Some(Registration::new(opened, span).map_err(failed)?),
-    };
-    let info = StorageInfo {
-        writable,
-        host: Some(span),
-        ..info(PINNED, StorageId::Host, span.addr(), span.len() as u64)
-    };
-    // SAFETY: the caller says that the span is valid as long as the owner lives, and the registration goes first.
-    Ok(unsafe { Buffer::guarded(info, owner, Box::new(registration)) })
-}
-
 /// The largest allocation, in bytes: half of the machine's memory, so that the rest of the system still breathes.
 pub(super) fn largest() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -131,23 +93,8 @@ pub(super) fn largest() -> u64 {
     (isize::MAX as u64 / 2)
 }
 
-/// The first device that can be opened: what it registers, all of them reach.
-fn any(gpus: &[Gpu]) -> Result<&Opened, Fault> {
-    let mut refusal = Fault::new(ErrorClass::Unsupported, "there is no CUDA device");
-    for gpu in gpus {
-        match gpu.open() {
-            Ok(opened) => match opened.context.lost() {
-                None => return Ok(opened),
-                Some(fault) => refusal = fault.clone(),
-            },
-            Err(fault) => refusal = fault,
-        }
-    }
-    Err(refusal)
-}
-
 impl Registration {
-    fn new(opened: &Opened, span: HostSpan) -> Result<Registration, Fault> {
+    pub(super) fn new(opened: &Opened, span: HostSpan) -> Result<Registration, Fault> {
         let context = &opened.context;
         let _current = context.enter()?;
         let flags = CU_MEMHOSTREGISTER::PORTABLE | CU_MEMHOSTREGISTER::DEVICEMAP;

@@ -1,0 +1,126 @@
+//! Memory that comes from elsewhere, and memory given away: no byte is copied.
+
+use std::sync::Arc;
+
+use transload_hal::{Buffer, External, ExternalKind, ImportError, MemoryId, MemoryKind};
+
+use super::adopt::{Pointer, adopt};
+use super::ipc::{self, Ipc};
+use super::registered::{Registrations, register};
+use super::{PINNED, address};
+use crate::device::BACKEND;
+use crate::gpu::Gpu;
+
+/// What is shared among buffers of others' memory.
+#[derive(Default)]
+pub(crate) struct Exchange {
+    registrations: Arc<Registrations>,
+    ipc: Arc<Ipc>,
+}
+
+/// Makes a buffer of what was handed in:
+///
+/// - host memory into `cpu:0/pinned`: registered where it lies, unless it is;
+/// - memory that the driver knows by its address into the memory that it is of;
+/// - memory of another process into a device's.
+///
+/// # Safety
+/// As `Backend::import`.
+pub(crate) unsafe fn import(
+    gpus: &[Gpu],
+    exchange: &Exchange,
+    memory: MemoryId,
+    external: External,
+) -> Result<Buffer, ImportError> {
+    let kind = external.kind();
+    let gpu = gpus.iter().find(|gpu| gpu.id == memory.device);
+    let is_known = match memory.kind {
+        MemoryKind::Device => gpu.is_some(),
+        MemoryKind::Managed => gpu.is_some_and(|gpu| gpu.facts.has_managed),
+        _ => memory == PINNED,
+    };
+    if !is_known {
+        return Err(ImportError::UnknownMemory { memory });
+    }
+    match external {
+        External::Host {
+            span,
+            writable,
+            owner,
+        } if memory == PINNED => {
+            // SAFETY: the caller's promise.
+            unsafe { register(gpus, &exchange.registrations, (span, writable), owner) }
+        }
+        External::Device {
+            address,
+            len_bytes,
+            writable,
+            owner,
+        } => {
+            let pointer = Pointer {
+                address,
+                len_bytes,
+                writable,
+            };
+            // SAFETY: as above.
+            unsafe { adopt(gpus, memory, pointer, owner) }
+        }
+        External::Ipc(handle)
+            if memory.kind == MemoryKind::Device && handle.kind() == ExternalKind::CudaIpc =>
+        {
+            // SAFETY: as above.
+            unsafe { ipc::import(gpus, &exchange.ipc, memory, handle) }
+        }
+        _ => Err(ImportError::Unsupported {
+            memory,
+            kind,
+            reason: match memory.kind {
+                MemoryKind::Device => "it takes device pointers and CUDA IPC handles",
+                MemoryKind::Managed => "it takes device pointers",
+                _ => "it takes host memory and device pointers",
+            }
+            .into(),
+        }),
+    }
+}
+
+/// Gives out what others can take in; the buffer's bytes stay where they are.
+pub(crate) fn export(
+    gpus: &[Gpu],
+    exchange: &Exchange,
+    buffer: &Buffer,
+    kind: ExternalKind,
+) -> Result<External, ImportError> {
+    let memory = buffer.memory();
+    if buffer.backend() != BACKEND {
+        return Err(ImportError::UnknownMemory { memory });
+    }
+    let owner = Box::new(buffer.clone());
+    let writable = buffer.is_writable();
+    match (kind, buffer.host(0, buffer.len())) {
+        (ExternalKind::Host, Some(span)) if memory == PINNED => Ok(External::Host {
+            span,
+            writable,
+            owner,
+        }),
+        (ExternalKind::DevicePointer, _) if memory != PINNED => Ok(External::Device {
+            address: address(buffer),
+            len_bytes: buffer.len(),
+            writable,
+            owner,
+        }),
+        (ExternalKind::CudaIpc, _) => ipc::export(gpus, &exchange.ipc, buffer).map(External::Ipc),
+        _ => Err(ImportError::Unsupported {
+            memory,
+            kind,
+            reason: match memory.kind {
+                MemoryKind::Device => {
+                    "it is given out as a device pointer and as a CUDA IPC handle"
+                }
+                MemoryKind::Managed => "it is given out as a device pointer",
+                _ => "it is given out as host memory",
+            }
+            .into(),
+        }),
+    }
+}
