@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rig::{Outcome, Rig, bytes, modes, place, without_peers};
+use transload::hal::ErrorClass;
 use transload::{
     AllocSpec, Instant, Method, Request, StagingBudget, TransferError, TransferManager,
 };
@@ -241,5 +242,42 @@ fn a_wait_that_times_out_leaves_the_transfer_under_way() -> Outcome {
     assert_eq!(rig.manager.staging().used_bytes(), held);
     transfer.wait()?;
     assert!(rig.bytes_of(&dst) == wanted);
+    Ok(())
+}
+
+#[test]
+fn idle_slots_are_given_up_when_their_device_has_no_room() -> Outcome {
+    let small = without_peers(2).replace(
+        "\"pinned\", memory_bytes = 8_000_000_000",
+        "\"pinned\", memory_bytes = 40_000_000",
+    );
+    let rig = Rig::new(&small, Completion::Timed, 64 * MIB);
+    let wanted = bytes(16 * MIB as usize, 2);
+    let (src, dst) = (
+        rig.filled("sim:0", &wanted),
+        rig.empty("sim:1", wanted.len()),
+    );
+    rig.manager.copy(&src, &dst).wait()?;
+    let staging = rig.manager.staging();
+    let idle = staging.used_bytes();
+    assert!(idle > 0, "it was staged");
+    // What another device lacks, slots of the host's do not give back.
+    let class = |answer: Result<_, transload::Error>| answer.map(drop).map_err(|e| e.class());
+    let full = Err(ErrorClass::Exhausted);
+    let too_much = AllocSpec::bytes(8_000_000_000);
+    assert_eq!(class(rig.manager.allocate(place("sim:0"), too_much)), full);
+    assert_eq!(staging.used_bytes(), idle);
+    let all = AllocSpec::bytes(40_000_000);
+    let whole = rig.manager.allocate(place("cpu:0/pinned"), all)?;
+    assert_eq!(staging.used_bytes(), 0);
+    let one = AllocSpec::bytes(1);
+    assert_eq!(
+        class(rig.manager.allocate(place("cpu:0/pinned"), one)),
+        full
+    );
+    drop(whole);
+    rig.manager.copy(&src, &dst).wait()?;
+    assert!(rig.bytes_of(&dst) == wanted);
+    assert!(rig.sim.violations().is_empty());
     Ok(())
 }

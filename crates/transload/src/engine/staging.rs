@@ -8,7 +8,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use transload_core::MemoryId;
+use transload_core::{DeviceId, MemoryId};
 use transload_hal::Buffer;
 
 use super::active::Boarded;
@@ -192,7 +192,18 @@ impl Pool {
 
     /// Gives up every idle slot.
     pub(crate) fn trim(&self) -> Vec<Buffer> {
-        let idle = self.slots.idle.with(core::mem::take);
+        self.give_up(|_| true)
+    }
+
+    /// Gives up every idle slot in a device's memories.
+    pub(crate) fn trim_of(&self, device: DeviceId) -> Vec<Buffer> {
+        self.give_up(|memory| memory.device == device)
+    }
+
+    fn give_up(&self, is_meant: impl Fn(MemoryId) -> bool) -> Vec<Buffer> {
+        let is_meant = |slot: &mut Buffer| is_meant(slot.memory());
+        let given_up = |idle: &mut Vec<Buffer>| idle.extract_if(.., is_meant).collect();
+        let idle: Vec<Buffer> = self.slots.idle.with(given_up);
         let bytes = idle.iter().map(Buffer::len).sum();
         self.budget.release(bytes);
         idle

@@ -18,7 +18,8 @@ use crate::{Buffer, Error, PlaceError, ShareError};
 use super::{Placed, TransferManager};
 
 impl TransferManager {
-    /// Allocates memory at a place. What it holds at first is unspecified.
+    /// Allocates memory at a place. What it holds at first is unspecified. Where there is no room, the idle staging
+    /// slots that this manager has on the device are given up and it is tried once more.
     ///
     /// # Errors
     /// When the place is not here, or has no room.
@@ -27,9 +28,24 @@ impl TransferManager {
         let backend = self
             .backend_of(memory)
             .ok_or(AllocError::UnknownMemory { memory })?;
-        let fault = |fault| AllocError::Failed { memory, fault };
-        let raw = guarded(|| backend.allocate(memory, &spec)).map_err(fault)??;
-        Ok(Buffer::new(raw, &self.shared))
+        let ask = || {
+            let fault = |fault| AllocError::Failed { memory, fault };
+            guarded(|| backend.allocate(memory, &spec)).map_err(fault)?
+        };
+        let raw = match ask() {
+            Err(error @ AllocError::OutOfMemory { .. }) => {
+                let pool = self.shared.state.with(|state| Arc::clone(&state.pool));
+                match pool.trim_of(memory.device) {
+                    idle if idle.is_empty() => Err(error),
+                    idle => {
+                        drop(idle);
+                        ask()
+                    }
+                }
+            }
+            answer => answer,
+        };
+        Ok(Buffer::new(raw?, &self.shared))
     }
 
     /// Takes in memory that the caller owns, without copying it; [`Buffer::into_inner`] gives it
