@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use transload_cuda::raw::CUdevice_attribute;
 
 use super::{Case, Field, Needs, Session, size};
@@ -36,36 +36,45 @@ const WITH: &str = "prefetch";
 const WITHOUT: &str = "no prefetch";
 const PINNED: &str = "a pinned copy instead";
 
-/// Whether a device takes prefetches, and a host may touch what it has.
-fn can_prefetch(session: &Session) -> Result<()> {
-    let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
-    if session.gpu.attribute(attribute)? == 0 {
-        bail!("the device has no concurrent access to managed memory");
+/// A field for the ways that the device has, and these; none where it has no managed memory.
+fn ways(session: &Session) -> Result<(Field, Vec<&'static str>)> {
+    use CUdevice_attribute as A;
+    let mut field = Field::default();
+    let gpu = &session.gpu;
+    if gpu.attribute(A::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)? == 0 {
+        field.skipped = Some("the device has no managed memory".into());
+        return Ok((field, Vec::new()));
     }
-    wants(
-        &session.gpu,
-        &["cuMemPrefetchAsync", "cuMemPrefetchAsync_v2"],
-    )
+    let prefetches = || {
+        let concurrent = gpu.attribute(A::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)?;
+        ensure!(
+            concurrent != 0,
+            "the device has no concurrent access to managed memory"
+        );
+        wants(gpu, &["cuMemPrefetchAsync", "cuMemPrefetchAsync_v2"])
+    };
+    let mut ways = vec![WITHOUT, PINNED];
+    match prefetches() {
+        Ok(()) => ways.insert(1, WITH),
+        Err(error) => drop(field.absent.insert(WITH.into(), reason(&error))),
+    }
+    Ok((field, ways))
 }
 
 /// The host has written it, and the device copies it.
 fn up(session: &Session, len: usize) -> Result<Field> {
     let gpu = &session.gpu;
-    let prefetches = can_prefetch(session);
-    let mut field = Field::default();
+    let (mut field, ways) = ways(session)?;
+    if ways.is_empty() {
+        return Ok(field);
+    }
+    let can = ways.contains(&WITH);
     let src = Arc::new(Memory::filled(gpu, Kind::Managed, len)?);
     let dst = Arc::new(Memory::new(gpu, Kind::Device, len)?);
     let there = Arc::new(Memory::new(gpu, Kind::Device, len)?);
     let pinned = Arc::new(Memory::filled(gpu, Kind::Pinned, len)?);
-    let can = prefetches.is_ok();
-    if let Err(error) = prefetches {
-        field.absent.insert(WITH.into(), reason(&error));
-    }
     field.transload(session, |party| party.managed(true, &pinned));
-    for name in [WITHOUT, WITH, PINNED] {
-        if name == WITH && !can {
-            continue;
-        }
+    for name in ways {
         let stream = Stream::new(gpu)?;
         let home = Stream::new(gpu)?;
         let back = Arc::clone(&src);
@@ -102,22 +111,18 @@ fn up(session: &Session, len: usize) -> Result<Field> {
 /// The device has written it, and the host reads it.
 fn down(session: &Session, len: usize) -> Result<Field> {
     let gpu = &session.gpu;
-    let prefetches = can_prefetch(session);
-    let mut field = Field::default();
+    let (mut field, ways) = ways(session)?;
+    if ways.is_empty() {
+        return Ok(field);
+    }
+    let can = ways.contains(&WITH);
     let like = Arc::new(Memory::filled(gpu, Kind::Pageable, len)?);
     let there = Arc::new(Memory::new(gpu, Kind::Device, len)?);
     gpu.up_blocking(&there, &like, len)?;
     field.transload(session, |party| party.managed(false, &like));
     let managed = Arc::new(Memory::new(gpu, Kind::Managed, len)?);
     let pinned = Arc::new(Memory::new(gpu, Kind::Pinned, len)?);
-    let can = prefetches.is_ok();
-    if let Err(error) = prefetches {
-        field.absent.insert(WITH.into(), reason(&error));
-    }
-    for name in [WITHOUT, WITH, PINNED] {
-        if name == WITH && !can {
-            continue;
-        }
+    for name in ways {
         let dst = if name == PINNED { &pinned } else { &managed };
         let away = Stream::new(gpu)?;
         let (from, to) = (Arc::clone(&there), Arc::clone(dst));

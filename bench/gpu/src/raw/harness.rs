@@ -2,6 +2,8 @@
 //! copies, which the backend never uses.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use transload::hal::{Backend, Buffer, HostSpan};
 use transload_cuda::Cuda;
@@ -58,8 +60,11 @@ impl Harness for OfCuda {
         unsafe { gpu.driver.cuMemcpyDtoH_v2(to, from, out.len()) }.is_ok()
     }
 
-    /// Gives the lanes' threads the processor.
+    /// Gives the lanes' threads the processor, for longer than a small copy takes.
     fn drive(&self) {
-        std::thread::yield_now();
+        let end = Instant::now() + Duration::from_micros(200);
+        while Instant::now() < end {
+            thread::yield_now();
+        }
     }
 }
