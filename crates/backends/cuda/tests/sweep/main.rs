@@ -20,11 +20,12 @@ use common::faults::{self, Calls};
 use transload_cuda::raw::{CUresult, Version};
 use trial::{HANG, Scenario, clean_run, of_age, suffer};
 
-const SCENARIOS: [Scenario; 4] = [
+const SCENARIOS: [Scenario; 5] = [
     scenarios::round_trip,
     scenarios::shapes,
     scenarios::peers,
     scenarios::managed,
+    scenarios::exchange,
 ];
 
 const NEWEST: Version = AGES[AGES.len() - 1];

@@ -7,8 +7,8 @@ use std::time::Duration;
 use transload_cuda::Cuda;
 use transload_hal::core::{Shape, Span};
 use transload_hal::{
-    AllocSpec, Backend, Buffer, CompletionSink, DeviceId, ErrorClass, External, Fence, HostSpan,
-    Inventory, Layout, LinkId, MemoryId, Op, Outcome, Part, SubmitError, Waited,
+    AllocSpec, Backend, Buffer, CompletionSink, DeviceId, ErrorClass, External, ExternalKind,
+    Fence, HostSpan, Inventory, Layout, LinkId, MemoryId, Op, Outcome, Part, SubmitError, Waited,
 };
 
 use crate::memory::Memory;
@@ -95,7 +95,11 @@ impl<'a> Run<'a> {
     }
 
     pub(crate) fn allocate(&mut self, memory: MemoryId, len: u64) -> Slot {
-        match self.cuda.allocate(memory, &AllocSpec::bytes(len)) {
+        self.allocate_as(memory, AllocSpec::bytes(len))
+    }
+
+    pub(crate) fn allocate_as(&mut self, memory: MemoryId, spec: AllocSpec) -> Slot {
+        match self.cuda.allocate(memory, &spec) {
             Ok(buffer) => self.keep(buffer),
             Err(error) => {
                 self.trouble(
@@ -128,6 +132,28 @@ impl<'a> Run<'a> {
                     error.to_string(),
                 );
                 None
+            }
+        }
+    }
+
+    /// Gives a buffer out and takes it in again, and goes on with what came back.
+    pub(crate) fn pass(&mut self, slot: Slot, kind: ExternalKind) {
+        let Some(index) = slot else { return };
+        let memory = self.memories[index].buffer.memory();
+        let mut devices = self.inventory.devices.iter();
+        let of = devices.find(|of| of.id == memory.device);
+        // Other processes find a device by its UUID, which the oldest drivers do not tell.
+        if kind == ExternalKind::CudaIpc && of.is_none_or(|of| of.uuid.is_none()) {
+            return;
+        }
+        let given = self.cuda.export(&self.memories[index].buffer, kind);
+        // SAFETY: it is what the backend gave out, and nobody else has it.
+        let taken = given.and_then(|external| unsafe { self.cuda.import(memory, external) });
+        match taken {
+            Ok(view) => self.memories[index].buffer = view,
+            Err(error) => {
+                let step = format!("pass on {kind} in {memory}");
+                self.trouble(step, error.class(), error.to_string());
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What is done while faults come: each method of the backend, on one device and between two.
 
-use transload_hal::{DeviceId, DeviceKind, MemoryId, MemoryKind};
+use transload_hal::{AllocSpec, DeviceId, DeviceKind, ExternalKind, MemoryId, MemoryKind};
 
 use crate::run::{Behind, Run, Slot};
 
@@ -82,6 +82,22 @@ pub(crate) fn managed(run: &mut Run<'_>) {
     let visible = run.make_visible(shared, &[&back]);
     let away = run.prefetch(shared, DeviceId::CPU0, &[&visible]);
     let _ = run.copy((shared, 0), (src, 0), PART, &[&away]);
+    run.wait();
+}
+
+/// Memory that is given out in every way, and taken in again.
+pub(crate) fn exchange(run: &mut Run<'_>) {
+    let guest = run.register(PINNED, LEN as usize);
+    run.fill(guest, 8);
+    let own = run.allocate_as(own(0), AllocSpec::bytes(LEN).for_sharing());
+    let shared = run.allocate(device(0).memory(MemoryKind::Managed), LEN);
+    run.pass(guest, ExternalKind::Host);
+    run.pass(own, ExternalKind::DevicePointer);
+    run.pass(own, ExternalKind::CudaIpc);
+    run.pass(shared, ExternalKind::DevicePointer);
+    let up = run.copy((guest, 0), (own, 0), LEN, &[]);
+    let over = run.copy((own, 3), (shared, 5), PART, &[&up]);
+    let _ = run.copy((shared, 5), (guest, 9), PART, &[&over]);
     run.wait();
 }
 
