@@ -8,6 +8,7 @@ mod common;
 mod memory;
 mod run;
 mod scenarios;
+mod silence;
 mod trial;
 
 use std::panic::{self, AssertUnwindSafe};
@@ -23,6 +24,7 @@ use trial::{HANG, Scenario, clean_run, of_age, suffer};
 const SCENARIOS: [Scenario; 5] = [
     scenarios::round_trip,
     scenarios::shapes,
+    scenarios::pieces,
     scenarios::peers,
     scenarios::managed,
     scenarios::exchange,
@@ -62,7 +64,7 @@ fn sweep_all(age: Version, may_lose: bool, of: impl Fn(&Calls) -> Vec<String>) {
     }
 }
 
-/// How many operations of a device's a scenario comes to.
+/// How many operations of a device's a scenario comes to, those of a batch being one.
 fn operations(calls: &Calls) -> u64 {
     let copies = calls
         .iter()
@@ -70,11 +72,40 @@ fn operations(calls: &Calls) -> u64 {
     copies.map(|(_, count)| count).sum()
 }
 
+/// Each call of a scenario fails once, with results that leave the context in order.
+fn each_call_fails(scenario: Scenario) {
+    of_age(NEWEST);
+    let calls = clean_run(scenario);
+    sweep(
+        scenario,
+        faults::of_calls(&calls, &faults::PASSING, 4),
+        false,
+    );
+}
+
 #[test]
-fn each_call_fails_once() {
-    sweep_all(NEWEST, false, |calls| {
-        faults::of_calls(calls, &faults::PASSING, 4)
-    });
+fn each_call_of_a_round_trip_fails_once() {
+    each_call_fails(scenarios::round_trip);
+}
+
+#[test]
+fn each_call_of_shapes_fails_once() {
+    each_call_fails(scenarios::shapes);
+}
+
+#[test]
+fn each_call_of_pieces_fails_once() {
+    each_call_fails(scenarios::pieces);
+}
+
+#[test]
+fn each_call_between_peers_fails_once() {
+    each_call_fails(scenarios::peers);
+}
+
+#[test]
+fn each_call_for_managed_memory_fails_once() {
+    each_call_fails(scenarios::managed);
 }
 
 #[test]

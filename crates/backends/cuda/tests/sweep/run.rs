@@ -78,6 +78,8 @@ pub(crate) struct Run<'a> {
     /// What no backend may do.
     pub(crate) crimes: Vec<String>,
     patience: Duration,
+    /// How many fences had not settled when the patience was over.
+    pub(crate) unsettled: usize,
 }
 
 impl<'a> Run<'a> {
@@ -91,6 +93,7 @@ impl<'a> Run<'a> {
             troubles: Vec::new(),
             crimes: Vec::new(),
             patience,
+            unsettled: 0,
         }
     }
 
@@ -219,7 +222,7 @@ impl<'a> Run<'a> {
             src: src.part(len),
             dst: dst.part(len),
         };
-        self.submit("copy", op, Some(moves), after)
+        self.submit("copy", &[op], Some(moves), after)
     }
 
     /// Copies rows of so many bytes at different pitches.
@@ -250,7 +253,40 @@ impl<'a> Run<'a> {
             dst: layout(&dst, to_pitch),
             span: Span::new(0, width * rows),
         };
-        self.submit("rows", op, Some(moves), after)
+        self.submit("rows", &[op], Some(moves), after)
+    }
+
+    /// Copies every second piece of a buffer, of so many bytes each, to one piece after the other, in one submission.
+    pub(crate) fn pieces(
+        &mut self,
+        from: Slot,
+        to: Slot,
+        (len, count): (u64, u64),
+        after: &[&Behind],
+    ) -> Behind {
+        let (Some(from), Some(to)) = (from, to) else {
+            return Behind::all(after);
+        };
+        let pieces = (0..count).map(|index| (2 * index * len, index * len, len));
+        let moves = Moves {
+            from,
+            to,
+            pieces: pieces.collect(),
+        };
+        let [src, dst] = [from, to].map(|index| self.memories[index].buffer.clone());
+        let copy = |&(at, to_at, len_bytes): &(u64, u64, u64)| {
+            let part = |buffer, offset| Part {
+                buffer,
+                offset,
+                len_bytes,
+            };
+            Op::Copy {
+                src: part(&src, at),
+                dst: part(&dst, to_at),
+            }
+        };
+        let ops: Vec<Op<'_>> = moves.pieces.iter().map(copy).collect();
+        self.submit("pieces", &ops, Some(moves.clone()), after)
     }
 
     pub(crate) fn prefetch(&mut self, slot: Slot, to: DeviceId, after: &[&Behind]) -> Behind {
@@ -259,7 +295,7 @@ impl<'a> Run<'a> {
         };
         let buffer = self.memories[index].buffer.clone();
         let part = whole(&buffer);
-        self.submit("prefetch", Op::Prefetch { part, to }, None, after)
+        self.submit("prefetch", &[Op::Prefetch { part, to }], None, after)
     }
 
     pub(crate) fn make_visible(&mut self, slot: Slot, after: &[&Behind]) -> Behind {
@@ -268,13 +304,13 @@ impl<'a> Run<'a> {
         };
         let buffer = self.memories[index].buffer.clone();
         let part = whole(&buffer);
-        self.submit("make visible", Op::MakeVisible { part }, None, after)
+        self.submit("make visible", &[Op::MakeVisible { part }], None, after)
     }
 
     fn submit(
         &mut self,
         what: &str,
-        op: Op<'_>,
+        ops: &[Op<'_>],
         moves: Option<Moves>,
         after: &[&Behind],
     ) -> Behind {
@@ -294,12 +330,12 @@ impl<'a> Run<'a> {
             link => link.flatten(),
         };
         // SAFETY: the run keeps its buffers, orders what touches the same bytes, and touches none meanwhile.
-        let mut submitted = unsafe { self.cuda.submit(via, &[op], &behind.0) };
+        let mut submitted = unsafe { self.cuda.submit(via, ops, &behind.0) };
         if is_unawaited(&submitted) && !behind.0.is_empty() {
             // It may only be that the backend cannot order it behind those: then they are waited for.
             self.wait();
             // SAFETY: as above.
-            submitted = unsafe { self.cuda.submit(via, &[op], &[]) };
+            submitted = unsafe { self.cuda.submit(via, ops, &[]) };
         }
         match submitted {
             Ok(fence) => {
@@ -326,13 +362,11 @@ impl<'a> Run<'a> {
         own.map(|link| link.id)
     }
 
-    /// Waits for all that was accepted, in its order, and for each fence no longer than the run's patience. Answers
-    /// how many had not settled by then.
-    pub(crate) fn wait(&mut self) -> usize {
-        let mut unsettled = 0;
+    /// Waits for all that was accepted, in its order, and for each fence no longer than the run's patience.
+    pub(crate) fn wait(&mut self) {
         for Pending { step, fence, moves } in std::mem::take(&mut self.pending) {
             if !fence.is_settled() && self.cuda.wait(fence, self.patience) == Waited::TimedOut {
-                unsettled += 1;
+                self.unsettled += 1;
                 if let Some(moves) = &moves {
                     self.forget(moves);
                 }
@@ -366,7 +400,6 @@ impl<'a> Run<'a> {
                 text: fault.to_string(),
             });
         }
-        unsettled
     }
 
     /// The one outcome of a fence that has settled.

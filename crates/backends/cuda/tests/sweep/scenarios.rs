@@ -54,6 +54,25 @@ pub(crate) fn shapes(run: &mut Run<'_>) {
     run.wait();
 }
 
+/// Many small copies at once, into a device and out of it.
+pub(crate) fn pieces(run: &mut Run<'_>) {
+    let [src, out] = [8, 9].map(|seed| host(run, seed));
+    let a = run.allocate(own(0), LEN);
+    let filled = run.copy((out, 0), (a, 0), LEN, &[]);
+    let up = run.pieces(src, a, (101, 40), &[&filled]);
+    let _ = run.pieces(a, out, (51, 40), &[&up]);
+    run.wait();
+}
+
+/// A device of which the other scenarios use little.
+pub(crate) fn elsewhere(run: &mut Run<'_>) {
+    let [src, out] = [10, 11].map(|seed| host(run, seed));
+    let a = run.allocate(own(1), LEN);
+    let up = run.copy((src, 0), (a, 0), LEN, &[]);
+    let _ = run.copy((a, 3), (out, 5), PART, &[&up]);
+    run.wait();
+}
+
 /// From one device to the other and back.
 pub(crate) fn peers(run: &mut Run<'_>) {
     run.connect(own(0), own(1));

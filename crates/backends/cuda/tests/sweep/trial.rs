@@ -147,6 +147,9 @@ fn clean(scenario: Scenario) -> Vec<String> {
 /// What is wrong with a run, whose faults were taken back.
 fn crimes_of(run: &mut Run<'_>, gone: &BTreeSet<String>) -> Vec<String> {
     let mut crimes = std::mem::take(&mut run.crimes);
+    if run.unsettled > 0 {
+        crimes.push(format!("{} fences never settled", run.unsettled));
+    }
     for memory in &run.memories {
         let lies_in = memory.buffer.memory();
         match memory.read(run.cuda) {
