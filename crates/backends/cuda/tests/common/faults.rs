@@ -102,9 +102,5 @@ pub(crate) const ENDS: [CUresult; 2] = [
     CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
 ];
 
-/// Results of work that ruins its context.
-pub(crate) const RUINS: [CUresult; 3] = [
-    CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
-    CUresult::CUDA_ERROR_LAUNCH_FAILED,
-    CUresult(4711),
-];
+/// Results of work that ruins its context, beside an error of its memory.
+pub(crate) const RUINS: [CUresult; 2] = [CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, CUresult(4711)];

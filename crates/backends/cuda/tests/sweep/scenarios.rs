@@ -10,6 +10,9 @@ const LEN: u64 = 10_007;
 /// How much of a buffer most steps move.
 const PART: u64 = 4_099;
 
+/// How many small copies are made at once.
+pub(crate) const PIECES: u64 = 40;
+
 /// Bytes of a row, and rows.
 const ROWS: (u64, u64) = (63, 40);
 
@@ -59,8 +62,8 @@ pub(crate) fn pieces(run: &mut Run<'_>) {
     let [src, out] = [8, 9].map(|seed| host(run, seed));
     let a = run.allocate(own(0), LEN);
     let filled = run.copy((out, 0), (a, 0), LEN, &[]);
-    let up = run.pieces(src, a, (101, 40), &[&filled]);
-    let _ = run.pieces(a, out, (51, 40), &[&up]);
+    let up = run.pieces(src, a, (101, PIECES), &[&filled]);
+    let _ = run.pieces(a, out, (51, PIECES), &[&up]);
     run.wait();
 }
 
