@@ -21,7 +21,7 @@ use common::faults::{self, Calls};
 use transload_cuda::raw::{CUresult, Version};
 use trial::{HANG, Scenario, clean_run, of_age, suffer};
 
-const SCENARIOS: [Scenario; 5] = [
+const SCENARIOS: [Scenario; 6] = [
     scenarios::round_trip,
     scenarios::shapes,
     scenarios::pieces,
