@@ -79,6 +79,9 @@ pub struct DeviceEntry {
     /// Its UUID.
     #[serde(default)]
     pub uuid: Option<String>,
+    /// The driver that it pretends to have, with its version.
+    #[serde(default)]
+    pub driver: Option<String>,
     /// Where the figures come from.
     #[serde(default)]
     pub source: Option<String>,

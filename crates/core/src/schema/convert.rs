@@ -80,7 +80,7 @@ fn add_device(all: &mut Inventory, entry: &DeviceEntry) -> Result<(), SchemaErro
         software: entry.software,
         simulated: true,
         memory_bytes: all.memories[first].total_bytes,
-        driver: None,
+        driver: entry.driver.clone(),
         uuid,
         pci: None,
         numa_node: entry.numa_node,
