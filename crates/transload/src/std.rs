@@ -4,6 +4,7 @@ mod discover;
 #[cfg(threads)]
 mod driver;
 mod files;
+mod partial;
 pub mod probe;
 pub mod profile;
 

@@ -1,13 +1,14 @@
 //! Where profiles lie, and how they get there.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
 use etcetera::base_strategy::choose_native_strategy;
 
 use super::{Profile, ProfileError};
+use crate::std::partial::Partial;
 
 /// The environment variable that says where the saved profile is: a path, or nothing for none.
 pub const ENVIRONMENT: &str = "TRANSLOAD_PROFILE";
@@ -89,76 +90,14 @@ impl Profile {
     }
 }
 
-/// A file beside its place, which it takes when it is whole. Dropped before that, it is removed.
-struct Partial {
-    /// Where it goes: the file behind a link is replaced, and the link stays.
-    target: PathBuf,
-    path: PathBuf,
-    placed: bool,
-}
-
-impl Partial {
-    fn write(path: &Path, bytes: &[u8]) -> io::Result<Partial> {
-        let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-        if target.is_dir() {
-            return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder"));
-        }
-        let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
-        let folder = folder(&target);
-        fs::create_dir_all(folder)?;
-        let mut beside = std::ffi::OsString::from(".");
-        beside.push(name);
-        beside.push(format!(".{}.partial", std::process::id()));
-        let partial = Partial {
-            path: folder.join(beside),
-            target,
-            placed: false,
-        };
-        // One that a killed process of this number left is written over.
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&partial.path)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        Ok(partial)
-    }
-
-    fn place(mut self) -> io::Result<()> {
-        fs::rename(&self.path, &self.target)?;
-        self.placed = true;
-        // The name is on the disk when its folder is. Not every system lets a folder be opened.
-        if let Ok(folder) = File::open(folder(&self.target)) {
-            let _ = folder.sync_all();
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        if !self.placed {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// The folder that a path leads to a file in.
-fn folder(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
 /// A link and its points take a kilobyte; the largest machine that was looked at has fewer than 1000
 /// links.
 const MOST_BYTES: u64 = 16 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use transload_core::Topology;
 
     use super::*;
@@ -172,7 +111,7 @@ mod tests {
         let before = fs::read(&path).unwrap();
         // Neither removed nor placed: as after a crash.
         let crashed = Partial::write(&path, b"half of a prof").unwrap();
-        let left = crashed.path.clone();
+        let left = crashed.path().to_path_buf();
         std::mem::forget(crashed);
         assert!(left.exists());
         assert_eq!(fs::read(&path).unwrap(), before);
