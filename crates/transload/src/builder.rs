@@ -22,6 +22,8 @@ pub struct Builder {
     metrics: bool,
     #[cfg(feature = "std")]
     pub(crate) costs: crate::std::profile::Costs,
+    #[cfg(feature = "std")]
+    verdicts: Option<std::path::PathBuf>,
 }
 
 impl Default for Builder {
@@ -35,6 +37,8 @@ impl Default for Builder {
             metrics: false,
             #[cfg(feature = "std")]
             costs: Default::default(),
+            #[cfg(feature = "std")]
+            verdicts: None,
         }
     }
 }
@@ -89,11 +93,32 @@ impl Builder {
         self
     }
 
-    /// With the backends' default figures for costs, whatever was measured of this machine. After
-    /// [`Builder::discover`], which reads the saved profile.
+    /// With the backends' default figures for costs, whatever was measured of this machine, and without
+    /// the verdicts that are kept beside it. After [`Builder::discover`], which reads the saved profile.
     #[cfg(feature = "std")]
     pub fn default_costs(mut self) -> Builder {
         self.costs = Default::default();
+        self
+    }
+
+    /// With the verdicts of proofs in that file: what earlier processes found out about links between two
+    /// devices is gone by, and what this one finds out is added.
+    ///
+    /// Before such a link carries anybody's bytes, a pattern is sent over it and compared. Where the file
+    /// says that it was proven, the two devices are only connected; where it says that the link moved
+    /// wrong bytes, nothing goes over it. That holds as long as the version of this library, the driver
+    /// and the UUIDs and slots of both devices are what they were: a device without a UUID, or whose
+    /// driver does not name itself, is proven by every process, and so are imports of host memory. What
+    /// the machine's firmware does to links is not seen: after a change there,
+    /// [`TransferManager::clear_cache`] or [`TransferManager::probe`] has them proven anew.
+    ///
+    /// [`Builder::discover`] keeps verdicts [beside](crate::profile::verdicts_path) the saved profile;
+    /// others keep none unless this is called. A file that is missing, damaged or of a later version is
+    /// as good as none, and one that cannot be written stays as it is: no transfer fails for that. A
+    /// thread of its own writes, and the last handle of the manager waits for it, five seconds at most.
+    #[cfg(feature = "std")]
+    pub fn keep_verdicts(mut self, path: impl Into<std::path::PathBuf>) -> Builder {
+        self.verdicts = Some(path.into());
         self
     }
 
@@ -112,8 +137,17 @@ impl Builder {
         let mut state = State::new(pool, PlanCache::new(self.plans), limits);
         state.metrics = self.metrics;
         let clock = self.clock.unwrap_or_else(default_clock);
+        #[cfg(feature = "std")]
+        let keeper = {
+            let kept = self.verdicts.or_else(|| self.costs.verdicts());
+            state.kept.is_wanted = kept.is_some();
+            kept.map(crate::std::Keeper::new)
+        };
+        let shared = Shared::new(state, signal, clock);
+        #[cfg(feature = "std")]
+        let shared = shared.with_keeper(keeper);
         let manager = TransferManager {
-            shared: Arc::new(Shared::new(state, signal, clock)),
+            shared: Arc::new(shared),
         };
         for backend in self.backends {
             manager.register_shared(backend)?;

@@ -14,6 +14,7 @@ mod digest;
 pub(crate) mod event;
 mod finish;
 mod hint;
+pub(crate) mod kept;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod observe;

@@ -7,7 +7,8 @@ use core::fmt;
 
 use transload_core::flight::predict_ns;
 use transload_core::{
-    BinarySize, ByteSize, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Route, Topology,
+    BinarySize, ByteSize, LinkId, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Route,
+    Topology,
 };
 
 /// One way that was considered.
@@ -28,8 +29,36 @@ pub struct Choice {
     /// Whether that rests on costs that were measured on this machine, for all links of the way; else
     /// some are default figures.
     pub measured: bool,
+    /// How its links came to be trusted, as the least trusted one did; `None` where none needs a proof,
+    /// and for ways that cannot be taken.
+    pub proof: Option<Proof>,
     /// Why it was not chosen; `None` for the one that was.
     pub reason: Option<String>,
+}
+
+/// How a link came to be trusted that may not carry anybody's bytes without a proof: a link between
+/// devices, or one over imported memory. From the least trusted to the most.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum Proof {
+    /// The first transfer over it waits for its proof.
+    ToCome,
+    /// An earlier process has proven it, under the same driver and between the same devices
+    /// (`Builder::keep_verdicts`).
+    Kept,
+    /// This manager has proven it.
+    Made,
+}
+
+impl Proof {
+    /// `to come`, `kept` or `made`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Proof::ToCome => "to come",
+            Proof::Kept => "kept",
+            Proof::Made => "made",
+        }
+    }
 }
 
 /// One of the routes that a plan takes at the same time.
@@ -66,6 +95,7 @@ impl Explanation {
         key: &PlanKey,
         bytes: u64,
         topology: &Topology,
+        proof: &dyn Fn(LinkId) -> Option<Proof>,
     ) -> Explanation {
         let is_simulated = |memory: MemoryId| {
             let device = topology.device(memory.device);
@@ -82,6 +112,9 @@ impl Explanation {
                 lanes: Vec::new(),
                 predicted_ns: rejected.estimate_ns,
                 measured: route.is_some_and(|route| is_measured(route, topology)),
+                proof: route
+                    .filter(|_| rejected.estimate_ns.is_some())
+                    .and_then(|route| least(route.links().iter().map(|link| link.id), proof)),
                 reason: Some(rejected.reason.to_string()),
             }
         });
@@ -96,15 +129,27 @@ impl Explanation {
                 lanes: Vec::new(),
                 predicted_ns: None,
                 measured: false,
+                proof: None,
                 reason: Some(lack.reason.to_string()),
             });
         Explanation {
             bytes,
-            chosen: choice(chosen, bytes, topology),
+            chosen: Choice {
+                proof: least(chosen.links(), proof),
+                ..choice(chosen, bytes, topology)
+            },
             rejected: rejected.chain(lacking).collect(),
             simulated: is_simulated(key.src) || is_simulated(key.dst),
         }
     }
+}
+
+/// How the least trusted of the links came to be trusted.
+fn least(
+    links: impl Iterator<Item = LinkId>,
+    proof: &dyn Fn(LinkId) -> Option<Proof>,
+) -> Option<Proof> {
+    links.filter_map(proof).min()
 }
 
 fn is_measured(route: &Route, topology: &Topology) -> bool {
@@ -137,6 +182,7 @@ fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
         measured: lanes.iter().all(|lane| lane.measured),
         lanes,
         predicted_ns: predict_ns(plan, bytes).ok(),
+        proof: None,
         reason: None,
     }
 }
@@ -185,6 +231,9 @@ impl fmt::Display for Choice {
         }
         if let Some(bytes) = self.chunk_bytes.filter(|_| !is_split) {
             write!(f, "  in chunks of {}", BinarySize(bytes))?;
+        }
+        if self.proof == Some(Proof::Kept) {
+            f.write_str("  (proven by an earlier process)")?;
         }
         if let Some(reason) = &self.reason {
             write!(f, "  ({reason})")?;

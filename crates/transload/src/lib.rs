@@ -104,7 +104,7 @@ pub use error::{
     BatchError, Error, GuardError, PlaceError, RegionError, RegisterError, ShareError,
     TransferError, TransferFailure,
 };
-pub use explain::{Choice, Explanation, LaneChoice};
+pub use explain::{Choice, Explanation, LaneChoice, Proof};
 pub use guard::{ReadGuard, WriteGuard};
 pub use manager::{BackendInfo, Placed, TransferManager};
 pub use prepared::Prepared;

@@ -106,7 +106,10 @@ impl TransferManager {
         }
         let inventory = guarded(|| backend.inventory()).map_err(panicked)?;
         self.shared
-            .change(|state| state.register(backend, inventory, unattended))
+            .change(|state| state.register(backend, inventory, unattended))?;
+        #[cfg(feature = "std")]
+        self.recall_verdicts(id);
+        Ok(())
     }
 
     /// The backends, in the order of registration.
@@ -224,8 +227,9 @@ impl TransferManager {
         self.shared.state.with(|state| state.stats.reset());
     }
 
-    /// Forgets plans, quarantines and proofs, and gives idle staging slots back: the next transfer
-    /// finds out anew.
+    /// Forgets plans, quarantines and proofs, those of earlier processes too, and gives idle staging slots
+    /// back: the next transfer finds out anew. Verdicts that are kept on disk stay there for others, until
+    /// a proof ends with another one.
     pub fn clear_cache(&self) {
         let idle = self.shared.change(|state| {
             state.forget();
@@ -288,7 +292,14 @@ impl TransferManager {
                     dst: key.dst,
                     reasons: error.to_string(),
                 })?;
-            Ok(Explanation::new(&plans, &key, bytes, &state.topology))
+            let proof = |link| state.proof_of(link);
+            Ok(Explanation::new(
+                &plans,
+                &key,
+                bytes,
+                &state.topology,
+                &proof,
+            ))
         })
     }
 }

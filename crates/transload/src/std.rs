@@ -7,7 +7,9 @@ mod files;
 mod partial;
 pub mod probe;
 pub mod profile;
+mod verdicts;
 
 #[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;
+pub(crate) use verdicts::Keeper;

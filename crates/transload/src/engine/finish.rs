@@ -91,7 +91,7 @@ impl State {
         }
         let proof = active.proof;
         let proven = proof.map(|job| match &result {
-            Ok(_) => (job, Ok(())),
+            Ok(report) => (job, Ok(report.fallbacks.is_empty())),
             Err(TransferError::Failed(failure)) => (job, Err(failure.fault.clone())),
             Err(error) => (job, Err(Fault::new(error.class(), error.to_string()))),
         });

@@ -232,6 +232,7 @@ impl State {
             None => {
                 for link in failed.links() {
                     self.quarantine.bar(link, now, reason.clone());
+                    self.doubt(link);
                 }
             }
         }

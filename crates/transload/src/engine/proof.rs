@@ -3,7 +3,8 @@
 //! Some machines grant peer access, or an import, and then move wrong bytes without a word. So the
 //! first transfer over such a link waits while a job of the engine connects the two memories, sends
 //! a pattern over the link into poisoned memory, reads it back another way and compares. The verdict
-//! holds as long as the manager lives, or until its caches are cleared.
+//! holds as long as the manager lives, or until its caches are cleared; where verdicts are kept, later
+//! processes go by it too ([`super::kept`]).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -20,6 +21,7 @@ use transload_hal::{
 
 use super::accept::{Checked, Chosen, Terms};
 use super::active::{Operand, Stage, TransferId};
+use super::kept::Judgement;
 use super::order::{Order, Orders, What, own_fault};
 use super::state::State;
 use super::unwind::guarded;
@@ -43,8 +45,11 @@ struct Job {
     stage: ProofStage,
     src: Option<Buffer>,
     dst: Option<Buffer>,
-    pattern: Buffer,
-    back: Buffer,
+    pattern: Option<Buffer>,
+    back: Option<Buffer>,
+    /// Whether the pattern went there and back over links that are trusted, so that this link alone
+    /// can have changed it.
+    alone: bool,
     waiting: Vec<TransferId>,
 }
 
@@ -64,9 +69,17 @@ enum ProofStage {
 
 /// Something that a proof has done outside the lock.
 pub(crate) enum Errand {
-    Connect { src: MemoryId, dst: MemoryId },
-    Allocate { memory: MemoryId },
-    Compare { pattern: Buffer, back: Buffer },
+    Connect {
+        src: MemoryId,
+        dst: MemoryId,
+    },
+    Allocate {
+        memory: MemoryId,
+    },
+    Compare {
+        pattern: Option<Buffer>,
+        back: Option<Buffer>,
+    },
 }
 
 /// What an errand brought.
@@ -81,9 +94,33 @@ impl Proofs {
         self.proven.clear();
     }
 
+    /// False when it was not proven.
+    pub(crate) fn forget_link(&mut self, link: LinkId) -> bool {
+        self.proven.remove(&link)
+    }
+
+    /// Whether the link may carry users' bytes.
+    pub(crate) fn is_proven(&self, link: LinkId) -> bool {
+        self.proven.contains(&link)
+    }
+
     /// Whether the job is sending its pattern over the link itself.
     pub(crate) fn is_crossing(&self, job: usize) -> bool {
         self.jobs[job].stage == ProofStage::Crossing
+    }
+}
+
+impl Job {
+    /// What its stage copies, and where to; `None` where it copies nothing.
+    fn copy(&self) -> Option<(Buffer, Buffer)> {
+        let (from, to) = match self.stage {
+            ProofStage::Poisoning => (&self.back, &self.dst),
+            ProofStage::Filling => (&self.pattern, &self.src),
+            ProofStage::Crossing => (&self.src, &self.dst),
+            ProofStage::Reading => (&self.dst, &self.back),
+            _ => return None,
+        };
+        Some((from.clone()?, to.clone()?))
     }
 }
 
@@ -99,7 +136,7 @@ impl Errand {
                     .map_err(|error| own_fault(error.class(), &error))
             }
             Errand::Compare { pattern, back } => {
-                let bytes = |buffer: &Buffer| buffer.host(0, PROOF_BYTES);
+                let bytes = |buffer: &Option<Buffer>| buffer.as_ref()?.host(0, PROOF_BYTES);
                 let (Some(pattern), Some(back)) = (bytes(pattern), bytes(back)) else {
                     return Ok(Found::Equal(false));
                 };
@@ -169,16 +206,15 @@ impl State {
         else {
             return;
         };
-        let pattern = (0..PROOF_BYTES).map(pattern_byte).collect();
-        let poison = vec![0xA5; PROOF_BYTES as usize];
         let mut job = Job {
             link,
             backend,
             stage: ProofStage::Connecting,
             src: None,
             dst: None,
-            pattern: scratch(pattern),
-            back: scratch(poison),
+            pattern: None,
+            back: None,
+            alone: true,
             waiting: Vec::new(),
         };
         job.waiting.push(waiting);
@@ -249,7 +285,15 @@ impl State {
     pub(crate) fn handle_errand(&mut self, at: usize, found: Result<Found, Fault>) {
         let job = &mut self.proofs.jobs[at];
         let next = match (job.stage, found) {
-            (ProofStage::Connecting, Ok(Found::Connected)) => ProofStage::AllocatingSrc,
+            (ProofStage::Connecting, Ok(Found::Connected)) => {
+                if self.kept.is_proven(job.link) {
+                    self.proofs.proven.insert(job.link);
+                    return self.let_go(at);
+                }
+                job.pattern = Some(scratch((0..PROOF_BYTES).map(pattern_byte).collect()));
+                job.back = Some(scratch(vec![0xA5; PROOF_BYTES as usize]));
+                ProofStage::AllocatingSrc
+            }
             (ProofStage::AllocatingSrc, Ok(Found::Scratch(buffer))) => {
                 job.src = Some(buffer);
                 ProofStage::AllocatingDst
@@ -269,10 +313,11 @@ impl State {
         self.proceed(at, next);
     }
 
-    /// A transfer of a proof is over.
-    pub(crate) fn handle_proof_step(&mut self, at: usize, done: Result<(), Fault>) {
-        if let Err(fault) = done {
-            return self.disprove(at, fault);
+    /// A transfer of a proof is over. One that is done went over its first route, or over another.
+    pub(crate) fn handle_proof_step(&mut self, at: usize, done: Result<bool, Fault>) {
+        match done {
+            Ok(over_first_route) => self.proofs.jobs[at].alone &= over_first_route,
+            Err(fault) => return self.disprove(at, fault),
         }
         let next = match self.proofs.jobs[at].stage {
             ProofStage::Poisoning => ProofStage::Filling,
@@ -287,16 +332,8 @@ impl State {
     fn proceed(&mut self, at: usize, stage: ProofStage) {
         let job = &mut self.proofs.jobs[at];
         job.stage = stage;
-        let (Some(src), Some(dst)) = (job.src.clone(), job.dst.clone()) else {
+        let Some((from, to)) = job.copy() else {
             return self.proofs.errands.push_back(at);
-        };
-        let (pattern, back) = (job.pattern.clone(), job.back.clone());
-        let (from, to) = match stage {
-            ProofStage::Poisoning => (back, dst),
-            ProofStage::Filling => (pattern, src),
-            ProofStage::Crossing => (src, dst),
-            ProofStage::Reading => (dst, back),
-            _ => return self.proofs.errands.push_back(at),
         };
         let sent = self.send(at, from, to, stage == ProofStage::Crossing);
         if let Err(fault) = sent {
@@ -332,6 +369,7 @@ impl State {
                 ways.iter()
                     .find(|plan| plan.links().all(|other| other != link))
             };
+            self.proofs.jobs[at].alone &= trusted.is_some();
             let way = trusted.or_else(other).or(ways.first());
             way.cloned().ok_or_else(|| refused(&"no way leads there"))?
         };
@@ -360,6 +398,7 @@ impl State {
     fn prove(&mut self, at: usize) {
         let link = self.proofs.jobs[at].link;
         self.proofs.proven.insert(link);
+        self.note_verdict(link, Some(Judgement::Proven));
         self.let_go(at);
     }
 
@@ -371,10 +410,14 @@ impl State {
         self.tell_why(at, fault);
     }
 
-    /// The link moved wrong bytes. Time does not make it trustworthy.
+    /// The link moved wrong bytes. Time does not make it trustworthy. Other processes hear of it only
+    /// where no other link can have been to blame.
     fn condemn(&mut self, at: usize, fault: Fault) {
-        let link = self.proofs.jobs[at].link;
+        let Job { link, alone, .. } = self.proofs.jobs[at];
         let reason = alloc::format!("its proof failed: {fault}");
+        if alone {
+            self.note_verdict(link, Some(Judgement::Condemned(reason.clone())));
+        }
         self.quarantine.condemn(link, reason);
         self.tell_why(at, fault);
     }
@@ -407,8 +450,11 @@ impl State {
     fn let_go(&mut self, at: usize) {
         let job = &mut self.proofs.jobs[at];
         job.stage = ProofStage::Over;
-        let scratch = [job.src.take(), job.dst.take()];
-        self.after.buffers.extend(scratch.into_iter().flatten());
+        let ends = [job.src.take(), job.dst.take()];
+        let scratch = ends
+            .into_iter()
+            .chain([job.pattern.take(), job.back.take()]);
+        self.after.buffers.extend(scratch.flatten());
         for id in core::mem::take(&mut job.waiting) {
             if let Some(active) = self
                 .transfer(id)

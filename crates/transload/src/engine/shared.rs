@@ -1,6 +1,7 @@
 //! The engine behind every handle: who turns it, and how threads wait for it.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use core::task::Waker;
@@ -12,6 +13,7 @@ use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Waited};
 
 use super::active::{Operand, Stage, TransferId};
 use super::completions::Completions;
+use super::kept::Verdict;
 use super::order::{Deed, Deeds, Orders};
 use super::signal::Signal;
 use super::state::{After, Done, State};
@@ -33,6 +35,9 @@ pub(crate) struct Shared {
     parked: AtomicUsize,
     #[cfg(threads)]
     pub(crate) driver: crate::std::Driver,
+    /// Whoever keeps what proofs find out, if anybody does.
+    #[cfg(feature = "std")]
+    pub(crate) keeper: Option<crate::std::Keeper>,
 }
 
 /// How many fences a thread waits for at once: as many as the largest plan has under way, four lanes
@@ -68,11 +73,19 @@ impl Shared {
             completions: Arc::new(Completions::new(Arc::clone(&signal))),
             #[cfg(threads)]
             driver: crate::std::Driver::new(Arc::clone(&signal)),
+            #[cfg(feature = "std")]
+            keeper: None,
             signal,
             clock,
             attended: AtomicUsize::new(0),
             parked: AtomicUsize::new(0),
         }
+    }
+
+    #[cfg(feature = "std")]
+    pub(crate) fn with_keeper(mut self, keeper: Option<crate::std::Keeper>) -> Shared {
+        self.keeper = keeper;
+        self
     }
 
     /// Does what can be done now, and answers when something is to be done next.
@@ -444,6 +457,7 @@ impl Shared {
         let After {
             mut wakers,
             mut buffers,
+            verdicts,
             ended,
             metrics,
         } = after;
@@ -455,6 +469,7 @@ impl Shared {
             let _ = guarded(|| drop(buffer));
         }
         ended.iter().for_each(|ended| ended.tell(metrics));
+        self.keep(verdicts);
         if releases {
             self.state.with(|state| {
                 state.releasing -= 1;
@@ -475,6 +490,16 @@ impl Shared {
                 core::mem::swap(&mut state.after.wakers, &mut wakers);
             }
         });
+    }
+
+    /// Hands new verdicts to whoever keeps them.
+    fn keep(&self, verdicts: Vec<Verdict>) {
+        #[cfg(feature = "std")]
+        if let Some(keeper) = &self.keeper {
+            keeper.keep(verdicts);
+            return;
+        }
+        drop(verdicts);
     }
 
     fn limit(&self, until: Option<Instant>, next: Option<Instant>) -> Option<Duration> {

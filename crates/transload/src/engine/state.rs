@@ -16,6 +16,7 @@ use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
 use super::active::{Active, Priority, Stage, TransferId};
 use super::digest::Digest;
 use super::hint::Hints;
+use super::kept::{Kept, Verdict};
 use super::observe::Ended;
 use super::order::ORDERS;
 use super::proof::Proofs;
@@ -44,6 +45,7 @@ pub(crate) struct State {
     pub(crate) cache: PlanCache,
     pub(crate) quarantine: Quarantine,
     pub(crate) proofs: Proofs,
+    pub(crate) kept: Kept,
     pub(crate) stats: Stats,
     pub(crate) hazards: Hazards,
     pub(crate) pool: Arc<Pool>,
@@ -97,6 +99,8 @@ pub(crate) struct Done {
 pub(crate) struct After {
     pub(crate) wakers: Vec<Waker>,
     pub(crate) buffers: Vec<Buffer>,
+    /// Verdicts of proofs, where anybody keeps them.
+    pub(crate) verdicts: Vec<Verdict>,
     /// Transfers that have ended, where anybody watches.
     pub(crate) ended: Vec<Ended>,
     /// Whether `ended` goes to `metrics` too.
@@ -113,7 +117,10 @@ impl After {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.wakers.is_empty() && self.buffers.is_empty() && self.ended.is_empty()
+        self.wakers.is_empty()
+            && self.buffers.is_empty()
+            && self.ended.is_empty()
+            && self.verdicts.is_empty()
     }
 }
 
@@ -125,6 +132,7 @@ impl State {
             cache,
             quarantine: Quarantine::new(),
             proofs: Proofs::default(),
+            kept: Kept::default(),
             stats: Stats::new(),
             hazards: Hazards::new(),
             pool,
@@ -284,6 +292,7 @@ impl State {
     pub(crate) fn forget(&mut self) {
         self.quarantine.clear();
         self.proofs.forget();
+        self.kept.forget();
         self.cache.invalidate();
     }
 

@@ -12,9 +12,9 @@ impl Builder {
     }
 
     /// With every backend of this build whose hardware is here, and with the costs of the saved profile
-    /// unless another one was given: the host, with the feature `cuda` every device that NVIDIA's driver shows, and
-    /// with the feature `wgpu` every adapter that a device can be opened on. A GPU that answers to both is there
-    /// twice, with one UUID.
+    /// and the verdicts beside it unless another one was given: the host, with the feature `cuda` every
+    /// device that NVIDIA's driver shows, and with the feature `wgpu` every adapter that a device can be
+    /// opened on. A GPU that answers to both is there twice, with one UUID.
     ///
     /// Blocks on the drivers, some of which write to standard error what they think of the environment.
     /// [`Builder::host`] asks none.
@@ -58,7 +58,8 @@ impl TransferManager {
     /// machine and saved at [`saved_path`](crate::profile::saved_path). A saved profile that is damaged,
     /// out of date or of another machine is not used, and nothing else comes of it;
     /// [`Profile::saved`](crate::Profile::saved) and [`TransferManager::apply_profile`] say why.
-    /// [`Builder::default_costs`] does without.
+    /// [`Builder::default_costs`] does without. What proofs found out about links between devices is kept
+    /// beside it ([`Builder::keep_verdicts`]).
     ///
     /// # Errors
     /// When the host's own memory cannot be used.

@@ -9,11 +9,12 @@ pub(super) struct Partial {
     /// Where it goes: the file behind a link is replaced, and the link stays.
     target: PathBuf,
     path: PathBuf,
+    file: File,
     placed: bool,
 }
 
 impl Partial {
-    /// Writes the file beside its place, to the disk, and makes the folders that lead there.
+    /// Writes the file beside its place, and makes the folders that lead there.
     pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<Partial> {
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
         if target.is_dir() {
@@ -25,20 +26,17 @@ impl Partial {
         let mut beside = std::ffi::OsString::from(".");
         beside.push(name);
         beside.push(format!(".{}.partial", std::process::id()));
-        let partial = Partial {
-            path: folder.join(beside),
-            target,
-            placed: false,
-        };
+        let path = folder.join(beside);
         // One that a killed process of this number left is written over.
         let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&partial.path)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
+        let options = options.write(true).create(true).truncate(true);
+        let mut partial = Partial {
+            target,
+            file: options.open(&path)?,
+            path,
+            placed: false,
+        };
+        partial.file.write_all(bytes)?;
         Ok(partial)
     }
 
@@ -48,12 +46,21 @@ impl Partial {
         &self.path
     }
 
-    /// Gives it its place.
+    /// Gives it its place. After a crash of the machine, half of it may be there.
     pub(super) fn place(mut self) -> io::Result<()> {
         fs::rename(&self.path, &self.target)?;
         self.placed = true;
+        Ok(())
+    }
+
+    /// Gives it its place when the disk has it. Whatever happens, all of it is there or what was there
+    /// before.
+    pub(super) fn place_for_good(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        let target = self.target.clone();
+        self.place()?;
         // The name is on the disk when its folder is. Not every system lets a folder be opened.
-        if let Ok(folder) = File::open(folder(&self.target)) {
+        if let Ok(folder) = File::open(folder(&target)) {
             let _ = folder.sync_all();
         }
         Ok(())

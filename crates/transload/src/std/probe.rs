@@ -24,7 +24,7 @@ use transload_core::{LinkId, MemoryId, MemoryKind, Method, Topology, defaults};
 use self::cell::Cell;
 use self::check::Checks;
 use self::ground::Ground;
-use super::profile::{MeasuredLink, Point, Profile};
+use super::profile::{FAULTY, MeasuredLink, Point, Profile};
 use crate::TransferManager;
 
 pub use sample::Interval;
@@ -168,8 +168,10 @@ impl TransferManager {
     /// ordered pair of memories. Blocks for the budget, or until every size has its samples. Other
     /// transfers meanwhile disturb it. Its copies count in [`TransferManager::stats`].
     ///
-    /// Nothing is written: [`Profile::save`] does that. Links that moved wrong bytes are not used any
-    /// more, until [`TransferManager::clear_cache`].
+    /// Links between devices are proven anew, and where verdicts are kept
+    /// ([`Builder::keep_verdicts`](crate::Builder::keep_verdicts)), what comes of it replaces what was
+    /// known of them. Nothing else is written: [`Profile::save`] does that. Links that moved wrong bytes
+    /// are not used any more, until [`TransferManager::clear_cache`].
     pub fn probe(&self, options: &ProbeOptions) -> ProbeReport {
         self.probe_watched(options, &mut |_| {})
     }
@@ -184,6 +186,7 @@ impl TransferManager {
             started: Instant::now(),
             budget: options.budget,
         };
+        self.distrust_peers();
         let topology = self.topology();
         let sizes = sizes(options);
         let mut ground = Ground::new(self, sizes.last().copied().unwrap_or(0));
@@ -205,6 +208,8 @@ impl TransferManager {
         let links = link_reports(&topology, cells, checks.faulty());
         let profile = Profile::new(&topology, links.iter().filter_map(measured).collect());
         self.adopt_profile(&profile);
+        let faulty = profile.links().iter().filter(|link| link.faulty);
+        self.keep_condemned(faulty.map(|link| link.id), FAULTY);
 
         let mut pairs = pair_cells(&topology, &sizes);
         checks.pairs(

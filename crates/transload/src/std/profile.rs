@@ -6,7 +6,8 @@
 //! garbled or of a later version is refused with a sentence and changes nothing.
 //!
 //! [`TransferManager::discover`](crate::TransferManager::discover) reads the saved one, from
-//! [`saved_path`].
+//! [`saved_path`]. What proofs found out about links between devices is kept beside it, at
+//! [`verdicts_path`] ([`Builder::keep_verdicts`](crate::Builder::keep_verdicts)).
 
 mod error;
 mod fingerprint;
@@ -19,7 +20,7 @@ use transload_core::{Curve, LinkId, Timing, Topology};
 
 pub use error::ProfileError;
 pub use fingerprint::{DevicePrint, Fingerprint};
-pub use store::{ENVIRONMENT, saved_path};
+pub use store::{ENVIRONMENT, saved_path, verdicts_path};
 
 use crate::TransferManager;
 
@@ -152,7 +153,7 @@ impl TransferManager {
 }
 
 /// Why a link of a profile is not used.
-const FAULTY: &str = "it moved wrong bytes when the machine was probed";
+pub(super) const FAULTY: &str = "it moved wrong bytes when the machine was probed";
 
 /// What a builder does about costs.
 #[derive(Debug, Default)]
@@ -167,6 +168,14 @@ pub(crate) enum Costs {
 }
 
 impl Costs {
+    /// Where verdicts are kept under such costs, unless told otherwise.
+    pub(crate) fn verdicts(&self) -> Option<PathBuf> {
+        match self {
+            Costs::Saved => Some(verdicts_path(&saved_path()?)),
+            Costs::Default | Costs::Given(_) => None,
+        }
+    }
+
     /// # Errors
     /// When the profile that was given is not of this machine. A saved one that is not never stands in
     /// the way.

@@ -28,6 +28,12 @@ pub fn saved_path() -> Option<PathBuf> {
     }
 }
 
+/// Where verdicts of proofs are kept that belong to a profile: beside it, as `profile.verdicts.toml`
+/// beside `profile.toml`.
+pub fn verdicts_path(profile: &Path) -> PathBuf {
+    profile.with_extension("verdicts.toml")
+}
+
 impl Profile {
     /// The saved profile of this machine; `None` where there is none.
     ///
@@ -82,7 +88,7 @@ impl Profile {
         let path = path.as_ref();
         let text = self.to_toml();
         let partial = text.and_then(|text| Partial::write(path, text.as_bytes()));
-        let saved = partial.and_then(Partial::place);
+        let saved = partial.and_then(Partial::place_for_good);
         saved.map_err(|source| ProfileError::Write {
             path: path.into(),
             source,

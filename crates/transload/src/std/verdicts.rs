@@ -1,0 +1,235 @@
+//! What proofs found out about links between devices, kept for later processes.
+//!
+//! A file beside the saved profile lists links and verdicts in clear text ([`text`]). Each holds for two
+//! devices by their UUIDs, in their slots, under their drivers, and for one version of this library
+//! ([`print`]). It is read when a backend is registered, and written by a thread of its own when a proof
+//! has ended ([`keeper`]): read again, merged, and put in its place whole ([`store`]). Nothing that goes
+//! wrong here is an error; a link of which nothing is known is proven.
+
+mod keeper;
+mod print;
+mod store;
+mod text;
+
+use transload_core::{BackendId, LinkId, Topology};
+
+use self::print::LinkPrint;
+use crate::TransferManager;
+use crate::engine::kept::{Judgement, Verdict, ends};
+
+pub(crate) use keeper::Keeper;
+
+/// A verdict as it is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Entry {
+    print: LinkPrint,
+    judgement: Judgement,
+}
+
+impl TransferManager {
+    /// Takes in what earlier processes found out about the links of that backend, where that is kept.
+    /// Blocks on the file.
+    pub(crate) fn recall_verdicts(&self, backend: BackendId) {
+        let Some(keeper) = &self.shared.keeper else {
+            return;
+        };
+        let recalled = holding(&keeper.read(), &self.topology(), backend);
+        if !recalled.is_empty() {
+            self.shared.change(|state| state.recall(recalled));
+        }
+    }
+
+    /// Has a probe find out about all links between devices for itself.
+    pub(super) fn distrust_peers(&self) {
+        self.shared.change(|state| state.distrust_peers());
+    }
+
+    /// Keeps what a probe found out beyond the proofs of its links: those that moved wrong bytes.
+    pub(super) fn keep_condemned(&self, links: impl Iterator<Item = LinkId>, reason: &str) {
+        self.shared.change(|state| {
+            for link in links {
+                state.note_verdict(link, Some(Judgement::Condemned(reason.into())));
+            }
+        });
+    }
+}
+
+/// The judgements that hold for links that the backend serves or has an end of.
+fn holding(entries: &[Entry], topology: &Topology, backend: BackendId) -> Vec<(LinkId, Judgement)> {
+    let mut found = Vec::new();
+    for link in topology.links() {
+        let Some(devices) = ends(topology, link.id) else {
+            continue;
+        };
+        let theirs = devices.iter().any(|device| device.backend == backend);
+        if !theirs && link.backend != backend {
+            continue;
+        }
+        let Some(here) = LinkPrint::new(link.id, devices) else {
+            continue;
+        };
+        let entry = entries.iter().find(|entry| entry.print.holds_for(&here));
+        found.extend(entry.map(|entry| (link.id, entry.judgement.clone())));
+    }
+    found
+}
+
+/// Replaces what the entries say of the links of these verdicts. False when nothing has changed.
+fn merge(entries: &mut Vec<Entry>, verdicts: &[Verdict]) -> bool {
+    let mut changed = false;
+    for verdict in verdicts {
+        let [src, dst] = &verdict.devices;
+        let Some(print) = LinkPrint::new(verdict.link, [src, dst]) else {
+            continue;
+        };
+        let new = verdict.judgement.clone().map(|judgement| Entry {
+            print: print.clone(),
+            judgement,
+        });
+        if new.as_ref().is_some_and(|new| entries.contains(new)) {
+            continue;
+        }
+        let before = entries.len();
+        entries.retain(|entry| !entry.print.is_same_link(&print));
+        changed |= new.is_some() || entries.len() < before;
+        entries.extend(new);
+    }
+    let surplus = entries.len().saturating_sub(MOST_ENTRIES);
+    entries.drain(..surplus);
+    changed
+}
+
+/// The oldest go when there are more. A machine of 16 devices has 240 links between them, and a home
+/// folder may serve several machines.
+const MOST_ENTRIES: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use transload_core::{Access, DeviceInfo, EngineId, Name};
+
+    use super::*;
+
+    fn device(id: &str, uuid: u8) -> DeviceInfo {
+        DeviceInfo {
+            id: id.parse().unwrap(),
+            backend: BackendId(Name::constant("sim")),
+            name: "card".into(),
+            software: false,
+            simulated: true,
+            memory_bytes: None,
+            driver: Some("1.0".into()),
+            uuid: Some(transload_core::Uuid([uuid; 16])),
+            pci: Some("0000:01:00.0".parse().unwrap()),
+            numa_node: None,
+        }
+    }
+
+    fn verdict(link: LinkId, devices: [DeviceInfo; 2], judgement: Option<Judgement>) -> Verdict {
+        Verdict {
+            link,
+            devices,
+            judgement,
+        }
+    }
+
+    fn link(src: &str, dst: &str, engine: &str) -> LinkId {
+        LinkId {
+            src: format!("{src}/device").parse().unwrap(),
+            dst: format!("{dst}/device").parse().unwrap(),
+            engine: engine.parse::<EngineId>().unwrap(),
+            access: Access::Peer,
+        }
+    }
+
+    fn print(link: LinkId, devices: &[DeviceInfo; 2]) -> LinkPrint {
+        let [src, dst] = devices;
+        LinkPrint::new(link, [src, dst]).unwrap()
+    }
+
+    #[test]
+    fn a_verdict_holds_for_its_slots_and_its_engine_and_whatever_the_numbers_are() {
+        let cards = [device("sim:0", 1), device("sim:1", 2)];
+        let here = print(link("sim:0", "sim:1", "sim:0#2"), &cards);
+        let holds = |link: LinkId, devices: &[DeviceInfo; 2]| {
+            let other = print(link, devices);
+            (here.is_same_link(&other), here.holds_for(&other))
+        };
+        let renumbered = [device("sim:5", 1), device("sim:3", 2)];
+        assert_eq!(
+            holds(link("sim:5", "sim:3", "sim:5#2"), &renumbered),
+            (true, true)
+        );
+        // Another engine, or whose it is.
+        for engine in ["sim:5#1", "sim:3#2", "sim:0#2"] {
+            let other = link("sim:5", "sim:3", engine);
+            assert_eq!(holds(other, &renumbered), (false, false), "{engine}");
+        }
+        let cuda = [device("cuda:0", 1), device("cuda:1", 2)];
+        assert_eq!(
+            holds(link("cuda:0", "cuda:1", "cuda:0#2"), &cuda),
+            (false, false)
+        );
+        // A stand-in that bears the UUID of a real device.
+        let mut real = cards.clone();
+        real.iter_mut().for_each(|card| card.simulated = false);
+        assert_eq!(holds(here.id, &real), (false, false));
+        for end in [0, 1] {
+            let mut moved = cards.clone();
+            moved[end].pci = Some("0000:02:00.0".parse().unwrap());
+            assert_eq!(holds(here.id, &moved), (true, false), "another slot");
+            moved[end].pci = None;
+            assert_eq!(holds(here.id, &moved), (true, false), "no slot");
+        }
+    }
+
+    #[test]
+    fn the_last_verdict_on_a_link_replaces_the_others_and_one_that_was_withdrawn_leaves_none() {
+        let cards = || [device("sim:0", 1), device("sim:1", 2)];
+        let there = link("sim:0", "sim:1", "sim:0#2");
+        let back = link("sim:1", "sim:0", "sim:1#2");
+        let mut entries = Vec::new();
+        let proven = |link, devices| verdict(link, devices, Some(Judgement::Proven));
+        let [left, right] = cards();
+        let both = [proven(there, cards()), proven(back, [right, left])];
+        assert!(merge(&mut entries, &both));
+        assert!(!merge(&mut entries, &both), "known");
+        assert_eq!(entries.len(), 2);
+        let lied = || Judgement::Condemned("\"it\nlied\" = [[link]]".into());
+        assert!(merge(
+            &mut entries,
+            &[verdict(there, cards(), Some(lied()))]
+        ));
+        assert_eq!(entries.len(), 2);
+        assert_eq!(
+            (entries[1].print.id, &entries[1].judgement),
+            (there, &lied())
+        );
+        let text = text::to_toml(&entries).unwrap();
+        assert_eq!(text::parse(&text), Ok(entries.clone()));
+        assert!(merge(&mut entries, &[verdict(there, cards(), None)]));
+        assert!(
+            !merge(&mut entries, &[verdict(there, cards(), None)]),
+            "gone"
+        );
+        assert_eq!(entries.len(), 1);
+        let mut nameless = verdict(there, cards(), Some(lied()));
+        nameless.devices[1].driver = None;
+        assert!(!merge(&mut entries, &[nameless]));
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many() {
+        let mut entries = Vec::new();
+        for index in 0..=MOST_ENTRIES {
+            let mut cards = [device("sim:0", 1), device("sim:1", 2)];
+            let bytes = (index as u128).to_be_bytes();
+            cards[0].uuid = Some(transload_core::Uuid(bytes));
+            let of = link("sim:0", "sim:1", "sim:0#2");
+            merge(&mut entries, &[verdict(of, cards, Some(Judgement::Proven))]);
+        }
+        assert_eq!(entries.len(), MOST_ENTRIES);
+        assert_eq!(entries[0].print.src.uuid.0[15], 1);
+        let text = text::to_toml(&entries).unwrap();
+        assert!(text.len() as u64 * 2 < store::MOST_BYTES, "{}", text.len());
+    }
+}
