@@ -166,6 +166,9 @@ What was measured is saved in the folder for caches as transload/profile.toml,
 or where the environment variable TRANSLOAD_PROFILE says (nothing: nowhere), or
 in --profile FILE. copy and explain plan by it, and so do programs that use the
 library, until the processor, a device, a driver or the version is another one.
+Beside it, as profile.verdicts.toml, lies which links between two devices were
+proven, and which ones move wrong bytes; a probe finds that out anew.
+
 A simulated machine is probed to the end, however long that takes, and what was
 measured of it goes to --profile FILE only.
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use transload::profile::{saved_path, verdicts_path};
 use transload::{Profile, ProfileError, TransferManager};
 
 use crate::failure::Failure;
@@ -21,6 +22,16 @@ pub(crate) enum Wanted<'a> {
 impl<'a> Wanted<'a> {
     pub(crate) fn of(profile: Option<&'a Path>) -> Wanted<'a> {
         profile.map_or(Wanted::Saved, Wanted::File)
+    }
+
+    /// Where the verdicts of proofs are kept that belong to them. Of a simulated machine nothing is kept
+    /// unless somebody names a file.
+    pub(crate) fn verdicts(self, simulated: bool) -> Option<PathBuf> {
+        match self {
+            Wanted::File(path) => Some(verdicts_path(path)),
+            Wanted::Saved if !simulated => Some(verdicts_path(&saved_path()?)),
+            Wanted::Saved | Wanted::Default => None,
+        }
     }
 }
 

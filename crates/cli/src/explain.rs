@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use transload::{BinarySize, Choice, Explanation, LaneChoice, Place, TransferError};
+use transload::{BinarySize, Choice, Explanation, LaneChoice, Place, Proof, TransferError};
 
 use crate::arguments::ExplainOptions;
 use crate::costs::Wanted;
@@ -54,7 +54,13 @@ pub(crate) fn run(
         machine.costs.path(),
         options.topology.is_some(),
     );
-    output.line(format_args!("\n{}", output.style().dim(&basis)))
+    output.line(format_args!("\n{}", output.style().dim(&basis)))?;
+    if explanation.chosen.proof == Some(Proof::Kept) {
+        let proven =
+            "An earlier process has proven the chosen way; no pattern is sent over it again.";
+        output.line(output.style().dim(proven))?;
+    }
+    Ok(())
 }
 
 /// What the predictions rest on.
@@ -138,6 +144,7 @@ fn document(explanation: Explanation, simulated: bool) -> json::Explanation {
         route: names(choice.route),
         predicted_s: choice.predicted_ns.map(seconds),
         measured: choice.measured,
+        proof: choice.proof.map(Proof::as_str),
         reason: choice.reason.unwrap_or_default(),
     });
     let lanes = chosen.lanes.into_iter().map(|lane| json::Lane {
@@ -154,6 +161,7 @@ fn document(explanation: Explanation, simulated: bool) -> json::Explanation {
             chunk_bytes: chosen.chunk_bytes,
             lanes: lanes.collect(),
             predicted_s: chosen.predicted_ns.map(seconds),
+            proof: chosen.proof.map(Proof::as_str),
         },
         rejected: rejected.collect(),
         simulated,

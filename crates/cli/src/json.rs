@@ -87,6 +87,7 @@ pub(crate) struct Chosen {
     pub(crate) chunk_bytes: Option<u64>,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) predicted_s: Option<f64>,
+    pub(crate) proof: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,6 +105,7 @@ pub(crate) struct Rejected {
     pub(crate) route: Vec<String>,
     pub(crate) predicted_s: Option<f64>,
     pub(crate) measured: bool,
+    pub(crate) proof: Option<&'static str>,
     pub(crate) reason: String,
 }
 

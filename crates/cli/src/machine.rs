@@ -2,10 +2,12 @@
 //! or one that exists on paper only.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use transload::{Backend, DeviceKind, DeviceName, Place, PlaceError, Report, TransferManager};
+use transload::{
+    Backend, Builder, DeviceKind, DeviceName, Place, PlaceError, Report, TransferManager,
+};
 use transload_testkit::sim::{HostSide, Sim};
 use transload_testkit::topology;
 
@@ -34,13 +36,25 @@ impl Machine {
     /// # Errors
     /// A topology that describes no machine; a profile that was asked for and is not of this machine.
     pub(crate) fn here(topology: Option<&Path>, wanted: Wanted<'_>) -> Result<Machine, Failure> {
+        Machine::keeping(topology, wanted, wanted.verdicts(topology.is_some()))
+    }
+
+    /// The same with the verdicts of proofs in that file.
+    ///
+    /// # Errors
+    /// As [`Machine::here`].
+    pub(crate) fn keeping(
+        topology: Option<&Path>,
+        wanted: Wanted<'_>,
+        verdicts: Option<PathBuf>,
+    ) -> Result<Machine, Failure> {
         // First, for it loads no driver.
         let sim = topology
             .map(|path| simulate(path, HostSide::Real))
             .transpose()?;
         // The saved profile is read below, where it can be said why it is not used.
-        let manager = TransferManager::builder().discover().default_costs();
-        let manager = manager.build()?;
+        let builder = TransferManager::builder().discover().default_costs();
+        let manager = keep(builder, verdicts).build()?;
         let costs = Costs::apply(wanted, &manager)?;
         if let Some(sim) = &sim {
             manager
@@ -61,11 +75,23 @@ impl Machine {
     /// # Errors
     /// As [`Machine::here`].
     pub(crate) fn described(topology: &Path, wanted: Wanted<'_>) -> Result<Machine, Failure> {
+        Machine::described_keeping(topology, wanted, wanted.verdicts(true))
+    }
+
+    /// The same with the verdicts of proofs in that file.
+    ///
+    /// # Errors
+    /// As [`Machine::here`].
+    pub(crate) fn described_keeping(
+        topology: &Path,
+        wanted: Wanted<'_>,
+        verdicts: Option<PathBuf>,
+    ) -> Result<Machine, Failure> {
         let sim = simulate(topology, HostSide::Simulated)?;
-        let manager = TransferManager::builder()
+        let builder = TransferManager::builder()
             .clock(Arc::new(sim.clock()))
-            .backend(backend(&sim))
-            .build()?;
+            .backend(backend(&sim));
+        let manager = keep(builder, verdicts).build()?;
         let wanted = match wanted {
             Wanted::Saved => Wanted::Default,
             other => other,
@@ -170,6 +196,13 @@ pub(crate) const NO_ADAPTER: &str = if cfg!(any(target_family = "wasm", transloa
 } else {
     "no adapter was found: a GPU needs its vendor's driver"
 };
+
+fn keep(builder: Builder, verdicts: Option<PathBuf>) -> Builder {
+    match verdicts {
+        Some(path) => builder.keep_verdicts(path),
+        None => builder,
+    }
+}
 
 #[allow(
     clippy::arc_with_non_send_sync,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use transload::model::LinkId;
 use transload::probe::{Found, PairReport, ProbeOptions, ProbePhase, ProbeReport};
-use transload::profile::{ENVIRONMENT, saved_path};
+use transload::profile::{ENVIRONMENT, saved_path, verdicts_path};
 
 use crate::arguments::ProbeArguments;
 use crate::costs::Wanted;
@@ -24,12 +24,13 @@ pub(crate) fn run(
     wanted: Wanted<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
+    let place = place(arguments, wanted);
+    let verdicts = place.as_deref().ok().map(verdicts_path);
     // What was measured before plays no part.
     let machine = match &arguments.topology {
-        Some(path) => Machine::described(path, Wanted::Default)?,
-        None => Machine::here(None, Wanted::Default)?,
+        Some(path) => Machine::described_keeping(path, Wanted::Default, verdicts)?,
+        None => Machine::keeping(None, Wanted::Default, verdicts)?,
     };
-    let place = place(arguments, wanted);
     if let Ok(path) = &place {
         // Before a minute is spent on what cannot be saved.
         prepare(path)?;

@@ -280,7 +280,14 @@ fn explain_tells_the_route_on_this_machine() {
         let chosen = &value["chosen"];
         assert_eq!(
             fields(chosen),
-            ["chunk_bytes", "lanes", "method", "predicted_s", "route"]
+            [
+                "chunk_bytes",
+                "lanes",
+                "method",
+                "predicted_s",
+                "proof",
+                "route"
+            ]
         );
         assert_eq!(chosen["method"], "DirectCopy");
         assert_eq!(chosen["route"], json!(["cpu:0/pageable", "cpu:0/shared"]));
@@ -338,7 +345,14 @@ fn explain_plans_on_a_described_machine_and_says_that_it_is_one() {
     let rejected = value["rejected"].as_array().unwrap();
     assert!(!rejected.is_empty());
     for way in rejected {
-        let names = ["measured", "method", "predicted_s", "reason", "route"];
+        let names = [
+            "measured",
+            "method",
+            "predicted_s",
+            "proof",
+            "reason",
+            "route",
+        ];
         assert_eq!(fields(way), names);
         assert!(way["predicted_s"].is_f64() && way["route"].is_array());
         assert!(!way["reason"].as_str().unwrap().is_empty());

@@ -235,6 +235,96 @@ fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
     );
 }
 
+/// Two cards with a link between them, which say who they are.
+const CARDS: &str = r#"
+[[device]]
+id = "sim:1"
+name = "GPU"
+uuid = "00000001-0000-0000-0000-000000000000"
+driver = "simulated 1.0"
+memory = [{ kind = "device", memory_bytes = 8_000_000_000 }]
+[[link]]
+src = "cpu:0/pageable"
+dst = "sim:1/device"
+engine = "sim:1#0"
+class = "pcie"
+both = true
+latency_ns = 6_000
+bytes_per_second = 25_000_000_000
+[[link]]
+src = "sim:0/device"
+dst = "sim:1/device"
+engine = "sim:0#1"
+class = "fabric"
+access = "peer"
+latency_ns = 6_000
+bytes_per_second = 100_000_000_000
+"#;
+
+#[test]
+fn what_a_probe_proves_is_kept_beside_the_profile_until_the_driver_changes() {
+    let folder = Folder::new("probe-verdicts");
+    let named = SMALL.replace(
+        "name = \"GPU\"",
+        "name = \"GPU\"\nuuid = \"00000000-0000-0000-0000-000000000001\"\ndriver = \"simulated 1.0\"",
+    );
+    let machine = named + CARDS;
+    fs::write(folder.path("cards.toml"), &machine).unwrap();
+    fs::write(
+        folder.path("updated.toml"),
+        machine.replace("simulated 1.0", "simulated 1.1"),
+    )
+    .unwrap();
+    let probe = ["probe", "--quick", "--topology", "cards.toml"];
+    let explain = |machine: &str, more: &[&str]| {
+        let explain = ["explain", "sim:0", "sim:1", "1MiB", "--topology", machine];
+        folder.json(&[&explain[..], more].concat())["chosen"].clone()
+    };
+    let profile = ["--profile", "cards-profile.toml"];
+    folder.json(&[&probe[..], &["--no-save"], &profile].concat());
+    assert_eq!(folder.names(), ["cards.toml", "updated.toml"]);
+    folder.json(&[&probe[..], &profile].concat());
+    let text = fs::read_to_string(folder.path("cards-profile.verdicts.toml")).unwrap();
+    assert!(text.contains("verdict = \"proven\""), "{text}");
+    let chosen = explain("cards.toml", &profile);
+    assert_eq!(
+        (&chosen["method"], &chosen["proof"]),
+        (&json!("PeerToPeer"), &json!("kept"))
+    );
+    // Without the file by name, nothing is known of a simulated machine.
+    assert_eq!(explain("cards.toml", &[])["proof"], "to come");
+    // The profile is refused under another driver, and no verdict of the old one holds either.
+    fs::copy(
+        folder.path("cards-profile.verdicts.toml"),
+        folder.path("updated-profile.verdicts.toml"),
+    )
+    .unwrap();
+    let measured = fs::read_to_string(folder.path("cards-profile.toml")).unwrap();
+    fs::write(
+        folder.path("updated-profile.toml"),
+        measured.replace("simulated 1.0", "simulated 1.1"),
+    )
+    .unwrap();
+    let chosen = explain("updated.toml", &["--profile", "updated-profile.toml"]);
+    assert_eq!(
+        (&chosen["method"], &chosen["proof"]),
+        (&json!("PeerToPeer"), &json!("to come"))
+    );
+    let explain = [
+        "explain",
+        "sim:0",
+        "sim:1",
+        "1MiB",
+        "--topology",
+        "cards.toml",
+    ];
+    let out = folder.run(&[&explain[..], &profile].concat()).stdout();
+    assert!(
+        out.contains("An earlier process has proven the chosen way"),
+        "{out}"
+    );
+}
+
 #[test]
 fn nothing_is_saved_where_that_was_asked_for() {
     let folder = folder("probe-unsaved");
