@@ -24,6 +24,8 @@ pub(crate) struct Facts {
     pub(crate) reaches_pageable: bool,
     /// It has memory that is allocated in the order of a stream.
     pub(crate) has_pools: bool,
+    /// Host memory can be registered for the device to read alone, which memory is that the process may only read.
+    pub(crate) registers_read_only: bool,
     /// Many copies can be ordered in one call that names both ends by address. Registered host memory is named so
     /// only where devices know it by the host's address: where they do not, as in WSL, such a call ruins the
     /// context later on (sgl-project/sglang issue 40232).
@@ -72,6 +74,9 @@ impl Facts {
                 Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
             ),
             has_pools: has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED),
+            registers_read_only: has(
+                Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+            ),
             has_batches: has_batches(driver)
                 && has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM),
             max_pitch: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH).map_or(0, u64::from),

@@ -28,6 +28,7 @@ pub(crate) struct Gpu {
 /// What there is of a device once somebody used it.
 pub(crate) struct Opened {
     pub(crate) context: Arc<Context>,
+    pub(crate) registers_read_only: bool,
     lanes: [Lane; Way::ALL.len()],
 }
 
@@ -81,7 +82,11 @@ impl Gpu {
             Ok(lanes) => lanes,
             Err(_) => unreachable!("one was made for each way"),
         };
-        Ok(self.opened.get_or_init(|| Opened { context, lanes }))
+        Ok(self.opened.get_or_init(|| Opened {
+            context,
+            registers_read_only: self.facts.registers_read_only,
+            lanes,
+        }))
     }
 
     /// What there is of it if somebody has used it.

@@ -65,7 +65,7 @@ pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocEr
     }
     let block = Block::new(spec).map_err(refused)?;
     let span = block.span();
-    let registration = Registration::new(opened, span).map_err(refused)?;
+    let registration = Registration::new(opened, span, true).map_err(refused)?;
     let info = StorageInfo {
         host: span.slice(0, spec.len_bytes),
         ..info(PINNED, StorageId::Host, span.addr(), spec.len_bytes)
@@ -94,17 +94,25 @@ pub(super) fn largest() -> u64 {
 }
 
 impl Registration {
-    pub(super) fn new(opened: &Opened, span: HostSpan) -> Result<Registration, Fault> {
+    pub(super) fn new(
+        opened: &Opened,
+        span: HostSpan,
+        writable: bool,
+    ) -> Result<Registration, Fault> {
         let context = &opened.context;
         let _current = context.enter()?;
-        let flags = CU_MEMHOSTREGISTER::PORTABLE | CU_MEMHOSTREGISTER::DEVICEMAP;
+        let mut flags = CU_MEMHOSTREGISTER::PORTABLE | CU_MEMHOSTREGISTER::DEVICEMAP;
+        // Memory that the process may only read is registered so or not at all. Where devices cannot, it may be
+        // memory that only nobody is to write.
+        if !writable && opened.registers_read_only {
+            flags |= CU_MEMHOSTREGISTER::READ_ONLY;
+        }
         let start = span.as_ptr();
-        // SAFETY: the range is memory of the process, by the caller's promise, until this is dropped.
-        let registered = unsafe {
-            context
-                .driver
-                .cuMemHostRegister_v2(start.cast(), span.len(), flags)
-        };
+        let registered = context.allocate(|| {
+            let driver = &context.driver;
+            // SAFETY: the range is memory of the process, by the caller's promise, until this is dropped.
+            unsafe { driver.cuMemHostRegister_v2(start.cast(), span.len(), flags) }
+        });
         registered.map_err(|error| match error.result() {
             Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) => {
                 Fault::new(ErrorClass::Caller, "some of it is registered already")

@@ -22,6 +22,7 @@ pub(crate) struct Registrations(Mutex<BTreeMap<u64, Shared>>);
 
 struct Shared {
     len: u64,
+    writable: bool,
     /// How many buffers show some of it.
     users: usize,
     _registration: Registration,
@@ -47,7 +48,7 @@ pub(super) unsafe fn register(
         true => None,
         false => {
             let opened = any(gpus).map_err(failed)?;
-            all.use_of(opened, span)?
+            all.use_of(opened, (span, writable))?
         }
     };
     // What another buffer keeps alive is that buffer's memory, whatever it is to this one.
@@ -84,7 +85,7 @@ impl Registrations {
     fn use_of(
         self: &Arc<Self>,
         opened: &Opened,
-        span: HostSpan,
+        (span, writable): (HostSpan, bool),
     ) -> Result<Option<User>, ImportError> {
         let (start, len) = (span.addr(), span.len() as u64);
         let end = start.saturating_add(len);
@@ -99,15 +100,21 @@ impl Registrations {
                     "its bytes {from} to {to} are registered for another buffer, and the rest is not"
                 )));
             }
+            if writable && !found.writable {
+                return Err(invalid(
+                    "it is registered for another buffer, which devices may only read".into(),
+                ));
+            }
             found.users += 1;
             return Ok(Some(self.user(*at)));
         }
         if is_registered(opened, span)? {
             return Ok(None);
         }
-        let registration = Registration::new(opened, span).map_err(failed)?;
+        let registration = Registration::new(opened, span, writable).map_err(failed)?;
         let new = Shared {
             len,
+            writable,
             users: 1,
             _registration: registration,
         };
