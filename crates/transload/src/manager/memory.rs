@@ -49,7 +49,8 @@ impl TransferManager {
     }
 
     /// Takes in memory that the caller owns, without copying it; [`Buffer::into_inner`] gives it
-    /// back.
+    /// back. It is ordinary memory then, and stays so: see [`TransferManager::share`] for memory that devices
+    /// use again and again.
     ///
     /// # Errors
     /// When no backend has ordinary host memory. The object is dropped then.
@@ -190,6 +191,13 @@ impl TransferManager {
     }
 
     /// The same memory as seen from another place, without a copy.
+    ///
+    /// Host memory that devices are to use again and again is shared with `cpu:0/pinned`, where a backend has that: it
+    /// is registered with the driver where it lies, devices reach it in place through the view, and it is let go when
+    /// the last view of that kind goes. Nothing is registered unasked: memory that is locked in place is
+    /// missing elsewhere, and to lock a gigabyte takes half a second to a second (1 to 2 GB/s: openvm-org/stark-backend
+    /// issue 384). That has paid after five to ten uses where one thread fills staging slots (8 GB/s against 55:
+    /// rapidsai/kvikio issue 456), and after hundreds, if at all, where several keep up with the wire.
     ///
     /// # Errors
     /// When the place is not here, or the two memory systems have nothing that both can hold; the

@@ -5,4 +5,5 @@
 mod adapter;
 mod adapters;
 mod machine;
+mod registered;
 mod ways;
