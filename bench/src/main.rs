@@ -20,6 +20,9 @@
 mod case;
 mod contest;
 mod copies;
+// Only Linux has the double of the driver.
+#[cfg(all(target_os = "linux", not(transload_local)))]
+mod cuda;
 mod machine;
 mod overhead;
 mod planner;
@@ -130,6 +133,8 @@ fn cases(effort: Effort) -> Vec<Case> {
     cases.extend(overhead::cases());
     cases.extend(staging::cases());
     cases.extend(planner::cases());
+    #[cfg(all(target_os = "linux", not(transload_local)))]
+    cases.extend(cuda::cases(effort));
     #[cfg(not(any(target_family = "wasm", transload_local)))]
     cases.extend(wgpu::cases(effort));
     cases

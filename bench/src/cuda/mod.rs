@@ -1,0 +1,16 @@
+//! The CUDA backend over the driver's double, whose times are modelled: what can be told without a GPU. Figures of
+//! real GPUs come from `bench/gpu`.
+
+mod staged;
+mod submit;
+
+use crate::case::{Case, Effort};
+
+/// A device behind 4 GB/s in each direction.
+const MACHINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/machines/four-gigabytes.toml");
+
+pub(crate) fn cases(effort: Effort) -> Vec<Case> {
+    let mut cases = staged::cases(effort);
+    cases.push(Case::new("cuda/submit-4KiB", submit::run));
+    cases
+}
