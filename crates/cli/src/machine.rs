@@ -175,10 +175,10 @@ impl Machine {
         self.sim.as_ref().map_or(0, |sim| sim.clock().now_ns())
     }
 
-    /// How long a hop took, in nanoseconds: by the model where a simulated device took part, else
-    /// as measured. `since_ns` is [`Machine::modelled_ns`] before the hop.
+    /// How long a hop took, in nanoseconds: by the model where a simulated device took part that has a clock of
+    /// its own, else as measured. `since_ns` is [`Machine::modelled_ns`] before the hop.
     pub(crate) fn elapsed_ns(&self, report: &Report, since_ns: u64) -> u64 {
-        if report.is_simulated() {
+        if report.is_simulated() && self.sim.is_some() {
             return self.modelled_ns() - since_ns;
         }
         u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX)

@@ -1,6 +1,6 @@
 //! What the devices bring to the machine: memories, and the links between them and to the host's.
 
-use transload_hal::core::defaults::{LINK_DEPTH, link_cost};
+use transload_hal::core::defaults::{LINK_DEPTH, file_cost, link_cost};
 use transload_hal::{
     Access, BackendId, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Lack, Link, LinkClass,
     LinkId, MemoryId, MemoryInfo, MemoryKind, Name,
@@ -207,9 +207,9 @@ fn host_links(memory: MemoryId, access: Access) -> Vec<Link> {
 }
 
 fn by_host(src: MemoryId, dst: MemoryId, access: Access) -> Link {
-    let class = match [src.kind, dst.kind].contains(&MemoryKind::File) {
-        true => LinkClass::Storage,
-        false => LinkClass::Local,
+    let (class, cost) = match [src.kind, dst.kind].contains(&MemoryKind::File) {
+        true => (LinkClass::Storage, file_cost(dst.kind == MemoryKind::File)),
+        false => (LinkClass::Local, link_cost(LinkClass::Local)),
     };
     Link {
         id: LinkId {
@@ -220,7 +220,7 @@ fn by_host(src: MemoryId, dst: MemoryId, access: Access) -> Link {
         },
         backend: HOST,
         class,
-        cost: Curve::from(link_cost(class)),
+        cost: Curve::from(cost),
         pitched: true,
         // One operation takes all the threads that there are.
         depth: 1,

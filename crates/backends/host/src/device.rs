@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use transload_hal::core::Piece;
 use transload_hal::core::defaults::LINK_DEPTH;
+use transload_hal::core::defaults::file_cost;
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
     Curve, DeviceId, DeviceInfo, EngineId, ErrorClass, External, ExternalKind, Fault, Fence,
@@ -231,7 +232,7 @@ fn link(src: MemoryId, dst: MemoryId, tuning: &Tuning) -> Link {
     };
     let is_file = src == FILE || dst == FILE;
     let (class, cost) = if is_file {
-        (LinkClass::Storage, file_cost(dst == FILE))
+        (LinkClass::Storage, Curve::from(file_cost(dst == FILE)))
     } else {
         (LinkClass::Local, memory_cost(tuning))
     };
@@ -272,15 +273,6 @@ fn memory_cost(tuning: &Tuning) -> Curve {
     }
     // The starts rise, as just seen to.
     Curve::new(pieces).unwrap_or_else(|_| Curve::from(near.cost))
-}
-
-/// Until measured: what the page cache gives, 20 µs for a worker to wake and call the system, then
-/// 8 GB/s to read and 2 GB/s to write into fresh pages. A cold file takes what its drive takes.
-fn file_cost(writes: bool) -> Curve {
-    Curve::from(Cost::from_rate(
-        20_000,
-        if writes { 2_000_000_000 } else { 8_000_000_000 },
-    ))
 }
 
 /// What the processor calls itself (`/proc/cpuinfo`), or what it is built like.

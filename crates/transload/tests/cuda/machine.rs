@@ -17,14 +17,18 @@ pub(crate) fn manager(topology: &str) -> TransferManager {
 
 /// The same with settings of the double's.
 pub(crate) fn with_settings(settings: &[(&str, &str)]) -> TransferManager {
+    let devices = Cuda::with_driver(double(settings)).expect("the machine has devices");
+    let builder = TransferManager::builder().host();
+    builder.backend(Arc::new(devices)).build().unwrap()
+}
+
+/// The double as a driver, with settings for this process.
+pub(crate) fn double(settings: &[(&str, &str)]) -> Driver {
     for (name, value) in settings {
         control(&format!("set TRANSLOAD_DOUBLE_{name}={value}")).expect("it is not in use yet");
     }
     // SAFETY: the functions are the double's, which are there for good.
-    let driver = unsafe { Driver::from_table(cuda::table(), "the double") };
-    let devices = Cuda::with_driver(driver).expect("the machine has devices");
-    let builder = TransferManager::builder().host();
-    builder.backend(Arc::new(devices)).build().unwrap()
+    unsafe { Driver::from_table(cuda::table(), "the double") }
 }
 
 /// The value of one of the double's counters; 0 if it was never counted.

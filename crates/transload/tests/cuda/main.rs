@@ -6,4 +6,5 @@ mod adapter;
 mod adapters;
 mod machine;
 mod registered;
+mod trouble;
 mod ways;

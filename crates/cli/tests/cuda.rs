@@ -1,0 +1,140 @@
+//! CUDA devices of the driver's double, and what the program says where there are none.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{Folder, Run};
+
+/// The double's library, which lies beside the tests.
+fn double() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let library = tests.with_file_name("libcuda.so");
+    assert!(library.exists(), "{} is not there", library.display());
+    library
+}
+
+fn machine(name: &str) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    format!("{root}/../../doubles/cuda-driver/topologies/{name}.toml")
+}
+
+/// The program, about to be run over the double.
+fn over_double(folder: &Folder, arguments: &[&str]) -> Command {
+    let mut command = folder.command(arguments);
+    command.env("TRANSLOAD_CUDA_DRIVER", double());
+    command.env("TRANSLOAD_DOUBLE_TOPOLOGY", machine("no-peer"));
+    command
+}
+
+fn run(command: &mut Command) -> Run {
+    Run(command.output().unwrap())
+}
+
+fn reason_of(document: &Value) -> String {
+    let absent = document["absent"].as_array().unwrap().iter();
+    let mut cuda = absent.filter(|absent| absent["backend"] == "cuda");
+    cuda.next().unwrap()["reason"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn devices_are_listed_with_their_driver_and_where_they_are_plugged_in() {
+    let folder = Folder::new("cuda-devices");
+    let listed = run(&mut over_double(&folder, &["devices", "--json"]));
+    assert_eq!(listed.code(), 0, "{}", listed.stderr());
+    let value: Value = serde_json::from_str(&listed.stdout()).unwrap();
+    let devices = value["devices"].as_array().unwrap().iter();
+    let devices: Vec<&Value> = devices
+        .filter(|device| device["backend"] == "cuda")
+        .collect();
+    assert_eq!(devices.len(), 2);
+    for (index, device) in devices.iter().enumerate() {
+        assert_eq!(device["id"], format!("cuda:{index}"));
+        assert!(
+            device["uuid"].is_string() && device["pci"].is_string(),
+            "{device}"
+        );
+        assert!(
+            device["driver"].as_str().unwrap().contains("CUDA 13"),
+            "{device}"
+        );
+        let memories = device["memories"].as_array().unwrap();
+        assert_eq!(memories[0], format!("cuda:{index}/device"));
+    }
+    let table = run(&mut over_double(&folder, &["devices"])).stdout();
+    assert!(table.contains("cuda:1"), "{table}");
+    assert!(table.contains("pinned"), "memory of the host's: {table}");
+}
+
+#[test]
+fn a_file_comes_back_from_devices_as_it_went() {
+    let folder = Folder::new("cuda-copy");
+    let sent = folder.file("model", 9_000_001);
+    let there = [
+        "copy", "model", "cuda:0", "cuda:1", "cpu:0", "--verify", "--out", "back",
+    ];
+    let copied = run(&mut over_double(&folder, &there));
+    assert_eq!(copied.code(), 0, "{}", copied.stderr());
+    assert!(fs::read(folder.path("back")).unwrap() == sent);
+    let table = copied.stdout();
+    assert_eq!(table.matches("HostStaged").count(), 3, "{table}");
+}
+
+#[test]
+fn the_way_between_two_devices_is_explained() {
+    let folder = Folder::new("cuda-explain");
+    let mut command = over_double(&folder, &["explain", "cuda:0", "cuda:1", "64MiB"]);
+    let without = run(&mut command).stdout();
+    assert!(
+        without.contains("cuda:0/device → cpu:0/pinned → cuda:1/device"),
+        "{without}"
+    );
+    assert!(
+        without.contains("cuda:0 does not reach the memory of cuda:1"),
+        "{without}"
+    );
+    command.env("TRANSLOAD_DOUBLE_TOPOLOGY", machine("nvlink-full"));
+    let with = run(&mut command).stdout();
+    let chosen = with
+        .lines()
+        .find(|line| line.starts_with("chosen"))
+        .unwrap();
+    assert!(chosen.contains("PeerToPeer"), "{with}");
+}
+
+#[test]
+fn without_a_driver_the_program_says_why_and_works() {
+    let folder = Folder::new("cuda-none");
+    folder.file("model", 100);
+    let nowhere = |arguments: &[&str]| {
+        let mut command = folder.command(arguments);
+        command.env("TRANSLOAD_CUDA_DRIVER", "/nowhere/libcuda.so.1");
+        run(&mut command)
+    };
+    let listed = nowhere(&["devices", "--json"]);
+    let reason = reason_of(&serde_json::from_str(&listed.stdout()).unwrap());
+    assert!(reason.contains("/nowhere/libcuda.so.1"), "{reason}");
+    let refused = nowhere(&["copy", "model", "cuda:0", "cpu:0"]);
+    assert_eq!(refused.code(), 3);
+    assert!(
+        refused.stderr().contains("/nowhere/libcuda.so.1"),
+        "{}",
+        refused.stderr()
+    );
+    let copied = nowhere(&["copy", "model", "cpu:0", "--verify"]);
+    assert_eq!(copied.code(), 0, "{}", copied.stderr());
+}
+
+#[test]
+fn a_driver_without_devices_says_so() {
+    let folder = Folder::new("cuda-zero");
+    let mut command = folder.command(&["devices", "--json"]);
+    command.env("TRANSLOAD_CUDA_DRIVER", double());
+    command.env("TRANSLOAD_DOUBLE_DEVICES", "0");
+    let reason = reason_of(&serde_json::from_str(&run(&mut command).stdout()).unwrap());
+    assert!(reason.contains("has no device"), "{reason}");
+}
