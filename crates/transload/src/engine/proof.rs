@@ -6,6 +6,8 @@
 //! holds as long as the manager lives, or until its caches are cleared; where verdicts are kept, later
 //! processes go by it too ([`super::kept`]).
 
+mod blame;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -47,9 +49,10 @@ struct Job {
     dst: Option<Buffer>,
     pattern: Option<Buffer>,
     back: Option<Buffer>,
-    /// Whether the pattern went there and back over links that are trusted, so that this link alone
-    /// can have changed it.
+    /// Whether only this link can have changed the pattern.
     alone: bool,
+    /// How it came back from the destination.
+    way_back: Option<Arc<Plan>>,
     waiting: Vec<TransferId>,
 }
 
@@ -64,6 +67,13 @@ enum ProofStage {
     Crossing,
     Reading,
     Comparing,
+    // It came back changed, and other links may be to blame.
+    ReadingSrc,
+    ComparingSrc,
+    /// The destination gets the pattern by another way.
+    Refilling,
+    ReadingAgain,
+    ComparingAgain,
     Over,
 }
 
@@ -117,7 +127,9 @@ impl Job {
             ProofStage::Poisoning => (&self.back, &self.dst),
             ProofStage::Filling => (&self.pattern, &self.src),
             ProofStage::Crossing => (&self.src, &self.dst),
-            ProofStage::Reading => (&self.dst, &self.back),
+            ProofStage::Reading | ProofStage::ReadingAgain => (&self.dst, &self.back),
+            ProofStage::ReadingSrc => (&self.src, &self.back),
+            ProofStage::Refilling => (&self.pattern, &self.dst),
             _ => return None,
         };
         Some((from.clone()?, to.clone()?))
@@ -215,6 +227,7 @@ impl State {
             pattern: None,
             back: None,
             alone: true,
+            way_back: None,
             waiting: Vec::new(),
         };
         job.waiting.push(waiting);
@@ -255,7 +268,7 @@ impl State {
                 ProofStage::AllocatingDst => {
                     (self.owner(link.dst), Errand::Allocate { memory: link.dst })
                 }
-                ProofStage::Comparing => {
+                ProofStage::Comparing | ProofStage::ComparingSrc | ProofStage::ComparingAgain => {
                     let (pattern, back) = (job.pattern.clone(), job.back.clone());
                     (Some(job.backend), Errand::Compare { pattern, back })
                 }
@@ -266,7 +279,7 @@ impl State {
                 known.map(|known| (Arc::clone(&known.backend), known.id))
             else {
                 let fault = Fault::new(ErrorClass::Unsupported, "no backend allocates there");
-                self.disprove(at, fault);
+                self.give_up_proof(at, fault);
                 continue;
             };
             orders.push(Order {
@@ -291,7 +304,7 @@ impl State {
                     return self.let_go(at);
                 }
                 job.pattern = Some(scratch((0..PROOF_BYTES).map(pattern_byte).collect()));
-                job.back = Some(scratch(vec![0xA5; PROOF_BYTES as usize]));
+                job.back = Some(poison());
                 ProofStage::AllocatingSrc
             }
             (ProofStage::AllocatingSrc, Ok(Found::Scratch(buffer))) => {
@@ -303,11 +316,11 @@ impl State {
                 ProofStage::Poisoning
             }
             (ProofStage::Comparing, Ok(Found::Equal(true))) => return self.prove(at),
-            (ProofStage::Comparing, Ok(_)) => {
-                let message = "a pattern that was sent over the link came back changed";
-                return self.condemn(at, Fault::new(ErrorClass::Failed, message));
+            (ProofStage::Comparing, Ok(_)) => return self.handle_difference(at),
+            (ProofStage::ComparingSrc | ProofStage::ComparingAgain, Ok(found)) => {
+                return self.handle_compared_again(at, &found);
             }
-            (_, Err(fault)) => return self.disprove(at, fault),
+            (_, Err(fault)) => return self.give_up_proof(at, fault),
             (_, Ok(_)) => return,
         };
         self.proceed(at, next);
@@ -316,14 +329,18 @@ impl State {
     /// A transfer of a proof is over. One that is done went over its first route, or over another.
     pub(crate) fn handle_proof_step(&mut self, at: usize, done: Result<bool, Fault>) {
         match done {
-            Ok(over_first_route) => self.proofs.jobs[at].alone &= over_first_route,
-            Err(fault) => return self.disprove(at, fault),
+            Ok(true) => {}
+            Ok(false) => self.proofs.jobs[at].note_detour(),
+            Err(fault) => return self.give_up_proof(at, fault),
         }
         let next = match self.proofs.jobs[at].stage {
             ProofStage::Poisoning => ProofStage::Filling,
             ProofStage::Filling => ProofStage::Crossing,
             ProofStage::Crossing => ProofStage::Reading,
             ProofStage::Reading => ProofStage::Comparing,
+            ProofStage::ReadingSrc => ProofStage::ComparingSrc,
+            ProofStage::Refilling => ProofStage::ReadingAgain,
+            ProofStage::ReadingAgain => ProofStage::ComparingAgain,
             _ => return,
         };
         self.proceed(at, next);
@@ -337,7 +354,7 @@ impl State {
         };
         let sent = self.send(at, from, to, stage == ProofStage::Crossing);
         if let Err(fault) = sent {
-            self.disprove(at, fault);
+            self.give_up_proof(at, fault);
         }
     }
 
@@ -369,9 +386,10 @@ impl State {
                 ways.iter()
                     .find(|plan| plan.links().all(|other| other != link))
             };
-            self.proofs.jobs[at].alone &= trusted.is_some();
             let way = trusted.or_else(other).or(ways.first());
-            way.cloned().ok_or_else(|| refused(&"no way leads there"))?
+            let way = way.ok_or_else(|| refused(&"no way leads there"))?;
+            self.proofs.jobs[at].note_way(way, trusted.is_some());
+            Arc::clone(way)
         };
         let operand = |buffer: Buffer| Operand {
             buffer,
@@ -407,18 +425,6 @@ impl State {
         let link = self.proofs.jobs[at].link;
         let reason = alloc::format!("its proof failed: {fault}");
         self.quarantine.bar(link, self.now, reason);
-        self.tell_why(at, fault);
-    }
-
-    /// The link moved wrong bytes. Time does not make it trustworthy. Other processes hear of it only
-    /// where no other link can have been to blame.
-    fn condemn(&mut self, at: usize, fault: Fault) {
-        let Job { link, alone, .. } = self.proofs.jobs[at];
-        let reason = alloc::format!("its proof failed: {fault}");
-        if alone {
-            self.note_verdict(link, Some(Judgement::Condemned(reason.clone())));
-        }
-        self.quarantine.condemn(link, reason);
         self.tell_why(at, fault);
     }
 
@@ -480,6 +486,11 @@ impl State {
 fn pattern_byte(at: u64) -> u8 {
     let mixed = at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
     if mixed == 0xA5 { 0x5A } else { mixed as u8 }
+}
+
+/// Host memory that holds what the pattern nowhere has.
+fn poison() -> Buffer {
+    scratch(vec![0xA5; PROOF_BYTES as usize])
 }
 
 /// Host memory of the engine's own.

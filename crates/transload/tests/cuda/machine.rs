@@ -3,23 +3,31 @@
 use std::sync::Arc;
 
 use cuda::control;
-use transload::{AllocSpec, Buffer, Report, Request, TransferManager};
+use transload::{AllocSpec, Buffer, Builder, Report, Request, TransferManager};
 use transload_cuda::Cuda;
 use transload_cuda::raw::Driver;
 
 /// The host and the devices of a described machine of the double's. A process has one machine, so a test has a process
 /// of its own.
 pub(crate) fn manager(topology: &str) -> TransferManager {
+    with_settings(&[("TOPOLOGY", &described(topology))])
+}
+
+/// Where the double's description of a machine is.
+pub(crate) fn described(topology: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
-    let file = format!("{root}/../../doubles/cuda-driver/topologies/{topology}.toml");
-    with_settings(&[("TOPOLOGY", &file)])
+    format!("{root}/../../doubles/cuda-driver/topologies/{topology}.toml")
 }
 
 /// The same with settings of the double's.
 pub(crate) fn with_settings(settings: &[(&str, &str)]) -> TransferManager {
+    builder(settings).build().unwrap()
+}
+
+/// The same, not built yet.
+pub(crate) fn builder(settings: &[(&str, &str)]) -> Builder {
     let devices = Cuda::with_driver(double(settings)).expect("the machine has devices");
-    let builder = TransferManager::builder().host();
-    builder.backend(Arc::new(devices)).build().unwrap()
+    TransferManager::builder().host().backend(Arc::new(devices))
 }
 
 /// The double as a driver, with settings for this process.

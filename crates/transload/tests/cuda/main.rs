@@ -7,4 +7,5 @@ mod adapters;
 mod machine;
 mod registered;
 mod trouble;
+mod verdicts;
 mod ways;
