@@ -8,7 +8,8 @@ use transload_hal::{DeviceId, ErrorClass, Fault};
 use crate::facts::Facts;
 use crate::fault::{fault_of, is_end};
 use crate::pool::{Pool, kept_bytes};
-use crate::raw::{CUcontext, CUdevice, CUresult, CUstream, CallError, Driver};
+use crate::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CallError, Driver};
+use crate::reaper::Reaper;
 
 /// A primary context, retained until the last who uses it lets go.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Context {
     kept_bytes: Option<u64>,
     /// The pool, once something was allocated; none where there can be none.
     pool: OnceLock<Option<Pool>>,
+    /// Frees what the driver frees only once devices are idle.
+    pub(crate) reaper: Arc<Reaper>,
     /// Why the device is gone.
     lost: OnceLock<Fault>,
 }
@@ -35,6 +38,7 @@ impl Context {
         id: DeviceId,
         device: CUdevice,
         facts: &Facts,
+        reaper: &Arc<Reaper>,
     ) -> Result<Arc<Context>, Fault> {
         let mut handle = CUcontext::NULL;
         // SAFETY: the place is ours.
@@ -47,6 +51,7 @@ impl Context {
                 device,
                 kept_bytes: facts.has_pools.then(|| kept_bytes(facts.memory_bytes)),
                 pool: OnceLock::new(),
+                reaper: Arc::clone(reaper),
                 lost: OnceLock::new(),
             })),
             Err(error) => Err(fault_of(error)),
@@ -91,15 +96,31 @@ impl Context {
         self.pool().map_or(Ok(()), admit)
     }
 
-    /// Has the driver allocate; where it finds no memory, once more without what the pool keeps. The context
-    /// is the current one.
+    /// Has the driver allocate; where it finds no memory, once more without what is about to be freed and what the
+    /// pool keeps. The context is the current one.
     pub(crate) fn allocate<T>(
         &self,
         mut ask: impl FnMut() -> Result<T, CallError>,
     ) -> Result<T, CallError> {
         match ask() {
-            Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) && self.trim() => ask(),
+            Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
+                let is_freed = self.reaper.settle();
+                if is_freed | self.trim() {
+                    ask()
+                } else {
+                    Err(error)
+                }
+            }
             answer => answer,
+        }
+    }
+
+    /// Frees memory that `cuMemAlloc` or `cuMemAllocManaged` made, which no operation uses any more. Blocks until the
+    /// device is idle. Of a context that is gone nothing is left to free.
+    pub(crate) fn free(&self, start: CUdeviceptr) {
+        if let Ok(_current) = self.enter() {
+            // SAFETY: it was allocated, and its owner frees it once.
+            let _ = unsafe { self.driver.cuMemFree_v2(start) };
         }
     }
 

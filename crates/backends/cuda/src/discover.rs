@@ -12,6 +12,7 @@ use crate::raw::{
     CUcomputemode, CUdevice, CUdevice_attribute, CUresult, CallError, Driver, LoadError, Source,
     Version,
 };
+use crate::reaper::Reaper;
 use crate::wires::{Asked, Wires};
 
 /// The first CUDA whose driver has all that this backend cannot do without.
@@ -144,13 +145,20 @@ impl Cuda {
         unsafe { driver.cuDeviceGetCount(&raw mut count) }.map_err(OpenError::Failed)?;
         let driver = Arc::new(driver);
         let sink = Arc::new(OnceLock::new());
+        let reaper = Reaper::new();
         let mut gpus = Vec::new();
         let mut absent = Vec::new();
         for ordinal in 0..count {
             let id = DeviceId::new(DeviceKind::CUDA, ordinal.unsigned_abs());
             match look(&driver, ordinal) {
                 Ok((device, facts)) => {
-                    gpus.push(Gpu::new(&driver, &sink, (gpus.len(), id), device, facts));
+                    gpus.push(Gpu::new(
+                        &driver,
+                        (&sink, &reaper),
+                        (gpus.len(), id),
+                        device,
+                        facts,
+                    ));
                 }
                 Err(reason) => absent.push(Absent { device: id, reason }),
             }

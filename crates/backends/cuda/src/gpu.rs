@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::facts::Facts;
 use crate::queue::{Lane, Way};
 use crate::raw::{CUdevice, Driver};
+use crate::reaper::Reaper;
 
 /// Where outcomes go, once somebody says.
 pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
@@ -21,6 +22,7 @@ pub(crate) struct Gpu {
     pub(crate) facts: Facts,
     driver: Arc<Driver>,
     sink: Sink,
+    reaper: Arc<Reaper>,
     opened: OnceLock<Opened>,
     opening: Mutex<()>,
 }
@@ -35,7 +37,7 @@ pub(crate) struct Opened {
 impl Gpu {
     pub(crate) fn new(
         driver: &Arc<Driver>,
-        sink: &Sink,
+        (sink, reaper): (&Sink, &Arc<Reaper>),
         (number, id): (usize, DeviceId),
         device: CUdevice,
         facts: Facts,
@@ -47,6 +49,7 @@ impl Gpu {
             facts,
             driver: Arc::clone(driver),
             sink: Arc::clone(sink),
+            reaper: Arc::clone(reaper),
             opened: OnceLock::new(),
             opening: Mutex::new(()),
         }
@@ -70,7 +73,13 @@ impl Gpu {
             };
             Fault::new(class, message)
         };
-        let context = Context::open(&self.driver, self.id, self.device, &self.facts);
+        let context = Context::open(
+            &self.driver,
+            self.id,
+            self.device,
+            &self.facts,
+            &self.reaper,
+        );
         let context = context.map_err(refused)?;
         let mut lanes = Vec::with_capacity(Way::ALL.len());
         for way in Way::ALL {

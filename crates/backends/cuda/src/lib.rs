@@ -38,6 +38,8 @@ mod memory;
 mod pool;
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod queue;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod reaper;
 
 #[cfg(all(feature = "backend", not(transload_local)))]
 pub use device::{BACKEND, Cuda};

@@ -1,10 +1,11 @@
 //! Devices, drivers and callers that do not do what they should.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda::control;
 use transload::hal::ErrorClass;
-use transload::{Method, Request, StagingBudget, TransferManager};
+use transload::{Method, Request, StagingBudget, TransferError, TransferManager};
 use transload_cuda::raw::{CUcontext, CUdevice, CUresult, DRIVER_VARIABLE, Driver, Table, Version};
 use transload_cuda::{Cuda, OpenError};
 
@@ -212,6 +213,26 @@ fn pinned_memory_stays_within_the_budget() {
     );
     drop((src, dsts, manager));
     assert_clean();
+}
+
+/// The second operation never ends: the transfer is given up at its deadline, and other lanes go on.
+#[test]
+fn a_stream_that_never_answers_holds_up_nobody_but_its_own() {
+    let manager = manager("no-peer");
+    let stuck = at(&manager, "cuda:0", 4096);
+    let pinned = at(&manager, "cpu:0/pinned", 4096);
+    // Both directions are proven while everything answers.
+    round(&manager, MIB, &["cuda:0"]);
+    manager.copy(&pinned, &stuck).wait().unwrap();
+    control("fault stuck").unwrap();
+    let request = Request::new(&pinned, &stuck).deadline(manager.now() + Duration::from_millis(50));
+    let error = manager.submit(&request).wait().unwrap_err();
+    assert!(matches!(error, TransferError::Deadline { .. }), "{error}");
+    round(&manager, MIB, &["cuda:1"]);
+    let (out, sent) = (at(&manager, "cuda:0", 64), at(&manager, "cpu:0/pinned", 64));
+    manager.copy(&out, &sent).wait().unwrap();
+    // Nobody waits for what never ends.
+    drop((out, sent, manager));
 }
 
 #[test]

@@ -63,11 +63,14 @@ pub(super) fn allocate(opened: &Opened, spec: &AllocSpec) -> Result<Option<Buffe
 }
 
 impl Drop for Combined {
-    /// Blocks until the device is idle, as CUDA frees.
     fn drop(&mut self) {
-        if let Ok(_current) = self.context.enter() {
-            // SAFETY: it was allocated, and is freed once; no operation uses it any more.
-            let _ = unsafe { self.context.driver.cuMemFreeHost(self.start) };
-        }
+        let (context, start) = (Arc::clone(&self.context), self.start.expose_provenance());
+        self.context.reaper.free(move || {
+            let start = std::ptr::with_exposed_provenance_mut(start);
+            if let Ok(_current) = context.enter() {
+                // SAFETY: it was allocated, and is freed once; no operation uses it any more.
+                let _ = unsafe { context.driver.cuMemFreeHost(start) };
+            }
+        });
     }
 }

@@ -71,17 +71,15 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // Of a context that is gone nothing is left to free.
-        let Ok(_current) = self.context.enter() else {
-            return;
-        };
-        let driver = &self.context.driver;
-        match self.context.pool().filter(|_| self.source == Source::Pool) {
-            Some(pool) => pool.free(driver, self.start, self.bytes),
-            None => {
-                // SAFETY: it was allocated, and is freed once; no operation uses it any more.
-                let _ = unsafe { driver.cuMemFree_v2(self.start) };
+        let context = &self.context;
+        if let Some(pool) = context.pool().filter(|_| self.source == Source::Pool) {
+            // Of a context that is gone nothing is left to free.
+            if let Ok(_current) = context.enter() {
+                pool.free(&context.driver, self.start, self.bytes);
             }
+            return;
         }
+        let (own, start) = (Arc::clone(context), self.start);
+        context.reaper.free(move || own.free(start));
     }
 }

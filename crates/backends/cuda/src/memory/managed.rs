@@ -54,11 +54,8 @@ pub(super) fn allocate(
 }
 
 impl Drop for Allocation {
-    /// Blocks until the device is idle, as CUDA frees.
     fn drop(&mut self) {
-        if let Ok(_current) = self.context.enter() {
-            // SAFETY: it was allocated, and is freed once; no operation uses it any more.
-            let _ = unsafe { self.context.driver.cuMemFree_v2(self.start) };
-        }
+        let (context, start) = (Arc::clone(&self.context), self.start);
+        self.context.reaper.free(move || context.free(start));
     }
 }

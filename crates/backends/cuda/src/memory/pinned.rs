@@ -36,8 +36,8 @@ unsafe impl Sync for Registration {}
 
 /// What owns memory that was allocated here.
 struct Pinned {
-    registration: Registration,
-    block: Block,
+    /// There until it goes.
+    parts: Option<(Registration, Block)>,
 }
 
 pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocError> {
@@ -71,8 +71,7 @@ pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocEr
         ..info(PINNED, StorageId::Host, span.addr(), spec.len_bytes)
     };
     let owner = Pinned {
-        registration,
-        block,
+        parts: Some((registration, block)),
     };
     // SAFETY: the block stays where it is until the owner goes, is as long at least as was asked for, and is nobody
     // else's.
@@ -162,6 +161,13 @@ impl Drop for Registration {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        self.block.is_stuck = self.registration.end().is_err();
+        if let Some(mut parts) = self.parts.take() {
+            let reaper = Arc::clone(&parts.0.context.reaper);
+            reaper.free(move || {
+                // Both of them, in this order.
+                let (registration, block) = &mut parts;
+                block.is_stuck = registration.end().is_err();
+            });
+        }
     }
 }

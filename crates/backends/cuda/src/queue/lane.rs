@@ -164,6 +164,7 @@ impl Lane {
         let mut state = shared.lock();
         state.last += 1;
         let sequence = state.last;
+        shared.context.reaper.begin();
         state.flying.push_back(Flight {
             sequence,
             event,

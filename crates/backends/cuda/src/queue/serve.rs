@@ -117,6 +117,7 @@ impl Shared {
                 break;
             };
             state.settled = flight.sequence;
+            self.context.reaper.end();
             state.idle.extend(flight.event);
             if let Some(sink) = self.sink.get() {
                 // Under the lock, so that who finds it settled finds its outcome at the sink.

@@ -1,0 +1,193 @@
+//! Who frees what the driver frees only once devices are idle.
+//!
+//! CUDA waits in `cuMemFree`, `cuMemFreeHost` and `cuMemHostUnregister` for what devices have under way, though nothing
+//! of it uses the memory (CUDA C++ Programming Guide, Implicit Synchronization). Buffers go on whatever thread lets go
+//! of them, often one that has other transfers to see to, and a stream that never answers would hold it up for good.
+//! So while something is under way a thread of its own frees.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long an allocation that finds no memory waits for some that is about to be freed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Frees memory for all devices of a backend.
+pub(crate) struct Reaper {
+    /// Submissions that have not settled.
+    under_way: AtomicU64,
+    post: Arc<Post>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Post {
+    state: Mutex<State>,
+    /// There is a job, or no more will come.
+    work: Condvar,
+    /// A job is done.
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    is_busy: bool,
+    is_closing: bool,
+}
+
+impl Reaper {
+    pub(crate) fn new() -> Arc<Reaper> {
+        Arc::new(Reaper {
+            under_way: AtomicU64::new(0),
+            post: Arc::default(),
+            thread: Mutex::new(None),
+        })
+    }
+
+    /// A submission was made.
+    pub(crate) fn begin(&self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has settled.
+    pub(crate) fn end(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Frees something: here and now while nothing is under way, else soon.
+    pub(crate) fn free(&self, job: impl FnOnce() + Send + 'static) {
+        if self.under_way.load(Ordering::Relaxed) == 0 || !self.has_thread() {
+            return job();
+        }
+        self.post.lock().jobs.push_back(Box::new(job));
+        self.post.work.notify_one();
+    }
+
+    /// Waits until everything that was to be freed is, for a while. False where there was nothing.
+    pub(crate) fn settle(&self) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.post.lock();
+        let had_work = state.is_working();
+        while state.is_working() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.post.done.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        had_work
+    }
+
+    /// Starts the thread if it does not run.
+    fn has_thread(&self) -> bool {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let post = Arc::clone(&self.post);
+            let builder = std::thread::Builder::new().name("transload-cuda-reaper".into());
+            *thread = builder.spawn(move || post.run()).ok();
+        }
+        thread.is_some()
+    }
+}
+
+impl fmt::Debug for Reaper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reaper")
+            .field("under_way", &self.under_way)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Reaper {
+    /// What is left is freed by the thread, which may be waiting for a stream that never answers.
+    fn drop(&mut self) {
+        let mut state = self.post.lock();
+        state.is_closing = true;
+        let is_idle = !state.is_working();
+        drop(state);
+        self.post.work.notify_one();
+        let thread = self
+            .thread
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take()
+            && is_idle
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // It panics nowhere, and has nothing to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl State {
+    fn is_working(&self) -> bool {
+        self.is_busy || !self.jobs.is_empty()
+    }
+}
+
+impl Post {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        while let Some(job) = self.next() {
+            job();
+            self.lock().is_busy = false;
+            self.done.notify_all();
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                state.is_busy = true;
+                return Some(job);
+            }
+            if state.is_closing {
+                return None;
+            }
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn nothing_waits_for_a_job_while_something_is_under_way() {
+        let reaper = Reaper::new();
+        let here = std::thread::current().id();
+        let (tell, told) = mpsc::channel();
+        let say = tell.clone();
+        reaper.free(move || say.send(std::thread::current().id()).unwrap());
+        assert_eq!(told.recv().unwrap(), here, "nothing was under way");
+        reaper.begin();
+        let (go, going) = mpsc::channel::<()>();
+        reaper.free(move || {
+            going.recv().unwrap();
+            tell.send(std::thread::current().id()).unwrap();
+        });
+        go.send(()).unwrap();
+        assert_ne!(told.recv().unwrap(), here);
+        reaper.settle();
+        reaper.end();
+        assert!(!reaper.settle());
+    }
+}
