@@ -40,6 +40,8 @@ mod pool;
 mod queue;
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod reaper;
+#[cfg(all(feature = "backend", not(transload_local)))]
+mod worker;
 
 #[cfg(all(feature = "backend", not(transload_local)))]
 pub use device::{BACKEND, Cuda};

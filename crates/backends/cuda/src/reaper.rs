@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use crate::worker::Worker;
 
 /// How long an allocation that finds no memory waits for some that is about to be freed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -22,7 +23,7 @@ pub(crate) struct Reaper {
     /// Submissions that have not settled.
     under_way: AtomicU64,
     post: Arc<Post>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Worker>>,
 }
 
 #[derive(Default)]
@@ -90,8 +91,7 @@ impl Reaper {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let post = Arc::clone(&self.post);
-            let builder = std::thread::Builder::new().name("transload-cuda-reaper".into());
-            *thread = builder.spawn(move || post.run()).ok();
+            *thread = Worker::spawn("transload-cuda-reaper".into(), move || post.run()).ok();
         }
         thread.is_some()
     }
@@ -119,10 +119,8 @@ impl Drop for Reaper {
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take()
             && is_idle
-            && thread.thread().id() != std::thread::current().id()
         {
-            // It panics nowhere, and has nothing to do.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use transload_hal::{ErrorClass, Fault, Fence, SubmitError, Waited};
@@ -18,11 +17,12 @@ use crate::facts::Facts;
 use crate::fault::fault_of;
 use crate::gpu::Sink;
 use crate::raw::{CUevent, CUevent_flags, CUstream, CUstream_flags, CallError};
+use crate::worker::Worker;
 
 /// A stream.
 pub(crate) struct Lane {
     pub(super) shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Worker>>,
 }
 
 pub(super) struct Shared {
@@ -192,9 +192,8 @@ impl Lane {
         }
         let shared = Arc::clone(&self.shared);
         let name = format!("transload-{}-{}", shared.context.id, shared.way as usize);
-        let started = std::thread::Builder::new().name(name);
-        match started.spawn(move || shared.run()) {
-            Ok(handle) => *thread = Some(handle),
+        match Worker::spawn(name, move || shared.run()) {
+            Ok(worker) => *thread = Some(worker),
             // Nobody would ever tell: it is done here and now.
             Err(_) => self.shared.finish_all(),
         }
@@ -216,10 +215,8 @@ impl Drop for Lane {
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take()
             && is_idle
-            && thread.thread().id() != std::thread::current().id()
         {
-            // It panics nowhere; if it did, its fences are lost with the backend.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }
