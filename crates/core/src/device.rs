@@ -105,7 +105,8 @@ pub enum MemoryKind {
     Pinned,
     /// A device's own memory.
     Device,
-    /// Memory that a driver migrates between host and device.
+    /// Memory that a driver migrates between host and device. Before others touch it, its device is asked to
+    /// [make it visible](crate::StepKind::MakeVisible).
     Managed,
     /// Device memory that others see through a mapping too: before they touch it, its device is asked
     /// to [make it visible](crate::StepKind::MakeVisible).
@@ -133,6 +134,16 @@ impl MemoryKind {
         MemoryKind::Shared,
         MemoryKind::File,
     ];
+
+    /// Whether a device works on it at its users' behest while others reach it in place, so that it is asked to
+    /// [make it visible](crate::StepKind::MakeVisible) before they touch it.
+    ///
+    /// Transfers are ordered among each other as it is; what users give a device by themselves is known to its
+    /// driver alone. A device's own engines need not ask, since users order their commands with those. Nor is
+    /// pinned memory asked for: that is the host's, where a device is the guest.
+    pub const fn is_hidden(self) -> bool {
+        matches!(self, MemoryKind::Managed | MemoryKind::Mapped)
+    }
 
     /// The kind in lower case, as it is written in a place: `cpu:0/shared`.
     pub const fn as_str(self) -> &'static str {

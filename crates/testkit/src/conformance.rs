@@ -38,6 +38,7 @@ mod memories;
 mod order;
 mod report;
 mod transforms;
+mod visible;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -181,12 +182,13 @@ impl Case {
 }
 
 /// What is looked at last closes the books on all fences before it.
-const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 7] = [
+const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 8] = [
     memories::cases,
     exchange::cases,
     copies::cases,
     order::cases,
     transforms::cases,
+    visible::cases,
     fences::cases,
     fences::closing_cases,
 ];

@@ -120,6 +120,7 @@ fn a_sim_that_never_settles_is_excused_from_settling_alone() {
         "buffer/*",
         "transform/*",
         "hint/*",
+        "visible/*",
     ];
     let exceptions = exceptions
         .into_iter()
@@ -190,6 +191,7 @@ enum Wrong {
     SaysSettledTooSoon,
     TellsFailuresAsDone,
     CopiesPitchedRowsWhole,
+    AsksNoDevice,
 }
 
 struct Broken {
@@ -309,6 +311,7 @@ unsafe impl Backend for Broken {
         match self.wrong {
             Wrong::CopiesNothing => twisted.retain(|op| !matches!(op, Op::Copy { .. })),
             Wrong::IgnoresAfter => before = &[],
+            Wrong::AsksNoDevice => twisted.retain(|op| !matches!(op, Op::MakeVisible { .. })),
             Wrong::StartsWhatItRefuses if ops.len() > 1 => {
                 for op in ops {
                     // SAFETY: the caller's.
@@ -383,6 +386,7 @@ fn every_broken_backend_fails_where_it_is_broken() {
         (Wrong::SaysSettledTooSoon, "wait/honest"),
         (Wrong::TellsFailuresAsDone, "transform/failure-is-told"),
         (Wrong::CopiesPitchedRowsWhole, "copy/pitched"),
+        (Wrong::AsksNoDevice, "visible/waits-for-the-device"),
     ] {
         let failing = failing(wrong);
         assert!(

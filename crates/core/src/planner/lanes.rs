@@ -120,10 +120,15 @@ fn share_engine(survey: &Survey, a: &Way, b: &Way) -> bool {
         Act::Transform(by) => survey.transformers[usize::from(*by)].0.engine,
         Act::MakeVisible(end) => survey.owner(*end).engine,
     };
-    let shares = |act| {
+    let waits = |act: &Act| matches!(act, Act::MakeVisible(_));
+    let shares = |act: &Act| {
         b.acts()
             .iter()
-            .any(|other| same(engine(act), engine(other)))
+            .any(|other| match (engine(act), engine(other)) {
+                // A device makes visible once all of its engines are done.
+                (one, two) if waits(act) || waits(other) => one.device == two.device,
+                (one, two) => same(one, two),
+            })
     };
     a.acts().iter().any(shares)
 }

@@ -6,8 +6,8 @@ use super::way::{Act, Flaw, Region, Way};
 use super::{Barred, Limits, NoPlan, PlanKey, Purpose};
 use crate::defaults::{MIN_CHUNK_BYTES, VISIBLE_COST, max_chunk_bytes};
 use crate::{
-    BackendId, Curve, EngineId, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind,
-    Topology, Transformer,
+    BackendId, Curve, EngineId, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Topology,
+    Transformer,
 };
 
 /// Exponents of the chunk sizes that are looked at: powers of two from
@@ -58,7 +58,7 @@ pub(super) struct Survey {
 pub(super) struct Owner {
     pub(super) backend: BackendId,
     pub(super) engine: EngineId,
-    /// Whether its memory is mapped, so that it has to be asked at all.
+    /// Whether it has to be asked at all.
     hides: bool,
 }
 
@@ -369,7 +369,7 @@ impl Owner {
                 device: memory.id.device,
                 index: 0,
             },
-            hides: memory.id.kind == MemoryKind::Mapped,
+            hides: memory.id.kind.is_hidden(),
         }
     }
 }

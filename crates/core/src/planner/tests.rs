@@ -7,3 +7,4 @@ mod oracle;
 mod random;
 mod ranges;
 mod reasons;
+mod visible;

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use transload_hal::{EngineId, Fault, MemoryId, Outcome};
+use transload_hal::{DeviceId, EngineId, Fault, MemoryId, Outcome};
 
 use super::completion::Completion;
 use super::memory::{MemoryUse, Violation};
@@ -180,16 +180,18 @@ impl State {
             silent: self.completion == Completion::AtOnce,
         };
         for before in after {
-            let Some(before) = self.fence(before) else {
-                continue;
-            };
-            match before.end_ns {
-                Some(end) => fence.ready_ns = fence.ready_ns.max(end),
-                None if before.phase == Phase::Pending => {
-                    let number = before.number;
-                    fence.blockers.push(number);
+            if let Some(before) = self.fence(before) {
+                fence.comes_after(before);
+            }
+        }
+        for device in self.staged.iter().filter_map(OpSlot::waits_for) {
+            for op in (0..self.ops.len()).filter_map(|slot| self.ops.get(slot)) {
+                let engine = op.engine.map(|engine| self.engines[engine].engine);
+                if engine.is_some_and(|engine| engine.device == device)
+                    && let Some(before) = self.fences.get(op.fence)
+                {
+                    fence.comes_after(before);
                 }
-                None => {}
             }
         }
         let blocked = !fence.blockers.is_empty();
@@ -330,6 +332,23 @@ impl State {
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
+    }
+}
+
+impl OpSlot {
+    /// The device that has to be done with all that it was given before.
+    fn waits_for(&self) -> Option<DeviceId> {
+        matches!(self.work, Work::Visible).then_some(self.memory.device)
+    }
+}
+
+impl FenceSlot {
+    fn comes_after(&mut self, before: &FenceSlot) {
+        match before.end_ns {
+            Some(end) => self.ready_ns = self.ready_ns.max(end),
+            None if before.phase == Phase::Pending => self.blockers.push(before.number),
+            None => {}
+        }
     }
 }
 

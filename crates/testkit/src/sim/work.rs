@@ -38,6 +38,8 @@ pub(super) enum Work {
         position: u64,
     },
     Hint,
+    /// Wait for all that the device is doing.
+    Visible,
 }
 
 /// A transform whose borrow the caller of `submit` extends until the fence settles.
@@ -103,9 +105,13 @@ impl Work {
                     position: *position,
                 })
             }
-            Op::Prefetch { part, .. } | Op::Advise { part, .. } | Op::MakeVisible { part } => {
+            Op::Prefetch { part, .. } | Op::Advise { part, .. } => {
                 of_part(sim, part)?;
                 Ok(Work::Hint)
+            }
+            Op::MakeVisible { part } => {
+                of_part(sim, part)?;
+                Ok(Work::Visible)
             }
             _ => Err(Refusal::unsupported(
                 "simulated memory needs no mapping: it is host-addressable or it is not",
@@ -118,7 +124,7 @@ impl Work {
             Work::Copy { .. } => OpKind::Copy,
             Work::Pitched { .. } => OpKind::Pitched,
             Work::Transform { .. } => OpKind::Transform,
-            Work::Hint => OpKind::Hint,
+            Work::Hint | Work::Visible => OpKind::Hint,
         }
     }
 
@@ -127,7 +133,7 @@ impl Work {
             Work::Copy { src, .. } => src.span.len() as u64,
             Work::Pitched { span, .. } => span.len,
             Work::Transform { span, .. } => span.len,
-            Work::Hint => 0,
+            Work::Hint | Work::Visible => 0,
         }
     }
 
@@ -156,7 +162,7 @@ impl Work {
                 span,
                 ..
             } => dst.shaped(dst_shape, *span),
-            Work::Transform { .. } | Work::Hint => None,
+            Work::Transform { .. } | Work::Hint | Work::Visible => None,
         }
     }
 
@@ -172,7 +178,7 @@ impl Work {
             Work::Transform {
                 at, shape, span, ..
             } => at.shaped(shape, *span),
-            Work::Hint => None,
+            Work::Hint | Work::Visible => None,
         }
     }
 
@@ -218,7 +224,7 @@ impl Work {
                     position += run.len_bytes;
                 }
             }
-            Work::Transform { .. } | Work::Hint => {}
+            Work::Transform { .. } | Work::Hint | Work::Visible => {}
         }
         if let Some(OpFault::Corrupt { at_byte }) = fault {
             self.corrupt(at_byte);
@@ -248,7 +254,7 @@ impl Work {
                     flip(dst.span, run.offset);
                 }
             }
-            Work::Transform { .. } | Work::Hint => {}
+            Work::Transform { .. } | Work::Hint | Work::Visible => {}
         }
     }
 }

@@ -105,6 +105,38 @@ fn an_operation_starts_when_the_fences_before_it_have_settled() {
 }
 
 #[test]
+fn what_is_made_visible_waits_for_all_that_its_device_is_doing_and_for_nobody_else() {
+    let rig = timed();
+    let managed = rig.buffer("sim:0/managed", &[0; 100]);
+    let visible = Op::MakeVisible {
+        part: part(&managed),
+    };
+    // SAFETY: the buffer outlives the operation, which moves nothing.
+    let ask = || unsafe { rig.sim.submit(None, &[visible], &[]) }.unwrap();
+    ask();
+    assert_eq!(rig.sim.run_until_idle(), Instant(0), "nothing is under way");
+    let mut kept = Vec::new();
+    let mut start = |src: &str, dst: &str, len| {
+        let [src, dst] = [src, dst].map(|memory| rig.buffer(memory, &vec![7; len]));
+        copy(&rig.sim, &src, &dst, &[]).unwrap();
+        kept.extend([src, dst]);
+    };
+    start("cpu:0/pinned", "sim:0/device", 100);
+    start("sim:0/device", "cpu:0/pinned", 1200);
+    // Another device, and another's engine on its memory.
+    start("cpu:0/pinned", "sim:1/device", 9000);
+    start("cpu:0/pageable", "sim:0/managed", 9000);
+    let asked = ask();
+    start("sim:0/device", "cpu:0/pinned", 5000);
+    rig.sim.run_until(Instant(2199));
+    assert!(!rig.log.fences().contains(&asked));
+    rig.sim.run_until(Instant(2200));
+    assert!(rig.log.fences().contains(&asked));
+    rig.sim.run_until_idle();
+    assert_eq!(rig.sim.violations(), []);
+}
+
+#[test]
 fn unordered_operations_on_the_same_bytes_are_seen_as_a_race() {
     let rig = timed();
     let host = rig.buffer("cpu:0/pinned", &[5; 50]);

@@ -11,7 +11,7 @@ use transload_hal::{
 use transload_testkit::sim::{BACKEND, Sim};
 use transload_testkit::topology;
 
-/// Two GPUs of a megabyte, every link 1000 ns and 1 ns a byte.
+/// Two GPUs of a megabyte, the first with managed memory, every link 1000 ns and 1 ns a byte.
 pub(crate) fn machine() -> Machine {
     let mut text = String::from(
         r#"
@@ -28,7 +28,10 @@ pub(crate) fn machine() -> Machine {
         [[device]]
         id = "sim:0"
         name = "GPU"
-        memory = [{ kind = "device", memory_bytes = 1_000_000, alignment = 256 }]
+        memory = [
+            { kind = "device", memory_bytes = 1_000_000, alignment = 256 },
+            { kind = "managed", memory_bytes = 1_000_000, alignment = 256 },
+        ]
         [[device]]
         id = "sim:1"
         name = "GPU"
@@ -56,6 +59,8 @@ pub(crate) fn machine() -> Machine {
             link(&device, &host, &format!("sim:{gpu}#1"));
         }
     }
+    link("cpu:0/pinned", "sim:0/managed", "sim:0#0");
+    link("cpu:0/pageable", "sim:0/managed", "cpu:0#0");
     for gpu in 0..2 {
         let device = format!("sim:{gpu}/device");
         link(&device, &device, &format!("sim:{gpu}#2"));

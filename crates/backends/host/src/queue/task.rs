@@ -549,12 +549,9 @@ fn is_reached(buffer: &Buffer) -> bool {
 }
 
 /// Whether a device's backend maps the memory for the processors: slots whenever the device does not use
-/// them, mapped memory always, once the device was asked to make it visible.
+/// them, mapped and managed memory always, once the device was asked to make it visible.
 pub(crate) fn is_mapped(memory: MemoryId) -> bool {
-    matches!(
-        memory.kind,
-        MemoryKind::Upload | MemoryKind::Readback | MemoryKind::Mapped
-    )
+    matches!(memory.kind, MemoryKind::Upload | MemoryKind::Readback) || memory.kind.is_hidden()
 }
 
 fn check_writable(dst: &Buffer) -> Result<(), SubmitError> {
