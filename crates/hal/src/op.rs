@@ -102,7 +102,8 @@ pub enum Op<'a> {
     },
 }
 
-/// How bytes will be used.
+/// How bytes will be used, and where they are best kept. The former is for memory that is paged and for files, the
+/// latter for memory that a driver moves between devices. A memory ignores what means nothing to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Advice {
@@ -114,6 +115,31 @@ pub enum Advice {
     WillNeed,
     /// Not for a while.
     DontNeed,
+    /// Read much more often than written: each device that reads them may keep a copy.
+    MostlyRead,
+    /// No longer [`Advice::MostlyRead`]: one copy is kept.
+    NotMostlyRead,
+    /// Best kept at that device, and reached there by others that can.
+    KeptAt(DeviceId),
+    /// No longer [`Advice::KeptAt`] any device.
+    KeptAnywhere,
+    /// By that device too, which had better reach them where they are than wait for them to come.
+    UsedBy(DeviceId),
+    /// No longer [`Advice::UsedBy`] that device.
+    NotUsedBy(DeviceId),
+}
+
+impl Advice {
+    /// The device that it names.
+    #[must_use]
+    pub const fn device(self) -> Option<DeviceId> {
+        match self {
+            Advice::KeptAt(device) | Advice::UsedBy(device) | Advice::NotUsedBy(device) => {
+                Some(device)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Looks at a payload as it passes: a checksum. Parts come one at a time, in payload order.

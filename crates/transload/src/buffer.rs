@@ -128,8 +128,11 @@ impl Buffer {
     /// while holding another one on the same bytes (unless both only read), never ends: drop the first
     /// guard before.
     ///
+    /// Managed memory is made visible first: whatever its device was given to do by then, by others too,
+    /// is waited for. What a device is given while the guard lives must leave the bytes alone.
+    ///
     /// # Errors
-    /// When the host cannot reach the memory through a pointer.
+    /// When the host cannot reach the memory through a pointer, or its device does not make it visible.
     pub fn read(&self) -> Result<ReadGuard, GuardError> {
         ReadGuard::new(self)
     }
@@ -139,7 +142,7 @@ impl Buffer {
     /// bytes it never returns.
     ///
     /// # Errors
-    /// When the host cannot reach the memory through a pointer, or the buffer is read-only.
+    /// As [`Buffer::read`], and when the buffer is read-only.
     pub fn write(&self) -> Result<WriteGuard, GuardError> {
         WriteGuard::new(self)
     }

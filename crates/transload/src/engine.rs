@@ -13,7 +13,7 @@ mod completions;
 mod digest;
 pub(crate) mod event;
 mod finish;
-mod hint;
+pub(crate) mod hint;
 pub(crate) mod kept;
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -401,7 +401,7 @@ impl core::error::Error for TransferFailure {
 }
 
 /// Why a guard was not given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuardError {
     /// The host cannot touch this memory.
@@ -422,6 +422,14 @@ pub enum GuardError {
         /// The memory.
         memory: MemoryId,
     },
+    /// The device that works on the bytes was asked to make them visible, and did not.
+    #[error("{memory} was not made visible: {fault}")]
+    NotVisible {
+        /// The memory.
+        memory: MemoryId,
+        /// Why not.
+        fault: Fault,
+    },
 }
 
 impl GuardError {
@@ -432,6 +440,7 @@ impl GuardError {
                 ErrorClass::Unsupported
             }
             GuardError::ReadOnly { .. } => ErrorClass::Caller,
+            GuardError::NotVisible { fault, .. } => fault.class,
         }
     }
 }

@@ -8,6 +8,7 @@ use transload_hal::HostSpan;
 
 use crate::Buffer;
 use crate::engine::active::{Operand, TransferId};
+use crate::engine::hint::Wish;
 use crate::engine::shared::Shared;
 use crate::error::GuardError;
 
@@ -23,31 +24,45 @@ impl Guard {
     fn new(buffer: &Buffer, writes: bool) -> Result<Guard, GuardError> {
         let raw = &buffer.raw;
         let memory = raw.memory();
-        let not_addressable = GuardError::NotHostAddressable { memory };
+        let not_addressable = || GuardError::NotHostAddressable { memory };
+        // Managed memory is written by commands that take unsafe code to give; mapped memory by any.
         if memory.kind == MemoryKind::Mapped {
             return Err(GuardError::NotExclusive { memory });
         }
-        let span = raw.host(0, raw.len()).ok_or(not_addressable)?;
+        let span = raw.host(0, raw.len()).ok_or_else(not_addressable)?;
         if writes && !raw.is_writable() {
             return Err(GuardError::ReadOnly { memory });
         }
         let shape = Shape::contiguous(raw.len());
         let footprint = Footprint::new(raw.storage_id(), raw.position(), shape, writes)
-            .map_err(|_| not_addressable)?;
+            .map_err(|_| not_addressable())?;
         let end = Operand {
             buffer: raw.clone(),
             offset: 0,
             shape,
         };
         let shared = Arc::clone(&buffer.shared);
-        let id = shared.guard(end, footprint);
-        shared.block_on(id, None);
-        Ok(Guard {
+        let id = shared.guard(end.clone(), footprint);
+        let guard = Guard {
             shared,
             id,
             span,
             _buffer: raw.clone(),
-        })
+        };
+        guard.shared.block_on(id, None);
+        guard.make_visible(&end)?;
+        Ok(guard)
+    }
+
+    /// Where a device works on the memory, what its users gave it to do is over before the host looks.
+    fn make_visible(&self, end: &Operand) -> Result<(), GuardError> {
+        let memory = end.buffer.memory();
+        let backend = self.shared.backend_of(end);
+        let Some(backend) = backend.filter(|_| memory.kind.is_hidden()) else {
+            return Ok(());
+        };
+        let asked = self.shared.ask(&backend, end, Wish::MakeVisible);
+        asked.map_err(|fault| GuardError::NotVisible { memory, fault })
     }
 }
 

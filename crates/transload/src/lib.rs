@@ -122,7 +122,7 @@ pub use transload_core::{
 #[cfg(cuda)]
 pub use transload_cuda as cuda_backend;
 pub use transload_hal as hal;
-pub use transload_hal::{AllocSpec, Backend, BackendId, Clock};
+pub use transload_hal::{Advice, AllocSpec, Backend, BackendId, Clock};
 #[cfg(feature = "std")]
 pub use transload_host as host;
 /// Adapters through wgpu, whose [`Wgpu`](wgpu_backend::Wgpu) takes users' own devices and buffers in.

@@ -1,13 +1,13 @@
-//! Hints: operations that move nothing for the user, outside any flight.
+//! What a backend is asked about bytes without moving any for the user, outside any flight: hints, and to make what a
+//! device did visible.
 //!
-//! A hint has its place in the order like a reader, since a backend may touch the bytes. It is
-//! submitted and awaited by the thread that gives it.
+//! Who asks has a place in the order, since a backend may touch the bytes, and submits and awaits by itself.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use transload_core::DeviceId;
-use transload_hal::{Backend, BackendId, Fault, Fence, Op, Outcome, Part};
+use transload_hal::{Advice, Backend, BackendId, Fault, Fence, Op, Outcome, Part};
 
 use super::active::Operand;
 use super::shared::Shared;
@@ -43,15 +43,41 @@ impl Hints {
     }
 }
 
+/// What is asked.
+#[derive(Clone, Copy)]
+pub(crate) enum Wish {
+    Prefetch(DeviceId),
+    Advise(Advice),
+    MakeVisible,
+}
+
+impl Wish {
+    fn about(self, part: Part<'_>) -> Op<'_> {
+        match self {
+            Wish::Prefetch(to) => Op::Prefetch { part, to },
+            Wish::Advise(advice) => Op::Advise { part, advice },
+            Wish::MakeVisible => Op::MakeVisible { part },
+        }
+    }
+}
+
 impl Shared {
-    /// Asks a backend to bring bytes near a device. The caller holds a guard on them.
-    pub(crate) fn prefetch(
+    /// The backend of the memory that an operand lies in.
+    pub(crate) fn backend_of(&self, end: &Operand) -> Option<(Arc<dyn Backend>, BackendId)> {
+        self.state.with(|state| {
+            let known = state.registered(end.buffer.backend())?;
+            Some((Arc::clone(&known.backend), known.id))
+        })
+    }
+
+    /// Asks a backend something about bytes, and blocks until it is done. The caller holds a guard on them.
+    pub(crate) fn ask(
         &self,
-        backend: &Arc<dyn Backend>,
-        name: BackendId,
+        (backend, name): &(Arc<dyn Backend>, BackendId),
         end: &Operand,
-        to: DeviceId,
+        wish: Wish,
     ) -> Result<(), Fault> {
+        let name = *name;
         let part = Part {
             buffer: &end.buffer,
             offset: end.offset,
@@ -60,8 +86,7 @@ impl Shared {
         self.state.with(|state| state.outstanding += 1);
         // SAFETY: the operand's bounds were checked, its buffer lives as long as this call, the
         // guard keeps writers away, and this call returns only when the fence has settled.
-        let submitted =
-            guarded(|| unsafe { backend.submit(None, &[Op::Prefetch { part, to }], &[]) });
+        let submitted = guarded(|| unsafe { backend.submit(None, &[wish.about(part)], &[]) });
         let submitted =
             submitted.and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));
         self.change(|state| state.note_hint(&submitted));

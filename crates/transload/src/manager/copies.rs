@@ -6,11 +6,12 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 
 use transload_core::{DeviceId, MemoryKind, Place, Shape};
-use transload_hal::{AllocError, BackendId, HostSpan, StorageId, StorageInfo};
+use transload_hal::{Advice, AllocError, BackendId, HostSpan, StorageId, StorageInfo};
 
 use crate::adopt::{Borrowed, NOWHERE};
 use crate::engine::accept::{Checked, Terms};
 use crate::engine::active::{Operand, TransferId};
+use crate::engine::hint::Wish;
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::{
@@ -129,24 +130,38 @@ impl TransferManager {
 
     /// Asks the memory's backend to bring a region's bytes near a device before they are needed:
     /// migrates managed memory, reads a file ahead, touches pages. Blocks until the backend has done
-    /// it, behind transfers that write the bytes and were submitted before.
+    /// it, behind transfers that write the bytes and were submitted before. What the memory cannot do
+    /// is left undone.
     ///
     /// # Errors
     /// When the device is not here, or the backend refuses or fails.
     pub fn prefetch(&self, region: impl Into<Region>, device: Place) -> Result<(), Error> {
-        let region = region.into();
         let to = self.resolve(device)?.device;
-        let end = self.operand(&region)?;
-        let backend = self.shared.state.with(|state| {
-            let known = state.registered(end.buffer.backend())?;
-            Some((Arc::clone(&known.backend), known.id))
-        });
+        self.hint(&region.into(), Wish::Prefetch(to))
+    }
+
+    /// Says how a region's bytes will be used, or where they are best kept. Moves nothing and changes no
+    /// byte. Waits and blocks as [`TransferManager::prefetch`] does. Advice that means nothing to a memory
+    /// is ignored.
+    ///
+    /// # Errors
+    /// When a device that the advice names is not here, or the backend fails.
+    pub fn advise(&self, region: impl Into<Region>, advice: Advice) -> Result<(), Error> {
+        if let Some(device) = advice.device() {
+            self.resolve(device.into())?;
+        }
+        self.hint(&region.into(), Wish::Advise(advice))
+    }
+
+    fn hint(&self, region: &Region, wish: Wish) -> Result<(), Error> {
+        let end = self.operand(region)?;
         let memory = end.buffer.memory();
-        let (backend, name) = backend.ok_or(AllocError::UnknownMemory { memory })?;
+        let backend = self.shared.backend_of(&end);
+        let backend = backend.ok_or(AllocError::UnknownMemory { memory })?;
         let footprint = crate::engine::accept::footprint(&end, false)?;
         let guard = self.shared.guard(end.clone(), footprint);
         self.shared.block_on(guard, None);
-        let done = self.shared.prefetch(&backend, name, &end, to);
+        let done = self.shared.ask(&backend, &end, wish);
         self.shared.unguard(guard);
         done.map_err(|fault| Error::Hint { memory, fault })
     }
