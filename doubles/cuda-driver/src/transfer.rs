@@ -4,6 +4,8 @@
 //! over. The exception is pageable memory that goes to a device: the call waits for the stream, takes the bytes
 //! away (they are staged), and returns before they have arrived. A copy from a device to pageable memory returns
 //! when it is done, an asynchronous one too, which the documentation says it may; so does one within the host.
+//! A device that walks the host's page tables reads and writes pageable memory as it does pinned memory: nothing
+//! "must first be staged" there.
 //! Managed memory counts as the host's pinned memory: where its pages are is not modelled.
 
 use std::sync::MutexGuard;
@@ -14,7 +16,7 @@ use crate::bytes::{self, Memory, Place};
 use crate::call::{Answer, Call};
 use crate::engine::{Action, Work};
 use crate::log::Count;
-use crate::machine;
+use crate::machine::{self, Machine};
 use crate::peer::Peers;
 use crate::state::State;
 use crate::stream::wait;
@@ -178,11 +180,13 @@ pub(crate) fn carry_out(
     let (before, ruin) = state.unfinished(number)?;
     let always = mode == Mode::Synchronous && always_waits(call, &state)?;
     drop(state);
-    if transfers.iter().any(Transfer::is_staged) {
+    let machine = &call.world.machine;
+    if transfers.iter().any(|transfer| transfer.is_staged(machine)) {
         wait(call, &before, &ruin)?;
     }
-    let waits = always || transfers.iter().any(|transfer| transfer.waits(mode));
-    let prepared: Vec<_> = transfers.into_iter().map(Transfer::prepared).collect();
+    let waits = always || transfers.iter().any(|of| of.waits(mode, machine));
+    let transfers = transfers.into_iter();
+    let prepared: Vec<_> = transfers.map(|of| of.prepared(machine)).collect();
     let mut state = call.state();
     let legs = prepared
         .into_iter()
@@ -199,20 +203,33 @@ pub(crate) fn carry_out(
 
 impl Transfer {
     /// Pageable memory on its way to a device is taken away in stream order.
-    fn is_staged(&self) -> bool {
-        self.order == Order::Stream && self.leaves_pageable()
+    fn is_staged(&self, machine: &Machine) -> bool {
+        let leaves_pageable = matches!(
+            self.memories(machine),
+            (Memory::Pageable, Memory::Device(_))
+        );
+        self.order == Order::Stream && leaves_pageable
     }
 
-    fn leaves_pageable(&self) -> bool {
-        let ends = (self.src.place.memory, self.dst.place.memory);
-        matches!(ends, (Memory::Pageable, Memory::Device(_)))
+    /// What the two ends count as: pageable memory is as good as pinned to a device that walks the page tables.
+    fn memories(&self, machine: &Machine) -> (Memory, Memory) {
+        use Memory::{Device, Pageable, Pinned};
+        match (self.src.place.memory, self.dst.place.memory) {
+            (Pageable, Device(device)) if machine.walks_page_tables(device) => {
+                (Pinned, Device(device))
+            }
+            (Device(device), Pageable) if machine.walks_page_tables(device) => {
+                (Device(device), Pinned)
+            }
+            ends => ends,
+        }
     }
 
-    fn waits(&self, mode: Mode) -> bool {
+    fn waits(&self, mode: Mode, machine: &Machine) -> bool {
         use Memory::{Device, Managed, Pageable, Pinned};
         let wanted = mode == Mode::Synchronous && (self.src.waits || self.dst.waits);
         wanted
-            || match (self.src.place.memory, self.dst.place.memory) {
+            || match self.memories(machine) {
                 (Pageable | Device(_), Device(_)) => false,
                 (_, Pageable) | (Pageable, _) | (Pinned, Pinned) => true,
                 (Pinned | Managed, Device(_))
@@ -223,8 +240,8 @@ impl Transfer {
     }
 
     /// With the bytes of the source, where they are to be taken away now.
-    fn prepared(self) -> (Transfer, Option<Vec<u8>>) {
-        let staged = (self.is_staged() || self.order == Order::DuringCall).then(|| {
+    fn prepared(self, machine: &Machine) -> (Transfer, Option<Vec<u8>>) {
+        let staged = (self.is_staged(machine) || self.order == Order::DuringCall).then(|| {
             let mut staged = vec![0; self.shape.len()];
             let width = self.shape.width;
             for ((from, _), row) in self.shape.rows().zip(staged.chunks_exact_mut(width)) {
@@ -302,7 +319,9 @@ impl Route {
             None => {}
         }
         for (from, to) in &self.passes {
-            if matches!((from, to), (Pageable, Device(_)) | (Device(_), Pageable)) {
+            if let (Pageable, Device(device)) | (Device(device), Pageable) = (from, to)
+                && !call.world.machine.walks_page_tables(*device)
+            {
                 log.add(Count::PageableStaged, 1);
             }
             count_bytes(call, (*from, *to), len);

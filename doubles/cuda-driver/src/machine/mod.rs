@@ -63,6 +63,12 @@ impl Machine {
         })
     }
 
+    /// Whether a device walks the host's page tables.
+    pub fn walks_page_tables(&self, device: usize) -> bool {
+        let device = self.devices().get(device);
+        device.is_some_and(|device| device.walks_page_tables)
+    }
+
     /// Whether a device reaches another one's memory. It may well be that the other does not reach back.
     pub fn can_access(&self, device: usize, peer: usize) -> bool {
         device != peer

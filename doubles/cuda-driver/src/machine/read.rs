@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use transload_core::schema::{self, SchemaError};
 use transload_core::{
-    BackendId, Cost, DeviceId, DeviceInfo, DeviceKind, Inventory, Link, LinkClass, MemoryId,
-    MemoryKind, Name,
+    Access, BackendId, Cost, DeviceId, DeviceInfo, DeviceKind, Inventory, Link, LinkClass,
+    MemoryId, MemoryKind, Name,
 };
 
 use super::topology::{Row, pci, uuid};
@@ -81,6 +81,10 @@ impl Topology {
     /// that of the processor on the device's NUMA node before others. A device without a link to itself copies
     /// within its memory as fast as the host does.
     ///
+    /// A device whose links to pageable memory have the access `import`, both ways, walks the host's page tables. One
+    /// whose `managed` memory is listed with `host_addressable = false` does not share that with the host while it
+    /// is at work.
+    ///
     /// # Errors
     /// As [`TopologyError`] lists.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Topology, TopologyError> {
@@ -133,6 +137,8 @@ impl Reader<'_> {
                 numa_node: info.numa_node,
                 uuid: info.uuid.unwrap_or_else(|| uuid(machine, ordinal)),
                 pci: pci(ordinal),
+                walks_page_tables: self.walks_page_tables(info),
+                shares_managed: self.shares_managed(info.id),
             });
         }
         for (ordinal, info) in chosen.iter().enumerate() {
@@ -178,6 +184,22 @@ impl Reader<'_> {
                 path: self.path.into(),
                 device,
             })
+    }
+
+    /// Where both links to pageable memory import it, the device needs no staging.
+    fn walks_page_tables(&self, info: &DeviceInfo) -> bool {
+        [true, false].into_iter().all(|to_device| {
+            let link = self.host_link(MemoryKind::Pageable, info, to_device);
+            link.is_some_and(|link| link.id.access == Access::Import)
+        })
+    }
+
+    /// Unless managed memory is listed as none that the host reaches.
+    fn shares_managed(&self, device: DeviceId) -> bool {
+        let managed = device.memory(MemoryKind::Managed);
+        let mut memories = self.inventory.memories.iter();
+        let found = memories.find(|memory| memory.id == managed);
+        found.is_none_or(|memory| memory.host_addressable)
     }
 
     /// Both directions between the host and a device. A machine may know pageable memory alone, whose links

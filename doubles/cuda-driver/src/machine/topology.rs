@@ -17,6 +17,10 @@ pub struct DeviceDescription {
     pub uuid: Uuid,
     /// Its place on the bus; made up.
     pub pci: PciAddress,
+    /// Whether it walks the host's page tables, so that its copy engines reach pageable memory in place.
+    pub walks_page_tables: bool,
+    /// Whether the host may touch managed memory while it is at work.
+    pub shares_managed: bool,
 }
 
 /// Where bytes come from or go to.
@@ -63,6 +67,8 @@ impl Topology {
                 numa_node: None,
                 uuid: uuid("double", ordinal),
                 pci: pci(ordinal),
+                walks_page_tables: false,
+                shares_managed: true,
             });
             let device = Memory::Device(ordinal);
             topology = topology

@@ -3,11 +3,13 @@
 //! Source: CUDA Driver API, Memory Management: cuMemAllocManaged; Unified Addressing: cuMemPrefetchAsync,
 //! cuMemAdvise, cuMemRangeGetAttribute; Stream Management: cuStreamAttachMemAsync.
 //!
-//! The host may touch it at any time, and it takes no memory of a device: pages that are on devices and touching
-//! that makes them go from one place to another are not modelled. Prefetching takes the time that the bytes take
-//! from where they were last prefetched to, the host at first, and moves nothing that anybody sees. Advice is kept
-//! and told, and changes nothing. There is a NUMA node for each that a device of the machine is attached to, and
-//! node 0; which node a thread is on is not modelled.
+//! The host may touch it at any time, whatever the machine's description says of that: a device that does not share
+//! it with the host while it is at work only refuses to be prefetched to, and to be named in advice. It takes no
+//! memory of a device: pages that are on devices and touching that makes them go from one place to another are not
+//! modelled. Prefetching takes the time that the bytes take from where they were last prefetched to, the host at
+//! first, and moves nothing that anybody sees. Advice is kept and told, and changes nothing; about pageable memory
+//! it is refused. There is a NUMA node for each that a device of the machine is attached to, and node 0; which node a
+//! thread is on is not modelled.
 
 mod hints;
 
@@ -136,6 +138,17 @@ impl State {
         }
     }
 
+    /// Whether a device works with managed memory while others do, which prefetching to it and advice about it want.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` when it does not.
+    fn shares_managed(&self, device: CUdevice) -> Answer {
+        match self.device(device)?.description.shares_managed {
+            true => Ok(()),
+            false => Err(CUresult::CUDA_ERROR_INVALID_DEVICE),
+        }
+    }
+
     /// The works that bring a part to a place, over each link by itself.
     fn prefetching(&self, call: &Call, part: &Part, to: Location) -> Leg {
         let mut bytes = BTreeMap::<_, u64>::new();
@@ -173,6 +186,11 @@ impl State {
         let to = self.place_of(location)?;
         let number = self.stream_number(stream)?;
         self.unfinished(number)?;
+        let context = self.stream(number)?.context;
+        self.shares_managed(self.context(context)?.device)?;
+        if let Location::Device(device) = to {
+            self.shares_managed(device)?;
+        }
         let leg = self.prefetching(call, &part, to);
         self.enqueue(call.world, stream, vec![leg])?;
         let hints = self.managed.0.entry(part.id).or_default();
@@ -197,11 +215,17 @@ impl State {
             A::CU_MEM_ADVISE_UNSET_READ_MOSTLY => Box::new(|hint| hint.read_mostly = false),
             A::CU_MEM_ADVISE_SET_PREFERRED_LOCATION => {
                 let to = self.place_of(location)?;
+                if let Location::Device(device) = to {
+                    self.shares_managed(device)?;
+                }
                 Box::new(move |hint| hint.preferred = Some(to))
             }
             A::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION => Box::new(|hint| hint.preferred = None),
             A::CU_MEM_ADVISE_SET_ACCESSED_BY => {
                 let user = user(self)?;
+                if user != CUdevice::CU_DEVICE_CPU {
+                    self.shares_managed(user)?;
+                }
                 Box::new(move |hint| _ = hint.accessed_by.insert(user))
             }
             A::CU_MEM_ADVISE_UNSET_ACCESSED_BY => {
@@ -386,7 +410,8 @@ driver! {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
         let Some(at) = state.space.at(dptr) else {
-            // Pageable memory wants CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, which no device has here.
+            // Pageable memory wants CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS; where a device has that, what it
+            // means is not modelled.
             let of_device = state.space.is_reserved(dptr);
             return Err(if of_device { WRONG } else { CUresult::CUDA_ERROR_NOT_SUPPORTED });
         };

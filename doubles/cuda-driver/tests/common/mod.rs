@@ -40,6 +40,19 @@ pub(crate) const GIGABYTE: [(&str, &str); 2] = [
     ),
 ];
 
+/// The same times, on a device that walks the host's page tables, and one that does not share managed memory with the
+/// host: see `tests/machines/page-tables.toml`.
+pub(crate) const PAGE_TABLES: [(&str, &str); 2] = [
+    GIGABYTE[0],
+    (
+        "TRANSLOAD_DOUBLE_TOPOLOGY",
+        concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/machines/page-tables.toml"
+        ),
+    ),
+];
+
 /// The modelled time.
 pub(crate) fn now() -> u64 {
     control("now").unwrap().parse().unwrap()
