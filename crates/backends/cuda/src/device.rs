@@ -289,6 +289,12 @@ impl Cuda {
                 let reason = format!("it does not go from {} to {}", link.src, link.dst);
                 return Err(unsupported(reason.into()));
             }
+            if place.is_some_and(|place| (place.1 == Way::Visible) != (at.1 == Way::Visible)) {
+                // The two would have to be one fence.
+                return Err(unsupported(
+                    "memory is made visible by a submission of its own".into(),
+                ));
+            }
             place = place.or(Some(at));
         }
         Ok(place.and_then(|(gpu, way)| Some((self.gpus.get(gpu)?, way))))

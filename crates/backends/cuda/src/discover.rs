@@ -9,14 +9,17 @@ use crate::device::Cuda;
 use crate::facts::Facts;
 use crate::gpu::Gpu;
 use crate::raw::{
-    CUcomputemode, CUdevice, CUdevice_attribute, CUresult, CallError, Driver, LoadError, Source,
-    Version,
+    CUcomputemode, CUdevice, CUdevice_attribute, CUresult, CallError, Driver, Function, LoadError,
+    Source, Version,
 };
 use crate::reaper::Reaper;
 use crate::wires::{Asked, Wires};
 
 /// The first CUDA whose driver has all that this backend cannot do without.
 const OLDEST: Version = Version::new(11, 0);
+
+/// Functions that are older, and that a driver may lack all the same: hints, of which it may know a later signature.
+const SPARE: [&str; 2] = ["cuMemPrefetchAsync", "cuMemAdvise"];
 
 /// Why there is no CUDA here.
 #[derive(Debug, thiserror::Error)]
@@ -132,8 +135,10 @@ impl Cuda {
             }
             Err(error) => return Err(OpenError::Failed(error)),
         }
-        let needed = |since: Version| since <= OLDEST;
-        if let Some(missing) = driver.missing().find(|function| needed(function.since)) {
+        let needed = |function: &&'static Function| {
+            function.since <= OLDEST && !SPARE.contains(&function.name)
+        };
+        if let Some(missing) = driver.missing().find(needed) {
             return Err(OpenError::TooOld {
                 driver: driver.version(),
                 oldest: OLDEST,

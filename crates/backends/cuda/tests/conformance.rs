@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::ages::{AGES, driver_of};
-use common::{assert_clean, backend, machine};
+use common::{assert_clean, backend, machine, made_up};
 use transload_cuda::Cuda;
 use transload_cuda::raw::Version;
 use transload_hal::{Backend, Buffer, HostSpan};
@@ -165,4 +165,10 @@ fn a_driver_of_12_9_conforms() {
 #[test]
 fn a_driver_of_13_0_conforms() {
     conforms_on(Version::new(13, 0));
+}
+
+/// One device walks the host's page tables, and the other takes turns with the host in managed memory.
+#[test]
+fn devices_that_reach_the_hosts_memory_otherwise_conform() {
+    conforms(backend(&[("TOPOLOGY", &made_up("page-tables"))]));
 }

@@ -6,7 +6,7 @@ use super::batch::Batch;
 use super::lane::{Gate, Shared};
 use super::moves::{End, Move};
 use super::overlap::{Piece, Scratch, pieces};
-use crate::raw::{CUdevice, CUmemLocation, CUresult, CallError, Driver};
+use crate::raw::{CallError, Driver};
 
 /// Puts moves into a lane's stream. The lane's context is the current one meanwhile.
 pub(super) struct Enqueuer<'a> {
@@ -87,9 +87,9 @@ impl<'a> Enqueuer<'a> {
                 // SAFETY: the caller's promise.
                 unsafe { self.copy_pitched((*from, from_shape), (*to, to_shape), *span) }
             }
-            Move::Prefetch {
-                address, len, to, ..
-            } => self.prefetch((*address, *len), *to),
+            Move::Hint {
+                address, len, hint, ..
+            } => self.hint((*address, *len), *hint),
             Move::Visible { .. } => Ok(()),
         }
     }
@@ -179,40 +179,5 @@ impl<'a> Enqueuer<'a> {
             (End::Host(_), End::Host(_)) => return Ok(()),
         };
         self.given(answer)
-    }
-
-    /// A hint, which drivers may refuse: where they do, the bytes are fetched when they are used.
-    fn prefetch(&self, (address, len): (u64, u64), to: CUdevice) -> Result<(), CallError> {
-        let (driver, stream) = (self.driver(), self.lane.stream);
-        let bytes = len as usize;
-        let has_places = driver.table().cuMemPrefetchAsync_v2.is_some();
-        let asked = if has_places {
-            let place = match to {
-                CUdevice::CU_DEVICE_CPU => CUmemLocation::HOST,
-                device => CUmemLocation::device(device.0),
-            };
-            // SAFETY: moves no byte to another address.
-            unsafe { driver.cuMemPrefetchAsync_v2(address, bytes, place, 0, stream) }
-        } else {
-            // SAFETY: as above.
-            unsafe { driver.cuMemPrefetchAsync(address, bytes, to, stream) }
-        };
-        match asked {
-            Err(error) if is_refused(&error) => Ok(()),
-            asked => asked,
-        }
-    }
-}
-
-/// Whether a hint was not taken, and nothing is wrong.
-fn is_refused(error: &CallError) -> bool {
-    let refusals = [
-        CUresult::CUDA_ERROR_NOT_SUPPORTED,
-        CUresult::CUDA_ERROR_INVALID_DEVICE,
-        CUresult::CUDA_ERROR_INVALID_VALUE,
-    ];
-    match error {
-        CallError::Missing { .. } => true,
-        CallError::Failed { result, .. } => refusals.contains(result),
     }
 }

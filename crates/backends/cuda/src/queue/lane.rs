@@ -136,6 +136,7 @@ impl Lane {
             shared.wait_behind(other, fence).map_err(refused)?;
         }
         if shared.way == Way::Visible {
+            // There is nothing to put into the stream; its thread asks the driver.
             return Ok(self.fly(None, None));
         }
         let event = shared.take_event().map_err(refused)?;
@@ -227,6 +228,9 @@ impl Shared {
     }
 
     /// Has the stream wait for a fence of another lane, unless that has settled.
+    ///
+    /// # Errors
+    /// `Unsupported` where no stream can wait for it: the caller has to.
     fn wait_behind(&self, other: &Lane, fence: u64) -> Result<(), Fault> {
         // Held, so that the event is not used for something else meanwhile.
         let state = other.shared.lock();

@@ -5,6 +5,7 @@
 
 mod batch;
 mod enqueue;
+mod hint;
 mod lane;
 mod moves;
 mod overlap;

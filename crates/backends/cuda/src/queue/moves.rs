@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 
-use transload_hal::core::{MemoryKind, Shape};
-use transload_hal::{Buffer, DeviceId, DeviceKind, HostSpan, Op, Part, Span};
+use transload_hal::core::Shape;
+use transload_hal::{Buffer, DeviceKind, HostSpan, Op, Part, Span};
 
 use super::Way;
+use super::hint::Hint;
 use crate::device::BACKEND;
 use crate::gpu::Gpu;
 use crate::memory;
-use crate::raw::{CUcontext, CUdevice, CUdeviceptr};
+use crate::raw::{CUcontext, CUdeviceptr};
 
 /// One thing that a lane does.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +27,11 @@ pub(crate) enum Move {
         to_shape: Shape,
         span: Span,
     },
-    Prefetch {
+    Hint {
         gpu: usize,
         address: CUdeviceptr,
         len: u64,
-        to: CUdevice,
+        hint: Hint,
     },
     /// Wait for all that the device is doing.
     Visible {
@@ -75,7 +76,7 @@ impl Move {
                 span: *span,
             },
             Op::Prefetch { part, to } => return Move::prefetch(gpus, part, *to),
-            Op::Advise { .. } => return Ok(None),
+            Op::Advise { part, advice } => return Move::advise(gpus, part, *advice),
             Op::MakeVisible { part } => Move::Visible {
                 gpu: gpu_of(gpus, part.buffer)?.number,
             },
@@ -83,36 +84,11 @@ impl Move {
         }))
     }
 
-    /// A hint: what is not managed stays where it is.
-    fn prefetch(gpus: &[Gpu], part: &Part<'_>, to: DeviceId) -> Result<Option<Move>, Reason> {
-        let gpu = gpu_of(gpus, part.buffer)?;
-        let is_movable = part.buffer.memory().kind == MemoryKind::Managed && part.len_bytes > 0;
-        let target = match to.kind {
-            DeviceKind::CPU => Some(CUdevice::CU_DEVICE_CPU),
-            DeviceKind::CUDA => gpus.iter().find(|gpu| gpu.id == to).map(|gpu| gpu.device),
-            _ => None,
-        };
-        let target = target
-            .ok_or_else(|| Reason::from(format!("{to} has no memory of these devices' driver")))?;
-        if !is_movable {
-            return Ok(None);
-        }
-        match End::of(gpus, part)? {
-            End::Device { address, .. } => Ok(Some(Move::Prefetch {
-                gpu: gpu.number,
-                address,
-                len: part.len_bytes,
-                to: target,
-            })),
-            End::Host(_) => Ok(None),
-        }
-    }
-
     /// The device, by its position, and the lane that does it.
     pub(crate) fn way(&self) -> Result<(usize, Way), Reason> {
         let (from, to) = match self {
             Move::Copy { from, to, .. } | Move::Pitched { from, to, .. } => (from, to),
-            Move::Prefetch { gpu, .. } => return Ok((*gpu, Way::Within)),
+            Move::Hint { gpu, .. } => return Ok((*gpu, Way::Within)),
             Move::Visible { gpu } => return Ok((*gpu, Way::Visible)),
         };
         match (from, to) {
@@ -143,7 +119,7 @@ impl Move {
 }
 
 impl End {
-    fn of(gpus: &[Gpu], part: &Part<'_>) -> Result<End, Reason> {
+    pub(super) fn of(gpus: &[Gpu], part: &Part<'_>) -> Result<End, Reason> {
         End::at(gpus, part.buffer, part.offset, part.len_bytes)
     }
 
@@ -211,7 +187,7 @@ impl End {
 }
 
 /// The device whose memory a buffer is.
-fn gpu_of<'a>(gpus: &'a [Gpu], buffer: &Buffer) -> Result<&'a Gpu, Reason> {
+pub(super) fn gpu_of<'a>(gpus: &'a [Gpu], buffer: &Buffer) -> Result<&'a Gpu, Reason> {
     let memory = buffer.memory();
     let is_own = buffer.backend() == BACKEND;
     let gpu = gpus.iter().find(|gpu| gpu.id == memory.device && is_own);

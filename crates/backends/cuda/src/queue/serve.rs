@@ -12,7 +12,7 @@ use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
 use super::lane::{Flight, Shared};
 use super::{Way, fence_number};
 use crate::device::BACKEND;
-use crate::raw::{CUevent, CUresult, CallError};
+use crate::raw::{CUevent, CUresult};
 
 /// How long who waits looks at the event before it sleeps: twice what a small copy and its completion take (10 µs, as
 /// in `transload_core::defaults`), and less than it takes to put a thread to sleep and wake it twice.
@@ -61,6 +61,9 @@ impl Shared {
 
     /// Blocks until the submission is over, and tells.
     fn finish(&self, flight: Flight) {
+        if self.way == Way::Visible {
+            return self.make_visible();
+        }
         let outcome = match self.block(flight.event) {
             Ok(()) => Outcome::Done,
             Err(fault) => Outcome::Lost(fault),
@@ -68,7 +71,38 @@ impl Shared {
         self.settle(flight.sequence, &outcome);
     }
 
-    /// Blocks until an event has come to pass, or where there is none all is quiet.
+    /// Blocks until all that the context was given is over, by others too, and tells those who asked for that until
+    /// now: what they ask about was given before they did.
+    ///
+    /// The context is asked, since nobody knows which streams its other users have: "Blocks until the current context
+    /// has completed all preceding requested tasks" (CUDA Driver API, Context Management, cuCtxSynchronize). What a
+    /// device wrote to managed memory the host sees then (CUDA C++ Programming Guide, Unified Memory Programming,
+    /// Coherency and Concurrency).
+    fn make_visible(&self) {
+        let newest = self.lock().last;
+        let mut outcome = Outcome::Done;
+        for _ in 0..PATIENCE {
+            outcome = match self.context_quiet() {
+                Ok(()) => Outcome::Done,
+                Err(fault) if fault.class == ErrorClass::Lost => Outcome::Lost(fault),
+                // Nothing is under way here, so nothing is lost by a driver that will not wait, as during a capture.
+                Err(fault) => Outcome::Failed(fault),
+            };
+            if !matches!(outcome, Outcome::Failed(_)) {
+                break;
+            }
+        }
+        self.settle(newest, &outcome);
+    }
+
+    fn context_quiet(&self) -> Result<(), Fault> {
+        let _current = self.context.enter()?;
+        // SAFETY: takes nothing.
+        let waited = unsafe { self.context.driver.cuCtxSynchronize() };
+        waited.map_err(|error| self.context.blame(error, self.stream))
+    }
+
+    /// Blocks until an event has come to pass, or where there is none nothing is under way in the stream.
     ///
     /// # Errors
     /// Why the device is lost. Nothing else keeps an operation that was accepted from ending, so a driver that
@@ -90,20 +124,10 @@ impl Shared {
         let waited = match event {
             // SAFETY: an event is destroyed with the lane alone.
             Some(event) => unsafe { self.context.driver.cuEventSynchronize(event) },
-            None => self.quiet(),
+            // SAFETY: the stream is this lane's.
+            None => unsafe { self.context.driver.cuStreamSynchronize(self.stream) },
         };
         waited.map_err(|error| self.context.blame(error, self.stream))
-    }
-
-    /// Blocks until nothing is under way in the stream, or in all of the context where that is what the lane is for.
-    fn quiet(&self) -> Result<(), CallError> {
-        let driver = &self.context.driver;
-        match self.way {
-            // SAFETY: takes nothing.
-            Way::Visible => unsafe { driver.cuCtxSynchronize() },
-            // SAFETY: the stream is this lane's.
-            _ => unsafe { driver.cuStreamSynchronize(self.stream) },
-        }
     }
 
     /// Tells that everything up to a submission has ended so, but for what had failed before.

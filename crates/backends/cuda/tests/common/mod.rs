@@ -3,6 +3,7 @@
 
 pub(crate) mod ages;
 pub(crate) mod faults;
+pub(crate) mod user;
 pub(crate) mod work;
 
 use transload_cuda::Cuda;
@@ -27,6 +28,17 @@ pub(crate) fn backend(settings: &[(&str, &str)]) -> Cuda {
 pub(crate) fn machine(name: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     format!("{root}/../../../doubles/cuda-driver/topologies/{name}.toml")
+}
+
+/// A machine of the double's own tests, where times are easily told.
+pub(crate) fn made_up(name: &str) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    format!("{root}/../../../doubles/cuda-driver/tests/machines/{name}.toml")
+}
+
+/// The modelled time, in nanoseconds.
+pub(crate) fn now() -> u64 {
+    control("now").unwrap().parse().unwrap()
 }
 
 /// Has the double carry out a command.
