@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cuda::control;
+pub(crate) use cuda::control;
 use transload::{AllocSpec, Buffer, Builder, Report, Request, TransferManager};
 use transload_cuda::Cuda;
-use transload_cuda::raw::Driver;
+use transload_cuda::raw::{Driver, Table};
 
 /// The host and the devices of a described machine of the double's. A process has one machine, so a test has a process
 /// of its own.
@@ -26,7 +26,11 @@ pub(crate) fn with_settings(settings: &[(&str, &str)]) -> TransferManager {
 
 /// The same, not built yet.
 pub(crate) fn builder(settings: &[(&str, &str)]) -> Builder {
-    let devices = Cuda::with_driver(double(settings)).expect("the machine has devices");
+    over(double(settings))
+}
+
+fn over(driver: Driver) -> Builder {
+    let devices = Cuda::with_driver(driver).expect("the machine has devices");
     TransferManager::builder().host().backend(Arc::new(devices))
 }
 
@@ -37,6 +41,19 @@ pub(crate) fn double(settings: &[(&str, &str)]) -> Driver {
     }
     // SAFETY: the functions are the double's, which are there for good.
     unsafe { Driver::from_table(cuda::table(), "the double") }
+}
+
+/// The file of a machine of the double's own tests, where times are easily told.
+pub(crate) fn made_up(name: &str) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    format!("{root}/../../doubles/cuda-driver/tests/machines/{name}.toml")
+}
+
+/// The host and the devices of a driver that is made of the double's functions, and others perhaps.
+pub(crate) fn with_table(table: Table) -> TransferManager {
+    // SAFETY: the functions are the double's, or the test's, which are there for good.
+    let driver = unsafe { Driver::from_table(table, "the double") };
+    over(driver).build().unwrap()
 }
 
 /// The value of one of the double's counters; 0 if it was never counted.

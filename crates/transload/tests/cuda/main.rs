@@ -5,6 +5,8 @@
 mod adapter;
 mod adapters;
 mod machine;
+mod managed;
+mod page_tables;
 mod registered;
 mod trouble;
 mod verdicts;
