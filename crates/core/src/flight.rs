@@ -413,6 +413,15 @@ impl Flight {
         }
     }
 
+    /// Whether nothing is left to be submitted: once every operation under way has ended well, the copy is done. Never
+    /// where a comparison follows.
+    pub fn is_out(&self) -> bool {
+        self.state == State::Moving
+            && self.phase == Phase::Copy
+            && self.verify.is_none()
+            && self.leg.is_out()
+    }
+
     /// When the flight gives up by itself.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {

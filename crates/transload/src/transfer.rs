@@ -1,10 +1,13 @@
 //! The user's handle to a copy that was submitted.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
+
+use transload_hal::Fence;
 
 use crate::engine::active::TransferId;
 use crate::engine::shared::Shared;
@@ -100,6 +103,24 @@ impl Transfer {
             Inner::Submitted { shared, id } => shared.progress(*id),
             Inner::Settled(Some(Ok(report))) => Some((report.bytes(), report.bytes())),
             Inner::Settled(_) => None,
+        }
+    }
+
+    /// The fences that the transfer still waits for, once nothing of it is left to be submitted: when all of
+    /// them have settled well, the bytes are there. None of them for a transfer that is over and ended well. `None` while
+    /// it waits for something else, has steps to submit, or will compare the ends; and when it failed.
+    ///
+    /// A transfer that goes over one link in one piece and waits for nobody is submitted when the call that made it
+    /// returns. So a stream of the user's can wait for it without a thread: `transload_cuda::Cuda::follow`. Should an
+    /// operation fail, the transfer goes another way with operations that these fences know nothing of; how it ended is
+    /// for [`Transfer::wait`] to say.
+    pub fn fences(&self) -> Option<Vec<Fence>> {
+        match &self.inner {
+            Inner::Submitted { shared, id } => shared.state.with(|state| state.fences(*id)),
+            Inner::Settled(result) => {
+                let is_done = matches!(result, Some(Ok(_)));
+                is_done.then(Vec::new)
+            }
         }
     }
 

@@ -78,6 +78,14 @@ impl LaneRun {
         self.running == 0
     }
 
+    /// Whether every operation of the lane that has not ended is under way, and none follows.
+    pub(super) fn is_out(&self, lane: &Lane) -> bool {
+        let is_last = |chunk: &Chunk| {
+            chunk.progress == Progress::Running && usize::from(chunk.step) + 1 == lane.steps.len()
+        };
+        self.next == self.end && self.chunks.iter().all(is_last)
+    }
+
     pub(super) fn done_bytes(&self) -> u64 {
         self.done_bytes
     }

@@ -126,6 +126,12 @@ impl Leg {
         self.lanes.iter().all(LaneRun::is_quiet)
     }
 
+    /// Whether no operation is left to be started.
+    pub(super) fn is_out(&self) -> bool {
+        let lanes = self.plan.iter().flat_map(|plan| plan.lanes.iter());
+        !self.stopping && lanes.zip(&self.lanes).all(|(lane, run)| run.is_out(lane))
+    }
+
     pub(super) fn holds_no_slot(&self) -> bool {
         self.lanes.iter().all(LaneRun::holds_no_slot)
     }

@@ -1,5 +1,7 @@
 //! A flight stepped by hand.
 
+mod out;
+
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,14 +1,28 @@
 //! What became of operations.
 
-use transload_core::flight::{Settled, TaskId};
+use alloc::vec::Vec;
+
+use transload_core::flight::{Flight, Settled, TaskId};
 use transload_hal::{BackendId, Buffer, ErrorClass, Fault, Fence, Outcome};
 
-use super::active::TransferId;
+use super::active::{Stage, TransferId};
 use super::order::{Deed, DeedResult, Deeds};
 use super::state::State;
 use crate::adopt::Borrowed;
 
 impl State {
+    /// The fences of a transfer of which nothing is left to be submitted; none of them once it has ended well.
+    pub(crate) fn fences(&mut self, id: TransferId) -> Option<Vec<Fence>> {
+        let active = self.transfer(id)?;
+        if let Some(result) = &active.result {
+            return result.is_ok().then(Vec::new);
+        }
+        let is_out = active.flight.as_ref().is_some_and(Flight::is_out);
+        let is_known = active.stage == Stage::Flying && active.ordered == 0;
+        let fences = active.flying.iter().map(|(fence, _)| *fence);
+        (is_known && is_out).then(|| fences.collect())
+    }
+
     /// What a thread did with its orders.
     pub(crate) fn record(&mut self, deeds: &mut Deeds) {
         self.outstanding -= deeds.len();
@@ -159,7 +173,7 @@ impl State {
             .pending
             .keys()
             .filter(|fence| fence.backend() == backend);
-        let fences: alloc::vec::Vec<Fence> = fences.copied().collect();
+        let fences: Vec<Fence> = fences.copied().collect();
         for fence in fences {
             let Some((id, _)) = self.pending.get(&fence).copied() else {
                 continue;
