@@ -15,7 +15,7 @@ use crate::discover::Absent;
 use crate::gpu::{Gpu, Opened, Sink};
 use crate::inventory::inventory;
 use crate::memory;
-use crate::queue::{Lane, Move, Way, lane_of};
+use crate::queue::{Lane, Move, Relays, Way, lane_of};
 use crate::raw::{CUresult, CallError, Driver};
 use crate::wires::Wires;
 
@@ -32,6 +32,7 @@ pub struct Cuda {
     /// Devices of which the first reaches the memory of the second.
     peers: Mutex<HashSet<(usize, usize)>>,
     exchange: memory::Exchange,
+    relays: Relays,
 }
 
 impl Cuda {
@@ -50,6 +51,7 @@ impl Cuda {
             sink,
             peers: Mutex::default(),
             exchange: memory::Exchange::default(),
+            relays: Relays::default(),
         }
     }
 
@@ -86,7 +88,15 @@ impl Cuda {
         }
     }
 
-    fn lane(&self, fence: Fence) -> Option<&Lane> {
+    pub(crate) fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    pub(crate) fn relays(&self) -> &Relays {
+        &self.relays
+    }
+
+    pub(crate) fn lane(&self, fence: Fence) -> Option<&Lane> {
         let (gpu, way) = lane_of(fence.number());
         Some(self.gpus.get(gpu)?.opened()?.lane(way))
     }

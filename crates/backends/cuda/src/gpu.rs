@@ -109,3 +109,24 @@ impl Opened {
         &self.lanes[way as usize]
     }
 }
+
+/// A device that is in order: one that is open already, else the first that can be opened. What one device registers,
+/// all of them reach.
+pub(crate) fn any(gpus: &[Gpu]) -> Result<&Opened, Fault> {
+    let mut refusal = Fault::new(ErrorClass::Unsupported, "there is no CUDA device");
+    let is_lost = |opened: &Opened| opened.context.lost().cloned();
+    let mut opened = gpus.iter().filter_map(Gpu::opened);
+    if let Some(opened) = opened.find(|opened| is_lost(opened).is_none()) {
+        return Ok(opened);
+    }
+    for gpu in gpus {
+        match gpu.open() {
+            Ok(opened) => match is_lost(opened) {
+                None => return Ok(opened),
+                Some(fault) => refusal = fault,
+            },
+            Err(fault) => refusal = fault,
+        }
+    }
+    Err(refusal)
+}

@@ -47,3 +47,5 @@ mod worker;
 pub use device::{BACKEND, Cuda};
 #[cfg(all(feature = "backend", not(transload_local)))]
 pub use discover::{Absent, OpenError};
+#[cfg(all(feature = "backend", not(transload_local)))]
+pub use queue::StreamError;

@@ -7,8 +7,8 @@ use transload_hal::{
 };
 
 use super::pointer::{Known, Sort, look_up, mapped};
-use super::{DEVICES, info, registered};
-use crate::gpu::{Gpu, Opened};
+use super::{DEVICES, info};
+use crate::gpu::{Gpu, Opened, any};
 use crate::raw::{CUdeviceptr, CUmemAccess_flags};
 
 const KIND: ExternalKind = ExternalKind::DevicePointer;
@@ -39,7 +39,7 @@ pub(super) unsafe fn adopt(
     let gpu = gpus.iter().find(|gpu| gpu.id == memory.device);
     let opened = match gpu {
         Some(gpu) => gpu.open(),
-        None => registered::any(gpus),
+        None => any(gpus),
     };
     let opened = opened.map_err(failed)?;
     let _current = opened.context.enter().map_err(failed)?;

@@ -11,10 +11,10 @@ use transload_hal::{
 };
 
 use super::block::Block;
-use super::{PINNED, combined, info, refused, registered};
+use super::{PINNED, combined, info, refused};
 use crate::context::Context;
 use crate::fault::fault_of;
-use crate::gpu::{Gpu, Opened};
+use crate::gpu::{Gpu, Opened, any};
 use crate::raw::{CU_MEMHOSTREGISTER, CUresult, CallError};
 
 /// Allocations begin with a page, and no page is shared with anything else: the whole of it is locked.
@@ -57,7 +57,7 @@ pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocEr
         });
     }
     let refused = |fault| refused(PINNED, spec.len_bytes, fault);
-    let opened = registered::any(gpus).map_err(refused)?;
+    let opened = any(gpus).map_err(refused)?;
     if spec.write_combined
         && let Some(buffer) = combined::allocate(opened, spec).map_err(refused)?
     {

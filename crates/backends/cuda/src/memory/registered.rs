@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transload_hal::{
-    Buffer, ErrorClass, ExternalKind, Fault, HostSpan, ImportError, Owner, StorageId, StorageInfo,
+    Buffer, ExternalKind, Fault, HostSpan, ImportError, Owner, StorageId, StorageInfo,
 };
 
 use super::pinned::Registration;
 use super::pointer::{Sort, look_up};
 use super::{PINNED, info};
-use crate::gpu::{Gpu, Opened};
+use crate::gpu::{Gpu, Opened, any};
 
 /// Memory that was registered here, by where it begins.
 #[derive(Default)]
@@ -63,21 +63,6 @@ pub(super) unsafe fn register(
     };
     // SAFETY: the caller says that the span is valid as long as the owner lives, and the registration goes first.
     Ok(unsafe { Buffer::guarded(info, owner, Box::new(user)) })
-}
-
-/// The first device that can be opened: what it registers, all of them reach.
-pub(super) fn any(gpus: &[Gpu]) -> Result<&Opened, Fault> {
-    let mut refusal = Fault::new(ErrorClass::Unsupported, "there is no CUDA device");
-    for gpu in gpus {
-        match gpu.open() {
-            Ok(opened) => match opened.context.lost() {
-                None => return Ok(opened),
-                Some(fault) => refusal = fault.clone(),
-            },
-            Err(fault) => refusal = fault,
-        }
-    }
-    Err(refusal)
 }
 
 impl Registrations {

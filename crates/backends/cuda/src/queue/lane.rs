@@ -8,6 +8,7 @@ use transload_hal::{ErrorClass, Fault, Fence, SubmitError, Waited};
 
 use super::batch::Batch;
 use super::enqueue::Enqueuer;
+use super::follow::Order;
 use super::moves::Move;
 use super::overlap::Scratch;
 use super::{Way, fence_number, lane_number, sequence_of};
@@ -232,23 +233,15 @@ impl Shared {
     /// # Errors
     /// `Unsupported` where no stream can wait for it: the caller has to.
     fn wait_behind(&self, other: &Lane, fence: u64) -> Result<(), Fault> {
-        // Held, so that the event is not used for something else meanwhile.
-        let state = other.shared.lock();
-        let sequence = sequence_of(fence);
-        let flight = state
-            .flying
-            .iter()
-            .find(|flight| flight.sequence == sequence);
-        let Some(flight) = flight else {
-            return Ok(());
-        };
-        let Some(event) = flight.event else {
-            let message = "a fence that only a thread can wait for has not settled";
-            return Err(Fault::new(ErrorClass::Unsupported, message));
-        };
-        // SAFETY: the event is alive while the state is locked; the stream is of the current context.
-        let waits = unsafe { self.context.driver.cuStreamWaitEvent(self.stream, event, 0) };
-        waits.map_err(|error| self.context.blame(error, self.stream))
+        // SAFETY: the stream is of the current context.
+        match unsafe { other.order_behind(fence, self.stream) } {
+            Ok(Order::Given | Order::Settled) => Ok(()),
+            Ok(Order::OfThreads) => {
+                let message = "a fence that only a thread can wait for has not settled";
+                Err(Fault::new(ErrorClass::Unsupported, message))
+            }
+            Err(error) => Err(self.context.blame(error, self.stream)),
+        }
     }
 
     fn take_event(&self) -> Result<CUevent, Fault> {

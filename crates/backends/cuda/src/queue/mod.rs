@@ -5,15 +5,20 @@
 
 mod batch;
 mod enqueue;
+mod follow;
 mod hint;
 mod lane;
 mod moves;
 mod overlap;
 mod pitched;
 mod serve;
+mod user;
+mod watch;
 
 pub(crate) use lane::Lane;
 pub(crate) use moves::Move;
+pub use user::StreamError;
+pub(crate) use watch::Relays;
 
 /// What a lane of a device is for. The number is the device's copy engine that serves it, as links name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,5 @@
 //! Memory of the user's own, made with the driver and not with the backend.
+#![allow(dead_code, reason = "no test uses all of it")]
 
 use std::fmt;
 

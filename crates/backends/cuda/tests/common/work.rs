@@ -14,6 +14,14 @@ use transload_hal::{
 #[derive(Default)]
 pub(crate) struct Outcomes(Mutex<Vec<(Fence, Outcome)>>);
 
+impl Outcomes {
+    /// All that was told so far.
+    pub(crate) fn all(&self) -> Vec<Outcome> {
+        let told = self.0.lock().unwrap();
+        told.iter().map(|(_, outcome)| outcome.clone()).collect()
+    }
+}
+
 impl CompletionSink for Outcomes {
     fn settle(&self, fence: Fence, outcome: Outcome) {
         self.0.lock().unwrap().push((fence, outcome));

@@ -1,0 +1,114 @@
+//! Streams of the user's that wait for submissions of this backend.
+
+use transload_hal::Fence;
+
+use super::user::StreamError;
+use super::{Lane, sequence_of};
+use crate::device::{BACKEND, Cuda};
+use crate::raw::{CUstream, CallError};
+
+impl Cuda {
+    /// Has the user's stream wait, on the device, until submissions of this backend are over: what it is given from
+    /// now on sees their bytes. No thread waits. `transload::Transfer::fences` gives a transfer's fences, once all of
+    /// it has been submitted:
+    ///
+    /// ```no_run
+    /// # fn example(cuda: &transload_cuda::Cuda, stream: transload_cuda::raw::CUstream,
+    /// #     fences: Option<Vec<transload_hal::Fence>>, wait: impl FnOnce())
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// match fences {
+    ///     // SAFETY: the stream is there.
+    ///     Some(fences) => unsafe { cuda.follow(stream, &fences) }?,
+    ///     None => wait(),
+    /// }
+    /// // Launch kernels in the stream.
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Where a submission fails or its device is lost, the stream goes on all the same, as after a failed copy of its
+    /// own; the transfer tells.
+    ///
+    /// # What it does not do
+    /// A stream is not held for work that has not been submitted, because that cannot be done soundly. A host function
+    /// that waits may keep other host functions from running, and must not wait for work that is not before it (CUDA
+    /// Driver API, cuLaunchHostFunc). A wait on a word of memory orders streams in a way that the driver does not
+    /// see, so the very copies that are waited for may end up behind the stream that waits (cuStreamWaitValue32). Either
+    /// stands still for good then. Events are seen, and what they stand for has been submitted. So a transfer
+    /// that has work yet to submit, because it waits for others or is staged in several steps, is waited for by a
+    /// thread or a task, which gives the stream its work after that.
+    ///
+    /// # Errors
+    /// When a fence is another backend's, or one that only a thread can wait for; the stream is being captured; its
+    /// context or the fence's device is lost; or the driver refuses. The stream may wait for some of the fences then.
+    ///
+    /// # Safety
+    /// The stream is one of this backend's driver, and is not destroyed before the call has returned.
+    pub unsafe fn follow(&self, stream: CUstream, fences: &[Fence]) -> Result<(), StreamError> {
+        if let Some(fence) = fences.iter().find(|fence| fence.backend() != BACKEND) {
+            let fence = format!("{fence:?}");
+            return Err(StreamError::ForeignFence { fence });
+        }
+        // SAFETY: the caller's promise.
+        let theirs = unsafe { self.theirs(stream) }?;
+        for fence in fences.iter().filter(|fence| !fence.is_settled()) {
+            let Some(lane) = self.lane(*fence) else {
+                continue;
+            };
+            if let Some(fault) = lane.shared.context.lost() {
+                let fault = fault.clone();
+                return Err(StreamError::Lost { fault });
+            }
+            // SAFETY: as above.
+            match unsafe { lane.order_behind(fence.number(), stream) } {
+                Ok(Order::Given | Order::Settled) => {}
+                Ok(Order::OfThreads) => {
+                    let fence = format!("{fence:?}");
+                    return Err(StreamError::NoEvent { fence });
+                }
+                Err(error) => return Err(theirs.refusal(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a stream stands to a fence.
+pub(super) enum Order {
+    /// It waits for it.
+    Given,
+    /// There is nothing to wait for.
+    Settled,
+    /// Only a thread can wait for it.
+    OfThreads,
+}
+
+impl Lane {
+    /// Has a stream wait for a fence of this lane, unless that has settled.
+    ///
+    /// # Safety
+    /// The stream is the driver's, and its context the current one.
+    pub(super) unsafe fn order_behind(
+        &self,
+        fence: u64,
+        stream: CUstream,
+    ) -> Result<Order, CallError> {
+        // Held, so that the event is not used for something else meanwhile.
+        let state = self.shared.lock();
+        let sequence = sequence_of(fence);
+        let mut flying = state.flying.iter();
+        let Some(flight) = flying.find(|flight| flight.sequence == sequence) else {
+            return Ok(Order::Settled);
+        };
+        let Some(event) = flight.event else {
+            return Ok(Order::OfThreads);
+        };
+        // SAFETY: the event is alive while the state is locked; of the stream, the caller's promise.
+        unsafe {
+            self.shared
+                .context
+                .driver
+                .cuStreamWaitEvent(stream, event, 0)
+        }?;
+        Ok(Order::Given)
+    }
+}

@@ -1,0 +1,243 @@
+//! Streams of the user's: which context they are of, and whether anything can be put into them.
+
+use transload_hal::{ErrorClass, Fault};
+
+use crate::device::Cuda;
+use crate::fault::fault_of;
+use crate::gpu::{Opened, any};
+use crate::raw::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, CallError, Driver};
+
+/// Why a stream or an event of the user's was left alone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The handle is of nothing that the driver knows.
+    #[error("the handle {handle:#x} is of no {what} that there is: {fault}")]
+    Unknown {
+        /// A stream, or an event.
+        what: &'static str,
+        /// The handle.
+        handle: usize,
+        /// What the driver said.
+        fault: Fault,
+    },
+    /// A default stream is one of the thread's current context, and there is none.
+    #[error("the default stream is one of the thread's current context, and no context is current")]
+    NoContext,
+    /// The stream, or the one that the event was recorded in, is being captured into a graph.
+    #[error(
+        "the {what} {handle:#x} is part of a graph that is being captured, and nothing happens in it before it is launched"
+    )]
+    Capturing {
+        /// A stream, or an event.
+        what: &'static str,
+        /// The handle.
+        handle: usize,
+    },
+    /// The fence is another backend's.
+    #[error("{fence} is no fence of this backend, so no stream of its devices can wait for it")]
+    ForeignFence {
+        /// The fence.
+        fence: String,
+    },
+    /// The fence is one that only a thread can wait for.
+    #[error("{fence} has no event that a stream could wait for: a thread has to")]
+    NoEvent {
+        /// The fence.
+        fence: String,
+    },
+    /// The context, or all of the device, is gone.
+    #[error("{fault}")]
+    Lost {
+        /// How.
+        fault: Fault,
+    },
+    /// The driver refused.
+    #[error("{fault}")]
+    Refused {
+        /// Why.
+        fault: Fault,
+    },
+}
+
+impl StreamError {
+    /// Whose turn it is now.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            StreamError::Unknown { .. }
+            | StreamError::NoContext
+            | StreamError::Capturing { .. }
+            | StreamError::ForeignFence { .. } => ErrorClass::Caller,
+            StreamError::NoEvent { .. } => ErrorClass::Unsupported,
+            StreamError::Lost { .. } => ErrorClass::Lost,
+            StreamError::Refused { fault } => fault.class,
+        }
+    }
+
+    pub(super) fn of_fault(fault: Fault) -> StreamError {
+        match fault.class {
+            ErrorClass::Lost => StreamError::Lost { fault },
+            _ => StreamError::Refused { fault },
+        }
+    }
+}
+
+/// A stream of the user's, whose context is the thread's current one until this goes.
+pub(super) struct Theirs<'a> {
+    cuda: &'a Cuda,
+    pub(super) stream: CUstream,
+    context: CUcontext,
+}
+
+impl Cuda {
+    /// Makes a stream's context the current one, whichever that is.
+    ///
+    /// # Safety
+    /// The stream is one of the driver's.
+    pub(super) unsafe fn theirs(&self, stream: CUstream) -> Result<Theirs<'_>, StreamError> {
+        let driver = self.driver();
+        let context = match is_default(stream) {
+            true => current(driver)?,
+            // SAFETY: the caller's promise.
+            false => unsafe { self.context_of(stream) }?,
+        };
+        if let Some(fault) = self.own(context).and_then(|own| own.context.lost()) {
+            let fault = fault.clone();
+            return Err(StreamError::Lost { fault });
+        }
+        // SAFETY: the context is the stream's.
+        let pushed = unsafe { driver.cuCtxPushCurrent_v2(context) };
+        pushed.map_err(|error| StreamError::of_fault(fault_of(error)))?;
+        let theirs = Theirs {
+            cuda: self,
+            stream,
+            context,
+        };
+        theirs.ensure_no_capture()?;
+        Ok(theirs)
+    }
+
+    /// # Safety
+    /// As [`Cuda::theirs`].
+    unsafe fn context_of(&self, stream: CUstream) -> Result<CUcontext, StreamError> {
+        // It does not matter which, but some context must be current.
+        let any = self.any().map_err(StreamError::of_fault)?;
+        let _current = any.context.enter().map_err(StreamError::of_fault)?;
+        let mut context = CUcontext::NULL;
+        // SAFETY: the stream is the driver's, by the caller's promise; the place is ours.
+        let asked = unsafe { self.driver().cuStreamGetCtx(stream, &raw mut context) };
+        match asked {
+            Ok(()) => Ok(context),
+            Err(error) if is_unknown(&error) => Err(StreamError::Unknown {
+                what: "stream",
+                handle: stream.0.addr(),
+                fault: fault_of(error),
+            }),
+            Err(error) => Err(StreamError::of_fault(any.blame(error))),
+        }
+    }
+
+    /// A device in order: the one that the thread is working with, if that is one of ours.
+    pub(super) fn any(&self) -> Result<&Opened, Fault> {
+        let current = current(self.driver())
+            .ok()
+            .and_then(|context| self.own(context));
+        let alive = |opened: &&Opened| opened.context.lost().is_none();
+        match current.filter(alive) {
+            Some(opened) => Ok(opened),
+            None => any(self.gpus()),
+        }
+    }
+
+    /// The device whose primary context that is.
+    fn own(&self, context: CUcontext) -> Option<&Opened> {
+        let mut opened = self.gpus().iter().filter_map(|gpu| gpu.opened());
+        opened.find(|opened| opened.context.handle == context)
+    }
+}
+
+impl Theirs<'_> {
+    /// Whether all that the stream was given is over.
+    pub(super) fn is_done(&self) -> Result<bool, StreamError> {
+        // SAFETY: the stream is the driver's, by the promise that this was made with.
+        match unsafe { self.cuda.driver().cuStreamQuery(self.stream) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.is(CUresult::CUDA_ERROR_NOT_READY) => Ok(false),
+            Err(error) => Err(self.refusal(error)),
+        }
+    }
+
+    /// What a refused call means.
+    pub(super) fn refusal(&self, error: CallError) -> StreamError {
+        if let Some(own) = self.cuda.own(self.context) {
+            return StreamError::of_fault(own.blame(error));
+        }
+        // SAFETY: as above.
+        let asked = unsafe { self.cuda.driver().cuStreamQuery(self.stream) };
+        match asked {
+            // Of a context that is in order, this was about the call alone.
+            Ok(()) => StreamError::of_fault(fault_of(error)),
+            Err(answer) if answer.is(CUresult::CUDA_ERROR_NOT_READY) => {
+                StreamError::of_fault(fault_of(error))
+            }
+            Err(_) => {
+                let message = format!("the context of {:?} is lost: {error}", self.stream);
+                let fault = Fault::new(ErrorClass::Lost, message);
+                StreamError::Lost { fault }
+            }
+        }
+    }
+
+    /// What is put into a stream that is captured would come to pass with each launch of the graph, or spoil it.
+    fn ensure_no_capture(&self) -> Result<(), StreamError> {
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: as above; the place is ours.
+        let asked = unsafe {
+            self.cuda
+                .driver()
+                .cuStreamIsCapturing(self.stream, &raw mut status)
+        };
+        let is_none = status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        match asked {
+            Ok(()) if is_none => Ok(()),
+            // The legacy default stream, while a stream that waits for it is captured.
+            Err(error) if !error.is(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) => {
+                Err(self.refusal(error))
+            }
+            _ => Err(StreamError::Capturing {
+                what: "stream",
+                handle: self.stream.0.addr(),
+            }),
+        }
+    }
+}
+
+impl Drop for Theirs<'_> {
+    fn drop(&mut self) {
+        let mut popped = CUcontext::NULL;
+        // SAFETY: the place is ours, and what is on top was pushed when this was made.
+        let _ = unsafe { self.cuda.driver().cuCtxPopCurrent_v2(&raw mut popped) };
+    }
+}
+
+/// Whether the driver said that it knows no such stream or event.
+pub(super) fn is_unknown(error: &CallError) -> bool {
+    error.is(CUresult::CUDA_ERROR_INVALID_HANDLE) || error.is(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+}
+
+fn is_default(stream: CUstream) -> bool {
+    [CUstream::NULL, CUstream::LEGACY, CUstream::PER_THREAD].contains(&stream)
+}
+
+/// The thread's current context.
+fn current(driver: &Driver) -> Result<CUcontext, StreamError> {
+    let mut context = CUcontext::NULL;
+    // SAFETY: the place is ours.
+    let asked = unsafe { driver.cuCtxGetCurrent(&raw mut context) };
+    asked.map_err(|error| StreamError::of_fault(fault_of(error)))?;
+    match context.is_null() {
+        true => Err(StreamError::NoContext),
+        false => Ok(context),
+    }
+}

@@ -1,0 +1,275 @@
+//! Work of the user's own, and who is to hear of its end.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::user::{StreamError, is_unknown};
+use crate::context::Context;
+use crate::device::Cuda;
+use crate::fault::fault_of;
+use crate::raw::{
+    CUevent, CUresult, CUstream, CUstream_flags, CUstreamCallback, CallError, Driver,
+};
+
+impl Cuda {
+    /// Calls `then` once all that the user's stream has been given so far is over: done, or given up with the
+    /// stream's context. Meant for `transload::Event::setter`, so that a transfer can start after the user's own work:
+    ///
+    /// ```no_run
+    /// # fn example(cuda: &transload_cuda::Cuda, stream: transload_cuda::raw::CUstream)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// // SAFETY: the stream is there.
+    /// unsafe { cuda.when_done(stream, move || tell.send(()).unwrap_or_default()) }?;
+    /// told.recv()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The stream may be of any context of the process, the CUDA runtime's or one of the program's own, and a default
+    /// stream, which is the one of the context that is current on the calling thread. That stays current. The stream may
+    /// be destroyed when the call has returned.
+    ///
+    /// # Where it runs
+    /// Here and now when the stream is idle. Else on a thread of the driver's, and the stream's later work waits until
+    /// it has returned: it must not block, and it must call nothing of CUDA's (CUDA Driver API, cuStreamAddCallback).
+    ///
+    /// # Errors
+    /// When the stream is being captured, its context is lost, or the driver refuses. A handle that is none, or of a
+    /// stream that was destroyed, is told where the driver tells.
+    ///
+    /// # Safety
+    /// The stream is one of this backend's driver, and is not destroyed before the call has returned.
+    pub unsafe fn when_done(
+        &self,
+        stream: CUstream,
+        then: impl FnOnce() + Send + 'static,
+    ) -> Result<(), StreamError> {
+        // SAFETY: the caller's promise.
+        let theirs = unsafe { self.theirs(stream) }?;
+        if theirs.is_done()? {
+            drop(theirs);
+            tell(Box::new(then));
+            return Ok(());
+        }
+        let watch = Watch {
+            then: Some(Box::new(then)),
+            relayed: None,
+        };
+        // SAFETY: as above.
+        let added = unsafe { watch.add_to(self.driver(), stream) };
+        added.map_err(|error| theirs.refusal(error))
+    }
+
+    /// The same of the work that an event was last recorded behind. An event that was never recorded has come to
+    /// pass. A stream of this backend's waits for it; where that one's device is lost meanwhile, a thread does, in the
+    /// context of another device that is in use, and where there is none the event is given up.
+    ///
+    /// # Errors
+    /// As [`Cuda::when_done`].
+    ///
+    /// # Safety
+    /// The event is one of this backend's driver, and is not destroyed before `then` was called.
+    pub unsafe fn when_event(
+        &self,
+        event: CUevent,
+        then: impl FnOnce() + Send + 'static,
+    ) -> Result<(), StreamError> {
+        let any = self.any().map_err(StreamError::of_fault)?;
+        let context = &any.context;
+        let current = context.enter().map_err(StreamError::of_fault)?;
+        let driver = self.driver();
+        // SAFETY: the event is the driver's, by the caller's promise.
+        match unsafe { driver.cuEventQuery(event) } {
+            Ok(()) => {
+                drop(current);
+                tell(Box::new(then));
+                return Ok(());
+            }
+            Err(error) if error.is(CUresult::CUDA_ERROR_NOT_READY) => {}
+            Err(error) => return Err(refusal(event, error)),
+        }
+        let relay = self.relays().take(context)?;
+        // SAFETY: as above; the stream is ours, of the current context.
+        let waits = unsafe { driver.cuStreamWaitEvent(relay.stream, event, 0) };
+        waits.map_err(|error| {
+            self.relays().put_back(relay);
+            StreamError::of_fault(any.blame(error))
+        })?;
+        let others = self.gpus().iter().filter_map(|gpu| gpu.opened());
+        let others = others.filter(|of| of.context.id != context.id);
+        let watch = Watch {
+            then: Some(Box::new(then)),
+            relayed: Some(Relayed {
+                event,
+                relay,
+                idle: Arc::clone(&self.relays().idle),
+                others: others.map(|of| Arc::downgrade(&of.context)).collect(),
+            }),
+        };
+        // SAFETY: the stream is ours, and there as long as the backend is.
+        let added = unsafe { watch.add_to(driver, relay.stream) };
+        // Where it was not, the stream waits for nobody, and is left alone.
+        added.map_err(|error| StreamError::of_fault(any.blame(error)))
+    }
+}
+
+/// Who is to hear.
+struct Watch {
+    then: Option<Box<dyn FnOnce() + Send>>,
+    relayed: Option<Relayed>,
+}
+
+/// Of an event: the stream of ours that waits for it.
+struct Relayed {
+    event: CUevent,
+    relay: Relay,
+    idle: Arc<Mutex<Vec<Relay>>>,
+    /// Contexts of other devices. They are not kept: nothing of CUDA's may go on the driver's thread.
+    others: Vec<Weak<Context>>,
+}
+
+impl Watch {
+    /// Has the driver call back, exactly once, when all that the stream has is over, well or not (CUDA Driver API, Stream
+    /// Management, cuStreamAddCallback). `cuLaunchHostFunc` would never call in a context that is ruined.
+    ///
+    /// # Safety
+    /// The stream is the driver's.
+    unsafe fn add_to(self, driver: &Driver, stream: CUstream) -> Result<(), CallError> {
+        let callback: CUstreamCallback = Some(called);
+        let watch = Box::into_raw(Box::new(self));
+        // SAFETY: the stream is there, by the caller's promise, and the function takes what it is given.
+        let added = unsafe { driver.cuStreamAddCallback(stream, callback, watch.cast(), 0) };
+        if added.is_err() {
+            // SAFETY: it was made of a box, and the driver has not taken it.
+            drop(unsafe { Box::from_raw(watch) });
+        }
+        added
+    }
+
+    /// The stream that this was added to is past it.
+    fn end(mut self, status: CUresult) {
+        let Some(then) = self.then.take() else { return };
+        let Some(relayed) = self.relayed.take() else {
+            return tell(then);
+        };
+        if status == CUresult::CUDA_SUCCESS {
+            let mut idle = relayed.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.push(relayed.relay);
+            drop(idle);
+            return tell(then);
+        }
+        // The device of ours is gone, which says nothing of the user's event.
+        let name = "transload-cuda-event".into();
+        let thread = std::thread::Builder::new().name(name);
+        // Without a thread the event stays unheard, as all of this device's does.
+        let _ = thread.spawn(move || {
+            relayed.await_elsewhere();
+            tell(then);
+        });
+    }
+}
+
+impl Relayed {
+    /// Blocks until the event has come to pass, or its context or every device is lost.
+    fn await_elsewhere(self) {
+        for context in self.others.iter().filter_map(Weak::upgrade) {
+            let Ok(_current) = context.enter() else {
+                continue;
+            };
+            // SAFETY: the event is there until who is to hear was told.
+            let waited = unsafe { context.driver.cuEventSynchronize(self.event) };
+            // SAFETY: the default stream is always there.
+            let asked = unsafe { context.driver.cuStreamQuery(CUstream::NULL) };
+            let is_in_order = match asked {
+                Ok(()) => true,
+                Err(error) => error.is(CUresult::CUDA_ERROR_NOT_READY),
+            };
+            // An error of a context that is in order is the event's own.
+            if waited.is_ok() || is_in_order {
+                return;
+            }
+        }
+    }
+}
+
+/// Whoever panics in there keeps nobody else from hearing.
+fn tell(then: Box<dyn FnOnce() + Send>) {
+    let _ = catch_unwind(AssertUnwindSafe(then));
+}
+
+/// What the driver calls.
+unsafe extern "C" fn called(_: CUstream, status: CUresult, watch: *mut c_void) {
+    // SAFETY: it is what `add_to` made of a box, and comes back once.
+    let watch = unsafe { Box::from_raw(watch.cast::<Watch>()) };
+    watch.end(status);
+}
+
+/// Why the driver says nothing of an event.
+fn refusal(event: CUevent, error: CallError) -> StreamError {
+    let (what, handle) = ("event", event.0.addr());
+    match error.result() {
+        _ if is_unknown(&error) => StreamError::Unknown {
+            what,
+            handle,
+            fault: fault_of(error),
+        },
+        Some(CUresult::CUDA_ERROR_CAPTURED_EVENT) => StreamError::Capturing { what, handle },
+        _ => StreamError::of_fault(fault_of(error)),
+    }
+}
+
+/// A stream of ours that waits for an event of the user's.
+#[derive(Clone, Copy)]
+pub(crate) struct Relay {
+    device: transload_hal::DeviceId,
+    stream: CUstream,
+}
+
+/// All of them, made when they are needed.
+#[derive(Default)]
+pub(crate) struct Relays {
+    all: Mutex<Vec<(Arc<Context>, CUstream)>>,
+    /// Those that wait for nothing.
+    idle: Arc<Mutex<Vec<Relay>>>,
+}
+
+impl Relays {
+    /// A stream of a context, which is the current one.
+    fn take(&self, context: &Arc<Context>) -> Result<Relay, StreamError> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = idle.iter().position(|relay| relay.device == context.id);
+        if let Some(at) = found {
+            return Ok(idle.swap_remove(at));
+        }
+        drop(idle);
+        let mut stream = CUstream::NULL;
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
+        // SAFETY: the place is ours.
+        let made = unsafe { context.driver.cuStreamCreate(&raw mut stream, flags) };
+        made.map_err(|error| StreamError::of_fault(fault_of(error)))?;
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((Arc::clone(context), stream));
+        let device = context.id;
+        Ok(Relay { device, stream })
+    }
+
+    fn put_back(&self, relay: Relay) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.push(relay);
+    }
+}
+
+impl Drop for Relays {
+    /// What still waits goes on, and the driver ends the stream after it (CUDA Driver API, cuStreamDestroy).
+    fn drop(&mut self) {
+        let all = self.all.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (context, stream) in all.drain(..) {
+            let Ok(_current) = context.enter() else {
+                continue;
+            };
+            // SAFETY: the stream was made here, and nobody takes it any more.
+            let _ = unsafe { context.driver.cuStreamDestroy_v2(stream) };
+        }
+    }
+}
