@@ -270,7 +270,7 @@ impl Drop for Shared {
             let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
         let gate = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
-        gate.scratch.free(driver);
+        gate.scratch.free(&self.context);
         // SAFETY: nobody else knows the stream, and nothing is under way in it.
         let _ = unsafe { driver.cuStreamDestroy_v2(self.stream) };
     }

@@ -1,8 +1,10 @@
 //! Copies whose ends overlap: piece by piece, in the order in which nothing is overwritten before it was read.
 
+use std::sync::Arc;
+
 use super::moves::End;
 use crate::context::Context;
-use crate::raw::{CUdeviceptr, CallError, Driver};
+use crate::raw::{CUdeviceptr, CallError};
 
 /// Pieces of this length go over memory of the lane's own where the ends lie closer together than that.
 const PIECE: u64 = 1 << 20;
@@ -82,11 +84,11 @@ impl Scratch {
         })
     }
 
-    /// Gives it back. The stream that used it is quiet.
-    pub(super) fn free(&mut self, driver: &Driver) {
+    /// Gives it back, without waiting for what other lanes have under way. The stream that used it is quiet.
+    pub(super) fn free(&mut self, context: &Arc<Context>) {
         if let Some(address) = self.0.take() {
-            // SAFETY: it was allocated by `end`, and nobody else knows it.
-            let _ = unsafe { driver.cuMemFree_v2(address) };
+            let own = Arc::clone(context);
+            context.reaper.free(move || own.free(address));
         }
     }
 }
