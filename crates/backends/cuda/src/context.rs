@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use transload_hal::{DeviceId, ErrorClass, Fault};
 
 use crate::facts::Facts;
-use crate::fault::{fault_of, is_end};
+use crate::fault::{fault_of, is_end, is_over};
 use crate::pool::{Pool, kept_bytes};
 use crate::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CallError, Driver};
 use crate::reaper::Reaper;
@@ -146,10 +146,16 @@ impl Context {
             Ok(()) => false,
             Err(answer) => !answer.is(CUresult::CUDA_ERROR_NOT_READY),
         };
-        if is_end(result) || is_ruined {
+        if is_ruined || is_over(result) {
             return self.lose(error);
         }
-        fault_of(error)
+        match fault_of(error) {
+            // A call may name another device's context too, and then it is that one which is gone.
+            fault if fault.class == ErrorClass::Lost => {
+                Fault::new(ErrorClass::Failed, fault.message)
+            }
+            fault => fault,
+        }
     }
 
     /// The device is gone, and this is why. Whoever says so first is believed.
