@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use transload_hal::{DeviceId, ErrorClass, Fault};
 
 use crate::facts::Facts;
-use crate::fault::{fault_of, is_end, is_over};
+use crate::fault::{fault_of, is_end};
 use crate::pool::{Pool, kept_bytes};
 use crate::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CallError, Driver};
 use crate::reaper::Reaper;
@@ -58,11 +58,17 @@ impl Context {
         }
     }
 
-    /// Makes it current on this thread, above whatever was.
+    /// Makes it current on this thread, above whatever was. That there is no such context any more is believed when the
+    /// driver says so twice: work that is under way would be taken to be over.
     pub(crate) fn enter(&self) -> Result<Current<'_>, Fault> {
-        self.push().map_err(|error| match error.result() {
-            Some(result) if is_end(result) => self.lose(error),
-            _ => fault_of(error),
+        let ends = |error: &CallError| error.result().is_some_and(is_end);
+        let entered = match self.push() {
+            Err(error) if ends(&error) => self.push(),
+            entered => entered,
+        };
+        entered.map_err(|error| match ends(&error) {
+            true => self.lose(error),
+            false => fault_of(error),
         })
     }
 
@@ -132,21 +138,22 @@ impl Context {
     /// What a failed call means: the device is gone if the context, of which `stream` is one, answers nothing
     /// else any more. CUDA says so of every error of work that had begun: "The context cannot be used, so it must be
     /// destroyed" (CUDA Driver API, Data types used by CUDA driver, `CUresult`), and new numbers join the list with
-    /// new versions, so the context is asked.
+    /// new versions, so the context is asked. Nor is a single call believed that all of CUDA is gone: what is under way
+    /// would be taken to be over, and its memory used again.
     pub(crate) fn blame(&self, error: CallError, stream: CUstream) -> Fault {
         if let Some(fault) = self.lost() {
             return fault.clone();
         }
-        let Some(result) = error.result() else {
+        if error.result().is_none() {
             return fault_of(error);
-        };
+        }
         // SAFETY: the stream is of this context.
         let asked = unsafe { self.driver.cuStreamQuery(stream) };
         let is_ruined = match asked {
             Ok(()) => false,
             Err(answer) => !answer.is(CUresult::CUDA_ERROR_NOT_READY),
         };
-        if is_ruined || is_over(result) {
+        if is_ruined {
             return self.lose(error);
         }
         match fault_of(error) {

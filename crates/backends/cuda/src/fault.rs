@@ -29,18 +29,12 @@ fn class_of(result: CUresult) -> ErrorClass {
 
 /// Whether the result says that a context, or all of CUDA, is gone for this process.
 pub(crate) fn is_end(result: CUresult) -> bool {
-    let ends = [
-        CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
-        CUresult::CUDA_ERROR_INVALID_CONTEXT,
-    ];
-    is_over(result) || ends.contains(&result)
-}
-
-/// Whether the result says that all of CUDA is gone for this process.
-pub(crate) fn is_over(result: CUresult) -> bool {
     matches!(
         result,
-        CUresult::CUDA_ERROR_NOT_INITIALIZED | CUresult::CUDA_ERROR_DEINITIALIZED
+        CUresult::CUDA_ERROR_NOT_INITIALIZED
+            | CUresult::CUDA_ERROR_DEINITIALIZED
+            | CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUresult::CUDA_ERROR_INVALID_CONTEXT
     )
 }
 
