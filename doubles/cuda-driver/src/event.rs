@@ -97,12 +97,13 @@ driver! {
         call.world.settle();
         let state = call.state();
         let event = state.event(h_event)?;
-        state.context(event.context)?.ruin.check()?;
         let done = match event.shared.as_ref().map(SharedEvent::last) {
             Some(Last::Done) => true,
             Some(Last::Elsewhere(_)) => false,
             Some(Last::Here) | None => event.recorded.as_ref().is_none_or(Ticket::is_done),
         };
+        // Asked after: work that ruins its context in between is done too.
+        state.context(event.context)?.ruin.check()?;
         if done { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
 

@@ -275,9 +275,11 @@ impl State {
     /// As [`State::enqueue`], the stream being given by number.
     pub(crate) fn unfinished(&self, number: u64) -> Result<(Vec<Ticket>, Ruin), CUresult> {
         let stream = self.stream(number)?;
+        let before = self.streams.before(stream);
         let ruin = self.context(stream.context)?.ruin.clone();
+        // Asked after: work that ruins its context in between is done too.
         ruin.check()?;
-        Ok((self.streams.before(stream), ruin))
+        Ok((before, ruin))
     }
 
     /// All that is under way in a context, in streams that were destroyed too.
