@@ -8,7 +8,7 @@ use std::time::Duration;
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId,
-    Name, Op, SubmitError, Waited,
+    Name, Op, Owner, SubmitError, Waited,
 };
 
 use crate::discover::Absent;
@@ -190,6 +190,11 @@ unsafe impl Backend for Cuda {
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         // SAFETY: the caller's promise.
         unsafe { memory::import(&self.gpus, &self.exchange, memory, external) }
+    }
+
+    /// With the feature `cudarc`, a slice of cudarc's: see `transload_cuda::cudarc`.
+    fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
+        memory::take(&self.gpus, memory, object)
     }
 
     /// Gives out pinned memory as host memory, and memory of devices by its address, for kernels of the

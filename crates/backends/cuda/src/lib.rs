@@ -14,6 +14,12 @@
 //! and is parked otherwise.
 #![cfg(not(target_family = "wasm"))]
 
+#[cfg(all(
+    feature = "cudarc",
+    any(target_os = "linux", windows),
+    not(transload_local)
+))]
+pub mod cudarc;
 pub mod raw;
 #[cfg(feature = "backend")]
 pub mod wires;

@@ -1,8 +1,10 @@
 //! Memory that comes from elsewhere, and memory given away: no byte is copied.
 
+#[cfg(all(feature = "cudarc", any(target_os = "linux", windows)))]
+use std::any::Any;
 use std::sync::Arc;
 
-use transload_hal::{Buffer, External, ExternalKind, ImportError, MemoryId, MemoryKind};
+use transload_hal::{Buffer, External, ExternalKind, ImportError, MemoryId, MemoryKind, Owner};
 
 use super::adopt::{Pointer, adopt};
 use super::ipc::{self, Ipc};
@@ -82,6 +84,38 @@ pub(crate) unsafe fn import(
             .into(),
         }),
     }
+}
+
+/// Takes in an object of another library's that was made for this backend.
+pub(crate) fn take(
+    gpus: &[Gpu],
+    memory: MemoryId,
+    object: Box<dyn Owner>,
+) -> Result<Buffer, ImportError> {
+    #[cfg(all(feature = "cudarc", any(target_os = "linux", windows)))]
+    let object = {
+        let object: Box<dyn Any> = object;
+        match object.downcast::<crate::cudarc::Slice>() {
+            Ok(slice) => {
+                let pointer = Pointer {
+                    address: slice.address,
+                    len_bytes: slice.len_bytes,
+                    writable: true,
+                };
+                // SAFETY: the slice owns the memory and was idle when it was taken over, and nobody else has it.
+                return unsafe { adopt(gpus, memory, pointer, slice.owner) };
+            }
+            Err(object) => object,
+        }
+    };
+    // Without the feature nobody is asked.
+    let _ = gpus;
+    drop(object);
+    Err(ImportError::Unsupported {
+        memory,
+        kind: ExternalKind::Object,
+        reason: "device pointers are imported, and cudarc's slices are adopted with the feature `cudarc`".into(),
+    })
 }
 
 /// Gives out what others can take in; the buffer's bytes stay where they are.

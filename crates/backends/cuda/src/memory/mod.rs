@@ -15,7 +15,7 @@ mod pinned;
 mod pointer;
 mod registered;
 
-pub(crate) use exchange::{Exchange, export, import};
+pub(crate) use exchange::{Exchange, export, import, take};
 pub(crate) use pinned::PAGE;
 
 use transload_hal::core::MemoryKind;

@@ -1,0 +1,122 @@
+//! What cudarc allocates, adopted; and its streams and events as [`Cuda`](crate::Cuda) takes them.
+//!
+//! cudarc 0.19 and this crate each load the driver, and come by the same one.
+//!
+//! ```no_run
+//! use cudarc::driver::{CudaContext, CudaSlice};
+//! use transload_cuda::{Cuda, cudarc::Slice};
+//! use transload_hal::{Backend, DeviceId, DeviceKind, MemoryKind};
+//!
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let stream = CudaContext::new(0)?.default_stream();
+//! let slice: CudaSlice<f32> = stream.alloc_zeros(1 << 20)?;
+//!
+//! let cuda = Cuda::discover()?;
+//! let memory = DeviceId::new(DeviceKind::CUDA, 0).memory(MemoryKind::Device);
+//! let buffer = cuda.adopt(memory, Box::new(Slice::new(slice)?))?;
+//! let slice: CudaSlice<f32> = buffer.into_owner().map_err(|_| "somebody uses it")?;
+//! # Ok(()) }
+//! ```
+//!
+//! With a manager of the crate `transload` that is `manager.adopt_native(place, Slice::new(slice)?)` and
+//! `buffer.into_inner::<CudaSlice<f32>>()`.
+//!
+//! A program that uses cudarc itself chooses the version of CUDA and the way to link by cudarc's features, as always.
+//! Where nobody chooses, it is the newest version, and the library is loaded when the program runs.
+
+use std::fmt;
+
+use bytemuck::AnyBitPattern;
+use cudarc::driver::result::ctx;
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DriverError};
+use transload_hal::Owner;
+
+use crate::raw::{CUdeviceptr, CUevent, CUstream};
+
+/// An allocation of cudarc's that nobody uses, on its way into a memory. What comes back is the `CudaSlice`.
+pub struct Slice {
+    pub(crate) address: CUdeviceptr,
+    pub(crate) len_bytes: u64,
+    pub(crate) owner: Box<dyn Owner>,
+}
+
+/// A slice whose work did not end well.
+pub struct SliceError<T> {
+    /// The slice.
+    pub slice: CudaSlice<T>,
+    /// What the driver said.
+    pub source: DriverError,
+}
+
+impl Slice {
+    /// Takes a slice over. Blocks until all that cudarc knows to be using it is over; whatever else uses it, such as
+    /// kernels that were launched with its bare address, is the caller's to wait for.
+    ///
+    /// Transfers write any bytes, so elements have to be such that any bytes are one.
+    ///
+    /// # Errors
+    /// When the driver says that the work failed. The slice comes back.
+    pub fn new<T: AnyBitPattern>(mut slice: CudaSlice<T>) -> Result<Slice, SliceError<T>> {
+        let before = ctx::get_current();
+        let idle = wait(&mut slice);
+        // cudarc replaces the thread's current context, which is the user's.
+        if let Ok(before) = before {
+            // SAFETY: it was current a moment ago. Null takes cudarc's off again.
+            let _ = unsafe { ctx::set_current(before.unwrap_or(std::ptr::null_mut())) };
+        }
+        match idle {
+            Ok(address) => Ok(Slice {
+                address,
+                len_bytes: slice.num_bytes() as u64,
+                owner: Box::new(slice),
+            }),
+            Err(source) => Err(SliceError { slice, source }),
+        }
+    }
+}
+
+/// Waits until a slice is idle, and says where it is.
+fn wait<T>(slice: &mut CudaSlice<T>) -> Result<CUdeviceptr, DriverError> {
+    let stream = std::sync::Arc::clone(slice.stream());
+    // Has the stream wait for what other streams do with the slice.
+    let (address, used) = slice.device_ptr_mut(&stream);
+    drop(used);
+    stream.synchronize()?;
+    stream.context().check_err()?;
+    Ok(address)
+}
+
+/// The handle of a stream, for [`Cuda::when_done`](crate::Cuda::when_done) and [`Cuda::follow`](crate::Cuda::follow).
+#[must_use]
+pub fn stream(stream: &CudaStream) -> CUstream {
+    CUstream(stream.cu_stream().cast())
+}
+
+/// The handle of an event, for [`Cuda::when_event`](crate::Cuda::when_event).
+#[must_use]
+pub fn event(event: &CudaEvent) -> CUevent {
+    CUevent(event.cu_event().cast())
+}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Slice {
+            address, len_bytes, ..
+        } = self;
+        write!(f, "Slice({address:#x}, {len_bytes} bytes)")
+    }
+}
+
+impl<T> fmt::Debug for SliceError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SliceError({:?})", self.source)
+    }
+}
+
+impl<T> fmt::Display for SliceError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the work of a slice did not end well: {}", self.source)
+    }
+}
+
+impl<T> std::error::Error for SliceError<T> {}
