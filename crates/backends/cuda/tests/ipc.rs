@@ -173,6 +173,25 @@ fn who_opens_a_handle_while_the_last_view_goes_finds_it_open_or_opens_it() {
 }
 
 #[test]
+fn a_view_goes_while_a_stream_never_answers() {
+    if is_other() {
+        let works = works(&[]);
+        let view = import(&works, device(0), hear()).unwrap();
+        let (src, dst) = (works.pinned(&[1; 64]), works.allocate(device(0), 64));
+        control("fault stuck").unwrap();
+        works.submit(&[copy(&src, &dst)]).unwrap();
+        // The driver would wait for it before it closes.
+        drop(view);
+        return;
+    }
+    let works = works(&[]);
+    let buffer = shareable(&works, device(0), 1000);
+    let mut other = Other::start("a_view_goes_while_a_stream_never_answers");
+    other.tell(&text(export(&works.cuda, &buffer)));
+    other.end();
+}
+
+#[test]
 fn a_handle_of_this_process_shows_the_buffer_that_it_was_made_of() {
     let works = works(&[]);
     let buffer = shareable(&works, device(0), 4096);

@@ -5,7 +5,7 @@
 //! whoever opens a handle of this process's own gets the memory that it was made of.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use transload_hal::{
     Buffer, ExternalKind, Fault, ImportError, IpcHandle, MemoryId, MemoryKind, Span, StorageInfo,
@@ -30,6 +30,8 @@ type Token = [u8; IpcHandle::TOKEN_BYTES];
 pub(crate) struct Ipc {
     given: Mutex<HashMap<Token, Given>>,
     opened: Mutex<HashMap<Token, Mapping>>,
+    /// Something that was opened no longer is.
+    closed: Condvar,
 }
 
 /// Memory of this process that others may have open.
@@ -46,6 +48,8 @@ struct Mapping {
     len: u64,
     /// How many buffers show some of it.
     views: usize,
+    /// None does, and the driver is closing it.
+    is_closing: bool,
 }
 
 /// What owns a buffer of another process's memory.
@@ -194,8 +198,13 @@ impl Ipc {
         memory: MemoryId,
         handle: &IpcHandle,
     ) -> Result<CUdeviceptr, ImportError> {
-        let mut mappings = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mapping) = mappings.get_mut(handle.token()) {
+        let mut mappings = self.mappings();
+        while let Some(mapping) = mappings.get_mut(handle.token()) {
+            if mapping.is_closing {
+                let waited = self.closed.wait(mappings);
+                mappings = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
             fits(memory, handle, mapping.len)?;
             mapping.views += 1;
             return Ok(mapping.start);
@@ -219,17 +228,40 @@ impl Ipc {
             start,
             len: handle.allocation_bytes(),
             views: 1,
+            is_closing: false,
         };
         // A driver that cannot say how much it opened leaves it to the handle.
         if let Ok(Some(known)) = look_up(&context.driver, start) {
             mapping.len = known.left(start);
         }
         if let Err(error) = fits(memory, handle, mapping.len) {
-            mapping.close();
+            close(context, start);
             return Err(error);
         }
         mappings.insert(*handle.token(), mapping);
         Ok(start)
+    }
+
+    /// Closes what nobody shows any more. Blocks until the device is idle, as CUDA closes.
+    fn close(&self, token: &Token) {
+        let mut mappings = self.mappings();
+        // Unless somebody has come by since, or this was done.
+        let Some(mapping) = mappings.get_mut(token) else {
+            return;
+        };
+        if mapping.views > 0 || mapping.is_closing {
+            return;
+        }
+        mapping.is_closing = true;
+        let (context, start) = (Arc::clone(&mapping.context), mapping.start);
+        drop(mappings);
+        close(&context, start);
+        self.mappings().remove(token);
+        self.closed.notify_all();
+    }
+
+    fn mappings(&self) -> MutexGuard<'_, HashMap<Token, Mapping>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -276,13 +308,11 @@ fn failed(memory: MemoryId, fault: Fault) -> ImportError {
     }
 }
 
-impl Mapping {
-    fn close(&self) {
-        // With a context that is gone its mappings are gone too.
-        if let Ok(_current) = self.context.enter() {
-            // SAFETY: it was opened once, and no operation uses it any more.
-            let _ = unsafe { self.context.driver.cuIpcCloseMemHandle(self.start) };
-        }
+fn close(context: &Context, start: CUdeviceptr) {
+    // With a context that is gone its mappings are gone too.
+    if let Ok(_current) = context.enter() {
+        // SAFETY: it was opened once, and no operation uses it any more.
+        let _ = unsafe { context.driver.cuIpcCloseMemHandle(start) };
     }
 }
 
@@ -309,19 +339,18 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // The lock is held until the driver has closed it: who opens it anew waits for that.
-        let mut mappings = self
-            .all
-            .opened
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Some(mapping) = mappings.get_mut(self.handle.token()) else {
+        let token = *self.handle.token();
+        let mut mappings = self.all.mappings();
+        let Some(mapping) = mappings.get_mut(&token) else {
             return;
         };
         mapping.views -= 1;
-        if mapping.views == 0 {
-            mapping.close();
-            mappings.remove(self.handle.token());
+        if mapping.views > 0 {
+            return;
         }
+        let reaper = Arc::clone(&mapping.context.reaper);
+        drop(mappings);
+        let all = Arc::clone(&self.all);
+        reaper.free(move || all.close(&token));
     }
 }
