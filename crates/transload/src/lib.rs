@@ -53,8 +53,8 @@
 //!
 //! # Features
 //! `std`, which is on unless it is switched off: the host's memory, files, discovery, the probe, a
-//! thread for futures. `wgpu`: graphics adapters. `cuda`: CUDA devices. `bytes` and `mmap`: objects of the crates `bytes` and
-//! `memmap2` can be adopted. `tracing` and `metrics`: spans, counters and histograms of every transfer.
+//! thread for futures. `wgpu`: graphics adapters. `cuda`: CUDA devices. `bytes`, `mmap` and `cudarc`: objects of the crates
+//! `bytes`, `memmap2` and `cudarc` can be adopted. `tracing` and `metrics`: spans, counters and histograms of every transfer.
 //!
 //! # Without an operating system
 //! Without the feature `std` the engine is `no_std`: register backends by hand and call

@@ -4,9 +4,14 @@
 #[path = "../adapter/mod.rs"]
 mod adapter;
 mod adapters;
+mod exchange;
 mod machine;
 mod managed;
 mod page_tables;
+// The other half of a test, as the double's own tests start it.
+#[path = "../../../../doubles/cuda-driver/tests/common/process.rs"]
+#[allow(dead_code, reason = "no test uses all of it")]
+mod process;
 mod registered;
 mod trouble;
 mod verdicts;
