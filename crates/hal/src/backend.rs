@@ -22,7 +22,8 @@ use crate::{
 /// The engine's safe interface rests on these promises of an implementation:
 /// - A fence settles as [`Outcome::Done`](crate::Outcome::Done) only when the bytes moved, and
 ///   settles at all only when no operation behind it will touch memory again.
-/// - `submit` is atomic: when it returns an error, or unwinds, nothing was done and nothing will be.
+/// - `submit` is atomic: when it returns an error, or unwinds, nothing was done and nothing will be. So is
+///   `submit_each`, copy by copy.
 /// - Operations touch no byte outside their operands.
 /// - Each fence that was not settled at once is pushed to the sink exactly once; a lost device
 ///   settles all of its fences.
@@ -102,6 +103,27 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
         ops: &[Op<'_>],
         after: &[Fence],
     ) -> Result<Fence, SubmitError>;
+
+    /// Starts copies over one link that have nothing to do with each other: each is accepted or refused by itself, as
+    /// if it alone were submitted with nothing before it, and has a fence of its own. `told` is
+    /// called for each of them, in their order, before this returns. A backend to which many small copies are dearer
+    /// one by one than at once makes use of it.
+    ///
+    /// When it unwinds, nothing was done and nothing will be of the copies that were not told.
+    ///
+    /// # Safety
+    /// As [`Backend::submit`], for each of them.
+    unsafe fn submit_each(
+        &self,
+        via: LinkId,
+        ops: &[Op<'_>],
+        told: &mut dyn FnMut(Result<Fence, SubmitError>),
+    ) {
+        for op in ops {
+            // SAFETY: the caller's promise.
+            told(unsafe { self.submit(Some(via), core::slice::from_ref(op), &[]) });
+        }
+    }
 
     /// Where outcomes go. Called before the first `submit`. False when the backend has a sink
     /// already, which it keeps: it belongs to another engine.

@@ -31,6 +31,7 @@
 
 mod bench;
 mod copies;
+mod each;
 mod exceptions;
 mod exchange;
 mod fences;
@@ -182,11 +183,12 @@ impl Case {
 }
 
 /// What is looked at last closes the books on all fences before it.
-const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 8] = [
+const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 9] = [
     memories::cases,
     exchange::cases,
     copies::cases,
     order::cases,
+    each::cases,
     transforms::cases,
     visible::cases,
     fences::cases,

@@ -192,6 +192,7 @@ enum Wrong {
     TellsFailuresAsDone,
     CopiesPitchedRowsWhole,
     AsksNoDevice,
+    TellsOneFenceForEach,
 }
 
 struct Broken {
@@ -331,6 +332,23 @@ unsafe impl Backend for Broken {
         Ok(fence)
     }
 
+    unsafe fn submit_each(
+        &self,
+        via: LinkId,
+        ops: &[Op<'_>],
+        told: &mut dyn FnMut(Result<Fence, SubmitError>),
+    ) {
+        let mut first = None;
+        for op in ops {
+            // SAFETY: the caller's.
+            let fence = unsafe { self.submit(Some(via), std::slice::from_ref(op), &[]) };
+            told(match self.wrong {
+                Wrong::TellsOneFenceForEach => fence.map(|fence| *first.get_or_insert(fence)),
+                _ => fence,
+            });
+        }
+    }
+
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
         let _ = self.sink.set(sink.clone());
         let wrong = self.wrong;
@@ -387,6 +405,7 @@ fn every_broken_backend_fails_where_it_is_broken() {
         (Wrong::TellsFailuresAsDone, "transform/failure-is-told"),
         (Wrong::CopiesPitchedRowsWhole, "copy/pitched"),
         (Wrong::AsksNoDevice, "visible/waits-for-the-device"),
+        (Wrong::TellsOneFenceForEach, "submit/each"),
     ] {
         let failing = failing(wrong);
         assert!(

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use transload_core::flight::{Endpoint, Task, TaskId, Work};
 use transload_core::{LinkId, Shape, Span};
 use transload_hal::{
-    AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, Fence, Layout, Op, Part,
+    AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, Fence, Layout, Op, Part, SubmitError,
 };
 
 use super::active::{Active, Operand, TransferId};
@@ -16,9 +16,10 @@ use super::digest::Digest;
 use super::proof::{Errand, Found};
 use super::unwind::guarded;
 
-/// How many orders a thread takes at a time: as many as the first slots of the largest plan, four
-/// lanes of three rings, and little enough to live on the stack.
-pub(crate) const ORDERS: usize = 12;
+/// How many orders a thread takes at a time: at least as many as the first slots of the largest plan, four lanes of
+/// three rings. Where there is an operating system, enough for small copies to be worth handing over together; elsewhere
+/// stacks are small, and a thread's orders, of some 300 bytes each, live on its stack.
+pub(crate) const ORDERS: usize = if cfg!(feature = "std") { 32 } else { 12 };
 
 pub(crate) type Orders = ArrayVec<Order, ORDERS>;
 pub(crate) type Deeds = ArrayVec<Deed, ORDERS>;
@@ -194,10 +195,7 @@ impl Bound {
     /// Runs `f` on the operations.
     fn with_ops<R>(&self, f: impl FnOnce(&[Op<'_>]) -> R) -> R {
         match self {
-            Bound::Copy { src, dst, len } => f(&[Op::Copy {
-                src: part(src, *len),
-                dst: part(dst, *len),
-            }]),
+            Bound::Copy { src, dst, len } => f(&[copy_of(src, dst, *len)]),
             Bound::Pitched { src, dst, span } => f(&[Op::Pitched {
                 src: layout(src),
                 dst: layout(dst),
@@ -255,9 +253,92 @@ impl Bound {
     }
 }
 
+/// Does orders one after the other. Copies over one link that follow each other are handed to its backend at once.
+pub(crate) fn execute(orders: &[Order], deeds: &mut Deeds) {
+    let mut left = orders;
+    while let Some((first, later)) = left.split_first() {
+        let more = later.iter().take_while(|next| next.goes_with(first));
+        let (now, later) = left.split_at(1 + more.count());
+        match now {
+            [order] => deeds.push(order.deed(order.execute())),
+            orders => execute_together(orders, deeds),
+        }
+        left = later;
+    }
+}
+
+/// Hands copies over one link to its backend.
+fn execute_together(orders: &[Order], deeds: &mut Deeds) {
+    let mut ops = ArrayVec::<Op<'_>, ORDERS>::new();
+    let mut tasks = ArrayVec::<(&Order, TaskId), ORDERS>::new();
+    let mut link = None;
+    for order in orders {
+        if let Some(copy) = order.copy() {
+            ops.push(copy.op);
+            tasks.push((order, copy.task));
+            link = Some((copy.via, &order.backend));
+        }
+    }
+    let Some((via, backend)) = link else { return };
+    let mut left = tasks.into_iter();
+    let mut tell = |fence: Result<Fence, SubmitError>| {
+        if let Some((order, task)) = left.next() {
+            let fence = fence.map_err(SubmitError::into_fault);
+            deeds.push(order.deed(DeedResult::Submitted { task, fence }));
+        }
+    };
+    // SAFETY: as in `Order::execute`, for each of them.
+    let ended = guarded(|| unsafe { backend.submit_each(via, &ops, &mut tell) });
+    // It did nothing of what it did not tell.
+    let silent = || Fault::new(ErrorClass::Failed, "the backend said nothing of the copy");
+    let fault = ended.err().unwrap_or_else(silent);
+    deeds.extend(left.map(|(order, task)| {
+        let fence = Err(fault.clone());
+        order.deed(DeedResult::Submitted { task, fence })
+    }));
+}
+
+/// A copy of one range to another over a link.
+struct Copy<'a> {
+    task: TaskId,
+    via: LinkId,
+    op: Op<'a>,
+}
+
 impl Order {
-    /// Does it. The one place where the engine hands memory to a backend.
-    pub(crate) fn execute(&self) -> DeedResult {
+    /// The copy that it is, if it is nothing else.
+    fn copy(&self) -> Option<Copy<'_>> {
+        match &self.what {
+            What::Submit {
+                task,
+                via: Some(via),
+                bound: Bound::Copy { src, dst, len },
+            } => Some(Copy {
+                task: task.id,
+                via: *via,
+                op: copy_of(src, dst, *len),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Whether both are copies over one link.
+    fn goes_with(&self, other: &Order) -> bool {
+        let link = |order: &Order| order.copy().map(|copy| (copy.via, order.backend_id));
+        link(self).is_some_and(|of| link(other) == Some(of))
+    }
+
+    /// What is recorded of it.
+    fn deed(&self, result: DeedResult) -> Deed {
+        Deed {
+            id: self.id,
+            backend: self.backend_id,
+            result,
+        }
+    }
+
+    /// Does it by itself. Here and in `execute_together` the engine hands memory to a backend, and nowhere else.
+    fn execute(&self) -> DeedResult {
         match &self.what {
             What::Submit { task, via, bound } => {
                 let submit = |ops: &[Op<'_>]| {
@@ -308,6 +389,13 @@ fn right_size(slot: Buffer, bytes: u64) -> Result<Buffer, Fault> {
         slot.len()
     );
     Err(Fault::new(ErrorClass::Failed, message))
+}
+
+fn copy_of<'a>(src: &'a (Buffer, u64), dst: &'a (Buffer, u64), len: u64) -> Op<'a> {
+    Op::Copy {
+        src: part(src, len),
+        dst: part(dst, len),
+    }
 }
 
 fn part(at: &(Buffer, u64), len_bytes: u64) -> Part<'_> {

@@ -14,7 +14,7 @@ use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Waited};
 use super::active::{Operand, Stage, TransferId};
 use super::completions::Completions;
 use super::kept::Verdict;
-use super::order::{Deed, Deeds, Orders};
+use super::order::{Deeds, Orders, execute};
 use super::signal::Signal;
 use super::state::{After, Done, State};
 use super::sync::{AtomicUsize, Lock};
@@ -115,11 +115,7 @@ impl Shared {
         let mut deeds = Deeds::new();
         let mut is_news = false;
         while !orders.is_empty() || is_news {
-            deeds.extend(orders.iter().map(|order| Deed {
-                id: order.id,
-                backend: order.backend_id,
-                result: order.execute(),
-            }));
+            execute(&orders, &mut deeds);
             // Before anybody can learn that a transfer is over: no view of its buffers is left then.
             orders.clear();
             let had_deeds = !deeds.is_empty();

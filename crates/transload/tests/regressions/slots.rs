@@ -145,9 +145,9 @@ fn crosses(others: u64) -> bool {
 
 #[test]
 fn a_late_slot_is_never_taken_for_one_of_the_next_leg() {
-    // A thread takes up to twelve orders a round: one of these counts ends a round between the first
+    // A thread takes up to 32 orders a round: one of these counts ends a round between the first
     // operation of the leg and its next slot.
-    let crossed: Vec<u64> = (23..35).filter(|others| crosses(*others)).collect();
+    let crossed: Vec<u64> = (58..66).filter(|others| crosses(*others)).collect();
     assert!(!crossed.is_empty(), "no late slot met the next leg");
 }
 
