@@ -25,7 +25,7 @@ pub const BACKEND: BackendId = BackendId(Name::constant("cuda"));
 /// CUDA devices.
 pub struct Cuda {
     driver: Arc<Driver>,
-    gpus: Vec<Gpu>,
+    pub(crate) gpus: Vec<Gpu>,
     absent: Vec<Absent>,
     inventory: Inventory,
     sink: Sink,
@@ -121,7 +121,7 @@ impl Cuda {
         }
     }
 
-    fn reaches(&self, from: usize, to: usize) -> bool {
+    pub(crate) fn reaches(&self, from: usize, to: usize) -> bool {
         let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         peers.contains(&(from, to))
     }
@@ -255,6 +255,17 @@ unsafe impl Backend for Cuda {
         unsafe { own.submit(moves, after) }
     }
 
+    /// Small copies that go through one lane become one submission with a fence for each.
+    unsafe fn submit_each(
+        &self,
+        via: LinkId,
+        ops: &[Op<'_>],
+        told: &mut dyn FnMut(Result<Fence, SubmitError>),
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { self.submit_small_together(via, ops, told) }
+    }
+
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
         self.sink.set(sink).is_ok()
     }
@@ -272,56 +283,4 @@ unsafe impl Backend for Cuda {
             None => Waited::Settled,
         }
     }
-}
-
-impl Cuda {
-    /// The device and the lane that execute the operations; none where there is nothing to do.
-    fn place(
-        &self,
-        via: Option<LinkId>,
-        ops: &[Op<'_>],
-    ) -> Result<Option<(&Gpu, Way)>, SubmitError> {
-        let mut place = None;
-        for (index, op) in ops.iter().enumerate() {
-            let unsupported = |reason| SubmitError::Unsupported { index, reason };
-            let Some(one) = Move::of(&self.gpus, op).map_err(unsupported)? else {
-                continue;
-            };
-            let at = one.way().map_err(unsupported)?;
-            if place.is_some_and(|place: (usize, Way)| place.0 != at.0) {
-                return Err(unsupported(
-                    "it is for another device than those before".into(),
-                ));
-            }
-            if let Some((from, to)) = one.across()
-                && via.is_none_or(|link| link.access == Access::Peer)
-                && !self.reaches(from, to)
-            {
-                // The driver would take it and send the bytes over the host.
-                return Err(unsupported("the two devices were never connected".into()));
-            }
-            if let Some(link) = via.filter(|link| !is_over(op, link)) {
-                let reason = format!("it does not go from {} to {}", link.src, link.dst);
-                return Err(unsupported(reason.into()));
-            }
-            if place.is_some_and(|place| (place.1 == Way::Visible) != (at.1 == Way::Visible)) {
-                // The two would have to be one fence.
-                return Err(unsupported(
-                    "memory is made visible by a submission of its own".into(),
-                ));
-            }
-            place = place.or(Some(at));
-        }
-        Ok(place.and_then(|(gpu, way)| Some((self.gpus.get(gpu)?, way))))
-    }
-}
-
-/// Whether a copy has the ends of a link. Whatever is no copy goes over none.
-fn is_over(op: &Op<'_>, link: &LinkId) -> bool {
-    let ends = match op {
-        Op::Copy { src, dst } => (src.buffer.memory(), dst.buffer.memory()),
-        Op::Pitched { src, dst, .. } => (src.buffer.memory(), dst.buffer.memory()),
-        _ => return true,
-    };
-    ends == (link.src, link.dst)
 }

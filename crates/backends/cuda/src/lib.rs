@@ -47,6 +47,8 @@ mod queue;
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod reaper;
 #[cfg(all(feature = "backend", not(transload_local)))]
+mod submit;
+#[cfg(all(feature = "backend", not(transload_local)))]
 mod worker;
 
 #[cfg(all(feature = "backend", not(transload_local)))]

@@ -4,11 +4,13 @@
 mod common;
 
 use common::work::{Works, copy, device, part, pattern, pinned, read, write};
-use common::{assert_clean, backend, calls, control, driver};
+use common::{assert_clean, backend, calls, control, driver, machine};
 use transload_cuda::Cuda;
 use transload_cuda::raw::{CUdevice, CUdevice_attribute, CUresult, Driver, Table};
 use transload_hal::core::Shape;
-use transload_hal::{Buffer, Layout, Op, Outcome, Span, SubmitError};
+use transload_hal::{
+    Access, Backend, Buffer, EngineId, Fence, Layout, LinkId, Op, Outcome, Span, SubmitError,
+};
 
 const BATCH: &str = "cuMemcpyBatchAsync_v2";
 
@@ -255,6 +257,161 @@ fn rows_that_the_driver_does_not_take_at_once_are_a_batch() {
     assert_eq!((calls("cuMemcpy2DAsync_v2"), calls(BATCH)), (1, 1));
     let rows = (0..50).flat_map(|row| bytes[row * 64 + 8..][..24].iter().copied());
     assert_eq!(works.download(&target), rows.collect::<Vec<_>>());
+    drop((source, target, works));
+    assert_clean();
+}
+
+/// Hands copies over at once; their fences, in order.
+fn each(works: &Works, ops: &[Op<'_>]) -> Vec<Result<Fence, SubmitError>> {
+    let link = LinkId {
+        src: pinned(),
+        dst: device(0),
+        engine: EngineId {
+            device: device(0).device,
+            index: 0,
+        },
+        access: Access::Import,
+    };
+    let mut told = Vec::new();
+    // SAFETY: tests keep their buffers until what they submitted is over.
+    unsafe {
+        works
+            .cuda
+            .submit_each(link, ops, &mut |fence| told.push(fence))
+    };
+    told
+}
+
+#[test]
+fn small_copies_that_are_handed_over_at_once_have_fences_and_share_an_event() {
+    let works = one_device();
+    let bytes = pattern(3, 2 * 40 * 100);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * 100));
+    let events = calls("cuEventRecord");
+    let fences: Vec<_> = each(&works, &scattered(&source, &target, 40, 100));
+    assert_eq!((calls(BATCH), calls("cuEventRecord") - events), (1, 1));
+    let fences: Vec<_> = fences.into_iter().map(Result::unwrap).collect();
+    assert!(fences.windows(2).all(|pair| pair[0] < pair[1]));
+    // Whichever is waited for, it is over, and so are all.
+    for fence in [&fences[20], &fences[39], &fences[0]] {
+        assert_eq!(works.outcome(*fence), Outcome::Done);
+    }
+    for fence in &fences {
+        assert_eq!(works.outcome(*fence), Outcome::Done);
+    }
+    let next = works.submit(&[copy(
+        &source.slice(0, 1).unwrap(),
+        &target.slice(0, 1).unwrap(),
+    )]);
+    let next = next.unwrap();
+    assert!(fences[39] < next);
+    assert_eq!(works.outcome(next), Outcome::Done);
+    let mut expected = gathered(&bytes, 40, 100);
+    expected[0] = bytes[0];
+    assert_eq!(works.download(&target), expected);
+    drop((source, target, works));
+    assert_clean();
+}
+
+#[test]
+fn who_comes_after_one_of_several_comes_after_all_of_them() {
+    let works = Works::new(backend(&[("TOPOLOGY", &machine("no-peer"))]));
+    let len = 64 << 10;
+    let bytes = pattern(3, 2 * 40 * len);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * len));
+    let behind = works.allocate(device(0), 40 * len);
+    for round in 0..10 {
+        works.upload(&target, &vec![round; 40 * len]);
+        let fences = each(&works, &scattered(&source, &target, 40, len as u64));
+        let middle = fences.into_iter().nth(20).unwrap().unwrap();
+        // Another lane's.
+        // SAFETY: the buffers are kept until it is over.
+        let next = unsafe {
+            works
+                .cuda
+                .submit(None, &[copy(&target, &behind)], &[middle])
+        };
+        assert_eq!(works.outcome(next.unwrap()), Outcome::Done);
+        assert!(
+            works.download(&behind) == gathered(&bytes, 40, len),
+            "{round}"
+        );
+    }
+    drop((source, target, behind, works));
+    assert_clean();
+}
+
+#[test]
+fn large_copies_and_strangers_among_them_stand_alone() {
+    let works = one_device();
+    let large = (128 << 10) + 1;
+    let bytes = pattern(4, 60_000);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 30_000));
+    let (long, far) = (
+        works.pinned(&pattern(5, large)),
+        works.allocate(device(0), large),
+    );
+    let mut ops = scattered(&source, &target, 30, 1000);
+    ops.insert(10, copy(&long, &far));
+    // It does not go over that link.
+    ops.insert(21, copy(&far, &long));
+    let events = calls("cuEventRecord");
+    let told = each(&works, &ops);
+    assert!(
+        matches!(told[21], Err(SubmitError::Unsupported { .. })),
+        "{:?}",
+        told[21]
+    );
+    assert_eq!(
+        calls("cuEventRecord") - events,
+        4,
+        "three groups, and the large one"
+    );
+    for (index, fence) in told
+        .into_iter()
+        .enumerate()
+        .filter(|(index, _)| *index != 21)
+    {
+        assert_eq!(works.outcome(fence.unwrap()), Outcome::Done, "{index}");
+    }
+    assert_eq!(works.download(&target), gathered(&bytes, 30, 1000));
+    assert_eq!(works.download(&far), pattern(5, large));
+    drop((source, target, long, far, works));
+    assert_clean();
+}
+
+#[test]
+fn copies_that_cannot_go_together_go_one_by_one() {
+    let works = one_device();
+    let bytes = pattern(3, 2 * 20 * 100);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 20 * 100));
+    control("fault call=cuEventCreate:999").unwrap();
+    let told = each(&works, &scattered(&source, &target, 20, 100));
+    assert_eq!((told.len(), calls("cuEventRecord")), (20, 20));
+    for fence in told {
+        assert_eq!(works.outcome(fence.unwrap()), Outcome::Done);
+    }
+    assert_eq!(works.download(&target), gathered(&bytes, 20, 100));
+    drop((source, target, works));
+    assert_clean();
+}
+
+#[test]
+fn a_batch_that_fails_fails_each_of_its_copies() {
+    let works = one_device();
+    let bytes = pattern(3, 2 * 20 * 100);
+    let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 20 * 100));
+    control(&format!("fault call={BATCH}:999")).unwrap();
+    let told = each(&works, &scattered(&source, &target, 20, 100));
+    assert_eq!(told.len(), 20);
+    for fence in told {
+        let outcome = works.outcome(fence.unwrap());
+        assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    }
+    for fence in each(&works, &scattered(&source, &target, 20, 100)) {
+        assert_eq!(works.outcome(fence.unwrap()), Outcome::Done);
+    }
+    assert_eq!(works.download(&target), gathered(&bytes, 20, 100));
     drop((source, target, works));
     assert_clean();
 }

@@ -65,6 +65,15 @@ pub(crate) fn counter(name: &str) -> u64 {
     line.map_or(0, |count| count.parse().unwrap())
 }
 
+/// How often a function of the driver was called.
+pub(crate) fn calls(function: &str) -> u64 {
+    let calls = control("calls").unwrap();
+    let line = calls
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{function} ")));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
 /// Everything was given back, and nothing was done that a driver punishes later.
 pub(crate) fn assert_clean() {
     assert_eq!(control("leaks").unwrap(), "", "not given back");

@@ -4,6 +4,7 @@
 #[path = "../adapter/mod.rs"]
 mod adapter;
 mod adapters;
+mod blocks;
 mod exchange;
 mod machine;
 mod managed;

@@ -17,7 +17,7 @@ const FEWEST: usize = 16;
 /// One call pays for copies of this length on average, in bytes, and shorter ones. Such a copy takes 2.4 µs at the
 /// 55 GB/s of PCIe 5.0 x16, as long as ordering the next one does; with longer ones a loop's calls hide behind
 /// the wire. Others found large blocks to gain nothing (llm-d/llm-d-kv-cache pull request 607).
-const LARGEST: u64 = 128 << 10;
+pub(crate) const LARGEST: u64 = 128 << 10;
 
 /// So many are gathered before a call is made. A lane keeps room for as many as it ever gathered, some 100 KB at most,
 /// so that gathering allocates nothing when it has run before.

@@ -97,24 +97,11 @@ impl<'a> Enqueuer<'a> {
     /// # Safety
     /// As [`Enqueuer::start`].
     unsafe fn copy_overlapping(&mut self, from: End, to: End, len: u64) -> Result<(), CallError> {
-        let (
-            End::Device { gpu, address, .. },
-            End::Device {
-                gpu: other,
-                address: target,
-                ..
-            },
-        ) = (from, to)
-        else {
-            // SAFETY: the caller's promise.
-            return unsafe { self.gather(from, to, len) };
-        };
-        let is_one = gpu == other && address.abs_diff(target) < len;
-        if !is_one {
+        if !from.overlaps(to, len) {
             // SAFETY: the caller's promise.
             return unsafe { self.gather(from, to, len) };
         }
-        for Piece { at, len, by } in pieces(address, target, len) {
+        for Piece { at, len, by } in pieces(from.unified(), to.unified(), len) {
             let (from, to) = (from.after(at), to.after(at));
             if by.is_direct() {
                 // SAFETY: the caller's promise; pieces that are direct do not overlap themselves.

@@ -96,7 +96,7 @@ impl Lane {
         let state = self.shared.lock();
         let sequence = sequence_of(fence);
         let mut flying = state.flying.iter();
-        let Some(flight) = flying.find(|flight| flight.sequence == sequence) else {
+        let Some(flight) = flying.find(|flight| flight.has(sequence)) else {
             return Ok(Order::Settled);
         };
         let Some(event) = flight.event else {

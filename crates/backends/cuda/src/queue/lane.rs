@@ -70,14 +70,24 @@ pub(super) struct State {
     pub(super) is_closing: bool,
 }
 
-/// A submission that is under way.
+/// A submission that is under way, or several that were started together.
 #[derive(Clone)]
 pub(super) struct Flight {
+    /// The first of them.
     pub(super) sequence: u64,
+    /// How many there are.
+    pub(super) count: u64,
     /// Comes to pass when it is over; none where all of the context is waited for, or all of the stream.
     pub(super) event: Option<CUevent>,
     /// Why the rest of it was never begun. It ends when what was begun has.
     pub(super) fault: Option<Fault>,
+}
+
+impl Flight {
+    /// Whether a submission is one of these.
+    pub(super) fn has(&self, sequence: u64) -> bool {
+        (self.sequence..self.sequence + self.count).contains(&sequence)
+    }
 }
 
 impl Lane {
@@ -126,6 +136,36 @@ impl Lane {
         moves: impl Iterator<Item = Move>,
         after: impl Iterator<Item = (&'a Lane, u64)>,
     ) -> Result<Fence, SubmitError> {
+        // SAFETY: the caller's promise.
+        let first = unsafe { self.start(moves, after, 1) }?;
+        Ok(self.fence(first))
+    }
+
+    /// Starts so many moves that have nothing to do with each other, all or none, each as a submission of its own:
+    /// their fences, in order.
+    ///
+    /// # Safety
+    /// As `Backend::submit`, for each of them.
+    pub(crate) unsafe fn submit_each(
+        &self,
+        moves: impl Iterator<Item = Move>,
+        count: u64,
+    ) -> Result<impl Iterator<Item = Fence>, SubmitError> {
+        // SAFETY: the caller's promise.
+        let first = unsafe { self.start(moves, std::iter::empty(), count) }?;
+        Ok((first..first + count).map(|sequence| self.fence(sequence)))
+    }
+
+    /// Starts moves that so many submissions are made of. Answers the sequence of the first.
+    ///
+    /// # Safety
+    /// As `Backend::submit`.
+    unsafe fn start<'a>(
+        &self,
+        moves: impl Iterator<Item = Move>,
+        after: impl Iterator<Item = (&'a Lane, u64)>,
+        count: u64,
+    ) -> Result<u64, SubmitError> {
         let shared = &self.shared;
         let refused = SubmitError::Refused;
         let mut gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +178,7 @@ impl Lane {
         }
         if shared.way == Way::Visible {
             // There is nothing to put into the stream; its thread asks the driver.
-            return Ok(self.fly(None, None));
+            return Ok(self.fly(count, None, None));
         }
         let event = shared.take_event().map_err(refused)?;
         let mut enqueuer = Enqueuer::new(shared, &mut gate);
@@ -149,26 +189,27 @@ impl Lane {
             .and_then(|()| unsafe { shared.context.driver.cuEventRecord(event, shared.stream) });
         let has_begun = enqueuer.has_begun();
         let Err(error) = recorded else {
-            return Ok(self.fly(Some(event), None));
+            return Ok(self.fly(count, Some(event), None));
         };
         let fault = shared.context.blame(error, shared.stream);
         shared.lock().idle.push_back(event);
         match has_begun {
             // To say no would be to say that no byte has moved, and a copy within one buffer would be tried again
             // over what it has overwritten.
-            true => Ok(self.fly(None, Some(fault))),
+            true => Ok(self.fly(count, None, Some(fault))),
             false => Err(refused(fault)),
         }
     }
 
-    fn fly(&self, event: Option<CUevent>, fault: Option<Fault>) -> Fence {
+    fn fly(&self, count: u64, event: Option<CUevent>, fault: Option<Fault>) -> u64 {
         let shared = &self.shared;
         let mut state = shared.lock();
-        state.last += 1;
-        let sequence = state.last;
+        let sequence = state.last + 1;
+        state.last += count;
         shared.context.reaper.begin();
         state.flying.push_back(Flight {
             sequence,
+            count,
             event,
             fault,
         });
@@ -178,7 +219,11 @@ impl Lane {
             shared.work.notify_one();
         }
         self.ensure_thread();
-        Fence::new(BACKEND, fence_number(sequence, shared.number))
+        sequence
+    }
+
+    fn fence(&self, sequence: u64) -> Fence {
+        Fence::new(BACKEND, fence_number(sequence, self.shared.number))
     }
 
     /// Blocks until the fence has settled or the limit has passed.

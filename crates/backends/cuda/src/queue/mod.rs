@@ -15,6 +15,7 @@ mod serve;
 mod user;
 mod watch;
 
+pub(crate) use batch::LARGEST as LARGEST_IN_BATCH;
 pub(crate) use lane::Lane;
 pub(crate) use moves::Move;
 pub use user::StreamError;

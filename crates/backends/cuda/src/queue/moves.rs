@@ -118,6 +118,16 @@ impl Move {
     }
 }
 
+impl Move {
+    /// Whether it is a copy of so many bytes or fewer that does not overlap itself.
+    pub(crate) fn is_at_most(&self, bytes: u64) -> bool {
+        match self {
+            Move::Copy { from, to, len } => *len <= bytes && !from.overlaps(*to, *len),
+            _ => false,
+        }
+    }
+}
+
 impl End {
     pub(super) fn of(gpus: &[Gpu], part: &Part<'_>) -> Result<End, Reason> {
         End::at(gpus, part.buffer, part.offset, part.len_bytes)
@@ -156,6 +166,12 @@ impl End {
             (self, other),
             (End::Device { gpu, .. }, End::Device { gpu: other, .. }) if gpu != other
         )
+    }
+
+    /// Whether so many bytes here and there have some in common.
+    pub(crate) fn overlaps(self, other: End, len: u64) -> bool {
+        let are_devices = matches!((self, other), (End::Device { .. }, End::Device { .. }));
+        are_devices && self.unified().abs_diff(other.unified()) < len
     }
 
     /// The address as devices know it, where they share the host's.

@@ -140,13 +140,17 @@ impl Shared {
             let Some(flight) = state.flying.pop_front() else {
                 break;
             };
-            state.settled = flight.sequence;
+            let end = flight.sequence + flight.count;
+            state.settled = end - 1;
             self.context.reaper.end();
             state.idle.extend(flight.event);
-            if let Some(sink) = self.sink.get() {
-                // Under the lock, so that who finds it settled finds its outcome at the sink.
-                let fence = Fence::new(BACKEND, fence_number(flight.sequence, self.number));
-                sink.settle(fence, end_of(flight.fault, outcome));
+            let Some(sink) = self.sink.get() else {
+                continue;
+            };
+            // Under the lock, so that who finds it settled finds its outcome at the sink.
+            for sequence in flight.sequence..end {
+                let fence = Fence::new(BACKEND, fence_number(sequence, self.number));
+                sink.settle(fence, end_of(flight.fault.as_ref(), outcome));
             }
         }
         if state.awaited > 0 {
@@ -175,10 +179,7 @@ impl Shared {
 
     fn event_of(&self, sequence: u64) -> Option<CUevent> {
         let state = self.lock();
-        let flight = state
-            .flying
-            .iter()
-            .find(|flight| flight.sequence == sequence);
+        let flight = state.flying.iter().find(|flight| flight.has(sequence));
         flight.and_then(|flight| flight.event)
     }
 
@@ -211,10 +212,12 @@ impl Shared {
 }
 
 /// How a submission ended of which the rest was never begun, or all of it was.
-fn end_of(fault: Option<Fault>, outcome: &Outcome) -> Outcome {
+fn end_of(fault: Option<&Fault>, outcome: &Outcome) -> Outcome {
     match (fault, outcome) {
-        (Some(fault), Outcome::Done) if fault.class == ErrorClass::Lost => Outcome::Lost(fault),
-        (Some(fault), Outcome::Done) => Outcome::Failed(fault),
+        (Some(fault), Outcome::Done) if fault.class == ErrorClass::Lost => {
+            Outcome::Lost(fault.clone())
+        }
+        (Some(fault), Outcome::Done) => Outcome::Failed(fault.clone()),
         _ => outcome.clone(),
     }
 }
