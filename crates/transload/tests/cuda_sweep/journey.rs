@@ -64,6 +64,8 @@ impl Journey {
         let end = manager.adopt(vec![0xA5u8; LEN as usize]);
         let end = journey.take(end.map_err(|error| (error.class(), error.to_string())));
         journey.copy(manager, landing, end);
+        journey.copy(manager, managed, end);
+        journey.copy(manager, end, managed);
         journey.copy(manager, far, end);
         journey
     }

@@ -221,6 +221,6 @@ fn memory_runs_out_at_each_allocation() {
 fn each_operation_ruins_its_context() {
     settle_machine("pcie-peer");
     clean_run();
-    let all = sweep(faults::of_ruin(24, &faults::RUINS), true);
+    let all = sweep(faults::of_ruin(40, &faults::RUINS), true);
     assert!(all.troubles > 0);
 }
