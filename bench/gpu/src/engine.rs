@@ -96,7 +96,11 @@ fn measured(report: &ProbeReport) -> Vec<Measured> {
 
 impl Party {
     fn device(&self, kind: MemoryKind, len: usize) -> Result<Buffer> {
-        let ordinal = self.gpu.device.0.unsigned_abs();
+        self.on(&self.gpu, kind, len)
+    }
+
+    fn on(&self, gpu: &Gpu, kind: MemoryKind, len: usize) -> Result<Buffer> {
+        let ordinal = gpu.device.0.unsigned_abs();
         let memory = DeviceId::new(DeviceKind::CUDA, ordinal).memory(kind);
         Ok(self
             .manager
@@ -134,6 +138,25 @@ impl Party {
     pub(crate) fn within(&self, like: &Arc<Memory>) -> Result<Entry> {
         let dst = self.device(MemoryKind::Device, like.len())?;
         self.entry(self.full(like)?, dst, like)
+    }
+
+    /// To another device.
+    pub(crate) fn to_other(&self, other: &Arc<Gpu>, like: &Arc<Memory>) -> Result<Entry> {
+        let (src, dst) = (
+            self.full(like)?,
+            self.on(other, MemoryKind::Device, like.len())?,
+        );
+        let way = self.way(&src, &dst)?;
+        let there = Arc::new(Memory::theirs(other, &dst)?);
+        let (spoilt, like) = (Arc::clone(&there), Arc::clone(like));
+        let manager = self.manager.clone();
+        let turn = move || {
+            manager.copy(&src, &dst).wait()?;
+            Ok(())
+        };
+        let check = move || there.holds(0, &like, 0, like.len());
+        let contender = Way::boxed(self.name, turn, move || spoilt.poison(), check);
+        Ok(Entry { contender, way })
     }
 
     /// From pinned memory to the device or back, prepared, as what is copied often would be.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, ensure};
@@ -85,17 +86,29 @@ fn failed(error: &Error, code: ExitCode) -> ExitCode {
 }
 
 /// The driver and the device, or why there is none.
-fn open(arguments: &Arguments) -> Result<(Driver, std::sync::Arc<Gpu>)> {
+fn open(arguments: &Arguments) -> Result<(Driver, Arc<Gpu>)> {
     let driver = Driver::load()?;
     facts::initialise(&driver).context("the CUDA driver does not start")?;
     let gpu = Gpu::open(&driver, arguments.device)?;
     Ok((driver, gpu))
 }
 
+/// The device that follows, if there is another one. The first one's context stays this thread's.
+fn beside(driver: &Driver, gpu: &Gpu) -> Result<Option<Arc<Gpu>>> {
+    let count = facts::count(driver)?;
+    let next = (gpu.device.0 + 1) % count.max(1);
+    if next == gpu.device.0 {
+        return Ok(None);
+    }
+    let other = Gpu::open(driver, next)?;
+    gpu.enter()?;
+    Ok(Some(other))
+}
+
 fn measure(
     arguments: &Arguments,
     driver: &Driver,
-    gpu: std::sync::Arc<Gpu>,
+    gpu: Arc<Gpu>,
     begin: Instant,
 ) -> Result<Document> {
     let limit = Duration::try_from_secs_f64(arguments.limit).context("--limit")?;
@@ -141,6 +154,7 @@ fn measure(
         results: Vec::new(),
     };
     let session = Session {
+        other: beside(driver, &gpu)?,
         gpu,
         quick: arguments.quick,
         end,

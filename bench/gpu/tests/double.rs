@@ -83,6 +83,10 @@ fn assert_ways(document: &Value) {
         ),
         ("device/64KiB", &["cuMemcpyDtoDAsync"]),
         (
+            "peers/64KiB",
+            &["cuMemcpyPeerAsync", "pinned, one after the other"],
+        ),
+        (
             "managed-up/1MiB",
             &["no prefetch", "prefetch", "a pinned copy instead"],
         ),
@@ -171,6 +175,18 @@ fn what_no_longer_fits_is_skipped_with_the_reason() {
         assert!(reason.ends_with("and 0.0 s are left"), "{reason}");
         assert!(contestants(case).is_empty());
     }
+    folder.assert_nothing_leaked();
+}
+
+#[test]
+fn one_device_alone_has_no_peers() {
+    let folder = Folder::new("alone");
+    run(folder.command(&[]).args(["--quick", "--case", "peers"]), 0);
+    let document = folder.json();
+    for case in results(&document) {
+        assert_eq!(case["skipped"], "there is one device");
+    }
+    assert_eq!(results(&document).len(), 2);
     folder.assert_nothing_leaked();
 }
 

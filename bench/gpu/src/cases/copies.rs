@@ -116,7 +116,7 @@ fn others(session: &Session, field: &mut Field, direction: &str, len: usize) {
 }
 
 /// Bytes on the device, and the same on the host.
-fn on_device(gpu: &Arc<Gpu>, len: usize) -> Result<(Arc<Memory>, Arc<Memory>)> {
+pub(super) fn on_device(gpu: &Arc<Gpu>, len: usize) -> Result<(Arc<Memory>, Arc<Memory>)> {
     let like = Memory::filled(gpu, Kind::Pageable, len)?;
     let there = Memory::new(gpu, Kind::Device, len)?;
     gpu.up_blocking(&there, &like, len)?;
@@ -124,7 +124,7 @@ fn on_device(gpu: &Arc<Gpu>, len: usize) -> Result<(Arc<Memory>, Arc<Memory>)> {
 }
 
 /// A way that leaves in `dst` what `like` holds.
-fn checked(
+pub(super) fn checked(
     name: &str,
     turn: impl FnMut() -> Result<()> + 'static,
     dst: &Arc<Memory>,

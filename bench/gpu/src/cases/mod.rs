@@ -5,6 +5,7 @@ mod copies;
 mod interop;
 mod latency;
 mod managed;
+mod peers;
 mod registration;
 
 use std::cell::RefCell;
@@ -43,6 +44,8 @@ const COLD_FROM: u64 = 64 << 20;
 /// What the cases have in common.
 pub(crate) struct Session {
     pub(crate) gpu: Arc<Gpu>,
+    /// Another device, if there is one.
+    pub(crate) other: Option<Arc<Gpu>>,
     pub(crate) quick: bool,
     /// When everything must be over.
     pub(crate) end: Instant,
@@ -126,6 +129,7 @@ pub(crate) fn all(session: &Session) -> Vec<Case> {
     let mut cases = latency::cases();
     for len in sizes {
         cases.extend(copies::cases(*len));
+        cases.push(peers::case(*len));
         cases.extend(managed::cases(*len));
         cases.push(registration::case(*len));
     }

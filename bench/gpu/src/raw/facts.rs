@@ -71,10 +71,16 @@ pub(crate) fn initialise(driver: &Driver) -> Result<(), CallError> {
 
 /// All devices of a driver that was initialised.
 pub(crate) fn devices(driver: &Driver) -> Result<Vec<DeviceFacts>> {
+    let count = count(driver)?;
+    (0..count).map(|of| device(driver, of, count)).collect()
+}
+
+/// How many devices there are.
+pub(crate) fn count(driver: &Driver) -> Result<i32> {
     let mut count = 0;
     // SAFETY: the place is ours.
     unsafe { driver.cuDeviceGetCount(&raw mut count) }?;
-    (0..count).map(|of| device(driver, of, count)).collect()
+    Ok(count)
 }
 
 fn device(driver: &Driver, ordinal: i32, count: i32) -> Result<DeviceFacts> {

@@ -34,6 +34,29 @@ impl Gpu {
         unsafe { self.driver.cuCtxSetCurrent(self.context) }
     }
 
+    /// Makes the context this thread's until the guard goes; then the one before is again.
+    pub(crate) fn push(&self) -> Result<Pushed<'_>, CallError> {
+        // SAFETY: the context is held until `self` is dropped.
+        unsafe { self.driver.cuCtxPushCurrent_v2(self.context) }?;
+        Ok(Pushed(self))
+    }
+
+    /// The context, for calls that name two.
+    pub(crate) fn context(&self) -> CUcontext {
+        self.context
+    }
+
+    /// Whether memory of the other device can be reached from this one without the host.
+    pub(crate) fn reaches(&self, other: &Gpu) -> Result<bool, CallError> {
+        let mut answer = 0;
+        // SAFETY: the place is ours.
+        unsafe {
+            self.driver
+                .cuDeviceCanAccessPeer(&raw mut answer, self.device, other.device)
+        }?;
+        Ok(answer != 0)
+    }
+
     /// Waits for everything that the context has under way.
     pub(crate) fn settle(&self) -> Result<(), CallError> {
         // SAFETY: it takes no argument.
@@ -53,10 +76,22 @@ impl Gpu {
 
     /// Bytes of the device that nobody holds.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
+        let _current = self.push()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both places are ours.
         unsafe { self.driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }?;
         Ok(free as u64)
+    }
+}
+
+/// A context that is this thread's for a while.
+pub(crate) struct Pushed<'gpu>(&'gpu Gpu);
+
+impl Drop for Pushed<'_> {
+    fn drop(&mut self) {
+        let mut popped = CUcontext::NULL;
+        // SAFETY: the place is ours, and what is on top was pushed when this was made.
+        let _ = unsafe { self.0.driver.cuCtxPopCurrent_v2(&raw mut popped) };
     }
 }
 

@@ -94,7 +94,9 @@ impl Memory {
     }
 
     fn allocate(&mut self) -> Result<()> {
-        let driver = &self.gpu.driver;
+        let gpu = Arc::clone(&self.gpu);
+        let driver = &gpu.driver;
+        let _current = gpu.push()?;
         let place = &raw mut self.address;
         match self.kind {
             Kind::Pageable | Kind::Small | Kind::Huge => self.map()?,
@@ -204,6 +206,7 @@ impl Memory {
     pub(crate) fn poison(&self) -> Result<()> {
         if self.kind == Kind::Device {
             let driver = &self.gpu.driver;
+            let _current = self.gpu.push()?;
             // SAFETY: it is as long.
             unsafe { driver.cuMemsetD8_v2(self.address, POISON, self.len) }?;
             self.gpu.settle()?;
@@ -255,6 +258,7 @@ impl Memory {
 
     fn holds_on_device(&self, at: usize, other: &Memory, from: usize, len: usize) -> Result<bool> {
         let window = Memory::new(&self.gpu, Kind::Pageable, len.min(WINDOW))?;
+        let _current = self.gpu.push()?;
         for done in (0..len).step_by(WINDOW) {
             let part = WINDOW.min(len - done);
             window.poison()?;
@@ -297,6 +301,7 @@ fn huge_kib(mappings: &str, range: std::ops::Range<usize>) -> u64 {
 impl Drop for Memory {
     fn drop(&mut self) {
         let driver = &self.gpu.driver;
+        let _current = self.gpu.push();
         // What fails here was lost before, and told by the call that lost it; see `Gpu`.
         let _ = match self.kind {
             _ if self.address == 0 || self.theirs.is_some() => Ok(()),

@@ -152,6 +152,23 @@ impl<'memory> Orders<'_, 'memory> {
         unsafe { gpu.driver.cuMemcpyDtoDAsync_v2(to, from, len, *raw) }
     }
 
+    /// From one device to another, by the driver's own choice of a way.
+    pub(crate) fn between(
+        &self,
+        dst: &'memory Memory,
+        src: &'memory Memory,
+        len: usize,
+    ) -> Result<(), CallError> {
+        let (to, from) = (dst.at(0, len), src.at(0, len));
+        let [there, here] = [dst, src].map(|memory| memory.gpu.context());
+        let Stream { gpu, raw } = self.stream;
+        // SAFETY: as above.
+        unsafe {
+            gpu.driver
+                .cuMemcpyPeerAsync(to, there, from, here, len, *raw)
+        }
+    }
+
     /// Copies a batch by the newest signature that the driver has.
     pub(crate) fn batch(&self, batch: &'memory mut Batch) -> Result<(), CallError> {
         let Stream { gpu, raw } = self.stream;
