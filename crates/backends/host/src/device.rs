@@ -17,7 +17,7 @@ use transload_hal::{
 use crate::memory::room::Room;
 use crate::memory::{self, FILE, PAGEABLE, SHARED};
 use crate::pool::Limits;
-use crate::queue::{Queue, is_mapped};
+use crate::queue::{Queue, is_reached};
 use crate::tuning::Tuning;
 
 /// The name of this backend.
@@ -118,14 +118,16 @@ unsafe impl Backend for Host {
         if has(src) && has(dst) {
             return Ok(Access::Native);
         }
-        // A device's backend lists the links to what it maps for the processors.
-        if [src, dst].into_iter().all(|id| has(id) || is_mapped(id)) {
+        // A device's backend lists the links to what it maps for the processors, and to those of the processors'
+        // memories that it brings itself, such as pinned memory: of those others have links to theirs too.
+        if [src, dst].into_iter().all(is_reached) {
             return Ok(Access::Import);
         }
         Err(ConnectError::NoAccess {
             src,
             dst,
-            reason: "the host copies between its own memories and those that devices map".into(),
+            reason: "the host copies between the processors' memories and those that devices map"
+                .into(),
         })
     }
 
@@ -334,16 +336,22 @@ mod tests {
     }
 
     #[test]
-    fn only_the_hosts_own_memories_connect() {
+    fn the_memories_that_processors_reach_connect_and_no_others() {
+        use transload_hal::MemoryKind;
         let host = Host::new();
         assert_eq!(host.connect(PAGEABLE, FILE), Ok(Access::Native));
-        let gpu = "cuda:0"
-            .parse::<DeviceId>()
-            .unwrap()
-            .memory(transload_hal::MemoryKind::Device);
-        assert!(matches!(
-            host.connect(PAGEABLE, gpu),
-            Err(ConnectError::NoAccess { .. })
-        ));
+        let gpu: DeviceId = "cuda:0".parse().unwrap();
+        let adapter: DeviceId = "wgpu:0".parse().unwrap();
+        let mapped = adapter.memory(MemoryKind::Mapped);
+        // Another backend brings it, and the processors' bytes lie there all the same.
+        let pinned = DeviceId::CPU0.memory(MemoryKind::Pinned);
+        for own in [PAGEABLE, pinned] {
+            assert_eq!(host.connect(own, mapped), Ok(Access::Import));
+            assert_eq!(host.connect(mapped, own), Ok(Access::Import));
+            assert!(matches!(
+                host.connect(own, gpu.memory(MemoryKind::Device)),
+                Err(ConnectError::NoAccess { .. })
+            ));
+        }
     }
 }

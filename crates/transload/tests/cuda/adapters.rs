@@ -43,3 +43,34 @@ fn no_processor_copies_between_a_device_and_an_adapter_that_imports_host_memory(
     drop(manager);
     assert_clean();
 }
+
+/// The host's threads copy between pinned memory, which is CUDA's, and what an adapter maps, which is the adapter's.
+#[test]
+fn a_device_and_memory_that_an_adapter_maps_exchange_bytes_by_the_way_that_was_chosen() {
+    let adapters = Wgpu::discover();
+    if adapters.is_empty() {
+        return adapter::skip();
+    }
+    let manager = manager("no-peer");
+    manager.register_shared(Arc::new(adapters)).unwrap();
+    let mapped = manager.memories().into_iter().map(|memory| memory.id);
+    let mapped: Vec<MemoryId> = mapped
+        .filter(|memory| memory.kind == MemoryKind::Mapped)
+        .collect();
+    for memory in &mapped {
+        let place = memory.to_string();
+        for report in round(&manager, (1 << 20) + 3, &["cuda:0", &place, "cuda:1"]) {
+            let fell_back: Vec<String> = report
+                .fallbacks()
+                .iter()
+                .map(|fallback| fallback.fault.to_string())
+                .collect();
+            assert!(fell_back.is_empty(), "{report}: {fell_back:?}");
+        }
+    }
+    if mapped.is_empty() {
+        adapter::skip();
+    }
+    drop(manager);
+    assert_clean();
+}

@@ -24,7 +24,7 @@ use crate::pool::{Crew, JobEnd, Limits, Pool, Work};
 use crate::tuning::{Live, Tuning};
 use slots::{CAPACITY, Slot, Slots, index_of};
 use task::Task;
-pub(crate) use task::is_mapped;
+pub(crate) use task::is_reached;
 
 /// Waits at least this long take part in any operation; shorter ones only in those whose pieces are
 /// brief, so that a limit is overrun by a millisecond at most.

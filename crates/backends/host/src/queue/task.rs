@@ -492,7 +492,7 @@ pub(super) unsafe fn copy_small(op: &Op<'_>, tuning: &Tuning, in_flight: usize) 
     {
         return false;
     }
-    if !is_reached(src.buffer) || !is_reached(dst.buffer) {
+    if !is_reached(src.buffer.memory()) || !is_reached(dst.buffer.memory()) {
         return false;
     }
     let from = src.buffer.host(src.offset, len);
@@ -530,7 +530,7 @@ const TRANSFORMED_INLINE_BYTES: u64 = 64 << 10;
 
 /// Where the bytes are; `None` where neither the host's loads and stores nor its file calls reach them.
 fn place_of(buffer: &Buffer, offset: u64, len_bytes: u64) -> Option<Place> {
-    if !is_reached(buffer) {
+    if !is_reached(buffer.memory()) {
         return None;
     }
     if let Some(span) = buffer.host(offset, len_bytes) {
@@ -541,16 +541,14 @@ fn place_of(buffer: &Buffer, offset: u64, len_bytes: u64) -> Option<Place> {
     fits.then(|| Place::File(NonNull::from(file), buffer.position() + offset))
 }
 
-/// Whether the buffer lies in a memory of the processors, whoever brings it, or in one that a device's
-/// backend maps for them.
-fn is_reached(buffer: &Buffer) -> bool {
-    let memory = buffer.memory();
+/// Whether it is a memory of the processors, whoever brings it, or one that a device's backend maps for them.
+pub(crate) fn is_reached(memory: MemoryId) -> bool {
     memory.device == DeviceId::CPU0 || is_mapped(memory)
 }
 
 /// Whether a device's backend maps the memory for the processors: slots whenever the device does not use
 /// them, mapped and managed memory always, once the device was asked to make it visible.
-pub(crate) fn is_mapped(memory: MemoryId) -> bool {
+fn is_mapped(memory: MemoryId) -> bool {
     matches!(memory.kind, MemoryKind::Upload | MemoryKind::Readback) || memory.kind.is_hidden()
 }
 
