@@ -11,7 +11,7 @@ use crate::stop::Stop;
 
 /// Moves bytes between any two memories of this machine, by the fastest path that it really has
 #[derive(Debug, Parser)]
-#[command(name = "transload", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(name = "transload", version, after_help = ENVIRONMENT_AND_EXIT_CODES, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
     /// Prints one JSON object, errors too (docs/json.md describes each)
     #[arg(long, global = true)]
@@ -130,7 +130,13 @@ pub(crate) fn asks_for_json(arguments: impl IntoIterator<Item = OsString>) -> bo
         .any(|argument| argument == "--json")
 }
 
-const EXIT_CODES: &str = "\
+const ENVIRONMENT_AND_EXIT_CODES: &str = "\
+Environment:
+  TRANSLOAD_PROFILE      the file of measured costs, in place of the saved ones;
+                         set to nothing, none
+  TRANSLOAD_CUDA_DRIVER  the library of CUDA's driver, in place of what the
+                         system finds: libcuda.so.1, nvcuda.dll
+
 Exit codes:
   0    done
   2    usage: an argument that cannot be read, a file that cannot be opened or
@@ -148,10 +154,12 @@ Stops:
   cpu:0            the heap
   cpu:0/shared     shared memory
   cpu:0/file:PATH  a file, which appears whole or not at all
+  cpu:0/pinned     host memory that CUDA devices reach in place; only with those
+  cuda:N           the memory of a CUDA device; cuda:N/managed is managed memory
   wgpu:N           the memory of an adapter, as `transload devices` lists them
   sim:N            a simulated device of the machine that --topology describes
 
-A file goes to and from an adapter through slots of a few MiB: no memory of the
+A file goes to and from a device through slots of a few MiB: no memory of the
 host ever holds it as a whole.
 
 A file NAME is written as .NAME.PROCESS-NUMBER.partial beside its place, and
@@ -179,6 +187,9 @@ Memories:
   cpu:0         the heap, as cpu:0/pageable
   cpu:0/shared  shared memory
   cpu:0/file    any file; the path makes no difference
+  cpu:0/pinned  host memory that CUDA devices reach in place; only with those
+  cuda:N        the memory of a CUDA device, as cuda:N/device; cuda:N/managed is
+                managed memory
   wgpu:N        the memory of an adapter: wgpu:N/mapped where the host reaches
                 it too, else wgpu:N/device; upload and readback are its slots
                 on the way in and out
@@ -200,7 +211,7 @@ mod tests {
     /// A longer line is broken anew, in the middle of a sentence.
     #[test]
     fn what_follows_the_options_fits_a_terminal_of_80() {
-        for text in [EXIT_CODES, STOPS, MEMORIES, PROFILES] {
+        for text in [ENVIRONMENT_AND_EXIT_CODES, STOPS, MEMORIES, PROFILES] {
             for line in text.lines() {
                 assert!(line.chars().count() <= 80, "{line:?}");
             }

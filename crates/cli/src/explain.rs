@@ -34,7 +34,7 @@ pub(crate) fn run(
     }
     let style = output.style();
     let mark = if simulated {
-        style.yellow("  simulated, nothing measured")
+        style.yellow("  simulated")
     } else {
         String::new()
     };

@@ -33,7 +33,7 @@ pub(crate) struct Device {
     pub(crate) memories: Vec<String>,
     pub(crate) uuid: Option<String>,
     pub(crate) pci: Option<String>,
-    /// Only where a topology file takes part.
+    /// Only where a topology file takes part, or a stand-in for a driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) simulated: Option<bool>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Hop {
     pub(crate) seconds: f64,
     pub(crate) gb_per_s: Option<f64>,
     pub(crate) fallbacks: Vec<Fallback>,
-    /// Only where a topology file takes part.
+    /// Only where a topology file takes part, or a stand-in for a driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) simulated: Option<bool>,
 }
@@ -113,7 +113,7 @@ pub(crate) struct Rejected {
 pub(crate) struct Probe {
     pub(crate) pairs: Vec<ProbedPair>,
     pub(crate) profile_path: Option<String>,
-    /// Only where a topology file is what was probed.
+    /// Only where a topology file is what was probed, or a stand-in for a driver took part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) simulated: Option<bool>,
 }

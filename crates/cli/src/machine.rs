@@ -105,9 +105,10 @@ impl Machine {
         })
     }
 
-    /// Whether a topology takes part, so that each device and hop must say whether it is simulated.
+    /// Whether a topology takes part, or what stands in for the driver of a device, so that each device and hop
+    /// must say whether it is simulated.
     pub(crate) fn is_mixed(&self) -> bool {
-        self.sim.is_some()
+        self.sim.is_some() || self.manager.devices().iter().any(|of| of.simulated)
     }
 
     /// Whether an adapter is here.
@@ -158,7 +159,10 @@ impl Machine {
         {
             use transload::cuda_backend::Cuda;
             let Some(backend) = self.manager.backend::<Cuda>() else {
-                return Cuda::discover().err().map(|error| error.to_string().into());
+                // What the first try found is not kept; where it was in the way only then, that is the reason.
+                let again = Cuda::discover().err();
+                let again = again.map(|error| error.to_string().into());
+                return again.or(Some(CUDA_CAME_LATE.into()));
             };
             let absent = backend.absent().iter();
             let told: Vec<String> = absent
@@ -184,6 +188,11 @@ impl Machine {
         u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
+
+/// Why there are no CUDA devices here although there are some now.
+#[cfg(not(any(target_family = "wasm", transload_local)))]
+const CUDA_CAME_LATE: &str =
+    "the driver gave no devices when they were looked for, and has some now: try again";
 
 /// Why there is no adapter, and what would bring one.
 pub(crate) const NO_ADAPTER: &str = if cfg!(any(target_family = "wasm", transload_local)) {

@@ -242,7 +242,7 @@ fn document(found: &ProbeReport, place: Option<&Path>, arguments: &ProbeArgument
     json::Probe {
         pairs: pairs.into_iter().map(pair).collect(),
         profile_path: place.map(|path| path.display().to_string()),
-        simulated: arguments.topology.is_some().then_some(found.simulated),
+        simulated: (arguments.topology.is_some() || found.simulated).then_some(found.simulated),
     }
 }
 

@@ -324,9 +324,22 @@ fn the_help_lists_what_can_be_named() {
     let folder = Folder::new("explain-help");
     for command in ["explain", "copy"] {
         let help = folder.run(&[command, "--help"]).stdout();
-        for word in ["cpu:0/shared", "cpu:0/file", "wgpu:N", "sim:N"] {
+        let words = [
+            "cpu:0/shared",
+            "cpu:0/file",
+            "cpu:0/pinned",
+            "cuda:N",
+            "cuda:N/managed",
+            "wgpu:N",
+            "sim:N",
+        ];
+        for word in words {
             assert!(help.contains(word), "{help}");
         }
+    }
+    let help = folder.run(&["--help"]).stdout();
+    for variable in ["TRANSLOAD_PROFILE", "TRANSLOAD_CUDA_DRIVER"] {
+        assert!(help.contains(variable), "{help}");
     }
 }
 

@@ -138,3 +138,38 @@ fn a_driver_without_devices_says_so() {
     let reason = reason_of(&serde_json::from_str(&run(&mut command).stdout()).unwrap());
     assert!(reason.contains("has no device"), "{reason}");
 }
+
+#[test]
+fn what_a_stand_in_for_the_driver_did_says_so_in_json_too() {
+    let folder = Folder::new("cuda-stand-in");
+    folder.file("model", 100_000);
+    let json = |arguments: &[&str]| -> Value {
+        let arguments = [arguments, &["--json"]].concat();
+        let run = run(&mut over_double(&folder, &arguments));
+        assert_eq!(run.code(), 0, "{}", run.stderr());
+        serde_json::from_str(&run.stdout()).unwrap()
+    };
+    let listed = json(&["devices"]);
+    for device in listed["devices"].as_array().unwrap() {
+        assert_eq!(device["simulated"], device["backend"] == "cuda", "{device}");
+    }
+    let copied = json(&["copy", "model", "cpu:0", "cuda:0"]);
+    let hops = copied["hops"].as_array().unwrap().iter();
+    let told: Vec<bool> = hops
+        .map(|hop| hop["simulated"].as_bool().unwrap())
+        .collect();
+    assert_eq!(told, [false, true]);
+    assert_eq!(
+        json(&["explain", "cpu:0", "cuda:0", "1MiB"])["simulated"],
+        true
+    );
+}
+
+#[test]
+fn a_driver_that_fails_once_leaves_a_reason() {
+    let folder = Folder::new("cuda-late");
+    let mut command = over_double(&folder, &["devices", "--json"]);
+    command.env("TRANSLOAD_DOUBLE_FAULTS", "call=cuInit:999");
+    let reason = reason_of(&serde_json::from_str(&run(&mut command).stdout()).unwrap());
+    assert!(reason.contains("try again"), "{reason}");
+}
