@@ -13,7 +13,9 @@ pub enum ParseError {
         text: String,
     },
     /// Not a device.
-    #[error("{text:?} is not a device: write kind:index, as in cpu:0 or cuda:1, or a UUID")]
+    #[error(
+        "{text:?} is not a device: write kind:index in small letters, as in cpu:0 or cuda:1, or a UUID"
+    )]
     Device {
         /// What was written.
         text: String,
