@@ -85,7 +85,10 @@ pub(super) fn export(gpus: &[Gpu], all: &Ipc, buffer: &Buffer) -> Result<IpcHand
     let refused = |error| failed(memory, opened.blame(error));
     let known = look_up(&context.driver, address(buffer)).map_err(refused)?;
     let known = known.filter(|known| known.has_handle).ok_or_else(|| {
-        unsupported("it was not allocated in a way that gives handles for other processes".into())
+        unsupported(
+            "it was not allocated in a way that gives handles for other processes, as with `AllocSpec::for_sharing`"
+                .into(),
+        )
     })?;
     let mut token = CUipcMemHandle::default();
     // SAFETY: the place is ours.
