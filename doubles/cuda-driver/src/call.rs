@@ -109,7 +109,8 @@ fn admitted(call: &Call, when: When) -> Answer {
             return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);
         }
     }
-    call.world.faults.on_call(call.function)
+    call.world.faults.on_call(call.function)?;
+    call.world.captures.admit(call.function)
 }
 
 /// Writes an answer where the caller wants it.

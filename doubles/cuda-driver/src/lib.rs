@@ -12,6 +12,7 @@ mod batch;
 mod board;
 mod bytes;
 mod call;
+mod capture;
 mod config;
 mod context;
 mod control;
@@ -53,6 +54,7 @@ pub use functions::table;
 /// The driver's functions, from wherever they are.
 pub mod driver {
     pub use crate::batch::*;
+    pub use crate::capture::*;
     pub use crate::context::*;
     pub use crate::copy::*;
     pub use crate::device::*;

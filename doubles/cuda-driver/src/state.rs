@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use transload_cuda::raw::CUresult;
 
 use crate::call::Answer;
+use crate::capture::Captures;
 use crate::config::{Config, FAULTS, TOPOLOGY};
 use crate::context::Context;
 use crate::device::Device;
@@ -33,6 +34,7 @@ pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) engine: Engine,
     pub(crate) faults: Faults,
+    pub(crate) captures: Captures,
     pub(crate) log: Log,
     /// The process that called `cuInit`; 0 before. Not under the lock, which a fork may leave taken.
     process: AtomicU32,
@@ -118,6 +120,7 @@ impl World {
             machine,
             engine,
             faults,
+            captures: Captures::default(),
             log: Log::default(),
             process: AtomicU32::new(0),
         }

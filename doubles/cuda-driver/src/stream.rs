@@ -10,7 +10,6 @@ use std::ptr;
 
 use transload_cuda::raw::{
     CUcontext, CUhostFn, CUresult, CUstream, CUstream_flags, CUstreamCallback,
-    CUstreamCaptureStatus,
 };
 
 use crate::call::{Answer, Call, driver, put, put_if_wanted, within_host_function};
@@ -49,6 +48,7 @@ driver! {
         call.world.settle();
         let mut state = call.state();
         let number = state.stream_number(h_stream)?;
+        state.ensure_no_capture(number)?;
         let (tickets, _) = state.unfinished(number)?;
         if tickets.is_empty() { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
@@ -57,6 +57,7 @@ driver! {
     fn cuStreamSynchronize(h_stream: CUstream), call => {
         let mut state = call.state();
         let number = state.stream_number(h_stream)?;
+        state.ensure_no_capture(number)?;
         let (tickets, ruin) = state.unfinished(number)?;
         drop(state);
         synchronize(call, &tickets, &ruin)
@@ -141,13 +142,6 @@ driver! {
         unsafe { put(stream_id, number) }
     }
 
-    /// Graphs are not modelled, so no stream ever is.
-    fn cuStreamIsCapturing(h_stream: CUstream, capture_status: *mut CUstreamCaptureStatus), call => {
-        call.state().stream_number(h_stream)?;
-        // SAFETY: the caller's place for a status.
-        unsafe { put(capture_status, CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) }
-    }
-
     /// Either place may be null.
     fn cuCtxGetStreamPriorityRange(least_priority: *mut c_int, greatest_priority: *mut c_int), call => {
         call.current(&call.state())?;
@@ -158,10 +152,14 @@ driver! {
         Ok(())
     }
 
-    /// Waits for all that is under way in the current context, in streams that were destroyed too.
+    /// Waits for all that is under way in the current context, in streams that were destroyed too. Not while one of
+    /// them is captured.
     fn cuCtxSynchronize(), call => {
         let state = call.state();
         let (current, _) = call.current(&state)?;
+        for number in state.streams.captured_of(current) {
+            state.ensure_no_capture(number)?;
+        }
         let tickets = state.unfinished_of(current);
         let ruin = state.context(current)?.ruin.clone();
         drop(state);

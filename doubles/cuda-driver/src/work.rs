@@ -12,6 +12,7 @@ use std::thread::{self, ThreadId};
 
 use transload_cuda::raw::{CUcontext, CUresult, CUstream, CUstream_flags};
 
+use crate::capture::Capture;
 use crate::context::{self, Ruin};
 use crate::engine::{Action, Ticket, Work};
 use crate::faults::Fate;
@@ -31,6 +32,8 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     /// What was put in last, after which all before it is done too.
     last: Option<Ticket>,
+    /// What it is given meanwhile is not done.
+    pub(crate) capture: Option<Arc<Capture>>,
     /// Of a thread's default stream: there as long as the thread is.
     thread: Weak<()>,
 }
@@ -102,6 +105,7 @@ impl Streams {
             flags,
             priority,
             last: None,
+            capture: None,
             thread,
         })
     }
@@ -114,7 +118,11 @@ impl Streams {
         let made = self.open.get(number).filter(|of| of.role == Role::Made);
         let context = made.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
         self.closing.retain(|stream| stream.unfinished().is_some());
-        self.closing.extend(self.open.remove(number));
+        let gone = self.open.remove(number);
+        self.closing.extend(gone.map(|of| Stream {
+            capture: None,
+            ..of
+        }));
         Ok(context)
     }
 
@@ -133,6 +141,21 @@ impl Streams {
         let open = self.open.iter().map(|(_, stream)| stream);
         open.chain(&self.closing)
             .filter(move |of| of.context == context)
+    }
+
+    /// The captures that work of the legacy default stream would wait for.
+    pub(crate) fn captured_beside(&self, legacy: &Stream) -> Vec<Arc<Capture>> {
+        let beside = self
+            .of_context(legacy.context)
+            .filter(|of| of.is_blocking());
+        beside.filter_map(|of| of.capture.clone()).collect()
+    }
+
+    /// The streams of a context that are captured.
+    pub(crate) fn captured_of(&self, context: CUcontext) -> Vec<u64> {
+        let all = self.open.iter();
+        let captured = all.filter(|(_, of)| of.context == context && of.capture.is_some());
+        captured.map(|(number, _)| number).collect()
     }
 
     fn default_stream(&mut self, context: CUcontext, role: Role) -> u64 {
@@ -202,12 +225,21 @@ impl State {
         stream.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// Puts operations of a device into a stream: legs that start together, after all that comes before, and make
-    /// the stream's next work wait until all of them are done. Faults are asked about each leg. In a ruined
-    /// context no bytes move any more.
+    /// As [`State::stream`], to change it.
     ///
     /// # Errors
-    /// As [`State::stream_number`], and what has ruined the stream's context.
+    /// As there.
+    pub(crate) fn stream_mut(&mut self, number: u64) -> Result<&mut Stream, CUresult> {
+        let stream = self.streams.open.get_mut(number);
+        stream.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// Puts operations of a device into a stream: legs that start together, after all that comes before, and make
+    /// the stream's next work wait until all of them are done. Faults are asked about each leg. In a ruined
+    /// context no bytes move any more. What a captured stream is given is dropped.
+    ///
+    /// # Errors
+    /// As [`State::stream_number`] and [`State::is_captured`], and what has ruined the stream's context.
     pub(crate) fn enqueue(
         &mut self,
         world: &World,
@@ -217,6 +249,12 @@ impl State {
         let number = self.stream_number(stream)?;
         let ruin = self.context(self.stream(number)?.context)?.ruin.clone();
         ruin.check()?;
+        if self.is_captured(number)? {
+            world
+                .log
+                .note("work of a stream that is captured is dropped: there are no graphs");
+            return Ok(world.engine.submit(nothing_after(Vec::new())));
+        }
         for leg in &mut legs {
             if let Some(last) = leg.last_mut() {
                 befall(world.faults.on_operation(), last, &ruin);
@@ -233,7 +271,7 @@ impl State {
     /// is done in a ruined context too, and functions are to ask for themselves what has become of the context.
     ///
     /// # Errors
-    /// As [`State::enqueue`], the stream being given by number.
+    /// As [`State::enqueue`], the stream being given by number; `NOT_SUPPORTED` where it is captured.
     pub(crate) fn append(
         &mut self,
         world: &World,
@@ -243,6 +281,9 @@ impl State {
         let stream = self.stream(number)?;
         let ruin = self.context(stream.context)?.ruin.clone();
         ruin.check()?;
+        if self.is_captured(number)? {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
         let before = self.streams.before(stream);
         let mut ends = Vec::with_capacity(legs.len());
         for leg in legs {
@@ -255,13 +296,9 @@ impl State {
         }
         let ticket = match <[Ticket; 1]>::try_from(ends) {
             Ok([one]) => one,
-            Err(ends) => world.engine.submit(Work {
-                // Without legs there is nothing but what comes before.
-                after: if ends.is_empty() { before } else { ends },
-                channels: Vec::new(),
-                duration_ns: 0,
-                action: Action::Nothing,
-            }),
+            // Without legs there is nothing but what comes before.
+            Err(ends) if ends.is_empty() => world.engine.submit(nothing_after(before)),
+            Err(ends) => world.engine.submit(nothing_after(ends)),
         };
         if let Some(stream) = self.streams.open.get_mut(number) {
             stream.last = Some(ticket.clone());
@@ -300,12 +337,17 @@ impl World {
 
 /// Work of this kind that takes no time.
 pub(crate) fn at_once(after: Vec<Ticket>, action: Action) -> Leg {
-    vec![Work {
+    let work = nothing_after(after);
+    vec![Work { action, ..work }]
+}
+
+fn nothing_after(after: Vec<Ticket>) -> Work {
+    Work {
         after,
         channels: Vec::new(),
         duration_ns: 0,
-        action,
-    }]
+        action: Action::Nothing,
+    }
 }
 
 fn befall(fate: Fate, work: &mut Work, ruin: &Ruin) {

@@ -195,6 +195,12 @@ macro_rules! for_each_cuda_function {
         cuStreamGetId(h_stream: CUstream, stream_id: *mut u64) 12000;
         /// Whether a stream is being recorded into a graph.
         cuStreamIsCapturing(h_stream: CUstream, capture_status: *mut CUstreamCaptureStatus) 10000;
+        /// Records what a stream is given from now on into a graph, in place of doing it.
+        cuStreamBeginCapture_v2(h_stream: CUstream, mode: CUstreamCaptureMode) 10010;
+        /// Ends that; the graph is the caller's.
+        cuStreamEndCapture(h_stream: CUstream, ph_graph: *mut CUgraph) 10000;
+        /// Swaps which calls captures forbid this thread.
+        cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) 10010;
         /// Keeps managed memory to one stream, or to the host.
         cuStreamAttachMemAsync(h_stream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32) 6000;
         /// Makes an event.

@@ -67,6 +67,8 @@ handles! {
     CUstream;
     /// A point in a stream.
     CUevent;
+    /// Work that was captured, to be launched again and again. Transload makes none.
+    CUgraph;
     /// An opaque array for textures. Transload makes none.
     CUarray;
     /// A pool of memory that is allocated and freed in stream order.

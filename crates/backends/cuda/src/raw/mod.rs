@@ -54,7 +54,7 @@ pub use external::{
 pub use external::{CUexternalMemoryHandleType, CUexternalSemaphoreHandleType};
 pub use handle::{
     CUarray, CUcontext, CUdevice, CUdeviceptr, CUevent, CUexternalMemory, CUexternalSemaphore,
-    CUmemGenericAllocationHandle, CUmemoryPool, CUstream,
+    CUgraph, CUmemGenericAllocationHandle, CUmemoryPool, CUstream,
 };
 pub use ipc::{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUipcEventHandle, CUipcMemHandle};
 pub use library::{DRIVER_VARIABLE, LoadError};
@@ -65,7 +65,7 @@ pub use pool::{CUmemPool_attribute, CUmemPoolProps, CUmemPoolPtrExportData};
 pub use result::CUresult;
 pub use stream::{
     CUctx_flags, CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CUevent_flags,
-    CUhostFn, CUstream_flags, CUstreamCallback, CUstreamCaptureStatus,
+    CUhostFn, CUstream_flags, CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 pub use table::{Function, Table};
 pub use version::Version;

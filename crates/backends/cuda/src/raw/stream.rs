@@ -65,6 +65,18 @@ words! {
 }
 
 words! {
+    /// Which calls a capture forbids to whom, and which ones a thread lets itself be forbidden.
+    CUstreamCaptureMode: u32 {
+        /// To all threads what may be unsafe.
+        CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
+        /// To the thread that captures.
+        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
+        /// To nobody.
+        CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+    }
+}
+
+words! {
     /// Which of two versions of a function `cuGetProcAddress_v2` finds.
     CUdriverProcAddress_flags: u64 {
         /// The legacy default stream's.

@@ -78,7 +78,7 @@ fn every_structure_in_an_argument_is_compared_by_its_layout() {
 }
 
 /// Arguments that are neither structures nor enumerations.
-const PLAIN: [&str; 17] = [
+const PLAIN: [&str; 18] = [
     "i8",
     "u8",
     "u16",
@@ -92,6 +92,7 @@ const PLAIN: [&str; 17] = [
     "CUstream",
     "CUevent",
     "CUarray",
+    "CUgraph",
     "CUmemoryPool",
     "CUexternalMemory",
     "CUexternalSemaphore",

@@ -110,11 +110,12 @@ fn words(text: &str, replace: impl Fn(&str) -> String) -> String {
     written
 }
 
-const HANDLES: [(&str, &str); 7] = [
+const HANDLES: [(&str, &str); 8] = [
     ("*mut CUctx_st", "CUcontext"),
     ("*mut CUstream_st", "CUstream"),
     ("*mut CUevent_st", "CUevent"),
     ("*mut CUarray_st", "CUarray"),
+    ("*mut CUgraph_st", "CUgraph"),
     ("*mut CUmemPoolHandle_st", "CUmemoryPool"),
     ("*mut CUextMemory_st", "CUexternalMemory"),
     ("*mut CUextSemaphore_st", "CUexternalSemaphore"),
