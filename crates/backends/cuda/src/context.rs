@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use transload_hal::{DeviceId, ErrorClass, Fault};
 
+use crate::capture::{Relaxed, relax};
 use crate::facts::Facts;
-use crate::fault::{fault_of, is_end};
+use crate::fault::{fault_of, is_end, is_ruined};
 use crate::pool::{Pool, kept_bytes};
 use crate::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CallError, Driver};
 use crate::reaper::Reaper;
@@ -29,7 +30,11 @@ pub(crate) struct Context {
 }
 
 /// The context is the thread's current one until this goes; then the one before is again.
-pub(crate) struct Current<'a>(&'a Context);
+pub(crate) struct Current<'a> {
+    context: &'a Context,
+    /// Goes after the context.
+    relaxed: Option<Relaxed<'a>>,
+}
 
 impl Context {
     /// Retains the primary context of a device. Blocks on the driver, some tenths of a second where nobody has it yet.
@@ -41,6 +46,7 @@ impl Context {
         reaper: &Arc<Reaper>,
     ) -> Result<Arc<Context>, Fault> {
         let mut handle = CUcontext::NULL;
+        let _relaxed = relax(driver);
         // SAFETY: the place is ours.
         let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut handle, device) };
         match retained {
@@ -58,9 +64,16 @@ impl Context {
         }
     }
 
-    /// Makes it current on this thread, above whatever was. That there is no such context any more is believed when the
-    /// driver says so twice: work that is under way would be taken to be over.
+    /// Makes it current on this thread, above whatever was, and whatever others capture. That there is no such context
+    /// any more is believed when the driver says so twice: work that is under way would be taken to be over.
     pub(crate) fn enter(&self) -> Result<Current<'_>, Fault> {
+        let mut current = self.enter_to_submit()?;
+        current.relaxed = relax(&self.driver);
+        Ok(current)
+    }
+
+    /// The same, to put work into streams of this backend's and to do nothing else.
+    pub(crate) fn enter_to_submit(&self) -> Result<Current<'_>, Fault> {
         let ends = |error: &CallError| error.result().is_some_and(is_end);
         let entered = match self.push() {
             Err(error) if ends(&error) => self.push(),
@@ -76,7 +89,10 @@ impl Context {
     pub(crate) fn push(&self) -> Result<Current<'_>, CallError> {
         // SAFETY: the context was retained.
         unsafe { self.driver.cuCtxPushCurrent_v2(self.handle) }?;
-        Ok(Current(self))
+        Ok(Current {
+            context: self,
+            relaxed: None,
+        })
     }
 
     /// The device's pool, which is made when it is first asked for; none where it has to do without.
@@ -108,6 +124,7 @@ impl Context {
         &self,
         mut ask: impl FnMut() -> Result<T, CallError>,
     ) -> Result<T, CallError> {
+        let _relaxed = relax(&self.driver);
         match ask() {
             Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
                 let is_freed = self.reaper.settle();
@@ -147,13 +164,9 @@ impl Context {
         if error.result().is_none() {
             return fault_of(error);
         }
+        let _relaxed = relax(&self.driver);
         // SAFETY: the stream is of this context.
-        let asked = unsafe { self.driver.cuStreamQuery(stream) };
-        let is_ruined = match asked {
-            Ok(()) => false,
-            Err(answer) => !answer.is(CUresult::CUDA_ERROR_NOT_READY),
-        };
-        if is_ruined {
+        if is_ruined(unsafe { self.driver.cuStreamQuery(stream) }) {
             return self.lose(error);
         }
         match fault_of(error) {
@@ -180,6 +193,7 @@ impl Drop for Context {
             let _current = self.enter();
             pool.destroy(&self.driver);
         }
+        let _relaxed = relax(&self.driver);
         // SAFETY: it was retained once. A driver that refuses has ended.
         let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.device) };
     }
@@ -189,6 +203,6 @@ impl Drop for Current<'_> {
     fn drop(&mut self) {
         let mut popped = CUcontext::NULL;
         // SAFETY: the place is ours, and what is on top was pushed when this was made.
-        let _ = unsafe { self.0.driver.cuCtxPopCurrent_v2(&raw mut popped) };
+        let _ = unsafe { self.context.driver.cuCtxPopCurrent_v2(&raw mut popped) };
     }
 }

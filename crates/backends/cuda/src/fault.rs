@@ -38,6 +38,20 @@ pub(crate) fn is_end(result: CUresult) -> bool {
     )
 }
 
+/// Whether the driver refused because of a capture: about work that is under way it says nothing then.
+pub(crate) fn is_of_capture(error: &CallError) -> bool {
+    use CUresult as Of;
+    let all =
+        Of::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED..=Of::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    error.result().is_some_and(|result| all.contains(&result))
+}
+
+/// Whether a context is ruined whose stream was asked if it is idle: one in order answers that, or refuses for the
+/// sake of a capture.
+pub(crate) fn is_ruined(asked: Result<(), CallError>) -> bool {
+    asked.is_err_and(|answer| !answer.is(CUresult::CUDA_ERROR_NOT_READY) && !is_of_capture(&answer))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +77,16 @@ mod tests {
             ErrorClass::Failed
         );
         assert_eq!(of(CUresult(4711)).class, ErrorClass::Failed);
+    }
+
+    #[test]
+    fn what_a_capture_forbids_says_nothing_of_the_context() {
+        let answer = |number| {
+            let (function, result) = ("cuStreamQuery", CUresult(number));
+            Err(CallError::Failed { function, result })
+        };
+        assert!(!is_ruined(Ok(())) && !is_ruined(answer(600)));
+        assert!((900..=908).all(|number| !is_ruined(answer(number))));
+        assert!([700, 899, 909, 4711].map(answer).into_iter().all(is_ruined));
     }
 }

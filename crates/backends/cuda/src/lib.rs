@@ -25,6 +25,8 @@ pub mod raw;
 pub mod wires;
 
 #[cfg(all(feature = "backend", not(transload_local)))]
+mod capture;
+#[cfg(all(feature = "backend", not(transload_local)))]
 mod context;
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod device;

@@ -6,6 +6,7 @@ use transload_hal::{Advice, DeviceId, DeviceKind, ErrorClass, Part};
 
 use super::enqueue::Enqueuer;
 use super::moves::{End, Move, Reason, gpu_of};
+use crate::capture::relax;
 use crate::gpu::Gpu;
 use crate::memory::PINNED;
 use crate::raw::{CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation, CallError};
@@ -122,6 +123,7 @@ impl Enqueuer<'_> {
         device: CUdevice,
     ) -> Result<(), CallError> {
         let driver = self.driver();
+        let _relaxed = relax(driver);
         if driver.table().cuMemAdvise_v2.is_some() {
             // SAFETY: changes no byte.
             return unsafe { driver.cuMemAdvise_v2(address, bytes, advice, place_of(device)) };

@@ -12,6 +12,7 @@ use super::follow::Order;
 use super::moves::Move;
 use super::overlap::Scratch;
 use super::{Way, fence_number, lane_number, sequence_of};
+use crate::capture::relax;
 use crate::context::Context;
 use crate::device::BACKEND;
 use crate::facts::Facts;
@@ -98,6 +99,7 @@ impl Lane {
         facts: &Facts,
     ) -> Result<Lane, Fault> {
         let _current = context.push().map_err(fault_of)?;
+        let _relaxed = relax(&context.driver);
         let mut stream = CUstream::NULL;
         // What others do in the legacy default stream neither waits for ours nor holds it up.
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
@@ -172,7 +174,7 @@ impl Lane {
         if let Some(fault) = shared.context.lost() {
             return Err(refused(fault.clone()));
         }
-        let _current = shared.context.enter().map_err(refused)?;
+        let _current = shared.context.enter_to_submit().map_err(refused)?;
         for (other, fence) in after {
             shared.wait_behind(other, fence).map_err(refused)?;
         }
@@ -293,6 +295,7 @@ impl Shared {
         if let Some(event) = self.lock().idle.pop_front() {
             return Ok(event);
         }
+        let _relaxed = relax(&self.context.driver);
         let mut event = CUevent::NULL;
         let flags =
             CUevent_flags::CU_EVENT_BLOCKING_SYNC.0 | CUevent_flags::CU_EVENT_DISABLE_TIMING.0;

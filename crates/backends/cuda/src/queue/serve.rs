@@ -5,13 +5,16 @@
 //! ended tells it.
 
 use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
 
 use super::lane::{Flight, Shared};
 use super::{Way, fence_number};
+use crate::capture::relax;
 use crate::device::BACKEND;
+use crate::fault::is_of_capture;
 use crate::raw::{CUevent, CUresult};
 
 /// How long who waits looks at the event before it sleeps: twice what a small copy and its completion take (10 µs, as
@@ -21,9 +24,14 @@ const LOOKS: Duration = Duration::from_micros(20);
 /// How often a driver that errs without having lost the device is asked again.
 const PATIENCE: u32 = 3;
 
+/// How soon a driver that refused to wait for the sake of a capture is asked again. Nobody tells when one ends. It takes
+/// a driver that refuses to have a thread relaxed, too.
+const CAPTURE: Duration = Duration::from_millis(1);
+
 impl Shared {
     /// Serves the lane until it closes and nothing is under way.
     pub(super) fn run(self: Arc<Shared>) {
+        let _relaxed = relax(&self.context.driver);
         while let Some(flight) = self.next() {
             self.finish(flight);
         }
@@ -118,16 +126,22 @@ impl Shared {
         asked.map_err(|fault| self.context.lose(fault))
     }
 
-    /// Asks the driver once to wait.
+    /// Asks the driver once to wait; where it will not for the sake of a capture, once more each time that this may
+    /// be over. What is under way goes on meanwhile.
     fn ask(&self, event: Option<CUevent>) -> Result<(), Fault> {
         let _current = self.context.enter()?;
-        let waited = match event {
-            // SAFETY: an event is destroyed with the lane alone.
-            Some(event) => unsafe { self.context.driver.cuEventSynchronize(event) },
-            // SAFETY: the stream is this lane's.
-            None => unsafe { self.context.driver.cuStreamSynchronize(self.stream) },
-        };
-        waited.map_err(|error| self.context.blame(error, self.stream))
+        loop {
+            let waited = match event {
+                // SAFETY: an event is destroyed with the lane alone.
+                Some(event) => unsafe { self.context.driver.cuEventSynchronize(event) },
+                // SAFETY: the stream is this lane's.
+                None => unsafe { self.context.driver.cuStreamSynchronize(self.stream) },
+            };
+            match waited {
+                Err(error) if is_of_capture(&error) => thread::park_timeout(CAPTURE),
+                waited => return waited.map_err(|error| self.context.blame(error, self.stream)),
+            }
+        }
     }
 
     /// Tells that everything up to a submission has ended so, but for what had failed before.

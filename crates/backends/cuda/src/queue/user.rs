@@ -2,8 +2,9 @@
 
 use transload_hal::{ErrorClass, Fault};
 
+use crate::capture::{Relaxed, relax};
 use crate::device::Cuda;
-use crate::fault::fault_of;
+use crate::fault::{fault_of, is_ruined};
 use crate::gpu::{Opened, any};
 use crate::raw::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, CallError, Driver};
 
@@ -88,6 +89,8 @@ pub(super) struct Theirs<'a> {
     cuda: &'a Cuda,
     pub(super) stream: CUstream,
     context: CUcontext,
+    /// Goes after the context.
+    _relaxed: Option<Relaxed<'a>>,
 }
 
 impl Cuda {
@@ -113,6 +116,7 @@ impl Cuda {
             cuda: self,
             stream,
             context,
+            _relaxed: relax(driver),
         };
         theirs.ensure_no_capture()?;
         Ok(theirs)
@@ -175,13 +179,10 @@ impl Theirs<'_> {
         }
         // SAFETY: as above.
         let asked = unsafe { self.cuda.driver().cuStreamQuery(self.stream) };
-        match asked {
+        match is_ruined(asked) {
             // Of a context that is in order, this was about the call alone.
-            Ok(()) => StreamError::of_fault(fault_of(error)),
-            Err(answer) if answer.is(CUresult::CUDA_ERROR_NOT_READY) => {
-                StreamError::of_fault(fault_of(error))
-            }
-            Err(_) => {
+            false => StreamError::of_fault(fault_of(error)),
+            true => {
                 let message = format!("the context of {:?} is lost: {error}", self.stream);
                 let fault = Fault::new(ErrorClass::Lost, message);
                 StreamError::Lost { fault }

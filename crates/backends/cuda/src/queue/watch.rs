@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::user::{StreamError, is_unknown};
 use crate::context::Context;
 use crate::device::Cuda;
-use crate::fault::fault_of;
+use crate::fault::{fault_of, is_ruined};
 use crate::raw::{
     CUevent, CUresult, CUstream, CUstream_flags, CUstreamCallback, CallError, Driver,
 };
@@ -181,12 +181,8 @@ impl Relayed {
             let waited = unsafe { context.driver.cuEventSynchronize(self.event) };
             // SAFETY: the default stream is always there.
             let asked = unsafe { context.driver.cuStreamQuery(CUstream::NULL) };
-            let is_in_order = match asked {
-                Ok(()) => true,
-                Err(error) => error.is(CUresult::CUDA_ERROR_NOT_READY),
-            };
             // An error of a context that is in order is the event's own.
-            if waited.is_ok() || is_in_order {
+            if waited.is_ok() || !is_ruined(asked) {
                 return;
             }
         }
