@@ -10,7 +10,7 @@ use crate::facts::Facts;
 use crate::fault::{fault_of, is_end, is_ruined};
 use crate::pool::{Pool, kept_bytes};
 use crate::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CallError, Driver};
-use crate::reaper::Reaper;
+use crate::reaper::Reapers;
 
 /// A primary context, retained until the last who uses it lets go.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub(crate) struct Context {
     kept_bytes: Option<u64>,
     /// The pool, once something was allocated; none where there can be none.
     pool: OnceLock<Option<Pool>>,
-    /// Frees what the driver frees only once devices are idle.
-    pub(crate) reaper: Arc<Reaper>,
+    /// Who frees what the driver frees only once devices are idle.
+    pub(crate) reapers: Reapers,
     /// Why the device is gone.
     lost: OnceLock<Fault>,
 }
@@ -43,7 +43,7 @@ impl Context {
         id: DeviceId,
         device: CUdevice,
         facts: &Facts,
-        reaper: &Arc<Reaper>,
+        reapers: &Reapers,
     ) -> Result<Arc<Context>, Fault> {
         let mut handle = CUcontext::NULL;
         let _relaxed = relax(driver);
@@ -57,7 +57,7 @@ impl Context {
                 device,
                 kept_bytes: facts.has_pools.then(|| kept_bytes(facts.memory_bytes)),
                 pool: OnceLock::new(),
-                reaper: Arc::clone(reaper),
+                reapers: reapers.clone(),
                 lost: OnceLock::new(),
             })),
             Err(error) => Err(fault_of(error)),
@@ -118,24 +118,25 @@ impl Context {
         self.pool().map_or(Ok(()), admit)
     }
 
-    /// Has the driver allocate; where it finds no memory, once more without what is about to be freed and what the
+    /// Has the driver allocate; where it finds no memory, again without what is about to be freed and what the
     /// pool keeps. The context is the current one.
     pub(crate) fn allocate<T>(
         &self,
         mut ask: impl FnMut() -> Result<T, CallError>,
     ) -> Result<T, CallError> {
         let _relaxed = relax(&self.driver);
-        match ask() {
-            Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
-                let is_freed = self.reaper.settle();
-                if is_freed | self.trim() {
-                    ask()
-                } else {
-                    Err(error)
-                }
+        let mut answer = ask();
+        // Memory that all devices reach is the last to hope for: one that never becomes idle keeps it.
+        let means: [&dyn Fn() -> bool; 2] = [&|| self.reapers.own.settle() | self.trim(), &|| {
+            self.reapers.common.settle()
+        }];
+        for free in means {
+            let full = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+            if answer.as_ref().is_err_and(|error| error.is(full)) && free() {
+                answer = ask();
             }
-            answer => answer,
         }
+        answer
     }
 
     /// Frees memory that `cuMemAlloc` or `cuMemAllocManaged` made, which no operation uses any more. Blocks until the

@@ -12,7 +12,7 @@ use crate::raw::{
     CUcomputemode, CUdevice, CUdevice_attribute, CUresult, CallError, Driver, Function, LoadError,
     Source, Version,
 };
-use crate::reaper::Reaper;
+use crate::reaper::Reapers;
 use crate::wires::{Asked, Wires};
 
 /// The first CUDA whose driver has all that this backend cannot do without.
@@ -150,7 +150,7 @@ impl Cuda {
         unsafe { driver.cuDeviceGetCount(&raw mut count) }.map_err(OpenError::Failed)?;
         let driver = Arc::new(driver);
         let sink = Arc::new(OnceLock::new());
-        let reaper = Reaper::new();
+        let reapers = Reapers::new();
         let mut gpus = Vec::new();
         let mut absent = Vec::new();
         for ordinal in 0..count {
@@ -159,7 +159,7 @@ impl Cuda {
                 Ok((device, facts)) => {
                     gpus.push(Gpu::new(
                         &driver,
-                        (&sink, &reaper),
+                        (&sink, reapers.another()),
                         (gpus.len(), id),
                         device,
                         facts,

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::facts::Facts;
 use crate::queue::{Lane, Way};
 use crate::raw::{CUdevice, Driver};
-use crate::reaper::Reaper;
+use crate::reaper::Reapers;
 
 /// Where outcomes go, once somebody says.
 pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
@@ -22,7 +22,7 @@ pub(crate) struct Gpu {
     pub(crate) facts: Facts,
     driver: Arc<Driver>,
     sink: Sink,
-    reaper: Arc<Reaper>,
+    reapers: Reapers,
     opened: OnceLock<Opened>,
     opening: Mutex<()>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Opened {
 impl Gpu {
     pub(crate) fn new(
         driver: &Arc<Driver>,
-        (sink, reaper): (&Sink, &Arc<Reaper>),
+        (sink, reapers): (&Sink, Reapers),
         (number, id): (usize, DeviceId),
         device: CUdevice,
         facts: Facts,
@@ -49,7 +49,7 @@ impl Gpu {
             facts,
             driver: Arc::clone(driver),
             sink: Arc::clone(sink),
-            reaper: Arc::clone(reaper),
+            reapers,
             opened: OnceLock::new(),
             opening: Mutex::new(()),
         }
@@ -78,7 +78,7 @@ impl Gpu {
             self.id,
             self.device,
             &self.facts,
-            &self.reaper,
+            &self.reapers,
         );
         let context = context.map_err(refused)?;
         let mut lanes = Vec::with_capacity(Way::ALL.len());

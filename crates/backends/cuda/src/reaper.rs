@@ -3,7 +3,8 @@
 //! CUDA waits in `cuMemFree`, `cuMemFreeHost` and `cuMemHostUnregister` for what devices have under way, though nothing
 //! of it uses the memory (CUDA C++ Programming Guide, Implicit Synchronization). Buffers go on whatever thread lets go
 //! of them, often one that has other transfers to see to, and a stream that never answers would hold it up for good.
-//! So while something is under way a thread of its own frees.
+//! So while something is under way threads of their own free: one for each device, and one for memory that all of them
+//! reach, which is let go once all of them are idle. So a stream that never answers keeps no memory of other devices.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,10 +19,20 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Frees memory for all devices of a backend.
+/// Who frees what, as a device sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Reapers {
+    /// Submissions to any device that have not settled.
+    under_way: Arc<AtomicU64>,
+    /// Memory of the device.
+    pub(crate) own: Arc<Reaper>,
+    /// Memory that all devices reach.
+    pub(crate) common: Arc<Reaper>,
+}
+
+/// Frees one thing after the other.
 pub(crate) struct Reaper {
-    /// Submissions that have not settled.
-    under_way: AtomicU64,
+    under_way: Arc<AtomicU64>,
     post: Arc<Post>,
     thread: Mutex<Option<Worker>>,
 }
@@ -42,13 +53,23 @@ struct State {
     is_closing: bool,
 }
 
-impl Reaper {
-    pub(crate) fn new() -> Arc<Reaper> {
-        Arc::new(Reaper {
-            under_way: AtomicU64::new(0),
-            post: Arc::default(),
-            thread: Mutex::new(None),
-        })
+impl Reapers {
+    /// Of a first device.
+    pub(crate) fn new() -> Reapers {
+        let under_way = Arc::default();
+        Reapers {
+            own: Reaper::new(&under_way),
+            common: Reaper::new(&under_way),
+            under_way,
+        }
+    }
+
+    /// Of one more device.
+    pub(crate) fn another(&self) -> Reapers {
+        Reapers {
+            own: Reaper::new(&self.under_way),
+            ..self.clone()
+        }
     }
 
     /// A submission was made.
@@ -59,6 +80,16 @@ impl Reaper {
     /// It has settled.
     pub(crate) fn end(&self) {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Reaper {
+    fn new(under_way: &Arc<AtomicU64>) -> Arc<Reaper> {
+        Arc::new(Reaper {
+            under_way: Arc::clone(under_way),
+            post: Arc::default(),
+            thread: Mutex::new(None),
+        })
     }
 
     /// Frees something: here and now while nothing is under way, else soon.
@@ -170,13 +201,15 @@ mod tests {
 
     #[test]
     fn nothing_waits_for_a_job_while_something_is_under_way() {
-        let reaper = Reaper::new();
+        let reapers = Reapers::new();
+        let reaper = &reapers.own;
         let here = std::thread::current().id();
         let (tell, told) = mpsc::channel();
         let say = tell.clone();
         reaper.free(move || say.send(std::thread::current().id()).unwrap());
         assert_eq!(told.recv().unwrap(), here, "nothing was under way");
-        reaper.begin();
+        // To whichever device.
+        reapers.another().begin();
         let (go, going) = mpsc::channel::<()>();
         reaper.free(move || {
             going.recv().unwrap();
@@ -185,7 +218,7 @@ mod tests {
         go.send(()).unwrap();
         assert_ne!(told.recv().unwrap(), here);
         reaper.settle();
-        reaper.end();
+        reapers.end();
         assert!(!reaper.settle());
     }
 }

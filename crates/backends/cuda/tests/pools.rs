@@ -77,6 +77,32 @@ fn a_buffer_goes_while_the_device_is_busy_for_good() {
     std::mem::forget((source, target));
 }
 
+/// Has a device do something that never ends, and lets memory go meanwhile that waits for that.
+fn stick(works: &Works, number: u32) {
+    let near = || works.allocate(pinned(), 100);
+    let spec = AllocSpec::bytes(100).for_sharing();
+    let own = works.cuda.allocate(device(number), &spec).unwrap();
+    let (source, other) = (near(), near());
+    let target = works.allocate(device(number), 100);
+    control("fault stuck").unwrap();
+    works.submit(&[copy(&source, &target)]).unwrap();
+    drop((own, other));
+    // The copy has them for good.
+    std::mem::forget((source, target));
+}
+
+#[test]
+fn a_device_that_is_stuck_keeps_no_memory_of_another() {
+    let works = Works::new(backend(&[("DEVICES", "2")]));
+    stick(&works, 0);
+    let spec = AllocSpec::bytes(ALL / 4 * 3).for_sharing();
+    for _ in 0..3 {
+        // Two do not fit, so the one before has to be gone.
+        drop(works.cuda.allocate(device(1), &spec).unwrap());
+    }
+    drop(works);
+}
+
 #[test]
 fn allocating_ends_when_every_lane_may_use_the_memory() {
     let works = one_device();

@@ -65,7 +65,7 @@ pub(super) fn allocate(opened: &Opened, spec: &AllocSpec) -> Result<Option<Buffe
 impl Drop for Combined {
     fn drop(&mut self) {
         let (context, start) = (Arc::clone(&self.context), self.start.expose_provenance());
-        self.context.reaper.free(move || {
+        self.context.reapers.common.free(move || {
             let start = std::ptr::with_exposed_provenance_mut(start);
             if let Ok(_current) = context.enter() {
                 // SAFETY: it was allocated, and is freed once; no operation uses it any more.

@@ -80,6 +80,6 @@ impl Drop for Allocation {
             return;
         }
         let (own, start) = (Arc::clone(context), self.start);
-        context.reaper.free(move || own.free(start));
+        context.reapers.own.free(move || own.free(start));
     }
 }

@@ -351,7 +351,7 @@ impl Drop for View {
         if mapping.views > 0 {
             return;
         }
-        let reaper = Arc::clone(&mapping.context.reaper);
+        let reaper = Arc::clone(&mapping.context.reapers.own);
         drop(mappings);
         let all = Arc::clone(&self.all);
         reaper.free(move || all.close(&token));

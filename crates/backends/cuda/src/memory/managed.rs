@@ -56,6 +56,10 @@ pub(super) fn allocate(
 impl Drop for Allocation {
     fn drop(&mut self) {
         let (context, start) = (Arc::clone(&self.context), self.start);
-        self.context.reaper.free(move || context.free(start));
+        // Any device may use it.
+        self.context
+            .reapers
+            .common
+            .free(move || context.free(start));
     }
 }

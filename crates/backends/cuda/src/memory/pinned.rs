@@ -162,7 +162,7 @@ impl Drop for Registration {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(mut parts) = self.parts.take() {
-            let reaper = Arc::clone(&parts.0.context.reaper);
+            let reaper = Arc::clone(&parts.0.context.reapers.common);
             reaper.free(move || {
                 // Both of them, in this order.
                 let (registration, block) = &mut parts;

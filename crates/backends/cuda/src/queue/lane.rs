@@ -208,7 +208,7 @@ impl Lane {
         let mut state = shared.lock();
         let sequence = state.last + 1;
         state.last += count;
-        shared.context.reaper.begin();
+        shared.context.reapers.begin();
         state.flying.push_back(Flight {
             sequence,
             count,

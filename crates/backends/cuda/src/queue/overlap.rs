@@ -88,7 +88,7 @@ impl Scratch {
     pub(super) fn free(&mut self, context: &Arc<Context>) {
         if let Some(address) = self.0.take() {
             let own = Arc::clone(context);
-            context.reaper.free(move || own.free(address));
+            context.reapers.own.free(move || own.free(address));
         }
     }
 }

@@ -156,7 +156,7 @@ impl Shared {
             };
             let end = flight.sequence + flight.count;
             state.settled = end - 1;
-            self.context.reaper.end();
+            self.context.reapers.end();
             state.idle.extend(flight.event);
             let Some(sink) = self.sink.get() else {
                 continue;
