@@ -21,6 +21,13 @@ usage() {
 
 here=$(dirname "$0")
 [ $# -ge 1 ] || usage
+case $1 in
+-h | --help)
+    # The comment that this file begins with.
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
+esac
 if [ -f "$1" ]; then
     binary=$1
     shift
@@ -30,7 +37,7 @@ fi
 [ $# -ge 1 ] || usage
 out=$1
 shift
-[ -x "$binary" ] || { echo "error: $binary is no program" >&2; exit 2; }
+[ -x "$binary" ] || { echo "error: there is no program $binary; $0 --help says how it is built" >&2; exit 2; }
 mkdir -p "$out"
 
 # The program ends by itself some time before; this is for a driver that never returns.

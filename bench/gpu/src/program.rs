@@ -1,11 +1,13 @@
 //! From the arguments to the file and the exit code.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use clap::Parser;
 use serde_json::Value;
 use transload_cuda::raw::Driver;
@@ -47,7 +49,20 @@ struct Arguments {
     conformance: bool,
 }
 
+/// Arguments that can be read and mean nothing.
+#[derive(Debug)]
+struct Usage(String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
 /// Exit codes, as of the program `transload`.
+const USAGE: u8 = 2;
 const NO_DEVICE: u8 = 3;
 const BYTES_DIFFER: u8 = 4;
 const DEVICE_FAILED: u8 = 5;
@@ -76,6 +91,7 @@ pub(crate) fn run() -> ExitCode {
     };
     match measured {
         Ok(document) => verdict(&document),
+        Err(error) if error.is::<Usage>() => failed(&error, ExitCode::from(USAGE)),
         Err(error) => failed(&error, ExitCode::FAILURE),
     }
 }
@@ -87,8 +103,15 @@ fn failed(error: &Error, code: ExitCode) -> ExitCode {
 
 /// The driver and the device, or why there is none.
 fn open(arguments: &Arguments) -> Result<(Driver, Arc<Gpu>)> {
-    let driver = Driver::load()?;
+    // It says itself what its causes say.
+    let driver = Driver::load().map_err(|error| anyhow!("{error}"))?;
     facts::initialise(&driver).context("the CUDA driver does not start")?;
+    let count = facts::count(&driver)?;
+    ensure!(
+        (0..count).contains(&arguments.device),
+        "there is no device {}: the driver has {count}, from 0 on",
+        arguments.device
+    );
     let gpu = Gpu::open(&driver, arguments.device)?;
     Ok((driver, gpu))
 }
@@ -111,7 +134,8 @@ fn measure(
     gpu: Arc<Gpu>,
     begin: Instant,
 ) -> Result<Document> {
-    let limit = Duration::try_from_secs_f64(arguments.limit).context("--limit")?;
+    let limit = Duration::try_from_secs_f64(arguments.limit)
+        .map_err(|error| Usage(format!("--limit {}: {error}", arguments.limit)))?;
     let end = begin + limit;
     let (rivals, roll) = if arguments.alone {
         (None, nobody("left out by --alone"))
@@ -164,12 +188,13 @@ fn measure(
         parties,
     };
     let mut cases = cases::all(&session);
+    let kinds: BTreeSet<String> = cases.iter().map(|case| kind(&case.name)).collect();
     cases.retain(|case| case.name.starts_with(&arguments.case));
-    ensure!(
-        !cases.is_empty(),
-        "no case begins with `{}`",
-        arguments.case
-    );
+    if cases.is_empty() {
+        let asked = &arguments.case;
+        let kinds = Vec::from_iter(kinds).join(", ");
+        return Err(Usage(format!("no case begins with `{asked}`; there are {kinds}")).into());
+    }
     for case in cases {
         eprintln!("{:6.1} s  {}", begin.elapsed().as_secs_f64(), case.name);
         let outcome = case.run(&session);
@@ -183,6 +208,11 @@ fn measure(
     document.took_s = begin.elapsed().as_secs_f64();
     document.write(&arguments.json)?;
     Ok(document)
+}
+
+/// What a case's name begins with, before the size.
+fn kind(name: &str) -> String {
+    name.split('/').next().unwrap_or(name).to_owned()
 }
 
 /// Prints the table and says what came of it.

@@ -259,6 +259,7 @@ fn without_a_driver_it_ends_with_the_reason() {
     let (_, stderr) = run(&mut command, 3);
     let reason = "error: no CUDA driver: /nonexistent, which TRANSLOAD_CUDA_DRIVER names: ";
     assert!(stderr.starts_with(reason), "{stderr}");
+    assert_eq!(stderr.matches("No such file").count(), 1, "{stderr}");
     assert!(!folder.path("gpu.json").exists());
     let zero = [("TRANSLOAD_DOUBLE_DEVICES", "0")];
     let (_, stderr) = run(&mut folder.command(&zero), 3);
@@ -268,6 +269,23 @@ fn without_a_driver_it_ends_with_the_reason() {
         1,
         "{stderr}"
     );
+}
+
+#[test]
+fn arguments_that_mean_nothing_are_told_with_what_there_is() {
+    let folder = Folder::new("usage");
+    let quick = |arguments: &[&str], code| {
+        let mut command = folder.command(&[]);
+        run(command.args(["--quick", "--alone"]).args(arguments), code).1
+    };
+    let stderr = quick(&["--case", "sideways"], 2);
+    assert!(stderr.contains("`sideways`; there are "), "{stderr}");
+    assert!(stderr.contains("latency-up"), "{stderr}");
+    let stderr = quick(&["--limit=-1"], 2);
+    assert!(stderr.contains("--limit -1: "), "{stderr}");
+    let stderr = quick(&["--device", "4"], 3);
+    assert!(stderr.contains("no device 4: the driver has 1"), "{stderr}");
+    assert!(!folder.path("gpu.json").exists());
 }
 
 #[test]
@@ -296,4 +314,6 @@ fn the_script_finds_the_program_and_hands_its_end_on() {
 
     let (_, stderr) = run(&mut Command::new(&script), 2);
     assert!(stderr.starts_with("usage: "), "{stderr}");
+    let (stdout, _) = run(Command::new(&script).arg("--help"), 0);
+    assert!(stdout.starts_with("Measures") && stdout.contains("Exit codes"));
 }
