@@ -22,9 +22,59 @@
 //!
 //! # Memory that a program has already
 //! [`TransferManager::adopt`] takes in a `Vec<u8>` and the like, [`TransferManager::open_file`] a file,
-//! [`TransferManager::adopt_native`] a `wgpu::Buffer` or `wgpu::Texture`: none of them is copied. What a
+//! [`TransferManager::adopt_native`] a `wgpu::Buffer` or `wgpu::Texture`, [`TransferManager::import`] memory of a
+//! CUDA device by its address: none of them is copied. What a
 //! program only borrows goes through [`TransferManager::copy_from_slice`] and
 //! [`TransferManager::copy_into_slice`].
+//!
+//! # CUDA devices
+//! With the feature `cuda` [`TransferManager::discover`] finds them, as `cuda:0` and so on, by NVIDIA's driver, which is
+//! loaded when the program runs: `libcuda.so.1` or `nvcuda.dll`, or the library that the environment variable
+//! `TRANSLOAD_CUDA_DRIVER` names. Where there is none, or one older than CUDA 11, the manager has all but these
+//! devices, and `cuda_backend::Cuda::discover` says why.
+//!
+//! | place | memory |
+//! |---|---|
+//! | `cuda:0` | the device's own; the host reads and writes it by copies, such as [`TransferManager::copy_from_slice`] |
+//! | `cuda:0/managed` | managed memory: copies, and guards ([`Buffer::read`], [`Buffer::write`]) |
+//! | `cpu:0/pinned` | host memory that is locked in place, which all these devices read and write there; [`TransferManager::share`] locks memory that is there already |
+//!
+//! ```no_run
+//! # #[cfg(all(feature = "cuda", not(any(target_family = "wasm", transload_local, loom))))] {
+//! # fn tell_the_other_process(_: &[u8; 128]) {}
+//! # fn example(address: u64, len_bytes: u64, owner: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+//! use transload::hal::{External, ExternalKind};
+//! use transload::{AllocSpec, TransferManager};
+//!
+//! let manager = TransferManager::discover()?;
+//! // What the program has allocated itself, by `cuMemAlloc` or the CUDA runtime. Dropping the owner frees it.
+//! let own = External::Device { address, len_bytes, writable: true, owner: Box::new(owner) };
+//! // SAFETY: so many bytes lie there until the owner goes, and nobody else uses them meanwhile.
+//! let own = unsafe { manager.import("cuda:0".parse()?, own) }?;
+//! let host = manager.allocate("cpu:0/pinned".parse()?, AllocSpec::bytes(own.len()))?;
+//! host.write()?.fill(7);
+//! manager.copy(&host, &own).wait()?;
+//!
+//! // Memory for another process, which takes the 128 bytes to `IpcHandle::from_bytes` and `import_ipc`.
+//! let lent = manager.allocate("cuda:0".parse()?, AllocSpec::bytes(4096).for_sharing())?;
+//! if let External::Ipc(handle) = manager.export(&lent, ExternalKind::CudaIpc)? {
+//!     tell_the_other_process(&handle.to_bytes());
+//! }
+//! // And where memory lies on the device, for kernels.
+//! if let External::Device { address, .. } = manager.export(&lent, ExternalKind::DevicePointer)? {
+//!     println!("{address:#x}");
+//! }
+//! # Ok(())
+//! # }
+//! # }
+//! ```
+//!
+//! Transfers and what the program does in CUDA streams of its own are in no order. `manager.backend::<Cuda>()` is the
+//! backend, whose `when_done` and `when_event` set an [`Event`] for a transfer to start [after](Request::after), and
+//! whose `follow` has a stream wait for the [fences](Transfer::fences) of a transfer.
+//!
+//! All of this has run on a stand-in for the driver alone so far (`doubles/cuda-driver` in the repository), and on no
+//! GPU. What a stand-in did is called simulated ([`Report::is_simulated`], `DeviceInfo::simulated`).
 //!
 //! # Graphics adapters
 //! With the feature `wgpu` [`TransferManager::discover`] finds them, as `wgpu:0` and so on. A program

@@ -93,7 +93,8 @@ impl Cuda {
     /// Opens none of them: that takes time and memory of the device, and is left to whoever first uses it.
     ///
     /// # Errors
-    /// When there is no driver, it is too old, or it has no device.
+    /// When there is no driver, it is older than CUDA 11.0, it does not start, or it has no device that this process
+    /// may use.
     pub fn discover() -> Result<Cuda, OpenError> {
         Cuda::with_driver(Driver::load()?)
     }

@@ -4,6 +4,20 @@
 //! and host. All devices reach the one `cpu:0/pinned`, host memory that is locked in place and mapped: they read and
 //! write it in place, and the host's threads fill and drain it like any memory.
 //!
+//! Programs use it through the crate `transload`, whose feature `cuda` brings it, or register it with a manager
+//! themselves:
+//!
+//! ```no_run
+//! # #[cfg(all(feature = "backend", not(transload_local)))] {
+//! use transload_cuda::Cuda;
+//!
+//! match Cuda::discover() {
+//!     Ok(cuda) => println!("{} devices, by the driver of CUDA {}", cuda.len(), cuda.driver().version()),
+//!     Err(error) => println!("no CUDA devices: {error}"),
+//! }
+//! # }
+//! ```
+//!
 //! The driver is loaded when the program runs. Nothing of NVIDIA's is needed to build, and on a machine without a
 //! driver there is a reason instead of a backend. [`raw`] is the driver's functions as a table; without the feature
 //! `backend` it is all that there is.
