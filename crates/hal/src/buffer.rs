@@ -35,14 +35,34 @@ pub struct StorageInfo {
     pub host: Option<HostSpan>,
 }
 
+/// Something about an owner's bytes that must end before the owner goes or is taken out, such as their registration
+/// with a driver. Dropping it ends it, however long that takes.
+pub trait Guard: Owner {
+    /// The last view is gone: ends, and lets the owner go after that. Where it takes its time, others may do both later.
+    fn release(self: Box<Self>, owner: Box<dyn Owner>);
+}
+
 struct Storage {
     info: StorageInfo,
     mapped: AtomicPtr<u8>,
-    /// Goes before the owner.
-    _guard: Option<Box<dyn Owner>>,
-    owner: Box<dyn Owner>,
+    held: Held,
     /// Goes after the owner.
     _keeper: Option<Box<dyn Owner>>,
+}
+
+/// An owner, and what must end before it goes.
+struct Held {
+    guard: Option<Box<dyn Guard>>,
+    /// There until it goes or is taken out.
+    owner: Option<Box<dyn Owner>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some((guard, owner)) = self.guard.take().zip(self.owner.take()) {
+            guard.release(owner);
+        }
+    }
 }
 
 /// A view that keeps nothing alive, by which a backend finds a storage again as long as others do.
@@ -92,15 +112,14 @@ impl Buffer {
         unsafe { Buffer::with_company(info, None, owner, None) }
     }
 
-    /// The same, where something about the owner's bytes must end before the owner goes or is taken out, such as
-    /// their registration with a driver: `guard` is dropped first.
+    /// The same, where something about the owner's bytes must end before the owner goes or is taken out.
     ///
     /// # Safety
     /// As [`Buffer::new`].
     pub unsafe fn guarded(
         info: StorageInfo,
         owner: Box<dyn Owner>,
-        guard: Box<dyn Owner>,
+        guard: Box<dyn Guard>,
     ) -> Buffer {
         // SAFETY: the caller's promise.
         unsafe { Buffer::with_company(info, Some(guard), owner, None) }
@@ -128,7 +147,7 @@ impl Buffer {
     )]
     unsafe fn with_company(
         info: StorageInfo,
-        guard: Option<Box<dyn Owner>>,
+        guard: Option<Box<dyn Guard>>,
         owner: Box<dyn Owner>,
         keeper: Option<Box<dyn Owner>>,
     ) -> Buffer {
@@ -138,8 +157,10 @@ impl Buffer {
             storage: Arc::new(Storage {
                 info,
                 mapped: AtomicPtr::new(mapped),
-                _guard: guard,
-                owner,
+                held: Held {
+                    guard,
+                    owner: Some(owner),
+                },
                 _keeper: keeper,
             }),
         }
@@ -254,7 +275,7 @@ impl Buffer {
 
     /// What keeps the bytes alive, if it is a `T`: how a backend finds its own object again.
     pub fn native<T: Any>(&self) -> Option<&T> {
-        let owner: &dyn Any = &*self.storage.owner;
+        let owner: &dyn Any = self.storage.held.owner.as_deref()?;
         owner.downcast_ref()
     }
 
@@ -268,7 +289,7 @@ impl Buffer {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
 
-    /// Takes the owner out.
+    /// Takes the owner out. Blocks where a guard has something to end before that.
     ///
     /// # Errors
     /// The buffer itself, when other views exist or the owner is no `T`.
@@ -277,13 +298,14 @@ impl Buffer {
             return Err(self);
         }
         let span = self.span;
-        let storage = Arc::try_unwrap(self.storage).map_err(|storage| Buffer { storage, span })?;
-        let Storage { _guard, owner, .. } = storage;
-        drop(_guard);
-        let owner: Box<dyn Any> = owner;
-        match owner.downcast() {
-            Ok(owner) => Ok(*owner),
-            Err(_) => unreachable!("the owner was found to be a T above"),
+        let mut storage =
+            Arc::try_unwrap(self.storage).map_err(|storage| Buffer { storage, span })?;
+        drop(storage.held.guard.take());
+        let owner = storage.held.owner.take();
+        let owner = owner.map(|owner| -> Box<dyn Any> { owner });
+        match owner.and_then(|owner| owner.downcast().ok()) {
+            Some(owner) => Ok(*owner),
+            None => unreachable!("the owner was found to be a T above"),
         }
     }
 }
@@ -346,14 +368,24 @@ mod tests {
         );
     }
 
+    /// Says when it goes.
+    struct Told(&'static str, Arc<std::sync::Mutex<Vec<&'static str>>>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.1.lock().unwrap().push(self.0);
+        }
+    }
+
+    impl Guard for Told {
+        fn release(self: Box<Self>, owner: Box<dyn Owner>) {
+            drop(self);
+            drop(owner);
+        }
+    }
+
     #[test]
     fn a_guard_goes_before_its_owner_does() {
-        struct Told(&'static str, Arc<std::sync::Mutex<Vec<&'static str>>>);
-        impl Drop for Told {
-            fn drop(&mut self) {
-                self.1.lock().unwrap().push(self.0);
-            }
-        }
         let told = Arc::default();
         let buffer = || {
             let info = *of_vec(vec![0; 1]).info();

@@ -24,7 +24,7 @@ mod span;
 
 pub use alloc_spec::AllocSpec;
 pub use backend::Backend;
-pub use buffer::{Buffer, Owner, StorageInfo, WeakBuffer};
+pub use buffer::{Buffer, Guard, Owner, StorageInfo, WeakBuffer};
 pub use clock::Clock;
 pub use error::{AllocError, ConnectError, ErrorClass, Fault, ImportError, SubmitError};
 pub use external::{External, ExternalKind};

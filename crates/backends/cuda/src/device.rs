@@ -172,8 +172,8 @@ unsafe impl Backend for Cuda {
     /// Takes in what others have:
     ///
     /// - [`External::Host`] into `cpu:0/pinned`. The memory is locked where it is, registered with the driver for all
-    ///   devices, and stays so until the last buffer that shows it goes, unless the user has registered it, or
-    ///   allocated it with the driver: then it is taken as it is. Registering takes some tenths of a second for a
+    ///   devices, and stays so until the last buffer that shows it goes, and with its owner until devices are idle
+    ///   after that, unless the user has registered it, or allocated it with the driver: then it is taken as it is. Registering takes some tenths of a second for a
     ///   gibibyte (1 to 2 GB/s: openvm-org/stark-backend issue 384), which pays where the memory is used again and
     ///   again.
     /// - [`External::Device`]: memory of the user's own by its address, of `cuMemAlloc`, of a pool, mapped, managed,

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -169,7 +170,8 @@ impl Post {
 
     fn run(&self) {
         while let Some(job) = self.next() {
-            job();
+            // Owners of users' go here too, and one that panics keeps nothing else from going.
+            let _ = catch_unwind(AssertUnwindSafe(job));
             self.lock().is_busy = false;
             self.done.notify_all();
         }

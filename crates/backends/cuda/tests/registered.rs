@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::work::{Works, copy, device, pattern, pinned, read, write};
 use common::{assert_clean, backend, calls, control, counter};
 use transload_cuda::raw::CU_MEMHOSTREGISTER;
-use transload_hal::{Backend, Buffer, External, HostSpan, ImportError, SubmitError};
+use transload_hal::{AllocSpec, Backend, Buffer, External, HostSpan, ImportError, SubmitError};
 
 /// Bytes of the user's that many may hold.
 type Bytes = Arc<Vec<u8>>;
@@ -276,5 +276,52 @@ fn a_device_without_room_for_a_registration_is_asked_once_more() {
     );
     assert_eq!(Arc::strong_count(&bytes), 1);
     drop(works);
+    assert_clean();
+}
+
+#[test]
+fn memory_is_let_go_while_a_stream_never_answers() {
+    let works = Works::new(backend(&[("DEVICES", "2")]));
+    let bytes: Bytes = Arc::new(vec![0; 10_000]);
+    let buffer = take(&works, &bytes, 0..10_000, true).unwrap();
+    let stuck = (works.pinned(&[1; 64]), works.allocate(device(0), 64));
+    control("fault stuck").unwrap();
+    works.submit(&[copy(&stuck.0, &stuck.1)]).unwrap();
+    // The driver waits for it before it lets memory go, and this test would not end.
+    drop(buffer);
+    assert_eq!(Arc::strong_count(&bytes), 2, "it may still be registered");
+    // Nor is anybody else held up.
+    let other: Bytes = Arc::new(vec![0; 10_000]);
+    let beside = take(&works, &other, 0..10_000, true).unwrap();
+    let far = works.allocate(device(1), 10_000);
+    works.run(&[copy(&beside, &far)]);
+    drop((beside, works));
+    // The copy has them for good.
+    std::mem::forget(stuck);
+}
+
+#[test]
+fn who_wants_memory_while_it_is_let_go_gets_it() {
+    let works = one_device();
+    let bytes: Bytes = Arc::new(vec![3; 10_000]);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let far = works.allocate(device(0), 10_000);
+                for _ in 0..50 {
+                    let buffer = take(&works, &bytes, 0..10_000, false).unwrap();
+                    works.run(&[copy(&buffer, &far)]);
+                }
+            });
+        }
+    });
+    // Who finds no memory waits for what is about to be freed.
+    control("fault oom@1+").unwrap();
+    let spec = AllocSpec::bytes(1);
+    assert!(works.cuda.allocate(device(0), &spec).is_err());
+    drop(works);
+    let [registered, unregistered] = registrations();
+    assert_eq!(registered, unregistered);
+    assert_eq!(Arc::strong_count(&bytes), 1);
     assert_clean();
 }

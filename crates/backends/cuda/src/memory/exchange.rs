@@ -2,7 +2,6 @@
 
 #[cfg(all(feature = "cudarc", any(target_os = "linux", windows)))]
 use std::any::Any;
-use std::sync::Arc;
 
 use transload_hal::{Buffer, External, ExternalKind, ImportError, MemoryId, MemoryKind, Owner};
 
@@ -16,8 +15,8 @@ use crate::gpu::Gpu;
 /// What is shared among buffers of others' memory.
 #[derive(Default)]
 pub(crate) struct Exchange {
-    registrations: Arc<Registrations>,
-    ipc: Arc<Ipc>,
+    registrations: Registrations,
+    ipc: Ipc,
 }
 
 /// Makes a buffer of what was handed in:

@@ -5,7 +5,7 @@
 //! whoever opens a handle of this process's own gets the memory that it was made of.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use transload_hal::{
     Buffer, ExternalKind, Fault, ImportError, IpcHandle, MemoryId, MemoryKind, Span, StorageInfo,
@@ -13,6 +13,7 @@ use transload_hal::{
 };
 
 use super::pointer::look_up;
+use super::uses::{User, Uses};
 use super::{DEVICES, address, info};
 use crate::context::Context;
 use crate::gpu::{Gpu, Opened};
@@ -29,9 +30,7 @@ type Token = [u8; IpcHandle::TOKEN_BYTES];
 #[derive(Default)]
 pub(crate) struct Ipc {
     given: Mutex<HashMap<Token, Given>>,
-    opened: Mutex<HashMap<Token, Mapping>>,
-    /// Something that was opened no longer is.
-    closed: Condvar,
+    opened: Arc<Uses<Token, Mapping>>,
 }
 
 /// Memory of this process that others may have open.
@@ -41,22 +40,20 @@ struct Given {
     views: Vec<WeakBuffer>,
 }
 
-/// Memory of another process.
+/// Memory of another process, closed when dropped. Blocks until the device is idle then, as CUDA closes.
 struct Mapping {
     context: Arc<Context>,
     start: CUdeviceptr,
     len: u64,
-    /// How many buffers show some of it.
-    views: usize,
-    /// None does, and the driver is closing it.
-    is_closing: bool,
 }
 
 /// What owns a buffer of another process's memory.
 struct View {
-    all: Arc<Ipc>,
     memory: MemoryId,
     handle: IpcHandle,
+    context: Arc<Context>,
+    /// There until it goes.
+    mapping: Option<User<Token, Mapping>>,
 }
 
 /// Names the memory of a view for other processes.
@@ -113,7 +110,7 @@ pub(super) fn export(gpus: &[Gpu], all: &Ipc, buffer: &Buffer) -> Result<IpcHand
 /// As `Backend::import`.
 pub(super) unsafe fn import(
     gpus: &[Gpu],
-    all: &Arc<Ipc>,
+    all: &Ipc,
     memory: MemoryId,
     handle: IpcHandle,
 ) -> Result<Buffer, ImportError> {
@@ -122,11 +119,12 @@ pub(super) unsafe fn import(
         return Ok(own);
     }
     let opened = gpu.open().map_err(|fault| failed(memory, fault))?;
-    let start = all.open(opened, memory, &handle)?;
+    let (start, mapping) = all.open(opened, memory, &handle)?;
     let view = View {
-        all: Arc::clone(all),
         memory,
         handle,
+        context: Arc::clone(&opened.context),
+        mapping: Some(mapping),
     };
     let span = handle.span();
     let info = StorageInfo {
@@ -194,24 +192,32 @@ impl Ipc {
         })
     }
 
-    /// Where the memory of a handle is, which one more buffer shows from now on.
+    /// Where the memory of a handle is, and one who shows it from now on.
     fn open(
         &self,
         opened: &Opened,
         memory: MemoryId,
         handle: &IpcHandle,
-    ) -> Result<CUdeviceptr, ImportError> {
-        let mut mappings = self.mappings();
-        while let Some(mapping) = mappings.get_mut(handle.token()) {
-            if mapping.is_closing {
-                let waited = self.closed.wait(mappings);
-                mappings = waited.unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<(CUdeviceptr, User<Token, Mapping>), ImportError> {
+        let token = *handle.token();
+        let mut all = self.opened.lock();
+        while let Some(used) = all.get_mut(&token) {
+            let Some(mapping) = &used.what else {
+                all = self.opened.wait(all);
                 continue;
-            }
+            };
             fits(memory, handle, mapping.len)?;
-            mapping.views += 1;
-            return Ok(mapping.start);
+            let start = mapping.start;
+            return Ok((start, User::another(&self.opened, (token, used))));
         }
+        let mapping = Mapping::open(opened, memory, handle)?;
+        let start = mapping.start;
+        Ok((start, User::first(&self.opened, &mut all, (token, mapping))))
+    }
+}
+
+impl Mapping {
+    fn open(opened: &Opened, memory: MemoryId, handle: &IpcHandle) -> Result<Mapping, ImportError> {
         let context = &opened.context;
         let _current = context.enter().map_err(|fault| failed(memory, fault))?;
         let mut start = 0;
@@ -230,41 +236,23 @@ impl Ipc {
             context: Arc::clone(context),
             start,
             len: handle.allocation_bytes(),
-            views: 1,
-            is_closing: false,
         };
         // A driver that cannot say how much it opened leaves it to the handle.
         if let Ok(Some(known)) = look_up(&context.driver, start) {
             mapping.len = known.left(start);
         }
-        if let Err(error) = fits(memory, handle, mapping.len) {
-            close(context, start);
-            return Err(error);
-        }
-        mappings.insert(*handle.token(), mapping);
-        Ok(start)
+        fits(memory, handle, mapping.len)?;
+        Ok(mapping)
     }
+}
 
-    /// Closes what nobody shows any more. Blocks until the device is idle, as CUDA closes.
-    fn close(&self, token: &Token) {
-        let mut mappings = self.mappings();
-        // Unless somebody has come by since, or this was done.
-        let Some(mapping) = mappings.get_mut(token) else {
-            return;
-        };
-        if mapping.views > 0 || mapping.is_closing {
-            return;
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // With a context that is gone its mappings are gone too.
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: it was opened once, and no operation uses it any more.
+            let _ = unsafe { self.context.driver.cuIpcCloseMemHandle(self.start) };
         }
-        mapping.is_closing = true;
-        let (context, start) = (Arc::clone(&mapping.context), mapping.start);
-        drop(mappings);
-        close(&context, start);
-        self.mappings().remove(token);
-        self.closed.notify_all();
-    }
-
-    fn mappings(&self) -> MutexGuard<'_, HashMap<Token, Mapping>> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -311,14 +299,6 @@ fn failed(memory: MemoryId, fault: Fault) -> ImportError {
     }
 }
 
-fn close(context: &Context, start: CUdeviceptr) {
-    // With a context that is gone its mappings are gone too.
-    if let Ok(_current) = context.enter() {
-        // SAFETY: it was opened once, and no operation uses it any more.
-        let _ = unsafe { context.driver.cuIpcCloseMemHandle(start) };
-    }
-}
-
 impl View {
     /// The handle once more, of some of its bytes: it is the other process's memory still.
     fn again(&self, span: Span, writable: bool) -> Result<IpcHandle, ImportError> {
@@ -342,18 +322,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        let token = *self.handle.token();
-        let mut mappings = self.all.mappings();
-        let Some(mapping) = mappings.get_mut(&token) else {
-            return;
-        };
-        mapping.views -= 1;
-        if mapping.views > 0 {
-            return;
-        }
-        let reaper = Arc::clone(&mapping.context.reapers.own);
-        drop(mappings);
-        let all = Arc::clone(&self.all);
-        reaper.free(move || all.close(&token));
+        let mapping = self.mapping.take();
+        self.context.reapers.own.free(move || drop(mapping));
     }
 }

@@ -14,6 +14,7 @@ mod managed;
 mod pinned;
 mod pointer;
 mod registered;
+mod uses;
 
 pub(crate) use exchange::{Exchange, export, import, take};
 pub(crate) use pinned::PAGE;

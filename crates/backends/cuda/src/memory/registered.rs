@@ -4,34 +4,35 @@
 //! registered or allocated with the driver is taken as it is.
 
 use std::any::Any;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use transload_hal::{
-    Buffer, ExternalKind, Fault, HostSpan, ImportError, Owner, StorageId, StorageInfo,
+    Buffer, ExternalKind, Fault, Guard, HostSpan, ImportError, Owner, StorageId, StorageInfo,
 };
 
 use super::pinned::Registration;
 use super::pointer::{Sort, look_up};
+use super::uses::{User, Uses};
 use super::{PINNED, info};
+use crate::context::Context;
 use crate::gpu::{Gpu, Opened, any};
 
-/// Memory that was registered here, by where it begins.
+/// Memory that was registered here.
 #[derive(Default)]
-pub(crate) struct Registrations(Mutex<BTreeMap<u64, Shared>>);
+pub(crate) struct Registrations(Arc<Uses<Range, Shared>>);
+
+/// Where it begins, and its length.
+type Range = (u64, u64);
 
 struct Shared {
-    len: u64,
     writable: bool,
-    /// How many buffers show some of it.
-    users: usize,
     _registration: Registration,
 }
 
-/// Somebody who uses a registration; the last one to go ends it.
-struct User {
-    all: Arc<Registrations>,
-    start: u64,
+/// What keeps memory registered. Ends before the memory's owner goes.
+struct Registered {
+    context: Arc<Context>,
+    user: User<Range, Shared>,
 }
 
 /// Registers memory of the caller's for as long as the buffer lives, unless it is registered.
@@ -40,11 +41,11 @@ struct User {
 /// As `Backend::import`.
 pub(super) unsafe fn register(
     gpus: &[Gpu],
-    all: &Arc<Registrations>,
+    all: &Registrations,
     (span, writable): (HostSpan, bool),
     owner: Box<dyn Owner>,
 ) -> Result<Buffer, ImportError> {
-    let user = match span.is_empty() {
+    let registered = match span.is_empty() {
         true => None,
         false => {
             let opened = any(gpus).map_err(failed)?;
@@ -61,72 +62,71 @@ pub(super) unsafe fn register(
         host: Some(span),
         ..info(PINNED, id, base, span.len() as u64)
     };
-    // SAFETY: the caller says that the span is valid as long as the owner lives, and the registration goes first.
-    Ok(unsafe { Buffer::guarded(info, owner, Box::new(user)) })
+    Ok(match registered {
+        // SAFETY: the caller says that the span is valid as long as the owner lives, and the registration goes first.
+        Some(registered) => unsafe { Buffer::guarded(info, owner, Box::new(registered)) },
+        // SAFETY: the same, and there is no registration.
+        None => unsafe { Buffer::new(info, owner) },
+    })
 }
 
 impl Registrations {
     /// Sees to it that the span is registered; none where somebody else has done that.
     fn use_of(
-        self: &Arc<Self>,
+        &self,
         opened: &Opened,
         (span, writable): (HostSpan, bool),
-    ) -> Result<Option<User>, ImportError> {
+    ) -> Result<Option<Registered>, ImportError> {
         let (start, len) = (span.addr(), span.len() as u64);
         let end = start.saturating_add(len);
-        let mut shared = self.lock();
+        let registered = |user| Registered {
+            context: Arc::clone(&opened.context),
+            user,
+        };
+        let mut all = self.0.lock();
         // Those before the last one that begins before the end have ended by its beginning.
-        if let Some((at, found)) = shared.range_mut(..end).next_back()
-            && at + found.len > start
+        while let Some((&(at, held), used)) = all.range_mut(..(end, 0)).next_back()
+            && at + held > start
         {
-            if *at > start || at + found.len < end {
-                let (from, to) = (start.max(*at) - start, end.min(at + found.len) - start);
+            let Some(shared) = &used.what else {
+                all = self.0.wait(all);
+                continue;
+            };
+            if at > start || at + held < end {
+                let (from, to) = (start.max(at) - start, end.min(at + held) - start);
                 return Err(invalid(format!(
                     "its bytes {from} to {to} are registered for another buffer, and the rest is not"
                 )));
             }
-            if writable && !found.writable {
+            if writable && !shared.writable {
                 return Err(invalid(
                     "it is registered for another buffer, which devices may only read".into(),
                 ));
             }
-            found.users += 1;
-            return Ok(Some(self.user(*at)));
+            let user = User::another(&self.0, ((at, held), used));
+            return Ok(Some(registered(user)));
         }
         if is_registered(opened, span)? {
             return Ok(None);
         }
         let registration = Registration::new(opened, span, writable).map_err(failed)?;
-        let new = Shared {
-            len,
+        let shared = Shared {
             writable,
-            users: 1,
             _registration: registration,
         };
-        shared.insert(start, new);
-        Ok(Some(self.user(start)))
-    }
-
-    fn user(self: &Arc<Self>, start: u64) -> User {
-        let all = Arc::clone(self);
-        User { all, start }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Shared>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let user = User::first(&self.0, &mut all, ((start, len), shared));
+        Ok(Some(registered(user)))
     }
 }
 
-impl Drop for User {
-    fn drop(&mut self) {
-        // The lock is held until the driver has let go: who registers the memory anew waits for that.
-        let mut shared = self.all.lock();
-        if let Some(found) = shared.get_mut(&self.start) {
-            found.users -= 1;
-            if found.users == 0 {
-                shared.remove(&self.start);
-            }
-        }
+impl Guard for Registered {
+    /// The owner goes to the reaper with the registration: what is still registered must not be used for anything else.
+    fn release(self: Box<Self>, owner: Box<dyn Owner>) {
+        let Registered { context, user } = *self;
+        context.reapers.common.free(move || {
+            drop(user);
+            drop(owner);
+        });
     }
 }
 

@@ -1,0 +1,145 @@
+//! What several buffers use at once, and who goes last ends.
+//!
+//! Ending waits until devices are idle. It is done without the lock, so that only those wait who want the very same
+//! thing meanwhile; and by whoever frees, where users are handed to a reaper.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Things by what tells them from each other. A thing ends when it is dropped.
+pub(super) struct Uses<K, T> {
+    all: Mutex<All<K, T>>,
+    /// Something has ended.
+    ended: Condvar,
+}
+
+pub(super) type All<K, T> = BTreeMap<K, Use<T>>;
+
+/// A thing in use.
+pub(super) struct Use<T> {
+    users: usize,
+    /// None while it ends.
+    pub(super) what: Option<T>,
+}
+
+/// One who uses something, until this goes. The last one to go ends it, and blocks as long as that does.
+pub(super) struct User<K: Ord, T> {
+    all: Arc<Uses<K, T>>,
+    key: K,
+}
+
+impl<K, T> Default for Uses<K, T> {
+    fn default() -> Uses<K, T> {
+        Uses {
+            all: Mutex::default(),
+            ended: Condvar::new(),
+        }
+    }
+}
+
+impl<K, T> Uses<K, T> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, All<K, T>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something has ended.
+    pub(super) fn wait<'a>(&'a self, all: MutexGuard<'a, All<K, T>>) -> MutexGuard<'a, All<K, T>> {
+        let waited = self.ended.wait(all);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Ord + Copy, T> User<K, T> {
+    /// The first user of something.
+    pub(super) fn first(
+        uses: &Arc<Uses<K, T>>,
+        all: &mut All<K, T>,
+        (key, what): (K, T),
+    ) -> User<K, T> {
+        let new = Use {
+            users: 0,
+            what: Some(what),
+        };
+        User::another(uses, (key, all.entry(key).or_insert(new)))
+    }
+
+    /// One more user of something that is there.
+    pub(super) fn another(uses: &Arc<Uses<K, T>>, (key, used): (K, &mut Use<T>)) -> User<K, T> {
+        used.users += 1;
+        User {
+            all: Arc::clone(uses),
+            key,
+        }
+    }
+}
+
+impl<K: Ord, T> Drop for User<K, T> {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        let Some(used) = all.get_mut(&self.key) else {
+            return;
+        };
+        used.users -= 1;
+        if used.users > 0 {
+            return;
+        }
+        let what = used.what.take();
+        drop(all);
+        drop(what);
+        self.all.lock().remove(&self.key);
+        self.all.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
+    use super::*;
+
+    /// Takes its time to end.
+    struct Slow(Sender<()>, Receiver<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.0.send(()).unwrap();
+            self.1.recv().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_wants_what_is_ending_waits_for_that_alone() {
+        let uses: Arc<Uses<u8, Slow>> = Arc::default();
+        let (tell, told) = channel();
+        let of_key = |key: u8| {
+            let (go, gate) = channel();
+            let what = Slow(tell.clone(), gate);
+            (User::first(&uses, &mut uses.lock(), (key, what)), go)
+        };
+        let ((first, go), (other, go_on)) = (of_key(1), of_key(2));
+        let again = match uses.lock().get_mut(&1) {
+            Some(used) => User::another(&uses, (1, used)),
+            None => panic!("it is in use"),
+        };
+        drop(first);
+        assert!(told.try_recv().is_err(), "there is another user");
+        thread::scope(|scope| {
+            scope.spawn(move || drop(again));
+            told.recv().unwrap();
+            assert!(uses.lock()[&1].what.is_none());
+            // Others come and go.
+            go_on.send(()).unwrap();
+            drop(other);
+            assert!(!uses.lock().contains_key(&2));
+            let waiting = scope.spawn(|| {
+                let mut all = uses.lock();
+                while all.contains_key(&1) {
+                    all = uses.wait(all);
+                }
+            });
+            go.send(()).unwrap();
+            waiting.join().unwrap();
+        });
+    }
+}
