@@ -178,7 +178,8 @@ Beside it, as profile.verdicts.toml, lies which links between two devices were
 proven, and which ones move wrong bytes; a probe finds that out anew.
 
 A simulated machine is probed to the end, however long that takes, and what was
-measured of it goes to --profile FILE only.
+measured of it goes to --profile FILE only. The same goes for a machine
+where a stand-in was loaded in the place of CUDA's driver.
 
 Memory was touched before, and files are in the page cache.";
 

@@ -108,7 +108,13 @@ impl Machine {
     /// Whether a topology takes part, or what stands in for the driver of a device, so that each device and hop
     /// must say whether it is simulated.
     pub(crate) fn is_mixed(&self) -> bool {
-        self.sim.is_some() || self.manager.devices().iter().any(|of| of.simulated)
+        self.sim.is_some() || self.has_stand_in()
+    }
+
+    /// Whether a device is simulated, by a topology or by what was loaded in the place of its driver.
+    pub(crate) fn has_stand_in(&self) -> bool {
+        let devices = self.manager.devices();
+        devices.iter().any(|device| device.simulated)
     }
 
     /// Whether an adapter is here.

@@ -173,3 +173,16 @@ fn a_driver_that_fails_once_leaves_a_reason() {
     let reason = reason_of(&serde_json::from_str(&run(&mut command).stdout()).unwrap());
     assert!(reason.contains("try again"), "{reason}");
 }
+
+#[test]
+fn what_was_measured_over_a_stand_in_is_not_saved_unasked() {
+    let folder = Folder::new("cuda-probe");
+    let saved = folder.path("saved.toml");
+    let mut command = over_double(&folder, &["probe", "--quick", "--json"]);
+    let probed = run(command.env("TRANSLOAD_PROFILE", &saved));
+    assert_eq!(probed.code(), 0, "{}", probed.stderr());
+    let value: Value = serde_json::from_str(&probed.stdout()).unwrap();
+    assert_eq!(value["simulated"], true);
+    assert_eq!(value["profile_path"], Value::Null);
+    assert!(!saved.exists());
+}
