@@ -170,11 +170,10 @@ fn a_batch_is_not_to_blame_for_copies_that_fail_one_by_one_too() {
     let bytes = pattern(1, 2 * 40 * 100);
     let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * 100));
     control(&format!("fault call={BATCH}:1;call=cuMemcpyHtoDAsync_v2:1")).unwrap();
-    let refused = works.submit(&scattered(&source, &target, 40, 100));
-    assert!(
-        matches!(refused, Err(SubmitError::Refused(_))),
-        "{refused:?}"
-    );
+    // Nobody says how much of a batch was begun that was refused, so that this is not.
+    let fence = works.submit(&scattered(&source, &target, 40, 100)).unwrap();
+    let outcome = works.outcome(fence);
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
     // What was gathered then is forgotten, and batches go on.
     works.run(&[copy(
         &source.slice(0, 1).unwrap(),

@@ -138,18 +138,16 @@ impl Enqueuer<'_> {
         let refused = if pays(copies.len(), bytes) {
             self.batch.list();
             // SAFETY: the caller's promise.
-            match unsafe { self.batch.call(self.driver(), self.lane.stream) } {
+            let called = unsafe { self.batch.call(self.driver(), self.lane.stream) };
+            // Of a batch that fails nobody says how much of it was begun, refused or not.
+            self.begin();
+            match called {
                 Ok(()) => {
-                    self.begin();
                     self.batch.clear();
                     return Ok(());
                 }
                 Err(error) if is_refusal(&error) => true,
-                Err(error) => {
-                    // Of a batch that fails nobody says how much of it was begun.
-                    self.begin();
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
         } else {
             false
