@@ -187,3 +187,13 @@ fn the_variable_names_the_driver_inside() {
         Err(error) => println!("{error}"),
     }
 }
+
+#[test]
+fn a_failed_call_is_told_once() {
+    let (function, result) = ("cuMemAlloc_v2", CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    let error = CallError::Failed { function, result };
+    let whole = error.to_string();
+    assert!(whole.contains(function) && whole.contains(&result.to_string()));
+    // Whoever prints an error and all of its sources would print the result twice.
+    assert!(std::error::Error::source(&error).is_none());
+}

@@ -56,8 +56,7 @@ pub enum CallError {
     Failed {
         /// The function.
         function: &'static str,
-        /// What it answered.
-        #[source]
+        /// What it answered, which the sentence tells: it is no source beside.
         result: CUresult,
     },
 }
