@@ -77,24 +77,25 @@ impl Pool {
         match unsafe { driver.cuStreamSynchronize(self.stream) } {
             Ok(()) => Ok(start),
             Err(error) => {
-                self.free(driver, start, len);
+                if self.free(driver, start, len) {
+                    self.trim(driver);
+                }
                 Err(error)
             }
         }
     }
 
-    /// Takes memory back without waiting. Nobody uses it any more.
-    pub(crate) fn free(&self, driver: &Driver, start: CUdeviceptr, len: usize) {
+    /// Takes memory back without waiting. Nobody uses it any more. True where the pool is to be trimmed: a driver
+    /// may take the limit for what it has to keep at least, and keep one large piece whole.
+    #[must_use]
+    pub(crate) fn free(&self, driver: &Driver, start: CUdeviceptr, len: usize) -> bool {
         // SAFETY: it was allocated from this pool, and no operation uses it any more.
         let freed = unsafe { driver.cuMemFreeAsync(start, self.stream) };
         if freed.is_err() {
             // SAFETY: as above. Of a context that is gone nothing is left to free.
             let _ = unsafe { driver.cuMemFree_v2(start) };
         }
-        // A driver may take the limit for what it has to keep at least, and keep one large piece whole.
-        if len as u64 > self.kept {
-            self.trim(driver);
-        }
+        len as u64 > self.kept
     }
 
     /// Lets another device read and write what is and will be allocated here: access between contexts is no

@@ -104,6 +104,16 @@ fn a_device_that_is_stuck_keeps_no_memory_of_another() {
 }
 
 #[test]
+fn a_large_buffer_is_given_back_to_the_device_by_who_frees() {
+    let works = one_device();
+    let large = works.allocate(device(0), 2 * KEPT as usize);
+    stick(&works, 0);
+    // Who frees is stuck too; this thread is not.
+    drop(large);
+    assert_eq!((calls("cuMemFreeAsync"), calls("cuMemPoolTrimTo")), (1, 0));
+}
+
+#[test]
 fn allocating_ends_when_every_lane_may_use_the_memory() {
     let works = one_device();
     let waits = calls("cuStreamSynchronize");

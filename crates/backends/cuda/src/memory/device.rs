@@ -74,8 +74,14 @@ impl Drop for Allocation {
         let context = &self.context;
         if let Some(pool) = context.pool().filter(|_| self.source == Source::Pool) {
             // Of a context that is gone nothing is left to free.
-            if let Ok(_current) = context.enter() {
-                pool.free(&context.driver, self.start, self.bytes);
+            if let Ok(_current) = context.enter()
+                && pool.free(&context.driver, self.start, self.bytes)
+            {
+                let own = Arc::clone(context);
+                // Whose pages these were, the driver has to tell the device.
+                context.reapers.own.free(move || {
+                    own.trim();
+                });
             }
             return;
         }
