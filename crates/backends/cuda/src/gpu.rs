@@ -130,3 +130,18 @@ pub(crate) fn any(gpus: &[Gpu]) -> Result<&Opened, Fault> {
     }
     Err(refusal)
 }
+
+/// Has a device do what any of them could: the next one, where it turns out that one is lost.
+pub(crate) fn by_any<T>(
+    gpus: &[Gpu],
+    mut act: impl FnMut(&Opened) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    loop {
+        let opened = any(gpus)?;
+        match act(opened) {
+            // It is not asked for again.
+            Err(_) if opened.context.lost().is_some() => {}
+            answer => return answer,
+        }
+    }
+}

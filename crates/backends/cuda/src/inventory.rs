@@ -68,7 +68,7 @@ pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], wires: &Wires) -> Invento
         backend: BACKEND,
         total_bytes: None,
         max_alloc_bytes: memory::largest_pinned(),
-        alignment: memory::PAGE,
+        alignment: memory::page_bytes(),
         host_addressable: true,
         staging: true,
     });

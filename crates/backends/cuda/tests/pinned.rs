@@ -3,10 +3,11 @@
 
 mod common;
 
+use common::user::User;
 use common::work::{Works, copy, device, pattern, pinned, read, write};
 use common::{assert_clean, backend, calls, control};
 use transload_cuda::raw::CU_MEMHOSTALLOC;
-use transload_hal::{AllocError, AllocSpec, Backend, Buffer};
+use transload_hal::{AllocError, AllocSpec, Backend, Buffer, External, HostSpan};
 
 /// The flags of memory that the driver allocated; none of memory that it only registered.
 fn flags(works: &Works, buffer: &Buffer) -> Option<u32> {
@@ -88,4 +89,65 @@ fn large_memory_carries_bytes_to_its_ends() {
     }
     drop(works);
     assert_clean();
+}
+
+#[test]
+fn a_system_that_registers_nothing_gives_memory_of_the_drivers() {
+    let works = Works::new(backend(&[]));
+    let spec = AllocSpec::bytes(10_000).aligned(1 << 16);
+    for result in [801, 800] {
+        control(&format!("fault call=cuMemHostRegister_v2:{result}")).unwrap();
+        let buffer = works.cuda.allocate(pinned(), &spec).unwrap();
+        let all = CU_MEMHOSTALLOC::PORTABLE | CU_MEMHOSTALLOC::DEVICEMAP;
+        assert_eq!(flags(&works, &buffer), Some(all));
+        assert_eq!(buffer.position() % (1 << 16), 0);
+        carries_bytes(&works, &buffer, 6);
+    }
+    assert_eq!(calls("cuMemFreeHost"), 2);
+    // Where there is none either, it is the first refusal that tells.
+    control("fault call=cuMemHostRegister_v2:801;call=cuMemHostAlloc:801").unwrap();
+    let refused = works.cuda.allocate(pinned(), &spec).unwrap_err();
+    assert!(
+        refused.to_string().contains("cuMemHostRegister"),
+        "{refused}"
+    );
+    drop(works);
+    assert_clean();
+}
+
+#[test]
+fn memory_begins_and_ends_with_the_pages_of_the_host() {
+    let works = Works::new(backend(&[]));
+    let page = rustix::param::page_size() as u64;
+    let buffer = works.allocate(pinned(), 10);
+    assert_eq!(buffer.position() % page, 0);
+    let memories = works.cuda.inventory().memories;
+    let info = memories.iter().find(|of| of.id == pinned()).unwrap();
+    assert_eq!(info.alignment, page);
+}
+
+#[test]
+fn a_device_that_is_found_lost_leaves_it_to_the_next() {
+    let works = Works::new(backend(&[("DEVICES", "2")]));
+    drop((works.allocate(device(0), 1), works.allocate(device(1), 1)));
+    let mut user = User::of(&works.cuda, 0);
+    let theirs = user.upload(&[1; 100]);
+    control("fault ecc").unwrap();
+    user.start(theirs, theirs, 10).unwrap();
+    // SAFETY: the stream is the user's.
+    let ruined = unsafe { works.cuda.driver().cuStreamSynchronize(user.stream) };
+    assert!(ruined.is_err());
+    let buffer = works.allocate(pinned(), 1000);
+    let far = works.allocate(device(1), 1000);
+    write(&buffer, &[7; 1000]);
+    works.run(&[copy(&buffer, &far)]);
+    let bytes = vec![5u8; 1000];
+    let external = External::Host {
+        span: HostSpan::of(&bytes),
+        writable: false,
+        owner: Box::new(bytes),
+    };
+    // SAFETY: the vector's block stays where it is as long as the owner lives.
+    let taken = unsafe { works.cuda.import(pinned(), external) }.unwrap();
+    works.run(&[copy(&taken, &far)]);
 }

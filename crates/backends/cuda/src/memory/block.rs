@@ -5,7 +5,16 @@ use std::ptr::NonNull;
 
 use transload_hal::{AllocSpec, ErrorClass, Fault, HostSpan};
 
-use super::pinned::PAGE;
+/// Allocations begin with a page, and no page is shared with anything else: the whole of it is locked. Some hosts with
+/// 64-bit Arm have pages of 64 KiB.
+pub(crate) fn page_bytes() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        rustix::param::page_size() as u64
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    4096
+}
 
 /// Blocks of this size and more are mapped, aligned to it, and on huge pages where Linux has them: what is locked page
 /// by page is locked sooner when there are few, and the device's own tables are smaller. A huge page of x86-64, and
@@ -41,9 +50,9 @@ impl Block {
     /// Whole pages, with room for what is asked.
     pub(super) fn new(spec: &AllocSpec) -> Result<Block, Fault> {
         let none = || Fault::new(ErrorClass::Exhausted, "the host has no room for it");
-        let len = spec.len_bytes.max(1).next_multiple_of(PAGE);
+        let len = spec.len_bytes.max(1).next_multiple_of(page_bytes());
         let len = usize::try_from(len).map_err(|_| none())?;
-        let align = spec.alignment.max(PAGE) as usize;
+        let align = spec.alignment.max(page_bytes()) as usize;
         #[cfg(any(target_os = "linux", target_os = "android"))]
         if len >= HUGE {
             return Block::mapped(len, align.max(HUGE)).ok_or_else(none);
@@ -118,7 +127,7 @@ mod tests {
                 let block = Block::new(&spec).unwrap();
                 let span = block.span();
                 assert!(span.len() as u64 >= len.max(1), "{len}");
-                assert_eq!(span.addr() % align.max(PAGE), 0, "{len} at {align}");
+                assert_eq!(span.addr() % align.max(page_bytes()), 0, "{len} at {align}");
                 for at in [0, span.len() as u64 - 1] {
                     let byte = span.slice(at, 1).unwrap();
                     let mut read = [7];

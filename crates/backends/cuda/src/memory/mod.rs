@@ -6,9 +6,9 @@
 
 mod adopt;
 mod block;
-mod combined;
 mod device;
 mod exchange;
+mod hosted;
 mod ipc;
 mod managed;
 mod pinned;
@@ -16,8 +16,8 @@ mod pointer;
 mod registered;
 mod uses;
 
+pub(crate) use block::page_bytes;
 pub(crate) use exchange::{Exchange, export, import, take};
-pub(crate) use pinned::PAGE;
 
 use transload_hal::core::MemoryKind;
 use transload_hal::{

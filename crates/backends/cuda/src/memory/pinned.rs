@@ -1,7 +1,8 @@
 //! Host memory that is locked in place and mapped for every device.
 //!
 //! It is ordinary memory of the process that was registered with the driver, and not memory of the driver's own, so
-//! that other drivers can import it too: one buffer that CUDA and Vulkan both reach.
+//! that other drivers can import it too: one buffer that CUDA and Vulkan both reach. Where the driver registers
+//! nothing, it is the driver's own after all.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,14 +12,11 @@ use transload_hal::{
 };
 
 use super::block::Block;
-use super::{PINNED, combined, info, refused};
+use super::{PINNED, hosted, info, refused};
 use crate::context::Context;
 use crate::fault::fault_of;
-use crate::gpu::{Gpu, Opened, any};
+use crate::gpu::{Gpu, Opened, by_any};
 use crate::raw::{CU_MEMHOSTREGISTER, CUresult, CallError};
-
-/// Allocations begin with a page, and no page is shared with anything else: the whole of it is locked.
-pub(crate) const PAGE: u64 = 4096;
 
 const MAX_ALIGNMENT: u64 = 2 << 20;
 
@@ -57,15 +55,25 @@ pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocEr
         });
     }
     let refused = |fault| refused(PINNED, spec.len_bytes, fault);
-    let opened = any(gpus).map_err(refused)?;
+    by_any(gpus, |opened| allocate_by(opened, spec)).map_err(refused)
+}
+
+fn allocate_by(opened: &Opened, spec: &AllocSpec) -> Result<Buffer, Fault> {
     if spec.write_combined
-        && let Some(buffer) = combined::allocate(opened, spec).map_err(refused)?
+        && let Some(buffer) = hosted::allocate(opened, spec, true)?
     {
         return Ok(buffer);
     }
-    let block = Block::new(spec).map_err(refused)?;
+    let block = Block::new(spec)?;
     let span = block.span();
-    let registration = Registration::new(opened, span, true).map_err(refused)?;
+    let registration = match Registration::new(opened, span, true) {
+        // Not every system locks what is there (CUDA Driver API, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED).
+        Err(fault) if fault.class == ErrorClass::Unsupported => {
+            drop(block);
+            return hosted::allocate(opened, spec, false)?.ok_or(fault);
+        }
+        registration => registration?,
+    };
     let info = StorageInfo {
         host: span.slice(0, spec.len_bytes),
         ..info(PINNED, StorageId::Host, span.addr(), spec.len_bytes)

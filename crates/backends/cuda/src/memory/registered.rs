@@ -15,7 +15,7 @@ use super::pointer::{Sort, look_up};
 use super::uses::{User, Uses};
 use super::{PINNED, info};
 use crate::context::Context;
-use crate::gpu::{Gpu, Opened, any};
+use crate::gpu::{Gpu, Opened, by_any};
 
 /// Memory that was registered here.
 #[derive(Default)]
@@ -47,10 +47,12 @@ pub(super) unsafe fn register(
 ) -> Result<Buffer, ImportError> {
     let registered = match span.is_empty() {
         true => None,
-        false => {
-            let opened = any(gpus).map_err(failed)?;
-            all.use_of(opened, (span, writable))?
-        }
+        // What is refused is refused by every device; one that fails may be the only one.
+        false => by_any(gpus, |opened| match all.use_of(opened, (span, writable)) {
+            Err(ImportError::Failed { fault, .. }) => Err(fault),
+            answer => Ok(answer),
+        })
+        .map_err(failed)??,
     };
     // What another buffer keeps alive is that buffer's memory, whatever it is to this one.
     let (id, base) = match (&*owner as &dyn Any).downcast_ref::<Buffer>() {

@@ -1,4 +1,5 @@
-//! Host memory that the processors' caches are kept out of: the host writes it, front to back, and devices read it.
+//! Host memory of the driver's own: where the processors' caches are to be kept out of it, so that the host writes it,
+//! front to back, and devices read it; and where memory of the process's cannot be registered.
 //!
 //! Devices may know it by another address than the host. Copies take either (CUDA Driver API, Unified Addressing,
 //! Disjoint Addressing), and here it is named by the host's.
@@ -9,32 +10,37 @@ use std::sync::Arc;
 
 use transload_hal::{AllocSpec, Buffer, Fault, HostSpan, StorageId, StorageInfo};
 
-use super::pinned::PAGE;
-use super::{PINNED, info};
+use super::{PINNED, info, page_bytes};
 use crate::context::Context;
 use crate::gpu::Opened;
 use crate::raw::{CU_MEMHOSTALLOC, CUresult};
 
 /// Memory of the driver's, freed when dropped.
-struct Combined {
+struct Hosted {
     context: Arc<Context>,
     start: *mut c_void,
 }
 
 // SAFETY: the address is a name for the driver.
-unsafe impl Send for Combined {}
+unsafe impl Send for Hosted {}
 // SAFETY: as above.
-unsafe impl Sync for Combined {}
+unsafe impl Sync for Hosted {}
 
-/// Allocates it; none where the system has no such memory.
-pub(super) fn allocate(opened: &Opened, spec: &AllocSpec) -> Result<Option<Buffer>, Fault> {
+/// Allocates it, write-combined or not; none where the system has no such memory.
+pub(super) fn allocate(
+    opened: &Opened,
+    spec: &AllocSpec,
+    is_combined: bool,
+) -> Result<Option<Buffer>, Fault> {
     let context = &opened.context;
     let _current = context.enter()?;
     // It begins with a page.
-    let lead = spec.alignment.saturating_sub(PAGE);
+    let lead = spec.alignment.saturating_sub(page_bytes());
     let bytes = (spec.len_bytes.max(1) + lead) as usize;
-    let flags =
-        CU_MEMHOSTALLOC::PORTABLE | CU_MEMHOSTALLOC::DEVICEMAP | CU_MEMHOSTALLOC::WRITECOMBINED;
+    let mut flags = CU_MEMHOSTALLOC::PORTABLE | CU_MEMHOSTALLOC::DEVICEMAP;
+    if is_combined {
+        flags |= CU_MEMHOSTALLOC::WRITECOMBINED;
+    }
     let mut start = std::ptr::null_mut();
     let made = context.allocate(|| {
         // SAFETY: the place is ours.
@@ -45,7 +51,7 @@ pub(super) fn allocate(opened: &Opened, spec: &AllocSpec) -> Result<Option<Buffe
         Err(error) if error.is(CUresult::CUDA_ERROR_NOT_SUPPORTED) => return Ok(None),
         Err(error) => return Err(opened.blame(error)),
     }
-    let owner = Combined {
+    let owner = Hosted {
         context: Arc::clone(context),
         start,
     };
@@ -62,7 +68,7 @@ pub(super) fn allocate(opened: &Opened, spec: &AllocSpec) -> Result<Option<Buffe
     Ok(Some(unsafe { Buffer::new(info, Box::new(owner)) }))
 }
 
-impl Drop for Combined {
+impl Drop for Hosted {
     fn drop(&mut self) {
         let (context, start) = (Arc::clone(&self.context), self.start.expose_provenance());
         self.context.reapers.common.free(move || {
