@@ -57,6 +57,10 @@ pub const fn max_chunk_bytes(class: LinkClass) -> u64 {
 /// (10 µs) exceeds the time on a 24 GB/s bus (2.7 µs at 64 KiB).
 pub const MIN_CHUNK_BYTES: u64 = 64 << 10;
 
+/// Where several transfers share a slot their parts begin at multiples of this, in bytes: pages. Drivers import and
+/// lock whole pages, and no two threads write one line of a cache.
+pub const PART_ALIGNMENT_BYTES: u64 = 4096;
+
 /// Slots per ring: one fills, one drains, and a third keeps both ends busy while either is late.
 pub const RING_SLOTS: u16 = 3;
 

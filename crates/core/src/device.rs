@@ -145,6 +145,12 @@ impl MemoryKind {
         matches!(self, MemoryKind::Managed | MemoryKind::Mapped)
     }
 
+    /// Whether a buffer in it is the host's or the device's as a whole, and never a part of it the one's while
+    /// another part is the other's.
+    pub const fn takes_turns(self) -> bool {
+        matches!(self, MemoryKind::Upload | MemoryKind::Readback)
+    }
+
     /// The kind in lower case, as it is written in a place: `cpu:0/shared`.
     pub const fn as_str(self) -> &'static str {
         match self {

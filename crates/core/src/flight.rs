@@ -285,6 +285,12 @@ impl Flight {
         self.leg.rings()
     }
 
+    /// The bytes that the largest chunk of a lane still has to have in a slot: less than the plan's where the lane's part of the
+    /// payload is.
+    pub fn slot_bytes(&self, lane: u8) -> u64 {
+        self.leg.slot_bytes(lane)
+    }
+
     /// One slot of each of [`Flight::rings`] was leased; they are numbered 0. Answers false, and
     /// takes none of them, when the flight no longer waits for them: give them back.
     pub fn handle_admitted(&mut self) -> bool {

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::defaults::PART_ALIGNMENT_BYTES;
 use crate::{BackendId, Curve, EngineId, Estimate, LinkId, MemoryId, Method, Route};
 
 /// What a step reads or writes. The engine binds roles to regions; nothing below it knows more.
@@ -66,6 +67,22 @@ pub struct Ring {
     pub slots: u16,
 }
 
+impl Ring {
+    /// How many bytes of a slot of `slot_bytes` bytes a transfer takes whose only chunk has `bytes` bytes, when small
+    /// transfers share slots; `None` where it has the slot to itself.
+    ///
+    /// A part costs nothing that a slot would not, and holds nobody up: with a slot for each, as many transfers
+    /// or more hold as many slots or more, each of which counts against the budget and was locked in place first. So
+    /// sharing pays as soon as a slot has room for two, and never where host and device have to take turns.
+    pub fn part_bytes(&self, slot_bytes: u64, bytes: u64) -> Option<u64> {
+        let part = bytes
+            .max(1)
+            .checked_next_multiple_of(PART_ALIGNMENT_BYTES)?;
+        let is_shared = !self.memory.kind.takes_turns() && part <= slot_bytes / 2;
+        is_shared.then_some(part)
+    }
+}
+
 /// One pipeline of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lane {
@@ -82,6 +99,18 @@ pub struct Lane {
     pub depth: u16,
     /// The lane's share of the payload, out of the sum over all lanes.
     pub share: u32,
+}
+
+impl Lane {
+    /// How many transfers of `bytes` bytes share a slot of the lane at most: 1 where each has its own, 0 where the lane
+    /// has no slots.
+    pub fn to_a_slot(&self, bytes: u64) -> u64 {
+        let sharers = |ring: &Ring| match ring.part_bytes(self.chunk_bytes, bytes) {
+            Some(part) => self.chunk_bytes / part.max(1),
+            None => 1,
+        };
+        self.rings.iter().map(sharers).min().unwrap_or(0)
+    }
 }
 
 /// An immutable recipe for moving a payload of any size within the range it was chosen for.
@@ -151,5 +180,41 @@ impl fmt::Display for Plan {
             write!(f, "{} {route}", if i == 0 { "" } else { " +" })?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceId, MemoryKind};
+
+    const SLOT: u64 = 64 << 10;
+
+    fn ring(kind: MemoryKind) -> Ring {
+        Ring {
+            memory: DeviceId::CPU0.memory(kind),
+            slots: 3,
+        }
+    }
+
+    #[test]
+    fn a_slot_is_shared_when_two_fit_into_it() {
+        let part = |bytes| ring(MemoryKind::Pinned).part_bytes(SLOT, bytes);
+        assert_eq!(part(0), Some(4096));
+        assert_eq!(part(1), Some(4096));
+        assert_eq!(part(4096), Some(4096));
+        assert_eq!(part(4097), Some(8192));
+        assert_eq!(part(SLOT / 2), Some(SLOT / 2));
+        assert_eq!(part(SLOT / 2 + 1), None);
+        assert_eq!(part(SLOT), None);
+        assert_eq!(part(u64::MAX), None);
+    }
+
+    #[test]
+    fn where_host_and_device_take_turns_nothing_is_shared() {
+        for kind in MemoryKind::ALL {
+            let alone = matches!(kind, MemoryKind::Upload | MemoryKind::Readback);
+            assert_eq!(ring(kind).part_bytes(SLOT, 1).is_none(), alone, "{kind:?}");
+        }
     }
 }

@@ -97,6 +97,11 @@ impl LaneRun {
             .map_or(self.next, |chunk| chunk.span.offset)
     }
 
+    /// The largest chunk that is to be taken up yet.
+    pub(super) fn slot_bytes(&self) -> u64 {
+        self.chunk_bytes.min(self.end - self.next)
+    }
+
     /// Takes one more slot of `ring` and names it.
     pub(super) fn handle_grant(&mut self, ring: u8) -> SlotId {
         let state = &mut self.rings[usize::from(ring)];

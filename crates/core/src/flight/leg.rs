@@ -162,6 +162,11 @@ impl Leg {
             .flat_map(|(i, (lane, _))| (0..lane.rings.len()).map(move |ring| (i as u8, ring as u8)))
     }
 
+    pub(super) fn slot_bytes(&self, lane: u8) -> u64 {
+        let lane = self.lanes.get(usize::from(lane));
+        lane.map_or(0, LaneRun::slot_bytes)
+    }
+
     pub(super) fn handle_grant(&mut self, lane: u8, ring: u8) -> SlotId {
         self.lanes[usize::from(lane)].handle_grant(ring)
     }
