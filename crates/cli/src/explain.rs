@@ -60,6 +60,12 @@ pub(crate) fn run(
             "An earlier process has proven the chosen way; no pattern is sent over it again.";
         output.line(output.style().dim(proven))?;
     }
+    if let [LaneChoice { to_a_slot, .. }] = explanation.chosen.lanes[..]
+        && to_a_slot > 1
+    {
+        let shared = format!("Up to {to_a_slot} transfers of this size share a staging slot.");
+        output.line(output.style().dim(&shared))?;
+    }
     Ok(())
 }
 
@@ -151,6 +157,7 @@ fn document(explanation: Explanation, simulated: bool) -> json::Explanation {
         method: lane.method.to_string(),
         route: names(lane.route),
         chunk_bytes: lane.chunk_bytes,
+        to_a_slot: lane.to_a_slot,
         share: lane.share,
         measured: lane.measured,
     });

@@ -95,6 +95,7 @@ pub(crate) struct Lane {
     pub(crate) method: String,
     pub(crate) route: Vec<String>,
     pub(crate) chunk_bytes: u64,
+    pub(crate) to_a_slot: u64,
     pub(crate) share: f64,
     pub(crate) measured: bool,
 }

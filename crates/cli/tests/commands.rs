@@ -298,6 +298,28 @@ fn explain_tells_the_route_on_this_machine() {
 }
 
 #[test]
+fn explain_says_where_small_transfers_share_a_slot() {
+    let folder = Folder::new("shared-slot");
+    let machine = topology("workstation.toml");
+    let shared = |to: &str, size: &str| {
+        let arguments = ["explain", "sim:0", to, size, "--topology", &machine];
+        let lane = folder.json(&arguments)["chosen"]["lanes"][0].clone();
+        let text = folder.run(&arguments).stdout();
+        let chunk = lane["chunk_bytes"].as_u64().unwrap();
+        (lane["to_a_slot"].as_u64().unwrap(), chunk, text)
+    };
+    let (count, chunk, text) = shared("sim:1", "4KiB");
+    assert_eq!(count, chunk / 4096);
+    let line = format!("Up to {count} transfers of this size share a staging slot.");
+    assert!(text.contains(&line), "{text}");
+    for (to, size, count) in [("sim:1", "64MiB", 1), ("sim:0", "4KiB", 0)] {
+        let (said, _, text) = shared(to, size);
+        assert_eq!(said, count, "{to} {size}");
+        assert!(!text.contains("share a staging slot"), "{text}");
+    }
+}
+
+#[test]
 fn explain_shows_a_chunk_only_where_there_is_more_than_one() {
     let folder = Folder::new("chunks");
     let chunk = |size: &str| {

@@ -70,6 +70,9 @@ pub struct LaneChoice {
     pub route: Vec<MemoryId>,
     /// The size of its chunks in bytes.
     pub chunk_bytes: u64,
+    /// How many transfers like this one share a staging slot, at most: 1 where each has slots to itself, 0 where
+    /// nothing is staged.
+    pub to_a_slot: u64,
     /// Its part of the payload, of 1; with all lanes it adds up to that.
     pub share: f64,
     /// Whether the costs of its links were measured on this machine.
@@ -168,6 +171,11 @@ fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
                 method: route.map_or(plan.method, Route::method),
                 route: route.map_or_else(Vec::new, |route| route.memories().collect()),
                 chunk_bytes: lane.chunk_bytes,
+                to_a_slot: match plan.lanes.len() {
+                    1 => lane.to_a_slot(bytes),
+                    // Parts of a payload that was worth dividing are many chunks long.
+                    _ => u64::from(!lane.rings.is_empty()),
+                },
                 share: f64::from(lane.share) / total.max(1) as f64,
                 measured: route.is_some_and(|route| is_measured(route, topology)),
             }
@@ -231,6 +239,11 @@ impl fmt::Display for Choice {
         }
         if let Some(bytes) = self.chunk_bytes.filter(|_| !is_split) {
             write!(f, "  in chunks of {}", BinarySize(bytes))?;
+        }
+        if let [LaneChoice { to_a_slot, .. }] = self.lanes[..]
+            && to_a_slot > 1
+        {
+            write!(f, "  (up to {to_a_slot} share a slot)")?;
         }
         if self.proof == Some(Proof::Kept) {
             f.write_str("  (proven by an earlier process)")?;
