@@ -253,22 +253,30 @@ impl Bound {
     }
 }
 
-/// Does orders one after the other. Copies over one link that follow each other are handed to its backend at once.
+/// Does orders, which may be done in any sequence: what has to wait is not ordered yet. Copies over one link are handed
+/// to its backend at once, when it is the turn of the first of them.
 pub(crate) fn execute(orders: &[Order], deeds: &mut Deeds) {
-    let mut left = orders;
-    while let Some((first, later)) = left.split_first() {
-        let more = later.iter().take_while(|next| next.goes_with(first));
-        let (now, later) = left.split_at(1 + more.count());
-        match now {
-            [order] => deeds.push(order.deed(order.execute())),
-            orders => execute_together(orders, deeds),
+    // Of each order, the first one that it goes with: itself, for most.
+    let mut firsts = ArrayVec::<usize, ORDERS>::new();
+    for (at, order) in orders.iter().enumerate() {
+        let mut leading = (0..at).filter(|other| firsts[*other] == *other);
+        let first = leading.find(|first| order.goes_with(&orders[*first]));
+        firsts.push(first.unwrap_or(at));
+    }
+    for (at, order) in orders.iter().enumerate() {
+        let of_it = orders.iter().zip(&firsts);
+        let of_it = of_it.filter(|(_, first)| **first == at);
+        match of_it.clone().count() {
+            // It went with an earlier one.
+            0 => {}
+            1 => deeds.push(order.deed(order.execute())),
+            _ => execute_together(of_it.map(|(order, _)| order), deeds),
         }
-        left = later;
     }
 }
 
 /// Hands copies over one link to its backend.
-fn execute_together(orders: &[Order], deeds: &mut Deeds) {
+fn execute_together<'a>(orders: impl Iterator<Item = &'a Order>, deeds: &mut Deeds) {
     let mut ops = ArrayVec::<Op<'_>, ORDERS>::new();
     let mut tasks = ArrayVec::<(&Order, TaskId), ORDERS>::new();
     let mut link = None;
@@ -346,7 +354,7 @@ impl Order {
                     // lies within the payload. The transfer's record holds its buffers, its leases
                     // and its digests until every fence of it has settled. Hazards keep conflicting
                     // transfers apart, guards and blocking calls keep everybody else out, and a
-                    // slot belongs to one chunk at a time.
+                    // slot, or a part of one, belongs to one chunk at a time.
                     unsafe { self.backend.submit(*via, ops, &[]) }
                 };
                 let fence = guarded(|| bound.with_ops(submit))
