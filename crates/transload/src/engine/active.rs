@@ -69,6 +69,8 @@ pub(crate) struct Boarded {
     pub(crate) ring: u8,
     pub(crate) memory: MemoryId,
     pub(crate) bytes: u64,
+    /// The part of it, in bytes, that the flight takes where it may share the slot.
+    pub(crate) part: Option<u64>,
     /// `None` while it is being allocated.
     pub(crate) buffer: Option<Buffer>,
 }

@@ -20,6 +20,8 @@ pub(crate) struct Wanted {
     pub(crate) leg: u32,
     pub(crate) memory: MemoryId,
     pub(crate) bytes: u64,
+    /// What the flight takes of it, where others may have the rest.
+    pub(crate) part: Option<u64>,
 }
 
 impl State {
@@ -42,9 +44,19 @@ impl State {
         self.boarding.insert(at, slot);
     }
 
-    /// Admits who is first in the queue, as long as there are slots.
+    /// Admits who is first in the queue, as long as there are slots, and one after the other: the next one when the last
+    /// one was looked at, in its turn with those that are under way already. So of many small transfers some drain while
+    /// others fill, instead of all filling first.
     pub(crate) fn board(&mut self, orders: &mut Orders) {
         while let Some(slot) = self.boarding.front().copied() {
+            let priority = self.transfers[slot as usize].priority;
+            let is_next = |last: u32| {
+                let last = &self.transfers[last as usize];
+                !last.queued || last.priority < priority
+            };
+            if !self.admitted.is_none_or(is_next) {
+                return;
+            }
             let waits = self.transfers[slot as usize]
                 .flight
                 .as_ref()
@@ -76,11 +88,13 @@ impl State {
         active.boarded.clear();
         for (lane, ring) in flight.rings() {
             let pipeline = &plan.lanes[usize::from(lane)];
+            let (of, bytes) = (&pipeline.rings[usize::from(ring)], pipeline.chunk_bytes);
             active.boarded.push(Boarded {
                 lane,
                 ring,
-                memory: pipeline.rings[usize::from(ring)].memory,
-                bytes: pipeline.chunk_bytes,
+                memory: of.memory,
+                bytes,
+                part: of.part_bytes(bytes, flight.slot_bytes(lane)),
                 buffer: None,
             });
         }
@@ -101,6 +115,7 @@ impl State {
                 leg,
                 memory: boarded.memory,
                 bytes: boarded.bytes,
+                part: boarded.part,
             })
             .collect();
         for wanted in missing {
@@ -135,9 +150,10 @@ impl State {
                 };
                 active.leases.push(Lease { id, buffer });
             } else {
-                self.pool.give_back(buffer);
+                self.pool.give_back(buffer, &mut self.after.buffers);
             }
         }
+        self.admitted = Some(slot);
         self.enqueue(slot);
     }
 
@@ -149,9 +165,7 @@ impl State {
         slot: Result<Buffer, (BackendId, Fault)>,
     ) {
         let failed = slot.is_err();
-        if failed {
-            self.pool.release(wanted.bytes);
-        }
+        self.pool.handle_allocated(&wanted, !failed);
         let same_leg = |active: &&mut Active| {
             let legs = active.flight.as_ref().map(Flight::legs);
             legs == Some(wanted.leg) && active.is_live()
@@ -159,7 +173,7 @@ impl State {
         let Some(active) = self.transfer(id).filter(same_leg) else {
             // Its leg is over; the slot may serve somebody else.
             if let Ok(buffer) = slot {
-                self.pool.give_back(buffer);
+                self.pool.give_back(buffer, &mut self.after.buffers);
             }
             return;
         };
@@ -167,7 +181,10 @@ impl State {
             (boarded.lane, boarded.ring) == wanted.at && boarded.buffer.is_none()
         });
         match (first, slot) {
-            (Some(at), Ok(buffer)) => active.boarded[at].buffer = Some(buffer),
+            (Some(at), Ok(buffer)) => {
+                let buffer = self.pool.share(buffer, wanted.part);
+                self.transfers[id.slot as usize].boarded[at].buffer = Some(buffer);
+            }
             (Some(at), Err((backend, fault))) => {
                 active.boarded.remove(at);
                 active.fault.get_or_insert((backend, fault));
@@ -176,6 +193,7 @@ impl State {
             // A further slot that could not be had: the flight goes on with those that it has.
             (None, Err(_)) => return,
         }
+        let active = &self.transfers[id.slot as usize];
         let all_there = active
             .boarded
             .iter()
@@ -192,7 +210,7 @@ impl State {
         let active = &mut self.transfers[slot as usize];
         for boarded in active.boarded.drain(..) {
             if let Some(buffer) = boarded.buffer {
-                self.pool.give_back(buffer);
+                self.pool.give_back(buffer, &mut self.after.buffers);
             }
         }
         if let Some(flight) = &mut active.flight {
@@ -208,12 +226,11 @@ impl State {
             return;
         };
         let buffer = active.leases.swap_remove(at).buffer;
-        if active.tainted {
+        let evicted = &mut self.after.buffers;
+        match active.tainted {
             // It was leaked on purpose, and is of no more use as a slot.
-            self.pool.release(buffer.len());
-            self.after.buffers.push(buffer);
-        } else {
-            self.pool.give_back(buffer);
+            true => self.pool.give_back_spoilt(buffer, evicted),
+            false => self.pool.give_back(buffer, evicted),
         }
     }
 
@@ -263,7 +280,7 @@ impl State {
                 active.leases.push(Lease { id, buffer });
                 self.enqueue(slot);
             }
-            _ => self.pool.give_back(buffer),
+            _ => self.pool.give_back(buffer, &mut self.after.buffers),
         }
     }
 
@@ -302,6 +319,7 @@ fn wanted(active: &Active) -> Option<Wanted> {
                 leg: flight.legs(),
                 memory: of.memory,
                 bytes: pipeline.chunk_bytes,
+                part: None,
             })
         })
     })

@@ -86,7 +86,7 @@ impl State {
         // First slots that were leased for a flight that was stopped before it was admitted.
         for boarded in active.boarded.drain(..) {
             if let Some(buffer) = boarded.buffer {
-                self.pool.give_back(buffer);
+                self.pool.give_back(buffer, &mut self.after.buffers);
             }
         }
         let proof = active.proof;

@@ -54,6 +54,7 @@ fn wanted(slots: usize) -> Vec<Boarded> {
         ring: ring as u8,
         memory: memory(),
         bytes: SLOT_BYTES,
+        part: None,
         buffer: None,
     };
     (0..slots).map(want).collect()
@@ -83,7 +84,8 @@ fn lease_and_return(pool: &Pool, signal: &Signal, slots: usize, held: &Lock<u64>
         .map(|one| one.buffer.unwrap_or_else(slot));
     let buffers: Vec<Buffer> = buffers.collect();
     held.with(|held| *held -= slots as u64 * SLOT_BYTES);
-    buffers.into_iter().for_each(|slot| pool.give_back(slot));
+    let give_back = |slot| pool.give_back(slot, &mut Vec::new());
+    buffers.into_iter().for_each(give_back);
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! registered once is worth keeping. They count against the budget; when it is short, idle slots of
 //! any manager are given up first. What still does not fit waits.
 
+mod shelf;
+
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +14,10 @@ use transload_core::{DeviceId, MemoryId};
 use transload_hal::Buffer;
 
 use super::active::Boarded;
+use super::admit::Wanted;
 use super::signal::Signal;
 use super::sync::Lock;
+use shelf::{Found, Shelf};
 
 /// How much staging memory may be held at once, by everybody who shares the budget.
 ///
@@ -58,19 +62,25 @@ impl StagingBudget {
     /// hold anything in between, or two that try could refuse each other for ever.
     fn lease(&self, slots: &Slots, wanted: &mut [Boarded], evicted: &mut Vec<Buffer>) -> bool {
         self.account.with(|account| {
-            let mut missing = 0u64;
+            let (mut missing, mut waits) = (0u64, false);
             for want in wanted.iter_mut() {
-                want.buffer = slots.take(want.memory, want.bytes);
-                if want.buffer.is_none() {
-                    missing = missing.saturating_add(want.bytes);
+                match slots.find(want) {
+                    Found::Slot(slot) => want.buffer = Some(slot),
+                    Found::Nothing => missing = missing.saturating_add(want.bytes),
+                    // Whoever allocates it turns the engine afterwards: nobody has to be woken.
+                    Found::Coming => waits = true,
                 }
             }
-            if account.reserve(missing, self.limit_bytes, evicted) {
+            let reserved = !waits && account.reserve(missing, self.limit_bytes, evicted);
+            if reserved {
+                slots.expect_missing(wanted);
                 return true;
             }
             let taken = wanted.iter_mut().filter_map(|want| want.buffer.take());
-            taken.for_each(|slot| slots.put(slot));
-            slots.starved.store(true, Ordering::Relaxed);
+            evicted.extend(taken.filter_map(|slot| slots.put(slot, false)));
+            if !waits {
+                slots.starved.store(true, Ordering::Relaxed);
+            }
             false
         })
     }
@@ -111,7 +121,8 @@ impl Account {
     fn reserve(&mut self, bytes: u64, limit_bytes: u64, evicted: &mut Vec<Buffer>) -> bool {
         while self.used_bytes.saturating_add(bytes) > limit_bytes {
             let pools = self.pools.iter().filter_map(Weak::upgrade);
-            let Some(idle) = { pools }.find_map(|slots| slots.idle.with(Vec::pop)) else {
+            let Some(idle) = { pools }.find_map(|slots| slots.shelf.with(|shelf| shelf.idle.pop()))
+            else {
                 return false;
             };
             self.used_bytes -= idle.len();
@@ -142,7 +153,7 @@ pub(crate) struct Pool {
 /// What the budget sees of a pool. Apart from it, so that the budget, which looks at all pools under
 /// its lock, is never the one to drop a pool: that would enter the lock a second time.
 struct Slots {
-    idle: Lock<Vec<Buffer>>,
+    shelf: Lock<Shelf>,
     /// Refused since the last time that it was notified. Touched under the account's lock alone.
     starved: AtomicBool,
     signal: Arc<Signal>,
@@ -151,7 +162,7 @@ struct Slots {
 impl Pool {
     pub(crate) fn new(budget: Arc<StagingBudget>, signal: Arc<Signal>) -> Arc<Pool> {
         let slots = Arc::new(Slots {
-            idle: Lock::new(Vec::new()),
+            shelf: Lock::new(Shelf::default()),
             starved: AtomicBool::new(false),
             signal,
         });
@@ -163,7 +174,7 @@ impl Pool {
         &self.budget
     }
 
-    /// A slot, or room for one, for everything that is wanted, or nothing at all. Those that are left
+    /// A slot or a part of one, or room for a slot, for everything that is wanted, or nothing at all. Those that are left
     /// without a buffer are to be allocated.
     pub(crate) fn lease(&self, wanted: &mut [Boarded], evicted: &mut Vec<Buffer>) -> bool {
         self.budget.lease(&self.slots, wanted, evicted)
@@ -171,7 +182,27 @@ impl Pool {
 
     /// An idle slot of that size in that memory.
     pub(crate) fn take(&self, memory: MemoryId, bytes: u64) -> Option<Buffer> {
-        self.slots.take(memory, bytes)
+        self.slots.shelf.with(|shelf| shelf.take(memory, bytes))
+    }
+
+    /// A slot that a lease left to be allocated is there, or cannot be had.
+    pub(crate) fn handle_allocated(&self, wanted: &Wanted, is_there: bool) {
+        let (memory, bytes) = (wanted.memory, wanted.bytes);
+        if wanted.part.is_some() {
+            let shelf = &self.slots.shelf;
+            shelf.with(|shelf| shelf.expect_no_more(memory, bytes));
+        }
+        if !is_there {
+            self.release(bytes);
+        }
+    }
+
+    /// What a transfer gets of a new slot: all of it, or so many bytes while others may have the rest.
+    pub(crate) fn share(&self, slot: Buffer, part: Option<u64>) -> Buffer {
+        match part {
+            Some(part) => self.slots.shelf.with(|shelf| shelf.share(slot, part)),
+            None => slot,
+        }
     }
 
     /// Room for one more slot. See [`StagingBudget::reserve`].
@@ -184,10 +215,21 @@ impl Pool {
         self.budget.release(bytes);
     }
 
-    /// A slot that is leased no more.
-    pub(crate) fn give_back(&self, slot: Buffer) {
-        self.slots.put(slot);
-        self.budget.release(0);
+    /// A slot, or a part of one, that is leased no more. What is of no more use is pushed to `evicted`, to be dropped
+    /// where no lock is held.
+    pub(crate) fn give_back(&self, slot: Buffer, evicted: &mut Vec<Buffer>) {
+        self.put(slot, false, evicted);
+    }
+
+    /// The same of one that something may still write to.
+    pub(crate) fn give_back_spoilt(&self, slot: Buffer, evicted: &mut Vec<Buffer>) {
+        self.put(slot, true, evicted);
+    }
+
+    fn put(&self, slot: Buffer, is_spoilt: bool, evicted: &mut Vec<Buffer>) {
+        let useless = self.slots.put(slot, is_spoilt);
+        self.budget.release(useless.as_ref().map_or(0, Buffer::len));
+        evicted.extend(useless);
     }
 
     /// Gives up every idle slot.
@@ -203,7 +245,7 @@ impl Pool {
     fn give_up(&self, is_meant: impl Fn(MemoryId) -> bool) -> Vec<Buffer> {
         let is_meant = |slot: &mut Buffer| is_meant(slot.memory());
         let given_up = |idle: &mut Vec<Buffer>| idle.extract_if(.., is_meant).collect();
-        let idle: Vec<Buffer> = self.slots.idle.with(given_up);
+        let idle: Vec<Buffer> = self.slots.shelf.with(|shelf| given_up(&mut shelf.idle));
         let bytes = idle.iter().map(Buffer::len).sum();
         self.budget.release(bytes);
         idle
@@ -217,17 +259,22 @@ impl Drop for Pool {
 }
 
 impl Slots {
-    fn take(&self, memory: MemoryId, bytes: u64) -> Option<Buffer> {
-        self.idle.with(|idle| {
-            let at = idle
-                .iter()
-                .position(|slot| slot.memory() == memory && slot.len() == bytes)?;
-            Some(idle.swap_remove(at))
-        })
+    fn find(&self, want: &Boarded) -> Found {
+        let find = |shelf: &mut Shelf| shelf.find(want.memory, want.bytes, want.part);
+        self.shelf.with(find)
     }
 
-    fn put(&self, slot: Buffer) {
-        self.idle.with(|idle| idle.push(slot));
+    /// What a lease lacks is being allocated.
+    fn expect_missing(&self, leased: &[Boarded]) {
+        let is_shared = |want: &&Boarded| want.buffer.is_none() && want.part.is_some();
+        for want in leased.iter().filter(is_shared) {
+            self.shelf
+                .with(|shelf| shelf.expect(want.memory, want.bytes));
+        }
+    }
+
+    fn put(&self, slot: Buffer, is_spoilt: bool) -> Option<Buffer> {
+        self.shelf.with(|shelf| shelf.put(slot, is_spoilt))
     }
 }
 
@@ -246,6 +293,7 @@ mod tests {
             ring: 0,
             memory: transload_core::DeviceId::CPU0.memory(transload_core::MemoryKind::Pinned),
             bytes: *bytes,
+            part: None,
             buffer: None,
         };
         bytes.iter().map(want).collect()

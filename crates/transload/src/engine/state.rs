@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub(crate) ready: [VecDeque<u32>; 3],
     /// Transfers that wait for their first slots, first come first served within a priority.
     pub(crate) boarding: VecDeque<u32>,
+    /// The place of who was admitted last, whatever became of it.
+    pub(crate) admitted: Option<u32>,
     /// Transfers that could use more slots than they have.
     pub(crate) hungry: Vec<u32>,
     pub(crate) pending: HashMap<Fence, (TransferId, TaskId)>,
@@ -141,6 +143,7 @@ impl State {
             by_ticket: Vec::with_capacity(ROOM),
             ready: core::array::from_fn(|_| VecDeque::with_capacity(ROOM)),
             boarding: VecDeque::with_capacity(ROOM),
+            admitted: None,
             hungry: Vec::with_capacity(ROOM),
             pending: HashMap::with_capacity(ROOM),
             early: Vec::with_capacity(ORDERS),

@@ -1,0 +1,280 @@
+//! The slots of one manager that no transfer has to itself: idle ones, and those that small transfers share.
+//!
+//! A slot is as large as a chunk. Transfers of which two or more fit into one take parts of it, each behind the one before,
+//! and have them as others have slots: each fills, drains and returns its own whenever it likes. The slot is idle
+//! again when the last part is back; until then only what lies behind all parts that are out is given out, so that
+//! nothing has to be kept about the gaps.
+
+use alloc::vec::Vec;
+
+use transload_core::MemoryId;
+use transload_hal::Buffer;
+
+/// So many of the shared slots, the latest, are asked for room: those that were shared earlier are full, or nearly so.
+const ASKED: usize = 4;
+
+#[derive(Default)]
+pub(super) struct Shelf {
+    pub(super) idle: Vec<Buffer>,
+    /// In the order in which their sharing began.
+    shared: Vec<Shared>,
+    /// Slots to be shared that are being allocated.
+    coming: Vec<(MemoryId, u64)>,
+}
+
+/// A slot of which at least one part is in a transfer's hands.
+struct Shared {
+    slot: Buffer,
+    /// Where the next part begins.
+    given_bytes: u64,
+    /// Parts that have not come back.
+    parts: u32,
+    /// Something may still write to parts of it that have come back: it is of no more use.
+    is_spoilt: bool,
+}
+
+/// What there is for a transfer that wants a slot, or a part of one.
+pub(super) enum Found {
+    /// It, or room for it in one that is there.
+    Slot(Buffer),
+    /// A slot with room for it is being allocated: it is worth waiting for.
+    Coming,
+    Nothing,
+}
+
+impl Shelf {
+    /// A slot of `bytes` bytes, or `part` bytes of one.
+    pub(super) fn find(&mut self, memory: MemoryId, bytes: u64, part: Option<u64>) -> Found {
+        let Some(part) = part else {
+            return self.take(memory, bytes).map_or(Found::Nothing, Found::Slot);
+        };
+        let alike = |slot: &Buffer| slot.memory() == memory && slot.len() == bytes;
+        let latest = self.shared.iter_mut().rev().take(ASKED);
+        let room = { latest }.find_map(|shared| match alike(&shared.slot) {
+            true => shared.give(part),
+            false => None,
+        });
+        if let Some(part) = room {
+            return Found::Slot(part);
+        }
+        match self.take(memory, bytes) {
+            Some(slot) => Found::Slot(self.share(slot, part)),
+            None if self.coming.contains(&(memory, bytes)) => Found::Coming,
+            None => Found::Nothing,
+        }
+    }
+
+    /// An idle slot, the whole of it.
+    pub(super) fn take(&mut self, memory: MemoryId, bytes: u64) -> Option<Buffer> {
+        let is_meant = |slot: &Buffer| slot.memory() == memory && slot.len() == bytes;
+        let at = self.idle.iter().position(is_meant)?;
+        Some(self.idle.swap_remove(at))
+    }
+
+    /// The first `part` bytes of a slot that others may share from now on.
+    pub(super) fn share(&mut self, slot: Buffer, part: u64) -> Buffer {
+        let mut shared = Shared {
+            slot,
+            given_bytes: 0,
+            parts: 0,
+            is_spoilt: false,
+        };
+        match shared.give(part) {
+            Some(part) => {
+                self.shared.push(shared);
+                part
+            }
+            // It is too short for that, and then for anybody else too.
+            None => shared.slot,
+        }
+    }
+
+    /// A slot to be shared is being allocated.
+    pub(super) fn expect(&mut self, memory: MemoryId, bytes: u64) {
+        self.coming.push((memory, bytes));
+    }
+
+    /// It was allocated, or was not.
+    pub(super) fn expect_no_more(&mut self, memory: MemoryId, bytes: u64) {
+        let at = self.coming.iter().position(|one| *one == (memory, bytes));
+        at.map(|at| self.coming.swap_remove(at));
+    }
+
+    /// Takes a slot or a part back, which something may still write to if it `is_spoilt`. Answers the slot when it is of
+    /// no more use to anybody.
+    pub(super) fn put(&mut self, slot: Buffer, is_spoilt: bool) -> Option<Buffer> {
+        let Some(at) = self.shared.iter().position(|shared| shared.holds(&slot)) else {
+            if is_spoilt {
+                return Some(slot);
+            }
+            self.idle.push(slot);
+            return None;
+        };
+        let shared = &mut self.shared[at];
+        shared.parts -= 1;
+        shared.is_spoilt |= is_spoilt;
+        // A lease that cannot have all that it wants gives back what it has just got.
+        if shared.end_of(&slot) == shared.given_bytes {
+            shared.given_bytes -= slot.len();
+        }
+        if shared.parts > 0 {
+            return None;
+        }
+        // The later ones stay the later ones.
+        let Shared {
+            slot, is_spoilt, ..
+        } = self.shared.remove(at);
+        if is_spoilt {
+            return Some(slot);
+        }
+        self.idle.push(slot);
+        None
+    }
+}
+
+impl Shared {
+    fn give(&mut self, part: u64) -> Option<Buffer> {
+        if self.is_spoilt {
+            return None;
+        }
+        let given = self.slot.slice(self.given_bytes, part)?;
+        self.given_bytes += part;
+        self.parts += 1;
+        Some(given)
+    }
+
+    /// Where a part of it ends.
+    fn end_of(&self, part: &Buffer) -> u64 {
+        part.span().offset + part.len() - self.slot.span().offset
+    }
+
+    /// Whether that is a part of it.
+    fn holds(&self, part: &Buffer) -> bool {
+        let (whole, part_span) = (self.slot.span(), part.span());
+        let starts_behind = part_span.offset.checked_sub(whole.offset);
+        part.same_storage(&self.slot)
+            && starts_behind
+                .is_some_and(|behind| behind < whole.len && part_span.len <= whole.len - behind)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use alloc::boxed::Box;
+    use alloc::vec;
+
+    use transload_core::{BackendId, DeviceId, MemoryKind, Name, StorageId};
+    use transload_hal::{HostSpan, StorageInfo};
+
+    use super::*;
+
+    const SLOT: u64 = 64 << 10;
+    const PART: u64 = 16 << 10;
+
+    fn memory() -> MemoryId {
+        DeviceId::CPU0.memory(MemoryKind::Pinned)
+    }
+
+    /// A slot that is the second half of its storage, as one of a backend's that carves them from larger memory.
+    fn slot() -> Buffer {
+        let mut bytes = vec![0u8; 2 * SLOT as usize];
+        let host = HostSpan::of_mut(&mut bytes);
+        let info = StorageInfo {
+            id: StorageId::Host,
+            base: host.addr(),
+            len_bytes: 2 * SLOT,
+            memory: memory(),
+            backend: BackendId(Name::constant("test")),
+            writable: true,
+            host: Some(host),
+        };
+        // SAFETY: the vector's block stays in place until the vector is dropped, and nobody else has it.
+        let whole = unsafe { Buffer::new(info, Box::new(bytes)) };
+        whole.slice(SLOT, SLOT).unwrap()
+    }
+
+    fn part_of(shelf: &mut Shelf, part: u64) -> Option<Buffer> {
+        match shelf.find(memory(), SLOT, Some(part)) {
+            Found::Slot(part) => Some(part),
+            Found::Coming | Found::Nothing => None,
+        }
+    }
+
+    #[test]
+    fn parts_lie_behind_each_other_and_the_slot_is_idle_when_the_last_is_back() {
+        let mut shelf = Shelf::default();
+        assert!(part_of(&mut shelf, PART).is_none());
+        let first = shelf.share(slot(), PART);
+        let mut parts = vec![first];
+        while let Some(part) = part_of(&mut shelf, PART) {
+            parts.push(part);
+        }
+        let offsets = parts.iter().map(|part| part.span().offset);
+        assert!(offsets.eq((0..4).map(|number| SLOT + number * PART)));
+        assert!(parts.iter().all(|part| part.len() == PART));
+        let last = parts.pop();
+        for part in parts {
+            assert!(shelf.put(part, false).is_none());
+            assert!(shelf.idle.is_empty(), "a part is out");
+            assert!(part_of(&mut shelf, PART).is_none(), "it was given before");
+        }
+        assert!(shelf.put(last.unwrap(), false).is_none());
+        let slot = shelf.take(memory(), SLOT).expect("it is idle");
+        assert_eq!((slot.span().offset, slot.len()), (SLOT, SLOT));
+        // What has a slot to itself gives back all of it.
+        assert!(shelf.put(slot, false).is_none());
+        assert_eq!(shelf.idle.len(), 1);
+        assert!(part_of(&mut shelf, PART).is_some());
+        assert!(shelf.idle.is_empty(), "nobody has all of it now");
+    }
+
+    #[test]
+    fn what_was_given_last_and_comes_back_can_be_had_again() {
+        let mut shelf = Shelf::default();
+        let first = shelf.share(slot(), PART);
+        for _ in 0..10 {
+            let second = part_of(&mut shelf, PART).expect("there is room behind the first");
+            assert_eq!(second.span().offset, SLOT + PART);
+            assert!(shelf.put(second, false).is_none());
+        }
+        let rest = part_of(&mut shelf, SLOT - PART).expect("all behind the first");
+        assert!(shelf.put(first, false).is_none());
+        assert!(
+            part_of(&mut shelf, PART).is_none(),
+            "there is no room behind"
+        );
+        assert!(shelf.put(rest, false).is_none());
+        assert_eq!(shelf.idle.len(), 1);
+    }
+
+    #[test]
+    fn of_a_spoilt_slot_nothing_is_given_again() {
+        let mut shelf = Shelf::default();
+        let first = shelf.share(slot(), PART);
+        let second = part_of(&mut shelf, PART).unwrap();
+        assert!(shelf.put(first, true).is_none(), "the second is out");
+        assert!(part_of(&mut shelf, PART).is_none());
+        let useless = shelf.put(second, false).expect("of no use");
+        assert_eq!(useless.len(), SLOT);
+        assert!(shelf.idle.is_empty());
+        assert!(shelf.put(slot(), true).is_some(), "nor is a whole one");
+    }
+
+    #[test]
+    fn who_could_share_a_slot_that_is_coming_waits_for_it() {
+        let mut shelf = Shelf::default();
+        shelf.expect(memory(), SLOT);
+        let find = |shelf: &mut Shelf, bytes, part| match shelf.find(memory(), bytes, part) {
+            Found::Slot(_) => "a slot",
+            Found::Coming => "coming",
+            Found::Nothing => "nothing",
+        };
+        assert_eq!(find(&mut shelf, SLOT, Some(PART)), "coming");
+        assert_eq!(find(&mut shelf, SLOT, None), "nothing");
+        assert_eq!(find(&mut shelf, 2 * SLOT, Some(PART)), "nothing");
+        shelf.expect_no_more(memory(), SLOT);
+        assert_eq!(find(&mut shelf, SLOT, Some(PART)), "nothing");
+        shelf.idle.push(slot());
+        assert_eq!(find(&mut shelf, SLOT, Some(PART)), "a slot");
+    }
+}
