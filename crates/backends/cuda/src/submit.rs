@@ -4,7 +4,7 @@ use transload_hal::{Access, Backend, Fence, LinkId, Op, SubmitError};
 
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use crate::queue::{LARGEST_IN_BATCH, Move, Way};
+use crate::queue::{LARGEST_IN_BATCH, Move, Way, joined};
 
 impl Cuda {
     /// The device and the lane that execute the operations; none where there is nothing to do.
@@ -97,19 +97,18 @@ impl Cuda {
     ///
     /// # Safety
     /// As `Backend::submit_each`.
-    unsafe fn submit_small(
-        &self,
+    unsafe fn submit_small<'a>(
+        &'a self,
         via: LinkId,
-        ops: &[Op<'_>],
-    ) -> Option<impl Iterator<Item = Fence>> {
+        ops: &'a [Op<'a>],
+    ) -> Option<impl Iterator<Item = Fence> + 'a> {
         if ops.len() < 2 {
             return None;
         }
         let (gpu, way) = self.place(Some(via), ops).ok()??;
         let lane = gpu.open().ok()?.lane(way);
-        let moves = ops.iter();
-        let moves = moves.filter_map(|op| Move::of(&self.gpus, op).ok().flatten());
-        // SAFETY: the caller's promise.
+        let moves = joined(&self.gpus, ops);
+        // SAFETY: the caller's promise; a copy that is made of several touches what those do, and no more.
         unsafe { lane.submit_each(moves, ops.len() as u64) }.ok()
     }
 }

@@ -312,6 +312,70 @@ fn small_copies_that_are_handed_over_at_once_have_fences_and_share_an_event() {
     assert_clean();
 }
 
+/// Copies of `len` bytes each from the one buffer to the same places of the other.
+fn in_place<'a>(from: &'a Buffer, to: &'a Buffer, places: &[u64], len: u64) -> Vec<Op<'a>> {
+    let one = |place: &u64| Op::Copy {
+        src: part(from, place * len, len),
+        dst: part(to, place * len, len),
+    };
+    places.iter().map(one).collect()
+}
+
+#[test]
+fn small_copies_that_go_on_where_others_end_are_one() {
+    const SINGLE: &str = "cuMemcpyHtoDAsync_v2";
+    let works = one_device();
+    let bytes = pattern(5, 64 * 100);
+    let source = works.pinned(&bytes);
+    let target = works.allocate(device(0), bytes.len());
+    works.upload(&target, &vec![0; bytes.len()]);
+    let before = [SINGLE, BATCH, "cuEventRecord"].map(calls);
+    // Two runs with a gap between them, and one that goes backwards.
+    let places: Vec<u64> = (0..20).chain(24..30).chain([41, 40]).collect();
+    let fences = each(&works, &in_place(&source, &target, &places, 100));
+    let after = [SINGLE, BATCH, "cuEventRecord"].map(calls);
+    let counts: Vec<u64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
+    assert_eq!(counts, [4, 0, 1]);
+    assert_eq!(fences.len(), places.len());
+    for fence in fences {
+        assert_eq!(works.outcome(fence.unwrap()), Outcome::Done);
+    }
+    let mut expected = vec![0; bytes.len()];
+    for place in places {
+        let at = place as usize * 100..(place as usize + 1) * 100;
+        expected[at.clone()].copy_from_slice(&bytes[at]);
+    }
+    assert_eq!(works.download(&target), expected);
+    drop((source, target, works));
+    assert_clean();
+}
+
+#[test]
+fn copies_into_different_allocations_stay_apart() {
+    let works = one_device();
+    let bytes = pattern(6, 4 * 512);
+    let source = works.pinned(&bytes);
+    let targets: Vec<Buffer> = (0..4).map(|_| works.allocate(device(0), 512)).collect();
+    let before = calls("cuMemcpyHtoDAsync_v2");
+    let ops: Vec<Op<'_>> = targets
+        .iter()
+        .zip(0..)
+        .map(|(target, number)| Op::Copy {
+            src: part(&source, number * 512, 512),
+            dst: part(target, 0, 512),
+        })
+        .collect();
+    for fence in each(&works, &ops) {
+        assert_eq!(works.outcome(fence.unwrap()), Outcome::Done);
+    }
+    assert_eq!(calls("cuMemcpyHtoDAsync_v2") - before, 4);
+    for (target, sent) in targets.iter().zip(bytes.chunks(512)) {
+        assert_eq!(works.download(target), sent);
+    }
+    drop((source, targets, works));
+    assert_clean();
+}
+
 #[test]
 fn who_comes_after_one_of_several_comes_after_all_of_them() {
     let works = Works::new(backend(&[("TOPOLOGY", &machine("no-peer"))]));

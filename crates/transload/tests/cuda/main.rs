@@ -14,6 +14,7 @@ mod page_tables;
 #[allow(dead_code, reason = "no test uses all of it")]
 mod process;
 mod registered;
+mod slots;
 mod trouble;
 mod verdicts;
 mod ways;

@@ -7,6 +7,7 @@ mod batch;
 mod enqueue;
 mod follow;
 mod hint;
+mod join;
 mod lane;
 mod moves;
 mod overlap;
@@ -16,6 +17,7 @@ mod user;
 mod watch;
 
 pub(crate) use batch::LARGEST as LARGEST_IN_BATCH;
+pub(crate) use join::joined;
 pub(crate) use lane::Lane;
 pub(crate) use moves::Move;
 pub use user::StreamError;
