@@ -1,7 +1,7 @@
 //! What several buffers use at once, and who goes last ends.
 //!
 //! Ending waits until devices are idle. It is done without the lock, so that only those wait who want the very same
-//! thing meanwhile; and by whoever frees, where users are handed to a reaper.
+//! thing meanwhile; and by a reaper, where the last user is given to one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
