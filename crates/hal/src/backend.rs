@@ -130,11 +130,18 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool;
 
     /// Whether outcomes reach the sink without anybody calling [`Backend::pump`] or
-    /// [`Backend::wait`]: from the driver's callbacks or the backend's own threads. Where they do
-    /// not, the engine sees to it that somebody calls while work is under way.
+    /// [`Backend::wait`]: from the driver's callbacks or the backend's own threads, at the latest once they
+    /// are [expected](Backend::expect). Where they do not, the engine sees to it that somebody calls while work is
+    /// under way.
     fn completes_unattended(&self) -> bool {
         false
     }
+
+    /// Somebody may be asleep until outcomes reach the sink: those of all that was submitted so far must get there
+    /// by themselves from now on. Never blocks, and costs next to nothing where there is nothing to do. A
+    /// backend that completes unattended may leave its threads asleep until then, so that a copy costs no wake-up whose
+    /// outcome is waited for in [`Backend::wait`], or not at all for now.
+    fn expect(&self) {}
 
     /// Looks for settled fences, where completion needs somebody to look. Never blocks.
     fn pump(&self);

@@ -274,6 +274,12 @@ unsafe impl Backend for Cuda {
         true
     }
 
+    fn expect(&self) {
+        for opened in self.gpus.iter().filter_map(Gpu::opened) {
+            opened.lanes().iter().for_each(Lane::expect);
+        }
+    }
+
     /// Nothing: the lanes' own threads tell.
     fn pump(&self) {}
 

@@ -108,6 +108,10 @@ impl Opened {
     pub(crate) fn lane(&self, way: Way) -> &Lane {
         &self.lanes[way as usize]
     }
+
+    pub(crate) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
 }
 
 /// A device that is in order: one that is open already, else the first that can be opened. What one device registers,

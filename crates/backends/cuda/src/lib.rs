@@ -24,8 +24,8 @@
 //!
 //! A device is opened when it is first used: its primary context, which it shares with the CUDA runtime and
 //! with other libraries of the process, is retained then, and is current on a thread only as long as a call of this
-//! backend lasts. Completion needs no tick: a thread per stream waits in the driver while operations are under way,
-//! and is parked otherwise.
+//! backend lasts. Completion needs no tick: a thread per stream waits in the driver while operations are under way
+//! whose end somebody expects, and is parked otherwise.
 #![cfg(not(target_family = "wasm"))]
 
 #[cfg(all(

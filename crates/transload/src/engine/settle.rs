@@ -23,6 +23,12 @@ impl State {
         (is_known && is_out).then(|| fences.collect())
     }
 
+    /// Whether nothing of a transfer is left to be submitted.
+    pub(crate) fn is_out(&mut self, id: TransferId) -> bool {
+        let flight = self.transfer(id).and_then(|active| active.flight.as_ref());
+        flight.is_some_and(Flight::is_out)
+    }
+
     /// What a thread did with its orders.
     pub(crate) fn record(&mut self, deeds: &mut Deeds) {
         self.outstanding -= deeds.len();

@@ -33,6 +33,10 @@ pub(crate) struct Shared {
     attended: AtomicUsize,
     /// Threads that are parked at the signal, or about to.
     parked: AtomicUsize,
+    /// Backends whose outcomes come by themselves have so many operations under way.
+    unattended: AtomicUsize,
+    /// Threads that sleep until an outcome comes, having said so to the backends.
+    sleeping: AtomicUsize,
     #[cfg(threads)]
     pub(crate) driver: crate::std::Driver,
     /// Whoever keeps what proofs find out, if anybody does.
@@ -79,6 +83,8 @@ impl Shared {
             clock,
             attended: AtomicUsize::new(0),
             parked: AtomicUsize::new(0),
+            unattended: AtomicUsize::new(0),
+            sleeping: AtomicUsize::new(0),
         }
     }
 
@@ -88,9 +94,14 @@ impl Shared {
         self
     }
 
-    /// Does what can be done now, and answers when something is to be done next.
+    /// Does what can be done now, and answers when something is to be done next. What is under way then becomes known
+    /// by itself, for whoever turns without a wait to follow looks again some time.
     pub(crate) fn turn(&self) -> Option<Instant> {
-        self.turn_with(|_, _| (), |_| ())
+        let next = self.turn_with(|_, _| (), |_| ());
+        if self.unattended.load(Ordering::Relaxed) > 0 {
+            self.expect();
+        }
+        next
     }
 
     /// Has `begin` touch the state, turns the engine, and has `look` see the state after each step:
@@ -119,9 +130,11 @@ impl Shared {
             // Before anybody can learn that a transfer is over: no view of its buffers is left then.
             orders.clear();
             let had_deeds = !deeds.is_empty();
+            let mut is_awaited = false;
             self.pump();
             let now = self.clock.now();
             self.state.with(|state| {
+                is_awaited = deeds.iter().any(|deed| !state.is_out(deed.id));
                 state.record(&mut deeds);
                 next = self.step(state, now, &mut orders);
                 look(state);
@@ -131,6 +144,11 @@ impl Shared {
             // What was just submitted to a backend that must be looked at was not there for the
             // look above.
             is_news = had_deeds && self.attended.load(Ordering::Relaxed) > 0;
+            // The rest of a transfer follows upon the outcomes of what there is of it, whoever learns of them; and
+            // who sleeps has spoken to the backends before these operations were there.
+            if had_deeds && (is_awaited || self.sleeping.load(Ordering::SeqCst) > 0) {
+                self.expect();
+            }
         }
         next
     }
@@ -214,7 +232,7 @@ impl Shared {
             // Counted before the events are, so that whoever notifies after this sees a waiter.
             self.parked.fetch_add(1, Ordering::SeqCst);
             let seen = self.signal.seen();
-            let next = self.turn();
+            let next = self.turn_with(|_, _| (), |_| ());
             let wait = self.state.with(|state| wait_for(state, id));
             let limit = self.limit(until, next);
             match wait {
@@ -223,7 +241,7 @@ impl Shared {
                 Wait::Fences(backend, name, fences) => {
                     self.wait_in(&*backend, name, &fences, limit.unwrap_or(LONGEST));
                 }
-                Wait::Park => self.signal.park(seen, limit),
+                Wait::Park => self.sleep(seen, limit),
             }
             self.parked.fetch_sub(1, Ordering::SeqCst);
             if until.is_some_and(|until| self.clock.now() >= until) {
@@ -369,10 +387,34 @@ impl Shared {
             Some(Wait::Fences(backend, name, fences)) => {
                 self.wait_in(&*backend, name, &fences, limit.unwrap_or(LONGEST));
             }
-            _ => self.signal.park(seen, limit),
+            _ => self.sleep(seen, limit),
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
         busy
+    }
+
+    /// Sleeps until something happens after event `seen`, or the limit passes.
+    fn sleep(&self, seen: u64, limit: Option<Duration>) {
+        // Counted first: whoever submits after the backends were spoken to finds that somebody sleeps.
+        self.sleeping.fetch_add(1, Ordering::SeqCst);
+        self.expect();
+        self.signal.park(seen, limit);
+        self.sleeping.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Tells the backends that outcomes are to come by themselves.
+    fn expect(&self) {
+        for index in 0.. {
+            let known = self.state.with(|state| {
+                let known = state.backends.get(index)?;
+                let is_asked = known.unattended && known.pending > 0 && known.lost.is_none();
+                Some((is_asked.then(|| Arc::clone(&known.backend)), known.id))
+            });
+            let Some((backend, name)) = known else { return };
+            if let Some(Err(fault)) = backend.map(|backend| guarded(|| backend.expect())) {
+                self.give_up_backend(name, &fault);
+            }
+        }
     }
 
     pub(crate) fn ensure_driver(self: &Arc<Self>) {
@@ -427,12 +469,15 @@ impl Shared {
     }
 
     fn note_attended(&self, state: &State) {
-        let known = state.backends.iter();
-        let pending = known
-            .filter(|known| !known.unattended)
-            .map(|known| known.pending)
-            .sum();
-        self.attended.store(pending, Ordering::Relaxed);
+        let (mut attended, mut unattended) = (0, 0);
+        for known in &state.backends {
+            match known.unattended {
+                true => unattended += known.pending,
+                false => attended += known.pending,
+            }
+        }
+        self.attended.store(attended, Ordering::Relaxed);
+        self.unattended.store(unattended, Ordering::Relaxed);
     }
 
     /// Does what must not be done under the lock.

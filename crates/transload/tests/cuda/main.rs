@@ -16,5 +16,6 @@ mod process;
 mod registered;
 mod slots;
 mod trouble;
+mod unheard;
 mod verdicts;
 mod ways;

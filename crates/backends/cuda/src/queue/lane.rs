@@ -1,8 +1,9 @@
 //! One stream of a device, and what is under way in it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use transload_hal::{ErrorClass, Fault, Fence, SubmitError, Waited};
 
@@ -41,8 +42,10 @@ pub(super) struct Shared {
     /// Held from the first operation of a submission to its event, so that what two threads submit does not mix.
     gate: Mutex<Gate>,
     pub(super) state: Mutex<State>,
-    /// Something was submitted while the lane's thread was parked, or the lane closes.
+    /// Something was submitted while the lane's thread was parked, and is expected now; or the lane closes.
     pub(super) work: Condvar,
+    /// Something was submitted while the lane's thread was parked, and nobody has asked for its end.
+    is_unheard: AtomicBool,
     /// Something settled.
     pub(super) changed: Condvar,
 }
@@ -64,8 +67,8 @@ pub(super) struct State {
     pub(super) settled: u64,
     /// Events that stand for nothing now.
     pub(super) idle: VecDeque<CUevent>,
-    /// The lane's thread sleeps.
-    pub(super) is_parked: bool,
+    /// The lane's thread looks after what is under way: it neither sleeps nor is yet to be started.
+    pub(super) is_served: bool,
     /// Threads that sleep until something settles.
     pub(super) awaited: u32,
     pub(super) is_closing: bool,
@@ -117,6 +120,7 @@ impl Lane {
                 gate: Mutex::default(),
                 state: Mutex::default(),
                 work: Condvar::new(),
+                is_unheard: AtomicBool::new(false),
                 changed: Condvar::new(),
             }),
             thread: Mutex::new(None),
@@ -215,12 +219,12 @@ impl Lane {
             event,
             fault,
         });
-        let is_parked = state.is_parked;
+        let is_served = state.is_served;
         drop(state);
-        if is_parked {
-            shared.work.notify_one();
+        if !is_served {
+            // To wake its thread takes longer than all the rest, and is left to whoever wants to hear of the end.
+            shared.is_unheard.store(true, Ordering::SeqCst);
         }
-        self.ensure_thread();
         sequence
     }
 
@@ -228,12 +232,27 @@ impl Lane {
         Fence::new(BACKEND, fence_number(sequence, self.shared.number))
     }
 
-    /// Blocks until the fence has settled or the limit has passed.
-    pub(crate) fn wait(&self, fence: u64, limit: Duration) -> Waited {
-        self.shared.wait(sequence_of(fence), limit)
+    /// Has the lane's thread tell of the end of what was submitted so far.
+    pub(crate) fn expect(&self) {
+        // In one order with what the engine counts: who submits sets this before it looks for sleepers, and who
+        // sleeps is counted before it comes here.
+        let is_unheard = &self.shared.is_unheard;
+        if is_unheard.load(Ordering::SeqCst) && is_unheard.swap(false, Ordering::SeqCst) {
+            self.ensure_thread();
+            self.shared.work.notify_one();
+        }
     }
 
-    /// The thread starts with the first submission.
+    /// Blocks until the fence has settled or the limit has passed.
+    pub(crate) fn wait(&self, fence: u64, limit: Duration) -> Waited {
+        let (sequence, begun) = (sequence_of(fence), Instant::now());
+        if !self.shared.look(sequence, begun, limit) {
+            self.expect();
+        }
+        self.shared.sleep(sequence, begun, limit)
+    }
+
+    /// The thread starts when somebody expects it to tell something.
     fn ensure_thread(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_some() {
@@ -253,6 +272,7 @@ impl Drop for Lane {
     /// The thread ends once nothing is under way. Where something is, which nobody can be waiting for, it is left
     /// to that: a stream that never answers must not hold up who drops the backend.
     fn drop(&mut self) {
+        self.expect();
         let mut state = self.shared.lock();
         state.is_closing = true;
         let is_idle = state.flying.is_empty();

@@ -1,8 +1,8 @@
 //! Who waits for the driver, and tells.
 //!
-//! A lane's own thread waits in the driver for the oldest submission. Whoever waits for a fence looks at its event for
-//! a moment first: a small copy is over sooner than a thread can be woken. Whoever sees first that something
-//! ended tells it.
+//! A lane's own thread waits in the driver for the oldest submission, once somebody expects to hear of it. Whoever waits
+//! for a fence looks at its event for a moment first: a small copy is over sooner than a thread can be woken.
+//! Whoever sees first that something ended tells it.
 
 use std::sync::{Arc, PoisonError};
 use std::thread;
@@ -51,6 +51,7 @@ impl Shared {
     /// The oldest submission under way, which is waited for; none when the lane has closed.
     fn next(&self) -> Option<Flight> {
         let mut state = self.lock();
+        state.is_served = true;
         loop {
             if let Some(flight) = state.flying.front() {
                 return Some(flight.clone());
@@ -58,12 +59,12 @@ impl Shared {
             if state.is_closing {
                 return None;
             }
-            state.is_parked = true;
+            state.is_served = false;
             state = self
                 .work
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
-            state.is_parked = false;
+            state.is_served = true;
         }
     }
 
@@ -172,12 +173,16 @@ impl Shared {
         }
     }
 
-    /// Blocks until a submission has settled or the limit has passed.
-    pub(super) fn wait(&self, sequence: u64, limit: Duration) -> Waited {
-        let begun = Instant::now();
+    /// Looks for a moment whether a submission has settled.
+    pub(super) fn look(&self, sequence: u64, begun: Instant, limit: Duration) -> bool {
         if let Some(event) = self.event_of(sequence) {
-            self.look(sequence, event, begun, LOOKS.min(limit));
+            self.look_at(sequence, event, begun, LOOKS.min(limit));
         }
+        self.lock().settled >= sequence
+    }
+
+    /// Blocks until a submission has settled or the limit has passed, counted from when it began.
+    pub(super) fn sleep(&self, sequence: u64, begun: Instant, limit: Duration) -> Waited {
         let mut state = self.lock();
         while state.settled < sequence {
             let Some(left) = limit.checked_sub(begun.elapsed()) else {
@@ -198,7 +203,7 @@ impl Shared {
     }
 
     /// Looks at an event for a while, and tells when it has come to pass. Trouble is the lane's thread's business.
-    fn look(&self, sequence: u64, event: CUevent, begun: Instant, limit: Duration) {
+    fn look_at(&self, sequence: u64, event: CUevent, begun: Instant, limit: Duration) {
         let Ok(_current) = self.context.enter() else {
             return;
         };
