@@ -43,6 +43,7 @@ struct Channel {
 /// Work that has ended, to be finished after its function has run.
 pub(super) struct Ended {
     pub(super) number: u64,
+    pub(super) end_ns: u64,
     pub(super) function: Function,
 }
 
@@ -99,7 +100,7 @@ impl Graph {
         self.next_number += 1;
         self.works.insert(number, entry);
         if waits_for == 0 {
-            self.queue(now_ns, number);
+            self.queue(number);
         }
         Ticket { done }
     }
@@ -121,11 +122,11 @@ impl Graph {
             due.extend(self.running.pop());
         }
         let due = due.into_iter();
-        due.filter_map(|Reverse((end_ns, number))| self.end(end_ns, number))
+        due.filter_map(|Reverse((end_ns, number))| self.end(now_ns, end_ns, number))
             .collect()
     }
 
-    fn end(&mut self, end_ns: u64, number: u64) -> Option<Ended> {
+    fn end(&mut self, now_ns: u64, end_ns: u64, number: u64) -> Option<Ended> {
         let entry = self.works.get_mut(&number)?;
         let action = std::mem::replace(&mut entry.action, Action::Never);
         let freed = std::mem::take(&mut entry.channels);
@@ -139,27 +140,33 @@ impl Graph {
                 self.start(next);
             }
         }
-        let function = match action {
-            Action::Nothing => Function::None,
-            Action::Move(function) => Function::Move(function),
-            Action::Host(function) => Function::Host(function),
-            Action::Until(gate) if gate.admits(number) => Function::None,
+        let (end_ns, function) = match action {
+            Action::Nothing => (end_ns, Function::None),
+            Action::Move(function) => (end_ns, Function::Move(function)),
+            Action::Host(function) => (end_ns, Function::Host(function)),
+            // Whenever it was opened, it is known to be open now.
+            Action::Until(gate) if gate.admits(number) => (now_ns, Function::None),
             Action::Until(_) | Action::Never => return None,
         };
-        Some(Ended { number, function })
+        Some(Ended {
+            number,
+            end_ns,
+            function,
+        })
     }
 
-    /// Marks works as done and queues what this makes ready, in the order of submission.
-    pub(super) fn finish(&mut self, now_ns: u64, numbers: impl IntoIterator<Item = u64>) {
+    /// Marks works as done at a time, and queues what this makes ready, in the order of submission.
+    pub(super) fn finish(&mut self, at_ns: u64, numbers: impl IntoIterator<Item = u64>) {
         let mut ready = Vec::new();
         for number in numbers {
             let Some(entry) = self.works.remove(&number) else {
                 continue;
             };
-            entry.done.set(now_ns);
+            entry.done.set(at_ns);
             for successor in entry.successors {
                 if let Some(next) = self.works.get_mut(&successor) {
                     next.waits_for -= 1;
+                    next.ready_at_ns = next.ready_at_ns.max(at_ns);
                     if next.waits_for == 0 {
                         ready.push(successor);
                     }
@@ -168,7 +175,7 @@ impl Graph {
         }
         ready.sort_unstable();
         for number in ready {
-            self.queue(now_ns, number);
+            self.queue(number);
         }
     }
 
@@ -178,9 +185,8 @@ impl Graph {
         used.map(|c| (c.name.as_str(), c.queue.len())).collect()
     }
 
-    fn queue(&mut self, now_ns: u64, number: u64) {
-        if let Some(entry) = self.works.get_mut(&number) {
-            entry.ready_at_ns = now_ns;
+    fn queue(&mut self, number: u64) {
+        if let Some(entry) = self.works.get(&number) {
             for &channel in &entry.channels {
                 self.channels[channel.0].queue.push_back(number);
             }

@@ -51,8 +51,9 @@ impl Shared {
                     }
                     Function::None => {}
                 }
-                let now_ns = self.now_ns(&state);
-                state.graph.finish(now_ns, [ended.number]);
+                // Not now: hardware has moved the bytes by the end, and goes on from there. Else every piece of a
+                // stream would take as long as the processor needs to move it, on top of the link's time.
+                state.graph.finish(ended.end_ns, [ended.number]);
                 self.changed.notify_all();
             }
         }

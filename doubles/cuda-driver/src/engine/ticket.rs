@@ -18,7 +18,8 @@ impl Ticket {
         self.done_at_ns().is_some()
     }
 
-    /// When the work was done, by the engine's clock.
+    /// When the work was done, by the engine's clock. In real time a move's bytes may have come later than the end that
+    /// it models, which this is.
     pub fn done_at_ns(&self) -> Option<u64> {
         match self.done.at_ns.load(Ordering::Acquire) {
             NOT_DONE => None,
