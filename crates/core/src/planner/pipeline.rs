@@ -27,7 +27,16 @@ impl Survey {
     pub(super) fn slots(&self, way: &Way, log2: u32, budget: u64) -> u16 {
         match u64::from(way.rings()) {
             0 => RING_SLOTS,
-            rings => ((budget / rings) >> log2).min(u64::from(RING_SLOTS)) as u16,
+            rings => {
+                let room = (budget / rings) >> log2;
+                let all = u64::from(RING_SLOTS);
+                // The last one would be the last of the budget too.
+                if room == all {
+                    RING_SLOTS - 1
+                } else {
+                    room.min(all) as u16
+                }
+            }
         }
     }
 

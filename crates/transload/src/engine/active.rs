@@ -120,8 +120,8 @@ pub(crate) struct Active {
     pub(crate) answered: bool,
 }
 
-/// Two rings of three slots, and as many operations under way.
-const ROOM: usize = 6;
+/// Two rings of four slots, and as many operations under way.
+const ROOM: usize = 8;
 
 impl Active {
     /// A place that was never used. Its lists have room for what most plans need, so that its first

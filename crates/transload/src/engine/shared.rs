@@ -45,8 +45,8 @@ pub(crate) struct Shared {
 }
 
 /// How many fences a thread waits for at once: as many as the largest plan has under way, four lanes
-/// of three slots.
-const MOST_FENCES: usize = 12;
+/// of four slots.
+const MOST_FENCES: usize = 16;
 
 type Fences = ArrayVec<Fence, MOST_FENCES>;
 

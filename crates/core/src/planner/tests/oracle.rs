@@ -103,7 +103,10 @@ impl<'a> Pipeline<'a> {
             let allocatable = memories
                 .into_iter()
                 .all(|info| info.max_alloc_bytes >= chunk);
-            let fits = |slots: &u16| u64::from(*slots) * rings * chunk <= limits.staging_bytes;
+            let fits = |slots: &u16| {
+                let spared = u64::from(*slots == RING_SLOTS);
+                (u64::from(*slots) + spared) * rings * chunk <= limits.staging_bytes
+            };
             if let (true, Some(slots)) = (allocatable, (1..=RING_SLOTS).rfind(fits)) {
                 fitting.push((chunk, slots));
             }
