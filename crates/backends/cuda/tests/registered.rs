@@ -325,3 +325,46 @@ fn who_wants_memory_while_it_is_let_go_gets_it() {
     assert_eq!(Arc::strong_count(&bytes), 1);
     assert_clean();
 }
+
+/// A device that has much to do, in a machine whose copies take their time. What it does it was given without anybody
+/// expecting its end.
+fn busy() -> (Works, [Buffer; 2]) {
+    let works = Works::new(backend(&[("TOPOLOGY", &common::made_up("gigabyte"))]));
+    let ends = [pinned(), device(0)].map(|memory| works.allocate(memory, 50 << 20));
+    (works, ends)
+}
+
+#[test]
+fn memory_whose_buffer_has_gone_is_not_in_the_way_of_the_next() {
+    let (works, [from, to]) = busy();
+    let [bytes, other] = [(); 2].map(|()| Bytes::new(vec![0; 10_000]));
+    for (first, writable) in [(4000..6000, true), (0..10_000, false)] {
+        let beside = take(&works, &other, 0..10_000, true).unwrap();
+        let before = take(&works, &bytes, first, writable).unwrap();
+        works.submit(&[copy(&from, &to)]).unwrap();
+        // They go one after the other, when the device is idle.
+        drop(beside);
+        drop(before);
+        let whole = take(&works, &bytes, 0..10_000, true).unwrap();
+        carries_bytes(&works, &whole, 3);
+    }
+    drop((from, to, works));
+    assert_clean();
+}
+
+#[test]
+fn who_finds_no_room_for_a_registration_waits_for_one_that_is_about_to_go() {
+    let (works, [from, to]) = busy();
+    let [first, second, third] = [(); 3].map(|()| Bytes::new(vec![0; 10_000]));
+    let before = [&first, &second].map(|bytes| take(&works, bytes, 0..10_000, true).unwrap());
+    let fence = works.submit(&[copy(&from, &to)]).unwrap();
+    let gone = registrations()[1];
+    drop(before);
+    // What the pool has does not help either.
+    control("fault oom;oom@2").unwrap();
+    let buffer = take(&works, &third, 0..10_000, true).unwrap();
+    assert_eq!(registrations()[1], gone + 2);
+    works.outcome(fence);
+    drop((buffer, from, to, works));
+    assert_clean();
+}

@@ -77,6 +77,20 @@ impl Registrations {
     fn use_of(
         &self,
         opened: &Opened,
+        asked: (HostSpan, bool),
+    ) -> Result<Option<Registered>, ImportError> {
+        match self.try_use_of(opened, asked) {
+            // What is in the way may be on its way out: its last buffer has gone, and it goes when devices are idle.
+            Err(ImportError::Invalid { .. }) if opened.context.reapers.common.settle() => {
+                self.try_use_of(opened, asked)
+            }
+            answer => answer,
+        }
+    }
+
+    fn try_use_of(
+        &self,
+        opened: &Opened,
         (span, writable): (HostSpan, bool),
     ) -> Result<Option<Registered>, ImportError> {
         let (start, len) = (span.addr(), span.len() as u64);
@@ -108,15 +122,17 @@ impl Registrations {
             let user = User::another(&self.0, ((at, held), used));
             return Ok(Some(registered(user)));
         }
+        let user = User::before(&self.0, &mut all, (start, len));
+        // Without the lock: where there is no memory left, this waits for others who let go of theirs.
+        drop(all);
         if is_registered(opened, span)? {
             return Ok(None);
         }
         let registration = Registration::new(opened, span, writable).map_err(failed)?;
-        let shared = Shared {
+        user.bring(Shared {
             writable,
             _registration: registration,
-        };
-        let user = User::first(&self.0, &mut all, ((start, len), shared));
+        });
         Ok(Some(registered(user)))
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// Things by what tells them from each other. A thing ends when it is dropped.
 pub(super) struct Uses<K, T> {
     all: Mutex<All<K, T>>,
-    /// Something has ended.
-    ended: Condvar,
+    /// Something is there now, or there no more.
+    changed: Condvar,
 }
 
 pub(super) type All<K, T> = BTreeMap<K, Use<T>>;
@@ -18,7 +18,7 @@ pub(super) type All<K, T> = BTreeMap<K, Use<T>>;
 /// A thing in use.
 pub(super) struct Use<T> {
     users: usize,
-    /// None while it ends.
+    /// None while it begins, and while it ends.
     pub(super) what: Option<T>,
 }
 
@@ -32,7 +32,7 @@ impl<K, T> Default for Uses<K, T> {
     fn default() -> Uses<K, T> {
         Uses {
             all: Mutex::default(),
-            ended: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 }
@@ -42,9 +42,9 @@ impl<K, T> Uses<K, T> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until something has ended.
+    /// Waits until something has begun or ended.
     pub(super) fn wait<'a>(&'a self, all: MutexGuard<'a, All<K, T>>) -> MutexGuard<'a, All<K, T>> {
-        let waited = self.ended.wait(all);
+        let waited = self.changed.wait(all);
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -61,6 +61,24 @@ impl<K: Ord + Copy, T> User<K, T> {
             what: Some(what),
         };
         User::another(uses, (key, all.entry(key).or_insert(new)))
+    }
+
+    /// The first user of something that is to begin without the lock: who wants it meanwhile waits. It has to be
+    /// brought, or this has to go.
+    pub(super) fn before(uses: &Arc<Uses<K, T>>, all: &mut All<K, T>, key: K) -> User<K, T> {
+        let new = Use {
+            users: 0,
+            what: None,
+        };
+        User::another(uses, (key, all.entry(key).or_insert(new)))
+    }
+
+    /// It has begun.
+    pub(super) fn bring(&self, what: T) {
+        if let Some(used) = self.all.lock().get_mut(&self.key) {
+            used.what = Some(what);
+        }
+        self.all.changed.notify_all();
     }
 
     /// One more user of something that is there.
@@ -87,7 +105,7 @@ impl<K: Ord, T> Drop for User<K, T> {
         drop(all);
         drop(what);
         self.all.lock().remove(&self.key);
-        self.all.ended.notify_all();
+        self.all.changed.notify_all();
     }
 }
 
