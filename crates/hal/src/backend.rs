@@ -28,7 +28,7 @@ use crate::{
 /// - Each fence that was not settled at once is pushed to the sink exactly once; a lost device
 ///   settles all of its fences.
 /// - Buffers satisfy [`Buffer::new`], those of [`Backend::adopt`] whatever the object's holder does.
-/// - A backend that unwinds out of `pump` or `wait` is taken to be lost, and touches no memory from
+/// - A backend that unwinds out of `pump`, `wait` or `expect` is taken to be lost, and touches no memory from
 ///   then on: nothing can be known of its fences any more.
 pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// Devices, memories, links. Does not block; the same answer each time until the backend says

@@ -29,3 +29,4 @@ pub(crate) mod staging;
 pub(crate) mod state;
 pub(crate) mod sync;
 pub(crate) mod unwind;
+mod wait;

@@ -19,6 +19,7 @@ use super::signal::Signal;
 use super::state::{After, Done, State};
 use super::sync::{AtomicUsize, Lock};
 use super::unwind::guarded;
+use super::wait::{Wait, any_attended, wait_for};
 use crate::{Report, Transfer, TransferError};
 
 /// What every handle of a manager points to.
@@ -42,26 +43,6 @@ pub(crate) struct Shared {
     /// Whoever keeps what proofs find out, if anybody does.
     #[cfg(feature = "std")]
     pub(crate) keeper: Option<crate::std::Keeper>,
-}
-
-/// How many fences a thread waits for at once: as many as the largest plan has under way, four lanes
-/// of four slots.
-const MOST_FENCES: usize = 16;
-
-type Fences = ArrayVec<Fence, MOST_FENCES>;
-
-/// What a thread that waits should do.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "it lives on the stack of the thread that waits; a box would allocate"
-)]
-enum Wait {
-    /// What it waits for is there.
-    Over,
-    /// Block in the backend until one of these fences has settled.
-    Fences(Arc<dyn Backend>, BackendId, Fences),
-    /// Park until something happens.
-    Park,
 }
 
 /// The longest that a thread blocks in a backend before it looks for itself again. As good as for
@@ -402,12 +383,13 @@ impl Shared {
         self.sleeping.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Tells the backends that outcomes are to come by themselves.
+    /// Tells the backends that outcomes are to come by themselves: one that was given up too, for operations on borrowed
+    /// bytes are waited for all the same.
     fn expect(&self) {
         for index in 0.. {
             let known = self.state.with(|state| {
                 let known = state.backends.get(index)?;
-                let is_asked = known.unattended && known.pending > 0 && known.lost.is_none();
+                let is_asked = known.unattended && known.pending > 0;
                 Some((is_asked.then(|| Arc::clone(&known.backend)), known.id))
             });
             let Some((backend, name)) = known else { return };
@@ -567,48 +549,6 @@ fn take_after(state: &mut State) -> Left {
         after: (!after.is_empty()).then(|| core::mem::take(after)),
         news: core::mem::take(&mut state.news),
     }
-}
-
-/// What the owner of a transfer blocks on: one of its own fences if it has any, for then the
-/// backend may put the thread to work; else any fence that somebody must look after.
-fn wait_for(state: &State, id: TransferId) -> Wait {
-    let Some(active) = state
-        .transfers
-        .get(id.slot as usize)
-        .filter(|active| active.generation == id.generation && active.is_awaited())
-    else {
-        return Wait::Over;
-    };
-    let own = || active.flying.iter().map(|(fence, _)| *fence);
-    let known = || own().filter_map(|fence| state.registered(fence.backend()));
-    let attended = known().find(|known| !known.unattended);
-    let Some(known) = attended.or_else(|| known().next()) else {
-        // Nothing of its own is under way: it waits for others.
-        return any_attended(state).unwrap_or(Wait::Park);
-    };
-    // Blocking in one backend while another one's outcome arrives would stall the pipeline.
-    if known.unattended && own().any(|fence| fence.backend() != known.id) {
-        return Wait::Park;
-    }
-    let fences = own().filter(|fence| fence.backend() == known.id);
-    let fences = fences.take(MOST_FENCES).collect();
-    Wait::Fences(Arc::clone(&known.backend), known.id, fences)
-}
-
-/// Fences of a backend that somebody must look after, the oldest first.
-fn any_attended(state: &State) -> Option<Wait> {
-    let attended = |known: &&super::state::Registered| !known.unattended && known.pending > 0;
-    let known = state.backends.iter().find(attended)?;
-    let of_it = |fence: &&Fence| fence.backend() == known.id;
-    let oldest = state.pending.keys().filter(of_it).min()?;
-    let others = state.pending.keys().filter(of_it);
-    let others = others.filter(|fence| *fence != oldest).copied();
-    let fences = core::iter::once(*oldest).chain(others).take(MOST_FENCES);
-    Some(Wait::Fences(
-        Arc::clone(&known.backend),
-        known.id,
-        fences.collect(),
-    ))
 }
 
 /// Keeps the compiler honest: handles are shared between threads wherever there are any.
