@@ -5,6 +5,7 @@
 mod adapter;
 mod adapters;
 mod blocks;
+mod every_way;
 mod exchange;
 mod machine;
 mod managed;
