@@ -168,7 +168,8 @@ impl Buffer {
     /// which this does not wait. [`TransferManager::wait_idle`](crate::TransferManager::wait_idle) does.
     /// Taking a guard and dropping it, `drop(buffer.write()?)`, waits for this buffer's transfers alone;
     /// another thread that turned the engine lets go of its view a moment later, so ask again then, with
-    /// the buffer that the error gives back.
+    /// the buffer that the error gives back. A view that was [shared](crate::TransferManager::share) with pinned memory
+    /// is let go of when devices are idle, which may be after it was dropped: ask again then, too.
     ///
     /// # Errors
     /// The buffer itself, when it was made otherwise, when it has other views, or when a transfer of
