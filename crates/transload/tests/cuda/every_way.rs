@@ -4,11 +4,10 @@
 mod parties;
 
 use std::sync::Arc;
-use std::thread;
 
 use transload::StagingBudget;
 
-use crate::machine::{builder, control, described};
+use crate::machine::{assert_clean_soon, builder, described};
 
 fn run(topology: &str, budget_bytes: u64, is_unaided: bool) {
     let budget = Arc::new(StagingBudget::new(budget_bytes));
@@ -21,11 +20,7 @@ fn run(topology: &str, budget_bytes: u64, is_unaided: bool) {
     manager.clear_cache();
     assert_eq!(budget.used_bytes(), 0);
     drop(manager);
-    // The manager's own thread, or one that frees, may be the last that lets go of something.
-    while !control("leaks").unwrap().is_empty() {
-        thread::yield_now();
-    }
-    assert_eq!(control("notes").unwrap(), "");
+    assert_clean_soon();
 }
 
 #[test]

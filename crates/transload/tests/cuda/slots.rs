@@ -6,7 +6,8 @@ use std::sync::Arc;
 use transload::{Buffer, Method, OnFailure, Region, Request, StagingBudget, TransferManager};
 
 use crate::machine::{
-    assert_clean, at, builder, calls, control, described, manager, pattern, round,
+    assert_clean, assert_clean_soon, at, builder, calls, control, described, manager, pattern,
+    round,
 };
 
 const COUNT: u64 = 2000;
@@ -242,14 +243,14 @@ fn transfers_that_are_let_go_take_nothing_of_their_neighbours_with_them() {
     let [arrived, failed] = mixed(1, "fault none");
     assert!(arrived > 100, "{arrived}");
     assert_eq!(failed, 0);
-    assert_clean();
+    assert_clean_soon();
 }
 
 #[test]
 fn slots_that_cannot_be_locked_leave_the_others_as_they_are() {
     let [arrived, _] = mixed(2, "fault call=cuMemHostRegister_v2:2@1+");
     assert!(arrived > 50, "{arrived}");
-    assert_clean();
+    assert_clean_soon();
 }
 
 #[test]
