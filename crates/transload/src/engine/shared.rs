@@ -222,7 +222,7 @@ impl Shared {
                 Wait::Fences(backend, name, fences) => {
                     self.wait_in(&*backend, name, &fences, limit.unwrap_or(LONGEST));
                 }
-                Wait::Park => self.sleep(seen, limit),
+                Wait::Park => self.rest(seen, limit),
             }
             self.parked.fetch_sub(1, Ordering::SeqCst);
             if until.is_some_and(|until| self.clock.now() >= until) {
@@ -368,14 +368,14 @@ impl Shared {
             Some(Wait::Fences(backend, name, fences)) => {
                 self.wait_in(&*backend, name, &fences, limit.unwrap_or(LONGEST));
             }
-            _ => self.sleep(seen, limit),
+            _ => self.rest(seen, limit),
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
         busy
     }
 
     /// Sleeps until something happens after event `seen`, or the limit passes.
-    fn sleep(&self, seen: u64, limit: Option<Duration>) {
+    fn rest(&self, seen: u64, limit: Option<Duration>) {
         // Counted first: whoever submits after the backends were spoken to finds that somebody sleeps.
         self.sleeping.fetch_add(1, Ordering::SeqCst);
         self.expect();

@@ -249,7 +249,7 @@ impl Lane {
         if !self.shared.look(sequence, begun, limit) {
             self.expect();
         }
-        self.shared.sleep(sequence, begun, limit)
+        self.shared.await_end(sequence, begun, limit)
     }
 
     /// The thread starts when somebody expects it to tell something.

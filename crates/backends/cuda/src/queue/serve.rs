@@ -182,7 +182,7 @@ impl Shared {
     }
 
     /// Blocks until a submission has settled or the limit has passed, counted from when it began.
-    pub(super) fn sleep(&self, sequence: u64, begun: Instant, limit: Duration) -> Waited {
+    pub(super) fn await_end(&self, sequence: u64, begun: Instant, limit: Duration) -> Waited {
         let mut state = self.lock();
         while state.settled < sequence {
             let Some(left) = limit.checked_sub(begun.elapsed()) else {
