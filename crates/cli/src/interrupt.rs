@@ -98,10 +98,10 @@ mod signals {
     }
 
     fn try_watch(json: bool) -> io::Result<()> {
-        let hurry = Arc::new(AtomicBool::new(false));
+        // Until somebody is there for the signals, nothing is there to tidy.
+        let hurry = Arc::new(AtomicBool::new(true));
         let hurried = Arc::clone(&hurry);
         let (give, take) = mpsc::channel::<Signals>();
-        // The thread first: once the signals are taken, somebody must be there for them.
         let watch = move || {
             for mut signals in take {
                 for signal in signals.forever() {
@@ -110,12 +110,16 @@ mod signals {
             }
         };
         thread::Builder::new().name("signals".into()).spawn(watch)?;
-        // It waits for them as long as the other end is there.
-        let _ = give.send(Signals::new([SIGINT, SIGTERM])?);
+        // Actions of a signal run in the order in which they were registered. This one comes first: after the thread
+        // was woken it would take that thread's hurry for a second signal, and end it in the middle of its line.
         for signal in [SIGINT, SIGTERM] {
             let hurry = Arc::clone(&hurried);
             flag::register_conditional_shutdown(signal, exit_code(signal).into(), hurry)?;
         }
+        let signals = Signals::new([SIGINT, SIGTERM])?;
+        hurried.store(false, Ordering::Release);
+        // It waits for them as long as the other end is there.
+        let _ = give.send(signals);
         Ok(())
     }
 
