@@ -1,5 +1,5 @@
 //! Copies in two and three dimensions, and in batches.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, reason = "fields have the names of the header")]
 
 use core::ffi::c_void;
 use core::ptr;

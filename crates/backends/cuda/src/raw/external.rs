@@ -1,5 +1,5 @@
 //! Memory and semaphores of other interfaces: Vulkan, Direct3D.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, reason = "fields have the names of the header")]
 
 use core::ffi::{c_int, c_void};
 use core::fmt;

@@ -51,7 +51,7 @@ words! {
 /// Tokens for the kernel's peer interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C)]
-#[allow(non_snake_case)]
+#[allow(non_snake_case, reason = "fields have the names of the header")]
 pub struct CUDA_POINTER_ATTRIBUTE_P2P_TOKENS {
     /// Of the memory.
     pub p2pToken: u64,

@@ -1,5 +1,5 @@
 //! Pools that are allocated from in stream order.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, reason = "fields have the names of the header")]
 
 use core::ffi::c_void;
 use core::ptr;

@@ -1,5 +1,9 @@
 //! Pointers to the driver's functions, each there or not.
-#![allow(non_snake_case, clippy::too_many_arguments)]
+#![allow(
+    non_snake_case,
+    clippy::too_many_arguments,
+    reason = "functions have the names and the arguments of the header"
+)]
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem;

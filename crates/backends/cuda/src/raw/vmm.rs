@@ -1,5 +1,5 @@
 //! Addresses and memory apart.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, reason = "fields have the names of the header")]
 
 use core::ffi::c_void;
 

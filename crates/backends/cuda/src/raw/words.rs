@@ -41,7 +41,7 @@ macro_rules! words {
 pub(crate) use words;
 
 /// Flags of `cuMemHostAlloc`.
-#[allow(non_snake_case)]
+#[allow(non_snake_case, reason = "they have the names of the header")]
 pub mod CU_MEMHOSTALLOC {
     /// Pinned for every context, not only the current one.
     pub const PORTABLE: u32 = 1;
@@ -52,7 +52,7 @@ pub mod CU_MEMHOSTALLOC {
 }
 
 /// Flags of `cuMemHostRegister_v2`.
-#[allow(non_snake_case)]
+#[allow(non_snake_case, reason = "they have the names of the header")]
 pub mod CU_MEMHOSTREGISTER {
     /// Pinned for every context, not only the current one.
     pub const PORTABLE: u32 = 1;
