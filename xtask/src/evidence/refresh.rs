@@ -131,28 +131,41 @@ fn test(workspace: &Workspace, suite: &str, name: &str) -> Result<Command> {
         .iter()
         .find(|double| double.member(package).is_some());
     let mut cargo = of_double.unwrap_or(workspace).cargo();
+    // Not `cargo test`: who tests over a double has one machine for each process.
     cargo
-        .args(["test", "--quiet", "--all-features"])
+        .args(["nextest", "run", "--config-file"])
+        .arg(workspace.root.join(".config/nextest.toml"))
+        .args([
+            "--all-features",
+            "--no-fail-fast",
+            "--success-output",
+            "immediate",
+        ])
         .args(selection(suite));
     Drivers::present(&workspace.target).tell(&mut cargo);
-    cargo.args(["--", "--nocapture"]);
-    match name.strip_suffix('*') {
-        Some(beginning) => cargo.arg(beginning),
-        None => cargo.args(["--exact", name]),
+    let named = match name.strip_suffix('*') {
+        Some("") => return Ok(cargo),
+        Some(beginning) => format!("test(/^{beginning}/)"),
+        None => format!("test(={name})"),
     };
+    cargo.args(["--filterset", &named]);
     Ok(cargo)
 }
 
-/// The closing line without its time, and the lines in which tests tell a
-/// figure: those that begin with `evidence: `.
+/// The closing line without its time and what was left out, and the lines in which tests tell a figure: those that begin
+/// with `evidence: `.
 fn test_lines(finished: &Finished) -> Vec<String> {
     let mut lines = Vec::new();
     for line in finished.output.lines().map(str::trim) {
         if let Some(told) = line.strip_prefix("evidence: ") {
             lines.push(told.to_owned());
-        } else if let Some(result) = line.strip_prefix("test result: ") {
-            let counts = result.split("; 0 measured").next().unwrap_or(result);
-            lines.push(counts.to_owned());
+        } else if line.starts_with("Summary [")
+            && let Some((_, counts)) = line.split_once(" run: ")
+        {
+            let skipped = counts
+                .rfind(", ")
+                .filter(|at| counts[*at..].ends_with(" skipped"));
+            lines.push(counts[..skipped.unwrap_or(counts.len())].to_owned());
         }
     }
     if lines.is_empty() {
@@ -211,15 +224,12 @@ mod tests {
     fn a_test_run_is_kept_without_its_time() {
         let finished = Finished {
             ending: Ending::Success,
-            output: "running 1 test\nevidence: 4711 states\n.\n\
-                     test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; \
-                     finished in 0.01s\n"
-                .to_owned(),
+            output:
+                "    running 1 test\n    evidence: 4711 states\n    test result: ok. 1 passed\n\
+                     ────────────\n     Summary [   0.391s] 1 test run: 1 passed, 44 skipped\n"
+                    .to_owned(),
         };
-        assert_eq!(
-            test_lines(&finished),
-            ["4711 states", "ok. 1 passed; 0 failed; 0 ignored"]
-        );
+        assert_eq!(test_lines(&finished), ["4711 states", "1 passed"]);
     }
 
     #[test]
