@@ -1,7 +1,10 @@
 //! A backend whose threads sleep until somebody expects an outcome: who waits hears of it all the same.
 #![cfg(not(any(loom, transload_local)))]
 
+mod dice;
 mod every_way;
+#[macro_use]
+mod over_sim;
 mod rig;
 
 use std::collections::{HashMap, HashSet};
@@ -10,12 +13,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use transload::hal::{
-    self, Access, AllocError, Backend, CompletionSink, ConnectError, External, ExternalKind, Fence,
-    ImportError, Inventory, Op, Outcome, SubmitError, Waited,
-};
+use transload::hal::{Backend, CompletionSink, Fence, Op, Outcome, SubmitError, Waited};
 use transload::model::LinkId;
-use transload::{AllocSpec, MemoryId, StagingBudget, TransferManager};
+use transload::{AllocSpec, StagingBudget, TransferManager};
 use transload_testkit::sim::{Completion, Sim};
 use transload_testkit::topology;
 
@@ -104,30 +104,7 @@ impl Drop for Sleepy {
 
 // SAFETY: the simulated machine does it all; outcomes are told once, and later than it tells them.
 unsafe impl Backend for Sleepy {
-    fn inventory(&self) -> Inventory {
-        self.sim.inventory()
-    }
-
-    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<hal::Buffer, AllocError> {
-        self.sim.allocate(memory, spec)
-    }
-
-    unsafe fn import(
-        &self,
-        memory: MemoryId,
-        external: External,
-    ) -> Result<hal::Buffer, ImportError> {
-        // SAFETY: the caller's promise is the one that the machine asks for.
-        unsafe { self.sim.import(memory, external) }
-    }
-
-    fn export(&self, buffer: &hal::Buffer, kind: ExternalKind) -> Result<External, ImportError> {
-        self.sim.export(buffer, kind)
-    }
-
-    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        self.sim.connect(src, dst)
-    }
+    left_to_the_sim!(inventory allocate exchange connect);
 
     unsafe fn submit(
         &self,

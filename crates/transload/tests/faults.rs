@@ -1,6 +1,9 @@
 //! A fault at every step of every sort of plan, in every completion mode, with and without another
 //! route: right bytes and a truthful report, or a typed error; and an engine that goes on.
 
+#[macro_use]
+mod over_sim;
+
 #[path = "faults/chaos.rs"]
 mod chaos;
 mod common;

@@ -1,10 +1,12 @@
 //! Small transfers share staging slots, each with a part and a life of its own.
 
+mod dice;
 mod rig;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use dice::Dice;
 use rig::{Outcome, Rig, bytes, modes, without_peers};
 use transload::hal::ErrorClass;
 use transload::{Buffer, OnFailure, Region, Request, StagingBudget, Transfer};
@@ -120,18 +122,6 @@ fn neither_large_nor_small_transfers_are_overtaken() -> Outcome {
     assert_eq!(rig.manager.staging().peak_bytes(), 64 * KIB);
     assert_eq!(rig.sim.violations(), []);
     Ok(())
-}
-
-/// Numbers that look random.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
 }
 
 /// Transfers of all sizes both ways, some of them let go or cancelled under way, with faults in between.

@@ -1,17 +1,16 @@
 //! Small copies over one link that are ready at the same time are handed to their backend at once, and whatever it
 //! answers to each of them is that one's alone.
 
+#[macro_use]
+mod over_sim;
 mod rig;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rig::{Outcome, bytes, place, without_peers};
-use transload::hal::{
-    Access, AllocError, Buffer as RawBuffer, CompletionSink, ConnectError, External, ExternalKind,
-    Fault, Fence, ImportError, Inventory, Op, SubmitError, Waited,
-};
-use transload::hal::{AllocSpec, Backend, ErrorClass, MemoryId};
+use transload::hal::{AllocSpec, Backend, ErrorClass};
+use transload::hal::{Fault, Fence, Op, SubmitError};
 use transload::model::LinkId;
 use transload::{Buffer, OnFailure, Region, Request, TransferError, TransferManager};
 use transload_testkit::sim::{Completion, Sim};
@@ -43,40 +42,7 @@ struct Handed {
 // SAFETY: it does what the simulated machine does, which keeps the promises; copies that it leaves out it has not
 // begun, and does not tell of.
 unsafe impl Backend for Handed {
-    fn inventory(&self) -> Inventory {
-        self.sim.inventory()
-    }
-
-    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<RawBuffer, AllocError> {
-        self.sim.allocate(memory, spec)
-    }
-
-    unsafe fn import(
-        &self,
-        memory: MemoryId,
-        external: External,
-    ) -> Result<RawBuffer, ImportError> {
-        // SAFETY: the caller's.
-        unsafe { self.sim.import(memory, external) }
-    }
-
-    fn export(&self, buffer: &RawBuffer, kind: ExternalKind) -> Result<External, ImportError> {
-        self.sim.export(buffer, kind)
-    }
-
-    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        self.sim.connect(src, dst)
-    }
-
-    unsafe fn submit(
-        &self,
-        via: Option<LinkId>,
-        ops: &[Op<'_>],
-        after: &[Fence],
-    ) -> Result<Fence, SubmitError> {
-        // SAFETY: the caller's.
-        unsafe { self.sim.submit(via, ops, after) }
-    }
+    left_to_the_sim!(inventory allocate exchange connect submit attach completes_unattended pump wait wait_any);
 
     unsafe fn submit_each(
         &self,
@@ -99,26 +65,6 @@ unsafe impl Backend for Handed {
             // SAFETY: the caller's.
             told(unsafe { self.sim.submit(Some(via), std::slice::from_ref(op), &[]) });
         }
-    }
-
-    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
-        self.sim.attach(sink)
-    }
-
-    fn completes_unattended(&self) -> bool {
-        self.sim.completes_unattended()
-    }
-
-    fn pump(&self) {
-        self.sim.pump();
-    }
-
-    fn wait(&self, fence: Fence, limit: Duration) -> Waited {
-        self.sim.wait(fence, limit)
-    }
-
-    fn wait_any(&self, fences: &[Fence], limit: Duration) -> Waited {
-        self.sim.wait_any(fences, limit)
     }
 }
 

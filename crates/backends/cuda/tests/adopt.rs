@@ -8,7 +8,7 @@ mod own;
 use std::sync::Arc;
 
 use common::work::{Works, device, pattern, pinned, read};
-use common::{assert_clean, backend, calls, control, machine};
+use common::{assert_clean, calls, control, machine};
 use own::Own;
 use transload_cuda::raw::{CUcontext, CUdevice, CUmemAccess_flags, Driver};
 use transload_hal::{
@@ -20,19 +20,6 @@ const READ: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ
 const BOTH: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 const NONE: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
 const LEN: usize = 10_007;
-
-/// With its devices in use: a primary context that nobody holds takes all that is the user's with it.
-fn works_of(settings: &[(&str, &str)]) -> Works {
-    let works = Works::new(backend(settings));
-    for info in works.cuda.inventory().devices {
-        drop(works.allocate(info.id.memory(MemoryKind::Device), 1));
-    }
-    works
-}
-
-fn works() -> Works {
-    works_of(&[])
-}
 
 fn managed() -> MemoryId {
     device(0).device.memory(MemoryKind::Managed)
@@ -96,7 +83,7 @@ fn every_sort(driver: &Driver) -> Vec<(&'static str, MemoryId, Own)> {
 
 #[test]
 fn memory_of_every_sort_is_used_where_it_is_and_comes_back() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     for (what, memory, own) in every_sort(&driver) {
         let (start, len) = (own.address, own.len);
@@ -133,7 +120,7 @@ fn memory_of_every_sort_is_used_where_it_is_and_comes_back() {
 
 #[test]
 fn two_views_of_one_memory_are_known_to_be_one() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     for (what, memory, own) in every_sort(&driver) {
         let range = (own.address, own.len);
@@ -153,7 +140,7 @@ fn two_views_of_one_memory_are_known_to_be_one() {
 
 #[test]
 fn a_pointer_that_is_not_what_it_is_said_to_be_is_named() {
-    let works = works_of(&[("TOPOLOGY", &machine("no-peer"))]);
+    let works = Works::in_use(&[("TOPOLOGY", &machine("no-peer"))]);
     let driver = works.cuda.driver().clone();
     let refused =
         |memory, range: (u64, u64)| reason(adopt_at(&works, memory, range, true, Own::none()));
@@ -216,7 +203,7 @@ fn shared_memory() -> MemoryId {
 
 #[test]
 fn memory_put_together_of_pieces_has_no_holes_and_may_be_reached() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     const PIECE: u64 = 2 << 20;
     let own = own::mapped(
@@ -245,7 +232,7 @@ fn memory_put_together_of_pieces_has_no_holes_and_may_be_reached() {
 
 #[test]
 fn memory_of_a_context_of_the_programs_own_is_refused() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver();
     let mut context = CUcontext::NULL;
     // SAFETY: the place is ours.
@@ -289,7 +276,7 @@ fn span_of(own: &Own) -> HostSpan {
 
 #[test]
 fn host_memory_that_the_user_registered_is_taken_as_it_is() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     for own in [own::registered(&driver, LEN), own::pinned(&driver, LEN)] {
         let span = span_of(&own);
@@ -321,7 +308,7 @@ fn host_memory_that_the_user_registered_is_taken_as_it_is() {
 
 #[test]
 fn buffers_of_one_range_share_its_registration() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let bytes = Arc::new(pattern(4, LEN));
     let span = |from: usize, to: usize| HostSpan::of(&bytes[from..to]);
     let take = |from, to| {
@@ -372,7 +359,7 @@ fn buffers_of_one_range_share_its_registration() {
 
 #[test]
 fn what_another_buffer_keeps_stays_known_as_its_memory() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let mut bytes = vec![0u8; LEN];
     let span = HostSpan::of_mut(&mut bytes);
     let (id, backend) = (
@@ -403,7 +390,7 @@ fn what_another_buffer_keeps_stays_known_as_its_memory() {
 
 #[test]
 fn what_is_given_out_is_what_is_there() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let own = works.allocate(device(0), LEN);
     let part = own.slice(100, 200).unwrap();
     let External::Device {
@@ -436,7 +423,7 @@ fn what_is_given_out_is_what_is_there() {
 
 #[test]
 fn a_device_that_is_lost_takes_nothing_in_and_the_owner_is_dropped() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let own = own::of_device(works.cuda.driver(), 0, LEN);
     let range = (own.address, own.len);
     let buffer = adopt(&works, device(0), own);

@@ -16,26 +16,13 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
 use common::work::{Works, copy, device, pattern, pinned};
-use common::{assert_clean, backend, control, driver};
+use common::{assert_clean, control, driver};
 use theirs::{destroy, own_context, set, stack, stop, stream};
 use transload_cuda::raw::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, Driver, Table};
 use transload_cuda::{Cuda, StreamError};
-use transload_hal::{Backend, ErrorClass, MemoryKind};
+use transload_hal::ErrorClass;
 
 const LEN: usize = 10_007;
-
-/// With its devices in use.
-fn works_of(settings: &[(&str, &str)]) -> Works {
-    let works = Works::new(backend(settings));
-    for info in works.cuda.inventory().devices {
-        drop(works.allocate(info.id.memory(MemoryKind::Device), 1));
-    }
-    works
-}
-
-fn works() -> Works {
-    works_of(&[])
-}
 
 /// Who hears of a stream's end.
 fn listen(cuda: &Cuda, stream: CUstream) -> Result<Receiver<thread::ThreadId>, StreamError> {
@@ -51,7 +38,7 @@ fn is_waiting<T>(told: &Receiver<T>) -> bool {
 
 #[test]
 fn who_waits_for_a_stream_hears_when_its_work_is_done_and_not_before() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         // What goes while the later work stands still would wait for that.
@@ -81,7 +68,7 @@ fn who_waits_for_a_stream_hears_when_its_work_is_done_and_not_before() {
 
 #[test]
 fn an_idle_stream_is_told_here_and_now() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let stream = stream(&driver);
@@ -93,7 +80,7 @@ fn an_idle_stream_is_told_here_and_now() {
 
 #[test]
 fn a_stream_may_be_destroyed_while_somebody_waits_for_it() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     let (told, go_on) = own::beside(&driver, 0, || {
         let stream = stream(&driver);
@@ -111,7 +98,7 @@ fn a_stream_may_be_destroyed_while_somebody_waits_for_it() {
 
 #[test]
 fn a_copy_that_begins_when_a_stream_is_done_sees_its_bytes() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let (src, dst) = (
@@ -133,7 +120,7 @@ fn a_copy_that_begins_when_a_stream_is_done_sees_its_bytes() {
 
 #[test]
 fn streams_of_every_context_are_heard_whatever_is_current() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     let primary = own::beside(&driver, 0, || stream(&driver));
     let context = own_context(&driver, 0);
@@ -172,7 +159,7 @@ fn streams_of_every_context_are_heard_whatever_is_current() {
 
 #[test]
 fn a_panic_in_what_is_called_keeps_nobody_else_from_hearing() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let stream = stream(&driver);
@@ -191,7 +178,7 @@ fn a_panic_in_what_is_called_keeps_nobody_else_from_hearing() {
 
 #[test]
 fn a_stream_that_was_destroyed_is_named() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     let gone = own::beside(&driver, 0, || {
         let stream = stream(&driver);
@@ -259,7 +246,7 @@ fn a_stream_that_is_captured_is_left_alone() {
 
 #[test]
 fn a_default_stream_that_a_capture_waits_for_is_left_alone() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         control("fault call=cuStreamIsCapturing:906").unwrap();
@@ -271,7 +258,7 @@ fn a_default_stream_that_a_capture_waits_for_is_left_alone() {
 
 #[test]
 fn who_is_refused_is_told_why_and_never_called() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let stream = stream(&driver);
@@ -312,7 +299,7 @@ fn ruin(driver: &Driver, stream: CUstream) {
 
 #[test]
 fn who_waits_for_a_context_that_is_ruined_hears_that_it_is_over() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     let context = own_context(&driver, 0);
     let stream = stream(&driver);
@@ -331,7 +318,7 @@ fn who_waits_for_a_context_that_is_ruined_hears_that_it_is_over() {
 
 #[test]
 fn a_stream_of_a_device_that_is_lost_says_so() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let stream = stream(&driver);

@@ -5,6 +5,8 @@
 mod adapter;
 mod adapters;
 mod blocks;
+#[path = "../dice/mod.rs"]
+mod dice;
 mod every_way;
 mod exchange;
 mod machine;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use transload::{Buffer, Method, OnFailure, Region, Request, StagingBudget, TransferManager};
 
+use crate::dice::Dice;
 use crate::machine::{
     assert_clean, assert_clean_soon, at, builder, calls, control, described, manager, pattern,
     round,
@@ -163,18 +164,6 @@ fn blocks_that_stay_side_by_side_are_few_copies() {
     }
     drop(manager);
     assert_clean();
-}
-
-/// Numbers that look random.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
 }
 
 /// Sizes, ways and ends of all sorts under a small budget, with `fault` in the middle of it. Answers how many arrived

@@ -8,22 +8,11 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
+use crate::dice::Dice;
 use transload::{
     AllocSpec, Buffer, Event, OnFailure, Priority, Report, Request, Transfer, TransferError,
     TransferManager,
 };
-
-/// Numbers that look random.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-}
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mixed = |i: usize| (i as u64 ^ (seed << 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -6,12 +6,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use transload::hal::{
-    Access, AllocError, Buffer as RawBuffer, CompletionSink, ConnectError, ErrorClass, External,
-    ExternalKind, Fence, HostSpan, ImportError, Inventory, Op, Outcome, StorageId, StorageInfo,
-    SubmitError, Waited,
+    AllocError, Buffer as RawBuffer, CompletionSink, ErrorClass, Fence, HostSpan, Outcome,
+    StorageId, StorageInfo,
 };
 use transload::host::Host;
-use transload::model::LinkId;
 use transload::{
     AllocSpec, Backend, MemoryId, StagingBudget, Transfer, TransferError, TransferManager,
 };
@@ -259,9 +257,7 @@ impl CompletionSink for OddSink {
 // SAFETY: the simulated machine does it all. What is odd about it breaks no promise that memory rests
 // on: slots are valid for the length that they say, and fences are told after they have settled.
 unsafe impl Backend for Odd {
-    fn inventory(&self) -> Inventory {
-        self.sim.inventory()
-    }
+    left_to_the_sim!(inventory exchange connect submit pump wait);
 
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<RawBuffer, AllocError> {
         let buffer = self.sim.allocate(memory, spec)?;
@@ -272,44 +268,9 @@ unsafe impl Backend for Odd {
         }
     }
 
-    unsafe fn import(
-        &self,
-        memory: MemoryId,
-        external: External,
-    ) -> Result<RawBuffer, ImportError> {
-        // SAFETY: the caller's promise is the one that the machine asks for.
-        unsafe { self.sim.import(memory, external) }
-    }
-
-    fn export(&self, buffer: &RawBuffer, kind: ExternalKind) -> Result<External, ImportError> {
-        self.sim.export(buffer, kind)
-    }
-
-    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        self.sim.connect(src, dst)
-    }
-
-    unsafe fn submit(
-        &self,
-        via: Option<LinkId>,
-        ops: &[Op<'_>],
-        after: &[Fence],
-    ) -> Result<Fence, SubmitError> {
-        // SAFETY: as in `import`.
-        unsafe { self.sim.submit(via, ops, after) }
-    }
-
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
         let oddity = self.oddity;
         self.sim.attach(Arc::new(OddSink { sink, oddity }))
-    }
-
-    fn pump(&self) {
-        self.sim.pump();
-    }
-
-    fn wait(&self, fence: Fence, limit: Duration) -> Waited {
-        self.sim.wait(fence, limit)
     }
 }
 

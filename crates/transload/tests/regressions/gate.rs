@@ -1,12 +1,8 @@
 //! A simulated machine whose calls the test can hold up.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use transload::hal::{
-    self, Access, AllocError, Backend, CompletionSink, ConnectError, External, ExternalKind, Fence,
-    ImportError, Inventory, Op, SubmitError, Waited,
-};
+use transload::hal::{self, AllocError, Backend, Fence, Op, SubmitError, Waited};
 use transload::model::LinkId;
 use transload::{AllocSpec, Clock, Instant, MemoryId};
 use transload_testkit::sim::{Sim, SimClock};
@@ -35,32 +31,13 @@ pub(crate) struct Gate<K> {
 // SAFETY: the simulated machine does it all; the gate only answers for it with errors to
 // allocations, and with waits that ran out of time.
 unsafe impl<K: Keeper> Backend for Gate<K> {
-    fn inventory(&self) -> Inventory {
-        self.sim.inventory()
-    }
+    left_to_the_sim!(inventory exchange connect attach completes_unattended pump);
 
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<hal::Buffer, AllocError> {
         if spec.staging {
             self.keeper.slot(memory)?;
         }
         self.sim.allocate(memory, spec)
-    }
-
-    unsafe fn import(
-        &self,
-        memory: MemoryId,
-        external: External,
-    ) -> Result<hal::Buffer, ImportError> {
-        // SAFETY: the caller's promise is the one that the machine asks for.
-        unsafe { self.sim.import(memory, external) }
-    }
-
-    fn export(&self, buffer: &hal::Buffer, kind: ExternalKind) -> Result<External, ImportError> {
-        self.sim.export(buffer, kind)
-    }
-
-    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        self.sim.connect(src, dst)
     }
 
     unsafe fn submit(
@@ -72,18 +49,6 @@ unsafe impl<K: Keeper> Backend for Gate<K> {
         self.keeper.submit();
         // SAFETY: the caller's promise is the one that the machine asks for.
         unsafe { self.sim.submit(via, ops, after) }
-    }
-
-    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
-        self.sim.attach(sink)
-    }
-
-    fn completes_unattended(&self) -> bool {
-        self.sim.completes_unattended()
-    }
-
-    fn pump(&self) {
-        self.sim.pump();
     }
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {

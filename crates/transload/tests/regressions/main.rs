@@ -2,6 +2,10 @@
 // Most of it takes two threads.
 #![cfg(not(transload_local))]
 
+#[macro_use]
+#[path = "../over_sim/mod.rs"]
+mod over_sim;
+
 mod gate;
 mod slots;
 mod wakers;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::backend;
 use transload_cuda::Cuda;
 use transload_cuda::raw::{CUcontext, CUdevice, CUpointer_attribute, CUresult};
 use transload_hal::{
@@ -76,6 +77,16 @@ impl Works {
         let outcomes = Arc::new(Outcomes::default());
         assert!(cuda.attach(outcomes.clone()));
         Works { cuda, outcomes }
+    }
+
+    /// The same over a machine, with its devices in use: a primary context that nobody holds takes all that is the
+    /// user's with it.
+    pub(crate) fn in_use(settings: &[(&str, &str)]) -> Works {
+        let works = Works::new(backend(settings));
+        for info in works.cuda.inventory().devices {
+            drop(works.allocate(info.id.memory(MemoryKind::Device), 1));
+        }
+        works
     }
 
     pub(crate) fn allocate(&self, memory: MemoryId, len: usize) -> Buffer {

@@ -6,10 +6,10 @@ use transload_cuda::raw::CUevent;
 use transload_cuda::{Cuda, StreamError};
 use transload_hal::ErrorClass;
 
-use super::common::work::{copy, device};
+use super::common::work::{Works, copy, device};
 use super::common::{assert_clean, calls, control, machine};
 use super::theirs::{self, destroy_event, record, stop, stream};
-use super::{LEN, is_waiting, own, works, works_of};
+use super::{LEN, is_waiting, own};
 
 fn listen(cuda: &Cuda, event: CUevent) -> Result<Receiver<()>, StreamError> {
     let (tell, told) = channel();
@@ -20,7 +20,7 @@ fn listen(cuda: &Cuda, event: CUevent) -> Result<Receiver<()>, StreamError> {
 
 #[test]
 fn events_are_heard_one_by_one_in_the_order_in_which_they_come_to_pass() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let streams = [0; 3].map(|_| stream(&driver));
@@ -53,7 +53,7 @@ fn events_are_heard_one_by_one_in_the_order_in_which_they_come_to_pass() {
 
 #[test]
 fn one_stream_of_ours_serves_events_that_come_one_after_the_other() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let stream = stream(&driver);
@@ -77,7 +77,7 @@ fn one_stream_of_ours_serves_events_that_come_one_after_the_other() {
 
 #[test]
 fn an_event_that_was_never_recorded_has_come_to_pass() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let event = theirs::event(&driver);
@@ -95,7 +95,7 @@ fn an_event_that_was_never_recorded_has_come_to_pass() {
 
 #[test]
 fn an_event_of_a_graph_that_is_captured_never_comes_to_pass_by_itself() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let event = theirs::event(&driver);
@@ -111,7 +111,7 @@ fn an_event_of_a_graph_that_is_captured_never_comes_to_pass_by_itself() {
 
 #[test]
 fn a_driver_that_refuses_loses_no_stream_of_ours() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let stream = stream(&driver);
@@ -141,7 +141,7 @@ fn a_driver_that_refuses_loses_no_stream_of_ours() {
 
 #[test]
 fn an_event_of_another_device_is_heard_although_the_device_that_waited_is_lost() {
-    let works = works_of(&[("TOPOLOGY", &machine("no-peer"))]);
+    let works = Works::in_use(&[("TOPOLOGY", &machine("no-peer"))]);
     let driver = works.cuda.driver().clone();
     let (src, dst) = (works.pinned(&[1; LEN]), works.allocate(device(1), LEN));
     let (event, go_on) = own::beside(&driver, 1, || {

@@ -6,8 +6,8 @@ use transload_hal::{Backend, BackendId, Buffer, ErrorClass, Fence, Name, Op, Out
 
 use super::common::work::{Works, copy, device, part, pattern, pinned, read, whole};
 use super::common::{assert_clean, calls};
+use super::own;
 use super::theirs::{self, own_context, stop, stream, synchronize};
-use super::{own, works, works_of};
 
 /// A link of a byte in a nanosecond: this takes eight milliseconds.
 const LONG: usize = 8 << 20;
@@ -16,7 +16,7 @@ const END: u64 = LONG as u64 - 4096;
 fn slow() -> Works {
     let root = env!("CARGO_MANIFEST_DIR");
     let file = format!("{root}/../../../doubles/cuda-driver/tests/machines/gigabyte.toml");
-    works_of(&[("TOPOLOGY", &file)])
+    Works::in_use(&[("TOPOLOGY", &file)])
 }
 
 /// Puts a copy into a stream of the user's.
@@ -102,7 +102,7 @@ fn a_stream_follows_all_of_the_fences() {
 
 #[test]
 fn what_has_settled_is_not_waited_for() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let stream = stream(&driver);
@@ -119,7 +119,7 @@ fn what_has_settled_is_not_waited_for() {
 
 #[test]
 fn what_no_stream_can_wait_for_is_named() {
-    let works = works();
+    let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
         let [stream, busy] = [0; 2].map(|_| stream(&driver));
@@ -151,7 +151,7 @@ fn what_no_stream_can_wait_for_is_named() {
 
 #[test]
 fn a_stream_does_not_follow_a_device_that_is_lost() {
-    let works = works_of(&[("TOPOLOGY", &super::common::machine("no-peer"))]);
+    let works = Works::in_use(&[("TOPOLOGY", &super::common::machine("no-peer"))]);
     let driver = works.cuda.driver().clone();
     let (src, dst) = (works.pinned(&[1; 64]), works.allocate(device(1), 64));
     super::control("fault ecc").unwrap();
