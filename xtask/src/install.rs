@@ -31,6 +31,11 @@ impl Installer {
         &self.installed
     }
 
+    /// Adds to that what a stage installed by itself.
+    pub(crate) fn note(&mut self, what: String) {
+        self.installed.push(what);
+    }
+
     /// Makes sure that `packages` are installed.
     ///
     /// # Errors

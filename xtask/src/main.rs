@@ -19,6 +19,7 @@ mod evidence;
 mod habits;
 mod install;
 mod manifests;
+mod nextest;
 mod no_std;
 mod process;
 mod sanitizers;

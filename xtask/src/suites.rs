@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::checks::first_line;
+use crate::nextest::Nextest;
 use crate::skips::Skips;
 use crate::stage::{Outcome, Session, Verdict};
 use crate::vulkan::Drivers;
@@ -14,10 +14,10 @@ use crate::workspace::{Package, Workspace};
 /// Unit and integration tests of every package, with all features.
 ///
 /// # Errors
-/// When cargo cannot be started.
+/// When cargo cannot be started, or nextest cannot be had.
 pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut runner = main_runner(session);
+    let mut runner = main_runner(session)?;
     let skips = Skips::new(&session.workspace.target, "tests")?;
     skips.tell(&mut runner);
     let drivers = Drivers::provide(&mut session.installer, &session.workspace.target)?;
@@ -35,10 +35,10 @@ pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
 /// that keep proptest's own number of cases follow this variable.
 ///
 /// # Errors
-/// When cargo cannot be started.
+/// As [`tests`].
 pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut runner = main_runner(session);
+    let mut runner = main_runner(session)?;
     // What is skipped was told by the stage with the usual number of cases.
     let skips = Skips::new(&session.workspace.target, "properties")?;
     skips.tell(&mut runner);
@@ -122,41 +122,22 @@ pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-fn main_runner(session: &mut Session) -> Command {
+fn main_runner(session: &mut Session) -> Result<Command> {
     let workspace = session.workspace.clone();
     runner(session, &workspace)
 }
 
-/// What runs the tests of `workspace`: nextest where it is installed (it ends
-/// a test that hangs, and runs each in a process of its own), else `cargo test`.
-pub(crate) fn runner(session: &mut Session, workspace: &Workspace) -> Command {
-    let version = nextest(session);
-    let mut cargo = workspace.cargo();
-    if let Some(version) = version {
-        session.found(version);
-        // The same time limits everywhere.
-        let settings = session.workspace.root.join(".config/nextest.toml");
-        cargo
-            .args(["nextest", "run"])
-            .arg("--config-file")
-            .arg(settings);
-        cargo.args(["--no-tests", "pass", "--no-fail-fast"]);
-        cargo.args([
-            "--hide-progress-bar",
-            "--status-level",
-            "slow",
-            "--final-status-level",
-            "slow",
-        ]);
-    } else {
-        cargo.args(["test", "--lib", "--bins", "--tests", "--no-fail-fast"]);
-    }
-    cargo
-}
-
-/// The version of nextest, if it is installed.
-pub(crate) fn nextest(session: &Session) -> Option<String> {
-    first_line(session.workspace.cargo().args(["nextest", "--version"]))
+/// What runs the tests of `workspace`.
+///
+/// # Errors
+/// As [`Nextest::provide`].
+pub(crate) fn runner(session: &mut Session, workspace: &Workspace) -> Result<Command> {
+    let nextest = Nextest::provide(&mut session.installer, &session.workspace)?;
+    session.found(nextest.version());
+    let mut run = nextest.run(workspace);
+    run.args(["--no-tests", "pass", "--hide-progress-bar"]);
+    run.args(["--status-level", "slow", "--final-status-level", "slow"]);
+    Ok(run)
 }
 
 /// A cargo call whose code is built with `--cfg name`, in a target folder of

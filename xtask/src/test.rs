@@ -37,9 +37,11 @@ has none, on Debian and its descendants, as root or with a sudo that asks for no
 password, they install Debian's toolchain with apt-get (150 MB). The stage
 sanitizers needs it too, as it comes with the standard library's sources. The stage
 clients installs python3-venv, and NVIDIA's bindings for Python with pip into the
-target folder. The stage tests installs Mesa's software Vulkan driver in the same way, and fetches a second one
-(32 MB) into the target folder. Elsewhere they are skipped, and the end of the run
-says so.";
+target folder. The stage tests installs Mesa's software Vulkan driver in the same
+way, and fetches a second one (32 MB) into the target folder. Elsewhere they are
+skipped, and the end of the run says so. Tests are run by cargo-nextest: where it is
+not installed, `cargo install` builds it into the target folder, which takes
+minutes, once.";
 
 /// Every stage, cheap ones first.
 pub(crate) const STAGES: [Stage; 21] = [

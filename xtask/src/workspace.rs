@@ -1,6 +1,7 @@
 //! Where the project lies and which packages it has, as cargo tells it.
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -110,9 +111,14 @@ impl Workspace {
 
     /// A cargo call that runs in the root folder.
     pub(crate) fn cargo(&self) -> Command {
-        let mut cargo = cargo_in(&self.root);
-        cargo.env("CARGO_TARGET_DIR", &self.target);
-        cargo
+        self.call(cargo())
+    }
+
+    /// The same of `program`, which builds with cargo.
+    pub(crate) fn call(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut call = call_in(&self.root, program);
+        call.env("CARGO_TARGET_DIR", &self.target);
+        call
     }
 
     /// `path` as a person at the root folder would write it.
@@ -129,7 +135,16 @@ impl Workspace {
 /// A call of the cargo that started this program, in `folder`, without what
 /// `cargo run` added to the environment for this program alone.
 pub(crate) fn cargo_in(folder: &Path) -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    call_in(folder, cargo())
+}
+
+fn cargo() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// The same of `program`.
+fn call_in(folder: &Path, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     command.current_dir(folder);
     forget_outer_cargo(&mut command);
     command

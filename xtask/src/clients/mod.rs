@@ -21,7 +21,7 @@ use crate::vulkan::Drivers;
 /// # Errors
 /// When the double does not build, or something was installed and cannot be used.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
-    if let Some(reason) = doubles::unusable(session) {
+    if let Some(reason) = doubles::unusable() {
         return Ok(Verdict::skipped(reason));
     }
     let double = Double::cuda_driver(&session.workspace)?;
@@ -29,7 +29,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let calls = Calls::new(&double, "clients")?;
     let mut verdict = Verdict::passed();
 
-    let mut cargo = runner(session, &double.workspace);
+    let mut cargo = runner(session, &double.workspace)?;
     cargo.args(["--package", "transload-double-cudarc"]);
     // Apart from the double's own files, which cargo would put on the loader's path.
     cargo.env("CARGO_TARGET_DIR", double.workspace.target.join("clients"));
@@ -62,7 +62,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
 
 /// Vulkan's memory in the double, which is a part of the test's own program there.
 fn vulkan(session: &mut Session, double: &Double, verdict: &mut Verdict) -> Result<()> {
-    let mut cargo = runner(session, &double.workspace);
+    let mut cargo = runner(session, &double.workspace)?;
     cargo.args(["--package", "transload-double-vulkan"]);
     let skips = Skips::new(&double.workspace.target, "vulkan")?;
     skips.tell(&mut cargo);

@@ -15,8 +15,6 @@ use serde::Deserialize;
 
 pub(crate) use self::calls::{Calls, stage as calls};
 pub(crate) use self::stage::stage;
-use crate::stage::Session;
-use crate::suites;
 use crate::workspace::{DOUBLES, Workspace};
 
 /// How to build the doubles.
@@ -156,14 +154,8 @@ impl Options {
 }
 
 /// Why tests of the doubles cannot run here, if they cannot.
-pub(crate) fn unusable(session: &Session) -> Option<&'static str> {
-    if !cfg!(target_os = "linux") {
-        return Some("the doubles stand on Linux's memory files");
-    }
-    // A process poses as one machine, so each test wants one of its own.
-    suites::nextest(session)
-        .is_none()
-        .then_some("needs cargo-nextest, which runs each test in a process of its own")
+pub(crate) fn unusable() -> Option<&'static str> {
+    (!cfg!(target_os = "linux")).then_some("the doubles stand on Linux's memory files")
 }
 
 /// The shared library among cargo's messages about the package in `folder`.

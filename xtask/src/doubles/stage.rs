@@ -13,7 +13,7 @@ use crate::suites::runner;
 /// # Errors
 /// When one does not build, or cargo cannot be started.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
-    if let Some(reason) = unusable(session) {
+    if let Some(reason) = unusable() {
         return Ok(Verdict::skipped(reason));
     }
     let mut verdict = Verdict::passed();
@@ -23,7 +23,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         double.build(Profile::Debug)?;
         let skips = Skips::new(&double.workspace.target, "tests")?;
         let calls = Calls::new(&double, "doubles")?;
-        let mut runner = runner(session, &double.workspace);
+        let mut runner = runner(session, &double.workspace)?;
         skips.tell(&mut runner);
         calls.tell(&mut runner);
         let finished = verdict.run_tests(&mut runner)?;

@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail};
 use super::book::{Book, Row, Status};
 use super::shown_by::ShownBy;
 use crate::checks::first_line;
+use crate::install::Installer;
+use crate::nextest::Nextest;
 use crate::process::{self, Finished};
 use crate::testlist::selection;
 use crate::vulkan::Drivers;
@@ -130,17 +132,10 @@ fn test(workspace: &Workspace, suite: &str, name: &str) -> Result<Command> {
     let of_double = doubles
         .iter()
         .find(|double| double.member(package).is_some());
-    let mut cargo = of_double.unwrap_or(workspace).cargo();
-    // Not `cargo test`: who tests over a double has one machine for each process.
+    let nextest = Nextest::provide(&mut Installer::default(), workspace)?;
+    let mut cargo = nextest.run(of_double.unwrap_or(workspace));
     cargo
-        .args(["nextest", "run", "--config-file"])
-        .arg(workspace.root.join(".config/nextest.toml"))
-        .args([
-            "--all-features",
-            "--no-fail-fast",
-            "--success-output",
-            "immediate",
-        ])
+        .args(["--all-features", "--success-output", "immediate"])
         .args(selection(suite));
     Drivers::present(&workspace.target).tell(&mut cargo);
     let named = match name.strip_suffix('*') {
