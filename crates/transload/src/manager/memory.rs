@@ -219,8 +219,9 @@ impl TransferManager {
                 ExternalKind::Host,
                 ExternalKind::OpaqueFd,
                 ExternalKind::DmaBuf,
+                ExternalKind::Win32,
             ] {
-                if is_file && kind == ExternalKind::File {
+                if is_file && matches!(kind, ExternalKind::File | ExternalKind::Win32) {
                     reasons.push(
                         "a file can be mapped only by who promises that nobody changes it".into(),
                     );

@@ -161,7 +161,7 @@ impl HostFile {
     }
 
     /// The same file as another memory's bytes.
-    #[cfg(unix)]
+    #[cfg(any(unix, windows))]
     pub(crate) fn of_memory(mut self) -> Self {
         self.is_memory = true;
         self
@@ -180,7 +180,7 @@ impl HostFile {
         if !metadata.is_file() {
             return Err(FileError::NotRegular { path });
         }
-        let id = identity(&metadata);
+        let id = identity(&file, &metadata).map_err(system(&path))?;
         let span = Span::new(0, metadata.len());
         Ok(Self {
             file,
@@ -211,26 +211,46 @@ fn system(path: &Path) -> impl FnOnce(io::Error) -> FileError {
 }
 
 #[cfg(unix)]
-fn identity(metadata: &std::fs::Metadata) -> StorageId {
+fn identity(_: &File, metadata: &std::fs::Metadata) -> io::Result<StorageId> {
     use std::os::unix::fs::MetadataExt;
-    StorageId::File {
+    Ok(StorageId::File {
         device: metadata.dev(),
         inode: metadata.ino(),
+    })
+}
+
+/// The volume's number and the file's on it ("BY_HANDLE_FILE_INFORMATION" of the Windows documentation). Where a file
+/// system counts by more than 64 bits (ReFS), two files may seem one: their transfers wait for each other, no more.
+#[cfg(windows)]
+fn identity(file: &File, _: &std::fs::Metadata) -> io::Result<StorageId> {
+    use std::os::windows::io::AsRawHandle;
+    use windows_sys::Win32::Storage::FileSystem::{
+        BY_HANDLE_FILE_INFORMATION, GetFileInformationByHandle,
+    };
+    let mut told = BY_HANDLE_FILE_INFORMATION::default();
+    // SAFETY: the handle is open, and the place is ours.
+    let done = unsafe { GetFileInformationByHandle(file.as_raw_handle(), &mut told) };
+    if done == 0 {
+        return Err(io::Error::last_os_error());
     }
+    Ok(StorageId::File {
+        device: told.dwVolumeSerialNumber.into(),
+        inode: u64::from(told.nFileIndexHigh) << 32 | u64::from(told.nFileIndexLow),
+    })
 }
 
 /// Without a stable identity of files in the standard library each opening counts as a storage of its
 /// own: two openings of one file are not ordered against each other.
-#[cfg(not(unix))]
-fn identity(_: &std::fs::Metadata) -> StorageId {
+#[cfg(not(any(unix, windows)))]
+fn identity(_: &File, _: &std::fs::Metadata) -> io::Result<StorageId> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // Relaxed: only uniqueness counts.
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-    StorageId::Native {
+    Ok(StorageId::Native {
         backend: crate::device::BACKEND.0,
         handle,
-    }
+    })
 }
 
 /// Creates a file under a name that nobody has, and takes the name away where the system allows that

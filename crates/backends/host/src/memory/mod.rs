@@ -6,6 +6,8 @@ pub mod heap;
 #[cfg(unix)]
 mod mapping;
 pub(crate) mod room;
+#[cfg(windows)]
+pub mod section;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod shared;
 
@@ -19,6 +21,8 @@ use transload_hal::{
 pub(crate) use exchange::{export, import};
 use file::{FileError, HostFile};
 use heap::HeapMemory;
+#[cfg(windows)]
+use section::SharedMemory;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use shared::SharedMemory;
 
@@ -32,7 +36,7 @@ pub const SHARED: MemoryId = DeviceId::CPU0.memory(MemoryKind::Shared);
 pub const FILE: MemoryId = DeviceId::CPU0.memory(MemoryKind::File);
 
 /// Whether this system has shared memory with handles that this backend can make.
-pub(crate) const HAS_SHARED: bool = cfg!(any(target_os = "linux", target_os = "android"));
+pub(crate) const HAS_SHARED: bool = cfg!(any(target_os = "linux", target_os = "android", windows));
 /// Whether this system has files.
 pub(crate) const HAS_FILES: bool = cfg!(any(unix, windows));
 
@@ -55,7 +59,7 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
             // SAFETY: the heap memory is valid for that span while it lives, and nobody else knows it.
             Ok(unsafe { Buffer::new(info, Box::new(heap)) })
         }
-        #[cfg(any(target_os = "linux", target_os = "android"))]
+        #[cfg(any(target_os = "linux", target_os = "android", windows))]
         SHARED => SharedMemory::allocate(memory, spec).map(|shared| shared_buffer(memory, shared)),
         FILE => {
             check_alignment(memory, spec.alignment, 1, heap::MAX_ALIGNMENT)?;
@@ -67,10 +71,11 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
                 .map(file_buffer)
                 .map_err(failed)
         }
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        #[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
         SHARED => Err(AllocError::Unsupported {
             memory,
-            what: "shared memory with a handle is made through memfd, which only Linux has".into(),
+            what: "shared memory with a handle is made through memfds and sections, which Linux and Windows have"
+                .into(),
         }),
         _ => Err(AllocError::UnknownMemory { memory }),
     }
@@ -92,7 +97,7 @@ pub(crate) fn file_buffer(file: HostFile) -> Buffer {
 }
 
 /// The buffer of a mapped shared memory or file.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
 pub(crate) fn shared_buffer(memory: MemoryId, shared: SharedMemory) -> Buffer {
     let host = shared.host();
     let (id, base) = shared.identity();

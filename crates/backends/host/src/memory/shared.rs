@@ -118,7 +118,7 @@ impl SharedMemory {
         self.file.as_fd()
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn raw(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 

@@ -1,0 +1,159 @@
+//! Memory that comes from elsewhere, and memory given away: no byte is copied.
+
+#[cfg(any(unix, windows))]
+mod handles;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod mapped;
+#[cfg(windows)]
+#[path = "viewed.rs"]
+mod mapped;
+
+use std::any::Any;
+use std::fs::File;
+
+use transload_hal::{
+    Buffer, External, ExternalKind, HostSpan, ImportError, MemoryId, Owner, StorageId, StorageInfo,
+};
+
+use super::file::{FileError, HostFile};
+use super::{FILE, PAGEABLE, file_buffer, file_fault};
+use crate::device::BACKEND;
+
+/// What sort of handles memory with a handle has on this system.
+#[cfg(all(test, any(target_os = "linux", target_os = "android", windows)))]
+pub(crate) const HANDLES: ExternalKind = handles::KIND;
+
+/// Makes a buffer of what was handed in:
+///
+/// - host memory into `cpu:0/pageable`;
+/// - a file (a [`HostFile`], a [`File`], or its handle) into `cpu:0/file`, where it is read and written
+///   by position;
+/// - on Linux, a file's or memfd's handle, or a [`HostFile`], into `cpu:0/shared`: mapped, read-only or
+///   shared, as it says; and a sealed memfd's handle into `cpu:0/pageable`: a copy-on-write view;
+/// - on Windows, a section's handle, or a [`HostFile`], into `cpu:0/shared`: mapped the same way.
+///
+/// # Safety
+/// As for `Backend::import`. A mapped file must besides not be shortened while the buffer lives, which
+/// a seal guarantees and nothing else can: touching lost pages raises SIGBUS.
+pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
+    match (memory, external) {
+        (PAGEABLE, External::Host { span, writable, owner }) => {
+            // SAFETY: the caller vouches for the span and the owner.
+            Ok(unsafe { host_buffer(span, writable, owner) })
+        }
+        (FILE, External::Object(object)) => file_of(object).map(file_buffer),
+        #[cfg(any(unix, windows))]
+        (FILE, External::Handle { kind: handles::KIND, value, span, writable, .. }) => {
+            let refused = |error: FileError| invalid(memory, handles::KIND, error.to_string());
+            let file = File::from(handles::take(memory, value)?);
+            let whole = HostFile::from_file(file, handles::name(value), writable).map_err(refused)?;
+            let part = whole.slice(span).map_err(refused)?;
+            Ok(file_buffer(part.of_memory()))
+        }
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        (super::SHARED | PAGEABLE, External::Handle { kind: ExternalKind::File, value, span, writable, .. }) => {
+            mapped::of_handle(memory, handles::take(memory, value)?, span, writable)
+        }
+        #[cfg(windows)]
+        (super::SHARED, External::Handle { kind: handles::KIND, value, span, writable, .. }) => {
+            mapped::of_handle(memory, handles::take(memory, value)?, span, writable)
+        }
+        #[cfg(any(target_os = "linux", target_os = "android", windows))]
+        (super::SHARED, External::Object(object)) => mapped::of_file(file_of(object)?),
+        (PAGEABLE | super::SHARED | FILE, external) => Err(ImportError::Unsupported {
+            memory,
+            kind: external.kind(),
+            reason: "pageable memory takes host memory and sealed files, shared memory and files take files".into(),
+        }),
+        (memory, _) => Err(ImportError::UnknownMemory { memory }),
+    }
+}
+
+/// Gives out what others can import; the buffer's bytes stay where they are and alive.
+pub(crate) fn export(buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+    let unsupported = |reason: &'static str| {
+        Err(ImportError::Unsupported {
+            memory: buffer.memory(),
+            kind,
+            reason: reason.into(),
+        })
+    };
+    match kind {
+        ExternalKind::Host => match buffer.host(0, buffer.len()) {
+            Some(span) => Ok(External::Host {
+                span,
+                writable: buffer.is_writable(),
+                owner: Box::new(buffer.clone()),
+            }),
+            None => unsupported("a file has no address"),
+        },
+        #[cfg(any(unix, windows))]
+        handles::KIND => handles::export(buffer),
+        _ => unsupported("the host gives out addresses, and handles of shared memory and files"),
+    }
+}
+
+/// # Safety
+/// As `Buffer::new` for the span and the owner.
+unsafe fn host_buffer(span: HostSpan, writable: bool, owner: Box<dyn Owner>) -> Buffer {
+    // What another buffer keeps alive is that buffer's memory: a shared mapping stays known as such.
+    let (id, base) = match (&*owner as &dyn Any).downcast_ref::<Buffer>() {
+        Some(buffer) => (buffer.storage_id(), buffer.position()),
+        None => (StorageId::Host, span.addr()),
+    };
+    let info = StorageInfo {
+        id,
+        base,
+        len_bytes: span.len() as u64,
+        memory: PAGEABLE,
+        backend: BACKEND,
+        writable,
+        host: Some(span),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { Buffer::new(info, owner) }
+}
+
+fn file_of(object: Box<dyn Owner>) -> Result<HostFile, ImportError> {
+    let object: Box<dyn Any> = object;
+    let object = match object.downcast::<HostFile>() {
+        Ok(file) => return Ok(*file),
+        Err(object) => object,
+    };
+    match object.downcast::<File>() {
+        Ok(file) => {
+            let writable = is_open_for_writing(&file);
+            HostFile::from_file(*file, "an adopted file", writable).map_err(|error| {
+                ImportError::Failed {
+                    memory: FILE,
+                    kind: ExternalKind::Object,
+                    fault: file_fault(&error),
+                }
+            })
+        }
+        Err(_) => Err(invalid(
+            FILE,
+            ExternalKind::Object,
+            "neither a HostFile nor a std::fs::File".to_owned(),
+        )),
+    }
+}
+
+fn invalid(memory: MemoryId, kind: ExternalKind, reason: String) -> ImportError {
+    ImportError::Invalid {
+        memory,
+        kind,
+        reason: reason.into(),
+    }
+}
+
+#[cfg(unix)]
+fn is_open_for_writing(file: &File) -> bool {
+    rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.intersects(rustix::fs::OFlags::RDWR))
+}
+
+/// Elsewhere a file does not tell; writing one that was opened for reading fails when it is tried.
+#[cfg(not(unix))]
+fn is_open_for_writing(_: &File) -> bool {
+    true
+}
