@@ -1,0 +1,259 @@
+//! The backend itself: which devices there are, and the way in to their memories and lanes.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use objc2::rc::Retained;
+use objc2::runtime::ProtocolObject;
+use objc2_metal::{MTLBuffer, MTLDevice};
+use transload_hal::{
+    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
+    DeviceId, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId,
+    MemoryId, MemoryKind, Name, Op, SubmitError, Waited,
+};
+
+use crate::discover::Absent;
+use crate::gpu::{Gpu, Sink};
+use crate::inventory::inventory;
+use crate::memory::{self, MetalBuffer};
+use crate::queue::{Lane, lane_of};
+use crate::raw::{Listener, Raw, pooled};
+
+/// The name of this backend.
+pub const BACKEND: BackendId = BackendId(Name::constant("metal"));
+
+/// Metal devices.
+pub struct Metal {
+    gpus: Arc<[Gpu]>,
+    absent: Vec<Absent>,
+    inventory: Inventory,
+    sink: Sink,
+    listener: OnceLock<Listener>,
+}
+
+impl Metal {
+    pub(crate) fn new(gpus: Arc<[Gpu]>, absent: Vec<Absent>, sink: Sink) -> Metal {
+        Metal {
+            inventory: inventory(&gpus),
+            gpus,
+            absent,
+            sink,
+            listener: OnceLock::new(),
+        }
+    }
+
+    /// How many devices there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Whether there is none, which does not happen: there is no backend then.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gpus.is_empty()
+    }
+
+    /// Devices that are there and take no part, and why.
+    #[must_use]
+    pub fn absent(&self) -> &[Absent] {
+        &self.absent
+    }
+
+    /// A device, for work of the program's own.
+    #[must_use]
+    pub fn device(&self, device: DeviceId) -> Option<&ProtocolObject<dyn MTLDevice>> {
+        Some(&self.gpu(device)?.device.0)
+    }
+
+    /// What the registry of this machine calls a device: the same for all processes, until the machine is started anew.
+    #[must_use]
+    pub fn registry_id(&self, device: DeviceId) -> Option<u64> {
+        Some(self.gpu(device)?.facts.registry_id)
+    }
+
+    /// Whether a device and the host have one memory, as the device says.
+    #[must_use]
+    pub fn has_unified_memory(&self, device: DeviceId) -> Option<bool> {
+        Some(self.gpu(device)?.facts.is_unified)
+    }
+
+    /// The name of a device here; `None` if it is none of this backend's.
+    #[must_use]
+    pub fn id_of(&self, device: &ProtocolObject<dyn MTLDevice>) -> Option<DeviceId> {
+        let number = device.registryID();
+        let mut gpus = self.gpus.iter();
+        Some(gpus.find(|gpu| gpu.facts.registry_id == number)?.id)
+    }
+
+    /// The buffer that lies behind one of this backend's, for commands of the program's own, and where in it the view
+    /// begins. Memory of the host's that a device was given ([`ExternalKind::Host`]) has one too.
+    ///
+    /// # Safety
+    /// As [`MetalBuffer::get`].
+    #[must_use]
+    pub unsafe fn native(
+        &self,
+        buffer: &Buffer,
+    ) -> Option<(Retained<ProtocolObject<dyn MTLBuffer>>, u64)> {
+        let gpu = self.gpu(buffer.memory().device)?;
+        let (Raw(raw), at) = match buffer.native::<MetalBuffer>() {
+            Some(known) => {
+                known.marks().give_out();
+                (known.raw().clone(), buffer.span().offset)
+            }
+            None => gpu
+                .hosted
+                .find(buffer.host(0, buffer.len())?.addr(), buffer.len())?,
+        };
+        Some((raw, at))
+    }
+
+    pub(crate) fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    pub(crate) fn listener(&self) -> &Listener {
+        self.listener.get_or_init(Listener::new)
+    }
+
+    /// The device of a fence.
+    pub(crate) fn gpu_of(&self, fence: u64) -> Option<&Gpu> {
+        self.gpus.get(lane_of(fence).0)
+    }
+
+    pub(crate) fn lane(&self, fence: Fence) -> Option<&Lane> {
+        let (_, way) = lane_of(fence.number());
+        Some(self.gpu_of(fence.number())?.lane(way))
+    }
+
+    fn gpu(&self, device: DeviceId) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.id == device)
+    }
+}
+
+impl fmt::Debug for Metal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = self.inventory.devices.iter();
+        f.debug_struct("Metal")
+            .field(
+                "devices",
+                &devices.map(|device| &device.name).collect::<Vec<_>>(),
+            )
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: a fence settles when Metal has called back that its commands are over and that it has let go of all host
+// memory that was wrapped for them; operands are checked before anything is written, and one command buffer is handed
+// over whole or not at all, before the host writes anything for the same submission; each fence is told once, by the
+// last of its callbacks; copies end where their operands do; buffers are Metal's own, kept by their owners, and nothing
+// is taken in without a promise of the caller's.
+unsafe impl Backend for Metal {
+    fn inventory(&self) -> Inventory {
+        self.inventory.clone()
+    }
+
+    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
+        match self.gpu(memory.device) {
+            Some(gpu) => memory::allocate(gpu, memory, spec),
+            None => Err(AllocError::UnknownMemory { memory }),
+        }
+    }
+
+    /// Takes in what others have:
+    ///
+    /// - [`External::Host`] into `metal:N/mapped`: whole pages, which the device reaches in place as long as the buffer
+    ///   lives. Nothing is copied.
+    /// - [`External::Object`]: a [`MetalBuffer`] of the device, into the memory of its storage mode.
+    ///
+    /// # Safety
+    /// As the trait demands: while a transfer or a guard uses the bytes, no command of the program's touches them.
+    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
+        let known = self.gpu(memory.device);
+        let gpu = known.ok_or(ImportError::UnknownMemory { memory })?;
+        let kind = external.kind();
+        let unsupported = |reason: &'static str| ImportError::Unsupported {
+            memory,
+            kind,
+            reason: reason.into(),
+        };
+        match external {
+            External::Host {
+                span,
+                writable,
+                owner,
+            } if memory.kind == MemoryKind::Mapped => {
+                // SAFETY: the caller's promise.
+                unsafe { memory::share(gpu, memory, (span, writable), owner) }
+            }
+            External::Host { .. } => Err(unsupported(
+                "host memory stays where it is, which is a device's memory of the kind mapped",
+            )),
+            External::Object(object) => {
+                let object: Box<dyn std::any::Any> = object;
+                match object.downcast::<MetalBuffer>() {
+                    // SAFETY: the caller's promise.
+                    Ok(buffer) => pooled(|_| unsafe { memory::adopt(gpu, memory, *buffer) }),
+                    Err(_) => Err(unsupported("the object is no MetalBuffer")),
+                }
+            }
+            _ => Err(unsupported("Metal has no such thing")),
+        }
+    }
+
+    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+        Err(ImportError::Unsupported {
+            memory: buffer.memory(),
+            kind,
+            reason: "Metal gives out no handle of a buffer; `Metal::native` gives the buffer"
+                .into(),
+        })
+    }
+
+    fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
+        let mut links = self.inventory.links.iter();
+        match links.find(|link| link.id.src == src && link.id.dst == dst) {
+            Some(link) => Ok(link.id.access),
+            None => Err(ConnectError::NoAccess {
+                src,
+                dst,
+                reason: "no engine of these devices reaches both".into(),
+            }),
+        }
+    }
+
+    unsafe fn submit(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start(via, ops, after) }
+    }
+
+    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
+        self.sink.set(sink).is_ok()
+    }
+
+    fn completes_unattended(&self) -> bool {
+        true
+    }
+
+    /// Nothing: Metal calls back.
+    fn pump(&self) {}
+
+    fn wait(&self, fence: Fence, limit: Duration) -> Waited {
+        match self.lane(fence).filter(|_| !fence.is_settled()) {
+            Some(lane) => lane.wait(fence.number(), limit),
+            None => Waited::Settled,
+        }
+    }
+}
+
+/// A caller's mistake about a submission.
+pub(crate) fn mistake(message: String) -> SubmitError {
+    SubmitError::Refused(Fault::new(ErrorClass::Caller, message))
+}

@@ -1,0 +1,89 @@
+//! Which devices there are, and why others are not.
+
+use std::sync::Arc;
+
+use objc2::rc::Retained;
+use objc2::runtime::ProtocolObject;
+use objc2_metal::MTLDevice;
+use transload_hal::{DeviceId, DeviceKind, ErrorClass};
+
+use crate::device::Metal;
+use crate::gpu::{Gpu, Sink};
+use crate::raw::{Device, all_devices, pooled};
+
+/// Why there is no Metal here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Metal lists no device, or none that works.
+    #[error("Metal has no device for this process{}", reasons(.absent))]
+    NoDevice {
+        /// Devices that are there and give no queue.
+        absent: Vec<Absent>,
+    },
+}
+
+/// A device that is there and takes no part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// What it would be called.
+    pub device: DeviceId,
+    /// Why not.
+    pub reason: String,
+}
+
+fn reasons(absent: &[Absent]) -> String {
+    let told = |absent: &Absent| format!("; {}: {}", absent.device, absent.reason);
+    absent.iter().map(told).collect()
+}
+
+impl OpenError {
+    /// Whose turn it is now.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            OpenError::NoDevice { .. } => ErrorClass::Unsupported,
+        }
+    }
+}
+
+impl Metal {
+    /// Every device of this machine, in the order in which Metal lists them.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn discover() -> Result<Metal, OpenError> {
+        Metal::of(pooled(|_| all_devices()))
+    }
+
+    /// Devices that the program has already; `metal:0` is the first. Their buffers can be taken in, and command queues
+    /// of the program's own go on as they are: this backend makes its own.
+    ///
+    /// # Errors
+    /// When there is none, or none gives a queue.
+    pub fn with_devices(
+        devices: impl IntoIterator<Item = Retained<ProtocolObject<dyn MTLDevice>>>,
+    ) -> Result<Metal, OpenError> {
+        Metal::of(devices.into_iter().map(Device).collect())
+    }
+
+    fn of(devices: Vec<Device>) -> Result<Metal, OpenError> {
+        let sink = Sink::default();
+        let (mut gpus, mut absent) = (Vec::new(), Vec::new());
+        for (index, device) in devices.into_iter().enumerate() {
+            let id = DeviceId::new(DeviceKind::METAL, index as u32);
+            let made = pooled(|_| Gpu::new((gpus.len(), id), device, &sink));
+            match made {
+                Ok(gpu) => gpus.push(gpu),
+                Err(fault) => absent.push(Absent {
+                    device: id,
+                    reason: fault.to_string(),
+                }),
+            }
+        }
+        if gpus.is_empty() {
+            return Err(OpenError::NoDevice { absent });
+        }
+        Ok(Metal::new(gpus.into(), absent, Arc::clone(&sink)))
+    }
+}

@@ -1,0 +1,77 @@
+//! One device: what it says of itself, its lanes, and whether it is lost.
+
+use std::sync::{Arc, OnceLock};
+
+use transload_hal::{CompletionSink, DeviceId, Fault};
+
+use crate::memory::Hosted;
+use crate::queue::{Lane, Way};
+use crate::raw::{Device, Facts, facts};
+
+/// Where outcomes go, once somebody says.
+pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
+
+/// Why a device is gone, once it is.
+pub(crate) type Lost = Arc<OnceLock<Fault>>;
+
+/// A device.
+pub(crate) struct Gpu {
+    pub(crate) id: DeviceId,
+    /// Its position among the devices of the backend.
+    pub(crate) number: usize,
+    pub(crate) device: Device,
+    pub(crate) facts: Facts,
+    /// Host memory that it reaches in place for longer than a submission.
+    pub(crate) hosted: Hosted,
+    lost: Lost,
+    lanes: [Lane; Way::ALL.len()],
+}
+
+impl Gpu {
+    /// # Errors
+    /// When the device gives no queue, as one that is being removed may.
+    pub(crate) fn new(
+        (number, id): (usize, DeviceId),
+        device: Device,
+        sink: &Sink,
+    ) -> Result<Gpu, Fault> {
+        let lost = Lost::default();
+        let facts = facts(&device);
+        let mut lanes = Vec::with_capacity(Way::ALL.len());
+        for way in Way::ALL {
+            lanes.push(Lane::new(&device, (number, way), sink, &lost)?);
+        }
+        let lanes = match lanes.try_into() {
+            Ok(lanes) => lanes,
+            Err(_) => unreachable!("one was made for each way"),
+        };
+        Ok(Gpu {
+            id,
+            number,
+            device,
+            facts,
+            hosted: Hosted::default(),
+            lost,
+            lanes,
+        })
+    }
+
+    /// Whether host and device may have a copy each: where they have one memory there is nothing to copy, and only
+    /// macOS has the mode.
+    pub(crate) fn has_managed(&self) -> bool {
+        let is_offered = cfg!(any(target_os = "macos", transload_metal_double));
+        is_offered && !self.facts.is_unified
+    }
+
+    pub(crate) fn lost(&self) -> Option<&Fault> {
+        self.lost.get()
+    }
+
+    pub(crate) fn lane(&self, way: Way) -> &Lane {
+        &self.lanes[way as usize]
+    }
+
+    pub(crate) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+}

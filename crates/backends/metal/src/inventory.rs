@@ -1,0 +1,215 @@
+//! What the devices bring to the machine: memories, and the links between them and to the host's.
+
+use transload_hal::core::defaults::{LINK_DEPTH, file_cost, link_cost};
+use transload_hal::{
+    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Lack, Link,
+    LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name,
+};
+
+use crate::device::BACKEND;
+use crate::gpu::Gpu;
+use crate::memory::ALIGNMENT;
+use crate::queue::Way;
+
+/// The processors' own backend, which fills and drains what both reach.
+const HOST: BackendId = BackendId(Name::constant("host"));
+
+/// What the processors reach by themselves.
+const HOST_KINDS: [MemoryKind; 4] = [
+    MemoryKind::Pageable,
+    MemoryKind::Pinned,
+    MemoryKind::Shared,
+    MemoryKind::File,
+];
+
+/// Host memory that a device reaches in place for a submission, where it begins with a page.
+pub(crate) const GUEST_KINDS: [MemoryKind; 3] =
+    [MemoryKind::Pageable, MemoryKind::Pinned, MemoryKind::Shared];
+
+/// The host backend's engine.
+const CPU_ENGINE: EngineId = EngineId {
+    device: DeviceId::CPU0,
+    index: 0,
+};
+
+/// Nanoseconds to hand commands over and to hear of their end, until the machine is measured: as after a small copy
+/// over a bus ([`transload_hal::core::defaults`]).
+const SUBMISSION_NS: u64 = 10_000;
+
+pub(crate) fn inventory(gpus: &[Gpu]) -> Inventory {
+    Inventory {
+        backend: BACKEND,
+        devices: gpus.iter().map(device).collect(),
+        memories: gpus.iter().flat_map(memories).collect(),
+        links: gpus.iter().flat_map(|gpu| links(gpu, gpus)).collect(),
+        lacks: gpus.iter().flat_map(|gpu| lacks(gpu, gpus)).collect(),
+        transform: None,
+    }
+}
+
+fn device(gpu: &Gpu) -> DeviceInfo {
+    DeviceInfo {
+        id: gpu.id,
+        backend: BACKEND,
+        name: gpu.facts.name.clone(),
+        software: false,
+        simulated: cfg!(transload_metal_double),
+        memory_bytes: None,
+        driver: None,
+        // The registry's number holds until the machine is started anew, and a UUID is taken to hold for good.
+        uuid: None,
+        pci: None,
+        numa_node: None,
+    }
+}
+
+/// The memories of a device, the default one first.
+fn kinds(gpu: &Gpu) -> &'static [MemoryKind] {
+    match (gpu.facts.is_unified, gpu.has_managed()) {
+        (true, _) => &[MemoryKind::Mapped, MemoryKind::Device],
+        (false, true) => &[MemoryKind::Device, MemoryKind::Mapped, MemoryKind::Managed],
+        (false, false) => &[MemoryKind::Device, MemoryKind::Mapped],
+    }
+}
+
+fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
+    let info = |kind: &MemoryKind| MemoryInfo {
+        id: gpu.id.memory(*kind),
+        backend: BACKEND,
+        total_bytes: None,
+        max_alloc_bytes: gpu.facts.max_buffer_bytes,
+        alignment: ALIGNMENT,
+        // It takes unsafe code to have a device write a buffer of ours, so it may be looked at in place.
+        host_addressable: *kind != MemoryKind::Device,
+        staging: *kind == MemoryKind::Mapped,
+    };
+    kinds(gpu).iter().map(info).collect()
+}
+
+fn links(gpu: &Gpu, all: &[Gpu]) -> Vec<Link> {
+    let id = |kind| gpu.id.memory(kind);
+    let mut links = Vec::new();
+    for src in kinds(gpu) {
+        for dst in kinds(gpu) {
+            links.push(own(gpu, (id(*src), id(*dst)), access_of([*src, *dst])));
+        }
+    }
+    for host in HOST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
+        let mapped = id(MemoryKind::Mapped);
+        links.push(by_host(host, mapped, Access::Native));
+        links.push(by_host(mapped, host, Access::Native));
+        if gpu.has_managed() {
+            links.push(by_host(id(MemoryKind::Managed), host, Access::Managed));
+        }
+    }
+    for host in GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
+        for kind in kinds(gpu) {
+            if *kind == MemoryKind::Managed {
+                links.push(written(gpu, host));
+            } else {
+                links.push(guest(gpu, (host, id(*kind))));
+                links.push(guest(gpu, (id(*kind), host)));
+            }
+        }
+    }
+    for other in all.iter().filter(|other| other.id != gpu.id) {
+        let both = [gpu, other].map(|gpu| gpu.id.memory(MemoryKind::Mapped));
+        links.push(by_host(both[0], both[1], Access::Native));
+    }
+    links
+}
+
+fn access_of(ends: [MemoryKind; 2]) -> Access {
+    match ends.contains(&MemoryKind::Managed) {
+        true => Access::Managed,
+        false => Access::Native,
+    }
+}
+
+/// What is between devices is another framework's business, or goes over the host.
+fn lacks(gpu: &Gpu, all: &[Gpu]) -> Vec<Lack> {
+    let others = all.iter().filter(|other| other.id != gpu.id);
+    let lack = |other: &Gpu| Lack {
+        src: gpu.id.memory(MemoryKind::Device),
+        dst: other.id.memory(MemoryKind::Device),
+        access: Access::Peer,
+        reason: "peer groups of Metal's devices are not used".into(),
+    };
+    others.map(lack).collect()
+}
+
+/// A link that a device's engines serve.
+fn own(gpu: &Gpu, (src, dst): (MemoryId, MemoryId), access: Access) -> Link {
+    let class = class_of(gpu, [src.kind, dst.kind]);
+    Link {
+        id: LinkId {
+            src,
+            dst,
+            engine: EngineId {
+                device: gpu.id,
+                index: Way::between(src.kind, dst.kind) as u16,
+            },
+            access,
+        },
+        backend: BACKEND,
+        class,
+        cost: Curve::from(Cost::new(SUBMISSION_NS, link_cost(class).fs_per_byte)),
+        pitched: true,
+        depth: LINK_DEPTH,
+    }
+}
+
+/// A link over which a device reads or writes host memory in place. A row of a pitched region need not have a page of
+/// its own, so those are staged.
+fn guest(gpu: &Gpu, ends: (MemoryId, MemoryId)) -> Link {
+    Link {
+        pitched: false,
+        ..own(gpu, ends, Access::Import)
+    }
+}
+
+/// The link over which the host's copy of managed memory is written, by this backend, which tells Metal so.
+fn written(gpu: &Gpu, host: MemoryId) -> Link {
+    let native = link_cost(LinkClass::Local);
+    Link {
+        class: LinkClass::Local,
+        cost: Curve::from(native),
+        depth: 1,
+        ..own(
+            gpu,
+            (host, gpu.id.memory(MemoryKind::Managed)),
+            Access::Managed,
+        )
+    }
+}
+
+/// A link that the host's threads serve.
+fn by_host(src: MemoryId, dst: MemoryId, access: Access) -> Link {
+    let (class, cost) = match [src.kind, dst.kind].contains(&MemoryKind::File) {
+        true => (LinkClass::Storage, file_cost(dst.kind == MemoryKind::File)),
+        false => (LinkClass::Local, link_cost(LinkClass::Local)),
+    };
+    Link {
+        id: LinkId {
+            src,
+            dst,
+            engine: CPU_ENGINE,
+            access,
+        },
+        backend: HOST,
+        class,
+        cost: Curve::from(cost),
+        pitched: true,
+        // One operation takes all the threads that there are.
+        depth: 1,
+    }
+}
+
+/// What lies between two memories, as a device reaches them.
+fn class_of(gpu: &Gpu, ends: [MemoryKind; 2]) -> LinkClass {
+    let is_far = |kind: &MemoryKind| !matches!(kind, MemoryKind::Device | MemoryKind::Managed);
+    match !gpu.facts.is_unified && ends.iter().any(is_far) {
+        true => LinkClass::Pcie,
+        false => LinkClass::Local,
+    }
+}

@@ -1,0 +1,46 @@
+//! Buffers of the program's own.
+
+use transload_hal::{Buffer, ExternalKind, HostSpan, ImportError, MemoryId, StorageInfo};
+
+use super::{MetalBuffer, info, mode_of};
+use crate::gpu::Gpu;
+
+const KIND: ExternalKind = ExternalKind::Object;
+
+/// Takes in a buffer of the program's own, into the memory that it is of.
+///
+/// # Safety
+/// As `Backend::import`: while the manager uses its bytes, nobody else touches them.
+pub(crate) unsafe fn adopt(
+    gpu: &Gpu,
+    memory: MemoryId,
+    buffer: MetalBuffer,
+) -> Result<Buffer, ImportError> {
+    let invalid = |reason: String| ImportError::Invalid {
+        memory,
+        kind: KIND,
+        reason: reason.into(),
+    };
+    let raw = buffer.raw();
+    if !raw.is_of(&gpu.device) {
+        return Err(invalid(format!("it is no buffer of {}", gpu.id)));
+    }
+    let mode = mode_of(gpu, memory.kind).ok_or(ImportError::UnknownMemory { memory })?;
+    if raw.mode() != Some(mode) {
+        let of = raw.mode();
+        return Err(invalid(format!(
+            "its storage mode is {of:?}, and that of {memory} is {mode:?}"
+        )));
+    }
+    let len_bytes = raw.len_bytes();
+    let host = raw
+        .contents()
+        .map(|start| HostSpan::new(start, len_bytes as usize));
+    let info = StorageInfo {
+        host,
+        ..info(memory, raw.handle(), len_bytes)
+    };
+    // SAFETY: the owner keeps the buffer, and Metal its contents as long as that; the handle is the object, of which
+    // several owners are one storage; for the rest the caller's promise.
+    Ok(unsafe { Buffer::new(info, Box::new(buffer)) })
+}

@@ -1,0 +1,74 @@
+//! The owner of a buffer: what `Buffer::native` gives.
+
+use std::fmt;
+use std::sync::Arc;
+
+use objc2::rc::Retained;
+use objc2::runtime::ProtocolObject;
+use objc2_metal::MTLBuffer;
+
+use super::Marks;
+use crate::raw::Raw;
+
+/// A `MTLBuffer`, of this backend's own or of the program's.
+///
+/// What the manager allocates is owned by one: `buffer.native::<MetalBuffer>()`. One that the program makes is taken in
+/// by `TransferManager::import`, as `External::Object`.
+pub struct MetalBuffer {
+    raw: Raw,
+    marks: Arc<Marks>,
+}
+
+impl MetalBuffer {
+    /// A buffer of the program's own, which stays with whoever else has it, too.
+    #[must_use]
+    pub fn new(buffer: Retained<ProtocolObject<dyn MTLBuffer>>) -> MetalBuffer {
+        let made = MetalBuffer::own(Raw(buffer));
+        made.marks.give_out();
+        made
+    }
+
+    pub(crate) fn own(raw: Raw) -> MetalBuffer {
+        MetalBuffer {
+            raw,
+            marks: Arc::default(),
+        }
+    }
+
+    /// The buffer, for commands of the program's own. From then on managed memory is synchronized every time that the
+    /// host looks at it: what else is written there nobody here knows.
+    ///
+    /// # Safety
+    /// While a transfer or a guard of the manager's uses bytes of the buffer, nobody touches them with this. Transfers
+    /// start after commands of the program's by [`Metal::when_done`](crate::Metal::when_done) and
+    /// [`Metal::when_event`](crate::Metal::when_event); commands start after transfers by
+    /// [`Metal::follow`](crate::Metal::follow), or when they were awaited.
+    #[must_use]
+    pub unsafe fn get(&self) -> &ProtocolObject<dyn MTLBuffer> {
+        self.marks.give_out();
+        &self.raw.0
+    }
+
+    /// The buffer, out of which no view is left.
+    #[must_use]
+    pub fn into_inner(self) -> Retained<ProtocolObject<dyn MTLBuffer>> {
+        self.raw.0
+    }
+
+    pub(crate) fn raw(&self) -> &Raw {
+        &self.raw
+    }
+
+    pub(crate) fn marks(&self) -> &Arc<Marks> {
+        &self.marks
+    }
+}
+
+impl fmt::Debug for MetalBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetalBuffer")
+            .field("len_bytes", &self.raw.len_bytes())
+            .field("mode", &self.raw.mode())
+            .finish_non_exhaustive()
+    }
+}

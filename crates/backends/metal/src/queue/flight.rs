@@ -1,0 +1,250 @@
+//! What is under way in a lane, and who tells of its end.
+//!
+//! A submission is over when its commands are and Metal has let go of all host memory that it wrapped for them. Both
+//! are told by callbacks, and the last of them tells the engine. Blocks and lists stay with their place for the next
+//! submission, so that a lane that has been used before allocates nothing.
+
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
+
+use super::fence_number;
+use crate::device::BACKEND;
+use crate::fault::fault_of;
+use crate::gpu::{Lost, Sink};
+use crate::memory::Marks;
+use crate::raw::{Event, Failure, Raw, pooled};
+
+/// What the callbacks of a lane share.
+pub(super) struct Shared {
+    /// Its number within the backend.
+    pub(super) number: u64,
+    /// Has the value of the last submission that is over.
+    pub(super) event: Event,
+    pub(super) lost: Lost,
+    sink: Sink,
+    /// Held from the first command of a submission to its hand-over, so that sequences grow in the order of the queue.
+    pub(super) gate: Mutex<()>,
+    state: Mutex<State>,
+    /// Something settled.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    places: Vec<Flight>,
+    /// The last submission that there was.
+    last: u64,
+    /// How many are under way.
+    flying: u32,
+    /// Threads that sleep until something settles.
+    awaited: u32,
+}
+
+/// A place for a submission.
+#[derive(Default)]
+struct Flight {
+    /// Which one it is; 0 for none.
+    sequence: u64,
+    /// What has yet to be told: the end of the commands, and of each wrapping.
+    left: u32,
+    fault: Option<Fault>,
+    guests: Vec<Raw>,
+    /// Managed buffers that are being synchronized.
+    shown: Vec<(Arc<Marks>, u64)>,
+}
+
+/// What a submission takes along.
+#[derive(Default)]
+pub(super) struct Luggage {
+    pub(super) guests: Vec<Raw>,
+    pub(super) shown: Vec<(Arc<Marks>, u64)>,
+}
+
+impl Shared {
+    pub(super) fn new(number: u64, event: Event, sink: &Sink, lost: &Lost) -> Shared {
+        Shared {
+            number,
+            event,
+            lost: Arc::clone(lost),
+            sink: Arc::clone(sink),
+            gate: Mutex::new(()),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// A place where nothing is under way, with its lists; a new one's number is that of the places there were.
+    pub(super) fn take_place(&self) -> (usize, Luggage) {
+        let mut state = self.lock();
+        let is_idle = |flight: &Flight| flight.sequence == 0 && flight.left == 0;
+        let place = state.places.iter().position(is_idle);
+        let place = place.unwrap_or_else(|| {
+            state.places.push(Flight::default());
+            state.places.len() - 1
+        });
+        let flight = &mut state.places[place];
+        // Taken by nobody else until it flies or is given up.
+        flight.left = 1;
+        let luggage = Luggage {
+            guests: mem::take(&mut flight.guests),
+            shown: mem::take(&mut flight.shown),
+        };
+        (place, luggage)
+    }
+
+    /// One more wrapping is going to be told of.
+    pub(super) fn expect_guest(&self, place: usize) {
+        self.lock().places[place].left += 1;
+    }
+
+    /// A wrapping that never came to be is not.
+    pub(super) fn forget_guest(&self, place: usize) {
+        self.lock().places[place].left -= 1;
+    }
+
+    /// The next sequence of the lane, whose gate is held.
+    pub(super) fn next(&self) -> u64 {
+        self.lock().last + 1
+    }
+
+    /// What was written is about to be handed over.
+    pub(super) fn fly(&self, place: usize, sequence: u64, luggage: Luggage) {
+        let mut state = self.lock();
+        state.last = sequence;
+        state.flying += 1;
+        let flight = &mut state.places[place];
+        flight.sequence = sequence;
+        flight.guests = luggage.guests;
+        flight.shown = luggage.shown;
+    }
+
+    /// What was written comes to nothing. Waits until Metal has let go of what was wrapped for it, which nothing holds
+    /// any more.
+    pub(super) fn give_up(&self, place: usize, mut luggage: Luggage) {
+        pooled(|_| luggage.guests.clear());
+        for (marks, written) in luggage.shown.drain(..) {
+            marks.end(written, false);
+        }
+        let mut state = self.lock();
+        while state.places[place].left > 1 {
+            state = self.doze(state, Duration::MAX);
+        }
+        let flight = &mut state.places[place];
+        flight.guests = luggage.guests;
+        flight.shown = luggage.shown;
+        flight.left = 0;
+    }
+
+    /// Called back: the commands of a place are over.
+    pub(super) fn end(&self, place: usize, failure: Option<Failure>) {
+        let fault = failure.as_ref().map(fault_of);
+        if let Some(fault) = &fault {
+            if fault.class == ErrorClass::Lost {
+                let _ = self.lost.set(fault.clone());
+            }
+            self.release_those_behind();
+        }
+        let is_done = fault.is_none();
+        let mut state = self.lock();
+        let flight = &mut state.places[place];
+        flight.fault = fault;
+        let mut guests = mem::take(&mut flight.guests);
+        let mut shown = mem::take(&mut flight.shown);
+        drop(state);
+        for (marks, written) in shown.drain(..) {
+            marks.end(written, is_done);
+        }
+        // Without the lock: this may call back.
+        pooled(|_| guests.clear());
+        let mut state = self.lock();
+        let flight = &mut state.places[place];
+        flight.guests = guests;
+        flight.shown = shown;
+        self.let_go(state, place);
+    }
+
+    /// Called back: Metal has let go of memory that was wrapped for a place.
+    pub(super) fn guest_gone(&self, place: usize) {
+        self.let_go(self.lock(), place);
+    }
+
+    /// One thing less is left of a place; tells when nothing is.
+    fn let_go(&self, mut state: MutexGuard<'_, State>, place: usize) {
+        let flight = &mut state.places[place];
+        flight.left -= 1;
+        if flight.left == 0 && flight.sequence != 0 {
+            let outcome = match (self.lost.get(), flight.fault.take()) {
+                (Some(fault), Some(_)) => Outcome::Lost(fault.clone()),
+                (None, Some(fault)) => Outcome::Failed(fault),
+                // It was over before the device was lost.
+                (_, None) => Outcome::Done,
+            };
+            let sequence = mem::take(&mut flight.sequence);
+            state.flying -= 1;
+            // Under the lock, so that who finds it settled finds its outcome at the sink.
+            if let Some(sink) = self.sink.get() {
+                let fence = Fence::new(BACKEND, fence_number(sequence, self.number));
+                sink.settle(fence, outcome);
+            }
+        }
+        if state.awaited > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// What waits on a device for commands that failed is let go of: nobody says that these set their event. Where
+    /// others are under way behind them, those do that.
+    fn release_those_behind(&self) {
+        // Held, so that nothing is handed over meanwhile.
+        let _gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.lock();
+        if state.flying == 1 && self.event.value() < state.last {
+            self.event.set(state.last);
+        }
+    }
+
+    /// Whether a submission has not settled.
+    pub(super) fn is_pending(&self, sequence: u64) -> bool {
+        let state = self.lock();
+        is_flying(&state, sequence)
+    }
+
+    /// The last submission, if any is under way.
+    pub(super) fn newest(&self) -> Option<u64> {
+        let state = self.lock();
+        (state.flying > 0).then_some(state.last)
+    }
+
+    /// Blocks until a submission has settled or the limit has passed.
+    pub(super) fn wait(&self, sequence: u64, limit: Duration) -> Waited {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        while is_flying(&state, sequence) {
+            let Some(left) = limit.checked_sub(begun.elapsed()) else {
+                return Waited::TimedOut;
+            };
+            state = self.doze(state, left);
+        }
+        Waited::Settled
+    }
+
+    fn doze<'a>(&self, mut state: MutexGuard<'a, State>, limit: Duration) -> MutexGuard<'a, State> {
+        state.awaited += 1;
+        let waited = self.changed.wait_timeout(state, limit);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.awaited -= 1;
+        state
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_flying(state: &State, sequence: u64) -> bool {
+    let mut places = state.places.iter();
+    places.any(|flight| flight.sequence == sequence)
+}

@@ -1,0 +1,205 @@
+//! One command queue of a device.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use transload_hal::{ErrorClass, Fault, Fence, SubmitError, Waited};
+
+use super::flight::{Luggage, Shared};
+use super::write::{Kit, Writer};
+use super::{Move, Way, fence_number, lane_number, sequence_of};
+use crate::device::BACKEND;
+use crate::fault::nothing_of;
+use crate::gpu::{Lost, Sink};
+use crate::raw::{Commands, Device, EndBlock, Event, GoneBlock, Queue, pooled};
+
+/// A command queue.
+pub(crate) struct Lane {
+    device: Device,
+    queue: Queue,
+    shared: Arc<Shared>,
+    /// For each place of a submission what Metal calls. They keep what they tell, which must not keep them.
+    blocks: Mutex<Vec<Arc<Blocks>>>,
+    kit: Mutex<Kit>,
+}
+
+struct Blocks {
+    end: EndBlock,
+    gone: GoneBlock,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        device: &Device,
+        (gpu, way): (usize, Way),
+        sink: &Sink,
+        lost: &Lost,
+    ) -> Result<Lane, Fault> {
+        let queue = device
+            .queue()
+            .ok_or_else(|| nothing_of("newCommandQueue"))?;
+        let event = device.event().ok_or_else(|| nothing_of("newSharedEvent"))?;
+        let number = lane_number(gpu, way);
+        Ok(Lane {
+            device: device.clone(),
+            queue,
+            shared: Arc::new(Shared::new(number, event, sink, lost)),
+            blocks: Mutex::default(),
+            kit: Mutex::default(),
+        })
+    }
+
+    /// Starts moves behind the fences, which are given with their lanes.
+    ///
+    /// # Safety
+    /// As `Backend::submit`.
+    pub(crate) unsafe fn submit<'a>(
+        &self,
+        moves: impl Iterator<Item = Move>,
+        after: impl Iterator<Item = (&'a Lane, u64)>,
+    ) -> Result<Fence, SubmitError> {
+        let shared = &self.shared;
+        if let Some(fault) = shared.lost.get() {
+            return Err(SubmitError::Refused(fault.clone()));
+        }
+        let _gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let (place, mut luggage) = shared.take_place();
+        let blocks = self.blocks_of(place);
+        let sequence = shared.next();
+        // What was written is let go of with the pool, so that what was wrapped for nothing goes here.
+        let handed_over = pooled(|_| {
+            // SAFETY: the caller's promise.
+            let written = unsafe { self.write(moves, after, (place, &blocks), &mut luggage) };
+            let commands = written?;
+            commands.signal(&shared.event, sequence);
+            commands.when_over(&blocks.end);
+            shared.fly(place, sequence, std::mem::take(&mut luggage));
+            commands.commit();
+            Ok(())
+        });
+        match handed_over {
+            Ok(()) => Ok(Fence::new(BACKEND, fence_number(sequence, shared.number))),
+            Err(refusal) => {
+                shared.give_up(place, luggage);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Writes the commands of a submission.
+    ///
+    /// # Safety
+    /// As `Backend::submit`.
+    unsafe fn write<'a>(
+        &self,
+        moves: impl Iterator<Item = Move>,
+        after: impl Iterator<Item = (&'a Lane, u64)>,
+        (place, blocks): (usize, &Blocks),
+        luggage: &mut Luggage,
+    ) -> Result<Commands, SubmitError> {
+        let none = |what| SubmitError::Refused(nothing_of(what));
+        let commands = self.queue.commands().ok_or_else(|| none("commandBuffer"))?;
+        for (other, fence) in after {
+            let sequence = sequence_of(fence);
+            if other.shared.is_pending(sequence) {
+                commands.wait_for(&other.shared.event, sequence);
+            }
+        }
+        let mut kit = self.kit.lock().unwrap_or_else(PoisonError::into_inner);
+        let blit = commands.blit().ok_or_else(|| none("blitCommandEncoder"))?;
+        let mut writer = Writer {
+            device: &self.device,
+            blit: &blit,
+            kit: &mut kit,
+            luggage,
+            shared: &self.shared,
+            place,
+            gone: &blocks.gone,
+        };
+        for one in moves {
+            // SAFETY: the caller's promise.
+            unsafe { writer.write(one) }.map_err(SubmitError::Refused)?;
+        }
+        // The encoder ends here.
+        drop(blit);
+        Ok(commands)
+    }
+
+    /// What is called back for a place.
+    fn blocks_of(&self, place: usize) -> Arc<Blocks> {
+        let mut all = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        while all.len() <= place {
+            let at = all.len();
+            let (of_end, of_gone) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+            all.push(Arc::new(Blocks {
+                end: EndBlock::new(move |failure| of_end.end(at, failure)),
+                gone: GoneBlock::new(move || of_gone.guest_gone(at)),
+            }));
+        }
+        Arc::clone(&all[place])
+    }
+
+    /// Whether a fence of this lane has not settled.
+    pub(crate) fn is_pending(&self, fence: u64) -> bool {
+        self.shared.is_pending(sequence_of(fence))
+    }
+
+    /// The fence of the last submission, if any is under way.
+    pub(crate) fn newest(&self) -> Option<u64> {
+        let sequence = self.shared.newest()?;
+        Some(fence_number(sequence, self.shared.number))
+    }
+
+    /// Blocks until a fence has settled or the limit has passed.
+    pub(crate) fn wait(&self, fence: u64, limit: Duration) -> Waited {
+        self.shared.wait(sequence_of(fence), limit)
+    }
+
+    /// The event that stands for this lane's fences, and the value that stands for one.
+    pub(super) fn order_of(&self, fence: u64) -> (&Event, u64) {
+        (&self.shared.event, sequence_of(fence))
+    }
+
+    /// Sets an event of the user's behind fences.
+    pub(super) fn signal<'a>(
+        &self,
+        after: impl Iterator<Item = (&'a Lane, u64)>,
+        event: &Event,
+        value: u64,
+    ) -> Result<(), Fault> {
+        if let Some(fault) = self.shared.lost.get() {
+            return Err(fault.clone());
+        }
+        pooled(|_| {
+            let commands = self.queue.commands();
+            let commands = commands.ok_or_else(|| nothing_of("commandBuffer"))?;
+            for (other, fence) in after {
+                let (of, at) = other.order_of(fence);
+                commands.wait_for(of, at);
+            }
+            commands.signal(event, value);
+            commands.commit();
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Lane {
+    /// What is under way goes on: Metal keeps the queue, and its callbacks keep what they tell.
+    fn drop(&mut self) {
+        pooled(|_| {
+            let all = self
+                .blocks
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner);
+            all.clear();
+        });
+    }
+}
+
+/// Why a fence has to be awaited first.
+pub(crate) fn unawaited(fence: &Fence) -> SubmitError {
+    let message =
+        format!("{fence:?} must be awaited first: the host does this, in no queue's order");
+    SubmitError::Refused(Fault::new(ErrorClass::Unsupported, message))
+}

@@ -1,0 +1,219 @@
+//! What a submission consists of, with Metal's buffers in place of the hal's.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use transload_hal::core::{Run, Shape};
+use transload_hal::{Buffer, DeviceKind, HostSpan, MemoryKind, Op, Part, Span};
+
+use super::Way;
+use crate::device::BACKEND;
+use crate::gpu::Gpu;
+use crate::inventory::GUEST_KINDS;
+use crate::memory::{Marks, MetalBuffer};
+use crate::raw::{Raw, page_bytes};
+
+/// One thing to do.
+pub(crate) enum Move {
+    /// Copy the runs of bytes that a span of two layouts consists of.
+    Copy {
+        from: End,
+        to: End,
+        /// For what is not contiguous.
+        shapes: Option<(Shape, Shape)>,
+        span: Span,
+        /// Both ends are one storage, so that they may overlap.
+        is_within: bool,
+    },
+    /// Let the device finish, and bring the host's copy up to date where there is one.
+    Show { gpu: usize, managed: Option<Own> },
+    /// The host has written its copy.
+    Modified { of: Own, at: u64, len: u64 },
+}
+
+/// One end of a copy.
+pub(crate) enum End {
+    /// Host memory.
+    Host(HostSpan),
+    /// A buffer, from a byte on.
+    Own {
+        gpu: usize,
+        kind: MemoryKind,
+        of: Own,
+        at: u64,
+    },
+}
+
+/// A buffer, and what is known of its copies.
+pub(crate) struct Own {
+    pub(crate) raw: Raw,
+    pub(crate) marks: Option<Arc<Marks>>,
+}
+
+/// Why an operation cannot be executed here.
+pub(crate) type Reason = Cow<'static, str>;
+
+impl Move {
+    /// What an operation comes to.
+    pub(crate) fn of(gpus: &[Gpu], op: &Op<'_>) -> Result<Move, Reason> {
+        let made = match op {
+            Op::Copy { src, dst } if src.len_bytes != dst.len_bytes => {
+                let (src, dst) = (src.len_bytes, dst.len_bytes);
+                return Err(format!("{src} bytes do not fit {dst}").into());
+            }
+            Op::Copy { src, dst } => Move::Copy {
+                from: End::of(gpus, (src.buffer, src.offset), src.len_bytes)?,
+                to: End::of(gpus, (dst.buffer, dst.offset), dst.len_bytes)?,
+                shapes: None,
+                span: Span::new(0, src.len_bytes),
+                is_within: src.buffer.storage_id() == dst.buffer.storage_id(),
+            },
+            Op::Pitched { src, dst, span } => Move::Copy {
+                from: End::of(gpus, (src.buffer, src.offset), src.shape.extent_bytes())?,
+                to: End::of(gpus, (dst.buffer, dst.offset), dst.shape.extent_bytes())?,
+                shapes: Some((src.shape, dst.shape)),
+                span: *span,
+                is_within: false,
+            },
+            Op::MakeVisible { part } => Move::show(gpus, part)?,
+            Op::ReleaseHost { buffer } => match End::of(gpus, (buffer, 0), buffer.len())? {
+                End::Own {
+                    kind: MemoryKind::Managed,
+                    of,
+                    at,
+                    ..
+                } => Move::Modified {
+                    of,
+                    at,
+                    len: buffer.len(),
+                },
+                _ => return Err(format!("{} has one copy", buffer.memory()).into()),
+            },
+            other => return Err(format!("{other:?} is not for a Metal device").into()),
+        };
+        made.check()?;
+        Ok(made)
+    }
+
+    fn show(gpus: &[Gpu], part: &Part<'_>) -> Result<Move, Reason> {
+        match End::of(gpus, (part.buffer, part.offset), part.len_bytes)? {
+            End::Own { gpu, kind, of, .. } => Ok(Move::Show {
+                gpu,
+                managed: (kind == MemoryKind::Managed).then_some(of),
+            }),
+            End::Host(_) => Err(format!("{} is of no device", part.buffer.memory()).into()),
+        }
+    }
+
+    /// Whether the ends go together.
+    fn check(&self) -> Result<(), Reason> {
+        let Move::Copy {
+            from, to, shapes, ..
+        } = self
+        else {
+            return Ok(());
+        };
+        match (from, to) {
+            (End::Host(_), End::Host(_)) => Err("neither end is a device's".into()),
+            (End::Own { gpu: a, .. }, End::Own { gpu: b, .. }) if a != b => {
+                Err("they are buffers of two devices".into())
+            }
+            (End::Own { .. }, End::Own { .. }) => Ok(()),
+            (End::Host(_), End::Own { kind, .. }) if *kind == MemoryKind::Managed => Ok(()),
+            (End::Host(span), _) | (_, End::Host(span)) if shapes.is_none() => check_pages(*span),
+            _ => Err("rows of host memory have no pages of their own".into()),
+        }
+    }
+
+    /// The device, by its position, and the lane that does it; no lane where the host does.
+    pub(crate) fn place(&self) -> (usize, Option<Way>) {
+        match self {
+            Move::Show { gpu, .. } => (*gpu, Some(Way::Visible)),
+            Move::Modified { .. } => (0, None),
+            Move::Copy { from, to, .. } => match (from, to) {
+                (End::Host(_), End::Own { gpu, kind, .. }) if *kind == MemoryKind::Managed => {
+                    (*gpu, None)
+                }
+                (End::Own { gpu, kind, .. }, other) => {
+                    (*gpu, Some(Way::between(*kind, other.kind())))
+                }
+                (End::Host(_), End::Own { gpu, kind, .. }) => {
+                    (*gpu, Some(Way::between(MemoryKind::Pageable, *kind)))
+                }
+                // Refused by `check`.
+                (End::Host(_), End::Host(_)) => (0, None),
+            },
+        }
+    }
+
+    /// Whether there is nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Move::Copy { span, .. } if span.len == 0)
+    }
+
+    /// The runs of a copy, from the ends' first bytes on.
+    pub(crate) fn runs(shapes: Option<&(Shape, Shape)>, span: Span) -> impl Iterator<Item = Run> {
+        let one = Run {
+            offset: span.offset,
+            other_offset: span.offset,
+            len_bytes: span.len,
+        };
+        let contiguous = shapes.is_none().then_some(one);
+        let rows = shapes.map(|(from, to)| from.runs(0, to, 0, span));
+        contiguous.into_iter().chain(rows.into_iter().flatten())
+    }
+}
+
+impl End {
+    fn of(gpus: &[Gpu], (buffer, offset): (&Buffer, u64), len: u64) -> Result<End, Reason> {
+        if !Span::new(offset, len).fits(buffer.len()) {
+            return Err("an operand reaches past its buffer".into());
+        }
+        let memory = buffer.memory();
+        if memory.device.kind == DeviceKind::CPU && GUEST_KINDS.contains(&memory.kind) {
+            let host = buffer.host(offset, len).map(End::Host);
+            return host.ok_or_else(|| format!("{memory} has no address here").into());
+        }
+        let is_own = buffer.backend() == BACKEND;
+        let gpu = gpus
+            .iter()
+            .find(|gpu| gpu.id == memory.device && is_own)
+            .ok_or_else(|| format!("{memory} is no memory of a Metal device here"))?;
+        let own = |of, at| End::Own {
+            gpu: gpu.number,
+            kind: memory.kind,
+            of,
+            at,
+        };
+        if let Some(known) = buffer.native::<MetalBuffer>() {
+            let marks = (memory.kind == MemoryKind::Managed).then(|| Arc::clone(known.marks()));
+            let raw = known.raw().clone();
+            return Ok(own(Own { raw, marks }, buffer.span().offset + offset));
+        }
+        let host = buffer.host(offset, len);
+        let found = host.and_then(|host| gpu.hosted.find(host.addr(), len));
+        let (raw, at) = found.ok_or("the buffer is none of Metal's")?;
+        Ok(own(Own { raw, marks: None }, at))
+    }
+
+    fn kind(&self) -> MemoryKind {
+        match self {
+            End::Host(_) => MemoryKind::Pageable,
+            End::Own { kind, .. } => *kind,
+        }
+    }
+}
+
+/// Whether host memory can be wrapped: it must begin with a page. The last page is the process's as a whole, whatever
+/// else lies in it, and no command touches that.
+fn check_pages(span: HostSpan) -> Result<(), Reason> {
+    let (address, page) = (span.addr(), page_bytes());
+    match address.is_multiple_of(page) {
+        true => Ok(()),
+        false => Err(format!(
+            "host memory at {address:#x} does not begin with a page of {page} bytes, and only whole pages can be \
+             reached in place"
+        )
+        .into()),
+    }
+}

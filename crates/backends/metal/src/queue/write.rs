@@ -1,0 +1,258 @@
+//! The commands that moves come to.
+
+use std::sync::Arc;
+
+use transload_hal::core::Run;
+use transload_hal::{ErrorClass, Fault, HostSpan};
+
+use super::flight::{Luggage, Shared};
+use super::moves::Own;
+use super::{End, Move};
+use crate::fault::nothing_of;
+use crate::memory::WORD;
+use crate::raw::{Blit, Bounce, Device, GoneBlock, Mode, Raw, page_bytes};
+
+/// The multiples at which copies between buffers begin and end: of four bytes on macOS, of one elsewhere (Apple,
+/// `MTLBlitCommandEncoder`, `copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:`). A power of two.
+const GRAIN: u64 = match cfg!(any(target_os = "macos", transload_metal_double)) {
+    true => WORD,
+    false => 1,
+};
+
+/// Bytes that overlap their place to be are moved so many at a time.
+const PIECE: u64 = 1 << 20;
+
+/// What a lane keeps for copies that are not plain, made for the first of them.
+#[derive(Default)]
+pub(super) struct Kit {
+    bounce: Option<Bounce>,
+    scratch: Option<Raw>,
+}
+
+/// Writes the commands of one submission.
+pub(super) struct Writer<'a> {
+    pub(super) device: &'a Device,
+    pub(super) blit: &'a Blit,
+    pub(super) kit: &'a mut Kit,
+    pub(super) luggage: &'a mut Luggage,
+    pub(super) shared: &'a Shared,
+    pub(super) place: usize,
+    pub(super) gone: &'a GoneBlock,
+}
+
+impl Writer<'_> {
+    /// Writes one move.
+    ///
+    /// # Safety
+    /// As `Backend::submit`.
+    pub(super) unsafe fn write(&mut self, one: Move) -> Result<(), Fault> {
+        let (from, to, shapes, span, is_within) = match one {
+            Move::Copy {
+                from,
+                to,
+                shapes,
+                span,
+                is_within,
+            } => (from, to, shapes, span, is_within),
+            Move::Show { managed, .. } => {
+                if let Some(of) = managed {
+                    self.show(&of);
+                }
+                return Ok(());
+            }
+            // The host's business.
+            Move::Modified { .. } => return Ok(()),
+        };
+        let (src, from) = self.reach(from)?;
+        let (dst, to) = self.reach(to)?;
+        for run in Move::runs(shapes.as_ref(), span) {
+            let Run {
+                offset,
+                other_offset,
+                len_bytes,
+            } = run;
+            let ends = ((&src, from + offset), (&dst, to + other_offset));
+            let is_over_itself = is_within && overlaps(ends, len_bytes);
+            match is_over_itself {
+                // SAFETY: the run lies within the operands, which are the caller's promise.
+                true => unsafe { self.slide(ends.0, ends.1, len_bytes) }?,
+                // SAFETY: as above.
+                false => unsafe { self.copy(ends.0, ends.1, len_bytes) }?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the host's copy up to date where the device wrote meanwhile.
+    fn show(&mut self, of: &Own) {
+        let Some(marks) = &of.marks else { return };
+        if let Some(written) = marks.begin() {
+            self.luggage.shown.push((Arc::clone(marks), written));
+            self.blit.synchronize(&of.raw);
+        }
+    }
+
+    /// An end as a buffer: host memory is wrapped for this submission.
+    fn reach(&mut self, end: End) -> Result<(Raw, u64), Fault> {
+        match end {
+            End::Own { of, at, .. } => Ok((of.raw, at)),
+            End::Host(span) => {
+                let guest = self.wrap(span)?;
+                self.luggage.guests.push(guest.clone());
+                Ok((guest, 0))
+            }
+        }
+    }
+
+    fn wrap(&mut self, span: HostSpan) -> Result<Raw, Fault> {
+        let pages = (span.len() as u64).next_multiple_of(page_bytes());
+        let start = std::ptr::NonNull::new(span.as_ptr());
+        let whole = start
+            .zip(usize::try_from(pages).ok())
+            .map(|(start, len)| HostSpan::new(start, len));
+        let refused = || {
+            let message =
+                "Metal does not take this host memory: newBufferWithBytesNoCopy gave nothing";
+            Fault::new(ErrorClass::Unsupported, message)
+        };
+        self.shared.expect_guest(self.place);
+        // SAFETY: the operand is valid until the fence settles, by the promise of `submit`, and the fence settles when
+        // the block was called; the rest of its last page is there as long as the page is.
+        let wrapped =
+            whole.and_then(|pages| unsafe { Raw::wrapping(self.device, pages, self.gone) });
+        wrapped.ok_or_else(|| {
+            self.shared.forget_guest(self.place);
+            refused()
+        })
+    }
+
+    /// Copies bytes between ranges that do not overlap.
+    ///
+    /// # Safety
+    /// As [`Blit::copy`].
+    unsafe fn copy(
+        &mut self,
+        (src, from): (&Raw, u64),
+        (dst, to): (&Raw, u64),
+        len: u64,
+    ) -> Result<(), Fault> {
+        let (head, body) = cut(from, to, len);
+        for (at, len) in [(0, head), (head + body, len - head - body)] {
+            // SAFETY: the caller's promise.
+            unsafe { self.pass((src, from + at), (dst, to + at), len) }?;
+        }
+        if body > 0 {
+            // SAFETY: as above.
+            unsafe { self.blit.copy((src, from + head), (dst, to + head), body) };
+        }
+        Ok(())
+    }
+
+    /// Copies bytes at any offset, through a texture.
+    ///
+    /// # Safety
+    /// As [`Blit::copy`].
+    unsafe fn pass(
+        &mut self,
+        (src, from): (&Raw, u64),
+        (dst, to): (&Raw, u64),
+        len: u64,
+    ) -> Result<(), Fault> {
+        if len == 0 {
+            return Ok(());
+        }
+        if self.kit.bounce.is_none() {
+            self.kit.bounce = Bounce::new(self.device);
+        }
+        let none = || nothing_of("newTextureWithDescriptor");
+        let bounce = self.kit.bounce.as_ref().ok_or_else(none)?;
+        let mut at = 0;
+        while at < len {
+            let piece = Bounce::piece(len - at);
+            // SAFETY: the caller's promise.
+            unsafe { bounce.copy(self.blit, (src, from + at), (dst, to + at), piece) };
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes within a storage to where they overlap themselves, piece by piece from the end that is overwritten
+    /// first.
+    ///
+    /// # Safety
+    /// As [`Blit::copy`], but the ranges may overlap.
+    unsafe fn slide(
+        &mut self,
+        (src, from): (&Raw, u64),
+        (dst, to): (&Raw, u64),
+        len: u64,
+    ) -> Result<(), Fault> {
+        if self.kit.scratch.is_none() {
+            self.kit.scratch = self.device.buffer(PIECE + WORD, Mode::Private, false);
+        }
+        let none = || nothing_of("newBufferWithLength");
+        let scratch = self.kit.scratch.clone().ok_or_else(none)?;
+        let is_ahead = position(dst, to) > position(src, from);
+        let mut done = 0;
+        while done < len {
+            let piece = PIECE.min(len - done);
+            let at = match is_ahead {
+                true => len - done - piece,
+                false => done,
+            };
+            // Within their words as at the source.
+            let kept = (&scratch, (from + at) % WORD);
+            // SAFETY: the caller's promise; the scratch is this lane's, and an encoder's copies take effect in order.
+            unsafe { self.copy((src, from + at), kept, piece) }?;
+            // SAFETY: as above.
+            unsafe { self.copy(kept, (dst, to + at), piece) }?;
+            done += piece;
+        }
+        Ok(())
+    }
+}
+
+/// Where a byte of a buffer lies, comparable with others of its storage: wrappings of host memory are buffers of their
+/// own over the same addresses.
+fn position(of: &Raw, at: u64) -> u64 {
+    let start = of.contents().map_or(0, |start| start.addr().get() as u64);
+    start + at
+}
+
+fn overlaps(((src, from), (dst, to)): ((&Raw, u64), (&Raw, u64)), len: u64) -> bool {
+    position(src, from).abs_diff(position(dst, to)) < len
+}
+
+/// How many bytes go before the part that begins and ends on grains at both sides, and how long that part is.
+fn cut(from: u64, to: u64, len: u64) -> (u64, u64) {
+    const WITHIN: u64 = GRAIN - 1;
+    if from & WITHIN != to & WITHIN {
+        return (len, 0);
+    }
+    let head = (from.next_multiple_of(GRAIN) - from).min(len);
+    (head, (len - head) & !WITHIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_on_grains_at_both_sides_goes_by_itself() {
+        for from in 0..9 {
+            for to in 0..9 {
+                for len in 0..20 {
+                    let (head, body) = cut(from, to, len);
+                    assert!(head + body <= len && body % GRAIN == 0);
+                    if body > 0 {
+                        assert_eq!((from + head) % GRAIN, 0);
+                        assert_eq!((to + head) % GRAIN, 0);
+                        assert!(len - head - body < GRAIN && head < GRAIN);
+                    } else if from % GRAIN == to % GRAIN {
+                        assert!(len < 2 * GRAIN);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Functions that Metal calls back, on threads of its own.
+//!
+//! A block is made once and given to Metal again and again: that only counts a reference. None of them lets a panic
+//! out, which would unwind through Metal.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+
+use block2::{DynBlock, RcBlock};
+use objc2::runtime::ProtocolObject;
+use objc2_metal::{MTLCommandBuffer, MTLCommandBufferHandler, MTLSharedEvent};
+
+use super::{Failure, failure_of};
+
+type OfCommands = dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>);
+type OfMemory = dyn Fn(NonNull<c_void>, usize);
+type OfEvent = dyn Fn(NonNull<ProtocolObject<dyn MTLSharedEvent>>, u64);
+
+/// Called when commands are over.
+pub(crate) struct EndBlock(RcBlock<OfCommands>);
+
+impl EndBlock {
+    pub(crate) fn new(ended: impl Fn(Option<Failure>) + Send + Sync + 'static) -> EndBlock {
+        let call = move |commands: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
+            // SAFETY: Metal passes a command buffer that is alive during the call.
+            let failure = failure_of(unsafe { commands.as_ref() });
+            let _ = catch_unwind(AssertUnwindSafe(|| ended(failure)));
+        };
+        EndBlock(RcBlock::new(call))
+    }
+
+    pub(super) fn as_handler(&self) -> MTLCommandBufferHandler {
+        RcBlock::as_ptr(&self.0)
+    }
+}
+
+/// Called when Metal has let go of host memory.
+pub(crate) struct GoneBlock(RcBlock<OfMemory>);
+
+impl GoneBlock {
+    pub(crate) fn new(gone: impl Fn() + Send + Sync + 'static) -> GoneBlock {
+        let call = move |_: NonNull<c_void>, _: usize| {
+            let _ = catch_unwind(AssertUnwindSafe(&gone));
+        };
+        GoneBlock(RcBlock::new(call))
+    }
+
+    pub(super) fn as_block(&self) -> &DynBlock<OfMemory> {
+        &self.0
+    }
+}
+
+/// Called when an event has reached a value.
+pub(crate) struct TellBlock(RcBlock<OfEvent>);
+
+impl TellBlock {
+    pub(crate) fn new(reached: impl Fn() + Send + Sync + 'static) -> TellBlock {
+        let call = move |_: NonNull<ProtocolObject<dyn MTLSharedEvent>>, _: u64| {
+            let _ = catch_unwind(AssertUnwindSafe(&reached));
+        };
+        TellBlock(RcBlock::new(call))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut DynBlock<OfEvent> {
+        RcBlock::as_ptr(&self.0)
+    }
+}
+
+// SAFETY: what a block holds may be sent and shared, by the bounds of the function that makes it, and Objective-C counts
+// references to blocks atomically (Block_copy and Block_release of the Blocks runtime).
+unsafe impl Send for EndBlock {}
+// SAFETY: as above.
+unsafe impl Sync for EndBlock {}
+// SAFETY: as above.
+unsafe impl Send for GoneBlock {}
+// SAFETY: as above.
+unsafe impl Sync for GoneBlock {}

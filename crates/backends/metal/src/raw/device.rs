@@ -1,0 +1,120 @@
+//! Devices, and what they say of themselves.
+
+use objc2::Message as _;
+use objc2::rc::Retained;
+use objc2::runtime::ProtocolObject;
+#[cfg(any(target_os = "macos", transload_metal_double))]
+use objc2_foundation::NSArray;
+use objc2_metal::{MTLDevice, MTLEvent, MTLSharedEvent, MTLSharedEventListener};
+
+use super::{Mode, Queue, Raw, TellBlock};
+
+/// A device, which any thread may use ("MTLDevice ... Send + Sync" of the bindings, after Apple's Metal Programming
+/// Guide, Command Organization and Execution Model).
+#[derive(Clone)]
+pub(crate) struct Device(pub(crate) Retained<ProtocolObject<dyn MTLDevice>>);
+
+/// What a device says of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) name: String,
+    /// Names it among all of this machine until the machine is started anew.
+    pub(crate) registry_id: u64,
+    /// It and the host have one memory.
+    pub(crate) is_unified: bool,
+    /// The largest buffer, in bytes.
+    pub(crate) max_buffer_bytes: u64,
+}
+
+/// Every device of this machine.
+#[cfg(any(target_os = "macos", transload_metal_double))]
+pub(crate) fn all_devices() -> Vec<Device> {
+    unsafe extern "C-unwind" {
+        fn MTLCopyAllDevices() -> *mut NSArray<ProtocolObject<dyn MTLDevice>>;
+    }
+    // SAFETY: takes nothing.
+    let listed = unsafe { MTLCopyAllDevices() };
+    // SAFETY: "Copy" gives the caller a reference of its own, or there is nothing.
+    let Some(listed) = (unsafe { Retained::from_raw(listed) }) else {
+        return Vec::new();
+    };
+    let numbers = 0..listed.count();
+    numbers
+        .map(|number| Device(listed.objectAtIndex(number)))
+        .collect()
+}
+
+/// The device of this machine.
+#[cfg(not(any(target_os = "macos", transload_metal_double)))]
+pub(crate) fn all_devices() -> Vec<Device> {
+    let device = objc2_metal::MTLCreateSystemDefaultDevice();
+    device.map(Device).into_iter().collect()
+}
+
+/// Asks a device about itself.
+pub(crate) fn facts(device: &Device) -> Facts {
+    Facts {
+        name: device.0.name().to_string(),
+        registry_id: device.0.registryID(),
+        is_unified: device.0.hasUnifiedMemory(),
+        max_buffer_bytes: device.0.maxBufferLength() as u64,
+    }
+}
+
+impl Device {
+    pub(crate) fn queue(&self) -> Option<Queue> {
+        self.0.newCommandQueue().map(Queue)
+    }
+
+    pub(crate) fn event(&self) -> Option<Event> {
+        self.0.newSharedEvent().map(Event)
+    }
+
+    /// A buffer of so many bytes, at least one. `None` where Metal has none.
+    pub(crate) fn buffer(&self, len_bytes: u64, mode: Mode, is_combined: bool) -> Option<Raw> {
+        let len = usize::try_from(len_bytes).ok()?;
+        let options = mode.options(is_combined);
+        self.0.newBufferWithLength_options(len, options).map(Raw)
+    }
+}
+
+/// A number that only grows, and that host and devices wait for.
+#[derive(Clone)]
+pub(crate) struct Event(pub(crate) Retained<ProtocolObject<dyn MTLSharedEvent>>);
+
+impl Event {
+    pub(crate) fn of(event: &ProtocolObject<dyn MTLSharedEvent>) -> Event {
+        Event(event.retain())
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.signaledValue()
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.setSignaledValue(value);
+    }
+
+    pub(crate) fn as_event(&self) -> &ProtocolObject<dyn MTLEvent> {
+        ProtocolObject::from_ref(&*self.0)
+    }
+}
+
+/// Calls back when events reach a value.
+#[derive(Clone)]
+pub(crate) struct Listener(Retained<MTLSharedEventListener>);
+
+impl Listener {
+    pub(crate) fn new() -> Listener {
+        Listener(MTLSharedEventListener::new())
+    }
+
+    pub(crate) fn listen(&self, event: &Event, value: u64, block: &TellBlock) {
+        // SAFETY: what the block holds may be sent to another thread, as `TellBlock` demands.
+        unsafe {
+            event
+                .0
+                .notifyListener_atValue_block(&self.0, value, block.as_ptr());
+        }
+    }
+}

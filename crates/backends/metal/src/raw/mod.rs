@@ -1,0 +1,19 @@
+//! All that is said to Metal, and to Objective-C.
+//!
+//! What Metal hands out in passing lives in an autorelease pool, which [`pooled`] opens and empties: threads of Rust's
+//! have none.
+
+mod blocks;
+mod buffer;
+mod commands;
+mod device;
+mod pages;
+mod texture;
+
+pub(crate) use blocks::{EndBlock, GoneBlock, TellBlock};
+pub(crate) use buffer::{Mode, Raw};
+pub(crate) use commands::{Blit, Commands, Failure, Queue, failure_of};
+pub(crate) use device::{Device, Event, Facts, Listener, all_devices, facts};
+pub(crate) use objc2::rc::autoreleasepool as pooled;
+pub(crate) use pages::page_bytes;
+pub(crate) use texture::Bounce;

@@ -1,0 +1,189 @@
+//! Which lane operations go through, and what the host does of them.
+
+use transload_hal::{Fence, HostSpan, LinkId, Op, SubmitError};
+
+use crate::device::{BACKEND, Metal, mistake};
+use crate::gpu::Gpu;
+use crate::queue::{End, Lane, Move, Way, unawaited};
+
+impl Metal {
+    /// As `Backend::submit`.
+    ///
+    /// # Safety
+    /// As `Backend::submit`.
+    pub(crate) unsafe fn start(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        if let Some(fence) = after.iter().find(|fence| fence.backend() != BACKEND) {
+            return Err(mistake(format!("{fence:?} is a fence of another backend")));
+        }
+        let place = self.place(via, ops)?;
+        let is_pending = |fence: &&Fence| {
+            let lane = self.lane(**fence);
+            lane.is_some_and(|lane| lane.is_pending(fence.number()))
+        };
+        if place.is_by_host
+            && let Some(fence) = after.iter().find(is_pending)
+        {
+            return Err(unawaited(fence));
+        }
+        let moves = || ops.iter().filter_map(|op| Move::of(self.gpus(), op).ok());
+        let on_device = moves().filter(|one| one.place().1.is_some() && !one.is_empty());
+        let fence = match place.lane {
+            None => Fence::settled(BACKEND),
+            Some((gpu, Way::Visible)) => {
+                // What the device was given before is asked for by the lanes' newest fences.
+                let lanes = gpu.lanes().iter();
+                let newest = lanes.filter_map(|lane| Some((lane, lane.newest()?)));
+                match newest.clone().next() {
+                    None if !moves().any(|one| one.is_news()) => Fence::settled(BACKEND),
+                    // SAFETY: the caller's promise.
+                    _ => unsafe {
+                        let after = newest.chain(self.lanes_of(after));
+                        gpu.lane(Way::Visible).submit(on_device, after)
+                    }?,
+                }
+            }
+            Some((gpu, way)) => {
+                // SAFETY: the caller's promise.
+                unsafe { gpu.lane(way).submit(on_device, self.lanes_of(after)) }?
+            }
+        };
+        for one in moves() {
+            // SAFETY: the caller's promise.
+            unsafe { one.finish() };
+        }
+        Ok(fence)
+    }
+
+    fn lanes_of<'a>(&'a self, after: &'a [Fence]) -> impl Iterator<Item = (&'a Lane, u64)> {
+        let unsettled = after.iter().filter(|fence| !fence.is_settled());
+        unsettled.filter_map(|fence| Some((self.lane(*fence)?, fence.number())))
+    }
+
+    /// The device and the lane that execute the operations.
+    fn place(&self, via: Option<LinkId>, ops: &[Op<'_>]) -> Result<Place<'_>, SubmitError> {
+        let mut found = Place {
+            lane: None,
+            is_by_host: false,
+        };
+        for (index, op) in ops.iter().enumerate() {
+            let unsupported = |reason| SubmitError::Unsupported { index, reason };
+            let one = Move::of(self.gpus(), op).map_err(unsupported)?;
+            if let Some(link) = via.filter(|link| !is_over(op, link)) {
+                let reason = format!("it does not go from {} to {}", link.src, link.dst);
+                return Err(unsupported(reason.into()));
+            }
+            let (gpu, way) = one.place();
+            let Some(way) = way else {
+                found.is_by_host = true;
+                continue;
+            };
+            if one.is_empty() {
+                continue;
+            }
+            let Some(gpu) = self.gpus().get(gpu) else {
+                continue;
+            };
+            match found.lane {
+                None => found.lane = Some((gpu, way)),
+                Some((other, _)) if other.number != gpu.number => {
+                    let reason = "it is for another device than those before";
+                    return Err(unsupported(reason.into()));
+                }
+                Some((_, other)) if (other == Way::Visible) != (way == Way::Visible) => {
+                    let reason = "memory is made visible by a submission of its own";
+                    return Err(unsupported(reason.into()));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+struct Place<'a> {
+    lane: Option<(&'a Gpu, Way)>,
+    /// The host does some of it.
+    is_by_host: bool,
+}
+
+impl Move {
+    /// Whether the host's copy is out of date.
+    fn is_news(&self) -> bool {
+        match self {
+            Move::Show { managed, .. } => {
+                let marks = managed.as_ref().and_then(|of| of.marks.as_ref());
+                marks.is_some_and(|marks| marks.is_news())
+            }
+            _ => false,
+        }
+    }
+
+    /// What is left once the commands were handed over: what the host does, and to note what the device writes.
+    ///
+    /// # Safety
+    /// As `Backend::submit`.
+    unsafe fn finish(self) {
+        match self {
+            Move::Modified { of, at, len } => modified(&of, at, len, || {}),
+            Move::Copy {
+                from: End::Host(from),
+                to: End::Own { of, at, .. },
+                shapes,
+                span,
+                ..
+            } if of.marks.is_some() => {
+                for run in Move::runs(shapes.as_ref(), span) {
+                    let (to, len) = (at + run.other_offset, run.len_bytes);
+                    let source = from.slice(run.offset, len);
+                    let start = of.raw.contents();
+                    let whole =
+                        start.map(|start| HostSpan::new(start, of.raw.len_bytes() as usize));
+                    let target = whole.and_then(|whole| whole.slice(to, len));
+                    let Some((source, target)) = source.zip(target) else {
+                        continue;
+                    };
+                    modified(&of, to, len, || {
+                        // SAFETY: both lie within operands, which nobody else touches, by the caller's promise; no
+                        // synchronization writes the target meanwhile.
+                        unsafe { source.copy_to(target) };
+                    });
+                }
+            }
+            Move::Copy {
+                to: End::Own { of, .. },
+                ..
+            } => {
+                if let Some(marks) = &of.marks {
+                    marks.wrote();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Has the host write a managed buffer, and tells Metal.
+fn modified(of: &crate::queue::Own, at: u64, len: u64, write: impl FnOnce()) {
+    let Some(marks) = &of.marks else { return };
+    marks.write(|| {
+        write();
+        if len > 0 {
+            of.raw.did_modify(at, len);
+        }
+    });
+}
+
+/// Whether a copy has the ends of a link. Whatever is no copy goes over none.
+fn is_over(op: &Op<'_>, link: &LinkId) -> bool {
+    let ends = match op {
+        Op::Copy { src, dst } => (src.buffer.memory(), dst.buffer.memory()),
+        Op::Pitched { src, dst, .. } => (src.buffer.memory(), dst.buffer.memory()),
+        _ => return true,
+    };
+    ends == (link.src, link.dst)
+}
