@@ -1,9 +1,10 @@
-//! Tells the code whether there can be a second thread, adapters, CUDA devices.
+//! Tells the code whether there can be a second thread, adapters, CUDA devices, Metal devices.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(threads)");
     println!("cargo::rustc-check-cfg=cfg(adapters)");
     println!("cargo::rustc-check-cfg=cfg(cuda)");
+    println!("cargo::rustc-check-cfg=cfg(metal)");
     println!("cargo::rerun-if-changed=build.rs");
     let set = |name: &str| std::env::var_os(name).is_some();
     let family = std::env::var("CARGO_CFG_TARGET_FAMILY").unwrap_or_default();
@@ -21,5 +22,9 @@ fn main() {
     }
     if set("CARGO_FEATURE_CUDA") && !without {
         println!("cargo::rustc-cfg=cuda");
+    }
+    let apple = std::env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor == "apple");
+    if set("CARGO_FEATURE_METAL") && apple && !without {
+        println!("cargo::rustc-cfg=metal");
     }
 }

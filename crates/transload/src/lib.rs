@@ -23,7 +23,7 @@
 //! # Memory that a program has already
 //! [`TransferManager::adopt`] takes in a `Vec<u8>` and the like, [`TransferManager::open_file`] a file,
 //! [`TransferManager::adopt_native`] a `wgpu::Buffer` or `wgpu::Texture`, [`TransferManager::import`] memory of a
-//! CUDA device by its address: none of them is copied. What a
+//! CUDA device by its address, or a buffer of Metal's: none of them is copied. What a
 //! program only borrows goes through [`TransferManager::copy_from_slice`] and
 //! [`TransferManager::copy_into_slice`].
 //!
@@ -101,9 +101,47 @@
 //! to start [after](Request::after). Whole programs are in the folder `examples` of this crate: `upload`,
 //! `adopt`, `readback`.
 //!
+//! # Metal devices
+//! With the feature `metal` [`TransferManager::discover`] finds them, as `metal:0` and so on, on Apple's machines.
+//!
+//! | place | memory |
+//! |---|---|
+//! | `metal:0` | where device and host have one memory, `mapped`; else `device` |
+//! | `metal:0/mapped` | memory that both reach; the host's threads copy straight into it, and [`TransferManager::share`] has a device reach pages of the host's |
+//! | `metal:0/device` | the device's own |
+//! | `metal:0/managed` | on Macs whose device has memory of its own: a copy for each side; copies, and guards ([`Buffer::read`], [`Buffer::write`]) |
+//!
+//! ```no_run
+//! # #[cfg(all(feature = "metal", target_vendor = "apple", not(any(transload_local, loom))))] {
+//! # fn example(own: transload::metal_backend::MetalBuffer) -> Result<(), Box<dyn std::error::Error>> {
+//! use transload::hal::External;
+//! use transload::metal_backend::{Metal, MetalBuffer};
+//! use transload::{AllocSpec, TransferManager};
+//!
+//! let manager = TransferManager::discover()?;
+//! // A shared buffer of the program's own.
+//! // SAFETY: no command of the program's touches it while a transfer does.
+//! let own = unsafe { manager.import("metal:0/mapped".parse()?, External::Object(Box::new(own))) }?;
+//! let device = manager.allocate("metal:0/device".parse()?, AllocSpec::bytes(own.len()))?;
+//! manager.copy(&own, &device).wait()?;
+//! // And the buffer behind one of the manager's, for commands.
+//! // SAFETY: as above.
+//! let buffer = unsafe { device.native::<MetalBuffer>().ok_or("none")?.get() };
+//! # let _ = buffer;
+//! let metal = manager.backend::<Metal>();
+//! # let _ = metal;
+//! # Ok(())
+//! # }
+//! # }
+//! ```
+//!
+//! `Metal::when_done` and `when_event` start a transfer after the program's own commands, `follow` and `signal` have
+//! commands start after a transfer. All of this was type-checked for Apple, and executed against a double of Metal
+//! (`doubles/metal` in the repository).
+//!
 //! # Features
 //! `std`, which is on unless it is switched off: the host's memory, files, discovery, the probe, a
-//! thread for futures. `wgpu`: graphics adapters. `cuda`: CUDA devices. `bytes`, `mmap` and `cudarc`: objects of the crates
+//! thread for futures. `wgpu`: graphics adapters. `cuda`: CUDA devices. `metal`: Metal devices. `bytes`, `mmap` and `cudarc`: objects of the crates
 //! `bytes`, `memmap2` and `cudarc` can be adopted. `tracing` and `metrics`: spans, counters and histograms of every transfer.
 //!
 //! # Without an operating system
@@ -175,6 +213,9 @@ pub use transload_hal as hal;
 pub use transload_hal::{Advice, AllocSpec, Backend, BackendId, Clock};
 #[cfg(feature = "std")]
 pub use transload_host as host;
+/// Metal devices, whose [`Metal`](metal_backend::Metal) takes users' own devices and buffers in.
+#[cfg(metal)]
+pub use transload_metal as metal_backend;
 /// Adapters through wgpu, whose [`Wgpu`](wgpu_backend::Wgpu) takes users' own devices and buffers in.
 #[cfg(adapters)]
 pub use transload_wgpu as wgpu_backend;

@@ -13,8 +13,9 @@ impl Builder {
 
     /// With every backend of this build whose hardware is here, and with the costs of the saved profile
     /// and the verdicts beside it unless another one was given: the host, with the feature `cuda` every
-    /// device that NVIDIA's driver shows, and with the feature `wgpu` every adapter that a device can be
-    /// opened on. A GPU that answers to both is there twice, with one UUID.
+    /// device that NVIDIA's driver shows, with the feature `metal` every device of Metal's, and with the feature `wgpu`
+    /// every adapter that a device can be opened on. A GPU that answers to several is there as often; CUDA and wgpu
+    /// give it one UUID.
     ///
     /// Blocks on the drivers, some of which write to standard error what they think of the environment.
     /// [`Builder::host`] asks none.
@@ -25,6 +26,8 @@ impl Builder {
         let found = self.host();
         #[cfg(cuda)]
         let found = found.cuda();
+        #[cfg(metal)]
+        let found = found.metal();
         #[cfg(adapters)]
         let found = found.adapters();
         found
@@ -34,6 +37,15 @@ impl Builder {
     #[cfg(cuda)]
     fn cuda(self) -> Builder {
         match transload_cuda::Cuda::discover() {
+            Ok(devices) => self.backend(Arc::new(devices)),
+            Err(_) => self,
+        }
+    }
+
+    /// With the Metal devices that are here. Why there are none `Metal::discover` says.
+    #[cfg(metal)]
+    fn metal(self) -> Builder {
+        match transload_metal::Metal::discover() {
             Ok(devices) => self.backend(Arc::new(devices)),
             Err(_) => self,
         }
