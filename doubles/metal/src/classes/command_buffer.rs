@@ -1,0 +1,441 @@
+//! `MTLCommandBuffer`: from its making to its end.
+
+use std::mem;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::blit::BlitEncoder;
+use super::buffer::Buffer;
+use super::error::{Code, Error};
+use super::event::Event;
+use super::label::Label;
+use super::queue::CommandQueue;
+use super::texture::Texture;
+use crate::gpu::{Command, Next, WORLD, call_back, is_callback_thread};
+use crate::ledger::{COUNTS, Misuse, report};
+use crate::machine::made;
+use crate::runtime::{Block, BlockArgument, Bool, Id, Method, Receiver, Ref};
+
+/// Commands on their way to the GPU.
+#[derive(Debug)]
+pub(crate) struct CommandBuffer {
+    queue: Ref<CommandQueue>,
+    /// Whether it retains what its commands use.
+    retains: bool,
+    state: Mutex<State>,
+    changed: Condvar,
+    label: Label,
+}
+
+class!(c"MTLCommandBuffer" "_OBJC_CLASS_MTLCommandBuffer", CommandBuffer, methods);
+
+#[derive(Debug)]
+struct State {
+    status: Status,
+    commands: Vec<Command>,
+    /// How many are done.
+    done: usize,
+    /// The GPU is at the next.
+    working: bool,
+    /// An encoder has not ended.
+    encoding: bool,
+    failure: Option<Failure>,
+    scheduled_handlers: Vec<Block>,
+    completed_handlers: Vec<Block>,
+    retained: Vec<Kept>,
+    error: Option<Ref<Error>>,
+    /// The completed handlers have returned.
+    finished: bool,
+}
+
+/// `MTLCommandBufferStatus`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+enum Status {
+    NotEnqueued = 0,
+    Enqueued = 1,
+    Committed = 2,
+    Scheduled = 3,
+    Completed = 4,
+    Error = 5,
+}
+
+/// Why it ends in an error.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) told: String,
+}
+
+/// What is kept alive until the commands are done; only its end matters.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    Buffer(#[expect(dead_code, reason = "it is held")] Ref<Buffer>),
+    Texture(#[expect(dead_code, reason = "it is held")] Ref<Texture>),
+}
+
+impl CommandBuffer {
+    pub(crate) fn new(queue: Ref<CommandQueue>, retains: bool) -> Ref<Self> {
+        COUNTS.command_buffers.one();
+        Ref::new(Self {
+            queue,
+            retains,
+            state: Mutex::new(State {
+                status: Status::NotEnqueued,
+                commands: Vec::new(),
+                done: 0,
+                working: false,
+                encoding: false,
+                failure: None,
+                scheduled_handlers: Vec::new(),
+                completed_handlers: Vec::new(),
+                retained: Vec::new(),
+                error: None,
+                finished: false,
+            }),
+            changed: Condvar::new(),
+            label: Label::default(),
+        })
+    }
+
+    pub(crate) fn device(&self) -> usize {
+        self.queue.device
+    }
+
+    pub(crate) fn queue_number(&self) -> usize {
+        self.queue.number
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a command in, and keeps what it uses if that is this buffer's way.
+    pub(crate) fn encode(&self, command: Command, kept: impl IntoIterator<Item = Kept>) {
+        for storage in command.storages() {
+            storage.use_later();
+        }
+        let mut state = self.state();
+        state.commands.push(command);
+        if self.retains {
+            state.retained.extend(kept);
+        }
+    }
+
+    /// Somebody did what nobody may: it is told, and the buffer fails whole when it is committed.
+    pub(crate) fn spoil(&self, misuse: Misuse, told: String) {
+        let mut state = self.state();
+        if state.status < Status::Committed {
+            state.failure.get_or_insert(Failure {
+                code: Code::INTERNAL,
+                told: told.clone(),
+            });
+        }
+        drop(state);
+        report(misuse, told);
+    }
+
+    /// An encoder begins. Says whether it may.
+    fn begin_encoding(&self) -> bool {
+        let mut state = self.state();
+        let (committed, encoding) = (state.status >= Status::Committed, state.encoding);
+        if !committed && !encoding {
+            state.encoding = true;
+            return true;
+        }
+        drop(state);
+        if committed {
+            self.spoil(
+                Misuse::Committed,
+                "an encoder was asked of a committed command buffer".into(),
+            );
+        } else {
+            self.spoil(
+                Misuse::EncoderOpen,
+                "an encoder was asked for before the one before had ended".into(),
+            );
+        }
+        false
+    }
+
+    pub(crate) fn end_encoding(&self) {
+        self.state().encoding = false;
+    }
+
+    /// A command between encoders.
+    fn encode_event(&self, event: Id, command: impl FnOnce(Ref<Event>) -> Command) {
+        let encoding = self.state().encoding;
+        let Some(event) = event.retained::<Event>() else {
+            self.spoil(Misuse::BadArgument, "what was given is no event".into());
+            return;
+        };
+        if encoding {
+            let told = "an event was encoded before the encoder had ended";
+            self.spoil(Misuse::EncoderOpen, told.into());
+        } else if self.state().status >= Status::Committed {
+            self.spoil(
+                Misuse::Committed,
+                "an event was encoded after commit".into(),
+            );
+        } else if event.device.is_some_and(|device| device != self.device()) {
+            self.spoil(
+                Misuse::OtherDevice,
+                "an event that is not shared belongs to one device".into(),
+            );
+        } else {
+            self.encode(command(event), []);
+        }
+    }
+
+    fn add_handler(&self, block: BlockArgument, list: impl FnOnce(&mut State) -> &mut Vec<Block>) {
+        let Some(block) = block.copy() else {
+            self.spoil(Misuse::BadArgument, "a handler was null".into());
+            return;
+        };
+        let mut state = self.state();
+        if state.status < Status::Committed {
+            list(&mut state).push(block);
+        } else {
+            drop(state);
+            self.spoil(Misuse::Committed, "a handler was added after commit".into());
+        }
+    }
+
+    fn enqueue(this: &Ref<Self>) {
+        let mut state = this.state();
+        if state.status != Status::NotEnqueued {
+            return;
+        }
+        state.status = Status::Enqueued;
+        drop(state);
+        WORLD.enqueue(this.clone());
+    }
+
+    fn commit(this: &Ref<Self>) {
+        let mut state = this.state();
+        if state.status >= Status::Committed {
+            drop(state);
+            report(
+                Misuse::Committed,
+                "a command buffer was committed twice".into(),
+            );
+            return;
+        }
+        if state.encoding {
+            drop(state);
+            let told = "a command buffer was committed before its encoder had ended";
+            this.spoil(Misuse::EncoderOpen, told.into());
+            state = this.state();
+        }
+        let enqueued = state.status == Status::Enqueued;
+        state.status = Status::Committed;
+        drop(state);
+        COUNTS.commits.one();
+        if enqueued {
+            WORLD.poke();
+        } else {
+            WORLD.enqueue(this.clone());
+        }
+    }
+
+    /// What the GPU has to do next about it.
+    pub(crate) fn next(&self) -> Next {
+        let state = self.state();
+        if state.status < Status::Committed || state.working {
+            return Next::Nothing;
+        }
+        if state.failure.is_some() {
+            return Next::End { begun: true };
+        }
+        match state.commands.get(state.done) {
+            None => Next::End {
+                begun: state.done > 0,
+            },
+            Some(Command::Wait(event, value)) if event.value() < *value => Next::Nothing,
+            Some(_) => Next::Command,
+        }
+    }
+
+    pub(crate) fn at_work(&self) -> bool {
+        self.state().working
+    }
+
+    /// The GPU has turned to it.
+    pub(crate) fn schedule(&self) {
+        let mut state = self.state();
+        if state.status == Status::Committed {
+            state.status = Status::Scheduled;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Has the handlers of that called, once.
+    pub(crate) fn tell_scheduled(this: &Ref<Self>) {
+        let handlers = mem::take(&mut this.state().scheduled_handlers);
+        if !handlers.is_empty() {
+            let buffer = this.clone();
+            call_back(move || buffer.call(handlers, buffer.id()));
+        }
+    }
+
+    fn call(&self, handlers: Vec<Block>, id: Id) {
+        for handler in handlers {
+            // SAFETY: `MTLCommandBufferHandler` is a block of a command buffer that answers nothing.
+            unsafe { handler.call_object(id) };
+            COUNTS.handlers.one();
+        }
+    }
+
+    /// The GPU is about to carry out the next command.
+    pub(crate) fn begin_command(&self) {
+        self.state().working = true;
+    }
+
+    /// Carries out the next command, on the thread that is the GPU.
+    pub(crate) fn carry_out(&self) {
+        let mut state = self.state();
+        let index = state.done;
+        // Nobody changes the commands of a committed buffer, and the GPU needs its lock for nothing meanwhile.
+        let commands = mem::take(&mut state.commands);
+        drop(state);
+        let outcome = commands[index].carry_out();
+        let mut state = self.state();
+        state.commands = commands;
+        state.working = false;
+        match outcome {
+            Ok(()) => state.done += 1,
+            Err(_) => {
+                state.failure = Some(Failure {
+                    code: Code::INVALID_RESOURCE,
+                    told: "a resource has ended before the command that uses it".into(),
+                });
+            }
+        }
+    }
+
+    /// The GPU is done with it: its status tells, and its handlers are called.
+    pub(crate) fn complete(this: &Ref<Self>) {
+        this.let_go();
+        let mut state = this.state();
+        let failure = state.failure.clone();
+        state.status = if failure.is_some() {
+            Status::Error
+        } else {
+            Status::Completed
+        };
+        state.error = failure.map(|failure| Error::new(failure.code, &failure.told));
+        let handlers = mem::take(&mut state.completed_handlers);
+        drop(state);
+        this.call(handlers, this.id());
+        this.state().finished = true;
+        this.changed.notify_all();
+    }
+
+    /// Nothing of it is to be used any more.
+    fn let_go(&self) {
+        let mut state = self.state();
+        let commands = mem::take(&mut state.commands);
+        let retained = mem::take(&mut state.retained);
+        drop(state);
+        for storage in commands.iter().flat_map(Command::storages) {
+            storage.used();
+        }
+        // Their ends may call blocks of the client's.
+        drop((commands, retained));
+    }
+
+    fn wait(&self, done: impl Fn(&State) -> bool) {
+        let state = self.state();
+        if state.status < Status::Committed {
+            drop(state);
+            report(
+                Misuse::WaitForever,
+                "it was waited for a command buffer that nobody committed".into(),
+            );
+            return;
+        }
+        if is_callback_thread() && !done(&state) {
+            drop(state);
+            report(
+                Misuse::WaitForever,
+                "a handler waited, which holds up all handlers".into(),
+            );
+            return;
+        }
+        let waited = self.changed.wait_while(state, |state| !done(state));
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Drop for CommandBuffer {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+fn methods() -> Vec<Method> {
+    let mut methods = properties();
+    methods.extend(methods![Receiver<CommandBuffer>;
+        c"blitCommandEncoder" => fn(this) -> Id {
+            if this.begin_encoding() {
+                BlitEncoder::new(this.retained()).autoreleased()
+            } else {
+                Id::NIL
+            }
+        }
+        c"encodeSignalEvent:value:" => fn(this, event: Id, value: u64) {
+            this.encode_event(event, |event| Command::Signal(event, value));
+        }
+        c"encodeWaitForEvent:value:" => fn(this, event: Id, value: u64) {
+            this.encode_event(event, |event| Command::Wait(event, value));
+        }
+        c"addScheduledHandler:" => fn(this, block: BlockArgument) {
+            this.add_handler(block, |state| &mut state.scheduled_handlers);
+        }
+        c"addCompletedHandler:" => fn(this, block: BlockArgument) {
+            this.add_handler(block, |state| &mut state.completed_handlers);
+        }
+        c"enqueue" => fn(this) {
+            CommandBuffer::enqueue(&this.retained());
+        }
+        c"commit" => fn(this) {
+            CommandBuffer::commit(&this.retained());
+        }
+        c"waitUntilScheduled" => fn(this) {
+            this.wait(|state| state.status >= Status::Scheduled);
+        }
+        // "Blocks the current thread until the GPU finishes executing the command buffer and all of its completion
+        // handlers" (`MTLCommandBuffer`, waitUntilCompleted).
+        c"waitUntilCompleted" => fn(this) {
+            COUNTS.host_waits.one();
+            this.wait(|state| state.finished);
+        }
+    ]);
+    methods
+}
+
+fn properties() -> Vec<Method> {
+    methods![Receiver<CommandBuffer>;
+        c"status" => fn(this) -> usize {
+            this.state().status as usize
+        }
+        c"error" => fn(this) -> Id {
+            let error = this.state().error.clone();
+            error.map_or(Id::NIL, Ref::autoreleased)
+        }
+        c"retainedReferences" => fn(this) -> Bool {
+            Bool::from(this.retains)
+        }
+        c"device" => fn(this) -> Id {
+            made().devices[this.device()].clone().autoreleased()
+        }
+        c"commandQueue" => fn(this) -> Id {
+            this.queue.clone().autoreleased()
+        }
+        c"label" => fn(this) -> Id {
+            this.label.get()
+        }
+        c"setLabel:" => fn(this, label: Id) {
+            this.label.set(label);
+        }
+    ]
+}

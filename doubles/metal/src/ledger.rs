@@ -1,0 +1,215 @@
+//! What clients did: counters, misuse, and what they did not give back.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::machine::made_already;
+use crate::runtime::{CLASSES, blocks_alive};
+use crate::{gpu, machine};
+
+/// What no client may do. Metal's validation stops the program for it, or anything may happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which rule was broken.
+    pub misuse: Misuse,
+    /// What happened, for people.
+    pub told: String,
+}
+
+/// The rules that this double looks after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Misuse {
+    /// An object was released, retained or sent a message after its end.
+    OverReleased,
+    /// An object was autoreleased on a thread that has no pool.
+    NoPool,
+    /// A command buffer was committed, encoded into again, or released, and an encoder of it had not ended.
+    EncoderOpen,
+    /// An encoder was used after its end.
+    EncoderEnded,
+    /// A command buffer was committed twice, or changed after it was.
+    Committed,
+    /// It was waited for what nobody has committed, or by a handler, which holds up all handlers.
+    WaitForever,
+    /// A buffer or texture ended while a command buffer that does not retain it was to use it.
+    FreedInUse,
+    /// A range lies outside its buffer or texture.
+    OutOfBounds,
+    /// Offsets or sizes that are no multiples of what the system asks for.
+    Misaligned,
+    /// A copy within one buffer whose ranges overlap: "the results are undefined".
+    Overlap,
+    /// A buffer, texture or queue of one device was given to another.
+    OtherDevice,
+    /// A method that the storage mode does not have.
+    StorageMode,
+    /// A shared event was given a value that is not above the one it has.
+    EventBackwards,
+    /// An argument is none that the method takes.
+    BadArgument,
+    /// It may be right, and this double does not model it.
+    NotModelled,
+}
+
+/// Objects that are there still.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leak {
+    /// Their class; `block` for blocks, `reference to MTLDevice` for references to a device, which itself stays.
+    pub class: &'static str,
+    /// How many.
+    pub count: usize,
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}", self.count, self.class)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// How often what was done since the process began.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        pub(crate) struct Counts {
+            $(pub(crate) $name: Count,)*
+        }
+
+        pub(crate) static COUNTS: Counts = Counts {
+            $($name: Count(AtomicU64::new(0)),)*
+        };
+
+        /// The counters as they are now. Work counts when the GPU has done it: [`settle`](crate::settle) waits for that.
+        #[must_use]
+        pub fn counters() -> Counters {
+            Counters {
+                $($name: COUNTS.$name.0.load(Ordering::Relaxed),)*
+            }
+        }
+
+        impl Counters {
+            /// What was done since `before`.
+            #[must_use]
+            pub fn since(&self, before: &Self) -> Self {
+                Self {
+                    $($name: self.$name - before.$name,)*
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Buffers made with `MTLStorageModeShared`, no-copy buffers excepted
+    shared_buffers,
+    /// Buffers made with `MTLStorageModeManaged`, no-copy buffers excepted
+    managed_buffers,
+    /// Buffers made with `MTLStorageModePrivate`
+    private_buffers,
+    /// Buffers made over memory of the client's
+    no_copy_buffers,
+    /// Textures made, views of buffers included
+    textures,
+    /// Command queues made
+    queues,
+    /// Events made, shared or not
+    events,
+    /// Command buffers made
+    command_buffers,
+    /// Command buffers committed
+    commits,
+    /// Copies from buffer to buffer
+    copies,
+    /// Bytes of those
+    copied_bytes,
+    /// Copies from buffer to texture
+    copies_to_texture,
+    /// Copies from texture to buffer
+    copies_from_texture,
+    /// Copies from texture to texture
+    copies_of_textures,
+    /// Fills of buffers
+    fills,
+    /// `synchronizeResource:`
+    synchronizes,
+    /// `didModifyRange:`
+    modifications,
+    /// Signals of events by the GPU
+    signals,
+    /// Waits for events by the GPU
+    waits,
+    /// Threads that waited in `waitUntilCompleted`
+    host_waits,
+    /// Completed handlers called
+    handlers,
+}
+
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn one(&self) {
+        self.add(1);
+    }
+}
+
+static VIOLATIONS: Mutex<Vec<Violation>> = Mutex::new(Vec::new());
+
+/// Notes it, and tells it on standard error.
+pub(crate) fn report(misuse: Misuse, told: String) {
+    eprintln!("transload-metal-double: {misuse:?}: {told}");
+    let mut violations = VIOLATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    violations.push(Violation { misuse, told });
+}
+
+/// What clients did that they may not, the oldest first.
+#[must_use]
+pub fn violations() -> Vec<Violation> {
+    VIOLATIONS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
+/// The same, and forgets it.
+#[must_use]
+pub fn take_violations() -> Vec<Violation> {
+    std::mem::take(&mut VIOLATIONS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// What was not given back: objects by class, blocks, references to devices. Waits first until the GPUs and the
+/// threads that call handlers have nothing to do, so that what they are letting go is gone.
+#[must_use]
+pub fn leaks() -> Vec<Leak> {
+    gpu::settle();
+    let mut leaks = Vec::new();
+    let mut leak = |class, count| {
+        if count > 0 {
+            leaks.push(Leak { class, count });
+        }
+    };
+    let made = made_already();
+    for class in CLASSES {
+        let own = match made {
+            Some(made) if class.holds::<crate::classes::device::Device>() => made.devices.len(),
+            _ => 0,
+        };
+        leak(class.name(), class.alive() - own);
+    }
+    let devices = made.map_or(&[][..], |made: &machine::Made| &made.devices);
+    let references = devices
+        .iter()
+        .map(|device| device.header().count() - 1)
+        .sum();
+    leak("reference to MTLDevice", references);
+    leak("block", blocks_alive());
+    leaks
+}

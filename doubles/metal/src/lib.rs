@@ -1,0 +1,31 @@
+//! A stand-in for Apple's Metal over host memory, and for as much of the Objective-C runtime and of Foundation as its
+//! clients need.
+//!
+//! Programs for Apple's systems that use `objc2-metal` run with this on Linux: the bindings find the symbols of the
+//! runtime, of Foundation and of Metal here. The README says what is modelled and what cannot be shown.
+//!
+//! A process poses as one machine. What it is, which faults it has and what came of it is told by the functions of
+//! this page:
+//!
+//! ```
+//! use transload_metal_double::{Device, Machine, leaks, set};
+//!
+//! set(Machine { devices: vec![Device::unified(), Device::discrete()], ..Machine::default() })?;
+//! assert!(leaks().is_empty());
+//! # Ok::<(), transload_metal_double::TooLate>(())
+//! ```
+
+#[macro_use]
+mod runtime;
+
+mod bytes;
+mod classes;
+mod gpu;
+mod ledger;
+mod machine;
+
+pub use crate::gpu::{hold, release, settle, step};
+pub use crate::ledger::{
+    Counters, Leak, Misuse, Violation, counters, leaks, take_violations, violations,
+};
+pub use crate::machine::{Device, Location, Machine, TooLate, set};
