@@ -46,9 +46,9 @@ pub(crate) fn lint(session: &mut Session) -> Result<Verdict> {
         verdict.run(&mut cargo)?;
     }
     for other in session.workspace.others()? {
-        let mut cargo = other.cargo();
+        let mut cargo = other.task("clippy")?;
         cargo
-            .args(["clippy", "--workspace", "--all-targets", "--locked"])
+            .args(["--workspace", "--all-targets", "--locked"])
             .args(["--", "-D", "warnings"]);
         verdict.run(&mut cargo)?;
     }
@@ -62,19 +62,19 @@ pub(crate) fn lint(session: &mut Session) -> Result<Verdict> {
 /// When cargo cannot be started.
 pub(crate) fn docs(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut cargo = documentation(&session.workspace);
+    let mut cargo = documentation(&session.workspace)?;
     verdict.run(cargo.arg("--all-features"))?;
     for other in session.workspace.others()? {
-        verdict.run(documentation(&other).arg("--locked"))?;
+        verdict.run(documentation(&other)?.arg("--locked"))?;
     }
     Ok(verdict)
 }
 
-fn documentation(workspace: &Workspace) -> Command {
-    let mut cargo = workspace.cargo();
+fn documentation(workspace: &Workspace) -> Result<Command> {
+    let mut cargo = workspace.task("doc")?;
     cargo.env("RUSTDOCFLAGS", "-D warnings");
-    cargo.args(["doc", "--workspace", "--lib", "--no-deps"]);
-    cargo
+    cargo.args(["--workspace", "--lib", "--no-deps"]);
+    Ok(cargo)
 }
 
 /// `-p NAME` for each member: `--all` of cargo fmt would take in what they depend on by path.

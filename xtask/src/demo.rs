@@ -389,6 +389,7 @@ mod tests {
             root: PathBuf::from("/"),
             target: PathBuf::from("/target"),
             members: Vec::new(),
+            patched_for: None,
         };
         let error = describe_file(&workspace, Path::new("/nowhere/model.safetensors")).unwrap_err();
         assert!(error.to_string().contains("/nowhere/model.safetensors"));

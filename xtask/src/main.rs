@@ -78,7 +78,7 @@ enum Task {
     Evidence(evidence::Options),
     /// Breaks a copy of the tree on purpose and proves that tests turn red
     Sentinels(sentinels::Options),
-    /// Builds what stands in for drivers of hardware, and prints NAME: PATH of each library
+    /// Builds what stands in for drivers of hardware, and prints NAME: PATH of each library, or of what cargo is given
     Doubles(doubles::Options),
     /// Moves a real model file: file, heap, shared memory, file
     Demo(demo::Options),

@@ -61,11 +61,15 @@ impl Nextest {
     }
 
     /// A call that runs tests of `workspace`: which, and what to show, is the caller's to add.
-    pub(crate) fn run(&self, workspace: &Workspace) -> Command {
+    ///
+    /// # Errors
+    /// As [`Workspace::arguments`].
+    pub(crate) fn run(&self, workspace: &Workspace) -> Result<Command> {
         let mut run = self.call(workspace);
-        run.args(["run", "--no-fail-fast", "--config-file"])
+        run.arg("run").args(workspace.arguments()?);
+        run.args(["--no-fail-fast", "--config-file"])
             .arg(&self.settings);
-        run
+        Ok(run)
     }
 
     fn call(&self, workspace: &Workspace) -> Command {

@@ -130,11 +130,11 @@ fn main_runner(session: &mut Session) -> Result<Command> {
 /// What runs the tests of `workspace`.
 ///
 /// # Errors
-/// As [`Nextest::provide`].
+/// As [`Nextest::provide`] and [`Workspace::arguments`].
 pub(crate) fn runner(session: &mut Session, workspace: &Workspace) -> Result<Command> {
     let nextest = Nextest::provide(&mut session.installer, &session.workspace)?;
     session.found(nextest.version());
-    let mut run = nextest.run(workspace);
+    let mut run = nextest.run(workspace)?;
     run.args(["--no-tests", "pass", "--hide-progress-bar"]);
     run.args(["--status-level", "slow", "--final-status-level", "slow"]);
     Ok(run)

@@ -32,9 +32,8 @@ impl TestList {
     }
 
     fn add(&mut self, workspace: &Workspace) -> Result<()> {
-        let mut cargo = workspace.cargo();
+        let mut cargo = workspace.task("test")?;
         cargo.args([
-            "test",
             "--workspace",
             "--all-features",
             "--lib",

@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use crate::doubles::bindings;
+
 /// The project on disk: its root folder, its target folder, its packages.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
@@ -18,6 +20,8 @@ pub(crate) struct Workspace {
     pub(crate) target: PathBuf,
     /// The workspace's members, in cargo's order.
     pub(crate) members: Vec<Package>,
+    /// Where the main workspace lies, if this is the double of Metal: its bindings are patched.
+    pub(crate) patched_for: Option<PathBuf>,
 }
 
 /// One member of the workspace.
@@ -68,6 +72,7 @@ impl Workspace {
             root: root.to_path_buf(),
             target: metadata.target_directory,
             members: metadata.packages,
+            patched_for: None,
         })
     }
 
@@ -106,12 +111,36 @@ impl Workspace {
     pub(crate) fn other(&self, folder: &Path) -> Result<Self> {
         let mut other = Self::at(folder)?;
         other.target = self.target.join(self.relative(folder));
+        if self.relative(folder) == Path::new(METAL) {
+            other.patched_for = Some(self.root.clone());
+        }
         Ok(other)
     }
 
     /// A cargo call that runs in the root folder.
     pub(crate) fn cargo(&self) -> Command {
         self.call(cargo())
+    }
+
+    /// The same of one of cargo's tasks that resolve dependencies, with what this workspace needs for that.
+    ///
+    /// # Errors
+    /// As [`Workspace::arguments`].
+    pub(crate) fn task(&self, name: &str) -> Result<Command> {
+        let mut cargo = self.cargo();
+        cargo.arg(name).args(self.arguments()?);
+        Ok(cargo)
+    }
+
+    /// What stands behind every task that resolves dependencies.
+    ///
+    /// # Errors
+    /// When patched sources that it names are not there and cannot be made.
+    pub(crate) fn arguments(&self) -> Result<Vec<OsString>> {
+        match &self.patched_for {
+            Some(main) => Ok(bindings::arguments(main, &self.target)?.into()),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The same of `program`, which builds with cargo.
@@ -171,6 +200,9 @@ pub(crate) fn forget_outer_cargo(command: &mut Command) {
 
 /// The folder whose folders are workspaces that stand in for hardware.
 pub(crate) const DOUBLES: &str = "doubles";
+
+/// The double of Metal, whose bindings are patched.
+pub(crate) const METAL: &str = "doubles/metal";
 
 /// The workspace that compares our binding of the CUDA driver with another one.
 pub(crate) const VERSIONS: &str = "crates/backends/cuda/versions";

@@ -16,8 +16,8 @@ impl Double {
     /// # Errors
     /// When cargo cannot be started, or the folder cannot be emptied.
     pub(super) fn build_cold(&self, verdict: &mut Verdict) -> Result<Duration> {
-        let mut fetch = self.workspace.cargo();
-        verdict.run(fetch.args(["fetch", "--locked"]))?;
+        let mut fetch = self.workspace.task("fetch")?;
+        verdict.run(fetch.arg("--locked"))?;
         let folder = self.workspace.target.join("cold");
         let empty = || match fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -26,9 +26,9 @@ impl Double {
             _ => Ok(()),
         };
         empty()?;
-        let mut build = self.workspace.cargo();
+        let mut build = self.workspace.task("build")?;
         build.env("CARGO_TARGET_DIR", &folder);
-        build.args(["build", "--lib", "--locked", "--offline"]);
+        build.args(["--lib", "--locked", "--offline"]);
         let start = Instant::now();
         verdict.run(&mut build)?;
         let elapsed = start.elapsed();

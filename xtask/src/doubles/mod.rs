@@ -1,5 +1,6 @@
 //! `cargo xtask doubles`: builds what stands in for hardware, and says where it lies.
 
+pub(crate) mod bindings;
 mod calls;
 mod cold;
 mod stage;
@@ -25,25 +26,26 @@ pub(crate) struct Options {
     release: bool,
 }
 
-/// Prints `NAME: PATH` for each double, and nothing else to standard output.
+/// Prints `NAME: PATH` for each double, and nothing else to standard output: the library that is loaded, or what
+/// cargo is to be given (`--config PATH`) for a double that is linked.
 ///
 /// # Errors
 /// When one does not build.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     for double in Double::all(workspace)? {
-        let library = double.build(options.profile())?;
-        println!("{}: {}", double.name, library.display());
+        let path = double.build(options.profile())?;
+        println!("{}: {}", double.name, path.display());
     }
     Ok(true)
 }
 
-/// A library that stands in for a driver: a workspace of its own.
+/// What stands in for a driver or a framework: a workspace of its own.
 #[derive(Debug)]
 pub(crate) struct Double {
     /// The name of its folder.
     pub(crate) name: &'static str,
-    /// The file name by which clients of the real one ask for it.
-    library: &'static str,
+    /// The file name by which clients of the real one ask a loader for it. None where they are linked with it.
+    library: Option<&'static str>,
     pub(crate) workspace: Workspace,
 }
 
@@ -74,7 +76,7 @@ impl Double {
             })?;
             doubles.push(Self {
                 name,
-                library,
+                library: *library,
                 workspace,
             });
         }
@@ -91,31 +93,42 @@ impl Double {
         found.with_context(|| format!("there is no {DOUBLES}/{CUDA_DRIVER}"))
     }
 
-    /// Builds it, and gives the path of the library. Nothing else lies in the folder that it lies in, so
-    /// that the folder can be put on a loader's path.
+    /// Whether its tests tell which functions of the CUDA binding they call.
+    fn counts_calls(&self) -> bool {
+        self.name == CUDA_DRIVER
+    }
+
+    /// Builds it, and gives the path of what its clients need: of the library, where it is loaded (nothing else lies
+    /// in the folder that it lies in, so that the folder can be put on a loader's path); else of what is given to
+    /// cargo.
     ///
     /// # Errors
     /// When it does not build.
     pub(crate) fn build(&self, profile: Profile) -> Result<PathBuf> {
         let built = self.built(profile)?;
+        let Some(name) = self.library else {
+            let arguments = self.workspace.arguments()?;
+            let path = arguments.into_iter().nth(1).map(PathBuf::from);
+            return path.with_context(|| format!("{} is neither loaded nor patched", self.name));
+        };
+        let Some(built) = built else {
+            bail!("{} builds, and gives no shared library", self.name);
+        };
         let folder = self.workspace.target.join("lib").join(profile.folder());
-        let library = folder.join(self.library);
+        let library = folder.join(name);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         // Renamed into its place: a process that has the older one loaded keeps it whole.
-        let fresh = self
-            .workspace
-            .target
-            .join(format!("{}.fresh", self.library));
+        let fresh = self.workspace.target.join(format!("{name}.fresh"));
         fs::copy(&built, &fresh).with_context(|| format!("cannot copy {}", built.display()))?;
         fs::rename(&fresh, &library)
             .with_context(|| format!("cannot write {}", library.display()))?;
         Ok(library)
     }
 
-    /// The file as cargo calls it. Cargo's messages go to standard error.
-    fn built(&self, profile: Profile) -> Result<PathBuf> {
-        let mut cargo = self.workspace.cargo();
-        cargo.args(["build", "--lib", "--locked"]);
+    /// The shared library as cargo calls it, if there is one. Cargo's messages go to standard error.
+    fn built(&self, profile: Profile) -> Result<Option<PathBuf>> {
+        let mut cargo = self.workspace.task("build")?;
+        cargo.args(["--lib", "--locked"]);
         cargo.args(["--message-format", "json-render-diagnostics"]);
         if profile == Profile::Release {
             cargo.arg("--release");
@@ -127,10 +140,7 @@ impl Double {
             .context("cannot run cargo")?;
         ensure!(output.status.success(), "{} does not build", self.name);
         let text = String::from_utf8_lossy(&output.stdout);
-        match library_in(&text, &self.workspace.root) {
-            Some(path) => Ok(path),
-            None => bail!("{} builds, and gives no shared library", self.name),
-        }
+        Ok(library_in(&text, &self.workspace.root))
     }
 }
 
@@ -178,7 +188,7 @@ struct Artifact {
 const CUDA_DRIVER: &str = "cuda-driver";
 
 /// Each double with the name that the loader is asked for, which its `build.rs` makes its soname too.
-const LIBRARIES: [(&str, &str); 1] = [(CUDA_DRIVER, "libcuda.so.1")];
+const LIBRARIES: [(&str, Option<&str>); 2] = [(CUDA_DRIVER, Some("libcuda.so.1")), ("metal", None)];
 
 #[cfg(test)]
 mod tests {

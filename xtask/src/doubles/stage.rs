@@ -22,16 +22,23 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         let cold = double.build_cold(&mut verdict)?;
         double.build(Profile::Debug)?;
         let skips = Skips::new(&double.workspace.target, "tests")?;
-        let calls = Calls::new(&double, "doubles")?;
+        let calls = double
+            .counts_calls()
+            .then(|| Calls::new(&double, "doubles"));
+        let calls = calls.transpose()?;
         let mut runner = runner(session, &double.workspace)?;
         skips.tell(&mut runner);
-        calls.tell(&mut runner);
+        if let Some(calls) = &calls {
+            calls.tell(&mut runner);
+        }
         let finished = verdict.run_tests(&mut runner)?;
         if finished.success() && Counts::read(&finished.output).ran() == 0 {
             verdict.fail(&format!("{} has no test", double.name));
         }
         session.skipped.extend(skips.settle(&mut verdict.counts)?);
-        session.calls.insert("doubles", calls);
+        if let Some(calls) = calls {
+            session.calls.insert("doubles", calls);
+        }
         notes.push(format!(
             "{} built cold in {:.1} s",
             double.name,

@@ -214,6 +214,7 @@ mod tests {
             root: PathBuf::from(env!("CARGO_MANIFEST_DIR")),
             target: PathBuf::new(),
             members: Vec::new(),
+            patched_for: None,
         };
         let existing = Existing {
             workspace: &workspace,

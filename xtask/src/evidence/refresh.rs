@@ -133,7 +133,7 @@ fn test(workspace: &Workspace, suite: &str, name: &str) -> Result<Command> {
         .iter()
         .find(|double| double.member(package).is_some());
     let nextest = Nextest::provide(&mut Installer::default(), workspace)?;
-    let mut cargo = nextest.run(of_double.unwrap_or(workspace));
+    let mut cargo = nextest.run(of_double.unwrap_or(workspace))?;
     cargo
         .args(["--all-features", "--success-output", "immediate"])
         .args(selection(suite));
