@@ -17,7 +17,8 @@ struct Guard {
     id: TransferId,
     span: HostSpan,
     /// Keeps the bytes where they are.
-    _buffer: transload_hal::Buffer,
+    end: Operand,
+    writes: bool,
 }
 
 impl Guard {
@@ -43,31 +44,46 @@ impl Guard {
         };
         let shared = Arc::clone(&buffer.shared);
         let id = shared.guard(end.clone(), footprint);
-        let guard = Guard {
+        let mut guard = Guard {
             shared,
             id,
             span,
-            _buffer: raw.clone(),
+            end,
+            writes: false,
         };
         guard.shared.block_on(id, None);
-        guard.make_visible(&end)?;
+        guard.make_visible()?;
+        guard.writes = writes;
         Ok(guard)
     }
 
     /// Where a device works on the memory, what its users gave it to do is over before the host looks.
-    fn make_visible(&self, end: &Operand) -> Result<(), GuardError> {
-        let memory = end.buffer.memory();
-        let backend = self.shared.backend_of(end);
+    fn make_visible(&self) -> Result<(), GuardError> {
+        let memory = self.end.buffer.memory();
+        let backend = self.shared.backend_of(&self.end);
         let Some(backend) = backend.filter(|_| memory.kind.is_hidden()) else {
             return Ok(());
         };
-        let asked = self.shared.ask(&backend, end, Wish::MakeVisible);
+        let asked = self.shared.ask(&backend, &self.end, Wish::MakeVisible);
         asked.map_err(|fault| GuardError::NotVisible { memory, fault })
+    }
+
+    /// Where host and device have a copy each, the device learns that the host wrote its own. A backend that does not
+    /// need to hear of that says so, and nothing can be done about any other answer here.
+    fn tell_written(&self) {
+        let is_managed = self.end.buffer.memory().kind == MemoryKind::Managed;
+        if !self.writes || !is_managed {
+            return;
+        }
+        if let Some(backend) = self.shared.backend_of(&self.end) {
+            let _ = self.shared.ask(&backend, &self.end, Wish::ReleaseHost);
+        }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        self.tell_written();
         self.shared.unguard(self.id);
     }
 }

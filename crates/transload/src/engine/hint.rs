@@ -49,6 +49,8 @@ pub(crate) enum Wish {
     Prefetch(DeviceId),
     Advise(Advice),
     MakeVisible,
+    /// The host has written all of the buffer, or some.
+    ReleaseHost,
 }
 
 impl Wish {
@@ -57,6 +59,9 @@ impl Wish {
             Wish::Prefetch(to) => Op::Prefetch { part, to },
             Wish::Advise(advice) => Op::Advise { part, advice },
             Wish::MakeVisible => Op::MakeVisible { part },
+            Wish::ReleaseHost => Op::ReleaseHost {
+                buffer: part.buffer,
+            },
         }
     }
 }

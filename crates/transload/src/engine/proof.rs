@@ -18,7 +18,8 @@ use hashbrown::HashSet;
 use transload_core::flight::Flight;
 use transload_core::{Barred, Instant, LinkId, MemoryId, Plan, PlanKey, Shape, Span};
 use transload_hal::{
-    AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, HostSpan, StorageId, StorageInfo,
+    AllocError, AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, HostSpan, StorageId,
+    StorageInfo,
 };
 
 use super::accept::{Checked, Chosen, Terms};
@@ -31,6 +32,10 @@ use super::unwind::guarded;
 /// Bytes that a proof sends: sixteen small pages and an odd tail, so that page-wise and
 /// cache-line-wise mistakes both show.
 const PROOF_BYTES: u64 = (64 << 10) + 13;
+
+/// Where they begin, in memory that can: at a page, since links that reach whole pages refuse others. The largest page
+/// that is not a huge one has 64 KiB, on Arm.
+const PROOF_ALIGNMENT: u64 = 64 << 10;
 
 /// What is known of links that need proof.
 #[derive(Default)]
@@ -143,9 +148,14 @@ impl Errand {
                 .map(|_| Found::Connected)
                 .map_err(|error| own_fault(error.class(), &error)),
             Errand::Allocate { memory } => {
-                guarded(|| backend.allocate(*memory, &AllocSpec::bytes(PROOF_BYTES)))?
-                    .map(Found::Scratch)
-                    .map_err(|error| own_fault(error.class(), &error))
+                let plain = AllocSpec::bytes(PROOF_BYTES);
+                let paged = plain.aligned(PROOF_ALIGNMENT);
+                guarded(|| match backend.allocate(*memory, &paged) {
+                    Err(AllocError::Alignment { .. }) => backend.allocate(*memory, &plain),
+                    answer => answer,
+                })?
+                .map(Found::Scratch)
+                .map_err(|error| own_fault(error.class(), &error))
             }
             Errand::Compare { pattern, back } => {
                 let bytes = |buffer: &Option<Buffer>| buffer.as_ref()?.host(0, PROOF_BYTES);
