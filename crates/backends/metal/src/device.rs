@@ -213,8 +213,11 @@ unsafe impl Backend for Metal {
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        let mut links = self.inventory.links.iter();
-        match links.find(|link| link.id.src == src && link.id.dst == dst) {
+        let links = self.inventory.links.iter();
+        let mut between = links.filter(|link| link.id.src == src && link.id.dst == dst);
+        // Where the host's threads reach both, too, this backend's own link is meant.
+        let own = between.clone().find(|link| link.backend == BACKEND);
+        match own.or_else(|| between.next()) {
             Some(link) => Ok(link.id.access),
             None => Err(ConnectError::NoAccess {
                 src,

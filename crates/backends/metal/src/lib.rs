@@ -44,6 +44,10 @@
     not(transload_local)
 ))]
 
+// The double's symbols are those of Metal.
+#[cfg(all(test, transload_metal_double))]
+extern crate transload_metal_double as _;
+
 mod device;
 mod discover;
 mod fault;

@@ -139,7 +139,7 @@ impl Move {
             } if of.marks.is_some() => {
                 for run in Move::runs(shapes.as_ref(), span) {
                     let (to, len) = (at + run.other_offset, run.len_bytes);
-                    let source = from.slice(run.offset, len);
+                    let source = from.span.slice(run.offset, len);
                     let start = of.raw.contents();
                     let whole =
                         start.map(|start| HostSpan::new(start, of.raw.len_bytes() as usize));

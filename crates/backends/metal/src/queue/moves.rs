@@ -1,6 +1,7 @@
 //! What a submission consists of, with Metal's buffers in place of the hal's.
 
 use std::borrow::Cow;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use transload_hal::core::{Run, Shape};
@@ -34,7 +35,7 @@ pub(crate) enum Move {
 /// One end of a copy.
 pub(crate) enum End {
     /// Host memory.
-    Host(HostSpan),
+    Host(Guest),
     /// A buffer, from a byte on.
     Own {
         gpu: usize,
@@ -42,6 +43,16 @@ pub(crate) enum End {
         of: Own,
         at: u64,
     },
+}
+
+/// Host memory that takes part in a submission.
+#[derive(Clone, Copy)]
+pub(crate) struct Guest {
+    pub(crate) span: HostSpan,
+    /// How far before it a page begins.
+    pub(crate) lead: u64,
+    /// All of that page before it is the same storage's.
+    is_own_page: bool,
 }
 
 /// A buffer, and what is known of its copies.
@@ -120,7 +131,7 @@ impl Move {
             }
             (End::Own { .. }, End::Own { .. }) => Ok(()),
             (End::Host(_), End::Own { kind, .. }) if *kind == MemoryKind::Managed => Ok(()),
-            (End::Host(span), _) | (_, End::Host(span)) if shapes.is_none() => check_pages(*span),
+            (End::Host(guest), _) | (_, End::Host(guest)) if shapes.is_none() => guest.check(),
             _ => Err("rows of host memory have no pages of their own".into()),
         }
     }
@@ -171,8 +182,9 @@ impl End {
         }
         let memory = buffer.memory();
         if memory.device.kind == DeviceKind::CPU && GUEST_KINDS.contains(&memory.kind) {
-            let host = buffer.host(offset, len).map(End::Host);
-            return host.ok_or_else(|| format!("{memory} has no address here").into());
+            let spans = buffer.host(offset, len).zip(buffer.whole().host(0, 0));
+            let guest = spans.map(|(span, storage)| End::Host(Guest::new(span, storage.addr())));
+            return guest.ok_or_else(|| format!("{memory} has no address here").into());
         }
         let is_own = buffer.backend() == BACKEND;
         let gpu = gpus
@@ -204,16 +216,66 @@ impl End {
     }
 }
 
-/// Whether host memory can be wrapped: it must begin with a page. The last page is the process's as a whole, whatever
-/// else lies in it, and no command touches that.
-fn check_pages(span: HostSpan) -> Result<(), Reason> {
-    let (address, page) = (span.addr(), page_bytes());
-    match address.is_multiple_of(page) {
-        true => Ok(()),
-        false => Err(format!(
+impl Guest {
+    /// Some bytes of a storage that begins at an address.
+    fn new(span: HostSpan, storage: u64) -> Guest {
+        let lead = span.addr() % page_bytes();
+        Guest {
+            span,
+            lead,
+            is_own_page: span.addr() - lead >= storage,
+        }
+    }
+
+    /// Whether it can be wrapped. Metal takes whole pages: those before the bytes must be of the same storage; the
+    /// last page is the process's as a whole, whatever else lies in it, and no command touches that.
+    fn check(&self) -> Result<(), Reason> {
+        if self.is_own_page {
+            return Ok(());
+        }
+        let (address, page) = (self.span.addr(), page_bytes());
+        Err(format!(
             "host memory at {address:#x} does not begin with a page of {page} bytes, and only whole pages can be \
              reached in place"
         )
-        .into()),
+        .into())
+    }
+
+    /// The pages that hold it, from where the first begins.
+    pub(crate) fn pages(&self) -> Option<HostSpan> {
+        let held = self.lead + self.span.len() as u64;
+        let len = usize::try_from(held.next_multiple_of(page_bytes())).ok()?;
+        let start = self.span.as_ptr().wrapping_sub(self.lead as usize);
+        NonNull::new(start).map(|start| HostSpan::new(start, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_wrapped_that_begin_in_the_same_storage() {
+        let page = page_bytes();
+        let memory = vec![0u8; 8 * page as usize];
+        let all = HostSpan::of(&memory);
+        let base = all.addr().next_multiple_of(page);
+        let at = |offset: u64, len: u64| {
+            let span = all.slice(base + offset - all.addr(), len).unwrap();
+            Guest::new(span, base)
+        };
+        let whole = at(0, page);
+        assert!(whole.check().is_ok() && whole.lead == 0);
+        assert_eq!(whole.pages().map(HostSpan::len), Some(page as usize));
+        let inner = at(page + 3, page);
+        assert!(inner.check().is_ok());
+        assert_eq!(inner.lead, 3);
+        assert_eq!(inner.pages().map(HostSpan::len), Some(2 * page as usize));
+        let odd = Guest::new(inner.span, base + page + 1);
+        assert!(
+            odd.check()
+                .unwrap_err()
+                .contains("does not begin with a page")
+        );
     }
 }

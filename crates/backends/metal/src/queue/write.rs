@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use transload_hal::core::Run;
-use transload_hal::{ErrorClass, Fault, HostSpan};
+use transload_hal::{ErrorClass, Fault};
 
 use super::flight::{Luggage, Shared};
-use super::moves::Own;
+use super::moves::{Guest, Own};
 use super::{End, Move};
 use crate::fault::nothing_of;
 use crate::memory::WORD;
-use crate::raw::{Blit, Bounce, Device, GoneBlock, Mode, Raw, page_bytes};
+use crate::raw::{Blit, Bounce, Device, GoneBlock, Mode, Raw};
 
 /// The multiples at which copies between buffers begin and end: of four bytes on macOS, of one elsewhere (Apple,
 /// `MTLBlitCommandEncoder`, `copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:`). A power of two.
@@ -96,33 +96,26 @@ impl Writer<'_> {
     fn reach(&mut self, end: End) -> Result<(Raw, u64), Fault> {
         match end {
             End::Own { of, at, .. } => Ok((of.raw, at)),
-            End::Host(span) => {
-                let guest = self.wrap(span)?;
-                self.luggage.guests.push(guest.clone());
-                Ok((guest, 0))
+            End::Host(guest) => {
+                let wrapped = self.wrap(&guest)?;
+                self.luggage.guests.push(wrapped.clone());
+                Ok((wrapped, guest.lead))
             }
         }
     }
 
-    fn wrap(&mut self, span: HostSpan) -> Result<Raw, Fault> {
-        let pages = (span.len() as u64).next_multiple_of(page_bytes());
-        let start = std::ptr::NonNull::new(span.as_ptr());
-        let whole = start
-            .zip(usize::try_from(pages).ok())
-            .map(|(start, len)| HostSpan::new(start, len));
-        let refused = || {
+    fn wrap(&mut self, guest: &Guest) -> Result<Raw, Fault> {
+        self.shared.expect_guest(self.place);
+        let pages = guest.pages();
+        // SAFETY: the operand is valid until the fence settles, by the promise of `submit`, and the fence settles when
+        // the block was called; the rest of its first and last page is there as long as the page is.
+        let wrapped =
+            pages.and_then(|pages| unsafe { Raw::wrapping(self.device, pages, self.gone) });
+        wrapped.ok_or_else(|| {
+            self.shared.forget_guest(self.place);
             let message =
                 "Metal does not take this host memory: newBufferWithBytesNoCopy gave nothing";
             Fault::new(ErrorClass::Unsupported, message)
-        };
-        self.shared.expect_guest(self.place);
-        // SAFETY: the operand is valid until the fence settles, by the promise of `submit`, and the fence settles when
-        // the block was called; the rest of its last page is there as long as the page is.
-        let wrapped =
-            whole.and_then(|pages| unsafe { Raw::wrapping(self.device, pages, self.gone) });
-        wrapped.ok_or_else(|| {
-            self.shared.forget_guest(self.place);
-            refused()
         })
     }
 
