@@ -20,10 +20,12 @@ mod runtime;
 
 mod bytes;
 mod classes;
+mod faults;
 mod gpu;
 mod ledger;
 mod machine;
 
+pub use crate::faults::{FaultError, fault, remove};
 pub use crate::gpu::{hold, release, settle, step};
 pub use crate::ledger::{
     Counters, Leak, Misuse, Violation, counters, leaks, take_violations, violations,

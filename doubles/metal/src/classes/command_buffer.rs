@@ -10,6 +10,7 @@ use super::event::Event;
 use super::label::Label;
 use super::queue::CommandQueue;
 use super::texture::Texture;
+use crate::faults::{self, Fate};
 use crate::gpu::{Command, Next, WORLD, call_back, is_callback_thread};
 use crate::ledger::{COUNTS, Misuse, report};
 use crate::machine::made;
@@ -64,6 +65,22 @@ enum Status {
 pub(crate) struct Failure {
     pub(crate) code: Code,
     pub(crate) told: String,
+}
+
+impl Failure {
+    /// As a test ordered it.
+    fn ordered(code: Code) -> Self {
+        let told = "ordered of the double".into();
+        Self { code, told }
+    }
+
+    fn removed() -> Self {
+        let told = "the device was removed".into();
+        Self {
+            code: Code::DEVICE_REMOVED,
+            told,
+        }
+    }
 }
 
 /// What is kept alive until the commands are done; only its end matters.
@@ -226,6 +243,9 @@ impl CommandBuffer {
             this.spoil(Misuse::EncoderOpen, told.into());
             state = this.state();
         }
+        if let Some(code) = faults::fate_of_commit() {
+            state.failure.get_or_insert(Failure::ordered(code));
+        }
         let enqueued = state.status == Status::Enqueued;
         state.status = Status::Committed;
         drop(state);
@@ -243,7 +263,8 @@ impl CommandBuffer {
         if state.status < Status::Committed || state.working {
             return Next::Nothing;
         }
-        if state.failure.is_some() {
+        let is_removed = made().devices[self.device()].is_removed();
+        if state.failure.is_some() || is_removed {
             return Next::End { begun: true };
         }
         match state.commands.get(state.done) {
@@ -297,23 +318,44 @@ impl CommandBuffer {
         // Nobody changes the commands of a committed buffer, and the GPU needs its lock for nothing meanwhile.
         let commands = mem::take(&mut state.commands);
         drop(state);
-        let outcome = commands[index].carry_out();
+        let outcome = self.outcome(&commands[index]);
         let mut state = self.state();
         state.commands = commands;
         state.working = false;
         match outcome {
             Ok(()) => state.done += 1,
-            Err(_) => {
-                state.failure = Some(Failure {
-                    code: Code::INVALID_RESOURCE,
-                    told: "a resource has ended before the command that uses it".into(),
-                });
-            }
+            Err(failure) => state.failure = Some(failure),
         }
+    }
+
+    fn outcome(&self, command: &Command) -> Result<(), Failure> {
+        let fate = if command.is_blit() {
+            faults::fate_of_blit()
+        } else {
+            None
+        };
+        match fate {
+            Some(Fate::Fails(code)) => return Err(Failure::ordered(code)),
+            Some(Fate::Removed) => {
+                faults::remove(self.device());
+                return Err(Failure::removed());
+            }
+            None => {}
+        }
+        command.carry_out().map_err(|_| Failure {
+            code: Code::INVALID_RESOURCE,
+            told: "a resource has ended before the command that uses it".into(),
+        })
     }
 
     /// The GPU is done with it: its status tells, and its handlers are called.
     pub(crate) fn complete(this: &Ref<Self>) {
+        let mut state = this.state();
+        if state.done < state.commands.len() {
+            // Nothing but a device that is gone leaves commands undone and no word of it.
+            state.failure.get_or_insert(Failure::removed());
+        }
+        drop(state);
         this.let_go();
         let mut state = this.state();
         let failure = state.failure.clone();

@@ -13,6 +13,7 @@ use super::queue::CommandQueue;
 use super::string::Text;
 use super::texture::Texture;
 use crate::bytes::{Mode, Storage};
+use crate::faults;
 use crate::ledger::{COUNTS, Misuse, report};
 use crate::machine::{self, made};
 use crate::runtime::{BlockArgument, Bool, Id, Instance, Method, Receiver, Ref};
@@ -51,6 +52,9 @@ impl Device {
 
     /// Whether `len` bytes more can be had.
     pub(crate) fn has_room(&self, len: usize) -> bool {
+        if faults::refuses_allocation() {
+            return false;
+        }
         let allocated = self.allocated.load(Ordering::Relaxed);
         let total = allocated.checked_add(len as u64);
         !self.is_removed() && total.is_some_and(|total| total <= self.is.memory_bytes)

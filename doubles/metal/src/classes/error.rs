@@ -19,27 +19,48 @@ pub(crate) struct Code(pub(crate) isize);
 impl Code {
     pub(crate) const INTERNAL: Self = Self(1);
     pub(crate) const INVALID_RESOURCE: Self = Self(9);
+    pub(crate) const DEVICE_REMOVED: Self = Self(11);
 
-    fn name(self) -> &'static str {
-        match self.0 {
-            1 => "Internal Error",
-            2 => "Caused GPU Timeout Error",
-            3 => "Caused GPU Address Fault Error",
-            4 => "Ignored (for causing prior/excessive GPU errors)",
-            7 => "Insufficient Permission (to submit GPU work from background)",
-            8 => "Insufficient Memory",
-            9 => "Invalid Resource",
-            10 => "Memoryless Limits Reached",
-            11 => "Device Removed",
-            12 => "Stack Overflow",
-            _ => "Unknown Error",
+    /// The name that faults have for it, or its number. Zero is no error.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        if let Some((code, ..)) = CODES.iter().find(|(_, name, _)| *name == text) {
+            return Some(Self(*code));
         }
+        text.parse().ok().filter(|code| *code != 0).map(Self)
+    }
+
+    /// As Metal words it.
+    fn words(self) -> &'static str {
+        let known = CODES.iter().find(|(code, ..)| *code == self.0);
+        known.map_or("Unknown Error", |(_, _, words)| words)
     }
 }
 
+/// Number, name, words.
+const CODES: [(isize, &str, &str); 10] = [
+    (1, "internal", "Internal Error"),
+    (2, "timeout", "Caused GPU Timeout Error"),
+    (3, "page-fault", "Caused GPU Address Fault Error"),
+    (
+        4,
+        "access-revoked",
+        "Ignored (for causing prior/excessive GPU errors)",
+    ),
+    (
+        7,
+        "not-permitted",
+        "Insufficient Permission (to submit GPU work from background)",
+    ),
+    (8, "out-of-memory", "Insufficient Memory"),
+    (9, "invalid-resource", "Invalid Resource"),
+    (10, "memoryless", "Memoryless Limits Reached"),
+    (11, "device-removed", "Device Removed"),
+    (12, "stack-overflow", "Stack Overflow"),
+];
+
 impl Error {
     pub(crate) fn new(code: Code, told: &str) -> Ref<Self> {
-        let description = format!("{} ({:08x}:{told})", code.name(), code.0);
+        let description = format!("{} ({:08x}:{told})", code.words(), code.0);
         Ref::new(Self {
             code: code.0,
             description: Text::new(&description),

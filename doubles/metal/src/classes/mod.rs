@@ -30,7 +30,7 @@ pub(crate) mod buffer;
 pub(crate) mod command_buffer;
 pub(crate) mod descriptor;
 pub(crate) mod device;
-mod error;
+pub(crate) mod error;
 pub(crate) mod event;
 mod label;
 mod listener;

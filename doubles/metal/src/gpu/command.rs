@@ -50,6 +50,11 @@ pub(crate) struct Place {
 }
 
 impl Command {
+    /// Whether it moves bytes: what faults count.
+    pub(crate) fn is_blit(&self) -> bool {
+        !matches!(self, Self::Signal(..) | Self::Wait(..))
+    }
+
     /// The storages that it is to use.
     pub(crate) fn storages(&self) -> impl Iterator<Item = &Arc<Storage>> {
         let both = match self {

@@ -4,6 +4,7 @@ use super::Selector;
 use super::class::{Class, Object};
 use super::method::Imp;
 use super::object::Id;
+use crate::faults;
 
 /// What a message is sent to, seen as the class above says.
 #[repr(C)]
@@ -30,6 +31,9 @@ extern "C-unwind" fn objc_msg_lookup(receiver: Option<&Object>, selector: Select
             header.told_dead(&format!("sent {selector}"));
             return NOTHING;
         }
+    }
+    if faults::silences(selector) {
+        return NOTHING;
     }
     match class.method(selector) {
         Some(method) => method.imp,
