@@ -36,6 +36,10 @@ const CPU_ENGINE: EngineId = EngineId {
 /// over a bus ([`transload_hal::core::defaults`]).
 const SUBMISSION_NS: u64 = 10_000;
 
+/// Nanoseconds to wrap host memory and let go of it, until the machine is measured: what an import of host memory costs
+/// on lavapipe, where it was measured.
+const WRAPPING_NS: u64 = 20_000;
+
 pub(crate) fn inventory(gpus: &[Gpu]) -> Inventory {
     Inventory {
         backend: BACKEND,
@@ -103,13 +107,11 @@ fn links(gpu: &Gpu, all: &[Gpu]) -> Vec<Link> {
         }
     }
     for host in GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
-        for kind in kinds(gpu) {
-            if *kind == MemoryKind::Managed {
-                links.push(written(gpu, host));
-            } else {
-                links.push(guest(gpu, (host, id(*kind))));
-                links.push(guest(gpu, (id(*kind), host)));
-            }
+        // Into memory that the host reaches too it copies by itself.
+        links.push(guest(gpu, (host, id(MemoryKind::Device))));
+        links.push(guest(gpu, (id(MemoryKind::Device), host)));
+        if gpu.has_managed() {
+            links.push(written(gpu, host));
         }
     }
     for other in all.iter().filter(|other| other.id != gpu.id) {
@@ -162,8 +164,10 @@ fn own(gpu: &Gpu, (src, dst): (MemoryId, MemoryId), access: Access) -> Link {
 /// A link over which a device reads or writes host memory in place. A row of a pitched region need not have a page of
 /// its own, so those are staged.
 fn guest(gpu: &Gpu, ends: (MemoryId, MemoryId)) -> Link {
+    let rate = link_cost(class_of(gpu, [ends.0.kind, ends.1.kind])).fs_per_byte;
     Link {
         pitched: false,
+        cost: Curve::from(Cost::new(WRAPPING_NS + SUBMISSION_NS, rate)),
         ..own(gpu, ends, Access::Import)
     }
 }

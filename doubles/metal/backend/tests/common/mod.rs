@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod engine;
+
 use std::ptr::NonNull;
 
 use objc2::rc::{Retained, autoreleasepool};
