@@ -22,7 +22,7 @@ fn meaning(code: i64) -> (ErrorClass, &'static str) {
         // A program in the background, on iOS.
         7 => (ErrorClass::Unsupported, "not permitted"),
         8 => (ErrorClass::Exhausted, "out of memory"),
-        9 => (ErrorClass::Caller, "invalid resource"),
+        9 => (ErrorClass::Failed, "invalid resource"),
         10 => (ErrorClass::Failed, "memoryless"),
         11 => (ErrorClass::Lost, "device removed"),
         12 => (ErrorClass::Failed, "stack overflow"),
@@ -50,9 +50,8 @@ mod tests {
         assert!(of(11).message.contains("device removed: so it is"));
         assert_eq!(of(4).class, ErrorClass::Lost);
         assert_eq!(of(8).class, ErrorClass::Exhausted);
-        assert_eq!(of(9).class, ErrorClass::Caller);
         assert_eq!(of(7).class, ErrorClass::Unsupported);
-        for code in [1, 2, 3, 10, 12, 4711] {
+        for code in [1, 2, 3, 9, 10, 12, 4711] {
             assert_eq!(of(code).class, ErrorClass::Failed);
         }
     }
