@@ -78,35 +78,43 @@ fn on_unified_memory_the_host_copies_once_and_the_device_does_nothing() {
     end(manager);
 }
 
+/// A device reads and writes whole pages of the host's.
+fn in_place(device: Device) {
+    let manager = manager(vec![device]);
+    let bytes = pattern(LEN);
+    let host = paged(&manager, &bytes);
+    let private = allocate(&manager, "metal:0/device", LEN);
+    let one_pass = Counters {
+        no_copy_buffers: 1,
+        copies: 1,
+        copied_bytes: LEN as u64,
+        ..SUBMISSION
+    };
+    let counted = warm(|| {
+        let report = manager.copy(&host, &private).wait().unwrap();
+        assert_eq!(report.method(), Method::ZeroCopy);
+        assert_eq!(report.fallbacks().len(), 0);
+    });
+    assert_eq!(counted, one_pass);
+    let back = paged(&manager, &vec![0; LEN]);
+    let counted = warm(|| {
+        let report = manager.copy(&private, &back).wait().unwrap();
+        assert_eq!(report.method(), Method::ZeroCopy);
+    });
+    assert_eq!(counted, one_pass);
+    assert_eq!(read(&manager, &back), bytes);
+    drop((host, private, back));
+    end(manager);
+}
+
 #[test]
-fn whole_pages_are_read_and_written_by_the_device_in_place() {
-    for devices in [vec![Device::unified()]] {
-        let manager = manager(devices);
-        let bytes = pattern(LEN);
-        let host = paged(&manager, &bytes);
-        let device = allocate(&manager, "metal:0/device", LEN);
-        let one_pass = Counters {
-            no_copy_buffers: 1,
-            copies: 1,
-            copied_bytes: LEN as u64,
-            ..SUBMISSION
-        };
-        let counted = warm(|| {
-            let report = manager.copy(&host, &device).wait().unwrap();
-            assert_eq!(report.method(), Method::ZeroCopy);
-            assert_eq!(report.fallbacks().len(), 0);
-        });
-        assert_eq!(counted, one_pass);
-        let back = paged(&manager, &vec![0; LEN]);
-        let counted = warm(|| {
-            let report = manager.copy(&device, &back).wait().unwrap();
-            assert_eq!(report.method(), Method::ZeroCopy);
-        });
-        assert_eq!(counted, one_pass);
-        assert_eq!(read(&manager, &back), bytes);
-        drop((host, device, back));
-        end(manager);
-    }
+fn whole_pages_are_reached_in_place_by_a_device_with_the_hosts_memory() {
+    in_place(Device::unified());
+}
+
+#[test]
+fn whole_pages_are_reached_in_place_by_a_device_with_memory_of_its_own() {
+    in_place(Device::discrete());
 }
 
 #[test]
