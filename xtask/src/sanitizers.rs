@@ -1,7 +1,8 @@
-//! The stage that runs random operations on the double of NVIDIA's driver under two sanitizers.
+//! The stage that runs tests of the doubles under two sanitizers: random operations on that of NVIDIA's driver, and all
+//! that the double of Metal has.
 //!
 //! Each sanitizer first shows that it looks: a program with a known fault, built in the same way, must be
-//! told for what it is. Only then does the silence about the double mean something.
+//! told for what it is. Only then does the silence about the doubles mean something.
 
 use std::fs;
 use std::io;
@@ -15,6 +16,7 @@ use crate::doubles::Double;
 use crate::install::Provision;
 use crate::stage::{Outcome, Session, Verdict};
 use crate::targets::{DEBIAN_SOURCES, debian_toolchain, provide_debian};
+use crate::workspace::{METAL, Workspace};
 
 /// Both sanitizers, the one that needs nothing installed first.
 ///
@@ -24,19 +26,64 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Ok(Verdict::skipped("the recipes are for Linux on x86-64"));
     }
-    let double = Double::cuda_driver(&session.workspace)?;
+    let cuda = Double::cuda_driver(&session.workspace)?;
+    let subjects = [
+        Subject::cuda(cuda.workspace.clone()),
+        Subject::metal(&session.workspace)?,
+    ];
     let mut verdict = Verdict::passed();
     let mut ran = vec!["AddressSanitizer"];
-    ADDRESS.examine(&mut verdict, || address_cargo(&double))?;
-    match thread_sysroot(session, &double)? {
+    ADDRESS.examine(&mut verdict, &subjects, address_cargo)?;
+    match thread_sysroot(session, &cuda)? {
         Ok(sysroot) => {
-            THREAD.examine(&mut verdict, || thread_cargo(session, &double, &sysroot))?;
+            let cargo = |subject: &Workspace| thread_cargo(session, subject, &sysroot);
+            THREAD.examine(&mut verdict, &subjects, cargo)?;
             ran.push("ThreadSanitizer");
         }
         Err(reason) => session.skipped.push(format!("ThreadSanitizer: {reason}")),
     }
     verdict.note = ran.join(", ");
     Ok(verdict)
+}
+
+/// A package whose tests are run, each in a process of its own: a process poses as one machine.
+struct Subject {
+    workspace: Workspace,
+    package: &'static str,
+    suites: Vec<String>,
+}
+
+impl Subject {
+    /// The test of many threads that do random operations.
+    fn cuda(workspace: Workspace) -> Self {
+        Self {
+            workspace,
+            package: "transload-cuda-double",
+            suites: vec!["stress".into()],
+        }
+    }
+
+    /// Every integration test.
+    fn metal(main: &Workspace) -> Result<Self> {
+        let workspace = main.other(&main.root.join(METAL))?;
+        let mut suites = Vec::new();
+        let folder = workspace.root.join("tests");
+        for entry in
+            fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
+        {
+            let path = entry?.path();
+            let name = path.file_stem().and_then(|name| name.to_str());
+            if let Some(name) = name.filter(|_| path.is_file()) {
+                suites.push(name.to_owned());
+            }
+        }
+        suites.sort();
+        Ok(Self {
+            workspace,
+            package: "transload-metal-double",
+            suites,
+        })
+    }
 }
 
 /// A sanitizer, and the program by which it proves itself.
@@ -62,63 +109,81 @@ const THREAD: Sanitizer = Sanitizer {
 };
 
 impl Sanitizer {
-    fn examine(&self, verdict: &mut Verdict, cargo: impl Fn() -> Command) -> Result<()> {
-        let task = |task: &str| {
-            let mut cargo = cargo();
-            cargo.arg(task).args(self.arguments);
+    /// Has it prove itself in the first workspace, and watch what all of them test.
+    fn examine(
+        &self,
+        verdict: &mut Verdict,
+        subjects: &[Subject],
+        cargo: impl Fn(&Workspace) -> Command,
+    ) -> Result<()> {
+        let task = |workspace: &Workspace, task: &str| -> Result<Command> {
+            let mut cargo = cargo(workspace);
+            cargo.arg(task).args(workspace.arguments()?);
+            cargo.args(self.arguments);
             cargo.args(["--locked", "--target", TARGET]);
-            cargo
+            Ok(cargo)
         };
-        let mut proof = task("run");
-        proof.args(["--package", "transload-guilty", "--bin", self.guilty]);
-        verdict.run_guilty(&mut proof, self.says)?;
-        if verdict.outcome == Outcome::Failed {
-            return Ok(());
+        if let Some(first) = subjects.first() {
+            let mut proof = task(&first.workspace, "run")?;
+            proof.args(["--package", "transload-guilty", "--bin", self.guilty]);
+            verdict.run_guilty(&mut proof, self.says)?;
         }
-        let suite = ["--package", "transload-cuda-double", "--test", SUITE, "--"];
-        let listed = verdict.run(
-            task("test")
-                .args(suite)
-                .args(["--list", "--format", "terse"]),
-        )?;
-        if !listed.success() {
-            return Ok(());
-        }
-        let tests: Vec<&str> = listed
-            .output
-            .lines()
-            .filter_map(|line| line.strip_suffix(": test"))
-            .collect();
-        // A process poses as one machine, so each test has one of its own.
-        for test in &tests {
-            verdict.run_tests(task("test").args(suite).args([test, "--exact"]))?;
-        }
-        if tests.is_empty() {
-            verdict.fail(&format!("the suite {SUITE} has no test"));
+        for subject in subjects {
+            for suite in &subject.suites {
+                if verdict.outcome == Outcome::Failed {
+                    return Ok(());
+                }
+                let test = || -> Result<Command> {
+                    let mut test = task(&subject.workspace, "test")?;
+                    test.args(["--package", subject.package, "--test", suite, "--"]);
+                    Ok(test)
+                };
+                watch(verdict, suite, test)?;
+            }
         }
         Ok(())
     }
 }
 
+/// Runs each test of `suite` by a call of `test`.
+fn watch(verdict: &mut Verdict, suite: &str, test: impl Fn() -> Result<Command>) -> Result<()> {
+    let listed = verdict.run(test()?.args(["--list", "--format", "terse"]))?;
+    if !listed.success() {
+        return Ok(());
+    }
+    let tests: Vec<&str> = listed
+        .output
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+        .collect();
+    for name in &tests {
+        verdict.run_tests(test()?.args([name, "--exact"]))?;
+    }
+    if tests.is_empty() {
+        verdict.fail(&format!("the suite {suite} has no test"));
+    }
+    Ok(())
+}
+
 /// The usual toolchain: its standard library need not be rebuilt, as this sanitizer watches every
 /// allocation by itself. The flag is unstable, and harmless where no release is built.
-fn address_cargo(double: &Double) -> Command {
-    let mut cargo = double.workspace.cargo();
+fn address_cargo(workspace: &Workspace) -> Command {
+    let mut cargo = workspace.cargo();
     cargo
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address")
-        .env("CARGO_TARGET_DIR", double.workspace.target.join("asan"))
+        .env("CARGO_TARGET_DIR", workspace.target.join("asan"))
         .env("ASAN_OPTIONS", "detect_leaks=1");
     cargo
 }
 
 /// Debian's toolchain, which has the standard library's sources.
-fn thread_cargo(session: &Session, double: &Double, sysroot: &Path) -> Command {
-    let mut cargo = debian_toolchain(session, &double.workspace.root);
+fn thread_cargo(session: &Session, workspace: &Workspace, sysroot: &Path) -> Command {
+    let mut cargo = debian_toolchain(session, &workspace.root);
     let flags = format!("-Zsanitizer=thread --sysroot={}", sysroot.display());
     cargo
         .env("RUSTFLAGS", flags)
-        .env("CARGO_TARGET_DIR", double.workspace.target.join("tsan"))
+        .env("CARGO_TARGET_DIR", workspace.target.join("tsan"))
         .env("TSAN_OPTIONS", "halt_on_error=1");
     cargo
 }
@@ -171,6 +236,3 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What the compiler of Debian asks for.
 const RUNTIME: &str = "librustc-stable_rt.tsan.a";
-
-/// The double's test of many threads that do random operations.
-const SUITE: &str = "stress";

@@ -149,7 +149,7 @@ pub(crate) const STAGES: [Stage; 21] = [
     },
     Stage {
         name: "sanitizers",
-        about: "random operations on the double, under AddressSanitizer and ThreadSanitizer",
+        about: "tests of the doubles, under AddressSanitizer and ThreadSanitizer",
         full_only: false,
         run: sanitizers::stage,
     },

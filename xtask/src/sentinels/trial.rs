@@ -10,8 +10,9 @@ use anyhow::Result;
 use super::patch::Sentinel;
 use super::tree::Tree;
 use crate::counts::failed_tests;
+use crate::doubles::bindings;
 use crate::process::{self, Ending};
-use crate::workspace::cargo_in;
+use crate::workspace::{METAL, cargo_in};
 
 /// A copy of the tree and a target folder, shared by all trials.
 #[derive(Debug)]
@@ -120,19 +121,16 @@ impl Laboratory {
     fn run(&self, arguments: &[String]) -> Result<Run> {
         let options = arguments.iter().position(|word| word == "--");
         let (cargo_words, test_words) = arguments.split_at(options.unwrap_or(arguments.len()));
-        let mut build = self.cargo();
-        build.args(cargo_words).arg("--no-run");
+        let mut build = self.cargo(cargo_words)?;
+        build.arg("--no-run");
         let built = process::run(&mut build, BUILD_LIMIT)?;
         if !built.success() {
             return Ok(Run::DoesNotCompile {
                 output: built.output,
             });
         }
-        let mut tests = self.cargo();
-        tests
-            .args(cargo_words)
-            .arg("--no-fail-fast")
-            .args(test_words);
+        let mut tests = self.cargo(cargo_words)?;
+        tests.arg("--no-fail-fast").args(test_words);
         let ran = process::run(&mut tests, TEST_LIMIT)?;
         Ok(match ran.ending {
             Ending::Success => Run::Green,
@@ -144,10 +142,15 @@ impl Laboratory {
         })
     }
 
-    fn cargo(&self) -> Command {
+    /// A call with `words`, and with what cargo needs where they name the double of Metal.
+    fn cargo(&self, words: &[String]) -> Result<Command> {
         let mut cargo = cargo_in(self.tree.folder());
-        cargo.env("CARGO_TARGET_DIR", &self.target);
-        cargo
+        cargo.env("CARGO_TARGET_DIR", &self.target).args(words);
+        if words.iter().any(|word| word.starts_with(METAL)) {
+            let folder = self.tree.folder();
+            cargo.args(bindings::arguments(folder, &self.target.join(METAL))?);
+        }
+        Ok(cargo)
     }
 }
 
