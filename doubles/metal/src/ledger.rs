@@ -121,6 +121,8 @@ counters! {
     events,
     /// Command buffers made
     command_buffers,
+    /// Times that `commandBuffer` waited, because as many as the queue may have were on their way
+    full_queues,
     /// Command buffers committed
     commits,
     /// Copies from buffer to buffer

@@ -203,6 +203,30 @@ fn command_buffers_go_in_the_order_in_which_they_were_enqueued() {
 }
 
 #[test]
+fn a_full_queue_gives_a_command_buffer_when_one_is_over() {
+    clean(|| {
+        let device = device();
+        let queue = device.newCommandQueueWithMaxCommandBufferCount(2).unwrap();
+        let unused = queue.commandBuffer().unwrap();
+        let first = encode(&queue, |_| ());
+        hold();
+        first.commit();
+        std::thread::scope(|scope| {
+            let third =
+                scope.spawn(|| objc2::rc::autoreleasepool(|_| run(&queue, |_| ()).status()));
+            while counters().full_queues == 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(counters().command_buffers, 2);
+            release();
+            assert_eq!(third.join().unwrap(), MTLCommandBufferStatus::Completed);
+        });
+        first.waitUntilCompleted();
+        drop(unused);
+    });
+}
+
+#[test]
 fn a_held_gpu_goes_on_step_by_step() {
     clean(|| {
         let device = device();

@@ -44,6 +44,8 @@ struct State {
     completed_handlers: Vec<Block>,
     retained: Vec<Kept>,
     error: Option<Ref<Error>>,
+    /// Nothing of it is used any more.
+    let_go: bool,
     /// The completed handlers have returned.
     finished: bool,
 }
@@ -92,6 +94,7 @@ pub(crate) enum Kept {
 
 impl CommandBuffer {
     pub(crate) fn new(queue: Ref<CommandQueue>, retains: bool) -> Ref<Self> {
+        queue.take_slot();
         COUNTS.command_buffers.one();
         Ref::new(Self {
             queue,
@@ -107,6 +110,7 @@ impl CommandBuffer {
                 completed_handlers: Vec::new(),
                 retained: Vec::new(),
                 error: None,
+                let_go: false,
                 finished: false,
             }),
             changed: Condvar::new(),
@@ -372,12 +376,16 @@ impl CommandBuffer {
         this.changed.notify_all();
     }
 
-    /// Nothing of it is to be used any more.
+    /// Nothing of it is to be used any more, and its place in the queue is free.
     fn let_go(&self) {
         let mut state = self.state();
+        let had_slot = !mem::replace(&mut state.let_go, true);
         let commands = mem::take(&mut state.commands);
         let retained = mem::take(&mut state.retained);
         drop(state);
+        if had_slot {
+            self.queue.give_slot();
+        }
         for storage in commands.iter().flat_map(Command::storages) {
             storage.used();
         }

@@ -205,10 +205,10 @@ fn makers() -> Vec<Method> {
             new(descriptor.and_then(|descriptor| Texture::allocate(&this, &descriptor.get())))
         }
         c"newCommandQueue" => fn(this) -> Id {
-            new(CommandQueue::new(&this))
+            new(CommandQueue::new(&this, COMMAND_BUFFERS))
         }
-        c"newCommandQueueWithMaxCommandBufferCount:" => fn(this, _count: usize) -> Id {
-            new(CommandQueue::new(&this))
+        c"newCommandQueueWithMaxCommandBufferCount:" => fn(this, most: usize) -> Id {
+            new(CommandQueue::new(&this, most))
         }
         c"newSharedEvent" => fn(this) -> Id {
             new(Event::new(&this, &event::CLASS))
@@ -231,6 +231,10 @@ extern "C-unwind" fn MTLCreateSystemDefaultDevice() -> Id {
 extern "C-unwind" fn MTLCopyAllDevices() -> Id {
     Array::of(present()).into_id()
 }
+
+/// How many command buffers of a queue may be on their way unless its maker says so: "will only allow up to 64
+/// non-completed command buffers" (`MTLDevice`, newCommandQueue).
+const COMMAND_BUFFERS: usize = 64;
 
 /// Those that nobody took away.
 fn present() -> impl Iterator<Item = Ref<Device>> {

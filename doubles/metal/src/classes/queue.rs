@@ -1,11 +1,13 @@
 //! `MTLCommandQueue`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::command_buffer::CommandBuffer;
 use super::device::Device;
 use super::label::Label;
-use crate::ledger::COUNTS;
+use crate::gpu::is_callback_thread;
+use crate::ledger::{COUNTS, Misuse, report};
 use crate::machine::made;
 use crate::runtime::{Id, Method, Receiver, Ref};
 
@@ -15,22 +17,55 @@ pub(crate) struct CommandQueue {
     pub(crate) device: usize,
     /// No other queue has it.
     pub(crate) number: usize,
+    /// How many more command buffers may be on their way; below zero where one was given all the same.
+    free: Mutex<isize>,
+    freed: Condvar,
     label: Label,
 }
 
 class!(c"MTLCommandQueue" "_OBJC_CLASS_MTLCommandQueue", CommandQueue, methods);
 
 impl CommandQueue {
-    pub(crate) fn new(device: &Device) -> Option<Ref<Self>> {
-        if device.is_removed() {
+    pub(crate) fn new(device: &Device, most: usize) -> Option<Ref<Self>> {
+        if most == 0 {
+            report(
+                Misuse::BadArgument,
+                "a queue has room for a command buffer".into(),
+            );
+        }
+        if device.is_removed() || most == 0 {
             return None;
         }
         COUNTS.queues.one();
         Some(Ref::new(Self {
             device: device.index,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            free: Mutex::new(isize::try_from(most).unwrap_or(isize::MAX)),
+            freed: Condvar::new(),
             label: Label::default(),
         }))
+    }
+
+    /// "Blocks the calling CPU thread if the queue doesn't have any free command buffers, and returns after the GPU
+    /// finishes executing one" (`MTLCommandQueue`, commandBuffer).
+    pub(super) fn take_slot(&self) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if *free <= 0 {
+            COUNTS.full_queues.one();
+            if is_callback_thread() {
+                let told = "a handler asked a full queue for a command buffer, which holds up all handlers";
+                report(Misuse::WaitForever, told.into());
+            } else {
+                let waited = self.freed.wait_while(free, |free| *free <= 0);
+                free = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        *free -= 1;
+    }
+
+    pub(super) fn give_slot(&self) {
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.freed.notify_one();
     }
 }
 

@@ -80,6 +80,8 @@ pub fn step(commands: usize) {
     WORLD.wait_until(state, |state| {
         state.busy == 0 && (state.permits == 0 || !state.can_go_on())
     });
+    // What was not needed is not kept for what is committed later.
+    WORLD.state().permits = 0;
 }
 
 /// Waits until nothing goes on: no command that could be carried out is left, and no handler is to be called. On a
