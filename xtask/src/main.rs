@@ -31,6 +31,7 @@ mod table;
 mod targets;
 mod test;
 mod testlist;
+mod tool;
 mod versions;
 mod vulkan;
 mod workspace;

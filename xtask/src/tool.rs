@@ -1,0 +1,180 @@
+//! Programs for developers that stages run: the one that is installed, else one that is built once.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::checks::first_line;
+use crate::install::Installer;
+use crate::process;
+use crate::workspace::{Workspace, cargo_in};
+
+/// What is built where a tool is not installed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recipe {
+    /// The package, and the program that it has.
+    pub(crate) package: &'static str,
+    /// What cargo calls it: `cargo COMMAND`.
+    pub(crate) command: &'static str,
+    pub(crate) version: &'static str,
+    /// What `cargo install` is told besides, and cannot be told twice.
+    pub(crate) arguments: &'static [&'static str],
+    /// Settings of the build, which is made to be short: the tool runs for seconds.
+    pub(crate) settings: &'static [(&'static str, &'static str)],
+}
+
+/// A tool as it is here.
+#[derive(Debug, Clone)]
+pub(crate) struct Tool {
+    command: &'static str,
+    version: String,
+    /// The program, where cargo does not find it by itself.
+    program: Option<PathBuf>,
+}
+
+impl Tool {
+    /// The tool that cargo finds, else the one in the target folder of `workspace`, which is built when it is not
+    /// there.
+    ///
+    /// # Errors
+    /// When it can be neither found nor built.
+    pub(crate) fn provide(
+        recipe: &Recipe,
+        installer: &mut Installer,
+        workspace: &Workspace,
+    ) -> Result<Self> {
+        if let Some(tool) = Self::find(recipe, workspace, None) {
+            return Ok(tool);
+        }
+        let folder = workspace.target.join("tools");
+        let program = folder.join("bin").join(recipe.package);
+        if let Some(tool) = Self::find(recipe, workspace, Some(program.clone())) {
+            return Ok(tool);
+        }
+        recipe.build(&folder)?;
+        let Recipe {
+            package, version, ..
+        } = recipe;
+        installer.note(format!("{package} {version} (cargo install)"));
+        match Self::find(recipe, workspace, Some(program)) {
+            Some(tool) => Ok(tool),
+            None => bail!("cargo install reported success, and {package} does not run"),
+        }
+    }
+
+    /// The tool, if it runs.
+    fn find(recipe: &Recipe, workspace: &Workspace, program: Option<PathBuf>) -> Option<Self> {
+        let mut tool = Self {
+            command: recipe.command,
+            version: String::new(),
+            program,
+        };
+        tool.version = first_line(tool.call(workspace).arg("--version"))?;
+        Some(tool)
+    }
+
+    /// As it calls itself.
+    pub(crate) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// A call of it in `workspace`.
+    pub(crate) fn call(&self, workspace: &Workspace) -> Command {
+        let mut call = match &self.program {
+            Some(program) => workspace.call(program),
+            None => workspace.cargo(),
+        };
+        call.arg(self.command);
+        call
+    }
+}
+
+impl Recipe {
+    /// Builds the tool from its sources into `folder`.
+    fn build(&self, folder: &Path) -> Result<()> {
+        let Self {
+            package, version, ..
+        } = self;
+        println!("   building {package} {version}, which is not installed: minutes, and once ...");
+        let built = process::run(&mut self.install(folder), LIMIT)?;
+        // The objects serve nobody any more. What stays is in the way of nothing.
+        let _ = std::fs::remove_dir_all(folder.join("build"));
+        if !built.success() {
+            bail!(
+                "{package} is needed, and cannot be built here:\n{}\ninstall it, and try again",
+                built.output
+            );
+        }
+        Ok(())
+    }
+
+    fn install(&self, folder: &Path) -> Command {
+        let mut install = cargo_in(Path::new("."));
+        install
+            .args(["install", self.package, "--locked"])
+            .args(["--version", self.version])
+            .args(self.arguments)
+            .arg("--root")
+            .arg(folder)
+            .env("CARGO_TARGET_DIR", folder.join("build"))
+            .envs(self.settings.iter().copied());
+        install
+    }
+}
+
+/// The longest takes six minutes on two cores.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRETENDED: Recipe = Recipe {
+        package: "cargo-transload-pretends",
+        command: "transload-pretends",
+        version: "1.2.3",
+        arguments: &["--no-default-features"],
+        settings: &[("CARGO_PROFILE_RELEASE_LTO", "off")],
+    };
+
+    #[test]
+    fn the_version_that_was_chosen_is_built_as_its_authors_locked_it() {
+        let install = PRETENDED.install(Path::new("/there"));
+        let told = process::describe(&install);
+        assert!(
+            told.ends_with(
+                "install cargo-transload-pretends --locked --version 1.2.3 \
+                 --no-default-features --root /there"
+            ),
+            "{told}"
+        );
+        assert!(told.contains("CARGO_TARGET_DIR=/there/build"), "{told}");
+        assert!(told.contains("CARGO_PROFILE_RELEASE_LTO=off"), "{told}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_was_built_before_is_not_built_again() {
+        use std::fs;
+        use std::os::unix::fs::symlink;
+
+        let mut workspace = Workspace::load().unwrap();
+        workspace.target = std::env::temp_dir().join(format!("tool-{}", std::process::id()));
+        let folder = workspace.target.join("tools/bin");
+        fs::create_dir_all(&folder).unwrap();
+        let program = folder.join(PRETENDED.package);
+        // It says what it is asked.
+        symlink("/bin/echo", &program).unwrap();
+
+        let mut installer = Installer::default();
+        let tool = Tool::provide(&PRETENDED, &mut installer, &workspace);
+        fs::remove_dir_all(&workspace.target).unwrap();
+
+        let tool = tool.unwrap();
+        assert_eq!(tool.version(), "transload-pretends --version");
+        assert_eq!(tool.call(&workspace).get_program(), program.as_os_str());
+        assert!(installer.installed().is_empty());
+    }
+}
