@@ -98,10 +98,13 @@ pub(crate) fn machine() -> Vec<String> {
 
 /// The first line that `command` writes, when it succeeds.
 pub(crate) fn first_line(command: &mut Command) -> Option<String> {
-    let output = command.output().ok()?;
-    if !output.status.success() {
-        return None;
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = output_of(command)?;
     text.lines().next().map(str::to_owned)
+}
+
+/// All that `command` writes to its standard output, when it succeeds.
+pub(crate) fn output_of(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    let text = || String::from_utf8_lossy(&output.stdout).into_owned();
+    output.status.success().then(text)
 }

@@ -13,6 +13,7 @@ mod clients;
 mod counts;
 mod cross;
 mod demo;
+mod deny;
 mod direction;
 mod doubles;
 mod evidence;

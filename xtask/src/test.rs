@@ -12,8 +12,8 @@ use crate::stage::{Outcome, Session, Stage, Verdict};
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
-    checks, clients, cross, direction, doubles, evidence, habits, manifests, no_std, sanitizers,
-    sentinels, suites, versions,
+    checks, clients, cross, deny, direction, doubles, evidence, habits, manifests, no_std,
+    sanitizers, sentinels, suites, versions,
 };
 
 /// What to run.
@@ -39,12 +39,12 @@ sanitizers needs it too, as it comes with the standard library's sources. The st
 clients installs python3-venv, and NVIDIA's bindings for Python with pip into the
 target folder. The stage tests installs Mesa's software Vulkan driver in the same
 way, and fetches a second one (32 MB) into the target folder. Elsewhere they are
-skipped, and the end of the run says so. Tests are run by cargo-nextest: where it is
-not installed, `cargo install` builds it into the target folder, which takes
-minutes, once.";
+skipped, and the end of the run says so. Tests are run by cargo-nextest, and
+dependencies are looked at by cargo-deny: where one is not installed, `cargo install`
+builds it into the target folder, which takes minutes, once.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 21] = [
+pub(crate) const STAGES: [Stage; 22] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -74,6 +74,12 @@ pub(crate) const STAGES: [Stage; 21] = [
         about: "every sentinel still fits the tree that it is to break",
         full_only: false,
         run: sentinels::fit,
+    },
+    Stage {
+        name: "deny",
+        about: "licences, versions and sources of all dependencies are as deny.toml allows",
+        full_only: false,
+        run: deny::stage,
     },
     Stage {
         name: "lint",

@@ -1,0 +1,130 @@
+//! The stage that looks at what the packages depend on: licences, versions, sources.
+
+use std::fs;
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+
+use crate::checks::output_of;
+use crate::stage::{Session, Verdict};
+use crate::tool::{Recipe, Tool};
+use crate::workspace::Workspace;
+
+/// Has cargo-deny compare the dependencies of every workspace of the tree with `deny.toml`.
+///
+/// # Errors
+/// When cargo cannot be started, or cargo-deny cannot be had.
+pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+    let tool = Tool::provide(&DENY, &mut session.installer, &session.workspace)?;
+    session.found(tool.version());
+    let mut verdict = Verdict::passed();
+    let rules = fs::read_to_string(session.workspace.root.join(RULES))
+        .with_context(|| format!("cannot read {RULES}"))?;
+    for complaint in complaints(&rules)? {
+        verdict.fail(&complaint);
+    }
+    let main = &session.workspace;
+    check(&tool, main, main, &mut verdict)?;
+    let others = main.others()?;
+    for other in &others {
+        check(&tool, main, other, &mut verdict)?;
+    }
+    verdict.note = format!("{} workspaces", others.len() + 1);
+    Ok(verdict)
+}
+
+fn check(tool: &Tool, main: &Workspace, which: &Workspace, verdict: &mut Verdict) -> Result<()> {
+    let folder = which.target.join("deny");
+    fs::create_dir_all(&folder)?;
+    let graph = folder.join("metadata.json");
+    // Asked here, cargo is called as for all that is done in that workspace.
+    let mut cargo = which.task("metadata")?;
+    cargo.args(["--format-version", "1"]);
+    cargo.args(["--all-features", "--locked"]);
+    cargo.stderr(Stdio::inherit());
+    let told = output_of(&mut cargo).with_context(|| {
+        let name = which.root.display();
+        format!("cargo metadata --locked fails in {name}")
+    })?;
+    fs::write(&graph, told)?;
+    let mut deny = tool.call(which);
+    deny.args(["--log-level", "warn", "--color", "never"]);
+    deny.arg("--metadata-path").arg(&graph);
+    deny.arg("--config").arg(main.root.join(RULES));
+    // All that it looks at is here. It has cargo make sure, all the same, which would lock other sources where ours are
+    // patched; that may fail.
+    deny.arg("--frozen");
+    deny.arg("check").args(lints(which.root == main.root));
+    verdict.run(deny.args(["bans", "licenses", "sources"]))?;
+    Ok(())
+}
+
+/// What is allowed and needed nowhere is a mistake, and the main workspace needs all of it; the others need less.
+fn lints(is_main: bool) -> impl Iterator<Item = &'static str> {
+    let flag = if is_main { "--deny" } else { "--allow" };
+    UNUSED.into_iter().flat_map(move |lint| [flag, lint])
+}
+
+/// Which exceptions in `rules` do not say why.
+fn complaints(rules: &str) -> Result<Vec<String>> {
+    let rules: toml::Table = toml::from_str(rules).context(RULES)?;
+    let skipped = rules.get("bans").and_then(|bans| bans.get("skip"));
+    let skipped = skipped.and_then(toml::Value::as_array);
+    let without_reason = |entry: &&toml::Value| {
+        let reason = entry.get("reason").and_then(toml::Value::as_str);
+        reason.is_none_or(str::is_empty)
+    };
+    Ok(skipped
+        .into_iter()
+        .flatten()
+        .filter(without_reason)
+        .map(|entry| format!("{RULES} skips {entry} without a reason"))
+        .collect())
+}
+
+const RULES: &str = "deny.toml";
+
+/// How cargo-deny calls an exception that nothing needs.
+const UNUSED: [&str; 3] = [
+    "unmatched-skip",
+    "unnecessary-skip",
+    "license-not-encountered",
+];
+
+/// Its own settings for a release spend minutes on a program that runs for a second: with these it is two, on two
+/// cores.
+const DENY: Recipe = Recipe {
+    package: "cargo-deny",
+    command: "deny",
+    version: "0.20.2",
+    arguments: &[],
+    settings: &[
+        ("CARGO_PROFILE_RELEASE_LTO", "off"),
+        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+    ],
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exception_gives_its_reason() {
+        let rules = "[bans]\nskip = [{ crate = \"a@1\", reason = \"b's\" }, { crate = \"c@1\" }]\n";
+        let told = complaints(rules).unwrap();
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("c@1"), "{told:?}");
+        let bare = complaints("[bans]\nskip = [\"a@1\"]\n").unwrap();
+        assert_eq!(bare, ["deny.toml skips \"a@1\" without a reason"]);
+        assert!(complaints("[bans]\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_nothing_needs_is_a_mistake_in_the_main_workspace_alone() {
+        assert!(lints(true).any(|word| word == "--deny"));
+        assert!(!lints(true).any(|word| word == "--allow"));
+        assert!(!lints(false).any(|word| word == "--deny"));
+        assert_eq!(lints(false).count(), 2 * UNUSED.len());
+    }
+}
