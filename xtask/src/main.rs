@@ -2,7 +2,7 @@
 //!
 //! `test` is the one command that tells whether the tree is good: continuous
 //! integration runs exactly it. The other tasks are the parts of it that one
-//! wants alone (`evidence`, `sentinels`, `doubles`), and the ones for people
+//! wants alone (`evidence`, `sentinels`, `doubles`, `public-api`), and the ones for people
 //! (`demo`, `bench`).
 
 #![forbid(unsafe_code)]
@@ -28,6 +28,7 @@ mod sentinels;
 mod skips;
 mod stage;
 mod suites;
+mod surface;
 mod table;
 mod targets;
 mod test;
@@ -44,12 +45,16 @@ use clap::{Parser, Subcommand};
 use crate::workspace::Workspace;
 
 fn main() -> ExitCode {
+    if let Some(code) = surface::stand_in_for_rustdoc() {
+        return code;
+    }
     let arguments = Arguments::parse();
     let answer = Workspace::load().and_then(|workspace| match arguments.task {
         Task::Test(options) => test::run(workspace, &options),
         Task::Evidence(options) => evidence::run(&workspace, &options),
         Task::Sentinels(options) => sentinels::run(&workspace, &options),
         Task::Doubles(options) => doubles::run(&workspace, &options),
+        Task::PublicApi(options) => surface::run(&workspace, &options),
         Task::Demo(options) => demo::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
     });
@@ -82,6 +87,8 @@ enum Task {
     Sentinels(sentinels::Options),
     /// Builds what stands in for drivers of hardware, and prints NAME: PATH of each library, or of what cargo is given
     Doubles(doubles::Options),
+    /// Compares what the libraries show to programs with the files in docs/public-api
+    PublicApi(surface::Options),
     /// Moves a real model file: file, heap, shared memory, file
     Demo(demo::Options),
     /// Builds the benchmarks in release and hands the arguments on to them

@@ -13,7 +13,7 @@ use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
     checks, clients, cross, deny, direction, doubles, evidence, habits, manifests, no_std,
-    sanitizers, sentinels, suites, versions,
+    sanitizers, sentinels, suites, surface, versions,
 };
 
 /// What to run.
@@ -44,7 +44,7 @@ dependencies are looked at by cargo-deny: where one is not installed, `cargo ins
 builds it into the target folder, which takes minutes, once.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 22] = [
+pub(crate) const STAGES: [Stage; 23] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -92,6 +92,12 @@ pub(crate) const STAGES: [Stage; 22] = [
         about: "the documentation builds, warnings denied",
         full_only: false,
         run: checks::docs,
+    },
+    Stage {
+        name: "surface",
+        about: "what the libraries show to programs is what docs/public-api says",
+        full_only: false,
+        run: surface::stage,
     },
     Stage {
         name: "tests",
