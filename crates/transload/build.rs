@@ -1,11 +1,17 @@
-//! Tells the code whether there can be a second thread, adapters, CUDA devices, Metal devices.
+//! Tells the code whether there can be a second thread, adapters, CUDA devices, Metal devices; and the project's first
+//! page.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(threads)");
     println!("cargo::rustc-check-cfg=cfg(adapters)");
     println!("cargo::rustc-check-cfg=cfg(cuda)");
     println!("cargo::rustc-check-cfg=cfg(metal)");
+    println!("cargo::rustc-check-cfg=cfg(first_page)");
     println!("cargo::rerun-if-changed=build.rs");
+    // A package from a registry comes without the project's own.
+    if std::path::Path::new("../../README.md").is_file() {
+        println!("cargo::rustc-cfg=first_page");
+    }
     let set = |name: &str| std::env::var_os(name).is_some();
     let family = std::env::var("CARGO_CFG_TARGET_FAMILY").unwrap_or_default();
     let features = std::env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();

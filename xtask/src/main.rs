@@ -22,6 +22,7 @@ mod install;
 mod manifests;
 mod nextest;
 mod no_std;
+mod package;
 mod process;
 mod sanitizers;
 mod sentinels;

@@ -12,7 +12,7 @@ use crate::stage::{Outcome, Session, Stage, Verdict};
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
-    checks, clients, cross, deny, direction, doubles, evidence, habits, manifests, no_std,
+    checks, clients, cross, deny, direction, doubles, evidence, habits, manifests, no_std, package,
     sanitizers, sentinels, suites, surface, versions,
 };
 
@@ -44,7 +44,7 @@ dependencies are looked at by cargo-deny: where one is not installed, `cargo ins
 builds it into the target folder, which takes minutes, once.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 23] = [
+pub(crate) const STAGES: [Stage; 25] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -98,6 +98,12 @@ pub(crate) const STAGES: [Stage; 23] = [
         about: "what the libraries show to programs is what docs/public-api says",
         full_only: false,
         run: surface::stage,
+    },
+    Stage {
+        name: "package",
+        about: "every package could be published, with its licences and nothing stray",
+        full_only: false,
+        run: package::stage,
     },
     Stage {
         name: "tests",
@@ -170,6 +176,12 @@ pub(crate) const STAGES: [Stage; 23] = [
         about: "every demand names what shows it, and that exists",
         full_only: false,
         run: evidence::stage,
+    },
+    Stage {
+        name: "unpacked",
+        about: "every package builds from what would be published",
+        full_only: true,
+        run: package::build,
     },
     Stage {
         name: "properties",

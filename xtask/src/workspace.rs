@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use crate::doubles::bindings;
+use crate::package::About;
 
 /// The project on disk: its root folder, its target folder, its packages.
 #[derive(Debug, Clone)]
@@ -31,6 +32,8 @@ pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
+    #[serde(flatten)]
+    pub(crate) about: About,
 }
 
 /// One line of a member's dependency tables.

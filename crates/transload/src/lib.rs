@@ -221,6 +221,11 @@ pub use transload_metal as metal_backend;
 pub use transload_wgpu as wgpu_backend;
 
 /// The first page's example compiles and runs.
-#[cfg(all(doctest, feature = "std"))]
+#[cfg(all(doctest, feature = "std", first_page))]
 #[doc = include_str!("../../../README.md")]
 struct FirstPage;
+
+/// So does that of the package's page.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct PackagePage;
