@@ -93,6 +93,11 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Nothing was done.
+            pub const NOTHING: Self = Self {
+                $($name: 0,)*
+            };
+
             /// What was done since `before`.
             #[must_use]
             pub fn since(&self, before: &Self) -> Self {

@@ -10,29 +10,7 @@ use transload_metal_double::{Counters, Device};
 const LEN: usize = 1 << 20;
 
 /// Nothing at all.
-const NOTHING: Counters = Counters {
-    shared_buffers: 0,
-    managed_buffers: 0,
-    private_buffers: 0,
-    no_copy_buffers: 0,
-    textures: 0,
-    queues: 0,
-    events: 0,
-    command_buffers: 0,
-    commits: 0,
-    copies: 0,
-    copied_bytes: 0,
-    copies_to_texture: 0,
-    copies_from_texture: 0,
-    copies_of_textures: 0,
-    fills: 0,
-    synchronizes: 0,
-    modifications: 0,
-    signals: 0,
-    waits: 0,
-    host_waits: 0,
-    handlers: 0,
-};
+const NOTHING: Counters = Counters::NOTHING;
 
 /// One submission, which copies nothing yet.
 const SUBMISSION: Counters = Counters {
