@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub(crate) mod engine;
+pub(crate) mod hal;
 
 use std::ptr::NonNull;
 

@@ -1,0 +1,230 @@
+//! Transfers and the program's own commands, one after the other.
+
+mod common;
+
+use std::sync::mpsc;
+
+use common::hal::{Bench, fill};
+use common::{FIRST, User, assert_clean, contents, metal, pattern, seen};
+use objc2::rc::autoreleasepool;
+use objc2::runtime::ProtocolObject;
+use objc2_metal::{
+    MTLBlitCommandEncoder as _, MTLBuffer, MTLCommandBuffer as _, MTLCommandEncoder as _,
+    MTLCommandQueue as _, MTLDevice as _, MTLSharedEvent as _,
+};
+use transload_hal::{BackendId, ErrorClass, Fence, HostSpan, Name, Outcome};
+use transload_metal::{EventError, MetalBuffer};
+use transload_metal_double::{Device, counters, hold, release, settle};
+
+const LEN: usize = 4096;
+
+fn end(bench: Bench) {
+    drop(bench);
+    assert_clean();
+}
+
+#[test]
+fn lanes_wait_for_each_others_fences_on_the_device() {
+    let bench = Bench::new(metal(vec![Device::unified()]));
+    let [first, last] = ["metal:0/mapped"; 2].map(|place| bench.buffer(place, LEN));
+    let [a, b] = ["metal:0/device"; 2].map(|place| bench.buffer(place, LEN));
+    fill(&first, &pattern(LEN));
+    hold();
+    // In, within and out: three queues.
+    let up = bench.copy(&first, &a, &[]).unwrap();
+    let across = bench.copy(&a, &b, &[up]).unwrap();
+    let down = bench.copy(&b, &last, &[across, up]).unwrap();
+    assert!(!bench.has_settled(up) && !bench.has_settled(down));
+    let before = counters();
+    release();
+    assert_eq!(bench.outcome(down), Outcome::Done);
+    assert_eq!(bench.outcome(across), Outcome::Done);
+    settle();
+    assert_eq!(counters().since(&before).waits, 3);
+    assert_eq!(seen(&last), pattern(LEN));
+    // What has settled is not waited for.
+    let again = bench.copy(&b, &last, &[up]).unwrap();
+    assert_eq!(bench.outcome(again), Outcome::Done);
+    settle();
+    assert_eq!(counters().since(&before).waits, 3);
+    drop((first, last, a, b));
+    end(bench);
+}
+
+#[test]
+fn what_waits_for_commands_that_fail_goes_on() {
+    for fault in ["commit=timeout", "blit=internal"] {
+        let bench = Bench::new(once(fault));
+        let [first, last] = ["metal:0/mapped"; 2].map(|place| bench.buffer(place, LEN));
+        let private = bench.buffer("metal:0/device", LEN);
+        hold();
+        transload_metal_double::fault(fault).unwrap();
+        let up = bench.copy(&first, &private, &[]).unwrap();
+        let down = bench.copy(&private, &last, &[up]).unwrap();
+        release();
+        assert!(matches!(bench.outcome(up), Outcome::Failed(_)), "{fault}");
+        assert_eq!(bench.outcome(down), Outcome::Done, "{fault}");
+        let again = bench.copy(&first, &private, &[up, down]).unwrap();
+        assert_eq!(bench.outcome(again), Outcome::Done, "{fault}");
+        drop((first, last, private));
+        end(bench);
+    }
+}
+
+/// The machine is what it is after the first time.
+fn once(fault: &str) -> transload_metal::Metal {
+    match fault {
+        "commit=timeout" => metal(vec![Device::unified()]),
+        _ => transload_metal::Metal::discover().unwrap(),
+    }
+}
+
+/// Copies a buffer to another one with the program's own commands, which are not committed.
+fn commands_of(
+    user: &User,
+    src: &ProtocolObject<dyn MTLBuffer>,
+    dst: &ProtocolObject<dyn MTLBuffer>,
+) -> common::Commands {
+    let commands = user.queue.commandBuffer().unwrap();
+    encode(&commands, src, dst);
+    commands
+}
+
+fn encode(
+    commands: &common::Commands,
+    src: &ProtocolObject<dyn MTLBuffer>,
+    dst: &ProtocolObject<dyn MTLBuffer>,
+) {
+    let blit = commands.blitCommandEncoder().unwrap();
+    // SAFETY: both are as long, and what else touches them waits.
+    unsafe {
+        blit.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(src, 0, dst, 0, LEN);
+    }
+    blit.endEncoding();
+}
+
+#[test]
+fn a_transfer_starts_after_the_programs_commands() {
+    let bench = Bench::new(metal(vec![Device::unified()]));
+    let user = User::new(&bench.metal, FIRST);
+    autoreleasepool(|_| {
+        let (own, between) = (user.buffer(LEN), user.buffer(LEN));
+        // SAFETY: nothing uses it.
+        unsafe { HostSpan::of(&pattern(LEN)).copy_to(contents(&own)) };
+        let (tell, told) = mpsc::channel();
+        let commands = commands_of(&user, &own, &between);
+        let then = move || tell.send(()).unwrap();
+        bench.metal.when_done(&commands, then).unwrap();
+        commands.commit();
+        told.recv().unwrap();
+        let late = bench.metal.when_done(&commands, || {}).unwrap_err();
+        assert_eq!(
+            (late.class(), late),
+            (ErrorClass::Caller, EventError::Committed)
+        );
+        // SAFETY: the commands are over.
+        let taken = unsafe { adopt(&bench, MetalBuffer::new(between)) };
+        let back = bench.buffer("metal:0/mapped", LEN);
+        let fence = bench.copy(&taken, &back, &[]).unwrap();
+        assert_eq!(bench.outcome(fence), Outcome::Done);
+        assert_eq!(seen(&back), pattern(LEN));
+        // The buffer comes back to who made it.
+        let inner = taken.into_owner::<MetalBuffer>().unwrap().into_inner();
+        assert_eq!(inner.length(), LEN);
+    });
+    drop(user);
+    end(bench);
+}
+
+/// # Safety
+/// As `Backend::import`.
+unsafe fn adopt(bench: &Bench, buffer: MetalBuffer) -> transload_hal::Buffer {
+    use transload_hal::{Backend as _, External, MemoryKind};
+    let memory = FIRST.memory(MemoryKind::Mapped);
+    let external = External::Object(Box::new(buffer));
+    // SAFETY: the caller's promise.
+    unsafe { bench.metal.import(memory, external) }.unwrap()
+}
+
+#[test]
+fn an_event_of_the_programs_is_heard_of() {
+    let bench = Bench::new(metal(vec![Device::unified()]));
+    let user = User::new(&bench.metal, FIRST);
+    autoreleasepool(|_| {
+        let event = user.device.newSharedEvent().unwrap();
+        let (tell, told) = mpsc::channel();
+        let say = |what: &'static str| {
+            let tell = tell.clone();
+            move || tell.send(what).unwrap()
+        };
+        bench.metal.when_event(&event, 2, say("late"));
+        bench.metal.when_event(&event, 0, say("now"));
+        assert_eq!(told.recv(), Ok("now"));
+        event.setSignaledValue(1);
+        settle();
+        assert!(told.try_recv().is_err());
+        event.setSignaledValue(2);
+        assert_eq!(told.recv(), Ok("late"));
+    });
+    drop(user);
+    end(bench);
+}
+
+#[test]
+fn the_programs_commands_follow_a_submission() {
+    let bench = Bench::new(metal(vec![Device::unified()]));
+    let user = User::new(&bench.metal, FIRST);
+    autoreleasepool(|_| {
+        let src = bench.buffer("metal:0/mapped", LEN);
+        let private = bench.buffer("metal:0/device", LEN);
+        fill(&src, &pattern(LEN));
+        let after = user.buffer(LEN);
+        hold();
+        let fence = bench.copy(&src, &private, &[]).unwrap();
+        let commands = user.queue.commandBuffer().unwrap();
+        bench.metal.follow(&commands, &[fence]).unwrap();
+        // SAFETY: the commands follow the transfer.
+        let buffer = unsafe { private.native::<MetalBuffer>().unwrap().get() };
+        encode(&commands, buffer, &after);
+        commands.commit();
+        let late = bench.metal.follow(&commands, &[fence]).unwrap_err();
+        assert_eq!(late, EventError::Committed);
+        release();
+        commands.waitUntilCompleted();
+        let mut bytes = vec![0; LEN];
+        // SAFETY: nothing writes it any more.
+        unsafe { contents(&after).copy_to(HostSpan::of_mut(&mut bytes)) };
+        assert_eq!(bytes, pattern(LEN));
+        assert_eq!(bench.outcome(fence), Outcome::Done);
+        let foreign = Fence::new(BackendId(Name::constant("other")), 7);
+        let commands = user.queue.commandBuffer().unwrap();
+        let refused = bench.metal.follow(&commands, &[foreign]).unwrap_err();
+        assert_eq!(refused.class(), ErrorClass::Caller);
+    });
+    drop(user);
+    end(bench);
+}
+
+#[test]
+fn an_event_of_the_programs_is_set_behind_submissions() {
+    let bench = Bench::new(metal(vec![Device::unified()]));
+    let user = User::new(&bench.metal, FIRST);
+    autoreleasepool(|_| {
+        let event = user.device.newSharedEvent().unwrap();
+        let src = bench.buffer("metal:0/mapped", LEN);
+        let private = bench.buffer("metal:0/device", LEN);
+        hold();
+        let fence = bench.copy(&src, &private, &[]).unwrap();
+        bench.metal.signal(&[fence], &event, 5).unwrap();
+        assert_eq!(event.signaledValue(), 0);
+        release();
+        settle();
+        assert_eq!(event.signaledValue(), 5);
+        assert_eq!(bench.outcome(fence), Outcome::Done);
+        // There is nothing left to wait for.
+        bench.metal.signal(&[fence], &event, 6).unwrap();
+        assert_eq!(event.signaledValue(), 6);
+    });
+    drop(user);
+    end(bench);
+}
