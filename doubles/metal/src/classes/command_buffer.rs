@@ -1,6 +1,7 @@
 //! `MTLCommandBuffer`: from its making to its end.
 
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::blit::BlitEncoder;
@@ -360,7 +361,11 @@ impl CommandBuffer {
             state.failure.get_or_insert(Failure::removed());
         }
         drop(state);
-        this.let_go();
+        // Nobody says when Metal lets go of what it retained: before the handlers, after them, or when whoever waited
+        // is back. Each comes in turn.
+        let mut used = Some(this.let_go());
+        let turn = ENDS.fetch_add(1, Ordering::Relaxed) % 3;
+        used.take_if(|_| turn == 0);
         let mut state = this.state();
         let failure = state.failure.clone();
         state.status = if failure.is_some() {
@@ -372,12 +377,14 @@ impl CommandBuffer {
         let handlers = mem::take(&mut state.completed_handlers);
         drop(state);
         this.call(handlers, this.id());
+        used.take_if(|_| turn == 1);
         this.state().finished = true;
         this.changed.notify_all();
+        drop(used);
     }
 
-    /// Nothing of it is to be used any more, and its place in the queue is free.
-    fn let_go(&self) {
+    /// Its place in the queue is free, and what it used is given out, to be let go.
+    fn let_go(&self) -> Used {
         let mut state = self.state();
         let had_slot = !mem::replace(&mut state.let_go, true);
         let commands = mem::take(&mut state.commands);
@@ -386,11 +393,10 @@ impl CommandBuffer {
         if had_slot {
             self.queue.give_slot();
         }
-        for storage in commands.iter().flat_map(Command::storages) {
-            storage.used();
+        Used {
+            commands,
+            _retained: retained,
         }
-        // Their ends may call blocks of the client's.
-        drop((commands, retained));
     }
 
     fn wait(&self, done: impl Fn(&State) -> bool) {
@@ -418,9 +424,26 @@ impl CommandBuffer {
 
 impl Drop for CommandBuffer {
     fn drop(&mut self) {
-        self.let_go();
+        drop(self.let_go());
     }
 }
+
+/// What commands used. The ends of what they retained may call blocks of the client's.
+struct Used {
+    commands: Vec<Command>,
+    _retained: Vec<Kept>,
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        for storage in self.commands.iter().flat_map(Command::storages) {
+            storage.used();
+        }
+    }
+}
+
+/// How many command buffers are over.
+static ENDS: AtomicUsize = AtomicUsize::new(0);
 
 fn methods() -> Vec<Method> {
     let mut methods = properties();
