@@ -10,13 +10,13 @@ use objc2_metal::{MTLBuffer, MTLDevice};
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     DeviceId, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId,
-    MemoryId, MemoryKind, Name, Op, SubmitError, Waited,
+    MemoryId, MemoryKind, Name, Op, Owner, SubmitError, Waited,
 };
 
 use crate::discover::Absent;
 use crate::gpu::{Gpu, Sink};
 use crate::inventory::inventory;
-use crate::memory::{self, MetalBuffer};
+use crate::memory::{self, MetalBuffer, MetalTexture};
 use crate::queue::{Lane, lane_of};
 use crate::raw::{Listener, Raw, pooled};
 
@@ -166,7 +166,8 @@ unsafe impl Backend for Metal {
     ///
     /// - [`External::Host`] into `metal:N/mapped`: whole pages, which the device reaches in place as long as the buffer
     ///   lives. Nothing is copied.
-    /// - [`External::Object`]: a [`MetalBuffer`] of the device, into the memory of its storage mode.
+    /// - [`External::Object`]: a [`MetalBuffer`] of the device, into the memory of its storage mode; a [`MetalTexture`]
+    ///   of it into `metal:N/device`.
     ///
     /// # Safety
     /// As the trait demands: while a transfer or a guard uses the bytes, no command of the program's touches them.
@@ -193,14 +194,31 @@ unsafe impl Backend for Metal {
             )),
             External::Object(object) => {
                 let object: Box<dyn std::any::Any> = object;
-                match object.downcast::<MetalBuffer>() {
+                let object = match object.downcast::<MetalBuffer>() {
                     // SAFETY: the caller's promise.
-                    Ok(buffer) => pooled(|_| unsafe { memory::adopt(gpu, memory, *buffer) }),
-                    Err(_) => Err(unsupported("the object is no MetalBuffer")),
+                    Ok(own) => return pooled(|_| unsafe { memory::adopt(gpu, memory, *own) }),
+                    Err(object) => object,
+                };
+                match object.downcast::<MetalTexture>() {
+                    // SAFETY: as above.
+                    Ok(own) => pooled(|_| unsafe { memory::adopt_texture(gpu, memory, *own) }),
+                    Err(_) => Err(unsupported("the object is no MetalBuffer or MetalTexture")),
                 }
             }
             _ => Err(unsupported("Metal has no such thing")),
         }
+    }
+
+    /// Takes nothing: what else is done with Metal's objects nobody checks, so they need a promise of the caller's, which
+    /// [`Backend::import`] has.
+    fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
+        drop(object);
+        Err(ImportError::Unsupported {
+            memory,
+            kind: ExternalKind::Object,
+            reason: "an object of Metal's needs a promise, which `TransferManager::import` takes"
+                .into(),
+        })
     }
 
     fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {

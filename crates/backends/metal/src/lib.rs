@@ -27,7 +27,7 @@
 //! by a proof.
 //!
 //! A [`MetalBuffer`] of the program's own is taken in by `TransferManager::import`, and is what `Buffer::native` gives
-//! of every buffer here, for commands of the program's own. A `wgpu::Buffer` is not: wgpu 30 keeps its `MTLBuffer` to
+//! of every buffer here, for commands of the program's own. So is a [`MetalTexture`], for its texels. A `wgpu::Buffer` is not: wgpu 30 keeps its `MTLBuffer` to
 //! itself (`raw` of `wgpu_hal::metal::Buffer` is private, and there is no accessor in wgpu-hal 30.0.1,
 //! `src/metal/mod.rs`). The other way round works: `wgpu_hal::metal::Device::buffer_from_raw` takes a `MTLBuffer` that
 //! both then use.
@@ -60,5 +60,5 @@ mod submit;
 
 pub use device::{BACKEND, Metal};
 pub use discover::{Absent, OpenError};
-pub use memory::MetalBuffer;
+pub use memory::{MetalBuffer, MetalTexture};
 pub use queue::EventError;

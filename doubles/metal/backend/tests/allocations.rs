@@ -89,7 +89,7 @@ fn assert_allocates_nothing(what: &str, mut round: impl FnMut()) {
     let mut ours = Vec::new();
     for _ in 0..4 {
         (0..64).for_each(|_| round());
-        ours = watched(20, &mut round);
+        ours = watched(8, &mut round);
         if ours.is_empty() {
             return;
         }

@@ -4,11 +4,14 @@ mod adopt;
 mod buffer;
 mod hosted;
 mod marks;
+mod texture;
 
 pub(crate) use adopt::adopt;
 pub use buffer::MetalBuffer;
 pub(crate) use hosted::{Hosted, share};
 pub(crate) use marks::Marks;
+pub use texture::MetalTexture;
+pub(crate) use texture::adopt_texture;
 
 use transload_hal::core::MemoryKind;
 use transload_hal::{

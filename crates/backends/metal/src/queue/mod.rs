@@ -6,6 +6,7 @@
 mod flight;
 mod lane;
 mod moves;
+mod paint;
 mod user;
 mod write;
 

@@ -11,8 +11,8 @@ use super::Way;
 use crate::device::BACKEND;
 use crate::gpu::Gpu;
 use crate::inventory::GUEST_KINDS;
-use crate::memory::{Marks, MetalBuffer};
-use crate::raw::{Raw, page_bytes};
+use crate::memory::{Marks, MetalBuffer, MetalTexture};
+use crate::raw::{Image, Raw, page_bytes};
 
 /// One thing to do.
 pub(crate) enum Move {
@@ -43,6 +43,8 @@ pub(crate) enum End {
         of: Own,
         at: u64,
     },
+    /// The texels of a texture, from a byte on.
+    Texels { gpu: usize, of: Image, at: u64 },
 }
 
 /// Host memory that takes part in a submission.
@@ -112,7 +114,7 @@ impl Move {
                 gpu,
                 managed: (kind == MemoryKind::Managed).then_some(of),
             }),
-            End::Host(_) => Err(format!("{} is of no device", part.buffer.memory()).into()),
+            _ => Err(format!("{} is nothing to show", part.buffer.memory()).into()),
         }
     }
 
@@ -126,10 +128,10 @@ impl Move {
         };
         match (from, to) {
             (End::Host(_), End::Host(_)) => Err("neither end is a device's".into()),
-            (End::Own { gpu: a, .. }, End::Own { gpu: b, .. }) if a != b => {
+            _ if from.gpu().zip(to.gpu()).is_some_and(|(a, b)| a != b) => {
                 Err("they are buffers of two devices".into())
             }
-            (End::Own { .. }, End::Own { .. }) => Ok(()),
+            _ if from.gpu().is_some() && to.gpu().is_some() => Ok(()),
             (End::Host(_), End::Own { kind, .. }) if *kind == MemoryKind::Managed => Ok(()),
             (End::Host(guest), _) | (_, End::Host(guest)) if shapes.is_none() => guest.check(),
             _ => Err("rows of host memory have no pages of their own".into()),
@@ -145,14 +147,11 @@ impl Move {
                 (End::Host(_), End::Own { gpu, kind, .. }) if *kind == MemoryKind::Managed => {
                     (*gpu, None)
                 }
-                (End::Own { gpu, kind, .. }, other) => {
-                    (*gpu, Some(Way::between(*kind, other.kind())))
-                }
-                (End::Host(_), End::Own { gpu, kind, .. }) => {
-                    (*gpu, Some(Way::between(MemoryKind::Pageable, *kind)))
-                }
-                // Refused by `check`.
-                (End::Host(_), End::Host(_)) => (0, None),
+                // Two ends of the host's are refused by `check`.
+                (from, to) => (
+                    from.gpu().or(to.gpu()).unwrap_or(0),
+                    Some(Way::between(from.kind(), to.kind())),
+                ),
             },
         }
     }
@@ -197,6 +196,16 @@ impl End {
             of,
             at,
         };
+        if let Some(image) = buffer
+            .native::<MetalTexture>()
+            .and_then(MetalTexture::image)
+        {
+            return Ok(End::Texels {
+                gpu: gpu.number,
+                of: image.clone(),
+                at: buffer.span().offset + offset,
+            });
+        }
         if let Some(known) = buffer.native::<MetalBuffer>() {
             let marks = (memory.kind == MemoryKind::Managed).then(|| Arc::clone(known.marks()));
             let raw = known.raw().clone();
@@ -212,6 +221,14 @@ impl End {
         match self {
             End::Host(_) => MemoryKind::Pageable,
             End::Own { kind, .. } => *kind,
+            End::Texels { .. } => MemoryKind::Device,
+        }
+    }
+
+    fn gpu(&self) -> Option<usize> {
+        match self {
+            End::Host(_) => None,
+            End::Own { gpu, .. } | End::Texels { gpu, .. } => Some(*gpu),
         }
     }
 }

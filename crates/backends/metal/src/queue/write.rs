@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use transload_hal::core::Run;
-use transload_hal::{ErrorClass, Fault};
+use transload_hal::Fault;
 
 use super::flight::{Luggage, Shared};
 use super::moves::{Guest, Own};
+use super::paint::{Side, unsupported};
 use super::{End, Move};
 use crate::fault::nothing_of;
 use crate::memory::WORD;
@@ -20,7 +20,7 @@ const GRAIN: u64 = match cfg!(any(target_os = "macos", transload_metal_double)) 
 };
 
 /// Bytes that overlap their place to be are moved so many at a time.
-const PIECE: u64 = 1 << 20;
+pub(super) const PIECE: u64 = 1 << 20;
 
 /// What a lane keeps for copies that are not plain, made for the first of them.
 #[derive(Default)]
@@ -63,21 +63,25 @@ impl Writer<'_> {
             // The host's business.
             Move::Modified { .. } => return Ok(()),
         };
-        let (src, from) = self.reach(from)?;
-        let (dst, to) = self.reach(to)?;
+        let (src, dst) = (self.reach(from)?, self.reach(to)?);
         for run in Move::runs(shapes.as_ref(), span) {
-            let Run {
-                offset,
-                other_offset,
-                len_bytes,
-            } = run;
-            let ends = ((&src, from + offset), (&dst, to + other_offset));
-            let is_over_itself = is_within && overlaps(ends, len_bytes);
-            match is_over_itself {
-                // SAFETY: the run lies within the operands, which are the caller's promise.
-                true => unsafe { self.slide(ends.0, ends.1, len_bytes) }?,
+            let (from, to) = (src.at(run.offset), dst.at(run.other_offset));
+            let len = run.len_bytes;
+            let is_over_itself = is_within && src.overlaps(from, &dst, to, len);
+            match (&src, &dst) {
+                (Side::Bytes(src, _), Side::Bytes(dst, _)) if is_over_itself => {
+                    // SAFETY: the run lies within the operands, which are the caller's promise.
+                    unsafe { self.slide((src, from), (dst, to), len) }?;
+                }
+                (Side::Bytes(src, _), Side::Bytes(dst, _)) => {
+                    // SAFETY: as above.
+                    unsafe { self.copy((src, from), (dst, to), len) }?;
+                }
+                _ if is_over_itself => {
+                    return Err(unsupported("texels do not move over themselves"));
+                }
                 // SAFETY: as above.
-                false => unsafe { self.copy(ends.0, ends.1, len_bytes) }?,
+                _ => unsafe { self.paint((&src, from), (&dst, to), len) }?,
             }
         }
         Ok(())
@@ -92,14 +96,15 @@ impl Writer<'_> {
         }
     }
 
-    /// An end as a buffer: host memory is wrapped for this submission.
-    fn reach(&mut self, end: End) -> Result<(Raw, u64), Fault> {
+    /// An end as Metal has it: host memory is wrapped for this submission.
+    fn reach(&mut self, end: End) -> Result<Side, Fault> {
         match end {
-            End::Own { of, at, .. } => Ok((of.raw, at)),
+            End::Own { of, at, .. } => Ok(Side::Bytes(of.raw, at)),
+            End::Texels { of, at, .. } => Ok(Side::Texels(of, at)),
             End::Host(guest) => {
                 let wrapped = self.wrap(&guest)?;
                 self.luggage.guests.push(wrapped.clone());
-                Ok((wrapped, guest.lead))
+                Ok(Side::Bytes(wrapped, guest.lead))
             }
         }
     }
@@ -113,9 +118,9 @@ impl Writer<'_> {
             pages.and_then(|pages| unsafe { Raw::wrapping(self.device, pages, self.gone) });
         wrapped.ok_or_else(|| {
             self.shared.forget_guest(self.place);
-            let message =
-                "Metal does not take this host memory: newBufferWithBytesNoCopy gave nothing";
-            Fault::new(ErrorClass::Unsupported, message)
+            unsupported(
+                "Metal does not take this host memory: newBufferWithBytesNoCopy gave nothing",
+            )
         })
     }
 
@@ -123,7 +128,7 @@ impl Writer<'_> {
     ///
     /// # Safety
     /// As [`Blit::copy`].
-    unsafe fn copy(
+    pub(super) unsafe fn copy(
         &mut self,
         (src, from): (&Raw, u64),
         (dst, to): (&Raw, u64),
@@ -169,6 +174,15 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// A buffer of this lane's own.
+    pub(super) fn scratch(&mut self) -> Result<Raw, Fault> {
+        if self.kit.scratch.is_none() {
+            self.kit.scratch = self.device.buffer(PIECE + WORD, Mode::Private, false);
+        }
+        let none = || nothing_of("newBufferWithLength");
+        self.kit.scratch.clone().ok_or_else(none)
+    }
+
     /// Copies bytes within a storage to where they overlap themselves, piece by piece from the end that is overwritten
     /// first.
     ///
@@ -180,11 +194,7 @@ impl Writer<'_> {
         (dst, to): (&Raw, u64),
         len: u64,
     ) -> Result<(), Fault> {
-        if self.kit.scratch.is_none() {
-            self.kit.scratch = self.device.buffer(PIECE + WORD, Mode::Private, false);
-        }
-        let none = || nothing_of("newBufferWithLength");
-        let scratch = self.kit.scratch.clone().ok_or_else(none)?;
+        let scratch = self.scratch()?;
         let is_ahead = position(dst, to) > position(src, from);
         let mut done = 0;
         while done < len {
@@ -212,7 +222,7 @@ fn position(of: &Raw, at: u64) -> u64 {
     start + at
 }
 
-fn overlaps(((src, from), (dst, to)): ((&Raw, u64), (&Raw, u64)), len: u64) -> bool {
+pub(super) fn overlaps(((src, from), (dst, to)): ((&Raw, u64), (&Raw, u64)), len: u64) -> bool {
     position(src, from).abs_diff(position(dst, to)) < len
 }
 

@@ -7,6 +7,7 @@ mod blocks;
 mod buffer;
 mod commands;
 mod device;
+mod image;
 mod pages;
 mod texture;
 
@@ -14,6 +15,7 @@ pub(crate) use blocks::{EndBlock, GoneBlock, TellBlock};
 pub(crate) use buffer::{Mode, Raw};
 pub(crate) use commands::{Blit, Commands, Failure, Queue, failure_of};
 pub(crate) use device::{Device, Event, Facts, Listener, all_devices, facts};
+pub(crate) use image::Image;
 pub(crate) use objc2::rc::autoreleasepool as pooled;
 pub(crate) use pages::page_bytes;
 pub(crate) use texture::Bounce;
