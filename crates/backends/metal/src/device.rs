@@ -18,14 +18,14 @@ use crate::gpu::{Gpu, Sink};
 use crate::inventory::inventory;
 use crate::memory::{self, MetalBuffer, MetalTexture};
 use crate::queue::{Lane, lane_of};
-use crate::raw::{Listener, Raw, pooled};
+use crate::raw::{Kept, Listener, Raw, pooled};
 
 /// The name of this backend.
 pub const BACKEND: BackendId = BackendId(Name::constant("metal"));
 
 /// Metal devices.
 pub struct Metal {
-    gpus: Arc<[Gpu]>,
+    gpus: Kept<Vec<Gpu>>,
     absent: Vec<Absent>,
     inventory: Inventory,
     sink: Sink,
@@ -33,10 +33,10 @@ pub struct Metal {
 }
 
 impl Metal {
-    pub(crate) fn new(gpus: Arc<[Gpu]>, absent: Vec<Absent>, sink: Sink) -> Metal {
+    pub(crate) fn new(gpus: Vec<Gpu>, absent: Vec<Absent>, sink: Sink) -> Metal {
         Metal {
             inventory: inventory(&gpus),
-            gpus,
+            gpus: Kept::new(gpus),
             absent,
             sink,
             listener: OnceLock::new(),
@@ -252,7 +252,7 @@ unsafe impl Backend for Metal {
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
         // SAFETY: the caller's promise.
-        unsafe { self.start(via, ops, after) }
+        pooled(|_| unsafe { self.start(via, ops, after) })
     }
 
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {

@@ -1,7 +1,5 @@
 //! Which devices there are, and why others are not.
 
-use std::sync::Arc;
-
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::MTLDevice;
@@ -84,6 +82,6 @@ impl Metal {
         if gpus.is_empty() {
             return Err(OpenError::NoDevice { absent });
         }
-        Ok(Metal::new(gpus.into(), absent, Arc::clone(&sink)))
+        Ok(Metal::new(gpus, absent, sink))
     }
 }

@@ -32,6 +32,11 @@
 //! `src/metal/mod.rs`). The other way round works: `wgpu_hal::metal::Device::buffer_from_raw` takes a `MTLBuffer` that
 //! both then use.
 //!
+//! # The program's own commands
+//! Transfers of one manager are ordered by the bytes that they touch. What the program gives a device in queues of its
+//! own this backend does not know of, since nothing of Metal's can be asked: [`Metal::when_done`] and
+//! [`Metal::when_event`] start transfers after it, [`Metal::follow`] and [`Metal::signal`] start it after transfers.
+//!
 //! # Completion
 //! Metal calls back when commands are over, and the callback tells the engine. There is no thread here, and no tick.
 //!

@@ -8,14 +8,14 @@ use objc2::runtime::ProtocolObject;
 use objc2_metal::MTLBuffer;
 
 use super::Marks;
-use crate::raw::Raw;
+use crate::raw::{Kept, Raw};
 
 /// A `MTLBuffer`, of this backend's own or of the program's.
 ///
 /// What the manager allocates is owned by one: `buffer.native::<MetalBuffer>()`. One that the program makes is taken in
 /// by `TransferManager::import`, as `External::Object`.
 pub struct MetalBuffer {
-    raw: Raw,
+    raw: Kept<Raw>,
     marks: Arc<Marks>,
 }
 
@@ -30,7 +30,7 @@ impl MetalBuffer {
 
     pub(crate) fn own(raw: Raw) -> MetalBuffer {
         MetalBuffer {
-            raw,
+            raw: Kept::new(raw),
             marks: Arc::default(),
         }
     }
@@ -52,7 +52,7 @@ impl MetalBuffer {
     /// The buffer, out of which no view is left.
     #[must_use]
     pub fn into_inner(self) -> Retained<ProtocolObject<dyn MTLBuffer>> {
-        self.raw.0
+        self.raw.into_inner().0
     }
 
     pub(crate) fn raw(&self) -> &Raw {

@@ -86,6 +86,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_host_writes_when_no_synchronization_runs() {
+        let (marks, told) = (Marks::default(), Mutex::new(Vec::new()));
+        marks.wrote();
+        let running = marks.begin().unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| marks.write(|| told.lock().unwrap().push("written")));
+            std::thread::yield_now();
+            told.lock().unwrap().push("over");
+            marks.end(running, true);
+            writer.join().unwrap();
+        });
+        assert_eq!(*told.lock().unwrap(), ["over", "written"]);
+    }
+
+    #[test]
     fn the_host_is_shown_what_is_new_and_no_more() {
         let marks = Marks::default();
         assert_eq!(marks.begin(), None, "the device wrote nothing");

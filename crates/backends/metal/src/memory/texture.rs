@@ -9,14 +9,17 @@ use transload_hal::{Buffer, ExternalKind, ImportError, MemoryId, MemoryKind};
 
 use super::info;
 use crate::gpu::Gpu;
-use crate::raw::Image;
+use crate::raw::{Image, Kept};
 
 /// A `MTLTexture` of the program's own, for the texels of its first level: row after row without padding. One of two
 /// dimensions is taken in by `TransferManager::import`, as `External::Object`, into `metal:N/device`, whose texels have
 /// whole bytes each.
 ///
 /// Transfers take whole texels: a range or a row that begins or ends inside one is refused.
-pub struct MetalTexture(Result<Image, (Retained<ProtocolObject<dyn MTLTexture>>, String)>);
+pub struct MetalTexture(Kept<Result<Image, Strange>>);
+
+/// A texture whose texels are no bytes, and why not.
+type Strange = (Retained<ProtocolObject<dyn MTLTexture>>, String);
 
 // SAFETY: a texture that is no image is only given back; references are counted atomically.
 unsafe impl Send for MetalTexture {}
@@ -27,7 +30,8 @@ impl MetalTexture {
     /// A texture, which stays with whoever else has it, too.
     #[must_use]
     pub fn new(texture: Retained<ProtocolObject<dyn MTLTexture>>) -> MetalTexture {
-        MetalTexture(Image::of(texture.clone()).map_err(|reason| (texture, reason)))
+        let image = Image::of(texture.clone());
+        MetalTexture(Kept::new(image.map_err(|reason| (texture, reason))))
     }
 
     /// The texture, for commands of the program's own.
@@ -36,7 +40,7 @@ impl MetalTexture {
     /// As [`MetalBuffer::get`](crate::MetalBuffer::get).
     #[must_use]
     pub unsafe fn get(&self) -> &ProtocolObject<dyn MTLTexture> {
-        match &self.0 {
+        match &*self.0 {
             Ok(image) => image.raw(),
             Err((raw, _)) => raw,
         }
@@ -45,7 +49,7 @@ impl MetalTexture {
     /// The texture, of which no view is left.
     #[must_use]
     pub fn into_inner(self) -> Retained<ProtocolObject<dyn MTLTexture>> {
-        match self.0 {
+        match self.0.into_inner() {
             Ok(image) => image.into_raw(),
             Err((raw, _)) => raw,
         }
@@ -82,7 +86,7 @@ pub(crate) unsafe fn adopt_texture(
     if memory.kind != MemoryKind::Device {
         return Err(invalid("texels are a device's own".into()));
     }
-    let image = match &texture.0 {
+    let image = match &*texture.0 {
         Ok(image) => image,
         Err((_, reason)) => return Err(invalid(reason.clone())),
     };

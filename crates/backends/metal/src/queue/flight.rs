@@ -198,8 +198,7 @@ impl Shared {
     /// What waits on a device for commands that failed is let go of: nobody says that these set their event. Where
     /// others are under way behind them, those do that.
     fn release_those_behind(&self) {
-        // Held, so that nothing is handed over meanwhile.
-        let _gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        // Locked, so that nothing is handed over meanwhile: what is handed over flies before that.
         let state = self.lock();
         if state.flying == 1 && self.event.value() < state.last {
             self.event.set(state.last);

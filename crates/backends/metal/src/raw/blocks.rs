@@ -11,7 +11,7 @@ use block2::{DynBlock, RcBlock};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLCommandBuffer, MTLCommandBufferHandler, MTLSharedEvent};
 
-use super::{Failure, failure_of};
+use super::{Failure, failure_of, pooled};
 
 type OfCommands = dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>);
 type OfMemory = dyn Fn(NonNull<c_void>, usize);
@@ -23,9 +23,11 @@ pub(crate) struct EndBlock(RcBlock<OfCommands>);
 impl EndBlock {
     pub(crate) fn new(ended: impl Fn(Option<Failure>) + Send + Sync + 'static) -> EndBlock {
         let call = move |commands: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
-            // SAFETY: Metal passes a command buffer that is alive during the call.
-            let failure = failure_of(unsafe { commands.as_ref() });
-            let _ = catch_unwind(AssertUnwindSafe(|| ended(failure)));
+            pooled(|_| {
+                // SAFETY: Metal passes a command buffer that is alive during the call.
+                let failure = failure_of(unsafe { commands.as_ref() });
+                let _ = catch_unwind(AssertUnwindSafe(|| ended(failure)));
+            });
         };
         EndBlock(RcBlock::new(call))
     }

@@ -8,6 +8,7 @@ mod buffer;
 mod commands;
 mod device;
 mod image;
+mod kept;
 mod pages;
 mod texture;
 
@@ -16,6 +17,7 @@ pub(crate) use buffer::{Mode, Raw};
 pub(crate) use commands::{Blit, Commands, Failure, Queue, failure_of};
 pub(crate) use device::{Device, Event, Facts, Listener, all_devices, facts};
 pub(crate) use image::Image;
+pub(crate) use kept::Kept;
 pub(crate) use objc2::rc::autoreleasepool as pooled;
 pub(crate) use pages::page_bytes;
 pub(crate) use texture::Bounce;
