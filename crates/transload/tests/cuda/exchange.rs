@@ -1,9 +1,9 @@
 //! Memory and streams that are not the manager's own.
 
-use transload::cuda_backend::Cuda;
-use transload::cuda_backend::raw::{CUcontext, CUdevice, CUstream, CUstream_flags, Driver};
 use transload::hal::{ErrorClass, External, ExternalKind, ImportError, IpcHandle};
 use transload::{AllocSpec, Buffer, Error, Place, PlaceError, Request, TransferManager};
+use transload_cuda::Cuda;
+use transload_cuda::raw::{CUcontext, CUdevice, CUstream, CUstream_flags, Driver};
 
 use super::machine::{assert_clean, at, manager, pattern};
 use super::process::{self, Other, hex, is_other, unhex};
