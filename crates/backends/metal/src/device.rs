@@ -90,6 +90,9 @@ impl Metal {
     /// The buffer that lies behind one of this backend's, for commands of the program's own, and where in it the view
     /// begins. Memory of the host's that a device was given ([`ExternalKind::Host`]) has one too.
     ///
+    /// Memory of the host's stays with its owner until what this gives is let go of, too; who takes the owner out waits
+    /// for that.
+    ///
     /// # Safety
     /// As [`MetalBuffer::get`].
     #[must_use]

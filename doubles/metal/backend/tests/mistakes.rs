@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use common::engine::{allocate, manager, odd, read};
 use common::hal::Bench;
 use common::{FIRST, User, assert_clean, metal, paged, pattern};
@@ -100,6 +103,51 @@ fn host_memory_that_is_no_whole_pages_is_not_shared() {
         assert!(error.to_string().contains("are not whole pages"), "{error}");
     }
     drop(metal);
+    assert_clean();
+}
+
+/// Pages that say when they go.
+struct Told(memmap2::MmapMut, Arc<AtomicBool>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn shared_memory_stays_as_long_as_somebody_has_its_buffer() {
+    let metal = metal(vec![Device::unified()]);
+    let share = |has_gone: &Arc<AtomicBool>| {
+        let mut owner = Told(
+            memmap2::MmapMut::map_anon(rustix::param::page_size()).unwrap(),
+            Arc::clone(has_gone),
+        );
+        let host = External::Host {
+            span: HostSpan::of_mut(&mut owner.0),
+            writable: true,
+            owner: Box::new(owner),
+        };
+        // SAFETY: nothing else uses the pages.
+        unsafe { metal.import(FIRST.memory(MemoryKind::Mapped), host) }.unwrap()
+    };
+    let has_gone = Arc::new(AtomicBool::new(false));
+    let shared = share(&has_gone);
+    // SAFETY: no command uses it.
+    let (own, at) = unsafe { metal.native(&shared) }.unwrap();
+    assert_eq!((own.length() as u64, at), (shared.len(), 0));
+    drop(shared);
+    assert!(
+        !has_gone.load(Ordering::SeqCst),
+        "the buffer is there still"
+    );
+    autoreleasepool(|_| drop(own));
+    assert!(has_gone.load(Ordering::SeqCst));
+    // Taken out, it is the program's own again.
+    let has_gone = Arc::new(AtomicBool::new(false));
+    let owner = share(&has_gone).into_owner::<Told>().unwrap();
+    assert!(!has_gone.load(Ordering::SeqCst));
+    drop((owner, metal));
     assert_clean();
 }
 

@@ -1,7 +1,7 @@
 //! Host memory that a device reaches in place for as long as a buffer shows it.
 
 use std::any::Any;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use transload_hal::{
     Buffer, ErrorClass, ExternalKind, Fault, Guard, HostSpan, ImportError, MemoryId, Owner,
@@ -48,8 +48,51 @@ impl Hosted {
 /// Whether Metal has let go of the memory.
 #[derive(Default)]
 struct Gone {
-    is_gone: Mutex<bool>,
+    state: Mutex<State>,
     told: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_gone: bool,
+    /// The memory's owner, where nobody waits any more.
+    owner: Option<Box<dyn Owner>>,
+}
+
+impl Gone {
+    /// Called back.
+    fn tell(&self) {
+        let mut state = self.lock();
+        state.is_gone = true;
+        let owner = state.owner.take();
+        drop(state);
+        self.told.notify_all();
+        drop(owner);
+    }
+
+    /// Lets the owner go once Metal has.
+    fn leave(&self, owner: Box<dyn Owner>) {
+        let mut state = self.lock();
+        match state.is_gone {
+            true => {
+                drop(state);
+                drop(owner);
+            }
+            false => state.owner = Some(owner),
+        }
+    }
+
+    fn wait(&self) {
+        let mut state = self.lock();
+        while !state.is_gone {
+            let told = self.told.wait(state);
+            state = told.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What keeps memory wrapped. Ends before the memory's owner goes.
@@ -57,27 +100,26 @@ struct Wrapped {
     all: Hosted,
     handle: u64,
     gone: Arc<Gone>,
+    is_left: bool,
 }
 
 impl Guard for Wrapped {
-    fn release(self: Box<Self>, owner: Box<dyn Owner>) {
+    /// Nothing of ours uses the buffer any more. Who took it for commands of their own may have it still, and then the
+    /// memory's owner goes when they let go.
+    fn release(mut self: Box<Self>, owner: Box<dyn Owner>) {
+        let gone = Arc::clone(&self.gone);
+        self.is_left = true;
         drop(self);
-        drop(owner);
+        gone.leave(owner);
     }
 }
 
 impl Drop for Wrapped {
-    /// Waits until Metal has let go: nothing of ours uses the buffer any more, and who took it for commands of their
-    /// own has seen to it that these are over.
+    /// Where the owner is taken out, waits until Metal has let go.
     fn drop(&mut self) {
         pooled(|_| self.all.remove(self.handle));
-        let gone = &self.gone;
-        let mut is_gone = gone.is_gone.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*is_gone {
-            is_gone = gone
-                .told
-                .wait(is_gone)
-                .unwrap_or_else(PoisonError::into_inner);
+        if !self.is_left {
+            self.gone.wait();
         }
     }
 }
@@ -112,11 +154,8 @@ pub(crate) unsafe fn share(
     }
     let gone = Arc::new(Gone::default());
     let tell = Arc::clone(&gone);
-    let block = GoneBlock::new(move || {
-        *tell.is_gone.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        tell.told.notify_all();
-    });
-    // SAFETY: the owner keeps the memory, and goes after the guard, which waits for the block's call.
+    let block = GoneBlock::new(move || tell.tell());
+    // SAFETY: the owner keeps the memory, and goes, or is taken out, when the block was called.
     let made = pooled(|_| unsafe { Raw::wrapping(&gpu.device, span, &block) });
     let raw = made.ok_or_else(|| {
         failed(Fault::new(
@@ -128,6 +167,7 @@ pub(crate) unsafe fn share(
         all: gpu.hosted.clone(),
         handle: raw.handle(),
         gone,
+        is_left: false,
     };
     gpu.hosted.add(address, raw);
     // What another buffer keeps alive is that buffer's memory, whatever it is to this one.
