@@ -124,7 +124,7 @@ impl Recipe {
     }
 }
 
-/// The longest takes six minutes on two cores.
+/// The longest takes five minutes on two cores that do nothing else.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 #[cfg(test)]
