@@ -228,3 +228,48 @@ fn an_event_of_the_programs_is_set_behind_submissions() {
     drop(user);
     end(bench);
 }
+
+#[test]
+fn a_transfer_of_the_engines_waits_for_the_programs_commands() {
+    let manager = common::engine::manager(vec![Device::unified()]);
+    let metal = manager.backend::<transload_metal::Metal>().unwrap();
+    let user = User::new(&metal, FIRST);
+    autoreleasepool(|_| {
+        let src = common::engine::allocate(&manager, "metal:0/mapped", LEN);
+        let device = common::engine::allocate(&manager, "metal:0/device", LEN);
+        let own = user.buffer(LEN);
+        // SAFETY: nothing uses it.
+        unsafe { HostSpan::of(&pattern(LEN)).copy_to(contents(&own)) };
+        // SAFETY: the transfer starts after the commands.
+        let buffer = unsafe { src.native::<MetalBuffer>().unwrap().get() };
+        let commands = commands_of(&user, &own, buffer);
+        let event = manager.event();
+        metal.when_done(&commands, event.setter()).unwrap();
+        let request = transload::Request::new(&src, &device).after(&event);
+        let transfer = manager.submit(&request);
+        assert!(!transfer.is_over());
+        commands.commit();
+        transfer.wait().unwrap();
+        assert_eq!(common::engine::read(&manager, &device), pattern(LEN));
+    });
+    drop((user, metal, manager));
+    assert_clean();
+}
+
+#[test]
+fn devices_of_the_programs_make_a_backend() {
+    let found = metal(vec![Device::unified(), Device::discrete()]);
+    let second = transload_hal::DeviceId::new(FIRST.kind, 1);
+    let lent = User::new(&found, second).device;
+    drop(found);
+    let bench = Bench::new(transload_metal::Metal::with_devices([lent.clone()]).unwrap());
+    assert_eq!(bench.metal.id_of(&lent), Some(FIRST));
+    assert_eq!(bench.metal.has_unified_memory(FIRST), Some(false));
+    let [src, dst] = ["metal:0/mapped"; 2].map(|place| bench.buffer(place, LEN));
+    fill(&src, &pattern(LEN));
+    let fence = bench.copy(&src, &dst, &[]).unwrap();
+    assert_eq!(bench.outcome(fence), Outcome::Done);
+    assert_eq!(seen(&dst), pattern(LEN));
+    drop((src, dst, lent));
+    end(bench);
+}

@@ -3,9 +3,7 @@
 use objc2::Message as _;
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
-#[cfg(any(target_os = "macos", transload_metal_double))]
-use objc2_foundation::NSArray;
-use objc2_metal::{MTLDevice, MTLEvent, MTLSharedEvent, MTLSharedEventListener};
+use objc2_metal::{MTLCopyAllDevices, MTLDevice, MTLEvent, MTLSharedEvent, MTLSharedEventListener};
 
 use super::{Mode, Queue, Raw, TellBlock};
 
@@ -26,29 +24,13 @@ pub(crate) struct Facts {
     pub(crate) max_buffer_bytes: u64,
 }
 
-/// Every device of this machine.
-#[cfg(any(target_os = "macos", transload_metal_double))]
+/// Every device of this machine; on iOS the one that it has.
 pub(crate) fn all_devices() -> Vec<Device> {
-    unsafe extern "C-unwind" {
-        fn MTLCopyAllDevices() -> *mut NSArray<ProtocolObject<dyn MTLDevice>>;
-    }
-    // SAFETY: takes nothing.
-    let listed = unsafe { MTLCopyAllDevices() };
-    // SAFETY: "Copy" gives the caller a reference of its own, or there is nothing.
-    let Some(listed) = (unsafe { Retained::from_raw(listed) }) else {
-        return Vec::new();
-    };
+    let listed = MTLCopyAllDevices();
     let numbers = 0..listed.count();
     numbers
         .map(|number| Device(listed.objectAtIndex(number)))
         .collect()
-}
-
-/// The device of this machine.
-#[cfg(not(any(target_os = "macos", transload_metal_double)))]
-pub(crate) fn all_devices() -> Vec<Device> {
-    let device = objc2_metal::MTLCreateSystemDefaultDevice();
-    device.map(Device).into_iter().collect()
 }
 
 /// Asks a device about itself.
