@@ -1,12 +1,16 @@
-//! The stage that lints everything for the other systems that are promised.
+//! The stage that lints everything that users build, for the other systems that are promised.
+
+use std::process::Command;
+use std::time::Instant;
 
 use anyhow::Result;
 
+use crate::process::seconds;
 use crate::stage::{Session, Verdict};
 use crate::targets::{Choice, Library, toolchains_for};
 
-/// Clippy over every library and program, for each target. Tests are left
-/// out: what they depend on does not all exist in the browser.
+/// Clippy over every published library and program, for each target; and the documentation of those that it is
+/// published for. Tests are left out: what they depend on does not all exist in the browser.
 ///
 /// # Errors
 /// When a toolchain was installed and cannot be used.
@@ -16,19 +20,47 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         Choice::Skip(reason) => return Ok(Verdict::skipped(reason)),
     };
     let mut verdict = Verdict::passed();
+    let mut notes = Vec::new();
     for (target, toolchain) in toolchains {
-        let mut cargo = toolchain.cargo(session, "clippy", target, Library::Std);
-        cargo
-            .args(["--workspace", "--lib", "--bins", "--all-features"])
-            .args(["--", "-D", "warnings"]);
-        verdict.run(&mut cargo)?;
+        let start = Instant::now();
+        let mut lint = toolchain.cargo(session, "clippy", target, Library::Std);
+        select(&mut lint, session).args(["--bins", "--", "-D", "warnings"]);
+        let mut passed = verdict.run(&mut lint)?.success();
+        let mut done = "linted, warnings denied".to_owned();
+        if DOCUMENTED.contains(&target) {
+            let mut document = toolchain.cargo(session, "doc", target, Library::Std);
+            select(&mut document, session).arg("--no-deps");
+            document.env("RUSTDOCFLAGS", "-D warnings");
+            passed &= verdict.run(&mut document)?.success();
+            done += "; documentation built";
+        }
+        if passed {
+            session.support.saw(target, done);
+        }
+        notes.push(format!("{target} {}", seconds(start.elapsed())));
     }
-    verdict.note = TARGETS.join(", ");
+    verdict.note = notes.join(", ");
     Ok(verdict)
 }
 
-const TARGETS: [&str; 3] = [
-    "wasm32-unknown-unknown",
+/// The libraries that are published, with all that they can do.
+fn select<'a>(cargo: &'a mut Command, session: &Session) -> &'a mut Command {
+    cargo.args(["--lib", "--all-features"]);
+    let published = session.workspace.members.iter();
+    for package in published.filter(|package| package.about.is_published()) {
+        cargo.args(["-p", &package.name]);
+    }
+    cargo
+}
+
+pub(crate) const TARGETS: [&str; 6] = [
+    "aarch64-unknown-linux-gnu",
     "aarch64-apple-darwin",
+    "x86_64-apple-darwin",
+    "aarch64-apple-ios",
     "x86_64-pc-windows-msvc",
+    "wasm32-unknown-unknown",
 ];
+
+/// Those whose documentation has something that the one of Linux does not have.
+const DOCUMENTED: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-msvc"];

@@ -29,6 +29,7 @@ mod sentinels;
 mod skips;
 mod stage;
 mod suites;
+mod support;
 mod surface;
 mod table;
 mod targets;
@@ -37,6 +38,7 @@ mod testlist;
 mod tool;
 mod versions;
 mod vulkan;
+mod wine;
 mod workspace;
 
 use std::process::ExitCode;
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(workspace, &options),
         Task::Evidence(options) => evidence::run(&workspace, &options),
         Task::Sentinels(options) => sentinels::run(&workspace, &options),
+        Task::Support => support::accept(&workspace).map(|()| true),
         Task::Doubles(options) => doubles::run(&workspace, &options),
         Task::PublicApi(options) => surface::run(&workspace, &options),
         Task::Demo(options) => demo::run(&workspace, &options),
@@ -86,6 +89,8 @@ enum Task {
     Evidence(evidence::Options),
     /// Breaks a copy of the tree on purpose and proves that tests turn red
     Sentinels(sentinels::Options),
+    /// Puts what the last run of the tests saw into the README's table of targets
+    Support,
     /// Builds what stands in for drivers of hardware, and prints NAME: PATH of each library, or of what cargo is given
     Doubles(doubles::Options),
     /// Compares what the libraries show to programs with the files in docs/public-api

@@ -84,6 +84,11 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
     })
 }
 
+/// As a table shows a time.
+pub(crate) fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
 /// `command` as a person would type it, with the variables set for it.
 pub(crate) fn describe(command: &Command) -> String {
     let mut words = Vec::new();

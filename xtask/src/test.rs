@@ -8,12 +8,14 @@ use clap::Args;
 
 use crate::counts::Counts;
 use crate::install::Installer;
+use crate::process::seconds;
 use crate::stage::{Outcome, Session, Stage, Verdict};
+use crate::support::Support;
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
     checks, clients, cross, deny, direction, doubles, evidence, habits, manifests, no_std, package,
-    sanitizers, sentinels, suites, surface, versions,
+    sanitizers, sentinels, suites, support, surface, versions, wine,
 };
 
 /// What to run.
@@ -36,6 +38,7 @@ The stages no_std and cross need standard libraries of other systems. Where rust
 has none, on Debian and its descendants, as root or with a sudo that asks for no
 password, they install Debian's toolchain with apt-get (150 MB). The stage
 sanitizers needs it too, as it comes with the standard library's sources. The stage
+wine installs Wine and a linker for programs of Windows (162 MB). The stage
 clients installs python3-venv, and NVIDIA's bindings for Python with pip into the
 target folder. The stage tests installs Mesa's software Vulkan driver in the same
 way, and fetches a second one (32 MB) into the target folder. Elsewhere they are
@@ -44,7 +47,7 @@ dependencies are looked at by cargo-deny: where one is not installed, `cargo ins
 builds it into the target folder, which takes minutes, once.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 25] = [
+pub(crate) const STAGES: [Stage; 27] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -125,9 +128,15 @@ pub(crate) const STAGES: [Stage; 25] = [
     },
     Stage {
         name: "cross",
-        about: "clippy for the browser, macOS and Windows, warnings denied",
+        about: "clippy for the other systems, the browser too, warnings denied; documentation for two",
         full_only: false,
         run: cross::stage,
+    },
+    Stage {
+        name: "wine",
+        about: "tests of the host backend as programs of Windows, under Wine",
+        full_only: false,
+        run: wine::stage,
     },
     Stage {
         name: "loom",
@@ -170,6 +179,12 @@ pub(crate) const STAGES: [Stage; 25] = [
         about: "tests of the doubles, under AddressSanitizer and ThreadSanitizer",
         full_only: false,
         run: sanitizers::stage,
+    },
+    Stage {
+        name: "support",
+        about: "the README's table of targets is what the run saw",
+        full_only: false,
+        run: support::stage,
     },
     Stage {
         name: "evidence",
@@ -218,6 +233,8 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> Result<bool> {
         found: checks::machine(),
         skipped: Vec::new(),
         calls: BTreeMap::new(),
+        support: Support::default(),
+        endings: Vec::new(),
     };
     let mut results = Vec::new();
     for stage in chosen {
@@ -259,6 +276,7 @@ fn run_one(stage: &Stage, session: &mut Session) -> StageResult {
         verdict
     });
     let elapsed = start.elapsed();
+    session.endings.push((stage.name, verdict.outcome.clone()));
     if verdict.outcome == Outcome::Failed {
         println!("{}", verdict.transcript.trim_end());
     }
@@ -385,10 +403,6 @@ fn print_list(title: &str, lines: &[String]) {
         println!("  {line}");
     }
     println!();
-}
-
-fn seconds(duration: Duration) -> String {
-    format!("{:.1} s", duration.as_secs_f64())
 }
 
 #[cfg(test)]

@@ -35,6 +35,12 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         if finished.success() && Counts::read(&finished.output).ran() == 0 {
             verdict.fail(&format!("{} has no test", double.name));
         }
+        if finished.success() && double.name == METAL {
+            session.support.saw(
+                "aarch64-apple-darwin",
+                "Metal executed against a double, on Linux",
+            );
+        }
         session.skipped.extend(skips.settle(&mut verdict.counts)?);
         if let Some(calls) = calls {
             session.calls.insert("doubles", calls);
@@ -48,3 +54,6 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     verdict.note = notes.join(", ");
     Ok(verdict)
 }
+
+/// The double that the backend itself is built against.
+const METAL: &str = "metal";

@@ -1,0 +1,71 @@
+//! The stage that runs the host backend's tests as programs of Windows.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::install::Provision;
+use crate::stage::{Session, Verdict};
+use crate::targets::{debian_toolchain, provide_debian};
+
+/// The unit tests and the conformance suite of the host backend, built for Windows and run under Wine. Wine is not
+/// Windows: what it shows is that the calls are the right ones as Wine understands them.
+///
+/// # Errors
+/// When something was installed and cannot be used.
+pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Ok(Verdict::skipped("Wine runs programs of its own processor"));
+    }
+    for provision in [
+        provide_debian(session)?,
+        session.installer.require(&PACKAGES)?,
+    ] {
+        if let Provision::Unavailable(reason) = provision {
+            return Ok(Verdict::skipped(reason));
+        }
+    }
+    let target = session.workspace.target.join("wine");
+    let mut cargo = debian_toolchain(session, &session.workspace.root);
+    cargo
+        .args(["test", "--target", TARGET, "--no-fail-fast"])
+        .arg("-Zbuild-std=std,panic_unwind,test")
+        .args(["-p", "transload-host", "--lib", "--test", "conformance"])
+        .env("CARGO_TARGET_DIR", &target)
+        .env(variable("LINKER"), LINKER)
+        .env(variable("RUNNER"), WINE)
+        .env("WINEDEBUG", "-all")
+        // Wine makes itself a home there.
+        .env("WINEPREFIX", prefix(target));
+    let mut verdict = Verdict::passed();
+    let finished = verdict.run_tests(&mut cargo)?;
+    if finished.success() && verdict.counts.ran() == 0 {
+        verdict.fail("no test ran under Wine");
+    }
+    if finished.success() {
+        let what = format!("tests of the host backend run under Wine (built for {TARGET})");
+        session.support.saw("x86_64-pc-windows-msvc", what);
+    }
+    Ok(verdict)
+}
+
+fn prefix(target: PathBuf) -> PathBuf {
+    target.join("prefix")
+}
+
+/// What cargo calls a setting of the target in the environment.
+fn variable(setting: &str) -> String {
+    let target = TARGET.to_uppercase().replace('-', "_");
+    format!("CARGO_TARGET_{target}_{setting}")
+}
+
+/// Windows as it was from version 7 on. The standard library for later ones asks a library for random numbers that
+/// Debian's Wine, which is of 2023, does not have.
+const TARGET: &str = "x86_64-win7-windows-gnu";
+
+const LINKER: &str = "x86_64-w64-mingw32-gcc";
+
+const WINE: &str = "/usr/lib/wine/wine64";
+
+/// Wine without its 32-bit half, and a linker for its programs.
+const PACKAGES: [&str; 2] = ["wine64", "gcc-mingw-w64-x86-64-win32"];
