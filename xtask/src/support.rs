@@ -122,9 +122,13 @@ fn memories(workspace: &Workspace, target: &str) -> Result<String> {
         tree.lines()
             .any(|line| line.split(' ').next() == Some(package))
     };
+    // It compiles, and there is no driver: CUDA 10.2 was the last for macOS (NVIDIA, release notes of CUDA 11.0).
+    let can_be =
+        |(package, _): &(&str, &str)| *package != "transload-cuda" || !target.contains("-apple-");
     let names: Vec<&str> = BACKENDS
         .into_iter()
         .filter(has)
+        .filter(can_be)
         .map(|(_, name)| name)
         .collect();
     Ok(names.join(", "))
