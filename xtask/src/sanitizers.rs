@@ -1,5 +1,5 @@
 //! The stage that runs tests of the doubles under two sanitizers: random operations on that of NVIDIA's driver, and all
-//! that the double of Metal has.
+//! that the double of Metal has, those of the backend over it too.
 //!
 //! Each sanitizer first shows that it looks: a program with a known fault, built in the same way, must be
 //! told for what it is. Only then does the silence about the doubles mean something.
@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use serde::Deserialize;
 
 use crate::checks::first_line;
 use crate::doubles::Double;
 use crate::install::Provision;
 use crate::stage::{Outcome, Session, Verdict};
 use crate::targets::{DEBIAN_SOURCES, debian_toolchain, provide_debian};
-use crate::workspace::{METAL, Workspace};
+use crate::workspace::{METAL, Workspace, forget_outer_cargo};
 
 /// Both sanitizers, the one that needs nothing installed first.
 ///
@@ -27,10 +28,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         return Ok(Verdict::skipped("the recipes are for Linux on x86-64"));
     }
     let cuda = Double::cuda_driver(&session.workspace)?;
-    let subjects = [
-        Subject::cuda(cuda.workspace.clone()),
-        Subject::metal(&session.workspace)?,
-    ];
+    let subjects = subjects(&session.workspace)?;
     let mut verdict = Verdict::passed();
     let mut ran = vec!["AddressSanitizer"];
     ADDRESS.examine(&mut verdict, &subjects, address_cargo)?;
@@ -50,46 +48,39 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
 struct Subject {
     workspace: Workspace,
     package: &'static str,
-    suites: Vec<String>,
+    /// Which of its tests, as cargo is told.
+    tests: &'static [&'static str],
 }
 
-impl Subject {
-    /// The test of many threads that do random operations.
-    fn cuda(workspace: Workspace) -> Self {
-        Self {
-            workspace,
+/// Of the double of NVIDIA's driver the test of many threads that do random operations; everything of Metal's, and of
+/// the backend over it.
+fn subjects(main: &Workspace) -> Result<[Subject; 3]> {
+    let metal = main.other(&main.root.join(METAL))?;
+    Ok([
+        Subject {
+            workspace: Double::cuda_driver(main)?.workspace,
             package: "transload-cuda-double",
-            suites: vec!["stress".into()],
-        }
-    }
-
-    /// Every integration test.
-    fn metal(main: &Workspace) -> Result<Self> {
-        let workspace = main.other(&main.root.join(METAL))?;
-        let mut suites = Vec::new();
-        let folder = workspace.root.join("tests");
-        for entry in
-            fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
-        {
-            let path = entry?.path();
-            let name = path.file_stem().and_then(|name| name.to_str());
-            if let Some(name) = name.filter(|_| path.is_file()) {
-                suites.push(name.to_owned());
-            }
-        }
-        suites.sort();
-        Ok(Self {
-            workspace,
+            tests: &["--test", "stress"],
+        },
+        Subject {
+            workspace: metal.clone(),
             package: "transload-metal-double",
-            suites,
-        })
-    }
+            tests: &["--tests"],
+        },
+        Subject {
+            workspace: metal,
+            package: "transload-metal",
+            tests: &["--tests"],
+        },
+    ])
 }
 
 /// A sanitizer, and the program by which it proves itself.
 struct Sanitizer {
     guilty: &'static str,
     says: &'static str,
+    /// A variable of its runtime.
+    options: (&'static str, &'static str),
     /// Arguments behind cargo's task.
     arguments: &'static [&'static str],
 }
@@ -97,12 +88,14 @@ struct Sanitizer {
 const ADDRESS: Sanitizer = Sanitizer {
     guilty: "use_after_free",
     says: "AddressSanitizer: heap-use-after-free",
+    options: ("ASAN_OPTIONS", "detect_leaks=1"),
     arguments: &[],
 };
 
 const THREAD: Sanitizer = Sanitizer {
     guilty: "race",
     says: "ThreadSanitizer: data race",
+    options: ("TSAN_OPTIONS", "halt_on_error=1"),
     // It sees only what it compiled: with a finished standard library it would miss the order that a
     // contended lock makes, and report races that are none.
     arguments: &["-Zbuild-std=std,panic_unwind,test"],
@@ -121,6 +114,7 @@ impl Sanitizer {
             cargo.arg(task).args(workspace.arguments()?);
             cargo.args(self.arguments);
             cargo.args(["--locked", "--target", TARGET]);
+            cargo.env(self.options.0, self.options.1);
             Ok(cargo)
         };
         if let Some(first) = subjects.first() {
@@ -129,40 +123,70 @@ impl Sanitizer {
             verdict.run_guilty(&mut proof, self.says)?;
         }
         for subject in subjects {
-            for suite in &subject.suites {
-                if verdict.outcome == Outcome::Failed {
-                    return Ok(());
-                }
-                let test = || -> Result<Command> {
-                    let mut test = task(&subject.workspace, "test")?;
-                    test.args(["--package", subject.package, "--test", suite, "--"]);
-                    Ok(test)
-                };
-                watch(verdict, suite, test)?;
+            if verdict.outcome == Outcome::Failed {
+                break;
+            }
+            let mut build = task(&subject.workspace, "test")?;
+            build
+                .args(["--package", subject.package])
+                .args(subject.tests);
+            let tested = self.watch(verdict, &subject.workspace, &mut build)?;
+            if tested == 0 && verdict.outcome == Outcome::Passed {
+                verdict.fail(&format!("{} has no test", subject.package));
             }
         }
         Ok(())
     }
+
+    /// Builds tests as `build` says and runs each of them. Says how many there were.
+    fn watch(
+        &self,
+        verdict: &mut Verdict,
+        workspace: &Workspace,
+        build: &mut Command,
+    ) -> Result<usize> {
+        build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
+        let built = verdict.run(build)?;
+        let mut tested = 0;
+        for program in programs(&built.output) {
+            let call = || {
+                let mut call = Command::new(&program);
+                forget_outer_cargo(&mut call);
+                call.current_dir(&workspace.root);
+                let (name, value) = self.options;
+                call.env(name, value);
+                call
+            };
+            let listed = verdict.run(call().args(["--list", "--format", "terse"]))?;
+            for test in listed.output.lines() {
+                if let Some(test) = test.strip_suffix(": test") {
+                    verdict.run_tests(call().args([test, "--exact"]))?;
+                    tested += 1;
+                }
+            }
+        }
+        Ok(tested)
+    }
 }
 
-/// Runs each test of `suite` by a call of `test`.
-fn watch(verdict: &mut Verdict, suite: &str, test: impl Fn() -> Result<Command>) -> Result<()> {
-    let listed = verdict.run(test()?.args(["--list", "--format", "terse"]))?;
-    if !listed.success() {
-        return Ok(());
+/// The test programs among cargo's messages.
+fn programs(messages: &str) -> Vec<PathBuf> {
+    #[derive(Deserialize)]
+    struct Artifact {
+        executable: Option<PathBuf>,
+        profile: Profile,
     }
-    let tests: Vec<&str> = listed
-        .output
+    #[derive(Deserialize)]
+    struct Profile {
+        test: bool,
+    }
+    let artifacts = messages
         .lines()
-        .filter_map(|line| line.strip_suffix(": test"))
-        .collect();
-    for name in &tests {
-        verdict.run_tests(test()?.args([name, "--exact"]))?;
-    }
-    if tests.is_empty() {
-        verdict.fail(&format!("the suite {suite} has no test"));
-    }
-    Ok(())
+        .filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    artifacts
+        .filter(|artifact| artifact.profile.test)
+        .filter_map(|artifact| artifact.executable)
+        .collect()
 }
 
 /// The usual toolchain: its standard library need not be rebuilt, as this sanitizer watches every
@@ -172,8 +196,7 @@ fn address_cargo(workspace: &Workspace) -> Command {
     cargo
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address")
-        .env("CARGO_TARGET_DIR", workspace.target.join("asan"))
-        .env("ASAN_OPTIONS", "detect_leaks=1");
+        .env("CARGO_TARGET_DIR", workspace.target.join("asan"));
     cargo
 }
 
@@ -183,8 +206,7 @@ fn thread_cargo(session: &Session, workspace: &Workspace, sysroot: &Path) -> Com
     let flags = format!("-Zsanitizer=thread --sysroot={}", sysroot.display());
     cargo
         .env("RUSTFLAGS", flags)
-        .env("CARGO_TARGET_DIR", workspace.target.join("tsan"))
-        .env("TSAN_OPTIONS", "halt_on_error=1");
+        .env("CARGO_TARGET_DIR", workspace.target.join("tsan"));
     cargo
 }
 
@@ -236,3 +258,20 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What the compiler of Debian asks for.
 const RUNTIME: &str = "librustc-stable_rt.tsan.a";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_of_tests_are_taken_and_no_others() {
+        let messages = r#"
+{"reason":"compiler-artifact","profile":{"test":false},"executable":null}
+{"reason":"compiler-artifact","profile":{"test":false},"executable":"/t/aged"}
+   Compiling something
+{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/stress-1"}
+{"reason":"build-finished","success":true}
+"#;
+        assert_eq!(programs(messages), [PathBuf::from("/t/stress-1")]);
+    }
+}

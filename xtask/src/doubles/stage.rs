@@ -41,6 +41,9 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
                 "Metal executed against a double, on Linux",
             );
         }
+        // Nextest runs no examples of documentation.
+        let mut examples = double.workspace.task("test")?;
+        verdict.run_tests(examples.args(["--doc", "--locked", "--no-fail-fast"]))?;
         session.skipped.extend(skips.settle(&mut verdict.counts)?);
         if let Some(calls) = calls {
             session.calls.insert("doubles", calls);
