@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use objc2::rc::Retained;
+use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSRange;
 use objc2_metal::{
@@ -12,7 +12,8 @@ use objc2_metal::{
     MTLCommandQueue as _, MTLCopyAllDevices, MTLDevice as _,
 };
 use transload_metal_double::{
-    Device as Described, Machine, Misuse, hold, release, set, settle, take_violations, violations,
+    Device as Described, Machine, Misuse, hold, leaks, release, set, settle, take_violations,
+    violations,
 };
 
 /// The commands end in an error of that code, and their handlers are called all the same.
@@ -63,9 +64,7 @@ fn an_encoder_that_is_released_before_its_end() {
     misuses(Misuse::EncoderOpen, || {
         let queue = device().newCommandQueue().unwrap();
         let commands = queue.commandBuffer().unwrap();
-        drop(objc2::rc::autoreleasepool(|_| {
-            commands.blitCommandEncoder().unwrap()
-        }));
+        drop(autoreleasepool(|_| commands.blitCommandEncoder().unwrap()));
     });
 }
 
@@ -125,6 +124,30 @@ fn a_command_buffer_that_is_changed_after_commit() {
         // SAFETY: the block may be called anywhere.
         unsafe { commands.addCompletedHandler(block2::RcBlock::as_ptr(&handler)) };
     });
+}
+
+#[test]
+fn a_command_that_comes_after_commit() {
+    autoreleasepool(|_| {
+        let device = device();
+        let queue = device.newCommandQueue().unwrap();
+        let buffer = buffer(&device, 64, SHARED);
+        let commands = queue.commandBuffer().unwrap();
+        let encoder = commands.blitCommandEncoder().unwrap();
+        commands.commit();
+        let range = NSRange {
+            location: 0,
+            length: 64,
+        };
+        encoder.fillBuffer_range_value(&buffer, range, 1);
+        encoder.endEncoding();
+        commands.waitUntilCompleted();
+        assert_eq!(read(&buffer), [0; 64]);
+    });
+    assert_eq!(leaks(), []);
+    let seen = take_violations();
+    let seen: Vec<Misuse> = seen.iter().map(|violation| violation.misuse).collect();
+    assert_eq!(seen, [Misuse::EncoderOpen, Misuse::Committed]);
 }
 
 #[test]

@@ -133,10 +133,16 @@ impl CommandBuffer {
 
     /// Takes a command in, and keeps what it uses if that is this buffer's way.
     pub(crate) fn encode(&self, command: Command, kept: impl IntoIterator<Item = Kept>) {
+        let mut state = self.state();
+        if state.status >= Status::Committed {
+            drop(state);
+            let told = "a command was given to a command buffer after commit";
+            self.spoil(Misuse::Committed, told.into());
+            return;
+        }
         for storage in command.storages() {
             storage.use_later();
         }
-        let mut state = self.state();
         state.commands.push(command);
         if self.retains {
             state.retained.extend(kept);
