@@ -15,7 +15,7 @@ use transload_hal::{
     Buffer, External, ExternalKind, HostSpan, ImportError, MemoryId, Owner, StorageId, StorageInfo,
 };
 
-use super::file::{FileError, HostFile};
+use super::file::HostFile;
 use super::{FILE, PAGEABLE, file_buffer, file_fault};
 use crate::device::BACKEND;
 
@@ -44,7 +44,7 @@ pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buff
         (FILE, External::Object(object)) => file_of(object).map(file_buffer),
         #[cfg(any(unix, windows))]
         (FILE, External::Handle { kind: handles::KIND, value, span, writable, .. }) => {
-            let refused = |error: FileError| invalid(memory, handles::KIND, error.to_string());
+            let refused = |error: super::file::FileError| invalid(memory, handles::KIND, error.to_string());
             let file = File::from(handles::take(memory, value)?);
             let whole = HostFile::from_file(file, handles::name(value), writable).map_err(refused)?;
             let part = whole.slice(span).map_err(refused)?;
