@@ -1,6 +1,6 @@
 //! What a backend is asked to do.
 
-use transload_core::{DeviceId, Shape, Span};
+use transload_core::{DeviceId, MemoryId, Shape, Span};
 
 use crate::{Buffer, Fault, MaybeSend, MaybeSync};
 
@@ -149,6 +149,18 @@ pub trait Transform: MaybeSend + MaybeSync {
     /// # Errors
     /// A fault fails the transfer that the bytes belong to.
     fn inspect(&self, bytes: &[u8], position: u64) -> Result<(), Fault>;
+}
+
+impl Op<'_> {
+    /// The memories that a copy goes from and to; `None` for whatever is no copy, and so goes over no link.
+    #[must_use]
+    pub fn ends(&self) -> Option<(MemoryId, MemoryId)> {
+        match self {
+            Op::Copy { src, dst } => Some((src.buffer.memory(), dst.buffer.memory())),
+            Op::Pitched { src, dst, .. } => Some((src.buffer.memory(), dst.buffer.memory())),
+            _ => None,
+        }
+    }
 }
 
 impl core::fmt::Debug for Op<'_> {

@@ -32,7 +32,9 @@ impl Cuda {
                 // The driver would take it and send the bytes over the host.
                 return Err(unsupported("the two devices were never connected".into()));
             }
-            if let Some(link) = via.filter(|link| !is_over(op, link)) {
+            if let Some(link) =
+                via.filter(|link| op.ends().is_some_and(|ends| ends != (link.src, link.dst)))
+            {
                 let reason = format!("it does not go from {} to {}", link.src, link.dst);
                 return Err(unsupported(reason.into()));
             }
@@ -111,14 +113,4 @@ impl Cuda {
         // SAFETY: the caller's promise; a copy that is made of several touches what those do, and no more.
         unsafe { lane.submit_each(moves, ops.len() as u64) }.ok()
     }
-}
-
-/// Whether a copy has the ends of a link. Whatever is no copy goes over none.
-fn is_over(op: &Op<'_>, link: &LinkId) -> bool {
-    let ends = match op {
-        Op::Copy { src, dst } => (src.buffer.memory(), dst.buffer.memory()),
-        Op::Pitched { src, dst, .. } => (src.buffer.memory(), dst.buffer.memory()),
-        _ => return true,
-    };
-    ends == (link.src, link.dst)
 }

@@ -73,7 +73,9 @@ impl Metal {
         for (index, op) in ops.iter().enumerate() {
             let unsupported = |reason| SubmitError::Unsupported { index, reason };
             let one = Move::of(self.gpus(), op).map_err(unsupported)?;
-            if let Some(link) = via.filter(|link| !is_over(op, link)) {
+            if let Some(link) =
+                via.filter(|link| op.ends().is_some_and(|ends| ends != (link.src, link.dst)))
+            {
                 let reason = format!("it does not go from {} to {}", link.src, link.dst);
                 return Err(unsupported(reason.into()));
             }
@@ -176,14 +178,4 @@ fn modified(of: &crate::queue::Own, at: u64, len: u64, write: impl FnOnce()) {
             of.raw.did_modify(at, len);
         }
     });
-}
-
-/// Whether a copy has the ends of a link. Whatever is no copy goes over none.
-fn is_over(op: &Op<'_>, link: &LinkId) -> bool {
-    let ends = match op {
-        Op::Copy { src, dst } => (src.buffer.memory(), dst.buffer.memory()),
-        Op::Pitched { src, dst, .. } => (src.buffer.memory(), dst.buffer.memory()),
-        _ => return true,
-    };
-    ends == (link.src, link.dst)
 }

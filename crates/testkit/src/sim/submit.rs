@@ -79,7 +79,7 @@ pub(super) fn stage(
     }
     for (i, op) in ops.iter().enumerate() {
         let kind = state.staged[i].work.kind();
-        match state.script.at_op(kind, ends(op)) {
+        match state.script.at_op(kind, op.ends()) {
             None => {}
             Some(Strike::Op(fault)) => state.staged[i].fault = Some(fault),
             Some(Strike::Call(CallFault::Panic)) => return Err(Stop::Panic),
@@ -109,7 +109,7 @@ fn slot_of(sim: &Shared, via: Option<LinkId>, op: &Op<'_>) -> Result<OpSlot, Ref
         start_ns: 0,
         end_ns: 0,
     };
-    match ends(op) {
+    match op.ends() {
         Some((src, dst)) => {
             let pitched = matches!(op, Op::Pitched { .. });
             let first = sim
@@ -149,14 +149,6 @@ fn slot_of(sim: &Shared, via: Option<LinkId>, op: &Op<'_>) -> Result<OpSlot, Ref
                 _ => Ok(slot(memory, None, 0, devices, work)),
             }
         }
-    }
-}
-
-fn ends(op: &Op<'_>) -> Option<(MemoryId, MemoryId)> {
-    match op {
-        Op::Copy { src, dst } => Some((src.buffer.memory(), dst.buffer.memory())),
-        Op::Pitched { src, dst, .. } => Some((src.buffer.memory(), dst.buffer.memory())),
-        _ => None,
     }
 }
 
