@@ -11,7 +11,7 @@ macro_rules! words {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         #[repr(transparent)]
-        #[allow(non_camel_case_types)]
+        #[allow(non_camel_case_types, reason = "types have the names of the header")]
         pub struct $type(pub $number);
 
         impl $type {

@@ -104,9 +104,12 @@ macro_rules! kinds {
                 $(#[$cfg])*
                 {
                     mod absent {
-                        $( #[allow(dead_code)] pub(super) const $name: crate::Absent = crate::Absent; )*
+                        $(
+                            #[allow(dead_code, reason = "this version has a word of its own of that name")]
+                            pub(super) const $name: crate::Absent = crate::Absent;
+                        )*
                     }
-                    #[allow(unused_imports)] // The newest version lacks nothing.
+                    #[allow(unused_imports, reason = "the newest version lacks nothing")]
                     use absent::*;
                     let words = {
                         // In this scope cudarc's names go before those of the stand-ins.
