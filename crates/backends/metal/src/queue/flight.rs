@@ -1,8 +1,12 @@
 //! What is under way in a lane, and who tells of its end.
 //!
 //! A submission is over when its commands are and Metal has let go of all host memory that it wrapped for them. Both
-//! are told by callbacks, and the last of them tells the engine. Blocks and lists stay with their place for the next
-//! submission, so that a lane that has been used before allocates nothing.
+//! are told by callbacks, and the last of them tells the engine. Events, blocks and lists stay with their place for the
+//! next submission, so that a lane that has been used before allocates nothing.
+//!
+//! A place has an event of its own, which the device sets when the commands are over. Nobody says that commands that
+//! failed set theirs, so the callback does then, and no other submission does meanwhile: an event of the whole lane
+//! would be set by those behind, which may wait for what waits for this one.
 
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,8 +25,6 @@ use crate::raw::{Event, Failure, Raw, pooled};
 pub(super) struct Shared {
     /// Its number within the backend.
     pub(super) number: u64,
-    /// Has the value of the last submission that is over.
-    pub(super) event: Event,
     pub(super) lost: Lost,
     sink: Sink,
     /// Held from the first command of a submission to its hand-over, so that sequences grow in the order of the queue.
@@ -44,8 +46,9 @@ struct State {
 }
 
 /// A place for a submission.
-#[derive(Default)]
 struct Flight {
+    /// Gets the number of a submission when its commands are over.
+    event: Event,
     /// Which one it is; 0 for none.
     sequence: u64,
     /// What has yet to be told: the end of the commands, and of each wrapping.
@@ -56,6 +59,23 @@ struct Flight {
     shown: Vec<(Arc<Marks>, u64)>,
 }
 
+impl Flight {
+    fn new(event: Event) -> Flight {
+        Flight {
+            event,
+            sequence: 0,
+            left: 0,
+            fault: None,
+            guests: Vec::new(),
+            shown: Vec::new(),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sequence == 0 && self.left == 0
+    }
+}
+
 /// What a submission takes along.
 #[derive(Default)]
 pub(super) struct Luggage {
@@ -64,27 +84,37 @@ pub(super) struct Luggage {
 }
 
 impl Shared {
+    /// With one place, whose event is given.
     pub(super) fn new(number: u64, event: Event, sink: &Sink, lost: &Lost) -> Shared {
+        let state = State {
+            places: vec![Flight::new(event)],
+            ..State::default()
+        };
         Shared {
             number,
-            event,
             lost: Arc::clone(lost),
             sink: Arc::clone(sink),
             gate: Mutex::new(()),
-            state: Mutex::default(),
+            state: Mutex::new(state),
             changed: Condvar::new(),
         }
     }
 
-    /// A place where nothing is under way, with its lists; a new one's number is that of the places there were.
-    pub(super) fn take_place(&self) -> (usize, Luggage) {
+    /// A place where nothing is under way, with its lists, and the event that its commands set. A new one's number is
+    /// that of the places there were, and its event comes from `event`; `None` where that has none. The gate is held.
+    pub(super) fn take_place(
+        &self,
+        event: impl FnOnce() -> Option<Event>,
+    ) -> Option<(usize, Event, Luggage)> {
         let mut state = self.lock();
-        let is_idle = |flight: &Flight| flight.sequence == 0 && flight.left == 0;
-        let place = state.places.iter().position(is_idle);
-        let place = place.unwrap_or_else(|| {
-            state.places.push(Flight::default());
-            state.places.len() - 1
-        });
+        if !state.places.iter().any(Flight::is_idle) {
+            // Without the lock: this asks Metal.
+            drop(state);
+            let fresh = Flight::new(event()?);
+            state = self.lock();
+            state.places.push(fresh);
+        }
+        let place = state.places.iter().position(Flight::is_idle)?;
         let flight = &mut state.places[place];
         // Taken by nobody else until it flies or is given up.
         flight.left = 1;
@@ -92,7 +122,7 @@ impl Shared {
             guests: mem::take(&mut flight.guests),
             shown: mem::take(&mut flight.shown),
         };
-        (place, luggage)
+        Some((place, flight.event.clone(), luggage))
     }
 
     /// One more wrapping is going to be told of.
@@ -145,7 +175,7 @@ impl Shared {
             if fault.class == ErrorClass::Lost {
                 let _ = self.lost.set(fault.clone());
             }
-            self.release_those_behind();
+            self.release_those_waiting(place);
         }
         let is_done = fault.is_none();
         let mut state = self.lock();
@@ -195,14 +225,23 @@ impl Shared {
         }
     }
 
-    /// What waits on a device for commands that failed is let go of: nobody says that these set their event. Where
-    /// others are under way behind them, those do that.
-    fn release_those_behind(&self) {
-        // Locked, so that nothing is handed over meanwhile: what is handed over flies before that.
+    /// What waits on a device for commands that failed goes on. The place has not settled, so its event is its own.
+    fn release_those_waiting(&self, place: usize) {
         let state = self.lock();
-        if state.flying == 1 && self.event.value() < state.last {
-            self.event.set(state.last);
+        let flight = &state.places[place];
+        let (event, sequence) = (flight.event.clone(), flight.sequence);
+        drop(state);
+        if event.value() < sequence {
+            event.set(sequence);
         }
+    }
+
+    /// The event that gets the number of a submission when its commands are over; `None` where it has settled.
+    pub(super) fn event_of(&self, sequence: u64) -> Option<Event> {
+        let state = self.lock();
+        let mut places = state.places.iter();
+        let flight = places.find(|flight| flight.sequence == sequence)?;
+        Some(flight.event.clone())
     }
 
     /// Whether a submission has not settled.

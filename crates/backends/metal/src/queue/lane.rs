@@ -63,7 +63,9 @@ impl Lane {
             return Err(SubmitError::Refused(fault.clone()));
         }
         let _gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        let (place, mut luggage) = shared.take_place();
+        let taken = shared.take_place(|| self.device.event());
+        let none = || SubmitError::Refused(nothing_of("newSharedEvent"));
+        let (place, event, mut luggage) = taken.ok_or_else(none)?;
         let blocks = self.blocks_of(place);
         let sequence = shared.next();
         // What was written is let go of with the pool, so that what was wrapped for nothing goes here.
@@ -71,7 +73,7 @@ impl Lane {
             // SAFETY: the caller's promise.
             let written = unsafe { self.write(moves, after, (place, &blocks), &mut luggage) };
             let commands = written?;
-            commands.signal(&shared.event, sequence);
+            commands.signal(&event, sequence);
             commands.when_over(&blocks.end);
             shared.fly(place, sequence, std::mem::take(&mut luggage));
             commands.commit();
@@ -101,8 +103,8 @@ impl Lane {
         let commands = self.queue.commands().ok_or_else(|| none("commandBuffer"))?;
         for (other, fence) in after {
             let sequence = sequence_of(fence);
-            if other.shared.is_pending(sequence) {
-                commands.wait_for(&other.shared.event, sequence);
+            if let Some(event) = other.shared.event_of(sequence) {
+                commands.wait_for(&event, sequence);
             }
         }
         let mut kit = self.kit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,9 +157,10 @@ impl Lane {
         self.shared.wait(sequence_of(fence), limit)
     }
 
-    /// The event that stands for this lane's fences, and the value that stands for one.
-    pub(super) fn order_of(&self, fence: u64) -> (&Event, u64) {
-        (&self.shared.event, sequence_of(fence))
+    /// The event that stands for a fence, and its value; `None` where it has settled.
+    pub(super) fn order_of(&self, fence: u64) -> Option<(Event, u64)> {
+        let sequence = sequence_of(fence);
+        Some((self.shared.event_of(sequence)?, sequence))
     }
 
     /// Sets an event of the user's behind fences.
@@ -174,8 +177,9 @@ impl Lane {
             let commands = self.queue.commands();
             let commands = commands.ok_or_else(|| nothing_of("commandBuffer"))?;
             for (other, fence) in after {
-                let (of, at) = other.order_of(fence);
-                commands.wait_for(of, at);
+                if let Some((of, at)) = other.order_of(fence) {
+                    commands.wait_for(&of, at);
+                }
             }
             commands.signal(event, value);
             commands.commit();

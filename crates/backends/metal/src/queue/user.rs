@@ -143,8 +143,9 @@ impl Metal {
             return Err(EventError::Committed);
         }
         for (lane, fence) in self.known(fences)? {
-            let (event, value) = lane.order_of(fence);
-            commands.wait_for(event, value);
+            if let Some((event, value)) = lane.order_of(fence) {
+                commands.wait_for(&event, value);
+            }
         }
         Ok(())
     }
