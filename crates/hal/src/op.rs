@@ -58,7 +58,8 @@ pub enum Op<'a> {
         /// Which bytes of the two payloads.
         span: Span,
     },
-    /// Maps the buffer, after which [`Buffer::host`] finds it.
+    /// Maps the buffer, after which [`Buffer::host`] finds it. Where it is managed, and found anyway: the host is going
+    /// to write, and nothing else writes its copy of these bytes until they are released.
     AcquireHost {
         /// What to map.
         buffer: &'a Buffer,

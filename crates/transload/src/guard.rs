@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
 
 use transload_core::{Footprint, MemoryKind, Shape};
-use transload_hal::HostSpan;
+use transload_hal::{ErrorClass, Fault, HostSpan};
 
 use crate::Buffer;
 use crate::engine::active::{Operand, TransferId};
@@ -53,7 +53,10 @@ impl Guard {
         };
         guard.shared.block_on(id, None);
         guard.make_visible()?;
-        guard.writes = writes;
+        if writes {
+            guard.tell_writes()?;
+            guard.writes = true;
+        }
         Ok(guard)
     }
 
@@ -68,15 +71,30 @@ impl Guard {
         asked.map_err(|fault| GuardError::NotVisible { memory, fault })
     }
 
-    /// Where host and device have a copy each, the device learns that the host wrote its own. A backend that does not
-    /// need to hear of that says so, and nothing can be done about any other answer here.
-    fn tell_written(&self) {
-        let is_managed = self.end.buffer.memory().kind == MemoryKind::Managed;
-        if !self.writes || !is_managed {
-            return;
+    /// Where host and device have a copy each, nobody brings the device's over while the host writes: other bytes of the
+    /// buffer are no conflict, and may come with it. A backend that does not need to hear of that says so.
+    fn tell_writes(&self) -> Result<(), GuardError> {
+        let memory = self.end.buffer.memory();
+        match self.ask_of_copies(Wish::AcquireHost) {
+            Err(fault) if fault.class != ErrorClass::Unsupported => {
+                Err(GuardError::NotVisible { memory, fault })
+            }
+            _ => Ok(()),
         }
-        if let Some(backend) = self.shared.backend_of(&self.end) {
-            let _ = self.shared.ask(&backend, &self.end, Wish::ReleaseHost);
+    }
+
+    /// The device learns that the host wrote its copy. Nothing can be done about any answer here.
+    fn tell_written(&self) {
+        if self.writes {
+            let _ = self.ask_of_copies(Wish::ReleaseHost);
+        }
+    }
+
+    fn ask_of_copies(&self, wish: Wish) -> Result<(), Fault> {
+        let is_managed = self.end.buffer.memory().kind == MemoryKind::Managed;
+        match self.shared.backend_of(&self.end).filter(|_| is_managed) {
+            Some(backend) => self.shared.ask(&backend, &self.end, wish),
+            None => Ok(()),
         }
     }
 }

@@ -131,7 +131,17 @@ impl Move {
     /// As `Backend::submit`.
     unsafe fn finish(self) {
         match self {
-            Move::Modified { of, at, len } => modified(&of, at, len, || {}),
+            Move::Taken { of } => {
+                if let Some(marks) = &of.marks {
+                    marks.take();
+                }
+            }
+            Move::Modified { of, at, len } => {
+                modified(&of, at, len, || {});
+                if let Some(marks) = &of.marks {
+                    marks.give_back();
+                }
+            }
             Move::Copy {
                 from: End::Host(from),
                 to: End::Own { of, at, .. },

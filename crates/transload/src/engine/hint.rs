@@ -49,6 +49,8 @@ pub(crate) enum Wish {
     Prefetch(DeviceId),
     Advise(Advice),
     MakeVisible,
+    /// The host is going to write all of the buffer, or some.
+    AcquireHost,
     /// The host has written all of the buffer, or some.
     ReleaseHost,
 }
@@ -59,6 +61,9 @@ impl Wish {
             Wish::Prefetch(to) => Op::Prefetch { part, to },
             Wish::Advise(advice) => Op::Advise { part, advice },
             Wish::MakeVisible => Op::MakeVisible { part },
+            Wish::AcquireHost => Op::AcquireHost {
+                buffer: part.buffer,
+            },
             Wish::ReleaseHost => Op::ReleaseHost {
                 buffer: part.buffer,
             },

@@ -2,7 +2,9 @@
 //!
 //! Of a managed buffer host and device have a copy each. What a device wrote the host sees after a
 //! `synchronizeResource`, which brings all of the buffer: so none is ordered where the device wrote nothing since
-//! the last one, and none may run while the host writes, whose bytes it would overwrite with the device's old ones.
+//! the last one, and none may run while the host writes, whose bytes it would overwrite with the device's old ones. A
+//! copy of the host's is soon over and waited for; who looks while a guard of the host's is about to write other bytes
+//! is refused, and finds another way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,10 +18,30 @@ pub(crate) struct Marks {
     shown: AtomicU64,
     /// Others may write it, too.
     is_given_out: AtomicBool,
-    /// How many synchronizations are under way. Held by the host while it writes.
-    running: Mutex<u32>,
-    /// None is.
+    /// Held by the host while it writes.
+    users: Mutex<Users>,
+    /// No synchronization is under way.
     quiet: Condvar,
+}
+
+/// Who is at the host's copy.
+#[derive(Default)]
+struct Users {
+    /// How many synchronizations are under way.
+    running: u32,
+    /// How many parts the host has taken, to write them when it likes.
+    taken: u32,
+}
+
+/// What a look at the host's copy takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// Nothing.
+    Fresh,
+    /// A synchronization, which has begun: the number is for [`Marks::end`].
+    Begun(u64),
+    /// A synchronization, which would overwrite what the host is writing.
+    Taken,
 }
 
 impl Marks {
@@ -40,15 +62,18 @@ impl Marks {
         is_new || self.is_given_out.load(Ordering::Relaxed)
     }
 
-    /// Begins a synchronization where one is needed. The answer is for [`Marks::end`].
-    pub(crate) fn begin(&self) -> Option<u64> {
-        let mut running = self.lock();
+    /// Begins a synchronization where one is needed.
+    pub(crate) fn begin(&self) -> Look {
+        let mut users = self.lock();
         let written = self.written.load(Ordering::Acquire);
-        if !self.is_news() {
-            return None;
+        match (self.is_news(), users.taken) {
+            (false, _) => Look::Fresh,
+            (true, 0) => {
+                users.running += 1;
+                Look::Begun(written)
+            }
+            (true, _) => Look::Taken,
         }
-        *running += 1;
-        Some(written)
     }
 
     /// A synchronization is over, well or not.
@@ -56,9 +81,9 @@ impl Marks {
         if is_done {
             self.shown.fetch_max(written, Ordering::AcqRel);
         }
-        let mut running = self.lock();
-        *running -= 1;
-        if *running == 0 {
+        let mut users = self.lock();
+        users.running -= 1;
+        if users.running == 0 {
             self.quiet.notify_all();
         }
     }
@@ -66,18 +91,32 @@ impl Marks {
     /// Has the host write while no synchronization runs. Blocks until those are over that do, each a copy within the
     /// machine.
     pub(crate) fn write<T>(&self, write: impl FnOnce() -> T) -> T {
-        let mut running = self.lock();
-        while *running > 0 {
-            running = self
-                .quiet
-                .wait(running)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        write()
+        let users = self.quiet();
+        let written = write();
+        drop(users);
+        written
     }
 
-    fn lock(&self) -> MutexGuard<'_, u32> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The host takes a part, and no synchronization begins until it is back. Blocks as [`Marks::write`] does.
+    pub(crate) fn take(&self) {
+        self.quiet().taken += 1;
+    }
+
+    /// A part that the host took is back. One that it never took changes nothing.
+    pub(crate) fn give_back(&self) {
+        let mut users = self.lock();
+        users.taken = users.taken.saturating_sub(1);
+    }
+
+    /// While no synchronization runs.
+    fn quiet(&self) -> MutexGuard<'_, Users> {
+        let is_running = |users: &mut Users| users.running > 0;
+        let quiet = self.quiet.wait_while(self.lock(), is_running);
+        quiet.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,11 +124,18 @@ impl Marks {
 mod tests {
     use super::*;
 
+    fn begun(marks: &Marks) -> u64 {
+        match marks.begin() {
+            Look::Begun(written) => written,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn the_host_writes_when_no_synchronization_runs() {
         let (marks, told) = (Marks::default(), Mutex::new(Vec::new()));
         marks.wrote();
-        let running = marks.begin().unwrap();
+        let running = begun(&marks);
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| marks.write(|| told.lock().unwrap().push("written")));
             std::thread::yield_now();
@@ -103,17 +149,38 @@ mod tests {
     #[test]
     fn the_host_is_shown_what_is_new_and_no_more() {
         let marks = Marks::default();
-        assert_eq!(marks.begin(), None, "the device wrote nothing");
+        assert_eq!(marks.begin(), Look::Fresh, "the device wrote nothing");
         marks.wrote();
-        let first = marks.begin().unwrap();
+        let first = begun(&marks);
         marks.wrote();
         marks.end(first, true);
-        let second = marks.begin().expect("it was written meanwhile");
+        // It was written meanwhile.
+        let second = begun(&marks);
         marks.end(second, false);
-        let third = marks.begin().expect("the last one failed");
+        // The last one failed.
+        let third = begun(&marks);
         marks.end(third, true);
-        assert_eq!(marks.begin(), None);
+        assert_eq!(marks.begin(), Look::Fresh);
         marks.give_out();
-        assert!(marks.begin().is_some(), "nobody knows what others wrote");
+        // Nobody knows what others wrote.
+        marks.end(begun(&marks), true);
+    }
+
+    #[test]
+    fn what_the_host_has_taken_nothing_overwrites() {
+        let marks = Marks::default();
+        marks.take();
+        marks.take();
+        assert_eq!(marks.begin(), Look::Fresh);
+        marks.wrote();
+        marks.give_back();
+        assert_eq!(marks.begin(), Look::Taken);
+        marks.give_back();
+        // One that nobody took.
+        marks.give_back();
+        marks.take();
+        assert_eq!(marks.begin(), Look::Taken);
+        marks.give_back();
+        marks.end(begun(&marks), true);
     }
 }

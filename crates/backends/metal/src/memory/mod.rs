@@ -9,7 +9,7 @@ mod texture;
 pub(crate) use adopt::adopt;
 pub use buffer::MetalBuffer;
 pub(crate) use hosted::{Hosted, share};
-pub(crate) use marks::Marks;
+pub(crate) use marks::{Look, Marks};
 pub use texture::MetalTexture;
 pub(crate) use texture::adopt_texture;
 

@@ -28,6 +28,8 @@ pub(crate) enum Move {
     },
     /// Let the device finish, and bring the host's copy up to date where there is one.
     Show { gpu: usize, managed: Option<Own> },
+    /// The host is going to write its copy when it likes.
+    Taken { of: Own },
     /// The host has written its copy.
     Modified { of: Own, at: u64, len: u64 },
 }
@@ -89,19 +91,15 @@ impl Move {
                 is_within: false,
             },
             Op::MakeVisible { part } => Move::show(gpus, part)?,
-            Op::ReleaseHost { buffer } => match End::of(gpus, (buffer, 0), buffer.len())? {
-                End::Own {
-                    kind: MemoryKind::Managed,
-                    of,
-                    at,
-                    ..
-                } => Move::Modified {
-                    of,
-                    at,
-                    len: buffer.len(),
-                },
-                _ => return Err(format!("{} has one copy", buffer.memory()).into()),
-            },
+            Op::AcquireHost { buffer } => {
+                let (of, _) = managed(gpus, buffer)?;
+                Move::Taken { of }
+            }
+            Op::ReleaseHost { buffer } => {
+                let (of, at) = managed(gpus, buffer)?;
+                let len = buffer.len();
+                Move::Modified { of, at, len }
+            }
             other => return Err(format!("{other:?} is not for a Metal device").into()),
         };
         made.check()?;
@@ -142,7 +140,7 @@ impl Move {
     pub(crate) fn place(&self) -> (usize, Option<Way>) {
         match self {
             Move::Show { gpu, .. } => (*gpu, Some(Way::Visible)),
-            Move::Modified { .. } => (0, None),
+            Move::Taken { .. } | Move::Modified { .. } => (0, None),
             Move::Copy { from, to, .. } => match (from, to) {
                 (End::Host(_), End::Own { gpu, kind, .. }) if *kind == MemoryKind::Managed => {
                     (*gpu, None)
@@ -171,6 +169,19 @@ impl Move {
         let contiguous = shapes.is_none().then_some(one);
         let rows = shapes.map(|(from, to)| from.runs(0, to, 0, span));
         contiguous.into_iter().chain(rows.into_iter().flatten())
+    }
+}
+
+/// The managed buffer that a view is of, and where the view begins.
+fn managed(gpus: &[Gpu], buffer: &Buffer) -> Result<(Own, u64), Reason> {
+    match End::of(gpus, (buffer, 0), buffer.len())? {
+        End::Own {
+            kind: MemoryKind::Managed,
+            of,
+            at,
+            ..
+        } => Ok((of, at)),
+        _ => Err(format!("{} has one copy", buffer.memory()).into()),
     }
 }
 

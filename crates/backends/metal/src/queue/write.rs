@@ -9,7 +9,7 @@ use super::moves::{Guest, Own};
 use super::paint::{Side, unsupported};
 use super::{End, Move};
 use crate::fault::nothing_of;
-use crate::memory::WORD;
+use crate::memory::{Look, WORD};
 use crate::raw::{Blit, Bounce, Device, GoneBlock, Mode, Raw};
 
 /// The multiples at which copies between buffers begin and end: of four bytes on macOS, of one elsewhere (Apple,
@@ -55,13 +55,10 @@ impl Writer<'_> {
                 is_within,
             } => (from, to, shapes, span, is_within),
             Move::Show { managed, .. } => {
-                if let Some(of) = managed {
-                    self.show(&of);
-                }
-                return Ok(());
+                return managed.map_or(Ok(()), |of| self.show(&of));
             }
             // The host's business.
-            Move::Modified { .. } => return Ok(()),
+            Move::Taken { .. } | Move::Modified { .. } => return Ok(()),
         };
         let (src, dst) = (self.reach(from)?, self.reach(to)?);
         for run in Move::runs(shapes.as_ref(), span) {
@@ -88,11 +85,20 @@ impl Writer<'_> {
     }
 
     /// Brings the host's copy up to date where the device wrote meanwhile.
-    fn show(&mut self, of: &Own) {
-        let Some(marks) = &of.marks else { return };
-        if let Some(written) = marks.begin() {
-            self.luggage.shown.push((Arc::clone(marks), written));
-            self.blit.synchronize(&of.raw);
+    fn show(&mut self, of: &Own) -> Result<(), Fault> {
+        let Some(marks) = &of.marks else {
+            return Ok(());
+        };
+        match marks.begin() {
+            Look::Fresh => Ok(()),
+            Look::Begun(written) => {
+                self.luggage.shown.push((Arc::clone(marks), written));
+                self.blit.synchronize(&of.raw);
+                Ok(())
+            }
+            Look::Taken => Err(unsupported(
+                "the host is writing other bytes of this managed buffer, all of which a synchronization brings back",
+            )),
         }
     }
 
