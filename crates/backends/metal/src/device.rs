@@ -29,7 +29,7 @@ pub struct Metal {
     absent: Vec<Absent>,
     inventory: Inventory,
     sink: Sink,
-    listener: OnceLock<Listener>,
+    listener: OnceLock<Kept<Listener>>,
 }
 
 impl Metal {
@@ -118,7 +118,8 @@ impl Metal {
     }
 
     pub(crate) fn listener(&self) -> &Listener {
-        self.listener.get_or_init(Listener::new)
+        let new = || pooled(|_| Kept::new(Listener::new()));
+        self.listener.get_or_init(new)
     }
 
     /// The device of a fence.

@@ -14,7 +14,7 @@ use objc2_metal::{
 };
 use transload_hal::{BackendId, ErrorClass, Fence, HostSpan, Name, Outcome};
 use transload_metal::{EventError, MetalBuffer};
-use transload_metal_double::{Device, counters, hold, release, settle};
+use transload_metal_double::{Device, counters, hold, release, remove, settle};
 
 const LEN: usize = 4096;
 
@@ -271,5 +271,28 @@ fn devices_of_the_programs_make_a_backend() {
     assert_eq!(bench.outcome(fence), Outcome::Done);
     assert_eq!(seen(&dst), pattern(LEN));
     drop((src, dst, lent));
+    end(bench);
+}
+
+#[test]
+fn an_event_of_the_programs_is_set_though_the_device_is_lost() {
+    let bench = Bench::new(metal(vec![Device::external()]));
+    let user = User::new(&bench.metal, FIRST);
+    autoreleasepool(|_| {
+        let event = user.device.newSharedEvent().unwrap();
+        let src = bench.buffer("metal:0/mapped", LEN);
+        let private = bench.buffer("metal:0/device", LEN);
+        hold();
+        let fence = bench.copy(&src, &private, &[]).unwrap();
+        bench.metal.signal(&[fence], &event, 5).unwrap();
+        remove(0);
+        release();
+        assert!(matches!(bench.outcome(fence), Outcome::Lost(_)));
+        settle();
+        assert_eq!(event.signaledValue(), 5);
+        let late = bench.metal.signal(&[fence], &event, 6);
+        assert!(late.is_ok(), "there is nothing left to wait for");
+    });
+    drop(user);
     end(bench);
 }

@@ -182,6 +182,14 @@ impl Lane {
                 }
             }
             commands.signal(event, value);
+            // Nobody says that commands that fail set it, as they do where the device is lost: it is over then, too.
+            let unset = event.clone();
+            let set = move |failure: Option<_>| {
+                if failure.is_some() && unset.value() < value {
+                    unset.set(value);
+                }
+            };
+            commands.when_over(&EndBlock::new(set));
             commands.commit();
             Ok(())
         })

@@ -100,13 +100,15 @@ impl Metal {
         commands: &ProtocolObject<dyn MTLCommandBuffer>,
         then: impl FnOnce() + Send + 'static,
     ) -> Result<(), EventError> {
-        let commands = Commands::of(commands);
-        if commands.is_committed() {
-            return Err(EventError::Committed);
-        }
-        let then = Then::new(then);
-        commands.when_over(&EndBlock::new(move |_| then.tell()));
-        Ok(())
+        pooled(|_| {
+            let commands = Commands::of(commands);
+            if commands.is_committed() {
+                return Err(EventError::Committed);
+            }
+            let then = Then::new(then);
+            commands.when_over(&EndBlock::new(move |_| then.tell()));
+            Ok(())
+        })
     }
 
     /// Calls `then` once an event has reached a value: here and now where it has, else on a thread of Metal's, where it
@@ -138,19 +140,21 @@ impl Metal {
         commands: &ProtocolObject<dyn MTLCommandBuffer>,
         fences: &[Fence],
     ) -> Result<(), EventError> {
-        let commands = Commands::of(commands);
-        if commands.is_committed() {
-            return Err(EventError::Committed);
-        }
-        for (lane, fence) in self.known(fences)? {
-            if let Some((event, value)) = lane.order_of(fence) {
-                commands.wait_for(&event, value);
+        pooled(|_| {
+            let commands = Commands::of(commands);
+            if commands.is_committed() {
+                return Err(EventError::Committed);
             }
-        }
-        Ok(())
+            for (lane, fence) in self.known(fences)? {
+                if let Some((event, value)) = lane.order_of(fence) {
+                    commands.wait_for(&event, value);
+                }
+            }
+            Ok(())
+        })
     }
 
-    /// Sets an event of the program's own to a value once submissions of this backend are over.
+    /// Sets an event of the program's own to a value once submissions of this backend are over, well or not.
     ///
     /// # Errors
     /// When a fence is another backend's, the device of the first one is lost, or Metal gives no commands.
