@@ -7,8 +7,8 @@ use common::{FIRST, User, assert_clean, pattern};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
-    MTLDevice as _, MTLPixelFormat, MTLStorageMode, MTLTexture, MTLTextureDescriptor,
-    MTLTextureType,
+    MTLBuffer as _, MTLDevice as _, MTLPixelFormat, MTLStorageMode, MTLTexture,
+    MTLTextureDescriptor, MTLTextureType,
 };
 use transload::hal::{Backend as _, ErrorClass, External, Op, Part};
 use transload::{Buffer, Method, Region, Shape, TransferManager};
@@ -168,5 +168,31 @@ fn parts_of_texels_and_other_textures_are_refused() {
     let error = adopt(&manager, array).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Caller, "{error}");
     drop((texels, mapped));
+    end(manager);
+}
+
+#[test]
+fn texels_that_are_bytes_of_a_buffer_are_refused() {
+    let manager = manager(vec![Device::unified()]);
+    let metal = manager.backend::<Metal>().unwrap();
+    let user = User::new(&metal, FIRST);
+    autoreleasepool(|_| {
+        // SAFETY: the format is one that every device has.
+        let descriptor = unsafe {
+            MTLTextureDescriptor::texture2DDescriptorWithPixelFormat_width_height_mipmapped(
+                MTLPixelFormat::R8Uint,
+                256,
+                16,
+                false,
+            )
+        };
+        let buffer = user.buffer(256 * 16);
+        descriptor.setStorageMode(MTLStorageMode::Shared);
+        let view = buffer.newTextureWithDescriptor_offset_bytesPerRow(&descriptor, 0, 256);
+        let error = adopt(&manager, view.unwrap()).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Caller, "{error}");
+        assert!(error.to_string().contains("bytes of a buffer"), "{error}");
+    });
+    drop((user, metal));
     end(manager);
 }

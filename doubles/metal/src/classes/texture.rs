@@ -260,6 +260,10 @@ fn properties() -> Vec<Method> {
         c"buffer" => fn(this) -> Id {
             this.parent.clone().map_or(Id::NIL, Ref::autoreleased)
         }
+        // Views of textures are not modelled.
+        c"parentTexture" => fn(_this) -> Id {
+            Id::NIL
+        }
         c"bufferOffset" => fn(this) -> usize {
             this.offset
         }

@@ -9,11 +9,12 @@ use transload_hal::{Buffer, ExternalKind, ImportError, MemoryId, MemoryKind};
 
 use super::info;
 use crate::gpu::Gpu;
-use crate::raw::{Image, Kept};
+use crate::raw::{Image, Kept, pooled};
 
 /// A `MTLTexture` of the program's own, for the texels of its first level: row after row without padding. One of two
 /// dimensions is taken in by `TransferManager::import`, as `External::Object`, into `metal:N/device`, whose texels have
-/// whole bytes each.
+/// whole bytes each. One that shows the bytes of a buffer or of another texture is not: that one can be taken in, and
+/// nobody would know that they are the same bytes.
 ///
 /// Transfers take whole texels: a range or a row that begins or ends inside one is refused.
 pub struct MetalTexture(Kept<Result<Image, Strange>>);
@@ -30,7 +31,7 @@ impl MetalTexture {
     /// A texture, which stays with whoever else has it, too.
     #[must_use]
     pub fn new(texture: Retained<ProtocolObject<dyn MTLTexture>>) -> MetalTexture {
-        let image = Image::of(texture.clone());
+        let image = pooled(|_| Image::of(texture.clone()));
         MetalTexture(Kept::new(image.map_err(|reason| (texture, reason))))
     }
 

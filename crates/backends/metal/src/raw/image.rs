@@ -71,6 +71,9 @@ impl Image {
                 "it is a texture of {of:?}, and none of rows of texels"
             ));
         }
+        if raw.buffer().is_some() || raw.parentTexture().is_some() {
+            return Err("its texels are bytes of a buffer or of another texture".into());
+        }
         let format = raw.pixelFormat();
         let texel_bytes = texel_bytes(format)
             .ok_or_else(|| format!("texels of {format:?} have no whole bytes each"))?;
