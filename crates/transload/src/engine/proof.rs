@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 use hashbrown::HashSet;
 use transload_core::flight::Flight;
-use transload_core::{Barred, Instant, LinkId, MemoryId, Plan, PlanKey, Shape, Span};
+use transload_core::{Barred, Instant, LinkId, MemoryId, Plan, PlanKey, Shape};
 use transload_hal::{
     AllocError, AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, HostSpan, StorageId,
     StorageInfo,
@@ -313,7 +313,7 @@ impl State {
                     self.proofs.proven.insert(job.link);
                     return self.let_go(at);
                 }
-                job.pattern = Some(scratch((0..PROOF_BYTES).map(pattern_byte).collect()));
+                job.pattern = Some(scratch(pattern_byte));
                 job.back = Some(poison());
                 ProofStage::AllocatingSrc
             }
@@ -500,12 +500,19 @@ fn pattern_byte(at: u64) -> u8 {
 
 /// Host memory that holds what the pattern nowhere has.
 fn poison() -> Buffer {
-    scratch(vec![0xA5; PROOF_BYTES as usize])
+    scratch(|_| 0xA5)
 }
 
-/// Host memory of the engine's own.
-fn scratch(mut bytes: Vec<u8>) -> Buffer {
-    let host = HostSpan::of_mut(&mut bytes);
+/// Host memory of the engine's own, which begins with a page: where no other way is left, it goes over the link itself.
+fn scratch(byte: impl Fn(u64) -> u8) -> Buffer {
+    let mut bytes = vec![0; (PROOF_BYTES + PROOF_ALIGNMENT) as usize];
+    let start = HostSpan::of(&bytes).addr();
+    let lead = (start.next_multiple_of(PROOF_ALIGNMENT) - start) as usize;
+    let some = &mut bytes[lead..][..PROOF_BYTES as usize];
+    for (at, to) in (0..).zip(some.iter_mut()) {
+        *to = byte(at);
+    }
+    let host = HostSpan::of_mut(some);
     let memory = transload_core::DeviceId::CPU0.memory(transload_core::MemoryKind::Pageable);
     let info = StorageInfo {
         id: StorageId::Host,
@@ -516,7 +523,6 @@ fn scratch(mut bytes: Vec<u8>) -> Buffer {
         writable: true,
         host: Some(host),
     };
-    debug_assert!(Span::new(0, PROOF_BYTES).fits(host.len() as u64));
     // SAFETY: the vector's block stays in place until the vector is dropped, and nobody else has it.
     unsafe { Buffer::new(info, Box::new(bytes)) }
 }

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::engine::{allocate, manager, read};
+use common::engine::{allocate, manager, paged, read};
 use common::hal::{Bench, fill};
 use common::{assert_clean, metal, pattern, seen};
+use transload::Method;
 use transload_hal::Outcome;
 use transload_metal_double::{Device, fault, hold, release};
 
@@ -73,5 +74,23 @@ fn a_look_at_managed_memory_goes_on_behind_one_that_fails() {
         assert_eq!(read(&manager, back), bytes);
     }
     drop((managed, device, back, manager));
+    assert_clean();
+}
+
+#[test]
+fn a_way_is_proven_though_the_only_other_one_has_just_failed() {
+    let manager = manager(vec![Device::unified()]);
+    let bytes = pattern(LEN);
+    let (host, device) = (
+        paged(&manager, &bytes),
+        allocate(&manager, "metal:0/device", LEN),
+    );
+    fault("blit=internal").unwrap();
+    // So few bytes are staged first, and then taken in place.
+    let report = manager.copy(&host, &device).wait().unwrap();
+    assert_eq!(report.method(), Method::ZeroCopy);
+    assert_eq!(report.fallbacks().len(), 1);
+    assert_eq!(read(&manager, &device), bytes);
+    drop((host, device, manager));
     assert_clean();
 }
