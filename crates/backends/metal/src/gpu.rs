@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use transload_hal::{CompletionSink, DeviceId, Fault};
 
-use crate::memory::Hosted;
+use crate::memory::{Hosted, Known};
 use crate::queue::{Lane, Way};
 use crate::raw::{Device, Facts, facts};
 
@@ -23,6 +23,8 @@ pub(crate) struct Gpu {
     pub(crate) facts: Facts,
     /// Host memory that it reaches in place for longer than a submission.
     pub(crate) hosted: Hosted,
+    /// Which copies of its managed buffers are the newer ones.
+    pub(crate) marks: Known,
     lost: Lost,
     lanes: [Lane; Way::ALL.len()],
 }
@@ -51,6 +53,7 @@ impl Gpu {
             device,
             facts,
             hosted: Hosted::default(),
+            marks: Known::default(),
             lost,
             lanes,
         })

@@ -32,6 +32,9 @@ pub(crate) unsafe fn adopt(
             "its storage mode is {of:?}, and that of {memory} is {mode:?}"
         )));
     }
+    let buffer = buffer.known(gpu);
+    buffer.marks().give_out();
+    let raw = buffer.raw();
     let len_bytes = raw.len_bytes();
     let host = raw
         .contents()

@@ -8,7 +8,8 @@ use objc2::runtime::ProtocolObject;
 use objc2_metal::MTLBuffer;
 
 use super::Marks;
-use crate::raw::{Kept, Raw};
+use crate::gpu::Gpu;
+use crate::raw::{Kept, Mode, Raw};
 
 /// A `MTLBuffer`, of this backend's own or of the program's.
 ///
@@ -53,6 +54,17 @@ impl MetalBuffer {
     #[must_use]
     pub fn into_inner(self) -> Retained<ProtocolObject<dyn MTLBuffer>> {
         self.raw.into_inner().0
+    }
+
+    /// The same, with the marks that all owners of a managed buffer share.
+    pub(crate) fn known(self, gpu: &Gpu) -> MetalBuffer {
+        match self.raw.mode() {
+            Some(Mode::Managed) => MetalBuffer {
+                marks: gpu.marks.of(self.raw.handle()),
+                ..self
+            },
+            _ => self,
+        }
     }
 
     pub(crate) fn raw(&self) -> &Raw {

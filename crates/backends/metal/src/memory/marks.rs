@@ -7,7 +7,7 @@
 //! is refused, and finds another way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What is known of a buffer's copies.
 #[derive(Default)]
@@ -31,6 +31,25 @@ struct Users {
     running: u32,
     /// How many parts the host has taken, to write them when it likes.
     taken: u32,
+}
+
+/// The marks of a device's managed buffers, by the buffers' handles: one that is taken in twice has the same ones.
+#[derive(Default)]
+pub(crate) struct Known(Mutex<Vec<(u64, Weak<Marks>)>>);
+
+impl Known {
+    /// Those of a buffer, which is kept meanwhile.
+    pub(crate) fn of(&self, handle: u64) -> Arc<Marks> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, marks)| marks.strong_count() > 0);
+        let same = all.iter().find(|(known, _)| *known == handle);
+        if let Some(marks) = same.and_then(|(_, marks)| marks.upgrade()) {
+            return marks;
+        }
+        let marks = Arc::default();
+        all.push((handle, Arc::downgrade(&marks)));
+        marks
+    }
 }
 
 /// What a look at the host's copy takes.

@@ -9,7 +9,7 @@ mod texture;
 pub(crate) use adopt::adopt;
 pub use buffer::MetalBuffer;
 pub(crate) use hosted::{Hosted, share};
-pub(crate) use marks::{Look, Marks};
+pub(crate) use marks::{Known, Look, Marks};
 pub use texture::MetalTexture;
 pub(crate) use texture::adopt_texture;
 
@@ -88,7 +88,7 @@ pub(crate) fn allocate(
         host,
         ..info(memory, raw.handle(), len_bytes)
     };
-    let owner = MetalBuffer::own(raw);
+    let owner = MetalBuffer::own(raw).known(gpu);
     // SAFETY: Metal keeps the buffer where it is until its last reference goes, which the owner holds; the handle names
     // it, and who has it from the owner promises to keep the order.
     Ok(unsafe { Buffer::new(info, Box::new(owner)) })
