@@ -55,11 +55,9 @@ fn absent(machine: &Machine) -> Vec<(&'static str, Cow<'static, str>)> {
         absent.push(("wgpu", NO_ADAPTER.into()));
     }
     absent.extend(machine.lacks_cuda().map(|reason| ("cuda", reason)));
-    absent.push(("metal", NOT_BUILT.into()));
+    absent.extend(machine.lacks_metal().map(|reason| ("metal", reason)));
     absent
 }
-
-const NOT_BUILT: &str = "this version has no such backend yet; its devices were not looked for";
 
 /// The memories of a device, the default one first.
 fn memories(machine: &Machine, device: DeviceId, told: impl Fn(MemoryId) -> String) -> Vec<String> {

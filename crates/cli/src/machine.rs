@@ -145,17 +145,17 @@ impl Machine {
         else {
             return Failure::Library(source.into());
         };
-        match id.kind {
-            DeviceKind::SIM if self.sim.is_none() => Failure::NotSimulated { source },
-            DeviceKind::WGPU if !self.is_described && !self.has_adapter() => Failure::NoneOfKind {
-                source,
-                reason: NO_ADAPTER.into(),
-            },
-            DeviceKind::CUDA if !self.is_described => match self.lacks_cuda() {
-                None => Failure::Library(source.into()),
-                Some(reason) => Failure::NoneOfKind { source, reason },
-            },
-            _ => Failure::Library(source.into()),
+        let reason = match id.kind {
+            DeviceKind::SIM if self.sim.is_none() => return Failure::NotSimulated { source },
+            _ if self.is_described => None,
+            DeviceKind::WGPU if !self.has_adapter() => Some(NO_ADAPTER.into()),
+            DeviceKind::CUDA => self.lacks_cuda(),
+            DeviceKind::METAL => self.lacks_metal(),
+            _ => None,
+        };
+        match reason {
+            Some(reason) => Failure::NoneOfKind { source, reason },
+            None => Failure::Library(source.into()),
         }
     }
 
@@ -171,13 +171,28 @@ impl Machine {
                 return again.or(Some(CUDA_CAME_LATE.into()));
             };
             let absent = backend.absent().iter();
-            let told: Vec<String> = absent
-                .map(|absent| format!("{}: {}", absent.device, absent.reason))
-                .collect();
-            (!told.is_empty()).then(|| told.join("; ").into())
+            listed(absent.map(|absent| format!("{}: {}", absent.device, absent.reason)))
         }
         #[cfg(any(target_family = "wasm", transload_local))]
         Some("this build has one thread, and the backend of CUDA needs more".into())
+    }
+
+    /// Why there are no Metal devices, or which of them take no part.
+    pub(crate) fn lacks_metal(&self) -> Option<Cow<'static, str>> {
+        #[cfg(all(target_vendor = "apple", not(transload_local)))]
+        {
+            use transload::metal_backend::Metal;
+            let Some(backend) = self.manager.backend::<Metal>() else {
+                // As with CUDA.
+                let again = Metal::discover().err();
+                let again = again.map(|error| error.to_string().into());
+                return again.or(Some(METAL_CAME_LATE.into()));
+            };
+            let absent = backend.absent().iter();
+            listed(absent.map(|absent| format!("{}: {}", absent.device, absent.reason)))
+        }
+        #[cfg(not(all(target_vendor = "apple", not(transload_local))))]
+        Some(NO_METAL.into())
     }
 
     /// The time by the simulated machine's clock, which moves by what simulated engines do alone.
@@ -199,6 +214,26 @@ impl Machine {
 #[cfg(not(any(target_family = "wasm", transload_local)))]
 const CUDA_CAME_LATE: &str =
     "the driver gave no devices when they were looked for, and has some now: try again";
+
+/// The same of Metal.
+#[cfg(all(target_vendor = "apple", not(transload_local)))]
+const METAL_CAME_LATE: &str =
+    "Metal gave no devices when they were looked for, and has some now: try again";
+
+/// Why there is no Metal in this build.
+#[cfg(not(all(target_vendor = "apple", not(transload_local))))]
+const NO_METAL: &str = if cfg!(target_vendor = "apple") {
+    "this build has one thread, and the backend of Metal needs more"
+} else {
+    "only Apple's systems have Metal"
+};
+
+/// Several reasons as one; none for none.
+#[cfg(not(any(target_family = "wasm", transload_local)))]
+fn listed(reasons: impl Iterator<Item = String>) -> Option<Cow<'static, str>> {
+    let reasons: Vec<String> = reasons.collect();
+    (!reasons.is_empty()).then(|| reasons.join("; ").into())
+}
 
 /// Why there is no adapter, and what would bring one.
 pub(crate) const NO_ADAPTER: &str = if cfg!(any(target_family = "wasm", transload_local)) {

@@ -103,6 +103,7 @@ fn devices_and_memories_that_are_not_here_are_missing() {
     for (place, word) in [
         ("cuda:3", "cuda:3"),
         ("wgpu:99", "wgpu:99"),
+        ("metal:9", "metal:9"),
         ("cpu:7", "cpu:7"),
         ("cpu:0/pinned", "cpu:0/pinned"),
         ("01020304-0506-0708-090a-0b0c0d0e0f10", "01020304"),
@@ -119,6 +120,23 @@ fn devices_and_memories_that_are_not_here_are_missing() {
     let machine = topology("workstation.toml");
     let copy = ["copy", "model", "sim:9", "--topology", &machine];
     refused(&folder, &copy, 3, &["sim:9", "sim:0, sim:1"]);
+    // A machine on paper lacks what it does not describe, whatever is here.
+    let copy = [
+        "explain",
+        "sim:0",
+        "metal:0",
+        "1MiB",
+        "--topology",
+        &machine,
+    ];
+    refused(&folder, &copy, 3, &["metal:0", "sim:0, sim:1"]);
+    #[cfg(not(target_vendor = "apple"))]
+    refused(
+        &folder,
+        &["copy", "model", "metal:0"],
+        3,
+        &["only Apple's systems have Metal"],
+    );
     // Nothing was moved before the last stop was found to be absent.
     let copy = ["copy", "model", "cpu:0/file:back", "cuda:0"];
     refused(&folder, &copy, 3, &["cuda:0"]);
