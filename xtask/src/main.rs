@@ -95,7 +95,7 @@ enum Task {
     Doubles(doubles::Options),
     /// Compares what the libraries show to programs with the files in docs/public-api
     PublicApi(surface::Options),
-    /// Moves a real model file: file, heap, shared memory, file
+    /// Moves a real model file through this machine's memories and adapters
     Demo(demo::Options),
     /// Builds the benchmarks in release and hands the arguments on to them
     Bench(bench::Options),

@@ -1,6 +1,7 @@
 //! The README's table of targets: what a run of the tests did for each, as it saw it.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -72,11 +73,16 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
 /// `cargo xtask support`: puts the table of the last run that differed into the README.
 ///
 /// # Errors
-/// When there is none, or the README has no place for it.
+/// When no run has left one, or the README has no place for it.
 pub(crate) fn accept(workspace: &Workspace) -> Result<()> {
     let kept = kept(workspace);
-    let seen = fs::read_to_string(&kept)
-        .context("no run of the stage support has found the table to differ")?;
+    let seen = match fs::read_to_string(&kept) {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
+            "there is nothing to put into README.md: only a run of the whole `cargo xtask test` that found its table to \
+             differ leaves another one"
+        ),
+        seen => seen.with_context(|| format!("cannot read {}", kept.display()))?,
+    };
     let path = readme(workspace);
     let readme = fs::read_to_string(&path)?;
     let old = within(&readme)?;
@@ -176,6 +182,15 @@ mod tests {
         let readme = format!("a\n{BEGIN}| x |\n{END}b\n");
         assert_eq!(within(&readme).unwrap(), "| x |\n");
         assert!(within("a\nb\n").is_err());
+    }
+
+    #[test]
+    fn who_accepts_a_table_that_no_run_has_left_is_told_where_it_comes_from() {
+        let mut workspace = Workspace::load().unwrap();
+        workspace.target = workspace.target.join("no run was here");
+        let error = accept(&workspace).unwrap_err().to_string();
+        assert!(error.contains("`cargo xtask test`"), "{error}");
+        assert!(!error.contains("os error"), "{error}");
     }
 
     #[test]

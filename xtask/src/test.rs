@@ -21,11 +21,11 @@ use crate::{
 /// What to run.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Also the stages that take long: more cases per property, sentinels
+    /// Also the stages that take long: more cases per property, sentinels, a build of each package
     #[arg(long)]
     full: bool,
-    /// Only this stage; may be given several times
-    #[arg(long, value_name = "STAGE")]
+    /// Only these stages, with commas between them; may be given several times
+    #[arg(long, value_name = "STAGE", value_delimiter = ',')]
     only: Vec<String>,
     /// Lists the stages and runs none
     #[arg(long)]
@@ -453,6 +453,25 @@ mod tests {
             panic!("it was taken")
         };
         assert!(error.to_string().contains("`nonsense`"));
+    }
+
+    #[test]
+    fn several_stages_are_named_one_by_one_or_as_a_list() {
+        #[derive(clap::Parser)]
+        struct Test {
+            #[command(flatten)]
+            options: Options,
+        }
+        let chosen = |arguments: &[&str]| {
+            let arguments = [&["test"], arguments].concat();
+            let test = <Test as clap::Parser>::try_parse_from(arguments).unwrap();
+            choose(&test.options).map(|stages| stages.iter().map(|it| it.name).collect::<Vec<_>>())
+        };
+        let one_by_one = chosen(&["--only", "docs", "--only", "deny"]).unwrap();
+        assert_eq!(one_by_one, ["deny", "docs"]);
+        assert_eq!(chosen(&["--only", "docs,deny"]).unwrap(), one_by_one);
+        let error = chosen(&["--only", "docs,nonsense"]).unwrap_err();
+        assert!(error.to_string().contains("`nonsense`"), "{error}");
     }
 
     #[test]
