@@ -132,7 +132,8 @@ impl Buffer {
     /// is waited for. What a device is given while the guard lives must leave the bytes alone.
     ///
     /// # Errors
-    /// When the host cannot reach the memory through a pointer, or its device does not make it visible.
+    /// When the host cannot reach the memory through a pointer, or its device does not make it visible; and for `mapped`
+    /// memory, which commands of the program's own may write meanwhile: it is read and written by copies.
     pub fn read(&self) -> Result<ReadGuard, GuardError> {
         ReadGuard::new(self)
     }

@@ -107,8 +107,8 @@
 //! | place | memory |
 //! |---|---|
 //! | `metal:0` | where device and host have one memory, `mapped`; else `device` |
-//! | `metal:0/mapped` | memory that both reach; the host's threads copy straight into it, and [`TransferManager::share`] has a device reach pages of the host's |
-//! | `metal:0/device` | the device's own |
+//! | `metal:0/mapped` | memory that both reach; the host's threads copy straight into it, and [`TransferManager::share`] has the device reach whole pages of the host's. It has no guards: programs read and write it by copies, or where `MetalBuffer::get` shows it |
+//! | `metal:0/device` | the device's own; the host reads and writes it by copies |
 //! | `metal:0/managed` | on Macs whose device has memory of its own: a copy for each side; copies, and guards ([`Buffer::read`], [`Buffer::write`]) |
 //!
 //! ```no_run
@@ -119,7 +119,7 @@
 //! use transload::{AllocSpec, TransferManager};
 //!
 //! let manager = TransferManager::discover()?;
-//! // A shared buffer of the program's own.
+//! // A buffer of the program's own, `MetalBuffer::new(buffer)`, whose storage mode is shared.
 //! // SAFETY: no command of the program's touches it while a transfer does.
 //! let own = unsafe { manager.import("metal:0/mapped".parse()?, External::Object(Box::new(own))) }?;
 //! let device = manager.allocate("metal:0/device".parse()?, AllocSpec::bytes(own.len()))?;
@@ -135,9 +135,14 @@
 //! # }
 //! ```
 //!
+//! A program that has a `MTLDevice` already lends it, as it lends one of wgpu:
+//! `manager.register_backend(Metal::with_devices([device])?)`. Metal's objects are those of objc2-metal 0.3.
 //! `Metal::when_done` and `when_event` start a transfer after the program's own commands, `follow` and `signal` have
-//! commands start after a transfer. All of this was type-checked for Apple, and executed against a double of Metal
-//! (`doubles/metal` in the repository).
+//! commands start after a transfer.
+//!
+//! On other systems the feature brings nothing: there is no `metal_backend`, and `metal:0` is a device that is not
+//! here ([`PlaceError::UnknownDevice`]). All of this was type-checked for Apple, and executed against a double of Metal
+//! (`doubles/metal` in the repository); on a Mac not yet.
 //!
 //! # Features
 //! `std`, which is on unless it is switched off: the host's memory, files, discovery, the probe, a

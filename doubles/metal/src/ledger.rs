@@ -45,7 +45,7 @@ pub enum Misuse {
     OtherDevice,
     /// A method that the storage mode does not have.
     StorageMode,
-    /// A shared event was given a value that is not above the one it has.
+    /// An event was given a value below the one that it has.
     EventBackwards,
     /// An argument is none that the method takes.
     BadArgument,

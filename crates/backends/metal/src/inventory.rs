@@ -83,7 +83,7 @@ fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
         total_bytes: None,
         max_alloc_bytes: gpu.facts.max_buffer_bytes,
         alignment: ALIGNMENT,
-        // It takes unsafe code to have a device write a buffer of ours, so it may be looked at in place.
+        // Of these only managed memory has guards: mapped memory is no one's alone.
         host_addressable: *kind != MemoryKind::Device,
         staging: *kind == MemoryKind::Mapped,
     };

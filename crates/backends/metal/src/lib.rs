@@ -40,8 +40,11 @@
 //! # Completion
 //! Metal calls back when commands are over, and the callback tells the engine. There is no thread here, and no tick.
 //!
+//! # Versions
+//! Objects of Metal's are given and taken as those of objc2-metal 0.3.
+//!
 //! # What has been seen of it
-//! It is type-checked for Apple, and executed against a double, `doubles/metal` of the repository.
+//! It is type-checked for Apple, and executed against a double, `doubles/metal` of the repository; on a Mac not yet.
 //!
 //! Where Metal is not, this library is empty; so it is in a build whose types stay on one thread.
 #![cfg_attr(
