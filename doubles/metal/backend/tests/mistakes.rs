@@ -62,7 +62,8 @@ fn a_buffer_is_taken_into_the_memory_that_it_is_of_alone() {
         let object = |buffer| External::Object(Box::new(MetalBuffer::new(buffer)));
         let error = import(&metal, MemoryKind::Mapped, object(private(&own)));
         assert_eq!(error.class(), ErrorClass::Caller);
-        assert!(error.to_string().contains("Private"), "{error}");
+        let told = "its storage mode is Private, and that of metal:0/mapped is Shared";
+        assert!(error.to_string().contains(told), "{error}");
         let error = import(&metal, MemoryKind::Device, object(private(&other)));
         assert_eq!(error.class(), ErrorClass::Caller);
         assert!(

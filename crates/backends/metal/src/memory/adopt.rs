@@ -26,11 +26,18 @@ pub(crate) unsafe fn adopt(
         return Err(invalid(format!("it is no buffer of {}", gpu.id)));
     }
     let mode = mode_of(gpu, memory.kind).ok_or(ImportError::UnknownMemory { memory })?;
-    if raw.mode() != Some(mode) {
-        let of = raw.mode();
-        return Err(invalid(format!(
-            "its storage mode is {of:?}, and that of {memory} is {mode:?}"
-        )));
+    match raw.mode() {
+        Some(own) if own == mode => {}
+        Some(own) => {
+            return Err(invalid(format!(
+                "its storage mode is {own:?}, and that of {memory} is {mode:?}"
+            )));
+        }
+        None => {
+            return Err(invalid(format!(
+                "its storage mode is of no use here, and that of {memory} is {mode:?}"
+            )));
+        }
     }
     let buffer = buffer.known(gpu);
     buffer.marks().give_out();
