@@ -104,11 +104,27 @@ unsafe impl Backend for Host {
         memory::allocate(memory, spec)
     }
 
+    /// Takes in what others have. Nothing is copied:
+    ///
+    /// - [`External::Host`] into `cpu:0/pageable`.
+    /// - A file, as a [`HostFile`](crate::HostFile) or `std::fs::File` in an [`External::Object`] or by its handle, into
+    ///   `cpu:0/file`, where it is read and written by position.
+    /// - On Linux the handle of a memfd or a file, or a file as an object, into `cpu:0/shared`: mapped, read-only or
+    ///   shared, as it says. The handle of a sealed memfd into `cpu:0/pageable`, too: a copy-on-write view.
+    /// - On Windows the handle of a section, or a file as an object, into `cpu:0/shared`: mapped the same way.
+    ///
+    /// Handles are an [`External::Handle`] of the kind [`ExternalKind::File`]; on Windows, of [`ExternalKind::Win32`].
+    ///
+    /// # Safety
+    /// Besides what the trait demands: a mapped file must not be shortened while the buffer lives, which a seal
+    /// guarantees and nothing else can. Touching lost pages raises SIGBUS.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         // SAFETY: the caller's contract.
         unsafe { memory::import(memory, external) }
     }
 
+    /// Gives out the address of memory that has one ([`ExternalKind::Host`]), and a handle of its own of shared memory and
+    /// files: [`ExternalKind::File`], a file descriptor; on Windows [`ExternalKind::Win32`].
     fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         memory::export(buffer, kind)
     }

@@ -88,7 +88,8 @@ impl TransferManager {
         self.take_in(place, ExternalKind::Object, adopt)
     }
 
-    /// Takes in memory that comes from elsewhere: a handle, an object of a backend's own world.
+    /// Takes in memory that comes from elsewhere: a handle, an object of a backend's own world. Each backend says at its
+    /// `Backend::import` what it takes, and into which memory: `host::Host`, `cuda_backend::Cuda`, `metal_backend::Metal`.
     ///
     /// # Errors
     /// When the place is not here, or cannot take such a thing. It is dropped then.
@@ -214,13 +215,7 @@ impl TransferManager {
             // Somebody else may cut a file off or write to it while it is mapped, so that is for the
             // caller to promise (`map_file`).
             let is_file = src.kind == MemoryKind::File;
-            for kind in [
-                ExternalKind::File,
-                ExternalKind::Host,
-                ExternalKind::OpaqueFd,
-                ExternalKind::DmaBuf,
-                ExternalKind::Win32,
-            ] {
+            for &kind in HANDED_ON {
                 if is_file && matches!(kind, ExternalKind::File | ExternalKind::Win32) {
                     reasons.push(
                         "a file can be mapped only by who promises that nobody changes it".into(),
@@ -268,6 +263,18 @@ impl TransferManager {
         })
     }
 }
+
+/// As what two backends may hand memory on to each other on this system, the best first.
+const HANDED_ON: &[ExternalKind] = if cfg!(windows) {
+    &[ExternalKind::Host, ExternalKind::Win32]
+} else {
+    &[
+        ExternalKind::File,
+        ExternalKind::Host,
+        ExternalKind::OpaqueFd,
+        ExternalKind::DmaBuf,
+    ]
+};
 
 fn share_as(
     from: &dyn Backend,

@@ -23,18 +23,10 @@ use crate::device::BACKEND;
 #[cfg(all(test, any(target_os = "linux", target_os = "android", windows)))]
 pub(crate) const HANDLES: ExternalKind = handles::KIND;
 
-/// Makes a buffer of what was handed in:
-///
-/// - host memory into `cpu:0/pageable`;
-/// - a file (a [`HostFile`], a [`File`], or its handle) into `cpu:0/file`, where it is read and written
-///   by position;
-/// - on Linux, a file's or memfd's handle, or a [`HostFile`], into `cpu:0/shared`: mapped, read-only or
-///   shared, as it says; and a sealed memfd's handle into `cpu:0/pageable`: a copy-on-write view;
-/// - on Windows, a section's handle, or a [`HostFile`], into `cpu:0/shared`: mapped the same way.
+/// Makes a buffer of what was handed in, as [`Host`](crate::Host) says at its `Backend::import`.
 ///
 /// # Safety
-/// As for `Backend::import`. A mapped file must besides not be shortened while the buffer lives, which
-/// a seal guarantees and nothing else can: touching lost pages raises SIGBUS.
+/// As there.
 pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
     match (memory, external) {
         (PAGEABLE, External::Host { span, writable, owner }) => {
