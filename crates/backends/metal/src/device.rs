@@ -87,8 +87,8 @@ impl Metal {
         Some(gpus.find(|gpu| gpu.facts.registry_id == number)?.id)
     }
 
-    /// The buffer that lies behind one of this backend's, for commands of the program's own, and where in it the view
-    /// begins. Memory of the host's that a device was given ([`ExternalKind::Host`]) has one too.
+    /// The buffer that lies behind one of this backend's, for commands of the program's own, and the byte of it at which
+    /// the view begins. `None` for what is no buffer of Metal's, such as a texture. Memory of the host's that a device was given ([`ExternalKind::Host`]) has one too.
     ///
     /// Memory of the host's stays with its owner until what this gives is let go of, too; who takes the owner out waits
     /// for that.

@@ -46,10 +46,11 @@ impl OpenError {
 }
 
 impl Metal {
-    /// Every device of this machine, in the order in which Metal lists them.
+    /// Every device of this machine, in the order in which Metal lists them. Blocks while Metal finds them and makes a few
+    /// command queues of each. A device that gives none takes no part, and [`Metal::absent`] says so.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is none, or none gives a queue.
     pub fn discover() -> Result<Metal, OpenError> {
         Metal::of(pooled(|_| all_devices()))
     }

@@ -50,7 +50,7 @@ impl MetalBuffer {
         &self.raw.0
     }
 
-    /// The buffer, out of which no view is left.
+    /// The buffer. `transload::Buffer::into_inner` gives the `MetalBuffer` back once no view is left.
     #[must_use]
     pub fn into_inner(self) -> Retained<ProtocolObject<dyn MTLBuffer>> {
         self.raw.into_inner().0

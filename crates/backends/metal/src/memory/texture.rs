@@ -47,7 +47,7 @@ impl MetalTexture {
         }
     }
 
-    /// The texture, of which no view is left.
+    /// The texture. `transload::Buffer::into_inner` gives the `MetalTexture` back once no view is left.
     #[must_use]
     pub fn into_inner(self) -> Retained<ProtocolObject<dyn MTLTexture>> {
         match self.0.into_inner() {
