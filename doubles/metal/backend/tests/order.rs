@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ptr::NonNull;
 use std::sync::mpsc;
 
 use common::hal::{Bench, fill};
@@ -10,9 +11,9 @@ use objc2::rc::autoreleasepool;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
     MTLBlitCommandEncoder as _, MTLBuffer, MTLCommandBuffer as _, MTLCommandEncoder as _,
-    MTLCommandQueue as _, MTLDevice as _, MTLSharedEvent as _,
+    MTLCommandQueue as _, MTLDevice as _, MTLResourceOptions, MTLSharedEvent as _,
 };
-use transload_hal::{BackendId, ErrorClass, Fence, HostSpan, Name, Outcome};
+use transload_hal::{BackendId, ErrorClass, External, Fence, HostSpan, Name, Outcome};
 use transload_metal::{EventError, MetalBuffer};
 use transload_metal_double::{Device, counters, hold, release, remove, settle};
 
@@ -251,6 +252,51 @@ fn a_transfer_of_the_engines_waits_for_the_programs_commands() {
         commands.commit();
         transfer.wait().unwrap();
         assert_eq!(common::engine::read(&manager, &device), pattern(LEN));
+    });
+    drop((user, metal, manager));
+    assert_clean();
+}
+
+#[test]
+fn bytes_that_are_the_hosts_and_a_buffers_are_one_storage() {
+    let manager = common::engine::manager(vec![Device::unified()]);
+    let metal = manager.backend::<transload_metal::Metal>().unwrap();
+    let user = User::new(&metal, FIRST);
+    let import = |buffer| {
+        let object = External::Object(Box::new(MetalBuffer::new(buffer)));
+        // SAFETY: what else uses its bytes the manager knows of.
+        unsafe { manager.import("metal:0/mapped".parse().unwrap(), object) }.unwrap()
+    };
+    autoreleasepool(|_| {
+        let pages = common::engine::paged(&manager, &pattern(LEN));
+        let span = pages.raw().host(0, LEN as u64).unwrap();
+        let start = NonNull::new(span.as_ptr().cast()).unwrap();
+        let options = MTLResourceOptions::StorageModeShared;
+        // SAFETY: the pages outlive the buffer.
+        let wrapped = unsafe {
+            let device = &user.device;
+            device.newBufferWithBytesNoCopy_length_options_deallocator(start, LEN, options, None)
+        };
+        let seen = import(wrapped.unwrap());
+        let device = common::engine::allocate(&manager, "metal:0/device", LEN);
+        let mut guard = pages.write().unwrap();
+        let transfer = manager.copy(&seen, &device);
+        settle();
+        guard.fill(7);
+        drop(guard);
+        transfer.wait().unwrap();
+        assert_eq!(common::engine::read(&manager, &device), [7; LEN]);
+        // So is what the manager made, and what the program takes in of that.
+        let own = common::engine::allocate(&manager, "metal:0/mapped", LEN);
+        // SAFETY: nothing is done with it.
+        let raw = unsafe { own.native::<MetalBuffer>().unwrap().get() };
+        let again = import(objc2::Message::retain(raw));
+        let identity = |buffer: &transload::Buffer| {
+            let raw = buffer.raw();
+            (raw.storage_id(), raw.position())
+        };
+        assert_eq!(identity(&own), identity(&again));
+        assert_ne!(identity(&own), identity(&seen));
     });
     drop((user, metal, manager));
     assert_clean();

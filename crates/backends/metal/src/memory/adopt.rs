@@ -1,6 +1,6 @@
 //! Buffers of the program's own.
 
-use transload_hal::{Buffer, ExternalKind, HostSpan, ImportError, MemoryId, StorageInfo};
+use transload_hal::{Buffer, ExternalKind, HostSpan, ImportError, MemoryId};
 
 use super::{MetalBuffer, info, mode_of};
 use crate::gpu::Gpu;
@@ -46,11 +46,8 @@ pub(crate) unsafe fn adopt(
     let host = raw
         .contents()
         .map(|start| HostSpan::new(start, len_bytes as usize));
-    let info = StorageInfo {
-        host,
-        ..info(memory, raw.handle(), len_bytes)
-    };
-    // SAFETY: the owner keeps the buffer, and Metal its contents as long as that; the handle is the object, of which
-    // several owners are one storage; for the rest the caller's promise.
+    let info = info(memory, raw.handle(), (len_bytes, host));
+    // SAFETY: the owner keeps the buffer, and Metal its contents as long as that; the address, or the handle of the
+    // object, is the same for several owners; for the rest the caller's promise.
     Ok(unsafe { Buffer::new(info, Box::new(buffer)) })
 }

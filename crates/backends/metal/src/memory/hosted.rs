@@ -179,8 +179,7 @@ pub(crate) unsafe fn share(
         id,
         base,
         writable,
-        host: Some(span),
-        ..info(memory, 0, len)
+        ..info(memory, 0, (len, Some(span)))
     };
     // SAFETY: the caller says that the span is valid as long as the owner lives, and Metal lets go of it first.
     Ok(unsafe { Buffer::guarded(info, owner, Box::new(guard)) })

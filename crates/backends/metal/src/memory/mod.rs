@@ -84,13 +84,10 @@ pub(crate) fn allocate(
             return Err(AllocError::Failed { memory, fault });
         }
     };
-    let info = StorageInfo {
-        host,
-        ..info(memory, raw.handle(), len_bytes)
-    };
+    let info = info(memory, raw.handle(), (len_bytes, host));
     let owner = MetalBuffer::own(raw).known(gpu);
-    // SAFETY: Metal keeps the buffer where it is until its last reference goes, which the owner holds; the handle names
-    // it, and who has it from the owner promises to keep the order.
+    // SAFETY: Metal keeps the buffer where it is until its last reference goes, which the owner holds; its address or
+    // handle names it, and who has it from the owner promises to keep the order.
     Ok(unsafe { Buffer::new(info, Box::new(owner)) })
 }
 
@@ -108,17 +105,21 @@ fn host_of(raw: &Raw, mode: Mode, len_bytes: u64) -> Result<Option<HostSpan>, St
     Ok(Some(HostSpan::new(start, len_bytes as usize)))
 }
 
-fn info(memory: MemoryId, handle: u64, len_bytes: u64) -> StorageInfo {
+/// What is known of an object of Metal's. Bytes that the host reaches are known by their address, since they may be
+/// seen without the object, too; others by the object.
+fn info(memory: MemoryId, handle: u64, (len_bytes, host): (u64, Option<HostSpan>)) -> StorageInfo {
+    let native = StorageId::Native {
+        backend: BACKEND.0,
+        handle,
+    };
+    let (id, base) = host.map_or((native, 0), |host| (StorageId::Host, host.addr()));
     StorageInfo {
-        id: StorageId::Native {
-            backend: BACKEND.0,
-            handle,
-        },
-        base: 0,
+        id,
+        base,
         len_bytes,
         memory,
         backend: BACKEND,
         writable: true,
-        host: None,
+        host,
     }
 }

@@ -94,7 +94,7 @@ pub(crate) unsafe fn adopt_texture(
     if !image.is_of(&gpu.device) {
         return Err(invalid(format!("it is no texture of {}", gpu.id)));
     }
-    let info = info(memory, image.handle(), image.len_bytes());
+    let info = info(memory, image.handle(), (image.len_bytes(), None));
     // SAFETY: the owner keeps the texture, which the handle names, and the host reaches none of it; for the rest the
     // caller's promise.
     Ok(unsafe { Buffer::new(info, Box::new(texture)) })
