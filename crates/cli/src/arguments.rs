@@ -156,6 +156,7 @@ Stops:
   cpu:0/file:PATH  a file, which appears whole or not at all
   cpu:0/pinned     host memory that CUDA devices reach in place; only with those
   cuda:N           the memory of a CUDA device; cuda:N/managed is managed memory
+  metal:N          the memory of a Metal device, on Apple's systems
   wgpu:N           the memory of an adapter, as `transload devices` lists them
   sim:N            a simulated device of the machine that --topology describes
 
@@ -164,7 +165,8 @@ host ever holds it as a whole.
 
 A file NAME is written as .NAME.PROCESS-NUMBER.partial beside its place, and
 renamed when its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it;
-what SIGKILL leaves goes with the next copy to the same place.
+what SIGKILL leaves, and on Windows Ctrl-C, goes with the next copy to the same
+place.
 
 TIME is that of the bytes on their way. What comes after a hop into a file,
 until the disk has them all (fsync), is not in it.";
@@ -191,6 +193,8 @@ Memories:
   cpu:0/pinned  host memory that CUDA devices reach in place; only with those
   cuda:N        the memory of a CUDA device, as cuda:N/device; cuda:N/managed is
                 managed memory
+  metal:N       the memory of a Metal device, on Apple's systems: metal:N/mapped
+                where it and the host have one memory, else metal:N/device
   wgpu:N        the memory of an adapter: wgpu:N/mapped where the host reaches
                 it too, else wgpu:N/device; upload and readback are its slots
                 on the way in and out

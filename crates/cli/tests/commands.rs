@@ -356,6 +356,7 @@ fn the_help_lists_what_can_be_named() {
             "cpu:0/pinned",
             "cuda:N",
             "cuda:N/managed",
+            "metal:N",
             "wgpu:N",
             "sim:N",
         ];
