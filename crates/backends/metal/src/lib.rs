@@ -41,7 +41,8 @@
 //! Metal calls back when commands are over, and the callback tells the engine. There is no thread here, and no tick.
 //!
 //! # Versions
-//! Objects of Metal's are given and taken as those of objc2-metal 0.3.
+//! Objects of Metal's are given and taken as those of objc2-metal 0.3. What is called of Metal is there from macOS 10.15 and
+//! iOS 13 on: the newest of it is `hasUnifiedMemory`, which every device is asked (Metal, `MTLDevice.h`).
 //!
 //! # What has been seen of it
 //! It is type-checked for Apple, and executed against a double, `doubles/metal` of the repository; on a Mac not yet.

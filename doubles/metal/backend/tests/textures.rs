@@ -167,6 +167,8 @@ fn parts_of_texels_and_other_textures_are_refused() {
     });
     let error = adopt(&manager, array).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Caller, "{error}");
+    let told = "it is of MTLTextureType(3) with 1 samples a texel, and only MTLTextureType(2)";
+    assert!(error.to_string().contains(told), "{error}");
     drop((texels, mapped));
     end(manager);
 }

@@ -64,11 +64,12 @@ impl Image {
     /// # Errors
     /// Why its texels are not a range of bytes.
     pub(crate) fn of(raw: Retained<ProtocolObject<dyn MTLTexture>>) -> Result<Image, String> {
-        let is_plain = raw.textureType() == MTLTextureType::Type2D && raw.sampleCount() == 1;
-        if !is_plain {
-            let of = raw.textureType();
+        let (sort, samples) = (raw.textureType(), raw.sampleCount());
+        if sort != MTLTextureType::Type2D || samples != 1 {
+            let plain = MTLTextureType::Type2D;
             return Err(format!(
-                "it is a texture of {of:?}, and none of rows of texels"
+                "it is of {sort:?} with {samples} samples a texel, and only {plain:?}, of two dimensions, with one sample is \
+                 rows of texels"
             ));
         }
         if raw.buffer().is_some() || raw.parentTexture().is_some() {
