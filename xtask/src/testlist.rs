@@ -15,6 +15,8 @@ use crate::workspace::{Workspace, forget_outer_cargo};
 #[derive(Debug, Default)]
 pub(crate) struct TestList {
     suites: BTreeMap<String, BTreeSet<String>>,
+    /// The programs that tests start, which are built on the way.
+    programs: BTreeMap<String, PathBuf>,
 }
 
 impl TestList {
@@ -54,9 +56,13 @@ impl TestList {
             let Ok(artifact) = serde_json::from_str::<Artifact>(line) else {
                 continue;
             };
-            let Some(program) = artifact.executable.filter(|_| artifact.profile.test) else {
+            let Some(program) = artifact.executable else {
                 continue;
             };
+            if !artifact.profile.test {
+                self.programs.insert(artifact.target.name, program);
+                continue;
+            }
             let package = workspace
                 .members
                 .iter()
@@ -82,6 +88,18 @@ impl TestList {
         tests.iter().filter(named).map(String::as_str).collect()
     }
 
+    /// A call of the program `name`, which tests start.
+    ///
+    /// # Errors
+    /// When no test does.
+    pub(crate) fn program(&self, name: &str) -> Result<Command> {
+        let program = self.programs.get(name);
+        let program = program.with_context(|| format!("no test starts the program {name}"))?;
+        let mut call = Command::new(program);
+        forget_outer_cargo(&mut call);
+        Ok(call)
+    }
+
     /// Names of suites, for a message.
     pub(crate) fn suites(&self) -> impl Iterator<Item = &str> {
         self.suites.keys().map(String::as_str)
@@ -93,6 +111,7 @@ impl TestList {
         let tests = tests.iter().map(|&test| test.to_owned()).collect();
         Self {
             suites: BTreeMap::from([(suite.to_owned(), tests)]),
+            programs: BTreeMap::new(),
         }
     }
 }

@@ -62,14 +62,15 @@ impl Findings {
 /// # Errors
 /// When the tests or the benchmarks do not build.
 pub(crate) fn check(workspace: &Workspace, book: &Book) -> Result<Findings> {
+    let tests = TestList::load(workspace)?;
     let existing = Existing {
         workspace,
-        tests: TestList::load(workspace)?,
         cases: if names_a_bench(book) {
-            bench_cases(workspace)?
+            bench_cases(&tests)?
         } else {
             Vec::new()
         },
+        tests,
     };
     Ok(compare(book, &existing))
 }
@@ -173,10 +174,10 @@ fn names_a_bench(book: &Book) -> bool {
 }
 
 /// The cases that the benchmarks list, one name a line.
-fn bench_cases(workspace: &Workspace) -> Result<Vec<String>> {
-    let mut cargo = workspace.cargo();
-    cargo.args(["run", "--quiet", "-p", "transload-bench", "--", "--list"]);
-    let finished = process::run(&mut cargo, crate::evidence::refresh::COMMAND_LIMIT)?;
+fn bench_cases(tests: &TestList) -> Result<Vec<String>> {
+    let mut list = tests.program("transload-bench")?;
+    list.arg("--list");
+    let finished = process::run(&mut list, crate::evidence::refresh::COMMAND_LIMIT)?;
     anyhow::ensure!(
         finished.success(),
         "the benchmarks do not list their cases:\n{}",
