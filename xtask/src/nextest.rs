@@ -40,7 +40,18 @@ impl Nextest {
     /// # Errors
     /// As [`Workspace::arguments`].
     pub(crate) fn run(&self, workspace: &Workspace) -> Result<Command> {
-        let mut run = self.tool.call(workspace);
+        self.finish(self.tool.call(workspace), workspace)
+    }
+
+    /// The same where `cargo` builds, in its folder and with its environment.
+    ///
+    /// # Errors
+    /// As [`Workspace::arguments`].
+    pub(crate) fn run_for(&self, cargo: &Command, workspace: &Workspace) -> Result<Command> {
+        self.finish(self.tool.call_for(cargo), workspace)
+    }
+
+    fn finish(&self, mut run: Command, workspace: &Workspace) -> Result<Command> {
         run.arg("run").args(workspace.arguments()?);
         run.args(["--no-fail-fast", "--config-file"])
             .arg(&self.settings);

@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
 
 use crate::checks::first_line;
+use crate::counts::Counts;
 use crate::doubles::Double;
 use crate::install::Provision;
+use crate::nextest::Nextest;
 use crate::stage::{Outcome, Session, Verdict};
 use crate::targets::{DEBIAN_SOURCES, debian_toolchain, provide_debian};
-use crate::workspace::{METAL, Workspace, forget_outer_cargo};
+use crate::workspace::{METAL, Workspace};
 
 /// Both sanitizers, the one that needs nothing installed first.
 ///
@@ -29,13 +30,14 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     }
     let cuda = Double::cuda_driver(&session.workspace)?;
     let subjects = subjects(&session.workspace)?;
+    let nextest = Nextest::provide(&mut session.installer, &session.workspace)?;
     let mut verdict = Verdict::passed();
     let mut ran = vec!["AddressSanitizer"];
-    ADDRESS.examine(&mut verdict, &subjects, address_cargo)?;
+    ADDRESS.examine(&mut verdict, &subjects, &nextest, address_cargo)?;
     match thread_sysroot(session, &cuda)? {
         Ok(sysroot) => {
             let cargo = |subject: &Workspace| thread_cargo(session, subject, &sysroot);
-            THREAD.examine(&mut verdict, &subjects, cargo)?;
+            THREAD.examine(&mut verdict, &subjects, &nextest, cargo)?;
             ran.push("ThreadSanitizer");
         }
         Err(reason) => session.skipped.push(format!("ThreadSanitizer: {reason}")),
@@ -44,7 +46,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// A package whose tests are run, each in a process of its own: a process poses as one machine.
+/// A package whose tests are run.
 struct Subject {
     workspace: Workspace,
     package: &'static str,
@@ -117,18 +119,16 @@ impl Sanitizer {
         &self,
         verdict: &mut Verdict,
         subjects: &[Subject],
+        nextest: &Nextest,
         cargo: impl Fn(&Workspace) -> Command,
     ) -> Result<()> {
-        let task = |workspace: &Workspace, task: &str| -> Result<Command> {
-            let mut cargo = cargo(workspace);
-            cargo.arg(task).args(workspace.arguments()?);
-            cargo.args(self.arguments);
-            cargo.args(["--locked", "--target", TARGET]);
-            cargo.env(self.options.0, self.options.1);
-            Ok(cargo)
-        };
         if let Some(first) = subjects.first() {
-            let mut proof = task(&first.workspace, "run")?;
+            let mut proof = cargo(&first.workspace);
+            self.arm(&mut proof);
+            proof.arg("run").args(first.workspace.arguments()?);
+            proof
+                .args(self.arguments)
+                .args(["--locked", "--target", TARGET]);
             proof.args(["--package", "transload-guilty", "--bin", self.guilty]);
             verdict.run_guilty(&mut proof, self.says)?;
         }
@@ -136,67 +136,25 @@ impl Sanitizer {
             if verdict.outcome == Outcome::Failed {
                 break;
             }
-            let mut build = task(&subject.workspace, "test")?;
-            build
-                .args(["--package", subject.package])
-                .args(subject.tests);
-            let tested = self.watch(verdict, &subject.workspace, &mut build)?;
-            if tested == 0 && verdict.outcome == Outcome::Passed {
+            let mut cargo = cargo(&subject.workspace);
+            self.arm(&mut cargo);
+            let mut run = nextest.run_for(&cargo, &subject.workspace)?;
+            run.args(self.arguments)
+                .args(["--locked", "--target", TARGET]);
+            run.args(["--package", subject.package]).args(subject.tests);
+            let finished = verdict.run_tests(&mut run)?;
+            if finished.success() && Counts::read(&finished.output).ran() == 0 {
                 verdict.fail(&format!("{} has no test", subject.package));
             }
         }
         Ok(())
     }
 
-    /// Builds tests as `build` says and runs each of them. Says how many there were.
-    fn watch(
-        &self,
-        verdict: &mut Verdict,
-        workspace: &Workspace,
-        build: &mut Command,
-    ) -> Result<usize> {
-        build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
-        let built = verdict.run(build)?;
-        let mut tested = 0;
-        for program in programs(&built.output) {
-            let call = || {
-                let mut call = Command::new(&program);
-                forget_outer_cargo(&mut call);
-                call.current_dir(&workspace.root);
-                let (name, value) = self.options;
-                call.env(name, value);
-                call
-            };
-            let listed = verdict.run(call().args(["--list", "--format", "terse"]))?;
-            for test in listed.output.lines() {
-                if let Some(test) = test.strip_suffix(": test") {
-                    verdict.run_tests(call().args([test, "--exact"]))?;
-                    tested += 1;
-                }
-            }
-        }
-        Ok(tested)
+    /// Has the sanitizer's runtime look at what is its.
+    fn arm(&self, command: &mut Command) {
+        let (name, value) = self.options;
+        command.env(name, value);
     }
-}
-
-/// The test programs among cargo's messages.
-fn programs(messages: &str) -> Vec<PathBuf> {
-    #[derive(Deserialize)]
-    struct Artifact {
-        executable: Option<PathBuf>,
-        profile: Profile,
-    }
-    #[derive(Deserialize)]
-    struct Profile {
-        test: bool,
-    }
-    let artifacts = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
-    artifacts
-        .filter(|artifact| artifact.profile.test)
-        .filter_map(|artifact| artifact.executable)
-        .collect()
 }
 
 /// The usual toolchain: its standard library need not be rebuilt, as this sanitizer watches every
@@ -268,20 +226,3 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What the compiler of Debian asks for.
 const RUNTIME: &str = "librustc-stable_rt.tsan.a";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_programs_of_tests_are_taken_and_no_others() {
-        let messages = r#"
-{"reason":"compiler-artifact","profile":{"test":false},"executable":null}
-{"reason":"compiler-artifact","profile":{"test":false},"executable":"/t/aged"}
-   Compiling something
-{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/stress-1"}
-{"reason":"build-finished","success":true}
-"#;
-        assert_eq!(programs(messages), [PathBuf::from("/t/stress-1")]);
-    }
-}

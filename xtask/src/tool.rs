@@ -1,5 +1,6 @@
 //! Programs for developers that stages run: the one that is installed, else one that is built once.
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -28,6 +29,7 @@ pub(crate) struct Recipe {
 /// A tool as it is here.
 #[derive(Debug, Clone)]
 pub(crate) struct Tool {
+    package: &'static str,
     command: &'static str,
     version: String,
     /// The program, where cargo does not find it by itself.
@@ -67,6 +69,7 @@ impl Tool {
     /// The tool, if it runs.
     fn find(recipe: &Recipe, workspace: &Workspace, program: Option<PathBuf>) -> Option<Self> {
         let mut tool = Self {
+            package: recipe.package,
             command: recipe.command,
             version: String::new(),
             program,
@@ -89,6 +92,36 @@ impl Tool {
         call.arg(self.command);
         call
     }
+
+    /// The same where `cargo` builds, in its folder and with its environment. Of what cargo finds by itself the one in
+    /// use is asked, as another may not find it.
+    pub(crate) fn call_for(&self, cargo: &Command) -> Command {
+        let mut call = Command::new(self.program.clone().unwrap_or_else(|| found(self.package)));
+        for (name, value) in cargo.get_envs() {
+            match value {
+                Some(value) => call.env(name, value),
+                None => call.env_remove(name),
+            };
+        }
+        if let Some(folder) = cargo.get_current_dir() {
+            call.current_dir(folder);
+        }
+        call.env("CARGO", cargo.get_program()).arg(self.command);
+        call
+    }
+}
+
+/// Where cargo finds the program: in its own folder, else on the path.
+fn found(program: &str) -> PathBuf {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(env::home_dir()?.join(".cargo")));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut folders = home
+        .map(|home| home.join("bin"))
+        .into_iter()
+        .chain(env::split_paths(&path));
+    let there = folders.find_map(|folder| Some(folder.join(program)).filter(|path| path.is_file()));
+    there.unwrap_or_else(|| program.into())
 }
 
 impl Recipe {
