@@ -1,13 +1,11 @@
 //! The stage that lints everything that users build, for the other systems that are promised.
 
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::process::seconds;
 use crate::stage::{Session, Verdict};
-use crate::targets::{Choice, Library, toolchains_for};
+use crate::targets::{Choice, Library, at_once, toolchains_for};
 
 /// Clippy over every published library and program, for each target; and the documentation of those that it is
 /// published for. Tests are left out: what they depend on does not all exist in the browser.
@@ -20,26 +18,28 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         Choice::Skip(reason) => return Ok(Verdict::skipped(reason)),
     };
     let mut verdict = Verdict::passed();
-    let mut notes = Vec::new();
-    for (target, toolchain) in toolchains {
-        let start = Instant::now();
-        let mut lint = toolchain.cargo(session, "clippy", target, Library::Std);
-        select(&mut lint, session).args(["--bins", "--", "-D", "warnings"]);
-        let mut passed = verdict.run(&mut lint)?.success();
-        let mut done = "linted, warnings denied".to_owned();
-        if DOCUMENTED.contains(&target) {
-            let mut document = toolchain.cargo(session, "doc", target, Library::Std);
+    for (toolchain, targets) in toolchains {
+        let linted = at_once(&mut verdict, &targets, |targets| {
+            let mut lint = toolchain.cargo(session, "clippy", targets, Library::Std);
+            select(&mut lint, session).args(["--bins", "--", "-D", "warnings"]);
+            lint
+        })?;
+        for target in &linted {
+            session.support.saw(target, "linted, warnings denied");
+        }
+        let with_pages = |target: &&str| DOCUMENTED.contains(target);
+        let targets: Vec<_> = targets.into_iter().filter(with_pages).collect();
+        let documented = at_once(&mut verdict, &targets, |targets| {
+            let mut document = toolchain.cargo(session, "doc", targets, Library::Std);
             select(&mut document, session).arg("--no-deps");
             document.env("RUSTDOCFLAGS", "-D warnings");
-            passed &= verdict.run(&mut document)?.success();
-            done += "; documentation built";
+            document
+        })?;
+        for target in documented {
+            session.support.saw(target, "documentation built");
         }
-        if passed {
-            session.support.saw(target, done);
-        }
-        notes.push(format!("{target} {}", seconds(start.elapsed())));
     }
-    verdict.note = notes.join(", ");
+    verdict.note = TARGETS.join(", ");
     Ok(verdict)
 }
 

@@ -2,13 +2,11 @@
 //! system.
 
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::process::seconds;
 use crate::stage::{Session, Verdict};
-use crate::targets::{Choice, Library, Toolchain, toolchains_for};
+use crate::targets::{Choice, Library, Toolchain, at_once, toolchains_for};
 
 /// Lints the packages without their default features for each bare target,
 /// links the bare example, and runs it where this machine can.
@@ -21,23 +19,25 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         Choice::Skip(reason) => return Ok(Verdict::skipped(reason)),
     };
     let mut verdict = Verdict::passed();
-    let mut notes = Vec::new();
-    for &(target, toolchain) in &toolchains {
-        let start = Instant::now();
-        let mut cargo = toolchain.cargo(session, "clippy", target, Library::Alloc);
-        for package in PACKAGES {
-            cargo.args(["-p", package]);
-        }
-        cargo.args(["--lib", "--no-default-features", "--", "-D", "warnings"]);
-        if verdict.run(&mut cargo)?.success() {
+    for (toolchain, targets) in &toolchains {
+        let linted = at_once(&mut verdict, targets, |targets| {
+            let mut lint = toolchain.cargo(session, "clippy", targets, Library::Alloc);
+            for package in PACKAGES {
+                lint.args(["-p", package]);
+            }
+            lint.args(["--lib", "--no-default-features", "--", "-D", "warnings"]);
+            lint
+        })?;
+        for target in linted {
             session.support.saw(target, "linted, warnings denied");
         }
-        notes.push(format!("{target} {}", seconds(start.elapsed())));
     }
-    verdict.note = notes.join(", ");
+    verdict.note = TARGETS.join(", ");
     if session.workspace.member(EXAMPLE).is_some() {
-        for &(target, toolchain) in toolchains.iter().filter(|(target, _)| *target == LINKED) {
-            example(session, &mut verdict, target, toolchain)?;
+        for (toolchain, targets) in toolchains {
+            if targets.contains(&LINKED) {
+                example(session, &mut verdict, toolchain)?;
+            }
         }
     }
     Ok(verdict)
@@ -46,17 +46,12 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
 /// Links the example as a program that nothing but the processor is needed
 /// for. Its only contact with the world is Linux's system call to exit, so
 /// that a Linux machine can run it and read the code.
-fn example(
-    session: &mut Session,
-    verdict: &mut Verdict,
-    target: &str,
-    toolchain: Toolchain,
-) -> Result<()> {
-    let mut cargo = toolchain.cargo(session, "build", target, Library::Alloc);
+fn example(session: &mut Session, verdict: &mut Verdict, toolchain: Toolchain) -> Result<()> {
+    let mut cargo = toolchain.cargo(session, "build", &[LINKED], Library::Alloc);
     cargo.args(["-p", EXAMPLE]);
     // The target's own linker comes with rustup only; the system's does as well.
     for setting in ["linker=\"ld\"", "rustflags=[\"-Crelocation-model=static\"]"] {
-        cargo.args(["--config", &format!("target.{target}.{setting}")]);
+        cargo.args(["--config", &format!("target.{LINKED}.{setting}")]);
     }
     let linked = verdict.run(&mut cargo)?;
     verdict.note.push_str("; example linked");
@@ -65,7 +60,7 @@ fn example(
             .workspace
             .target
             .join("cross")
-            .join(target)
+            .join(LINKED)
             .join("debug")
             .join(EXAMPLE);
         verdict.run(&mut Command::new(program))?;

@@ -10,10 +10,10 @@ use anyhow::{Result, ensure};
 
 use crate::checks::first_line;
 use crate::install::Provision;
-use crate::stage::Session;
+use crate::stage::{Session, Verdict};
 use crate::workspace::forget_outer_cargo;
 
-/// A way to build for one target.
+/// A way to build for a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Toolchain {
     /// The one in use, with the target installed.
@@ -34,8 +34,8 @@ pub(crate) enum Library {
 /// What [`toolchains_for`] came to.
 #[derive(Debug)]
 pub(crate) enum Choice {
-    /// Each target with the way to build for it.
-    Use(Vec<(&'static str, Toolchain)>),
+    /// Each target once, beside the way to build for it.
+    Use(Vec<(Toolchain, Vec<&'static str>)>),
     /// At least one target cannot be built for here, for this reason.
     Skip(String),
 }
@@ -46,14 +46,40 @@ pub(crate) enum Choice {
 /// # Errors
 /// When installing was tried and what it gave is not usable.
 pub(crate) fn toolchains_for(session: &mut Session, targets: &[&'static str]) -> Result<Choice> {
-    let mut toolchains = Vec::new();
+    let mut toolchains: Vec<(Toolchain, Vec<&'static str>)> = Vec::new();
     for &target in targets {
         match toolchain_for(session, target)? {
-            Ok(toolchain) => toolchains.push((target, toolchain)),
             Err(reason) => return Ok(Choice::Skip(reason)),
+            Ok(toolchain) => match toolchains.iter_mut().find(|(other, _)| *other == toolchain) {
+                Some((_, targets)) => targets.push(target),
+                None => toolchains.push((toolchain, vec![target])),
+            },
         }
     }
     Ok(Choice::Use(toolchains))
+}
+
+/// Runs what `call` makes for all of `targets` at once: while a large crate of one of them keeps a core, those of the
+/// others have the other cores. Where that fails, each is tried by itself, so that the transcript says whose fault it
+/// is. Gives those that passed.
+///
+/// # Errors
+/// When the command cannot be started.
+pub(crate) fn at_once(
+    verdict: &mut Verdict,
+    targets: &[&'static str],
+    call: impl Fn(&[&str]) -> Command,
+) -> Result<Vec<&'static str>> {
+    if targets.is_empty() || verdict.run(&mut call(targets))?.success() {
+        return Ok(targets.to_vec());
+    }
+    let mut passed = Vec::new();
+    for &target in targets {
+        if verdict.run(&mut call(&[target]))?.success() {
+            passed.push(target);
+        }
+    }
+    Ok(passed)
 }
 
 /// The toolchain for one target, or the reason why there is none.
@@ -90,12 +116,12 @@ pub(crate) fn provide_debian(session: &mut Session) -> Result<Provision> {
 }
 
 impl Toolchain {
-    /// `cargo TASK --target TARGET`, with the means to get the library.
+    /// `cargo TASK --target TARGET ...`, with the means to get the library.
     pub(crate) fn cargo(
         self,
         session: &Session,
         task: &str,
-        target: &str,
+        targets: &[&str],
         library: Library,
     ) -> Command {
         let mut cargo = match self {
@@ -104,7 +130,10 @@ impl Toolchain {
         };
         cargo
             .env("CARGO_TARGET_DIR", session.workspace.target.join("cross"))
-            .args([task, "--target", target]);
+            .arg(task);
+        for target in targets {
+            cargo.args(["--target", target]);
+        }
         if self == Self::Debian {
             cargo.arg(match library {
                 Library::Alloc => "-Zbuild-std=core,alloc",
@@ -162,3 +191,40 @@ pub(crate) const DEBIAN_SOURCES: &str = "/usr/lib/rustlib/src";
 
 /// Debian's newest toolchain, its clippy, and the standard library's sources.
 const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "rust-web-clippy"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::Outcome;
+
+    /// A command that fails where `b` is among the targets.
+    fn all_but_b(targets: &[&str]) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "case $0 in *b*) exit 1;; esac"]);
+        shell.arg(targets.concat());
+        shell
+    }
+
+    #[test]
+    fn of_targets_tried_at_once_the_one_at_fault_is_found() {
+        let mut verdict = Verdict::passed();
+        assert_eq!(
+            at_once(&mut verdict, &["a", "c"], all_but_b).unwrap(),
+            ["a", "c"]
+        );
+        assert_eq!(verdict.outcome, Outcome::Passed);
+        assert_eq!(
+            at_once(&mut verdict, &["a", "b", "c"], all_but_b).unwrap(),
+            ["a", "c"]
+        );
+        assert_eq!(verdict.outcome, Outcome::Failed);
+    }
+
+    #[test]
+    fn where_there_is_no_target_nothing_runs() {
+        let mut verdict = Verdict::passed();
+        let none = at_once(&mut verdict, &[], |_| unreachable!("nothing to run")).unwrap();
+        assert!(none.is_empty());
+        assert_eq!(verdict.transcript, "");
+    }
+}
