@@ -98,6 +98,10 @@ pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     for package in packages {
         let mut cargo = cargo_with_cfg(session, "loom");
+        // The search runs for seconds: what a release build spends on the last tenth is not won back.
+        cargo
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
         cargo.args(["test", "--release", "--lib", "--no-fail-fast"]);
         cargo.args(["-p", &package, "loom_tests::"]);
         let finished = verdict.run_tests(&mut cargo)?;
