@@ -382,7 +382,7 @@ unsafe impl Backend for Wgpu {
         let Some(first) = ops.first() else {
             return Ok(Fence::settled(BACKEND));
         };
-        let device = crate::queue::device_of(first);
+        let device = crate::ends::device_of(first);
         let Some(queue) = device.and_then(|device| self.queue(device)) else {
             return Err(SubmitError::Unsupported {
                 index: 0,

@@ -14,20 +14,58 @@
 //! or rectangle of which takes part in transfers. See [`Texels`].
 //!
 //! Completion needs no tick: one thread per device waits in the driver while operations are under way,
-//! and is parked otherwise. So there is nothing here where there are no threads, in the browser, nor in a
-//! build whose types stay on one.
-#![cfg(not(any(target_family = "wasm", transload_local)))]
+//! and is parked otherwise. A build whose types stay on one thread has nothing here.
+//!
+//! # In the browser
+//! There are no threads to wait in, and no mapping is an address. So the backend itself takes bytes from
+//! the host's memory to the device and back, through `device`, the one memory that a device has there; and
+//! callbacks of the browser's settle what they end. Opening a device is a `Future`: `Wgpu::request`.
+#![cfg_attr(
+    browser,
+    allow(
+        clippy::arc_with_non_send_sync,
+        reason = "the same code counts references where there is one thread"
+    )
+)]
 
+#[cfg(browser)]
+mod browser;
+#[cfg(native)]
 mod device;
+#[cfg(any(browser, native))]
+mod ends;
+#[cfg(native)]
 mod fault;
+#[cfg(native)]
 mod guest;
+#[cfg(native)]
 mod inventory;
+#[cfg(native)]
 mod look;
+#[cfg(native)]
 mod memory;
+#[cfg(native)]
 mod queue;
+#[cfg(any(browser, native))]
 mod raw;
+#[cfg(any(browser, native))]
+mod storage;
+#[cfg(any(browser, native))]
 mod texture;
+#[cfg(any(browser, native))]
+mod watch;
 
-pub use device::{BACKEND, Wgpu, open_device};
-pub use queue::WatchError;
+// What is shared by both finds the names that it uses at the same places.
+#[cfg(browser)]
+use browser::{device, memory};
+
+#[cfg(browser)]
+pub use browser::device::RequestError;
+#[cfg(native)]
+pub use device::open_device;
+#[cfg(any(browser, native))]
+pub use device::{BACKEND, Wgpu};
+#[cfg(any(browser, native))]
 pub use texture::{TexelLayout, Texels};
+#[cfg(any(browser, native))]
+pub use watch::WatchError;

@@ -6,27 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transload_hal::core::{MemoryId, MemoryKind};
 use transload_hal::{
-    AllocError, AllocSpec, Buffer, ErrorClass, ExternalKind, Fault, HostSpan, ImportError,
-    StorageId, StorageInfo,
+    AllocError, AllocSpec, Buffer, ExternalKind, Fault, HostSpan, ImportError, StorageInfo,
 };
 
-use crate::device::{BACKEND, Gpu};
+use crate::device::Gpu;
 
-/// wgpu copies words.
-pub(crate) const WORD: u64 = 4;
-
-/// The strictest alignment that WebGPU lets an adapter demand of an offset into a buffer, whose first byte
-/// has every one.
-const OFFSETS: u64 = 256;
-
-/// What may be done with buffers that the manager allocates: all that needs no feature.
-const USAGES: wgpu::BufferUsages = wgpu::BufferUsages::COPY_SRC
-    .union(wgpu::BufferUsages::COPY_DST)
-    .union(wgpu::BufferUsages::STORAGE)
-    .union(wgpu::BufferUsages::UNIFORM)
-    .union(wgpu::BufferUsages::VERTEX)
-    .union(wgpu::BufferUsages::INDEX)
-    .union(wgpu::BufferUsages::INDIRECT);
+use crate::storage::{OFFSETS, USAGES, reject_usages};
+pub(crate) use crate::storage::{PRIVATE, WORD, failed, handle_of, info, refused, wrap};
 
 /// A staging slot: mapped, except while the device uses it.
 pub(crate) struct Slot {
@@ -136,10 +122,6 @@ impl Slot {
     fn lock(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-pub(crate) fn failed(error: &dyn std::fmt::Display) -> Fault {
-    Fault::new(ErrorClass::Failed, error.to_string())
 }
 
 fn next_handle() -> u64 {
@@ -253,44 +235,19 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     Ok(unsafe { Buffer::kept(info, Box::new(buffer), Some(Box::new(keeper))) })
 }
 
-fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocError {
-    match fault.class {
-        ErrorClass::Exhausted => AllocError::OutOfMemory {
-            memory,
-            len_bytes,
-            fault,
-        },
-        ErrorClass::Lost => AllocError::Lost {
-            device: memory.device,
-            fault,
-        },
-        _ => AllocError::Failed { memory, fault },
-    }
-}
-
-/// Why a device takes in nothing of its user's.
-pub(crate) const PRIVATE: &str = "it is of another device: this one's handles were given to nobody, \
-                                  which `Wgpu::handles` does, and `Wgpu::with_devices` takes yours";
-
 /// A user's own buffer.
 pub(crate) fn adopt(
     gpu: &Gpu,
     memory: MemoryId,
     buffer: wgpu::Buffer,
 ) -> Result<Buffer, ImportError> {
-    let invalid = |reason: String| ImportError::Invalid {
-        memory,
-        kind: ExternalKind::Object,
-        reason: reason.into(),
-    };
-    let needed = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-    if !buffer.usage().contains(needed) {
-        let lacks = needed.difference(buffer.usage());
-        let usage = buffer.usage();
-        return Err(invalid(format!("its usages {usage:?} lack {lacks:?}")));
-    }
+    reject_usages(memory, &buffer)?;
     if gpu.is_private() {
-        return Err(invalid(PRIVATE.to_owned()));
+        return Err(ImportError::Invalid {
+            memory,
+            kind: ExternalKind::Object,
+            reason: PRIVATE.into(),
+        });
     }
     // A command that does nothing, and that no other device's buffer may be part of.
     gpu.try_out(memory, |encoder| {
@@ -298,34 +255,4 @@ pub(crate) fn adopt(
     })?;
     let len = buffer.size();
     Ok(wrap(memory, buffer, len))
-}
-
-fn wrap(memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
-    let handle = handle_of(memory, &buffer);
-    // SAFETY: the host cannot reach it; the handle names the buffer.
-    unsafe { Buffer::new(info(memory, handle, len), Box::new(buffer)) }
-}
-
-/// Clones of one object of wgpu's hash alike, so that they are one storage. wgpu hashes the number that
-/// the object has among those of its sort and of its instance, which the device and the sort tell apart.
-/// Two objects that happen to hash alike would wait for each other.
-pub(crate) fn handle_of<T: std::hash::Hash>(memory: MemoryId, object: &T) -> u64 {
-    use std::hash::BuildHasher as _;
-    let state = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
-    state.hash_one((memory.device, std::any::type_name::<T>(), object))
-}
-
-pub(crate) fn info(memory: MemoryId, handle: u64, len: u64) -> StorageInfo {
-    StorageInfo {
-        id: StorageId::Native {
-            backend: BACKEND.0,
-            handle,
-        },
-        base: 0,
-        len_bytes: len,
-        memory,
-        backend: BACKEND,
-        writable: true,
-        host: None,
-    }
 }

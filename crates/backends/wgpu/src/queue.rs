@@ -18,10 +18,8 @@ use crate::guest::Guest;
 use crate::memory::Slot;
 use crate::raw::Program;
 use moves::Moves;
-pub(crate) use moves::device_of;
 use serve::Ended;
 use watch::Watch;
-pub use watch::WatchError;
 
 /// The queue of one device.
 pub(crate) struct Queue {

@@ -1,9 +1,10 @@
 //! Operations, checked and taken apart into runs of bytes.
 
-use transload_hal::core::{DeviceId, MemoryKind, Rows, Span};
-use transload_hal::{Buffer, DeviceKind, ErrorClass, Fault, HostSpan, Layout, Op, SubmitError};
+use transload_hal::core::{MemoryKind, Rows, Span};
+use transload_hal::{Buffer, DeviceKind, Fault, HostSpan, Layout, Op, SubmitError};
 
 use crate::device::Gpu;
+use crate::ends::{self, native, position, reach, refusal, unsupported};
 use crate::guest::{Direction, Guest};
 use crate::inventory::GUEST_KINDS;
 use crate::memory::{Slot, WORD, failed};
@@ -34,20 +35,6 @@ pub(crate) struct Kept {
     bytes: wgpu::Buffer,
 }
 
-/// The adapter that an operation is for.
-pub(crate) fn device_of(op: &Op<'_>) -> Option<DeviceId> {
-    let ends = match op {
-        Op::Copy { src, dst } => [src.buffer, dst.buffer],
-        Op::Pitched { src, dst, .. } => [src.buffer, dst.buffer],
-        Op::MakeVisible { part } => [part.buffer; 2],
-        _ => return None,
-    };
-    let devices = ends.map(|buffer| buffer.memory().device);
-    devices
-        .into_iter()
-        .find(|device| device.kind == DeviceKind::WGPU)
-}
-
 impl<'a> Moves<'a> {
     /// # Errors
     /// When one of them is none of this device's, cannot be done by it, or breaks its contract.
@@ -57,16 +44,6 @@ impl<'a> Moves<'a> {
         let mut shown = Vec::new();
         for (index, op) in ops.iter().enumerate() {
             let made = match op {
-                Op::Copy { src, dst } if src.len_bytes != dst.len_bytes => {
-                    let (from, to) = (src.len_bytes, dst.len_bytes);
-                    let message = format!("{from} bytes cannot be copied to {to}");
-                    Err(Fault::new(ErrorClass::Caller, message))
-                }
-                Op::Copy { src, dst } => {
-                    let span = Span::new(0, src.len_bytes);
-                    Move::new(gpu, op, Layout::from(*src), Layout::from(*dst), span)
-                }
-                Op::Pitched { src, dst, span } => Move::new(gpu, op, *src, *dst, *span),
                 Op::MakeVisible { part } => match native(part.buffer) {
                     Some(End::Bytes { buffer, .. }) if part.buffer.memory().device == device => {
                         shown.push(buffer);
@@ -74,15 +51,9 @@ impl<'a> Moves<'a> {
                     }
                     _ => Err(unsupported(format!("{op:?} is of no buffer of {device}"))),
                 },
-                other => Err(unsupported(format!("wgpu does nothing like {other:?}"))),
+                _ => ends::of(op).and_then(|ends| Move::new(gpu, op, ends)),
             };
-            list.push(made.map_err(|fault| match fault.class {
-                ErrorClass::Unsupported => SubmitError::Unsupported {
-                    index,
-                    reason: fault.message,
-                },
-                _ => SubmitError::Refused(fault),
-            })?);
+            list.push(made.map_err(|fault| refusal(index, fault))?);
         }
         list.retain(|of| of.span.len > 0);
         Ok(Moves { list, shown })
@@ -209,9 +180,7 @@ impl<'a> Move<'a> {
     fn new(
         gpu: &Gpu,
         op: &Op<'_>,
-        src: Layout<'a>,
-        dst: Layout<'a>,
-        span: Span,
+        (src, dst, span): (Layout<'a>, Layout<'a>, Span),
     ) -> Result<Move<'a>, Fault> {
         let in_line = src.shape.is_contiguous() && dst.shape.is_contiguous();
         let guest = |end, direction| {
@@ -221,14 +190,10 @@ impl<'a> Move<'a> {
         let host = guest(&src, Direction::In).or_else(|| guest(&dst, Direction::Out));
         let by_host = host.map(|(_, direction)| direction);
         if by_host != Some(Direction::In) {
-            reach(gpu, op, &src, MemoryKind::Upload)?;
+            reach(gpu.id, &of_device(MemoryKind::Upload), op, &src)?;
         }
         if by_host != Some(Direction::Out) {
-            reach(gpu, op, &dst, MemoryKind::Readback)?;
-        }
-        if !dst.buffer.is_writable() {
-            let message = format!("a buffer of {} may not be written", dst.buffer.memory());
-            return Err(Fault::new(ErrorClass::Caller, message));
+            reach(gpu.id, &of_device(MemoryKind::Readback), op, &dst)?;
         }
         let made = Move {
             src,
@@ -244,10 +209,8 @@ impl<'a> Move<'a> {
         if let Some(reason) = made.is_cut_inside_texels() {
             return Err(unsupported(reason));
         }
-        match made.reads_unreadable() {
-            Some(message) => Err(Fault::new(ErrorClass::Caller, message)),
-            None => Ok(made),
-        }
+        ends::allow(&made.src, &made.dst, made.rows())?;
+        Ok(made)
     }
 }
 
@@ -312,54 +275,11 @@ impl Move<'_> {
             )
         })
     }
-
-    /// What must be read of a texture that cannot be read.
-    fn reads_unreadable(&self) -> Option<String> {
-        if texture::window(self.src.buffer).is_some_and(|window| window.is_unreadable()) {
-            return Some("a texture that was created without COPY_SRC cannot be read".to_owned());
-        }
-        let window = texture::window(self.dst.buffer).filter(Window::is_unreadable)?;
-        let block = window.block.bytes;
-        let cut = self.rows().find(|rows| {
-            let ends = rows.to | rows.len | rows.to_pitch;
-            !ends.is_multiple_of(block)
-        })?;
-        Some(format!(
-            "{} bytes at byte {} of a texture are no whole blocks of {block} bytes; the rest of those \
-             would have to be read, and it was created without COPY_SRC",
-            cut.len, cut.to
-        ))
-    }
 }
 
-/// Makes sure that an end is this device's, or a slot of that kind, as far as its last byte.
-fn reach(gpu: &Gpu, op: &Op<'_>, end: &Layout<'_>, slot: MemoryKind) -> Result<(), Fault> {
-    let memory = end.buffer.memory();
-    let kinds = [MemoryKind::Device, MemoryKind::Mapped, slot];
-    if memory.device != gpu.id || !kinds.contains(&memory.kind) {
-        let reason = format!("{} does not reach {memory} for {op:?}", gpu.id);
-        return Err(unsupported(reason));
-    }
-    let Some(native) = native(end.buffer) else {
-        let reason = format!("a buffer of {memory} was not made by this backend");
-        return Err(unsupported(reason));
-    };
-    let until = position(end).saturating_add(end.shape.extent_bytes());
-    if let End::Bytes { buffer, .. } = native
-        && until.div_ceil(WORD) > buffer.size() / WORD
-    {
-        let size = buffer.size();
-        let reason = format!(
-            "wgpu copies whole words, and the last one before byte {until} lies past the {size} bytes of \
-             the buffer"
-        );
-        return Err(unsupported(reason));
-    }
-    Ok(())
-}
-
-fn unsupported(reason: String) -> Fault {
-    Fault::new(ErrorClass::Unsupported, reason)
+/// A device's own memory, and its slots of that kind.
+fn of_device(slot: MemoryKind) -> [MemoryKind; 3] {
+    [MemoryKind::Device, MemoryKind::Mapped, slot]
 }
 
 /// Where the payload bytes `span` lie, if they are host memory that the device can reach in place.
@@ -370,18 +290,4 @@ fn in_place(gpu: &Gpu, end: &Layout<'_>, span: Span) -> Option<HostSpan> {
         return None;
     }
     end.buffer.host(end.offset + span.offset, span.len)
-}
-
-fn position(end: &Layout<'_>) -> u64 {
-    end.buffer.span().offset + end.offset
-}
-
-/// The first byte of a storage of this backend.
-fn native(buffer: &Buffer) -> Option<End<'_>> {
-    if let Some(window) = texture::window(buffer) {
-        return Some(End::Texels { window, offset: 0 });
-    }
-    let slot = buffer.native::<Slot>().map(|slot| &slot.buffer);
-    let own = slot.or_else(|| buffer.native::<wgpu::Buffer>())?;
-    Some(End::bytes(own, 0))
 }

@@ -3,57 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use transload_hal::{DeviceId, ErrorClass, Fault};
-
 use super::{Queue, Waiting};
 use crate::device::Wgpu;
 use crate::look::Unseen;
-
-/// Why nobody is told of the end of a submission.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WatchError {
-    /// The device is none of this backend's.
-    #[error("the device is not among the {devices} of this backend")]
-    UnknownDevice {
-        /// How many there are.
-        devices: usize,
-    },
-    /// The device has no such submission.
-    #[error(
-        "{device} has no submission {number}, its last is {last}: another device made it, or it was \
-         refused"
-    )]
-    UnknownSubmission {
-        /// The device.
-        device: DeviceId,
-        /// The submission.
-        number: u64,
-        /// The device's last one.
-        last: u64,
-    },
-    /// The device is gone.
-    #[error("device {device} is lost: {fault}")]
-    Lost {
-        /// The device.
-        device: DeviceId,
-        /// How.
-        fault: Fault,
-    },
-}
-
-impl WatchError {
-    /// Whose turn it is now.
-    #[must_use]
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            WatchError::UnknownDevice { .. } | WatchError::UnknownSubmission { .. } => {
-                ErrorClass::Caller
-            }
-            WatchError::Lost { .. } => ErrorClass::Lost,
-        }
-    }
-}
+use crate::watch::WatchError;
 
 /// A submission of the user's, and what to call when it is over.
 pub(super) struct Watch {

@@ -10,18 +10,22 @@ mod texels;
     target_os = "freebsd"
 ))]
 mod vulkan;
-#[cfg(not(any(
-    windows,
-    target_os = "linux",
-    target_os = "android",
-    target_os = "freebsd"
-)))]
+#[cfg(all(
+    native,
+    not(any(
+        windows,
+        target_os = "linux",
+        target_os = "android",
+        target_os = "freebsd"
+    ))
+))]
 #[path = "no_vulkan.rs"]
 mod vulkan;
 mod window;
 
 pub(crate) use program::{End, Program};
 pub(crate) use texels::SINGLE_ROWS;
+#[cfg(native)]
 pub(crate) use vulkan::{Importer, Mapper, open, uuid};
 pub(crate) use window::Window;
 

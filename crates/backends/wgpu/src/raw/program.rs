@@ -56,6 +56,7 @@ pub(super) enum Step {
     /// From one scratch buffer to the other.
     Shift(usize),
     /// Makes what was written visible to the host.
+    #[cfg(native)]
     Show(wgpu::Buffer),
 }
 
@@ -107,12 +108,19 @@ impl Program {
         }
     }
 
+    /// Whether there are none.
+    #[cfg(browser)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
     /// Whether the bytes are whole words in both buffers.
     pub(crate) fn is_whole(src: u64, dst: u64, len: u64) -> bool {
         (src | dst | len).is_multiple_of(WORD)
     }
 
     /// Whether no word of the destination, a buffer, need be read for rows that come from `src`.
+    #[cfg(native)]
     pub(crate) fn lands_on_words(src: End<'_>, of: &Rows) -> bool {
         let End::Texels { .. } = src else {
             return of.rows == 1 && Program::is_whole(of.from, of.to, of.len);
@@ -223,6 +231,7 @@ impl Program {
 
     /// Makes what the commands so far wrote to a buffer visible to the host. What is mapped through
     /// wgpu needs no such command.
+    #[cfg(native)]
     pub(crate) fn show(&mut self, buffer: &wgpu::Buffer) {
         self.steps.push(Step::Show(buffer.clone()));
     }
@@ -287,7 +296,9 @@ impl Program {
             Step::Copy { src, dst, .. } => !own(src) || !own(dst),
             Step::Read { dst: buffer, .. } | Step::Fill { src: buffer, .. } => !own(buffer),
             Step::Shift(_) => true,
-            Step::Exchange { .. } | Step::Show(_) => false,
+            Step::Exchange { .. } => false,
+            #[cfg(native)]
+            Step::Show(_) => false,
         })
     }
 
@@ -346,6 +357,7 @@ impl Program {
                         shifter.dispatch(&mut encoder, group, &self.params[*at]);
                     }
                 }
+                #[cfg(native)]
                 Step::Show(buffer) => {
                     let read = wgpu::BufferTransition {
                         buffer,

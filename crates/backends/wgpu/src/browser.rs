@@ -1,0 +1,13 @@
+//! Adapters in the browser, where no thread may block and no mapping is an address.
+
+pub(crate) mod device;
+mod errors;
+mod flight;
+mod gpu;
+mod inventory;
+pub(crate) mod memory;
+mod moves;
+mod once;
+mod readback;
+mod upload;
+mod watch;

@@ -1,0 +1,108 @@
+//! Submission and completion.
+
+use std::rc::Rc;
+
+use transload_hal::{Buffer, ErrorClass, Fault, Fence, Op, Outcome, SubmitError};
+
+use super::errors::{Heard, Scopes};
+use super::gpu::Gpu;
+use super::moves::Moves;
+use super::once::{Told, once};
+use super::readback::Landing;
+use crate::device::BACKEND;
+use crate::storage::failed;
+
+/// What the browser was handed and has not ended.
+struct Flight {
+    number: u64,
+    /// The operands.
+    buffers: Vec<Buffer>,
+    landing: Option<Landing>,
+    heard: Heard,
+    over: Told<()>,
+}
+
+/// Starts the operations, all of which must be of this device, behind everything that was submitted to it
+/// before.
+///
+/// # Safety
+/// As for `Backend::submit`.
+pub(super) unsafe fn submit(
+    gpu: &Rc<Gpu>,
+    ops: &[Op<'_>],
+    after: &[Fence],
+) -> Result<Fence, SubmitError> {
+    let moves = Moves::of(gpu, ops)?;
+    if moves.is_empty() {
+        return Ok(Fence::settled(BACKEND));
+    }
+    // Host memory is read here and now, and written when the browser has mapped what goes there: in no
+    // queue's order.
+    if moves.touches_host()
+        && let Some(fence) = after.iter().find(|fence| gpu.is_pending(fence.number()))
+    {
+        return Err(unawaited(fence));
+    }
+    if let Some(fault) = gpu.lost.get() {
+        return Err(SubmitError::Refused(fault.clone()));
+    }
+    let scopes = Scopes::of(&gpu.device);
+    // SAFETY: the caller's promise; the buffers are kept until the flight is over.
+    let landing = unsafe { moves.start(gpu) };
+    let heard = scopes.end();
+    let (tell, over) = once();
+    gpu.queue.on_submitted_work_done(move || tell.tell(()));
+    let flight = Flight {
+        number: gpu.begin(),
+        buffers: moves.buffers(),
+        landing,
+        heard,
+        over,
+    };
+    let fence = Fence::new(BACKEND, flight.number);
+    let gpu = Rc::clone(gpu);
+    wasm_bindgen_futures::spawn_local(async move {
+        // SAFETY: by the caller's promise operands are valid, and nobody else touches them, until the fence
+        // has settled, which is the last thing that happens here.
+        unsafe { flight.finish(&gpu) }.await;
+    });
+    Ok(fence)
+}
+
+impl Flight {
+    /// Waits for all that the browser has to tell, and tells it.
+    ///
+    /// # Safety
+    /// Until the fence has settled the operands are valid, and nobody else touches them.
+    async unsafe fn finish(self, gpu: &Gpu) {
+        let mut fault = self.heard.first().await;
+        let over = self.over.await;
+        if let Some(landing) = self.landing {
+            // SAFETY: the caller's promise.
+            let landed = unsafe { landing.land(gpu, fault.is_none()) }.await;
+            fault = fault.or(landed.err());
+        }
+        if over.is_none() {
+            fault = fault.or(Some(failed(&"the browser forgot the submission")));
+        }
+        let outcome = match (gpu.lost.get(), fault) {
+            (Some(lost), _) => Outcome::Lost(lost.clone()),
+            (None, None) => Outcome::Done,
+            (None, Some(fault)) => {
+                gpu.forget_scratch();
+                let refusals = self.buffers.iter().map(Buffer::storage_id);
+                let refusal = refusals.filter_map(|id| gpu.refusal(id)).next();
+                Outcome::Failed(refusal.unwrap_or(fault))
+            }
+        };
+        // Before anybody can learn that it is over: no view of the operands is left then.
+        drop(self.buffers);
+        gpu.settle(self.number, outcome);
+    }
+}
+
+/// To wait here would hold the page up, and never end.
+pub(super) fn unawaited(fence: &Fence) -> SubmitError {
+    let message = format!("{fence:?} must be awaited first: these operations go another way");
+    SubmitError::Refused(Fault::new(ErrorClass::Unsupported, message))
+}

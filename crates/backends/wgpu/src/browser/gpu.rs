@@ -1,0 +1,178 @@
+//! One device, and what is shared by those who use it.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use transload_hal::core::{DeviceId, MemoryId};
+use transload_hal::{CompletionSink, ErrorClass, Fault, Fence, ImportError, Outcome, StorageId};
+
+use super::errors::Scopes;
+use super::readback::Readbacks;
+use crate::device::BACKEND;
+use crate::raw::{self, CHUNK, Shifter};
+
+/// One device.
+///
+/// Its queue does one thing after the other, writes of the host's included. So each scratch buffer on the
+/// way in is there once, and the next copy overwrites it behind the last one.
+pub(crate) struct Gpu {
+    pub(crate) id: DeviceId,
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    /// How many rows of a texture are worth a command each.
+    pub(super) single_rows: u64,
+    /// Why the device is gone.
+    pub(super) lost: Arc<OnceLock<Fault>>,
+    /// Where bytes end up that the host fetches.
+    pub(super) readbacks: Readbacks,
+    /// It was opened here, and its handles were given to nobody.
+    is_private: Cell<bool>,
+    /// Made for the first copy that wgpu's own commands cannot do.
+    shifter: RefCell<Option<Arc<Shifter>>>,
+    /// What the host wrote for commands that put it in its place.
+    inlet: RefCell<Option<wgpu::Buffer>>,
+    /// Allocations that the browser refused, after it had handed them out.
+    refused: RefCell<Vec<(StorageId, Fault)>>,
+    ends: Rc<Ends>,
+    /// Fences of this device that have not settled.
+    pending: RefCell<HashSet<u64>>,
+}
+
+/// Where outcomes of all devices go.
+#[derive(Default)]
+pub(super) struct Ends {
+    pub(super) sink: OnceCell<Arc<dyn CompletionSink>>,
+    /// The last fence that was given out.
+    last: Cell<u64>,
+}
+
+/// So many refusals are remembered; of older ones WebGPU's own words are told.
+const REFUSALS: usize = 256;
+
+impl Gpu {
+    pub(super) fn new(
+        id: DeviceId,
+        (device, queue): (wgpu::Device, wgpu::Queue),
+        ends: &Rc<Ends>,
+    ) -> Rc<Gpu> {
+        let lost = Arc::new(OnceLock::new());
+        let told = Arc::clone(&lost);
+        // In the browser this takes no other callback's place. The browser calls it before it ends what
+        // was under way (WebGPU, "lose the device"), so that nothing which a lost device swallowed is taken
+        // for done.
+        device.set_device_lost_callback(move |reason, message| {
+            let message = format!("the browser gave the device up ({reason:?}): {message}");
+            let _ = told.set(Fault::new(ErrorClass::Lost, message));
+        });
+        let is_software = device.adapter_info().device_type == wgpu::DeviceType::Cpu;
+        Rc::new(Gpu {
+            id,
+            device,
+            queue,
+            single_rows: if is_software {
+                u64::MAX
+            } else {
+                raw::SINGLE_ROWS
+            },
+            lost,
+            readbacks: Readbacks::default(),
+            is_private: Cell::new(false),
+            shifter: RefCell::default(),
+            inlet: RefCell::default(),
+            refused: RefCell::default(),
+            ends: Rc::clone(ends),
+            pending: RefCell::default(),
+        })
+    }
+
+    /// Whether a buffer of a user's can be of this device at all.
+    pub(crate) fn is_private(&self) -> bool {
+        self.is_private.get()
+    }
+
+    pub(super) fn set_private(&self, is_private: bool) {
+        self.is_private.set(is_private);
+    }
+
+    /// Nothing: the browser says later what is wrong with a user's thing. Transfers of one that is of
+    /// another device fail then, as its owner's mistake.
+    #[allow(
+        clippy::unnecessary_wraps,
+        clippy::unused_self,
+        reason = "where there is a driver, it tells at once"
+    )]
+    pub(crate) fn try_out(
+        &self,
+        _memory: MemoryId,
+        _write: impl FnOnce(&mut wgpu::CommandEncoder),
+    ) -> Result<(), ImportError> {
+        Ok(())
+    }
+
+    pub(super) fn shifter(&self) -> Arc<Shifter> {
+        let mut kept = self.shifter.borrow_mut();
+        Arc::clone(kept.get_or_insert_with(|| Arc::new(Shifter::new(&self.device))))
+    }
+
+    /// A chunk, and what fills its last word.
+    pub(super) fn inlet(&self) -> wgpu::Buffer {
+        let make = || {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("transload inlet"),
+                size: CHUNK,
+                usage: wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            })
+        };
+        self.inlet.borrow_mut().get_or_insert_with(make).clone()
+    }
+
+    /// What was made for some copy may be what failed it: the next one makes it anew.
+    pub(super) fn forget_scratch(&self) {
+        self.shifter.take();
+        self.inlet.take();
+    }
+
+    /// Has the browser tell whether it has room for an allocation, which it does later.
+    pub(super) fn mind(self: &Rc<Self>, storage: StorageId, scopes: Scopes) {
+        let (gpu, heard) = (Rc::clone(self), scopes.end());
+        wasm_bindgen_futures::spawn_local(async move {
+            if let Some(fault) = heard.first().await {
+                let mut refused = gpu.refused.borrow_mut();
+                if refused.len() == REFUSALS {
+                    refused.remove(0);
+                }
+                refused.push((storage, fault));
+            }
+        });
+    }
+
+    /// Why there is nothing behind an allocation.
+    pub(super) fn refusal(&self, storage: StorageId) -> Option<Fault> {
+        let refused = self.refused.borrow();
+        let of_it = refused.iter().find(|(id, _)| *id == storage);
+        of_it.map(|(_, fault)| fault.clone())
+    }
+
+    pub(super) fn is_pending(&self, number: u64) -> bool {
+        self.pending.borrow().contains(&number)
+    }
+
+    /// The next fence, which is pending from now on.
+    pub(super) fn begin(&self) -> u64 {
+        let number = self.ends.last.get() + 1;
+        self.ends.last.set(number);
+        self.pending.borrow_mut().insert(number);
+        number
+    }
+
+    /// Tells how it ended.
+    pub(super) fn settle(&self, number: u64, outcome: Outcome) {
+        self.pending.borrow_mut().remove(&number);
+        if let Some(sink) = self.ends.sink.get() {
+            sink.settle(Fence::new(BACKEND, number), outcome);
+        }
+    }
+}

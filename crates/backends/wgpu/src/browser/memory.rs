@@ -1,0 +1,70 @@
+//! What lies behind the buffers of this backend.
+
+use std::rc::Rc;
+
+use transload_hal::core::{MemoryId, MemoryKind};
+use transload_hal::{AllocError, AllocSpec, Buffer, ExternalKind, ImportError};
+
+use super::errors::Scopes;
+use super::gpu::Gpu;
+use crate::storage::{OFFSETS, USAGES, refused, reject_usages};
+pub(crate) use crate::storage::{PRIVATE, WORD, handle_of, info, wrap};
+
+/// Allocates in the memory of `gpu`. Whether the browser had room for it comes out later: then whatever
+/// is done with the buffer fails, and says why.
+pub(super) fn allocate(
+    gpu: &Rc<Gpu>,
+    memory: MemoryId,
+    spec: &AllocSpec,
+) -> Result<Buffer, AllocError> {
+    if memory.kind != MemoryKind::Device {
+        return Err(AllocError::UnknownMemory { memory });
+    }
+    let (len, limit) = (spec.len_bytes, gpu.device.limits().max_buffer_size);
+    // In whole words.
+    if len > limit / WORD * WORD {
+        return Err(AllocError::TooLarge {
+            memory,
+            len_bytes: len,
+            limit_bytes: limit,
+        });
+    }
+    if spec.alignment > OFFSETS || !spec.alignment.is_power_of_two() {
+        return Err(AllocError::Alignment {
+            memory,
+            alignment: spec.alignment,
+            limit: OFFSETS,
+        });
+    }
+    if let Some(fault) = gpu.lost.get() {
+        return Err(refused(memory, len, fault.clone()));
+    }
+    let scopes = Scopes::of(&gpu.device);
+    let buffer = gpu.device.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("transload"),
+        size: len.next_multiple_of(WORD).max(WORD),
+        usage: USAGES,
+        mapped_at_creation: false,
+    });
+    let buffer = wrap(memory, buffer, len);
+    gpu.mind(buffer.storage_id(), scopes);
+    Ok(buffer)
+}
+
+/// A user's own buffer.
+pub(super) fn adopt(
+    gpu: &Gpu,
+    memory: MemoryId,
+    buffer: wgpu::Buffer,
+) -> Result<Buffer, ImportError> {
+    reject_usages(memory, &buffer)?;
+    if gpu.is_private() {
+        return Err(ImportError::Invalid {
+            memory,
+            kind: ExternalKind::Object,
+            reason: PRIVATE.into(),
+        });
+    }
+    let len = buffer.size();
+    Ok(wrap(memory, buffer, len))
+}

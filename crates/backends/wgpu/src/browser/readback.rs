@@ -1,0 +1,123 @@
+//! From the device to host memory: commands copy to a buffer, which the browser maps when they are over, and
+//! what it shows then is copied home.
+
+use std::cell::RefCell;
+
+use transload_hal::{ErrorClass, Fault, HostSpan};
+
+use super::gpu::Gpu;
+use super::once::{Told, once};
+use crate::storage::failed;
+
+/// Buffers that nothing uses now. Each serves one submission at a time: while it is mapped, commands must not
+/// touch it.
+#[derive(Default)]
+pub(super) struct Readbacks(RefCell<Vec<wgpu::Buffer>>);
+
+/// As many are kept as one link has operations under way.
+const KEPT: usize = transload_hal::core::defaults::LINK_DEPTH as usize;
+
+/// The least that one holds, in bytes, so that those of small copies fit one another.
+const LEAST: u64 = 64 << 10;
+
+impl Readbacks {
+    /// One that holds `size` bytes.
+    pub(super) fn take(&self, gpu: &Gpu, size: u64) -> wgpu::Buffer {
+        let mut kept = self.0.borrow_mut();
+        let fitting = kept.iter().enumerate();
+        let fitting = fitting.filter(|(_, buffer)| buffer.size() >= size);
+        if let Some((at, _)) = fitting.min_by_key(|(_, buffer)| buffer.size()) {
+            return kept.swap_remove(at);
+        }
+        drop(kept);
+        let limit = gpu.device.limits().max_buffer_size;
+        gpu.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("transload readback"),
+            size: size.next_power_of_two().max(LEAST).min(limit).max(size),
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        })
+    }
+
+    /// Takes one back, which is not mapped and of which no command is under way. The smallest gives way.
+    fn put(&self, buffer: wgpu::Buffer) {
+        let mut kept = self.0.borrow_mut();
+        kept.push(buffer);
+        if kept.len() > KEPT {
+            kept.sort_by_key(|buffer| std::cmp::Reverse(buffer.size()));
+            // The browser would let go of it some time, when it looks for what nobody refers to.
+            kept.drain(KEPT..).for_each(|buffer| buffer.destroy());
+        }
+    }
+}
+
+/// Bytes on their way home.
+pub(super) struct Landing {
+    buffer: wgpu::Buffer,
+    size: u64,
+    pieces: Vec<Piece>,
+    mapped: Told<bool>,
+}
+
+/// Bytes of the buffer, and where they belong.
+pub(super) struct Piece {
+    pub(super) at: u64,
+    pub(super) to: HostSpan,
+}
+
+impl Landing {
+    /// Has the browser map the buffer when the commands that were submitted are over.
+    pub(super) fn expect(buffer: wgpu::Buffer, size: u64, pieces: Vec<Piece>) -> Landing {
+        let (tell, mapped) = once();
+        buffer.map_async(wgpu::MapMode::Read, 0..size, move |result| {
+            tell.tell(result.is_ok());
+        });
+        Landing {
+            buffer,
+            size,
+            pieces,
+            mapped,
+        }
+    }
+
+    /// Waits for the mapping, and copies home what it shows if that `is_good`.
+    ///
+    /// # Safety
+    /// Until this is over the pieces' ends are valid for writes, and nobody else touches them.
+    pub(super) async unsafe fn land(self, gpu: &Gpu, is_good: bool) -> Result<(), Fault> {
+        if self.mapped.await != Some(true) {
+            return Err(failed(&"the browser did not map the buffer of the copy"));
+        }
+        if !is_good {
+            // Whatever was wrong may be wrong with the buffer.
+            self.buffer.destroy();
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        let copied = unsafe { copy_home(&self.buffer, self.size, &self.pieces) };
+        self.buffer.unmap();
+        gpu.readbacks.put(self.buffer);
+        copied
+    }
+}
+
+/// # Safety
+/// The pieces' ends are valid for writes, and nobody else touches them.
+unsafe fn copy_home(buffer: &wgpu::Buffer, size: u64, pieces: &[Piece]) -> Result<(), Fault> {
+    let view = buffer
+        .get_mapped_range(0..size)
+        .map_err(|error| failed(&error))?;
+    // Not as a slice, which wgpu would first copy the mapping to.
+    let bytes = view.as_uint8array();
+    for piece in pieces {
+        let end = piece.at + piece.to.len() as u64;
+        let (Ok(start), Ok(end)) = (u32::try_from(piece.at), u32::try_from(end)) else {
+            let message = "a copy of more than 4 GiB at once";
+            return Err(Fault::new(ErrorClass::Unsupported, message));
+        };
+        // SAFETY: the caller's promise.
+        let home = unsafe { piece.to.as_mut_slice() };
+        bytes.subarray(start, end).copy_to(home);
+    }
+    Ok(())
+}

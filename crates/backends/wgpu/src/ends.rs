@@ -1,0 +1,136 @@
+//! The two ends of a copy, and what may be wrong with them, wherever wgpu runs.
+
+use transload_hal::core::{DeviceId, DeviceKind, MemoryKind, Rows, Span};
+use transload_hal::{Buffer, ErrorClass, Fault, Layout, Op, SubmitError};
+
+use crate::raw::{End, Window};
+use crate::storage::WORD;
+use crate::texture;
+
+/// The adapter that an operation is for.
+pub(crate) fn device_of(op: &Op<'_>) -> Option<DeviceId> {
+    let devices = match op {
+        Op::MakeVisible { part } => [part.buffer.memory().device; 2],
+        _ => op.ends().map(|(src, dst)| [src.device, dst.device])?,
+    };
+    devices
+        .into_iter()
+        .find(|device| device.kind == DeviceKind::WGPU)
+}
+
+/// Where a copy comes from, where it goes, and which bytes of the payload it takes.
+///
+/// # Errors
+/// When its ends are not of one length, or it is no copy.
+pub(crate) fn of<'a>(op: &Op<'a>) -> Result<(Layout<'a>, Layout<'a>, Span), Fault> {
+    match op {
+        Op::Copy { src, dst } if src.len_bytes != dst.len_bytes => {
+            let (from, to) = (src.len_bytes, dst.len_bytes);
+            let message = format!("{from} bytes cannot be copied to {to}");
+            Err(Fault::new(ErrorClass::Caller, message))
+        }
+        Op::Copy { src, dst } => {
+            let span = Span::new(0, src.len_bytes);
+            Ok((Layout::from(*src), Layout::from(*dst), span))
+        }
+        Op::Pitched { src, dst, span } => Ok((*src, *dst, *span)),
+        other => Err(unsupported(format!("wgpu does nothing like {other:?}"))),
+    }
+}
+
+/// What a submission answers when its operation `index` cannot be done.
+pub(crate) fn refusal(index: usize, fault: Fault) -> SubmitError {
+    match fault.class {
+        ErrorClass::Unsupported => SubmitError::Unsupported {
+            index,
+            reason: fault.message,
+        },
+        _ => SubmitError::Refused(fault),
+    }
+}
+
+/// Makes sure that an end is of that device's memory, of one of these kinds, as far as its last byte.
+///
+/// # Errors
+/// When it is not.
+pub(crate) fn reach(
+    device: DeviceId,
+    kinds: &[MemoryKind],
+    op: &Op<'_>,
+    end: &Layout<'_>,
+) -> Result<(), Fault> {
+    let memory = end.buffer.memory();
+    if memory.device != device || !kinds.contains(&memory.kind) {
+        let reason = format!("{device} does not reach {memory} for {op:?}");
+        return Err(unsupported(reason));
+    }
+    let Some(native) = native(end.buffer) else {
+        let reason = format!("a buffer of {memory} was not made by this backend");
+        return Err(unsupported(reason));
+    };
+    let until = position(end).saturating_add(end.shape.extent_bytes());
+    if let End::Bytes { buffer, .. } = native
+        && until.div_ceil(WORD) > buffer.size() / WORD
+    {
+        let size = buffer.size();
+        let reason = format!(
+            "wgpu copies whole words, and the last one before byte {until} lies past the {size} bytes of \
+             the buffer"
+        );
+        return Err(unsupported(reason));
+    }
+    Ok(())
+}
+
+/// Makes sure that the rows may be written, and that nothing must be read which cannot be.
+///
+/// # Errors
+/// When that is not so.
+pub(crate) fn allow(
+    src: &Layout<'_>,
+    dst: &Layout<'_>,
+    mut rows: impl Iterator<Item = Rows>,
+) -> Result<(), Fault> {
+    let caller = |message: String| Err(Fault::new(ErrorClass::Caller, message));
+    if !dst.buffer.is_writable() {
+        let memory = dst.buffer.memory();
+        return caller(format!("a buffer of {memory} may not be written"));
+    }
+    if texture::window(src.buffer).is_some_and(|window| window.is_unreadable()) {
+        return caller("a texture that was created without COPY_SRC cannot be read".to_owned());
+    }
+    let Some(window) = texture::window(dst.buffer).filter(Window::is_unreadable) else {
+        return Ok(());
+    };
+    let block = window.block.bytes;
+    let is_cut = |rows: &Rows| !(rows.to | rows.len | rows.to_pitch).is_multiple_of(block);
+    match rows.find(is_cut) {
+        None => Ok(()),
+        Some(cut) => caller(format!(
+            "{} bytes at byte {} of a texture are no whole blocks of {block} bytes; the rest of those \
+             would have to be read, and it was created without COPY_SRC",
+            cut.len, cut.to
+        )),
+    }
+}
+
+pub(crate) fn unsupported(reason: String) -> Fault {
+    Fault::new(ErrorClass::Unsupported, reason)
+}
+
+/// The first byte of an end, in its storage.
+pub(crate) fn position(end: &Layout<'_>) -> u64 {
+    end.buffer.span().offset + end.offset
+}
+
+/// The first byte of a storage of this backend.
+pub(crate) fn native(buffer: &Buffer) -> Option<End<'_>> {
+    if let Some(window) = texture::window(buffer) {
+        return Some(End::Texels { window, offset: 0 });
+    }
+    #[cfg(native)]
+    if let Some(slot) = buffer.native::<crate::memory::Slot>() {
+        return Some(End::bytes(&slot.buffer, 0));
+    }
+    Some(End::bytes(buffer.native::<wgpu::Buffer>()?, 0))
+}
