@@ -1,9 +1,10 @@
-//! Tells the code whether there can be a second thread, adapters, CUDA devices, Metal devices; and the project's first
-//! page.
+//! Tells the code whether there can be a second thread, adapters, a browser, CUDA devices, Metal devices; and the
+//! project's first page.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(threads)");
     println!("cargo::rustc-check-cfg=cfg(adapters)");
+    println!("cargo::rustc-check-cfg=cfg(browser)");
     println!("cargo::rustc-check-cfg=cfg(cuda)");
     println!("cargo::rustc-check-cfg=cfg(metal)");
     println!("cargo::rustc-check-cfg=cfg(first_page)");
@@ -16,14 +17,22 @@ fn main() {
     let family = std::env::var("CARGO_CFG_TARGET_FAMILY").unwrap_or_default();
     let features = std::env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
     let wasm = family.split(',').any(|name| name == "wasm");
-    let browser = wasm && !features.split(',').any(|name| name == "atomics");
+    let alone = wasm && !features.split(',').any(|name| name == "atomics");
     // The same condition as `transload_hal::MaybeSend`'s, and an operating system.
-    if set("CARGO_FEATURE_STD") && !browser && !set("CARGO_CFG_TRANSLOAD_LOCAL") {
+    if set("CARGO_FEATURE_STD") && !alone && !set("CARGO_CFG_TRANSLOAD_LOCAL") {
         println!("cargo::rustc-cfg=threads");
     }
     // The same condition as the dependencies' in `Cargo.toml`.
-    let without = wasm || set("CARGO_CFG_TRANSLOAD_LOCAL") || set("CARGO_CFG_LOOM");
-    if set("CARGO_FEATURE_WGPU") && !without {
+    let alike = set("CARGO_CFG_TRANSLOAD_LOCAL") || set("CARGO_CFG_LOOM");
+    let without = wasm || alike;
+    // Where the browser's callbacks end what the adapters do. Without the feature nothing says that the target is a
+    // browser at all.
+    let os = std::env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
+    let browser = set("CARGO_FEATURE_WGPU") && alone && os == "unknown" && !alike;
+    if browser {
+        println!("cargo::rustc-cfg=browser");
+    }
+    if set("CARGO_FEATURE_WGPU") && (browser || !without) {
         println!("cargo::rustc-cfg=adapters");
     }
     if set("CARGO_FEATURE_CUDA") && !without {

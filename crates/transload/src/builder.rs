@@ -193,12 +193,19 @@ fn process_budget() -> Arc<StagingBudget> {
     Arc::new(StagingBudget::new(defaults::STAGING_BUDGET_BYTES))
 }
 
-#[cfg(feature = "std")]
+#[cfg(all(
+    feature = "std",
+    any(browser, not(all(target_family = "wasm", target_os = "unknown")))
+))]
 fn default_clock() -> Arc<dyn Clock> {
     Arc::new(crate::SystemClock::new())
 }
 
-#[cfg(not(feature = "std"))]
+/// Without an operating system, and where the standard library's clock panics.
+#[cfg(not(all(
+    feature = "std",
+    any(browser, not(all(target_family = "wasm", target_os = "unknown")))
+)))]
 fn default_clock() -> Arc<dyn Clock> {
     Arc::new(crate::NoClock)
 }

@@ -285,6 +285,11 @@ pub enum TransferError {
     /// The result was taken before, by an `await` or a wait.
     #[error("the result of this transfer was taken already")]
     ResultTaken,
+    /// The call would wait for the browser, which goes on only when the page's own code has returned to it. A transfer
+    /// that was submitted goes on; one of borrowed bytes was not begun.
+    #[cfg(browser)]
+    #[error("nothing can wait here for the browser: submit the transfer and await it")]
+    WouldBlock,
     /// No engine, and no two engines with a memory between them, reach both ends.
     #[error("no route from {src} to {dst}: {reasons}")]
     NoRoute {
@@ -346,6 +351,8 @@ impl TransferError {
             | TransferError::ResultTaken
             | TransferError::ForeignBuffer { .. } => ErrorClass::Caller,
             TransferError::NoRoute { .. } | TransferError::Place(_) => ErrorClass::Unsupported,
+            #[cfg(browser)]
+            TransferError::WouldBlock => ErrorClass::Unsupported,
             TransferError::Failed(failure) => failure.fault.class,
             TransferError::Import(error) => error.class(),
             TransferError::Differs { .. }
@@ -422,6 +429,13 @@ pub enum GuardError {
         /// The memory.
         memory: MemoryId,
     },
+    /// Transfers of the bytes are under way, which the browser ends when the page's own code has returned to it.
+    #[cfg(browser)]
+    #[error("nothing can wait here for the transfers that touch {memory}: await them")]
+    WouldBlock {
+        /// The memory.
+        memory: MemoryId,
+    },
     /// The device that works on the bytes was asked to make them visible, and did not.
     #[error("{memory} was not made visible: {fault}")]
     NotVisible {
@@ -440,6 +454,8 @@ impl GuardError {
                 ErrorClass::Unsupported
             }
             GuardError::ReadOnly { .. } => ErrorClass::Caller,
+            #[cfg(browser)]
+            GuardError::WouldBlock { .. } => ErrorClass::Unsupported,
             GuardError::NotVisible { fault, .. } => fault.class,
         }
     }

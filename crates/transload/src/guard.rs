@@ -51,6 +51,10 @@ impl Guard {
             end,
             writes: false,
         };
+        #[cfg(browser)]
+        if !guard.shared.settles_now(id) {
+            return Err(GuardError::WouldBlock { memory });
+        }
         guard.shared.block_on(id, None);
         guard.make_visible()?;
         if writes {

@@ -97,6 +97,9 @@
 //! # }
 //! ```
 //!
+//! In the browser a device is opened by awaiting `Wgpu::request`, or the page lends its own. Transfers are awaited there:
+//! what would block is an error, since the browser goes on only when the page's own code has returned to it.
+//!
 //! `Wgpu::when_done` sets an [`Event`] when a submission of the program's own is over, for a transfer
 //! to start [after](Request::after). Whole programs are in the folder `examples` of this crate: `upload`,
 //! `adopt`, `readback`.

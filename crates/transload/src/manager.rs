@@ -266,6 +266,9 @@ impl TransferManager {
     /// With nothing under way it returns at once, whatever guards are held. A transfer that waits for an
     /// [`Event`] that nobody sets, or for a guard that this very thread holds, is waited for without
     /// end: [`TransferManager::wait_idle_timeout`] has one.
+    ///
+    /// In the browser, where nothing may block, it returns at once: transfers go on when the page's own code has
+    /// returned to the browser.
     pub fn wait_idle(&self) {
         self.shared.block_until_idle(None);
     }

@@ -1,9 +1,13 @@
 //! What needs an operating system: a thread, and finding out what the machine has.
 
+#[cfg(browser)]
+pub(crate) mod browser_clock;
 mod discover;
 #[cfg(threads)]
 mod driver;
 mod files;
+#[cfg(browser)]
+mod microtask;
 mod partial;
 pub mod probe;
 pub mod profile;
@@ -12,4 +16,6 @@ mod verdicts;
 #[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;
+#[cfg(browser)]
+pub(crate) use microtask::Microtask;
 pub(crate) use verdicts::Keeper;

@@ -64,6 +64,9 @@ impl Transfer {
 
     /// Blocks until it is over. The thread turns the engine meanwhile and may be put to work copying.
     ///
+    /// In the browser nothing may block: a transfer that is not over at once is an error there, and goes on.
+    /// Await it.
+    ///
     /// # Errors
     /// As [`TransferError`] lists.
     pub fn wait(mut self) -> Result<Report, TransferError> {
@@ -71,6 +74,10 @@ impl Transfer {
             return result;
         }
         if let Inner::Submitted { shared, id } = &self.inner {
+            #[cfg(browser)]
+            if !shared.settles_now(*id) {
+                return Err(TransferError::WouldBlock);
+            }
             shared.block_on(*id, None);
         }
         self.take().unwrap_or(Err(TransferError::ResultTaken))
@@ -80,6 +87,10 @@ impl Transfer {
     /// transfer goes on as if nothing had happened.
     pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<Report, TransferError>> {
         if let Inner::Submitted { shared, id } = &self.inner {
+            #[cfg(browser)]
+            if !shared.settles_now(*id) {
+                return None;
+            }
             let until = shared.clock.now() + limit;
             if !shared.block_on(*id, Some(until)) {
                 return None;
@@ -125,10 +136,15 @@ impl Transfer {
     }
 
     /// Stops it, and blocks until its operations are quiet. What could not be stopped any more has
-    /// finished; the answer says which.
+    /// finished; the answer says which. In the browser it does not block: with operations under way the answer is the
+    /// error of a call that would, and the transfer stops by itself.
     pub fn cancel(mut self) -> Cancelled {
         if let Inner::Submitted { shared, id } = &self.inner {
             let started = shared.cancel(*id);
+            #[cfg(browser)]
+            if !shared.settles_now(*id) {
+                return Cancelled::Finished(Err(TransferError::WouldBlock));
+            }
             shared.block_on(*id, None);
             return match self.take() {
                 Some(Err(TransferError::Cancelled { .. })) if !started => Cancelled::NotStarted,

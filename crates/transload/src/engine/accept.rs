@@ -29,6 +29,16 @@ pub(crate) struct Checked {
     pub(crate) footprints: ArrayVec<Footprint, 2>,
 }
 
+#[cfg(browser)]
+impl Checked {
+    /// Whether an end is no memory of the host's, whose copies are done when they are submitted.
+    pub(crate) fn leaves_the_host(&self) -> bool {
+        let ends = [&self.src, &self.dst];
+        ends.into_iter()
+            .any(|end| end.buffer.memory().device != transload_hal::DeviceId::CPU0)
+    }
+}
+
 /// How a transfer is to be carried out.
 #[derive(Clone, Default)]
 pub(crate) struct Terms {

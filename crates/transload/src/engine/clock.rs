@@ -14,20 +14,29 @@ impl Clock for NoClock {
     }
 }
 
-/// The monotonic clock of the operating system, from the first time that it was asked.
+/// The monotonic clock of the operating system, or of the browser, from the first time that it was asked.
 #[cfg(feature = "std")]
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
-    origin: std::time::Instant,
+    origin: Origin,
 }
+
+#[cfg(all(feature = "std", not(browser)))]
+type Origin = std::time::Instant;
+
+/// In nanoseconds of the page's clock.
+#[cfg(browser)]
+type Origin = u64;
 
 #[cfg(feature = "std")]
 impl SystemClock {
     /// A clock that starts at 0 now.
     pub fn new() -> SystemClock {
-        SystemClock {
-            origin: std::time::Instant::now(),
-        }
+        #[cfg(not(browser))]
+        let origin = std::time::Instant::now();
+        #[cfg(browser)]
+        let origin = crate::std::browser_clock::nanoseconds();
+        SystemClock { origin }
     }
 }
 
@@ -40,9 +49,16 @@ impl Default for SystemClock {
 
 #[cfg(feature = "std")]
 impl Clock for SystemClock {
+    #[cfg(not(browser))]
     fn now(&self) -> Instant {
         let elapsed = self.origin.elapsed();
         let seconds = elapsed.as_secs().saturating_mul(1_000_000_000);
         Instant(seconds.saturating_add(elapsed.subsec_nanos().into()))
+    }
+
+    #[cfg(browser)]
+    fn now(&self) -> Instant {
+        let now = crate::std::browser_clock::nanoseconds();
+        Instant(now.saturating_sub(self.origin))
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     sleeping: AtomicUsize,
     #[cfg(threads)]
     pub(crate) driver: crate::std::Driver,
+    #[cfg(browser)]
+    pub(crate) microtask: crate::std::Microtask,
     /// Whoever keeps what proofs find out, if anybody does.
     #[cfg(feature = "std")]
     pub(crate) keeper: Option<crate::std::Keeper>,
@@ -58,6 +60,8 @@ impl Shared {
             completions: Arc::new(Completions::new(Arc::clone(&signal))),
             #[cfg(threads)]
             driver: crate::std::Driver::new(Arc::clone(&signal)),
+            #[cfg(browser)]
+            microtask: crate::std::Microtask::default(),
             #[cfg(feature = "std")]
             keeper: None,
             signal,
@@ -340,11 +344,26 @@ impl Shared {
         self.turn_and_rest(None, |state| state.live > 0)
     }
 
+    /// Turns the engine, and answers whether the transfer or guard is no longer under way: nobody can wait longer
+    /// where the page's only thread must return to the browser.
+    #[cfg(browser)]
+    pub(crate) fn settles_now(&self, id: TransferId) -> bool {
+        self.turn();
+        self.is_settled(id)
+    }
+
+    /// Whether a transfer is under way.
+    #[cfg(browser)]
+    pub(crate) fn is_live(&self) -> bool {
+        self.state.with(|state| state.live > 0)
+    }
+
     /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed:
     /// false when one still is.
     pub(crate) fn block_until_idle(&self, until: Option<Instant>) -> bool {
         while self.turn_and_rest(until, State::is_moving) {
-            if until.is_some_and(|until| self.clock.now() >= until) {
+            // The browser goes on only when the page's own code has returned to it.
+            if cfg!(browser) || until.is_some_and(|until| self.clock.now() >= until) {
                 self.turn();
                 return !self.state.with(|state| state.is_moving());
             }
@@ -402,6 +421,8 @@ impl Shared {
     pub(crate) fn ensure_driver(self: &Arc<Self>) {
         #[cfg(threads)]
         self.driver.ensure(self);
+        #[cfg(browser)]
+        self.microtask.ensure(self);
     }
 
     /// Where no thread turns the engine, a task is woken by the next completion; and at once where

@@ -8,6 +8,8 @@ use core::cell::Cell;
 use transload_core::{DeviceId, MemoryKind, Place, Shape};
 use transload_hal::{Advice, AllocError, BackendId, HostSpan, StorageId, StorageInfo};
 
+#[cfg(browser)]
+use crate::Cancelled;
 use crate::adopt::{Borrowed, NOWHERE};
 use crate::engine::accept::{Checked, Terms};
 use crate::engine::active::{Operand, TransferId};
@@ -160,6 +162,11 @@ impl TransferManager {
         let backend = backend.ok_or(AllocError::UnknownMemory { memory })?;
         let footprint = crate::engine::accept::footprint(&end, false)?;
         let guard = self.shared.guard(end.clone(), footprint);
+        #[cfg(browser)]
+        if !self.shared.settles_now(guard) {
+            self.shared.unguard(guard);
+            return Err(TransferError::WouldBlock.into());
+        }
         self.shared.block_on(guard, None);
         let done = self.shared.ask(&backend, &end, wish);
         self.shared.unguard(guard);
@@ -237,6 +244,11 @@ impl TransferManager {
                 }
             }
         }
+        #[cfg(browser)]
+        if checked.leaves_the_host() {
+            // Its bytes are borrowed until this returns, and the browser goes on only then.
+            return Err(TransferError::WouldBlock);
+        }
         let quiet = Quiet(&self.shared, Cell::new(None));
         let accept = |state: &mut State, now| {
             let chosen = state.choose(&checked, &Terms::default(), now)?;
@@ -246,7 +258,23 @@ impl TransferManager {
             quiet.1.set(Some(id));
             Ok(id)
         };
-        let result = self.shared.submit(accept).wait();
+        let submitted = self.shared.submit(accept);
+        #[cfg(browser)]
+        if !submitted.is_over() {
+            // It waits for others. Before it has begun to be cancelled is to be over.
+            return match submitted.cancel() {
+                Cancelled::NotStarted => {
+                    quiet.1.set(None);
+                    Err(TransferError::WouldBlock)
+                }
+                Cancelled::Stopped { leading_bytes } => {
+                    quiet.1.set(None);
+                    Err(TransferError::Cancelled { leading_bytes })
+                }
+                Cancelled::Finished(result) => result,
+            };
+        }
+        let result = submitted.wait();
         quiet.1.set(None);
         result
     }

@@ -17,6 +17,8 @@ impl Builder {
     /// every adapter that a device can be opened on. A GPU that answers to several is there as often; CUDA and wgpu
     /// give it one UUID.
     ///
+    /// In the browser adapters are not among them: a device is opened by awaiting `Wgpu::request`, and registered by hand.
+    ///
     /// Blocks on the drivers, some of which write to standard error what they think of the environment.
     /// [`Builder::host`] asks none.
     pub fn discover(mut self) -> Builder {
@@ -28,7 +30,7 @@ impl Builder {
         let found = found.cuda();
         #[cfg(metal)]
         let found = found.metal();
-        #[cfg(adapters)]
+        #[cfg(all(adapters, not(browser)))]
         let found = found.adapters();
         found
     }
@@ -52,7 +54,7 @@ impl Builder {
     }
 
     /// With the adapters that are here. A backend without any would only be asked in vain.
-    #[cfg(adapters)]
+    #[cfg(all(adapters, not(browser)))]
     fn adapters(self) -> Builder {
         let adapters = transload_wgpu::Wgpu::discover();
         if adapters.is_empty() {

@@ -1,0 +1,77 @@
+//! Turns the engine when nobody else does, where there is no thread: for detached transfers, and for deadlines.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use transload_core::Instant;
+use wasm_bindgen::JsValue;
+use wasm_bindgen::closure::Closure;
+use wasm_bindgen::prelude::wasm_bindgen;
+
+use crate::engine::shared::Shared;
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_name = setTimeout)]
+    fn set_timeout(callback: &JsValue, milliseconds: i32);
+}
+
+/// A task of the page's, which the browser runs as a microtask each time that something has completed, from the
+/// first transfer that needs it until none is under way; and a timer for as long as one has a deadline.
+#[derive(Default)]
+pub(crate) struct Microtask {
+    is_there: Cell<bool>,
+    /// When the timer that comes first wakes whoever waits.
+    alarm: Rc<Cell<Option<Instant>>>,
+}
+
+impl Microtask {
+    /// Starts the task, if it is not there.
+    pub(crate) fn ensure(&self, shared: &Arc<Shared>) {
+        self.set_alarm(shared);
+        if self.is_there.replace(true) {
+            return;
+        }
+        // Holds the manager until its transfers are over, and no longer.
+        let mut held = Some(Arc::clone(shared));
+        wasm_bindgen_futures::spawn_local(poll_fn(move |context| {
+            let Some(shared) = &held else {
+                return Poll::Ready(());
+            };
+            shared.turn();
+            if shared.is_live() {
+                shared.microtask.set_alarm(shared);
+                shared.ensure_wake(context.waker());
+                return Poll::Pending;
+            }
+            shared.microtask.is_there.set(false);
+            held = None;
+            Poll::Ready(())
+        }));
+    }
+
+    /// Has the browser wake whoever waits when the next deadline passes, unless it will do so before.
+    fn set_alarm(&self, shared: &Shared) {
+        let now = shared.clock.now();
+        let Some(at) = shared.state.with(|state| state.next_deadline(now)) else {
+            return;
+        };
+        if self.alarm.get().is_some_and(|alarm| alarm <= at) {
+            return;
+        }
+        self.alarm.set(Some(at));
+        let (alarm, signal) = (Rc::clone(&self.alarm), Arc::clone(&shared.signal));
+        let ring = Closure::once_into_js(move || {
+            if alarm.get() == Some(at) {
+                alarm.set(None);
+            }
+            signal.notify();
+        });
+        // One that rings too early finds the deadline ahead, and is set again. None rings in 25 days or more.
+        let left = at.0.saturating_sub(now.0).div_ceil(1_000_000);
+        set_timeout(&ring, i32::try_from(left).unwrap_or(i32::MAX));
+    }
+}
