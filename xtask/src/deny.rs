@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::checks::output_of;
 use crate::stage::{Session, Verdict};
-use crate::tool::{Recipe, Tool};
+use crate::tool::{Call, Recipe, Tool};
 use crate::workspace::Workspace;
 
 /// Has cargo-deny compare the dependencies of every workspace of the tree with `deny.toml`.
@@ -95,8 +95,10 @@ const UNUSED: [&str; 3] = [
 /// a second. With these it takes three minutes of processor time to build.
 const DENY: Recipe = Recipe {
     package: "cargo-deny",
-    command: "deny",
+    program: "cargo-deny",
+    call: Call::Cargo("deny"),
     version: "0.20.2",
+    locked: true,
     arguments: &[],
     settings: &[
         ("CARGO_PROFILE_RELEASE_LTO", "off"),

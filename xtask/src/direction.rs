@@ -39,6 +39,8 @@ enum Role {
     /// A small program that shows the library; nothing depends on it.
     Example,
     Bench,
+    /// Tests of the library where nothing else of the workspace's runs.
+    Trial,
     Xtask,
 }
 
@@ -74,6 +76,7 @@ impl Role {
             "transload-testkit" => Self::Testkit,
             "transload-cli" => Self::Program,
             "transload-bench" | "transload-gpu-bench" => Self::Bench,
+            "transload-browser-tests" => Self::Trial,
             "xtask" => Self::Xtask,
             _ => return None,
         })
@@ -88,7 +91,7 @@ impl Role {
             Self::Backend | Self::Testkit => &[Core, Hal],
             Self::Library => &[Core, Hal, Backend],
             Self::Program => &[Library, Testkit],
-            Self::Example | Self::Bench => &[Core, Hal, Backend, Library, Testkit],
+            Self::Example | Self::Bench | Self::Trial => &[Core, Hal, Backend, Library, Testkit],
             Self::Xtask => &[],
         }
     }
@@ -111,6 +114,7 @@ impl fmt::Display for Role {
             Self::Program => "the program",
             Self::Example => "examples",
             Self::Bench => "the benchmarks",
+            Self::Trial => "tests in the browser",
             Self::Xtask => "xtask",
         })
     }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod browser;
 mod checks;
 mod clients;
 mod counts;

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::install::Installer;
-use crate::tool::{Recipe, Tool};
+use crate::tool::{Call, Recipe, Tool};
 use crate::workspace::Workspace;
 
 /// Nextest as it is installed here. `cargo test` is no stand-in for it: who tests over a double poses as one machine
@@ -63,8 +63,10 @@ impl Nextest {
 /// minutes on two cores.
 const NEXTEST: Recipe = Recipe {
     package: "cargo-nextest",
-    command: "nextest",
+    program: "cargo-nextest",
+    call: Call::Cargo("nextest"),
     version: "0.9.128",
+    locked: true,
     arguments: &["--no-default-features", "--features", "default-no-update"],
     settings: &[],
 };

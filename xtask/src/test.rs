@@ -14,8 +14,8 @@ use crate::support::Support;
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
-    checks, clients, cross, deny, direction, doubles, evidence, habits, manifests, no_std, package,
-    sanitizers, sentinels, suites, support, surface, versions, wine,
+    browser, checks, clients, cross, deny, direction, doubles, evidence, habits, manifests, no_std,
+    package, sanitizers, sentinels, suites, support, surface, versions, wine,
 };
 
 /// What to run.
@@ -41,13 +41,15 @@ sanitizers needs it too, as it comes with the standard library's sources. The st
 wine installs Wine and a linker for programs of Windows (162 MB). The stage
 clients installs python3-venv, and NVIDIA's bindings for Python with pip into the
 target folder. The stage tests installs Mesa's software Vulkan driver in the same
-way, and fetches a second one (32 MB) into the target folder. Elsewhere they are
-skipped, and the end of the run says so. Tests are run by cargo-nextest, and
-dependencies are looked at by cargo-deny: where one is not installed, `cargo install`
-builds it into the target folder, which takes minutes, once.";
+way, and fetches a second one (32 MB) into the target folder. The stage browser
+installs Chromium, the driver of it, and a linker (132 MB), and builds wasm-bindgen's
+runner of tests. Elsewhere they are skipped, and the end of the run says so. Tests
+are run by cargo-nextest, and dependencies are looked at by cargo-deny: where one
+is not installed, `cargo install` builds it into the target folder, which takes
+minutes, once.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 27] = [
+pub(crate) const STAGES: [Stage; 28] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
@@ -197,6 +199,12 @@ pub(crate) const STAGES: [Stage; 27] = [
         about: "every package builds from what would be published",
         full_only: true,
         run: package::build,
+    },
+    Stage {
+        name: "browser",
+        about: "tests of the library in a browser's page",
+        full_only: true,
+        run: browser::stage,
     },
     Stage {
         name: "properties",

@@ -14,23 +14,34 @@ use crate::workspace::{Workspace, cargo_in};
 
 /// What is built where a tool is not installed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Recipe {
-    /// The package, and the program that it has.
+pub(crate) struct Recipe<'a> {
     pub(crate) package: &'static str,
-    /// What cargo calls it: `cargo COMMAND`.
-    pub(crate) command: &'static str,
-    pub(crate) version: &'static str,
+    /// The program that it has.
+    pub(crate) program: &'static str,
+    pub(crate) call: Call,
+    pub(crate) version: &'a str,
+    /// Whether its dependencies are those that its authors locked.
+    pub(crate) locked: bool,
     /// What `cargo install` is told besides, and cannot be told twice.
     pub(crate) arguments: &'static [&'static str],
     /// Settings of the build, which is made to be short: the tool runs for seconds.
     pub(crate) settings: &'static [(&'static str, &'static str)],
 }
 
+/// How a tool is called, and what stands in for the version of a recipe.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Call {
+    /// `cargo COMMAND`, of whatever version.
+    Cargo(&'static str),
+    /// By its own name, of the very version: what is installed elsewhere hardly is.
+    Itself,
+}
+
 /// A tool as it is here.
 #[derive(Debug, Clone)]
 pub(crate) struct Tool {
-    package: &'static str,
-    command: &'static str,
+    name: &'static str,
+    call: Call,
     version: String,
     /// The program, where cargo does not find it by itself.
     program: Option<PathBuf>,
@@ -47,11 +58,13 @@ impl Tool {
         installer: &mut Installer,
         workspace: &Workspace,
     ) -> Result<Self> {
-        if let Some(tool) = Self::find(recipe, workspace, None) {
+        if matches!(recipe.call, Call::Cargo(_))
+            && let Some(tool) = Self::find(recipe, workspace, None)
+        {
             return Ok(tool);
         }
         let folder = workspace.target.join("tools");
-        let program = folder.join("bin").join(recipe.package);
+        let program = folder.join("bin").join(recipe.program);
         if let Some(tool) = Self::find(recipe, workspace, Some(program.clone())) {
             return Ok(tool);
         }
@@ -66,16 +79,21 @@ impl Tool {
         }
     }
 
-    /// The tool, if it runs.
+    /// The tool, if it runs and will do.
     fn find(recipe: &Recipe, workspace: &Workspace, program: Option<PathBuf>) -> Option<Self> {
         let mut tool = Self {
-            package: recipe.package,
-            command: recipe.command,
+            name: recipe.program,
+            call: recipe.call,
             version: String::new(),
             program,
         };
         tool.version = first_line(tool.call(workspace).arg("--version"))?;
-        Some(tool)
+        let is_the_one = || {
+            let mut words = tool.version.split(' ');
+            words.any(|word| word == recipe.version)
+        };
+        let will_do = matches!(recipe.call, Call::Cargo(_)) || is_the_one();
+        will_do.then_some(tool)
     }
 
     /// As it calls itself.
@@ -89,14 +107,16 @@ impl Tool {
             Some(program) => workspace.call(program),
             None => workspace.cargo(),
         };
-        call.arg(self.command);
+        if let Call::Cargo(command) = self.call {
+            call.arg(command);
+        }
         call
     }
 
     /// The same where `cargo` builds, in its folder and with its environment. Of what cargo finds by itself the one in
     /// use is asked, as another may not find it.
     pub(crate) fn call_for(&self, cargo: &Command) -> Command {
-        let mut call = Command::new(self.program.clone().unwrap_or_else(|| found(self.package)));
+        let mut call = Command::new(self.program());
         for (name, value) in cargo.get_envs() {
             match value {
                 Some(value) => call.env(name, value),
@@ -106,8 +126,17 @@ impl Tool {
         if let Some(folder) = cargo.get_current_dir() {
             call.current_dir(folder);
         }
-        call.env("CARGO", cargo.get_program()).arg(self.command);
+        call.env("CARGO", cargo.get_program());
+        if let Call::Cargo(command) = self.call {
+            call.arg(command);
+        }
         call
+    }
+
+    /// Where it lies.
+    pub(crate) fn program(&self) -> PathBuf {
+        let own = self.program.clone();
+        own.unwrap_or_else(|| found(self.name))
     }
 }
 
@@ -124,7 +153,7 @@ fn found(program: &str) -> PathBuf {
     there.unwrap_or_else(|| program.into())
 }
 
-impl Recipe {
+impl Recipe<'_> {
     /// Builds the tool from its sources into `folder`.
     fn build(&self, folder: &Path) -> Result<()> {
         let Self {
@@ -146,7 +175,8 @@ impl Recipe {
     fn install(&self, folder: &Path) -> Command {
         let mut install = cargo_in(Path::new("."));
         install
-            .args(["install", self.package, "--locked"])
+            .args(["install", self.package, "--bin", self.program])
+            .args(self.locked.then_some("--locked"))
             .args(["--version", self.version])
             .args(self.arguments)
             .arg("--root")
@@ -166,8 +196,10 @@ mod tests {
 
     const PRETENDED: Recipe = Recipe {
         package: "cargo-transload-pretends",
-        command: "transload-pretends",
+        program: "cargo-transload-pretends",
+        call: Call::Cargo("transload-pretends"),
         version: "1.2.3",
+        locked: true,
         arguments: &["--no-default-features"],
         settings: &[("CARGO_PROFILE_RELEASE_LTO", "off")],
     };
@@ -178,13 +210,35 @@ mod tests {
         let told = process::describe(&install);
         assert!(
             told.ends_with(
-                "install cargo-transload-pretends --locked --version 1.2.3 \
-                 --no-default-features --root /there"
+                "install cargo-transload-pretends --bin cargo-transload-pretends --locked \
+                 --version 1.2.3 --no-default-features --root /there"
             ),
             "{told}"
         );
         assert!(told.contains("CARGO_TARGET_DIR=/there/build"), "{told}");
         assert!(told.contains("CARGO_PROFILE_RELEASE_LTO=off"), "{told}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_must_be_of_one_version_is_not_taken_in_another() {
+        let mut workspace = Workspace::load().unwrap();
+        workspace.target = std::env::temp_dir();
+        let found = |version| {
+            let recipe = Recipe {
+                call: Call::Itself,
+                version,
+                ..PRETENDED
+            };
+            // It says what it is asked: `--version`.
+            Tool::find(&recipe, &workspace, Some("/bin/echo".into())).is_some()
+        };
+        let said = Command::new("/bin/echo").arg("--version").output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        let first = said.lines().next().unwrap();
+        let own = first.split(' ').next_back().unwrap().to_owned();
+        assert!(found(&own), "{said}");
+        assert!(!found("0.2.999"));
     }
 
     #[cfg(unix)]
