@@ -13,8 +13,14 @@ use crate::memory::{Look, WORD};
 use crate::raw::{Blit, Bounce, Device, GoneBlock, Mode, Raw};
 
 /// The multiples at which copies between buffers begin and end: of four bytes on macOS, of one elsewhere (Apple,
-/// `MTLBlitCommandEncoder`, `copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:`). A power of two.
-const GRAIN: u64 = match cfg!(any(target_os = "macos", transload_metal_double)) {
+/// `MTLBlitCommandEncoder`, `copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:`). Programs for iOS that a
+/// Mac runs, through Catalyst or in the simulator, are taken to have its Metal. A power of two.
+const GRAIN: u64 = match cfg!(any(
+    target_os = "macos",
+    target_abi = "macabi",
+    target_abi = "sim",
+    transload_metal_double
+)) {
     true => WORD,
     false => 1,
 };
