@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use transload::hal::ErrorClass;
+use transload::model::DeviceId;
+use transload::probe::{Found, ProbeOptions};
 use transload::{Cancelled, GuardError, Request, TransferError};
 use wasm_bindgen_test::wasm_bindgen_test;
 
@@ -110,5 +112,45 @@ async fn cancelling_says_what_it_knows_and_stops_what_has_not_begun() {
     let would_block = Cancelled::Finished(Err(TransferError::WouldBlock));
     assert_eq!(transfer.cancel(), would_block);
     page.manager.copy(&src, &there).await.unwrap();
+    assert!(page.look(&there).await == sent);
+}
+
+/// Where the host has threads, copies of this size are theirs.
+#[wasm_bindgen_test]
+async fn long_copies_of_the_hosts_are_done_by_the_page_itself() {
+    let page = Page::open().await;
+    for len in [(64 << 20) + 3, 5 << 20] {
+        let sent = pattern(len, 8);
+        let (src, dst) = (page.adopt(&sent), page.adopt(&vec![0; len as usize]));
+        page.manager
+            .submit(&Request::new(&src, &dst).verify())
+            .wait()
+            .unwrap();
+        assert!(*dst.read().unwrap() == *sent);
+    }
+}
+
+#[wasm_bindgen_test]
+async fn a_probe_measures_the_host_alone_and_bars_no_link() {
+    let page = Page::open().await;
+    let mut options = ProbeOptions::quick();
+    options.sizes = vec![4096];
+    options.samples = 2;
+    let found = page.manager.probe(&options);
+    for link in &found.links {
+        assert!(!link.faulty, "{link:?}");
+        let is_host = link.id.engine.device == DeviceId::CPU0;
+        for (_, size) in &link.sizes {
+            match size {
+                Found::Time(_) => assert!(is_host, "{link:?}"),
+                Found::Failed(_) => assert!(!is_host, "{link:?}"),
+                other => panic!("{other:?} of {link:?}"),
+            }
+        }
+    }
+    let sent = pattern(LEN, 9);
+    let (src, there) = (page.adopt(&sent), page.on_device(LEN));
+    let report = page.manager.copy(&src, &there).await.unwrap();
+    assert!(report.fallbacks().is_empty(), "{report}");
     assert!(page.look(&there).await == sent);
 }

@@ -17,13 +17,17 @@ mod sample;
 mod way;
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(not(browser))]
+use std::time::Instant;
 
 use transload_core::{LinkId, MemoryId, MemoryKind, Method, Topology, defaults};
 
 use self::cell::Cell;
 use self::check::Checks;
 use self::ground::Ground;
+#[cfg(browser)]
+use super::browser_clock::Instant;
 use super::profile::{FAULTY, MeasuredLink, Point, Profile};
 use crate::TransferManager;
 
@@ -172,6 +176,8 @@ impl TransferManager {
     /// ([`Builder::keep_verdicts`](crate::Builder::keep_verdicts)), what comes of it replaces what was
     /// known of them. Nothing else is written: [`Profile::save`] does that. Links that moved wrong bytes
     /// are not used any more, until [`TransferManager::clear_cache`].
+    ///
+    /// In the browser, where nothing may block, only links between memories of the host are measured.
     pub fn probe(&self, options: &ProbeOptions) -> ProbeReport {
         self.probe_watched(options, &mut |_| {})
     }
