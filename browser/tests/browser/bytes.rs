@@ -24,6 +24,7 @@ async fn bytes_go_there_on_and_come_back() {
         MIB,
         MIB + 1,
         9 * MIB + 5,
+        40 * MIB + 5,
     ] {
         let sent = pattern(len, len);
         let (src, there) = (page.adopt(&sent), page.on_device(len));

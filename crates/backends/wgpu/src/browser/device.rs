@@ -184,7 +184,9 @@ unsafe impl Backend for Wgpu {
     }
 
     /// The browser says later whether it has room: what is done with a buffer that it refused fails then, as
-    /// [`ErrorClass::Exhausted`].
+    /// [`ErrorClass::Exhausted`]. And it lets go of memory when it finds that nobody refers to it, some time
+    /// after the last view of the buffer went. A page that cannot wait for that calls `destroy` of the
+    /// `wgpu::Buffer` behind the last view.
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         match self.gpu(memory.device) {
             Some(gpu) => memory::allocate(gpu, memory, spec),

@@ -20,6 +20,10 @@ const KEPT: usize = transload_hal::core::defaults::LINK_DEPTH as usize;
 /// The least that one holds, in bytes, so that those of small copies fit one another.
 const LEAST: u64 = 64 << 10;
 
+/// The most that one holds which is kept, in bytes: a page that once fetched a gigabyte is not to be without it ever
+/// after, and beside so many bytes it costs nothing to make a buffer.
+const MOST: u64 = 16 << 20;
+
 impl Readbacks {
     /// One that holds `size` bytes.
     pub(super) fn take(&self, gpu: &Gpu, size: u64) -> wgpu::Buffer {
@@ -30,10 +34,13 @@ impl Readbacks {
             return kept.swap_remove(at);
         }
         drop(kept);
-        let limit = gpu.device.limits().max_buffer_size;
         gpu.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("transload readback"),
-            size: size.next_power_of_two().max(LEAST).min(limit).max(size),
+            size: match size {
+                0..=MOST => size.next_power_of_two().max(LEAST),
+                // A whole number of words already.
+                _ => size,
+            },
             usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         })
@@ -41,6 +48,9 @@ impl Readbacks {
 
     /// Takes one back, which is not mapped and of which no command is under way. The smallest gives way.
     fn put(&self, buffer: wgpu::Buffer) {
+        if buffer.size() > MOST {
+            return buffer.destroy();
+        }
         let mut kept = self.0.borrow_mut();
         kept.push(buffer);
         if kept.len() > KEPT {
