@@ -186,14 +186,16 @@ async fn a_deadline_passes_while_nothing_else_happens() {
     let page = Page::open().await;
     let (src, there) = (page.adopt(&[1; 64]), page.holding(&[7; 64]));
     let never = page.manager.event();
-    let at = |milliseconds: u64| Instant(page.manager.now().0 + milliseconds * 1_000_000);
+    // Far enough ahead that all of them are awaited before the first one passes.
+    let start = page.manager.now();
+    let at = |milliseconds: u64| Instant(start.0 + milliseconds * 1_000_000);
     let request = || Request::new(&src, &there).after(&never);
-    let late = page.manager.submit(&request().deadline(at(30)));
-    let early = page.manager.submit(&request().deadline(at(10)));
+    let late = page.manager.submit(&request().deadline(at(600)));
+    let early = page.manager.submit(&request().deadline(at(400)));
     let detached = page.manager.event();
     drop(
         page.manager
-            .submit(&request().deadline(at(20)).then(&detached)),
+            .submit(&request().deadline(at(500)).then(&detached)),
     );
     for transfer in [late, early] {
         let error = transfer.await.unwrap_err();
