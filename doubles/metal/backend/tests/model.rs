@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::dice::Dice;
 use common::engine::{allocate, manager, odd, paged, read};
 use common::{FIRST, User, assert_clean_soon};
 use objc2::rc::autoreleasepool;
@@ -39,22 +40,6 @@ const FAULTS: [&str; 10] = [
     "nil=newTextureWithDescriptor:",
     "nil=newSharedEvent",
 ];
-
-/// Numbers that look random, and are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
 
 /// A transfer, and what it does to the model: rows from, to, and how long.
 struct Under {

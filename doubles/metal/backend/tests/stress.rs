@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::dice::Dice;
 use common::engine::{allocate, manager, odd, paged, read};
 use common::{assert_clean_soon, pattern};
 use transload::{Buffer, Transfer};
@@ -9,18 +10,6 @@ use transload_metal_double::Device;
 
 const TRANSFERS: u64 = 10_000;
 const LEN: usize = 40_000;
-
-/// Numbers that look random, and are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-}
 
 #[test]
 fn ten_thousand_transfers_with_drops_and_cancels_leave_nothing() {
