@@ -16,7 +16,6 @@ use crate::inventory::inventory;
 use crate::memory;
 use crate::queue::Queue;
 use crate::raw::{self, Importer, Mapper, Shifter};
-use crate::texture::{self, Texels};
 
 /// The interfaces through which adapters are looked for, until one has any: most graphics adapters answer
 /// to several.
@@ -309,7 +308,7 @@ unsafe impl Backend for Wgpu {
     }
 
     /// Takes a `wgpu::Buffer` of the memory's own device, which must have been created with the usages
-    /// `COPY_SRC` and `COPY_DST`; or a `wgpu::Texture` of it, for the texels of mip level 0, or [`Texels`].
+    /// `COPY_SRC` and `COPY_DST`; or a `wgpu::Texture` of it, for the texels of mip level 0, or [`Texels`](crate::Texels).
     /// Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC` transfers that read them,
     /// or write a texel in part, fail. They lie in the device's memory of kind `device`, whichever was
     /// named. Clones of one buffer or texture are one storage.
@@ -324,23 +323,7 @@ unsafe impl Backend for Wgpu {
             return Err(ImportError::UnknownMemory { memory });
         };
         let memory = memory.device.memory(MemoryKind::Device);
-        let object: Box<dyn std::any::Any> = object;
-        let object = match object.downcast::<wgpu::Buffer>() {
-            Ok(buffer) => return memory::adopt(queue.gpu(), memory, *buffer),
-            Err(object) => object,
-        };
-        let object = match object.downcast::<wgpu::Texture>() {
-            Ok(texture) => return texture::adopt(queue.gpu(), memory, *texture),
-            Err(object) => object,
-        };
-        match object.downcast::<Texels>() {
-            Ok(texels) => texture::adopt(queue.gpu(), memory, *texels),
-            Err(_) => Err(ImportError::Unsupported {
-                memory,
-                kind: ExternalKind::Object,
-                reason: "the object is no wgpu::Buffer, wgpu::Texture or Texels".into(),
-            }),
-        }
+        crate::adopt::adopt(queue.gpu(), memory, object)
     }
 
     fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use transload_hal::{Fault, HostSpan};
 
 use crate::device::Gpu;
-use crate::memory::{WORD, failed};
 use crate::raw::{End, Importer, Program};
+use crate::storage::{WORD, failed};
 
 /// A range of host memory while a submission reads or writes it.
 pub(crate) struct Guest {

@@ -7,9 +7,9 @@ use transload_hal::{
 };
 
 use crate::device::{BACKEND, Gpu};
-use crate::memory;
 use crate::queue::Queue;
 use crate::raw;
+use crate::storage::WORD;
 
 /// The processors' own backend, which fills and drains the slots.
 const HOST: BackendId = BackendId(Name::constant("host"));
@@ -50,7 +50,7 @@ fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
         backend: BACKEND,
         total_bytes: None,
         max_alloc_bytes: gpu.device.limits().max_buffer_size,
-        alignment: memory::WORD,
+        alignment: WORD,
         // The host reaches mapped memory too, but its user's own commands may change it at any time:
         // nobody gets to look at it in place.
         host_addressable: slots.contains(&kind),

@@ -28,6 +28,8 @@
     )
 )]
 
+#[cfg(any(browser, native))]
+mod adopt;
 #[cfg(browser)]
 mod browser;
 #[cfg(native)]
@@ -57,7 +59,7 @@ mod watch;
 
 // What is shared by both finds the names that it uses at the same places.
 #[cfg(browser)]
-use browser::{device, memory};
+use browser::device;
 
 #[cfg(browser)]
 pub use browser::device::RequestError;

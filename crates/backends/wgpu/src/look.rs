@@ -7,7 +7,7 @@ use std::time::Duration;
 use transload_hal::{ErrorClass, Fault};
 
 use crate::device::Gpu;
-use crate::memory::failed;
+use crate::storage::failed;
 
 /// How long it waits for word of a mapping before it looks again: another thread that looks, a user's own,
 /// may have taken the word and not passed it on yet.

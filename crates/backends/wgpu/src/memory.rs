@@ -5,14 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transload_hal::core::{MemoryId, MemoryKind};
-use transload_hal::{
-    AllocError, AllocSpec, Buffer, ExternalKind, Fault, HostSpan, ImportError, StorageInfo,
-};
+use transload_hal::{AllocError, AllocSpec, Buffer, Fault, HostSpan, StorageInfo};
 
 use crate::device::Gpu;
 
-use crate::storage::{OFFSETS, USAGES, reject_usages};
-pub(crate) use crate::storage::{PRIVATE, WORD, failed, handle_of, info, refused, wrap};
+use crate::storage::{OFFSETS, USAGES, WORD, failed, handle_of, info, refused, wrap};
 
 /// A staging slot: mapped, except while the device uses it.
 pub(crate) struct Slot {
@@ -233,26 +230,4 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     // SAFETY: the keeper keeps what the span shows; the handle names the buffer, which is this
     // backend's own.
     Ok(unsafe { Buffer::kept(info, Box::new(buffer), Some(Box::new(keeper))) })
-}
-
-/// A user's own buffer.
-pub(crate) fn adopt(
-    gpu: &Gpu,
-    memory: MemoryId,
-    buffer: wgpu::Buffer,
-) -> Result<Buffer, ImportError> {
-    reject_usages(memory, &buffer)?;
-    if gpu.is_private() {
-        return Err(ImportError::Invalid {
-            memory,
-            kind: ExternalKind::Object,
-            reason: PRIVATE.into(),
-        });
-    }
-    // A command that does nothing, and that no other device's buffer may be part of.
-    gpu.try_out(memory, |encoder| {
-        encoder.clear_buffer(&buffer, 0, Some(0));
-    })?;
-    let len = buffer.size();
-    Ok(wrap(memory, buffer, len))
 }

@@ -6,8 +6,8 @@ use transload_hal::core::MemoryId;
 use transload_hal::{Buffer, ExternalKind, ImportError, StorageInfo};
 
 use crate::device::Gpu;
-use crate::memory;
 use crate::raw::Window;
+use crate::storage::{PRIVATE, handle_of, info};
 
 /// Texels of one mip level of a texture, to be handed to
 /// [`Backend::adopt`](transload_hal::Backend::adopt) and to take part in transfers like any buffer.
@@ -169,16 +169,16 @@ pub(crate) fn adopt<T: AsTexels>(
         )));
     }
     if gpu.is_private() {
-        return Err(invalid(memory::PRIVATE.to_owned()));
+        return Err(invalid(PRIVATE.to_owned()));
     }
     gpu.try_out(memory, |encoder| {
         window.copy_nothing(encoder, &gpu.device);
     })?;
-    let handle = memory::handle_of(memory, &texels.texture);
+    let handle = handle_of(memory, &texels.texture);
     let info = StorageInfo {
         base: window.position(),
         writable: usage.contains(wgpu::TextureUsages::COPY_DST),
-        ..memory::info(memory, handle, window.len_bytes())
+        ..info(memory, handle, window.len_bytes())
     };
     // SAFETY: the host cannot reach it; the handle names the texture, and within it each texel has one
     // position.

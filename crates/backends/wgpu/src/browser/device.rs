@@ -17,7 +17,6 @@ pub(crate) use super::gpu::Gpu;
 use super::inventory::inventory;
 use super::memory;
 use crate::ends::device_of;
-use crate::texture::{self, Texels};
 
 /// The name of this backend.
 pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
@@ -211,7 +210,7 @@ unsafe impl Backend for Wgpu {
     }
 
     /// Takes a `wgpu::Buffer` of the memory's own device, which must have been created with the usages
-    /// `COPY_SRC` and `COPY_DST`; or a `wgpu::Texture` of it, for the texels of mip level 0, or [`Texels`].
+    /// `COPY_SRC` and `COPY_DST`; or a `wgpu::Texture` of it, for the texels of mip level 0, or [`Texels`](crate::Texels).
     /// Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC` transfers that read them, or
     /// write a texel in part, fail. Clones of one buffer or texture are one storage.
     ///
@@ -222,23 +221,7 @@ unsafe impl Backend for Wgpu {
         let Some(gpu) = known.filter(|_| memory.kind == MemoryKind::Device) else {
             return Err(ImportError::UnknownMemory { memory });
         };
-        let object: Box<dyn std::any::Any> = object;
-        let object = match object.downcast::<wgpu::Buffer>() {
-            Ok(buffer) => return memory::adopt(gpu, memory, *buffer),
-            Err(object) => object,
-        };
-        let object = match object.downcast::<wgpu::Texture>() {
-            Ok(texture) => return texture::adopt(gpu, memory, *texture),
-            Err(object) => object,
-        };
-        match object.downcast::<Texels>() {
-            Ok(texels) => texture::adopt(gpu, memory, *texels),
-            Err(_) => Err(ImportError::Unsupported {
-                memory,
-                kind: ExternalKind::Object,
-                reason: "the object is no wgpu::Buffer, wgpu::Texture or Texels".into(),
-            }),
-        }
+        crate::adopt::adopt(gpu, memory, object)
     }
 
     fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {

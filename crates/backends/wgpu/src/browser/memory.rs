@@ -3,12 +3,11 @@
 use std::rc::Rc;
 
 use transload_hal::core::{MemoryId, MemoryKind};
-use transload_hal::{AllocError, AllocSpec, Buffer, ExternalKind, ImportError};
+use transload_hal::{AllocError, AllocSpec, Buffer};
 
 use super::errors::Scopes;
 use super::gpu::Gpu;
-use crate::storage::{OFFSETS, USAGES, refused, reject_usages};
-pub(crate) use crate::storage::{PRIVATE, WORD, handle_of, info, wrap};
+use crate::storage::{OFFSETS, USAGES, WORD, refused, wrap};
 
 /// Allocates in the memory of `gpu`. Whether the browser had room for it comes out later: then whatever
 /// is done with the buffer fails, and says why.
@@ -49,22 +48,4 @@ pub(super) fn allocate(
     let buffer = wrap(memory, buffer, len);
     gpu.mind(buffer.storage_id(), scopes);
     Ok(buffer)
-}
-
-/// A user's own buffer.
-pub(super) fn adopt(
-    gpu: &Gpu,
-    memory: MemoryId,
-    buffer: wgpu::Buffer,
-) -> Result<Buffer, ImportError> {
-    reject_usages(memory, &buffer)?;
-    if gpu.is_private() {
-        return Err(ImportError::Invalid {
-            memory,
-            kind: ExternalKind::Object,
-            reason: PRIVATE.into(),
-        });
-    }
-    let len = buffer.size();
-    Ok(wrap(memory, buffer, len))
 }

@@ -7,8 +7,9 @@ use crate::device::Gpu;
 use crate::ends::{self, native, position, reach, refusal, unsupported};
 use crate::guest::{Direction, Guest};
 use crate::inventory::GUEST_KINDS;
-use crate::memory::{Slot, WORD, failed};
+use crate::memory::Slot;
 use crate::raw::{End, Program, Window};
+use crate::storage::{WORD, failed};
 use crate::texture;
 
 /// The operations of one submission.

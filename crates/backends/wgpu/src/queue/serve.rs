@@ -13,7 +13,8 @@ use transload_hal::{Buffer, Fault, Fence, Outcome, Waited};
 use super::{Shared, State, Waiting};
 use crate::device::BACKEND;
 use crate::look::Unseen;
-use crate::memory::{Slot, Standing, failed};
+use crate::memory::{Slot, Standing};
+use crate::storage::failed;
 
 /// How long a thread stays in the driver before it looks up.
 const PATIENCE: Duration = Duration::from_millis(100);

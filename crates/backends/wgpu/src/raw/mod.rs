@@ -29,7 +29,7 @@ pub(crate) use texels::SINGLE_ROWS;
 pub(crate) use vulkan::{Importer, Mapper, open, uuid};
 pub(crate) use window::Window;
 
-use crate::memory::WORD;
+use crate::storage::WORD;
 
 /// Bytes of payload that one pass of the shader moves.
 pub(crate) const CHUNK: u64 = 1 << 20;

@@ -7,7 +7,7 @@ use transload_hal::core::Rows;
 use super::texels::Around;
 use super::window::{Place, Window};
 use super::{CHUNK, Shift, Shifter};
-use crate::memory::WORD;
+use crate::storage::WORD;
 
 /// Commands, in the order in which the queue carries them out.
 pub(crate) struct Program {

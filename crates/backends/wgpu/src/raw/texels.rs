@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::program::{Buffer, Program, Step};
 use super::window::{Rect, Window};
 use super::{CHUNK, Shift};
-use crate::memory::WORD;
+use crate::storage::WORD;
 
 /// Bytes between the rows of an image are a multiple of this.
 const PITCH: u64 = wgpu::COPY_BYTES_PER_ROW_ALIGNMENT as u64;
