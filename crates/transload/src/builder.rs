@@ -50,7 +50,9 @@ impl Builder {
         self
     }
 
-    /// With a clock of the caller's.
+    /// With a clock of the caller's, who decides when time passes, as in a simulation. Transfers whose handle is held then
+    /// advance only while a thread waits, polls or calls [`TransferManager::turn`]; the manager's own thread looks after
+    /// futures and dropped transfers alone.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
         self.clock = Some(clock);
         self
@@ -136,6 +138,7 @@ impl Builder {
         let pool = Pool::new(budget, Arc::clone(&signal));
         let mut state = State::new(pool, PlanCache::new(self.plans), limits);
         state.metrics = self.metrics;
+        state.advances = self.clock.is_none() && cfg!(threads);
         let clock = self.clock.unwrap_or_else(default_clock);
         #[cfg(feature = "std")]
         let keeper = {

@@ -99,10 +99,15 @@ impl Transfer {
         self.take()
     }
 
-    /// Whether it is over. Does not block and turns nothing.
+    /// Whether it is over. Takes in what has happened, and does not block.
     pub fn is_over(&self) -> bool {
         match &self.inner {
-            Inner::Submitted { shared, id } => shared.is_settled(*id),
+            Inner::Submitted { shared, id } => {
+                shared.is_settled(*id) || {
+                    shared.look();
+                    shared.is_settled(*id)
+                }
+            }
             Inner::Settled(_) => true,
         }
     }
@@ -111,7 +116,10 @@ impl Transfer {
     /// was taken.
     pub fn progress(&self) -> Option<(u64, u64)> {
         match &self.inner {
-            Inner::Submitted { shared, id } => shared.progress(*id),
+            Inner::Submitted { shared, id } => {
+                shared.look();
+                shared.progress(*id)
+            }
             Inner::Settled(Some(Ok(report))) => Some((report.bytes(), report.bytes())),
             Inner::Settled(_) => None,
         }
@@ -194,10 +202,7 @@ impl Future for Transfer {
     /// When polled again after it was ready, as futures may.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Inner::Submitted { shared, id } = &self.inner {
-            shared.turn();
-            if shared.watch(*id, context.waker()) {
-                shared.ensure_driver();
-                shared.ensure_wake(context.waker());
+            if shared.poll(*id, context.waker()) {
                 return Poll::Pending;
             }
         }

@@ -174,6 +174,11 @@ unsafe impl Backend for Host {
         self.queue.attach(sink)
     }
 
+    /// The pool's threads tell by themselves, where there are any.
+    fn completes_unattended(&self) -> bool {
+        self.queue.has_threads()
+    }
+
     /// Nothing: the threads that copy tell by themselves.
     fn pump(&self) {}
 

@@ -199,6 +199,10 @@ impl State {
     /// Gives a transfer or guard its place in the order, and lets it go on if nothing is before it.
     pub(crate) fn enter(&mut self, slot: u32, footprints: &[Footprint], after: &[Arc<EventCell>]) {
         self.live += 1;
+        self.moving += usize::from(self.transfers[slot as usize].dst.is_some());
+        if self.advances {
+            self.care_for(slot, true);
+        }
         let entry = self.hazards.enter(footprints);
         let at = entry.ticket.index();
         if self.by_ticket.len() <= at {

@@ -107,6 +107,8 @@ pub(crate) struct Active {
     pub(crate) submitted: Instant,
     pub(crate) begun: Instant,
     pub(crate) waker: Option<Waker>,
+    /// A thread must listen for what becomes of it.
+    pub(crate) needs_care: bool,
     /// Nobody holds its handle any more.
     pub(crate) detached: bool,
     /// A backend of it was given up: its buffers may still be written, and are never used again.
@@ -153,6 +155,7 @@ impl Active {
             submitted: Instant(0),
             begun: Instant(0),
             waker: None,
+            needs_care: false,
             detached: false,
             tainted: false,
             proof: None,

@@ -292,12 +292,13 @@ impl State {
         else {
             return false;
         };
-        orders.push(Order {
+        let order = Order {
             id,
             backend,
             backend_id,
             what: What::Allocate { wanted },
-        });
+        };
+        self.hand_out(order, orders);
         self.transfers[id.slot as usize].ordered += 1;
         true
     }

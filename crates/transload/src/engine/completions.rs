@@ -2,7 +2,6 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use transload_hal::{CompletionSink, Fence, Outcome};
@@ -18,7 +17,7 @@ pub(crate) struct Completions {
     /// How many there are, so that whoever finds none need not take the lock.
     len: AtomicUsize,
     /// Transfers one of whose events was set where the engine must not be turned.
-    awaited: Lock<Vec<TransferId>>,
+    awaited: Lock<VecDeque<TransferId>>,
     /// How many there are.
     awaited_len: AtomicUsize,
     signal: Arc<Signal>,
@@ -28,14 +27,24 @@ impl Completions {
     /// A queue with room for as many outcomes as are usually under way; it grows if there are more.
     const CAPACITY: usize = 256;
 
+    /// How many outcomes, or transfers that waited for an event, one step takes in: what others want to do under the
+    /// engine's lock waits for no more.
+    pub(crate) const AT_ONCE: usize = 256;
+
     pub(crate) fn new(signal: Arc<Signal>) -> Completions {
         Completions {
             queue: Lock::new(VecDeque::with_capacity(Completions::CAPACITY)),
             len: AtomicUsize::new(0),
-            awaited: Lock::new(Vec::new()),
+            awaited: Lock::new(VecDeque::new()),
             awaited_len: AtomicUsize::new(0),
             signal,
         }
+    }
+
+    /// Whether anything waits to be taken.
+    pub(crate) fn has_any(&self) -> bool {
+        let count = |len: &AtomicUsize| len.load(Ordering::Acquire);
+        count(&self.len) > 0 || count(&self.awaited_len) > 0
     }
 
     /// The oldest outcome that nobody has taken.
@@ -57,7 +66,7 @@ impl Completions {
             return;
         }
         self.awaited.with(|awaited| {
-            awaited.extend_from_slice(waiting);
+            awaited.extend(waiting);
             self.awaited_len.store(awaited.len(), Ordering::Release);
         });
         self.signal.notify();
@@ -69,7 +78,7 @@ impl Completions {
             return None;
         }
         self.awaited.with(|awaited| {
-            let id = awaited.pop()?;
+            let id = awaited.pop_front()?;
             self.awaited_len.store(awaited.len(), Ordering::Release);
             Some(id)
         })

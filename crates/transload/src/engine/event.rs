@@ -22,6 +22,13 @@ struct Inner {
 }
 
 impl EventCell {
+    pub(crate) fn new(manager: usize) -> EventCell {
+        EventCell {
+            manager,
+            inner: Lock::default(),
+        }
+    }
+
     /// Whether the transfer has to wait; if so it is told when the event is set.
     pub(crate) fn subscribe(&self, id: TransferId) -> bool {
         self.inner.with(|inner| {
@@ -54,10 +61,7 @@ pub struct Event {
 impl Event {
     pub(crate) fn new(shared: Arc<Shared>) -> Event {
         Event {
-            cell: Arc::new(EventCell {
-                manager: shared.serial,
-                inner: Lock::new(Inner::default()),
-            }),
+            cell: Arc::new(EventCell::new(shared.serial)),
             shared,
         }
     }

@@ -69,7 +69,6 @@ impl State {
             batch.fail();
         }
         self.after.wakers.extend(active.waker.take());
-        self.news = true;
         self.with_deadline -= 1;
         let result = Err(TransferError::Deadline { leading_bytes });
         self.count(slot, &result);
@@ -99,7 +98,6 @@ impl State {
         active.stage = Stage::Over;
         self.after.wakers.extend(active.waker.take());
         let then = core::mem::take(&mut active.then);
-        self.news = true;
         self.leave(slot);
         for event in &then {
             self.handle_events(&event.set());
@@ -154,6 +152,8 @@ impl State {
     /// Gives up a place in the order, and lets go on who waited for it.
     pub(crate) fn leave(&mut self, slot: u32) {
         self.live -= 1;
+        self.moving -= usize::from(self.transfers[slot as usize].dst.is_some());
+        self.care_for(slot, false);
         let Some(ticket) = self.transfers[slot as usize].ticket.take() else {
             return;
         };

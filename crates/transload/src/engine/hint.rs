@@ -23,7 +23,8 @@ impl Hints {
     pub(crate) fn settle(&mut self, fence: Fence, outcome: Outcome) -> Option<Outcome> {
         match self.0.iter_mut().find(|(known, _)| *known == fence) {
             Some((_, settled)) => {
-                *settled = Some(outcome);
+                // A second one that a backend tells of it is a mistake of the backend's.
+                settled.get_or_insert(outcome);
                 None
             }
             None => Some(outcome),
@@ -82,7 +83,7 @@ impl Shared {
 
     /// Asks a backend something about bytes, and blocks until it is done. The caller holds a guard on them.
     pub(crate) fn ask(
-        &self,
+        self: &Arc<Self>,
         (backend, name): &(Arc<dyn Backend>, BackendId),
         end: &Operand,
         wish: Wish,
@@ -105,7 +106,7 @@ impl Shared {
             return Ok(());
         }
         loop {
-            self.turn();
+            self.turn_quickly();
             let (outcome, lost) = self.state.with(|state| {
                 let lost = state.registered(name).and_then(|known| known.lost.clone());
                 (state.hints.take(fence), lost)
@@ -119,7 +120,9 @@ impl Shared {
                     self.state.with(|state| state.hints.forget(fence));
                     return Err(fault);
                 }
-                (None, None) => self.wait_in(&**backend, name, &[fence], super::shared::LONGEST),
+                (None, None) => {
+                    self.wait_for_fences(&**backend, name, &[fence], super::shared::LONGEST);
+                }
             }
         }
     }

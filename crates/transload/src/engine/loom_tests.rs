@@ -290,9 +290,9 @@ fn wakers_are_called_or_the_transfer_is_seen_to_be_over() {
         let (shared, id) = engine_with_a_transfer();
         let ending = end(&shared, id);
         let bell = Bell::new();
-        if shared.watch(id, &Waker::from(Arc::clone(&bell))) {
+        if shared.poll(id, &Waker::from(Arc::clone(&bell))) {
             bell.wait();
-            assert!(!shared.watch(id, &Waker::from(Arc::clone(&bell))));
+            assert!(!shared.poll(id, &Waker::from(Arc::clone(&bell))));
         }
         assert!(matches!(
             shared.take_result(id),
@@ -307,10 +307,10 @@ fn wakers_that_were_replaced_leave_the_new_one_to_be_called() {
     loom::model(|| {
         let (shared, id) = engine_with_a_transfer();
         let old = Bell::new();
-        assert!(shared.watch(id, &Waker::from(old)));
+        assert!(shared.poll(id, &Waker::from(old)));
         let ending = end(&shared, id);
         let new = Bell::new();
-        if shared.watch(id, &Waker::from(Arc::clone(&new))) {
+        if shared.poll(id, &Waker::from(Arc::clone(&new))) {
             new.wait();
         }
         assert!(shared.is_settled(id));

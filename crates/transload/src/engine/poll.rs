@@ -10,20 +10,30 @@ use transload_hal::{ErrorClass, Fault};
 use super::active::Stage;
 use super::completions::Completions;
 use super::order::{Bound, Order, Orders, What};
-use super::state::State;
+use super::state::{Pace, State};
 use crate::{Fallback, TransferError};
 
 impl State {
     /// One round: takes in outcomes, looks at the clock, and fills `orders`.
-    pub(crate) fn step(&mut self, now: Instant, completions: &Completions, orders: &mut Orders) {
+    pub(crate) fn step(
+        &mut self,
+        now: Instant,
+        pace: Pace,
+        completions: &Completions,
+        orders: &mut Orders,
+    ) {
         self.now = self.now.max(now);
-        while let Some((fence, outcome)) = completions.take() {
+        self.pace = pace;
+        for (fence, outcome) in
+            core::iter::from_fn(|| completions.take()).take(Completions::AT_ONCE)
+        {
             self.handle_outcome(fence, outcome);
         }
-        while let Some(id) = completions.take_awaited() {
+        for id in core::iter::from_fn(|| completions.take_awaited()).take(Completions::AT_ONCE) {
             self.handle_events(&[id]);
         }
         self.expire(now);
+        self.take_later(orders);
         self.release_due(now);
         while !orders.is_full() {
             self.board(orders);
@@ -45,9 +55,8 @@ impl State {
         let active = &mut self.transfers[slot as usize];
         if active.flight.is_none() || active.dst.is_none() {
             active.stage = Stage::Guarding;
-            self.news = true;
             self.after.wakers.extend(active.waker.take());
-            return;
+            return self.care_for(slot, false);
         }
         active.stage = Stage::Flying;
         self.enqueue(slot);
@@ -141,12 +150,13 @@ impl State {
             let backend = step.backend;
             return self.handle_refused(id, task.id, backend, fault);
         };
-        orders.push(Order {
+        let order = Order {
             id,
             backend: Arc::clone(&known.backend),
             backend_id: known.id,
             what: What::Submit { task, via, bound },
-        });
+        };
+        self.hand_out(order, orders);
         self.transfers[slot as usize].ordered += 1;
     }
 

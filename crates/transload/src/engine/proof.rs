@@ -292,7 +292,7 @@ impl State {
                 self.give_up_proof(at, fault);
                 continue;
             };
-            orders.push(Order {
+            let order = Order {
                 id: TransferId {
                     slot: u32::MAX,
                     generation: 0,
@@ -300,7 +300,8 @@ impl State {
                 backend,
                 backend_id,
                 what: What::Prove { job: at, errand },
-            });
+            };
+            self.hand_out(order, orders);
         }
     }
 

@@ -98,8 +98,6 @@ impl State {
             let (_, outcome) = self.early.swap_remove(at);
             self.handle_outcome(fence, outcome);
         }
-        // Somebody may be parked because there was no fence to wait for.
-        self.news = true;
     }
 
     /// A fence has settled.

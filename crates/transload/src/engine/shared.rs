@@ -1,4 +1,4 @@
-//! The engine behind every handle: who turns it, and how threads wait for it.
+//! The engine behind every handle: which thread turns it, and how threads wait for it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -7,7 +7,6 @@ use core::sync::atomic::Ordering;
 use core::task::Waker;
 use core::time::Duration;
 
-use arrayvec::ArrayVec;
 use transload_core::{Footprint, Instant};
 use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Waited};
 
@@ -15,11 +14,11 @@ use super::active::{Operand, Stage, TransferId};
 use super::completions::Completions;
 use super::kept::Verdict;
 use super::order::{Deeds, Orders, execute};
-use super::signal::Signal;
-use super::state::{After, Done, State};
+use super::signal::{Listening, Parker, Signal};
+use super::state::{After, Done, Pace, Registered, State};
 use super::sync::{AtomicUsize, Lock};
 use super::unwind::guarded;
-use super::wait::{Wait, any_attended, wait_for};
+use super::wait::{Block, Wait};
 use crate::{Report, Transfer, TransferError};
 
 /// What every handle of a manager points to.
@@ -32,29 +31,32 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     /// Backends that must be looked at have so many operations under way.
     attended: AtomicUsize,
-    /// Threads that are parked at the signal, or about to.
-    parked: AtomicUsize,
     /// Backends whose outcomes come by themselves have so many operations under way.
     unattended: AtomicUsize,
-    /// Threads that sleep until an outcome comes, having said so to the backends.
-    sleeping: AtomicUsize,
     #[cfg(threads)]
     pub(crate) driver: crate::std::Driver,
     #[cfg(browser)]
     pub(crate) microtask: crate::std::Microtask,
-    /// Whoever keeps what proofs find out, if anybody does.
+    /// Keeps what proofs find out, where the manager was asked to.
     #[cfg(feature = "std")]
     pub(crate) keeper: Option<crate::std::Keeper>,
+    /// Whether transfers whose handle is held advance by themselves.
+    pub(crate) advances: bool,
 }
 
 /// The longest that a thread blocks in a backend before it looks for itself again. As good as for
 /// ever, so that a backend may put the thread to any work; and an end, in case a driver forgets it.
 pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
+/// The longest that a thread blocks in a backend that tells outcomes only to threads that call it, while it listens for
+/// others: what happens elsewhere is told within 5 ms.
+const SLICE: Duration = Duration::from_millis(2);
+
 impl Shared {
     pub(crate) fn new(state: State, signal: Arc<Signal>, clock: Arc<dyn Clock>) -> Shared {
         static SERIALS: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
         Shared {
+            advances: state.advances,
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             state: Lock::new(state),
             completions: Arc::new(Completions::new(Arc::clone(&signal))),
@@ -67,9 +69,7 @@ impl Shared {
             signal,
             clock,
             attended: AtomicUsize::new(0),
-            parked: AtomicUsize::new(0),
             unattended: AtomicUsize::new(0),
-            sleeping: AtomicUsize::new(0),
         }
     }
 
@@ -80,36 +80,64 @@ impl Shared {
     }
 
     /// Does what can be done now, and answers when something is to be done next. What is under way then becomes known
-    /// by itself, for whoever turns without a wait to follow looks again some time.
-    pub(crate) fn turn(&self) -> Option<Instant> {
-        let next = self.turn_with(|_, _| (), |_| ());
+    /// by itself, for the caller looks again some time.
+    pub(crate) fn turn(self: &Arc<Self>) -> Option<Instant> {
+        self.turn_at(Pace::Full)
+    }
+
+    /// The same, but for what takes long: the manager's own thread does that.
+    pub(crate) fn turn_quickly(self: &Arc<Self>) -> Option<Instant> {
+        self.turn_at(self.pace(None))
+    }
+
+    fn turn_at(self: &Arc<Self>, pace: Pace) -> Option<Instant> {
+        let next = self.turn_with(pace, |_, _, _| (), |_| ());
         if self.unattended.load(Ordering::Relaxed) > 0 {
             self.expect();
         }
         next
     }
 
+    /// Takes in what has happened, where transfers advance by themselves: a program that asks how far one is need not wait
+    /// for it.
+    pub(crate) fn look(self: &Arc<Self>) {
+        if self.advances {
+            self.turn_quickly();
+        }
+    }
+
+    /// How a thread turns the engine that waits for that transfer, or for none.
+    fn pace(&self, own: Option<TransferId>) -> Pace {
+        match self.advances {
+            true => Pace::Quick(own),
+            false => Pace::Full,
+        }
+    }
+
     /// Has `begin` touch the state, turns the engine, and has `look` see the state after each step:
     /// all three in one go under the lock where that will do, for a small copy's whole cost is in
     /// such steps. What they find they leave in what they capture, which is moved nowhere.
     fn turn_with(
-        &self,
-        begin: impl FnOnce(&mut State, Instant),
+        self: &Arc<Self>,
+        pace: Pace,
+        begin: impl FnOnce(&mut State, Instant, &mut Orders),
         mut look: impl FnMut(&mut State),
     ) -> Option<Instant> {
         let mut orders = Orders::new();
-        let (mut after, mut next) = (Left::default(), None);
+        let (mut after, mut next) = (None, None);
+        let (mut is_late, mut is_idle) = (false, false);
         self.pump();
         let now = self.clock.now();
         self.state.with(|state| {
-            begin(state, now);
-            next = self.step(state, now, &mut orders);
+            begin(state, now, &mut orders);
+            next = self.step(state, now, pace, &mut orders);
             look(state);
             after = take_after(state);
+            (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
         });
-        self.tidy(core::mem::take(&mut after));
+        self.tidy(after.take());
         let mut deeds = Deeds::new();
-        let mut is_news = false;
+        let mut is_news = self.completions.has_any();
         while !orders.is_empty() || is_news {
             execute(&orders, &mut deeds);
             // Before anybody can learn that a transfer is over: no view of its buffers is left then.
@@ -121,25 +149,43 @@ impl Shared {
             self.state.with(|state| {
                 is_awaited = deeds.iter().any(|deed| !state.is_out(deed.id));
                 state.record(&mut deeds);
-                next = self.step(state, now, &mut orders);
+                next = self.step(state, now, pace, &mut orders);
                 look(state);
                 after = take_after(state);
+                (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
             });
-            self.tidy(core::mem::take(&mut after));
+            self.tidy(after.take());
+            let is_attended = self.attended.load(Ordering::Relaxed) > 0;
             // What was just submitted to a backend that must be looked at was not there for the
-            // look above.
-            is_news = had_deeds && self.attended.load(Ordering::Relaxed) > 0;
-            // The rest of a transfer follows upon the outcomes of what there is of it, whoever learns of them; and
-            // who sleeps has spoken to the backends before these operations were there.
-            if had_deeds && (is_awaited || self.sleeping.load(Ordering::SeqCst) > 0) {
+            // look above; and a step takes in so many outcomes, and no more.
+            is_news = had_deeds && is_attended || self.completions.has_any();
+            let is_heard = self.signal.is_heard();
+            // The rest of a transfer follows upon the outcomes of what there is of it, whichever thread learns of them;
+            // and a thread that listens has spoken to the backends before these operations were there.
+            if had_deeds && (is_awaited || is_heard) {
                 self.expect();
             }
+            if had_deeds && is_attended && is_heard {
+                self.signal.notify();
+            }
+        }
+        if is_late && pace != Pace::Full {
+            self.have_toiled();
+        }
+        if is_idle && self.signal.is_heard() {
+            self.dismiss(next);
         }
         next
     }
 
-    fn step(&self, state: &mut State, now: Instant, orders: &mut Orders) -> Option<Instant> {
-        state.step(now, &self.completions, orders);
+    fn step(
+        &self,
+        state: &mut State,
+        now: Instant,
+        pace: Pace,
+        orders: &mut Orders,
+    ) -> Option<Instant> {
+        state.step(now, pace, &self.completions, orders);
         self.note_attended(state);
         state.next_deadline(now)
     }
@@ -158,24 +204,47 @@ impl Shared {
     ) -> Transfer {
         let mut refused = None;
         let mut done = Done::default();
+        let mut needs_listener = false;
         let id = Cell::new(None);
-        let begin = |state: &mut State, now| match accept(state, now) {
+        let begin = |state: &mut State, now, _: &mut Orders| match accept(state, now) {
             Ok(accepted) => id.set(Some(accepted)),
             Err(error) => refused = Some(error),
         };
         let look = |state: &mut State| {
             if let Some(id) = id.get() {
                 state.take_done(id, &mut done);
+                if done.result.is_none() {
+                    state.leave_to_hardware(id);
+                    needs_listener = state.needs_listener();
+                }
             }
         };
-        self.turn_with(begin, look);
+        let seen = self.signal.seen();
+        let next = self.turn_with(self.pace(None), begin, look);
         if done.result.is_some() {
             return Transfer::settled(done.result);
+        }
+        if needs_listener {
+            self.appoint(seen, next);
         }
         match (id.get(), refused) {
             (_, Some(error)) => Transfer::settled(Some(Err(error))),
             (Some(id), None) => Transfer::submitted(Arc::clone(self), id),
             (None, None) => unreachable!("it was accepted or refused"),
+        }
+    }
+
+    /// Leaves those transfers to hardware that need no thread, and has one listen if any needs it.
+    pub(crate) fn leave_to_hardware(self: &Arc<Self>, ids: &[TransferId]) {
+        for some in ids.chunks(Completions::AT_ONCE) {
+            self.state
+                .with(|state| some.iter().for_each(|id| state.leave_to_hardware(*id)));
+        }
+        let (needs_listener, next) = self
+            .state
+            .with(|state| (state.needs_listener(), state.next_deadline(state.now)));
+        if needs_listener {
+            self.appoint(u64::MAX, next);
         }
     }
 
@@ -192,7 +261,7 @@ impl Shared {
     }
 
     /// Leaves a guard.
-    pub(crate) fn unguard(&self, id: TransferId) {
+    pub(crate) fn unguard(self: &Arc<Self>, id: TransferId) {
         let after = self.state.with(|state| {
             let end = state.transfer(id).and_then(|active| active.src.take());
             if end.is_some() {
@@ -200,51 +269,213 @@ impl Shared {
                 state.free_place(id.slot);
             }
             state.after.buffers.extend(end.map(|end| end.buffer));
-            state.news = true;
             take_after(state)
         });
         self.tidy(after);
-        self.turn();
+        self.turn_quickly();
     }
 
     /// Turns the engine until the transfer or guard is no longer under way, or `until` has passed.
     /// False when it still is.
-    pub(crate) fn block_on(&self, id: TransferId, until: Option<Instant>) -> bool {
+    ///
+    /// The thread blocks in the backend of its own operations where it can, and another thread listens for the other
+    /// transfers, if there are any that need it; else it parks, and listens itself if no other thread does.
+    pub(crate) fn block_on(self: &Arc<Self>, id: TransferId, until: Option<Instant>) -> bool {
+        let parker = Parker::current();
+        let mut is_tending = false;
         loop {
-            if self.is_settled(id) {
-                return true;
-            }
-            // Counted before the events are, so that whoever notifies after this sees a waiter.
-            self.parked.fetch_add(1, Ordering::SeqCst);
             let seen = self.signal.seen();
-            let next = self.turn_with(|_, _| (), |_| ());
-            let wait = self.state.with(|state| wait_for(state, id));
-            let limit = self.limit(until, next);
+            let begin = |state: &mut State, _, _: &mut Orders| {
+                state.tended -= usize::from(core::mem::take(&mut is_tending));
+            };
+            let next = self.turn_with(self.pace(Some(id)), begin, |_| ());
+            let mut waker = Some(parker.waker());
+            let (wait, needs_listener, attended) = self.state.with(|state| {
+                let wait = state.wait_for(id, &mut waker);
+                (wait, state.needs_listener(), state.attended_block())
+            });
+            drop(waker);
+            let is_late = until.is_some_and(|until| self.clock.now() >= until);
             match wait {
-                Wait::Over => {}
-                _ if limit == Some(Duration::ZERO) => {}
-                Wait::Fences(backend, name, fences) => {
-                    self.wait_in(&*backend, name, &fences, limit.unwrap_or(LONGEST));
+                Wait::Over => {
+                    self.leave_listening(needs_listener, seen, next);
+                    return true;
                 }
-                Wait::Park => self.rest(seen, limit),
+                Wait::Block(..) if is_late => self.state.with(|state| state.tended -= 1),
+                Wait::Park if is_late => {}
+                Wait::Block(block, deadline) => {
+                    is_tending = true;
+                    self.leave_listening(needs_listener, seen, next);
+                    let slice = block.is_shared.then_some(SLICE);
+                    let limit = self.limit(until, deadline).into_iter().chain(slice).min();
+                    self.wait_in(&block, limit.unwrap_or(LONGEST));
+                }
+                Wait::Park => self.rest(&parker, seen, (until, next), attended),
             }
-            self.parked.fetch_sub(1, Ordering::SeqCst);
-            if until.is_some_and(|until| self.clock.now() >= until) {
-                self.turn();
+            if is_late {
+                let needs_listener = self.state.with(|state| {
+                    state.care_for(id.slot, self.advances);
+                    state.needs_listener()
+                });
+                self.leave_listening(needs_listener, seen, next);
                 return self.is_settled(id);
             }
         }
     }
 
+    /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed:
+    /// false when one still is.
+    pub(crate) fn block_until_idle(self: &Arc<Self>, until: Option<Instant>) -> bool {
+        let parker = Parker::current();
+        self.state.with(|state| state.care += 1);
+        loop {
+            let seen = self.signal.seen();
+            let next = self.turn_with(self.pace(None), |_, _, _| (), |_| ());
+            // The browser goes on only when the page's own code has returned to it.
+            let is_late = cfg!(browser) || until.is_some_and(|until| self.clock.now() >= until);
+            let (is_moving, attended) = self.state.with(|state| {
+                let is_moving = state.is_moving();
+                if is_moving && !is_late {
+                    state.watch_idle(parker.waker());
+                }
+                (is_moving, state.attended_block())
+            });
+            if !is_moving || is_late {
+                let needs_listener = self.state.with(|state| {
+                    state.care -= 1;
+                    state.needs_listener()
+                });
+                self.leave_listening(needs_listener, seen, next);
+                return !is_moving;
+            }
+            self.rest(&parker, seen, (until, next), attended);
+        }
+    }
+
+    /// Parks until this thread is called, or listens for all transfers until something happens; until one of the two
+    /// points in time at most, of which the second is the listener's.
+    fn rest(
+        &self,
+        parker: &Arc<Parker>,
+        seen: u64,
+        (until, next): (Option<Instant>, Option<Instant>),
+        attended: Option<Block>,
+    ) {
+        match self.signal.listen(parker, seen) {
+            Listening::News => {}
+            Listening::Other => parker.park(self.limit(until, None)),
+            Listening::Mine(charge) => {
+                drop(charge);
+                self.listen(attended, self.limit(until, next), |limit| {
+                    parker.park(limit)
+                });
+                self.signal.leave(parker);
+            }
+        }
+    }
+
+    /// Listens: has backends tell outcomes by themselves, and blocks in one that does not.
+    fn listen(
+        &self,
+        attended: Option<Block>,
+        limit: Option<Duration>,
+        park: impl FnOnce(Option<Duration>),
+    ) {
+        self.expect();
+        match attended {
+            Some(block) => self.wait_in(&block, limit.unwrap_or(SLICE).min(SLICE)),
+            None => park(limit),
+        }
+    }
+
+    /// What the manager's own thread does while it listens. Answers how long it may sleep, `None` for as long as it is not
+    /// called.
+    #[cfg(threads)]
+    pub(crate) fn drive(self: &Arc<Self>) -> Option<Duration> {
+        let next = self.turn_with(self.pace(None), |_, _, _| (), |_| ());
+        let (needs_listener, attended) = self
+            .state
+            .with(|state| (state.needs_listener(), state.attended_block()));
+        if !needs_listener {
+            self.dismiss(next);
+            return None;
+        }
+        if !self.signal.is_own() {
+            return None;
+        }
+        let mut sleep = Some(Duration::ZERO);
+        self.listen(attended, self.limit(None, next), |limit| sleep = limit);
+        sleep
+    }
+
+    /// Does one thing that takes long, for the thread that does. False when there is none.
+    #[cfg(threads)]
+    pub(crate) fn toil(self: &Arc<Self>) -> bool {
+        let mut has_order = false;
+        let begin = |state: &mut State, _, orders: &mut Orders| {
+            let order = state.later.pop_front();
+            has_order = order.is_some();
+            orders.extend(order);
+        };
+        self.turn_with(self.pace(None), begin, |_| ());
+        has_order
+    }
+
+    /// Has another thread do what takes long; this one where there can be none.
+    fn have_toiled(self: &Arc<Self>) {
+        #[cfg(threads)]
+        if !self.driver.toil(self) {
+            while self.toil() {}
+        }
+    }
+
+    /// This thread listens no longer: the manager's own does, if any transfer needs it.
+    fn leave_listening(self: &Arc<Self>, needs_listener: bool, seen: u64, next: Option<Instant>) {
+        match needs_listener {
+            true => self.appoint(seen, next),
+            false => self.dismiss(next),
+        }
+    }
+
+    /// Has the manager's own thread listen, unless another one does.
+    fn appoint(self: &Arc<Self>, seen: u64, next: Option<Instant>) {
+        #[cfg(threads)]
+        {
+            let must_look = next.is_some() || self.attended.load(Ordering::Relaxed) > 0;
+            if self.driver.can_listen() && self.signal.appoint(self, seen, must_look) {
+                self.expect();
+                // What needed it may have ended meanwhile.
+                if !self.state.with(|state| state.needs_listener()) {
+                    self.dismiss(next);
+                }
+            }
+        }
+        #[cfg(browser)]
+        self.microtask.ensure(self);
+        let _ = (seen, next);
+    }
+
+    /// Has the manager's own thread listen no longer, unless a transfer was submitted meanwhile that found it listening.
+    fn dismiss(self: &Arc<Self>, next: Option<Instant>) {
+        if self.signal.dismiss().is_some() && self.state.with(|state| state.needs_listener()) {
+            // Whatever happened in between, it looks.
+            self.appoint(u64::MAX, next);
+        }
+    }
+
     /// Blocks in a backend.
-    pub(crate) fn wait_in(
+    pub(super) fn wait_in(&self, block: &Block, limit: Duration) {
+        self.wait_for_fences(&*block.backend, block.name, &block.fences, limit);
+    }
+
+    pub(crate) fn wait_for_fences(
         &self,
         backend: &dyn Backend,
         name: BackendId,
         fences: &[Fence],
         limit: Duration,
     ) {
-        // Settled or not, whoever called looks at what is in the queue.
+        // Settled or not, the caller looks at what is in the queue.
         let waited: Result<Waited, Fault> = guarded(|| match fences {
             [fence] => backend.wait(*fence, limit.min(LONGEST)),
             fences => backend.wait_any(fences, limit.min(LONGEST)),
@@ -272,47 +503,53 @@ impl Shared {
         result
     }
 
-    /// Nobody holds the transfer's handle any more.
+    /// The transfer's handle is gone.
     pub(crate) fn detach(self: &Arc<Self>, id: TransferId) {
-        let live = self.state.with(|state| {
-            let Some(active) = state.transfer(id) else {
-                return false;
-            };
-            if active.is_live() {
-                active.detached = true;
-                return true;
+        let is_live = self.state.with(|state| {
+            let active = state.transfer(id)?;
+            if !active.is_live() {
+                return None;
             }
-            false
+            active.detached = true;
+            state.care_for(id.slot, true);
+            Some(state.needs_listener())
         });
-        if live {
-            self.ensure_driver();
-        } else {
-            drop(self.take_result(id));
+        match is_live {
+            Some(true) => self.appoint(u64::MAX, None),
+            Some(false) => {}
+            None => drop(self.take_result(id)),
         }
     }
 
     /// Asks the transfer to stop. Answers whether it had begun.
-    pub(crate) fn cancel(&self, id: TransferId) -> bool {
-        let (started, after) = self
-            .state
-            .with(|state| (state.cancel(id), take_after(state)));
-        self.tidy(after);
-        self.turn();
+    pub(crate) fn cancel(self: &Arc<Self>, id: TransferId) -> bool {
+        let started = self.change(|state| state.cancel(id));
+        self.turn_quickly();
         started
     }
 
-    /// Has `waker` called when the transfer is over. False when it is already.
-    pub(crate) fn watch(&self, id: TransferId, waker: &Waker) -> bool {
+    /// Turns the engine, has `waker` called when the transfer is over, and sees to it that it will be. False when it is over
+    /// already.
+    pub(crate) fn poll(self: &Arc<Self>, id: TransferId, waker: &Waker) -> bool {
+        let seen = self.signal.seen();
+        self.turn_quickly();
         // Cloned before the lock is taken and dropped after it was let go: both are the executor's
         // code, and the last waker of a task may drop transfers with it.
-        let mut waker = Some(waker.clone());
-        self.state.with(|state| match state.transfer(id) {
-            Some(active) if active.is_awaited() => {
-                core::mem::swap(&mut active.waker, &mut waker);
-                true
-            }
-            _ => false,
-        })
+        let mut own = Some(waker.clone());
+        let needs_listener = self.state.with(|state| {
+            let active = state.transfer(id).filter(|active| active.is_awaited())?;
+            core::mem::swap(&mut active.waker, &mut own);
+            state.care_for(id.slot, true);
+            Some((state.needs_listener(), state.next_deadline(state.now)))
+        });
+        drop(own);
+        match needs_listener {
+            Some((true, next)) => self.appoint(seen, next),
+            Some((false, _)) => {}
+            None => return false,
+        }
+        self.ensure_wake(waker);
+        true
     }
 
     /// Payload bytes of a transfer that have arrived, and all of them.
@@ -330,24 +567,16 @@ impl Shared {
         if waiting.is_empty() {
             return;
         }
-        let after = self.state.with(|state| {
-            state.handle_events(waiting);
-            take_after(state)
-        });
-        self.tidy(after);
-        self.turn();
-    }
-
-    /// Work that needs somebody to turn the engine, for the thread that does.
-    #[cfg(threads)]
-    pub(crate) fn drive(&self) -> bool {
-        self.turn_and_rest(None, |state| state.live > 0)
+        for some in waiting.chunks(Completions::AT_ONCE) {
+            self.change(|state| state.handle_events(some));
+            self.turn_quickly();
+        }
     }
 
     /// Turns the engine, and answers whether the transfer or guard is no longer under way: nobody can wait longer
     /// where the page's only thread must return to the browser.
     #[cfg(browser)]
-    pub(crate) fn settles_now(&self, id: TransferId) -> bool {
+    pub(crate) fn settles_now(self: &Arc<Self>, id: TransferId) -> bool {
         self.turn();
         self.is_settled(id)
     }
@@ -358,75 +587,14 @@ impl Shared {
         self.state.with(|state| state.live > 0)
     }
 
-    /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed:
-    /// false when one still is.
-    pub(crate) fn block_until_idle(&self, until: Option<Instant>) -> bool {
-        while self.turn_and_rest(until, State::is_moving) {
-            // The browser goes on only when the page's own code has returned to it.
-            if cfg!(browser) || until.is_some_and(|until| self.clock.now() >= until) {
-                self.turn();
-                return !self.state.with(|state| state.is_moving());
-            }
-        }
-        true
-    }
-
-    /// Turns the engine and, if `is_busy` says so then, blocks until something happens or `until` has
-    /// passed. Answers what `is_busy` said.
-    fn turn_and_rest(&self, until: Option<Instant>, is_busy: impl FnOnce(&State) -> bool) -> bool {
-        // Counted before the events are, so that whoever notifies after this sees a waiter.
-        self.parked.fetch_add(1, Ordering::SeqCst);
-        let seen = self.signal.seen();
-        let next = self.turn();
-        let (busy, wait) = self
-            .state
-            .with(|state| (is_busy(state), any_attended(state)));
-        let limit = self.limit(until, next);
-        match wait {
-            _ if !busy || limit == Some(Duration::ZERO) => {}
-            Some(Wait::Fences(backend, name, fences)) => {
-                self.wait_in(&*backend, name, &fences, limit.unwrap_or(LONGEST));
-            }
-            _ => self.rest(seen, limit),
-        }
-        self.parked.fetch_sub(1, Ordering::SeqCst);
-        busy
-    }
-
-    /// Sleeps until something happens after event `seen`, or the limit passes.
-    fn rest(&self, seen: u64, limit: Option<Duration>) {
-        // Counted first: whoever submits after the backends were spoken to finds that somebody sleeps.
-        self.sleeping.fetch_add(1, Ordering::SeqCst);
-        self.expect();
-        self.signal.park(seen, limit);
-        self.sleeping.fetch_sub(1, Ordering::SeqCst);
-    }
-
     /// Tells the backends that outcomes are to come by themselves: one that was given up too, for operations on borrowed
     /// bytes are waited for all the same.
     fn expect(&self) {
-        for index in 0.. {
-            let known = self.state.with(|state| {
-                let known = state.backends.get(index)?;
-                let is_asked = known.unattended && known.pending > 0;
-                Some((is_asked.then(|| Arc::clone(&known.backend)), known.id))
-            });
-            let Some((backend, name)) = known else { return };
-            if let Some(Err(fault)) = backend.map(|backend| guarded(|| backend.expect())) {
-                self.give_up_backend(name, &fault);
-            }
-        }
-    }
-
-    pub(crate) fn ensure_driver(self: &Arc<Self>) {
-        #[cfg(threads)]
-        self.driver.ensure(self);
-        #[cfg(browser)]
-        self.microtask.ensure(self);
+        self.ask_each(|known| known.unattended, |backend| backend.expect());
     }
 
     /// Where no thread turns the engine, a task is woken by the next completion; and at once where
-    /// completions are seen only by who looks.
+    /// completions are seen only by a task that looks.
     pub(crate) fn ensure_wake(&self, waker: &Waker) {
         #[cfg(not(threads))]
         if self.attended.load(Ordering::Relaxed) > 0 {
@@ -434,16 +602,15 @@ impl Shared {
         } else {
             self.signal.watch(waker);
         }
+        // The system refuses a thread: the task looks for itself.
         #[cfg(threads)]
-        let _ = waker;
+        if !self.driver.can_listen() {
+            waker.wake_by_ref();
+        }
     }
 
     pub(crate) fn give_up_backend(&self, name: BackendId, fault: &Fault) {
-        let after = self.state.with(|state| {
-            state.give_up_backend(name, fault);
-            take_after(state)
-        });
-        self.tidy(after);
+        self.change(|state| state.give_up_backend(name, fault));
     }
 
     pub(crate) fn is_settled(&self, id: TransferId) -> bool {
@@ -453,19 +620,22 @@ impl Shared {
 
     /// Looks at the backends that must be looked at, if they have anything to do.
     fn pump(&self) {
-        if self.attended.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.attended.load(Ordering::Relaxed) > 0 {
+            let is_busy = |known: &Registered| !known.unattended && known.lost.is_none();
+            self.ask_each(is_busy, |backend| backend.pump());
         }
-        let attended: ArrayVec<(Arc<dyn Backend>, BackendId), 8> = self.state.with(|state| {
-            let known = state.backends.iter();
-            let busy = known
-                .filter(|known| !known.unattended && known.pending > 0 && known.lost.is_none());
-            busy.map(|known| (Arc::clone(&known.backend), known.id))
-                .take(8)
-                .collect()
-        });
-        for (backend, name) in attended {
-            if let Err(fault) = guarded(|| backend.pump()) {
+    }
+
+    /// Asks every backend of a sort that has operations under way, without the lock.
+    fn ask_each(&self, is_meant: impl Fn(&Registered) -> bool, ask: impl Fn(&dyn Backend)) {
+        for index in 0.. {
+            let known = self.state.with(|state| {
+                let known = state.backends.get(index)?;
+                let is_asked = known.pending > 0 && is_meant(known);
+                Some((is_asked.then(|| Arc::clone(&known.backend)), known.id))
+            });
+            let Some((backend, name)) = known else { return };
+            if let Some(Err(fault)) = backend.map(|backend| guarded(|| ask(&*backend))) {
                 self.give_up_backend(name, &fault);
             }
         }
@@ -484,20 +654,8 @@ impl Shared {
     }
 
     /// Does what must not be done under the lock.
-    fn tidy(&self, left: Left) {
-        match left.after {
-            None => self.announce(left.news),
-            Some(after) => self.carry_out(after, left.news),
-        }
-    }
-
-    fn announce(&self, news: bool) {
-        if news && self.parked.load(Ordering::SeqCst) > 0 {
-            self.signal.notify();
-        }
-    }
-
-    fn carry_out(&self, after: After, news: bool) {
+    fn tidy(&self, after: Option<After>) {
+        let Some(after) = after else { return };
         let After {
             mut wakers,
             mut buffers,
@@ -517,12 +675,12 @@ impl Shared {
         if releases {
             self.state.with(|state| {
                 state.releasing -= 1;
+                state.tell_idlers(&mut wakers);
                 if state.after.buffers.capacity() == 0 {
                     core::mem::swap(&mut state.after.buffers, &mut buffers);
                 }
             });
         }
-        self.announce(news || releases);
         if wakers.is_empty() {
             return;
         }
@@ -556,20 +714,15 @@ impl Shared {
 }
 
 /// What a step leaves to do once the lock is let go.
-#[derive(Default)]
-struct Left {
-    after: Option<After>,
-    /// Whether threads that are parked may have waited for it.
-    news: bool,
-}
-
-fn take_after(state: &mut State) -> Left {
-    let after = &mut state.after;
-    state.releasing += usize::from(!after.buffers.is_empty());
-    Left {
-        after: (!after.is_empty()).then(|| core::mem::take(after)),
-        news: core::mem::take(&mut state.news),
+fn take_after(state: &mut State) -> Option<After> {
+    state.releasing += usize::from(!state.after.buffers.is_empty());
+    if !state.idlers.is_empty() {
+        let mut wakers = core::mem::take(&mut state.after.wakers);
+        state.tell_idlers(&mut wakers);
+        state.after.wakers = wakers;
     }
+    let after = &mut state.after;
+    (!after.is_empty()).then(|| core::mem::take(after))
 }
 
 /// Keeps the compiler honest: handles are shared between threads wherever there are any.

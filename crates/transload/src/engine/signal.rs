@@ -1,124 +1,321 @@
-//! How a thread that waits for the engine is told to look again.
+//! How threads sleep until the engine has news for them, and which of them listens for all.
+//!
+//! A thread sleeps in its own [`Parker`]. The end of a transfer unparks the one thread that waits for that transfer. News
+//! of a backend unparks one thread, the *listener*: it turns the engine for all others. Threads that wait take
+//! the place from the manager's own thread, which has it whenever no other thread does and a transfer needs one.
 
+use alloc::sync::Arc;
+use core::task::Waker;
 use core::time::Duration;
 
-/// Counts events, so that a waiter that has seen number `n` sleeps only until there is an `n + 1`:
-/// no wake-up is lost between looking and sleeping.
-#[cfg(all(threads, not(loom)))]
-#[derive(Debug, Default)]
-pub(crate) struct Signal {
-    events: std::sync::Mutex<u64>,
-    changed: std::sync::Condvar,
-}
-
-#[cfg(all(threads, not(loom)))]
-impl Signal {
-    /// The number of events so far.
-    pub(crate) fn seen(&self) -> u64 {
-        *self.events()
-    }
-
-    /// Something happened.
-    pub(crate) fn notify(&self) {
-        *self.events() += 1;
-        self.changed.notify_all();
-    }
-
-    /// Sleeps until something happens after event `seen`, or the limit passes; `None` is no limit.
-    pub(crate) fn park(&self, seen: u64, limit: Option<Duration>) {
-        let events = self.events();
-        let unchanged = |events: &mut u64| *events == seen;
-        // Either way the caller looks for itself at what has changed.
-        match limit {
-            None => drop(self.changed.wait_while(events, unchanged)),
-            Some(limit) => drop(self.changed.wait_timeout_while(events, limit, unchanged)),
-        }
-    }
-
-    fn events(&self) -> std::sync::MutexGuard<'_, u64> {
-        self.events
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-/// As above, on loom's primitives. Loom has no time: a limit never passes.
-#[cfg(all(threads, loom))]
-#[derive(Debug)]
-pub(crate) struct Signal {
-    events: loom::sync::Mutex<u64>,
-    changed: loom::sync::Condvar,
-}
-
-#[cfg(all(threads, loom))]
-impl Default for Signal {
-    fn default() -> Signal {
-        Signal {
-            events: loom::sync::Mutex::new(0),
-            changed: loom::sync::Condvar::new(),
-        }
-    }
-}
-
-#[cfg(all(threads, loom))]
-impl Signal {
-    pub(crate) fn seen(&self) -> u64 {
-        *self.events.lock().unwrap()
-    }
-
-    pub(crate) fn notify(&self) {
-        *self.events.lock().unwrap() += 1;
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn park(&self, seen: u64, _limit: Option<Duration>) {
-        let mut events = self.events.lock().unwrap();
-        while *events == seen {
-            events = self.changed.wait(events).unwrap();
-        }
-    }
-}
-
-/// Where there is one thread, or no operating system, nobody sleeps: whoever waits looks again at
-/// once, and futures are woken by the completion itself, in the place of a thread that would turn the
-/// engine for them.
 #[cfg(not(threads))]
-#[derive(Default)]
-pub(crate) struct Signal {
-    inner: super::sync::Lock<Woken>,
+pub(crate) use alone::{Parker, Signal};
+#[cfg(threads)]
+pub(crate) use shared::{Parker, Signal};
+
+use super::shared::Shared;
+
+/// What became of a thread's wish to listen.
+pub(crate) enum Listening {
+    /// The thread listens. The manager that its own thread looked after until then is to be dropped without a lock.
+    Mine(#[allow(dead_code, reason = "dropped by the caller")] Option<Arc<Shared>>),
+    /// Another thread does.
+    Other,
+    /// There is news that this thread has not seen.
+    News,
 }
 
-#[cfg(not(threads))]
-#[derive(Default)]
-struct Woken {
-    events: u64,
-    wakers: alloc::vec::Vec<core::task::Waker>,
-}
+#[cfg(threads)]
+mod shared {
+    #[cfg(loom)]
+    use loom::sync::atomic::{AtomicBool, AtomicU64};
+    #[cfg(loom)]
+    use loom::sync::{Condvar, Mutex, MutexGuard};
+    use std::sync::PoisonError;
+    #[cfg(not(loom))]
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+    #[cfg(not(loom))]
+    use std::sync::{Condvar, Mutex, MutexGuard};
 
-#[cfg(not(threads))]
-impl Signal {
-    pub(crate) fn seen(&self) -> u64 {
-        self.inner.with(|inner| inner.events)
+    use core::sync::atomic::Ordering;
+
+    use super::{Arc, Duration, Listening, Shared, Waker};
+
+    /// Where one thread sleeps. It remembers one call, so none is lost between looking and sleeping.
+    #[derive(Debug, Default)]
+    pub(crate) struct Parker {
+        called: Mutex<bool>,
+        changed: Condvar,
     }
 
-    pub(crate) fn notify(&self) {
-        let wakers = self.inner.with(|inner| {
-            inner.events += 1;
-            core::mem::take(&mut inner.wakers)
-        });
-        wakers.into_iter().for_each(core::task::Waker::wake);
-    }
-
-    pub(crate) fn park(&self, _seen: u64, _limit: Option<Duration>) {
-        core::hint::spin_loop();
-    }
-
-    /// Has the task polled again when something happens.
-    pub(crate) fn watch(&self, waker: &core::task::Waker) {
-        self.inner.with(|inner| {
-            if !inner.wakers.iter().any(|known| known.will_wake(waker)) {
-                inner.wakers.push(waker.clone());
+    impl Parker {
+        /// The one of this thread.
+        #[cfg(not(loom))]
+        pub(crate) fn current() -> Arc<Parker> {
+            std::thread_local! {
+                static OWN: Arc<Parker> = Arc::default();
             }
-        });
+            // A destructor of another thread-local value may wait when this one is gone already.
+            OWN.try_with(Arc::clone).unwrap_or_default()
+        }
+
+        #[cfg(loom)]
+        pub(crate) fn current() -> Arc<Parker> {
+            Arc::default()
+        }
+
+        pub(crate) fn waker(self: &Arc<Parker>) -> Waker {
+            Waker::from(Arc::clone(self))
+        }
+
+        pub(crate) fn unpark(&self) {
+            *self.called.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            self.changed.notify_one();
+        }
+
+        /// Sleeps until it is called, or was since the last time, or the limit passes. Loom has no time: there no
+        /// limit passes.
+        pub(crate) fn park(&self, limit: Option<Duration>) {
+            let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+            #[cfg(not(loom))]
+            if let Some(limit) = limit {
+                let sleeps = |called: &mut bool| !*called;
+                let woken = self.changed.wait_timeout_while(called, limit, sleeps);
+                *woken.unwrap_or_else(PoisonError::into_inner).0 = false;
+                return;
+            }
+            let _ = limit;
+            while !*called {
+                called = self
+                    .changed
+                    .wait(called)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            *called = false;
+        }
+    }
+
+    impl std::task::Wake for Parker {
+        fn wake(self: Arc<Self>) {
+            self.unpark();
+        }
+
+        fn wake_by_ref(self: &Arc<Self>) {
+            self.unpark();
+        }
+    }
+
+    /// Counts events, and knows the listener. A leaf lock: it calls nothing but the listener's parker.
+    pub(crate) struct Signal {
+        listener: Mutex<Listener>,
+        /// Events so far. Counted under the lock.
+        events: AtomicU64,
+        /// Whether there is a listener.
+        is_heard: AtomicBool,
+        /// Where the manager's own thread sleeps.
+        own: Arc<Parker>,
+    }
+
+    #[derive(Default)]
+    enum Listener {
+        #[default]
+        None,
+        /// A thread that waits.
+        Waiting(Arc<Parker>),
+        /// The manager's own, which keeps the manager alive meanwhile.
+        Own(Arc<Shared>),
+    }
+
+    impl Default for Signal {
+        fn default() -> Signal {
+            Signal {
+                listener: Mutex::default(),
+                events: AtomicU64::new(0),
+                is_heard: AtomicBool::new(false),
+                own: Arc::default(),
+            }
+        }
+    }
+
+    impl Signal {
+        /// The number of events so far.
+        pub(crate) fn seen(&self) -> u64 {
+            self.events.load(Ordering::SeqCst)
+        }
+
+        /// Something happened: the listener looks.
+        pub(crate) fn notify(&self) {
+            let listener = self.lock();
+            self.events.fetch_add(1, Ordering::SeqCst);
+            self.call(&listener);
+        }
+
+        fn call(&self, listener: &Listener) {
+            match listener {
+                Listener::None => {}
+                Listener::Waiting(parker) => parker.unpark(),
+                Listener::Own(_) => self.own.unpark(),
+            }
+        }
+
+        /// Whether a thread listens. It asks the backends for news after it has begun to, so a thread that submits first
+        /// and then finds none here need not ask for it.
+        pub(crate) fn is_heard(&self) -> bool {
+            self.is_heard.load(Ordering::SeqCst)
+        }
+
+        /// Has this thread listen, unless another thread that waits does, or there was an event after `seen`.
+        pub(crate) fn listen(&self, parker: &Arc<Parker>, seen: u64) -> Listening {
+            let mut listener = self.lock();
+            if self.seen() != seen {
+                return Listening::News;
+            }
+            if matches!(*listener, Listener::Waiting(_)) {
+                return Listening::Other;
+            }
+            Listening::Mine(self.replace(&mut listener, Listener::Waiting(Arc::clone(parker))))
+        }
+
+        /// Ends what [`Signal::listen`] began.
+        pub(crate) fn leave(&self, parker: &Arc<Parker>) {
+            let mut listener = self.lock();
+            if matches!(&*listener, Listener::Waiting(waiting) if Arc::ptr_eq(waiting, parker)) {
+                self.replace(&mut listener, Listener::None);
+            }
+        }
+
+        /// Has the manager's own thread listen if no other does; true when it has just begun to, and then it is woken if
+        /// there was an event after `seen`. The listener, whichever it is, is woken if it `must_look`.
+        pub(crate) fn appoint(&self, shared: &Arc<Shared>, seen: u64, must_look: bool) -> bool {
+            let mut listener = self.lock();
+            let is_new = matches!(*listener, Listener::None);
+            if is_new {
+                self.replace(&mut listener, Listener::Own(Arc::clone(shared)));
+            }
+            // A thread that listens already was told of each event.
+            if must_look || is_new && self.seen() != seen {
+                self.call(&listener);
+            }
+            is_new
+        }
+
+        /// Has the manager's own thread listen no longer. What it looked after is to be dropped without a lock.
+        pub(crate) fn dismiss(&self) -> Option<Arc<Shared>> {
+            if !self.is_heard() {
+                return None;
+            }
+            let mut listener = self.lock();
+            match *listener {
+                Listener::Own(_) => self.replace(&mut listener, Listener::None),
+                _ => None,
+            }
+        }
+
+        /// What the manager's own thread looks after, if it listens.
+        pub(crate) fn charge(&self) -> Option<Arc<Shared>> {
+            match &*self.lock() {
+                Listener::Own(shared) => Some(Arc::clone(shared)),
+                _ => None,
+            }
+        }
+
+        /// Whether the manager's own thread listens.
+        pub(crate) fn is_own(&self) -> bool {
+            matches!(*self.lock(), Listener::Own(_))
+        }
+
+        /// Where the manager's own thread sleeps.
+        pub(crate) fn own(&self) -> &Arc<Parker> {
+            &self.own
+        }
+
+        fn replace(&self, current: &mut Listener, listener: Listener) -> Option<Arc<Shared>> {
+            let is_heard = !matches!(listener, Listener::None);
+            self.is_heard.store(is_heard, Ordering::SeqCst);
+            match core::mem::replace(current, listener) {
+                Listener::Own(shared) => Some(shared),
+                _ => None,
+            }
+        }
+
+        fn lock(&self) -> MutexGuard<'_, Listener> {
+            self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+}
+
+/// Where there is one thread, or no operating system, no thread sleeps: the one that waits looks again at once, and
+/// futures are woken by the completion itself, in the place of a thread that would turn the engine for them.
+#[cfg(not(threads))]
+mod alone {
+    use super::{Arc, Duration, Listening, Shared, Waker};
+    use crate::engine::sync::Lock;
+
+    #[derive(Default)]
+    pub(crate) struct Parker;
+
+    impl Parker {
+        pub(crate) fn current() -> Arc<Parker> {
+            Arc::new(Parker)
+        }
+
+        pub(crate) fn waker(self: &Arc<Parker>) -> Waker {
+            Waker::noop().clone()
+        }
+
+        pub(crate) fn park(&self, _limit: Option<Duration>) {
+            core::hint::spin_loop();
+        }
+    }
+
+    #[derive(Default)]
+    pub(crate) struct Signal {
+        inner: Lock<Woken>,
+    }
+
+    #[derive(Default)]
+    struct Woken {
+        events: u64,
+        wakers: alloc::vec::Vec<Waker>,
+    }
+
+    impl Signal {
+        pub(crate) fn seen(&self) -> u64 {
+            self.inner.with(|inner| inner.events)
+        }
+
+        pub(crate) fn notify(&self) {
+            let wakers = self.inner.with(|inner| {
+                inner.events += 1;
+                core::mem::take(&mut inner.wakers)
+            });
+            wakers.into_iter().for_each(Waker::wake);
+        }
+
+        /// Has the task polled again when something happens.
+        pub(crate) fn watch(&self, waker: &Waker) {
+            self.inner.with(|inner| {
+                if !inner.wakers.iter().any(|known| known.will_wake(waker)) {
+                    inner.wakers.push(waker.clone());
+                }
+            });
+        }
+
+        pub(crate) fn is_heard(&self) -> bool {
+            false
+        }
+
+        pub(crate) fn listen(&self, _parker: &Arc<Parker>, seen: u64) -> Listening {
+            match self.seen() == seen {
+                true => Listening::Mine(None),
+                false => Listening::News,
+            }
+        }
+
+        pub(crate) fn leave(&self, _parker: &Arc<Parker>) {}
+
+        pub(crate) fn dismiss(&self) -> Option<Arc<Shared>> {
+            None
+        }
     }
 }

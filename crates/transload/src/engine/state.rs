@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::task::Waker;
 
 use hashbrown::HashMap;
-use transload_core::flight::TaskId;
+use transload_core::flight::{Flight, TaskId};
 use transload_core::{
     Barred, Hazards, Instant, Inventory, Limits, LinkId, PlanCache, Quarantine, Stats, Ticket,
     Topology,
@@ -18,7 +18,7 @@ use super::digest::Digest;
 use super::hint::Hints;
 use super::kept::{Kept, Verdict};
 use super::observe::Ended;
-use super::order::ORDERS;
+use super::order::{ORDERS, Order, Orders};
 use super::proof::Proofs;
 use super::staging::Pool;
 use crate::{RegisterError, Report, TransferError};
@@ -37,6 +37,15 @@ pub(crate) struct Registered {
 /// Transfers that there is room for from the start: more than most programs have under way, so that
 /// what happens for the first time after a while allocates no more than what happens often.
 const ROOM: usize = 32;
+
+/// What a thread that turns the engine may take on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pace {
+    /// All there is to do.
+    Full,
+    /// What takes long only for the transfer that the thread waits for, if it does.
+    Quick(Option<TransferId>),
+}
 
 /// The engine's state. Its methods never block, never call a backend, and never wake anybody.
 pub(crate) struct State {
@@ -66,7 +75,20 @@ pub(crate) struct State {
     pub(crate) early: Vec<(Fence, Outcome)>,
     /// Orders that threads have taken and not come back with.
     pub(crate) outstanding: usize,
+    /// Orders that take long, for the thread that does them.
+    pub(crate) later: VecDeque<Order>,
+    pub(crate) pace: Pace,
     pub(crate) live: usize,
+    /// Transfers under way: guards are none.
+    pub(crate) moving: usize,
+    /// Transfers and guards that need a thread which listens, and threads that wait for all of them.
+    pub(crate) care: usize,
+    /// Threads that are blocked in a backend for a transfer of their own, which they look after.
+    pub(crate) tended: usize,
+    /// Whether transfers whose handle is held need care.
+    pub(crate) advances: bool,
+    /// Threads that wait until nothing is under way.
+    pub(crate) idlers: Vec<Waker>,
     /// The time of the last round. Never ahead of the clock.
     pub(crate) now: Instant,
     /// Kept for its room while tickets leave.
@@ -77,8 +99,6 @@ pub(crate) struct State {
     pub(crate) after: After,
     /// Threads that are dropping buffers out of `after`.
     pub(crate) releasing: usize,
-    /// Something changed that parked threads may wait for.
-    pub(crate) news: bool,
     pub(crate) hints: Hints,
     /// Whether ends of transfers are counted in `metrics`.
     pub(crate) metrics: bool,
@@ -148,14 +168,20 @@ impl State {
             pending: HashMap::with_capacity(ROOM),
             early: Vec::with_capacity(ORDERS),
             outstanding: 0,
+            later: VecDeque::new(),
+            pace: Pace::Full,
             live: 0,
+            moving: 0,
+            care: 0,
+            tended: 0,
+            advances: false,
+            idlers: Vec::new(),
             now: Instant(0),
             freed: Vec::with_capacity(ROOM),
             limits,
             with_deadline: 0,
             after: After::default(),
             releasing: 0,
-            news: false,
             hints: Hints::default(),
             metrics: false,
             borrowed: Vec::new(),
@@ -193,11 +219,82 @@ impl State {
         self.free_place(id.slot);
     }
 
-    /// Whether any transfer is under way, or its buffers are still being dropped. Guards, which have no
-    /// destination, are not counted.
+    /// Whether any transfer is under way, or its buffers are still being dropped. Guards are not counted.
     pub(crate) fn is_moving(&self) -> bool {
-        let is_moving = |active: &Active| active.is_live() && active.dst.is_some();
-        self.releasing > 0 || self.transfers.iter().any(is_moving)
+        self.releasing > 0 || self.moving > 0
+    }
+
+    /// Calls the threads that wait until nothing is under way, if that is so.
+    pub(crate) fn tell_idlers(&mut self, wakers: &mut Vec<Waker>) {
+        if !self.is_moving() {
+            wakers.append(&mut self.idlers);
+        }
+    }
+
+    /// Has a thread called when nothing is under way.
+    pub(crate) fn watch_idle(&mut self, waker: Waker) {
+        if !self.idlers.iter().any(|known| known.will_wake(&waker)) {
+            self.idlers.push(waker);
+        }
+    }
+
+    /// Whether a transfer needs a thread that listens, and is not looked after by one that waits for it in a backend.
+    pub(crate) fn needs_listener(&self) -> bool {
+        self.care > self.tended
+    }
+
+    /// Notes whether a transfer needs a thread that listens.
+    pub(crate) fn care_for(&mut self, slot: u32, needs: bool) {
+        let active = &mut self.transfers[slot as usize];
+        let needs = needs && active.is_live();
+        if active.needs_care != needs {
+            active.needs_care = needs;
+            match needs {
+                true => self.care += 1,
+                false => self.care -= 1,
+            }
+        }
+    }
+
+    /// A transfer whose operations are all under way needs no thread: hardware finishes it, and its owner finds out. Not
+    /// so where its end is to be told.
+    pub(crate) fn leave_to_hardware(&mut self, id: TransferId) {
+        let Some(active) = self.transfer(id) else {
+            return;
+        };
+        let is_told = active.detached || active.waker.is_some() || active.batch.is_some();
+        let is_out = active.stage == Stage::Flying && active.ordered == 0;
+        let is_out = is_out && active.flight.as_ref().is_some_and(Flight::is_out);
+        if is_out && !is_told && active.then.is_empty() {
+            self.care_for(id.slot, false);
+        }
+    }
+
+    /// Gives an order to the thread that turns the engine, or leaves it to the one that does what takes long.
+    pub(crate) fn hand_out(&mut self, order: Order, orders: &mut Orders) {
+        let is_own = |own: Option<TransferId>| own == Some(order.id);
+        match self.pace {
+            Pace::Quick(own) if order.takes_long() && !is_own(own) => self.later.push_back(order),
+            _ => orders.push(order),
+        }
+    }
+
+    /// Takes up what was left for later and is this thread's to do.
+    pub(crate) fn take_later(&mut self, orders: &mut Orders) {
+        if self.pace == Pace::Quick(None) {
+            return;
+        }
+        let mut at = 0;
+        while at < self.later.len() && !orders.is_full() {
+            let is_meant = match self.pace {
+                Pace::Full => true,
+                Pace::Quick(own) => own == Some(self.later[at].id),
+            };
+            match is_meant {
+                true => orders.extend(self.later.remove(at)),
+                false => at += 1,
+            }
+        }
     }
 
     pub(crate) fn id(&self, slot: u32) -> TransferId {
@@ -249,6 +346,9 @@ impl State {
         if !active.queued {
             active.queued = true;
             self.ready[queue_of(active.priority)].push_back(slot);
+        }
+        if self.advances {
+            self.care_for(slot, true);
         }
     }
 

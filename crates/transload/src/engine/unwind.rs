@@ -6,7 +6,8 @@ use transload_hal::Fault;
 #[cfg(feature = "std")]
 pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
     // The engine holds no lock and no half-made change over a call into a backend.
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).map_err(|payload| {
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    unwound.map_err(|payload| {
         let said = payload
             .downcast_ref::<&str>()
             .copied()
@@ -16,10 +17,11 @@ pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
                     .map(|s| s.as_str())
             })
             .unwrap_or("no message");
-        Fault::new(
-            transload_hal::ErrorClass::Failed,
-            alloc::format!("the backend panicked: {said}"),
-        )
+        let said = alloc::format!("the backend panicked: {said}");
+        // What was thrown may panic when it is dropped. What that throws is kept for good.
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(payload)));
+        dropped.unwrap_or_else(core::mem::forget);
+        Fault::new(transload_hal::ErrorClass::Failed, said)
     })
 }
 

@@ -1,20 +1,31 @@
 //! What a thread that waits should do: block in a backend, or park.
 
 use alloc::sync::Arc;
+use core::task::Waker;
 
 use arrayvec::ArrayVec;
+use transload_core::Instant;
 use transload_hal::{Backend, BackendId, Fence};
 
-use super::active::TransferId;
+use super::active::{Active, TransferId};
 use super::state::{Registered, State};
 
 /// How many fences a thread waits for at once: as many as the largest plan has under way, four lanes
 /// of four slots.
 const MOST_FENCES: usize = 16;
 
-pub(super) type Fences = ArrayVec<Fence, MOST_FENCES>;
+type Fences = ArrayVec<Fence, MOST_FENCES>;
 
-/// What a thread that waits should do.
+/// Fences of one backend to block on.
+pub(super) struct Block {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) name: BackendId,
+    pub(super) fences: Fences,
+    /// Whether an outcome elsewhere may be what the thread waits for.
+    pub(super) is_shared: bool,
+}
+
+/// What a thread that waits for a transfer should do.
 #[allow(
     clippy::large_enum_variant,
     reason = "it lives on the stack of the thread that waits; a box would allocate"
@@ -22,52 +33,64 @@ pub(super) type Fences = ArrayVec<Fence, MOST_FENCES>;
 pub(super) enum Wait {
     /// What it waits for is there.
     Over,
-    /// Block in the backend until one of these fences has settled.
-    Fences(Arc<dyn Backend>, BackendId, Fences),
-    /// Park until something happens.
+    /// Block in the backend, until the transfer's own deadline at most. The thread counts among `State::tended`.
+    Block(Block, Option<Instant>),
+    /// Park. The waker is called when the transfer is over.
     Park,
 }
 
-/// What the owner of a transfer blocks on: one of its own fences if it has any, for then the
-/// backend may put the thread to work; else any fence that somebody must look after.
-pub(super) fn wait_for(state: &State, id: TransferId) -> Wait {
-    let Some(active) = state
-        .transfers
-        .get(id.slot as usize)
-        .filter(|active| active.generation == id.generation && active.is_awaited())
-    else {
-        return Wait::Over;
-    };
-    let own = || active.flying.iter().map(|(fence, _)| *fence);
-    let known = || own().filter_map(|fence| state.registered(fence.backend()));
-    let attended = known().find(|known| !known.unattended);
-    let Some(known) = attended.or_else(|| known().next()) else {
-        // Nothing of its own is under way: it waits for others.
-        return any_attended(state).unwrap_or(Wait::Park);
-    };
-    // Blocking in one backend while another one's outcome arrives would stall the pipeline; and one that was given up is
-    // not asked to wait again.
-    let is_alone = || own().all(|fence| fence.backend() == known.id);
-    if known.unattended && (known.lost.is_some() || !is_alone()) {
-        return Wait::Park;
+impl State {
+    /// What the thread that waits for a transfer or guard blocks on: its own fences if it has any, for then the backend may
+    /// put the thread to work. Leaves in `waker` the one that is not needed, to be dropped without the lock.
+    pub(super) fn wait_for(&mut self, id: TransferId, waker: &mut Option<Waker>) -> Wait {
+        if !self.transfer(id).is_some_and(|active| active.is_awaited()) {
+            return Wait::Over;
+        }
+        self.care_for(id.slot, true);
+        let active = &self.transfers[id.slot as usize];
+        if let Some(block) = self.own_block(active) {
+            let deadline = active.deadline;
+            self.tended += 1;
+            return Wait::Block(block, deadline);
+        }
+        core::mem::swap(&mut self.transfers[id.slot as usize].waker, waker);
+        Wait::Park
     }
-    let fences = own().filter(|fence| fence.backend() == known.id);
-    let fences = fences.take(MOST_FENCES).collect();
-    Wait::Fences(Arc::clone(&known.backend), known.id, fences)
-}
 
-/// Fences of a backend that somebody must look after, the oldest first.
-pub(super) fn any_attended(state: &State) -> Option<Wait> {
-    let attended = |known: &&Registered| !known.unattended && known.pending > 0;
-    let known = state.backends.iter().find(attended)?;
-    let of_it = |fence: &&Fence| fence.backend() == known.id;
-    let oldest = state.pending.keys().filter(of_it).min()?;
-    let others = state.pending.keys().filter(of_it);
-    let others = others.filter(|fence| *fence != oldest).copied();
-    let fences = core::iter::once(*oldest).chain(others).take(MOST_FENCES);
-    Some(Wait::Fences(
-        Arc::clone(&known.backend),
-        known.id,
-        fences.collect(),
-    ))
+    fn own_block(&self, active: &Active) -> Option<Block> {
+        let own = || active.flying.iter().map(|(fence, _)| *fence);
+        let known = || own().filter_map(|fence| self.registered(fence.backend()));
+        let attended = known().find(|known| !known.unattended);
+        let known = attended.or_else(|| known().next())?;
+        let is_alone = own().all(|fence| fence.backend() == known.id);
+        // Blocking in one backend while another one's outcome arrives would stall the pipeline; and one that was given up
+        // is not asked to wait again.
+        if known.unattended && (known.lost.is_some() || !is_alone) {
+            return None;
+        }
+        let fences = own().filter(|fence| fence.backend() == known.id);
+        Some(Block {
+            backend: Arc::clone(&known.backend),
+            name: known.id,
+            fences: fences.take(MOST_FENCES).collect(),
+            is_shared: !is_alone,
+        })
+    }
+
+    /// Fences of a backend that tells outcomes only to threads that call it, the oldest first.
+    pub(super) fn attended_block(&self) -> Option<Block> {
+        let attended = |known: &&Registered| !known.unattended && known.pending > 0;
+        let known = self.backends.iter().find(attended)?;
+        let of_it = |fence: &&Fence| fence.backend() == known.id;
+        let oldest = self.pending.keys().filter(of_it).min()?;
+        let others = self.pending.keys().filter(of_it);
+        let others = others.filter(|fence| *fence != oldest).copied();
+        let fences = core::iter::once(*oldest).chain(others).take(MOST_FENCES);
+        Some(Block {
+            backend: Arc::clone(&known.backend),
+            name: known.id,
+            fences: fences.collect(),
+            is_shared: true,
+        })
+    }
 }

@@ -13,6 +13,7 @@ use crate::Cancelled;
 use crate::adopt::{Borrowed, NOWHERE};
 use crate::engine::accept::{Checked, Terms};
 use crate::engine::active::{Operand, TransferId};
+use crate::engine::event::EventCell;
 use crate::engine::hint::Wish;
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
@@ -21,6 +22,9 @@ use crate::{
 };
 
 use super::TransferManager;
+
+/// How many requests of a batch are planned, or accepted, in one go under the engine's lock: some 100 µs.
+const AT_ONCE: usize = 256;
 
 impl TransferManager {
     /// Copies all of `src` to all of `dst`. Small copies are done when this returns; in any case the
@@ -56,33 +60,46 @@ impl TransferManager {
             .collect::<Result<_, _>>()?;
         let flag = Batch::flag(on_failure);
         let now = self.shared.clock.now();
-        let ids = self.shared.change(|state| {
-            let mut chosen = Vec::with_capacity(checked.len());
-            for (i, (checked, request)) in checked.iter().zip(requests).enumerate() {
-                let plan = state.choose(checked, &request.terms, now);
-                chosen.push(plan.map_err(at(i))?);
-            }
-            let parts = checked.into_iter().zip(chosen).zip(requests).enumerate();
-            let mut ids = Vec::with_capacity(requests.len());
-            for (i, ((checked, chosen), request)) in parts {
-                let terms = Terms {
-                    batch: flag.clone(),
-                    ..request.terms.clone()
-                };
-                let parts = (checked.in_place, &checked.footprints[..]);
-                let ends = (checked.src, checked.dst);
-                match state.accept(ends, parts, chosen, &terms, now) {
-                    Ok(id) => ids.push(id),
-                    Err(error) => {
-                        // Nothing was submitted for the others: nobody has turned the engine.
-                        ids.into_iter().for_each(|id| state.withdraw(id));
-                        return Err(at(i)(error));
-                    }
+        // Other threads wait for the engine's lock only as long as a few requests take.
+        let mut chosen = Vec::with_capacity(checked.len());
+        for (checked, requests) in checked.chunks(AT_ONCE).zip(requests.chunks(AT_ONCE)) {
+            self.shared.change(|state| {
+                for (checked, request) in checked.iter().zip(requests) {
+                    let plan = state.choose(checked, &request.terms, now);
+                    chosen.push(plan.map_err(at(chosen.len()))?);
                 }
+                Ok(())
+            })?;
+        }
+        // All or none: each waits until every one was accepted.
+        let gate = Arc::new(EventCell::new(self.shared.serial));
+        let mut ids = Vec::with_capacity(requests.len());
+        let mut parts = checked.into_iter().zip(chosen).zip(requests);
+        while ids.len() < requests.len() {
+            let accepted = self.shared.change(|state| {
+                for ((checked, chosen), request) in parts.by_ref().take(AT_ONCE) {
+                    let mut terms = Terms {
+                        batch: flag.clone(),
+                        ..request.terms.clone()
+                    };
+                    terms.after.push(Arc::clone(&gate));
+                    let parts = (checked.in_place, &checked.footprints[..]);
+                    let ends = (checked.src, checked.dst);
+                    let id = state.accept(ends, parts, chosen, &terms, now);
+                    ids.push(id.map_err(at(ids.len()))?);
+                }
+                Ok(())
+            });
+            if let Err(error) = accepted {
+                // Nothing was submitted for the others: the gate is shut.
+                self.shared
+                    .change(|state| ids.into_iter().for_each(|id| state.withdraw(id)));
+                self.shared.turn_quickly();
+                return Err(error);
             }
-            Ok(ids)
-        })?;
-        self.shared.turn();
+        }
+        self.shared.events_set(&gate.set());
+        self.shared.leave_to_hardware(&ids);
         let handle = |id| Transfer::submitted(Arc::clone(&self.shared), id);
         Ok(Batch {
             transfers: ids.into_iter().map(handle).collect(),
@@ -236,7 +253,7 @@ impl TransferManager {
     /// Submits, and returns only when nothing of it is under way any more, whatever happens.
     fn submit_quietly(&self, checked: Checked) -> Result<Report, TransferError> {
         /// Waits for it even while something unwinds, a waker of somebody else's perhaps.
-        struct Quiet<'a>(&'a Shared, Cell<Option<TransferId>>);
+        struct Quiet<'a>(&'a Arc<Shared>, Cell<Option<TransferId>>);
         impl Drop for Quiet<'_> {
             fn drop(&mut self) {
                 if let Some(id) = self.1.get() {

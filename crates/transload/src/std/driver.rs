@@ -1,62 +1,105 @@
-//! One thread that turns the engine when nobody else does: for futures and for detached transfers.
+//! The manager's own threads. One listens while no thread that waits does: it takes in outcomes and submits what follows
+//! upon them. One does what takes long, such as allocating a slot: neither the caller of `submit` nor the outcomes of
+//! other transfers wait for that.
+//!
+//! Each starts when it is first needed. While it has nothing to do it is parked without a timer, and holds nothing of the
+//! manager alive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use crate::engine::shared::Shared;
-use crate::engine::signal::Signal;
+use crate::engine::signal::{Parker, Signal};
+use crate::engine::unwind::guarded;
 
-/// The thread, started by the first transfer that needs it. While nothing is under way it is parked
-/// without a timer, and holds nothing of the manager alive.
 pub(crate) struct Driver {
-    running: AtomicBool,
+    signal: Arc<Signal>,
+    listener: Start,
+    toiler: Start,
     post: Arc<Post>,
 }
 
-/// Where the thread finds what it is to look after.
+/// Where the thread that does what takes long finds its manager.
+#[derive(Default)]
 struct Post {
-    /// A manager that has work for the thread. A counted handle, so that the manager cannot go
-    /// between the moment in which a transfer is detached and the one in which the thread looks.
+    /// Keeps the manager until the thread has looked.
     handed: Mutex<Option<Arc<Shared>>>,
-    closed: AtomicBool,
-    signal: Arc<Signal>,
+    parker: Arc<Parker>,
+}
+
+/// Whether a thread was started, and whether it is to end.
+#[derive(Default)]
+struct Start {
+    is_running: AtomicBool,
+    closed: Arc<AtomicBool>,
 }
 
 impl Driver {
     pub(crate) fn new(signal: Arc<Signal>) -> Driver {
         Driver {
-            running: AtomicBool::new(false),
-            post: Arc::new(Post {
-                handed: Mutex::new(None),
-                closed: AtomicBool::new(false),
-                signal,
-            }),
+            signal,
+            listener: Start::default(),
+            toiler: Start::default(),
+            post: Arc::default(),
         }
     }
 
-    /// Starts the thread if it does not run, and has it look.
-    pub(crate) fn ensure(&self, shared: &Arc<Shared>) {
-        if !self.running.swap(true, Ordering::AcqRel) {
-            let post = Arc::clone(&self.post);
-            let started = thread::Builder::new()
-                .name("transload".into())
-                .spawn(move || run(&post));
-            if started.is_err() {
-                // Whoever waits turns the engine itself; the next one tries again.
-                self.running.store(false, Ordering::Release);
-                return;
+    /// Starts the thread that listens, unless it runs. False when the system refuses; the next call tries again.
+    pub(crate) fn can_listen(&self) -> bool {
+        let signal = Arc::clone(&self.signal);
+        self.listener.ensure("transload", move |closed| {
+            loop {
+                let limit = match signal.charge() {
+                    Some(shared) => guarded(|| shared.drive()).unwrap_or(None),
+                    None if closed.load(Ordering::Acquire) => return,
+                    None => None,
+                };
+                signal.own().park(limit);
             }
+        })
+    }
+
+    /// Hands what takes long to its thread. False when there is none and the system refuses one.
+    pub(crate) fn toil(&self, shared: &Arc<Shared>) -> bool {
+        let post = Arc::clone(&self.post);
+        let can_toil = self.toiler.ensure("transload-slow", move |closed| {
+            loop {
+                match post.hand(None) {
+                    Some(shared) => while guarded(|| shared.toil()).unwrap_or(false) {},
+                    None if closed.load(Ordering::Acquire) => return,
+                    None => {}
+                }
+                post.parker.park(None);
+            }
+        });
+        if can_toil {
+            self.post.hand(Some(Arc::clone(shared)));
+            self.post.parker.unpark();
         }
-        self.post.hand(Some(Arc::clone(shared)));
-        self.post.signal.notify();
+        can_toil
+    }
+}
+
+impl Start {
+    fn ensure(&self, name: &str, run: impl FnOnce(&AtomicBool) + Send + 'static) -> bool {
+        if self.is_running.load(Ordering::Acquire) || self.is_running.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        let closed = Arc::clone(&self.closed);
+        let thread = thread::Builder::new().name(name.into());
+        let started = thread.spawn(move || run(&closed)).is_ok();
+        self.is_running.store(started, Ordering::Release);
+        started
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.post.closed.store(true, Ordering::Release);
-        self.post.signal.notify();
+        self.listener.closed.store(true, Ordering::Release);
+        self.toiler.closed.store(true, Ordering::Release);
+        self.signal.own().unpark();
+        self.post.parker.unpark();
     }
 }
 
@@ -64,21 +107,5 @@ impl Post {
     fn hand(&self, shared: Option<Arc<Shared>>) -> Option<Arc<Shared>> {
         let mut handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
         core::mem::replace(&mut *handed, shared)
-    }
-}
-
-fn run(post: &Post) {
-    loop {
-        let seen = post.signal.seen();
-        // Held until nothing is under way, so that detached transfers complete; then let go, so that
-        // an idle manager can go.
-        if let Some(shared) = post.hand(None) {
-            while shared.drive() {}
-            continue;
-        }
-        if post.closed.load(Ordering::Acquire) {
-            return;
-        }
-        post.signal.park(seen, None);
     }
 }

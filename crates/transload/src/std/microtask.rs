@@ -41,7 +41,7 @@ impl Microtask {
             let Some(shared) = &held else {
                 return Poll::Ready(());
             };
-            shared.turn();
+            shared.turn_quickly();
             if shared.is_live() {
                 shared.microtask.set_alarm(shared);
                 shared.ensure_wake(context.waker());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use transload::StagingBudget;
 
-use crate::machine::{assert_clean_soon, builder, described};
+use crate::machine::{assert_clean, builder, described};
 
 fn run(topology: &str, budget_bytes: u64, is_unaided: bool) {
     let budget = Arc::new(StagingBudget::new(budget_bytes));
@@ -20,7 +20,7 @@ fn run(topology: &str, budget_bytes: u64, is_unaided: bool) {
     manager.clear_cache();
     assert_eq!(budget.used_bytes(), 0);
     drop(manager);
-    assert_clean_soon();
+    assert_clean();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::thread;
 
 use transload::{Buffer, Request, Transfer, TransferManager};
 
-use crate::machine::{assert_clean_soon, at, manager, pattern, round};
+use crate::machine::{assert_clean, at, manager, pattern, round};
 
 const LEN: u64 = 50_000;
 const PINNED: &str = "cpu:0/pinned";
@@ -97,7 +97,7 @@ fn copies_that_are_let_go_of_end() {
     bench.manager.wait_idle();
     bench.assert_arrived();
     drop(bench);
-    assert_clean_soon();
+    assert_clean();
 }
 
 /// Random orders of threads that submit, wait, look, await and let go, over buffers that they share.
@@ -137,5 +137,5 @@ fn threads_that_wait_in_every_way_all_hear() {
     bench.down().wait().unwrap();
     bench.assert_arrived();
     drop(bench);
-    assert_clean_soon();
+    assert_clean();
 }

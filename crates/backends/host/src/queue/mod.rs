@@ -78,6 +78,11 @@ impl Queue {
         }
     }
 
+    /// Whether operations end without a thread that waits for them.
+    pub(crate) fn has_threads(&self) -> bool {
+        self.threads > 0
+    }
+
     pub(crate) fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
         self.pool.work().sink.set(sink).is_ok()
     }
