@@ -5,13 +5,15 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use transload_core::{DeviceId, DeviceName, MemoryId, MemoryKind, Place};
+use transload_core::{DeviceId, DeviceName, MemoryId, MemoryKind, Place, Shape};
 use transload_hal::{
-    AllocError, AllocSpec, Backend, ErrorClass, External, ExternalKind, ImportError, IpcHandle,
-    Owner,
+    AllocError, AllocSpec, Backend, ErrorClass, External, ExternalKind, Fault, ImportError,
+    IpcHandle, Owner,
 };
 
 use crate::adopt::{Adopt, Adopted};
+use crate::engine::accept::footprint;
+use crate::engine::active::Operand;
 use crate::engine::unwind::guarded;
 use crate::{Buffer, Error, PlaceError, ShareError};
 
@@ -148,6 +150,10 @@ impl TransferManager {
     /// What was given out as a [handle for other processes](External::Ipc) or a file descriptor says nothing of how
     /// long it is used: that is for the two to agree upon.
     ///
+    /// For shared memory (`cpu:0/shared`) this blocks as [`Buffer::read`] does: behind transfers that write the buffer and
+    /// were submitted before, and while a [`WriteGuard`](crate::WriteGuard) on any of its bytes lives. Small buffers of
+    /// it may get a descriptor at their first export only, and then move from one page to another behind their address.
+    ///
     /// # Errors
     /// When the memory cannot be given out so.
     pub fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, Error> {
@@ -159,7 +165,7 @@ impl TransferManager {
             kind,
             fault,
         };
-        Ok(guarded(|| backend.export(&buffer.raw, kind)).map_err(fault)??)
+        Ok(export_in_order(&*backend, buffer, kind).map_err(fault)??)
     }
 
     /// Has the backend of a place make a buffer of what is somebody else's.
@@ -200,6 +206,8 @@ impl TransferManager {
     /// issue 384). That has paid after five to ten uses where one thread fills staging slots (8 GB/s against 55:
     /// rapidsai/kvikio issue 456), and after hundreds, if at all, where several keep up with the wire.
     ///
+    /// Shared memory (`cpu:0/shared`) is exported for that, and blocks as [`TransferManager::export`] says.
+    ///
     /// # Errors
     /// When the place is not here, or the two memory systems have nothing that both can hold; the
     /// error says why each way of sharing failed.
@@ -222,7 +230,7 @@ impl TransferManager {
                     );
                     continue;
                 }
-                match share_as(&*from, &*to, &buffer.raw, dst, kind) {
+                match share_as(&*from, &*to, buffer, dst, kind) {
                     Ok(raw) => return Ok(Buffer::new(raw, &self.shared)),
                     Err(reason) => reasons.push(reason),
                 }
@@ -276,15 +284,46 @@ const HANDED_ON: &[ExternalKind] = if cfg!(windows) {
     ]
 };
 
+/// Exports a buffer. Shared memory may be copied to pages of its own then, which would lose what is written meanwhile. So
+/// the export has a place in the order: writers of any of the buffer's bytes go before it or behind it. Readers may go
+/// on, a guard of the same thread among them.
+fn export_in_order(
+    backend: &dyn Backend,
+    buffer: &Buffer,
+    kind: ExternalKind,
+) -> Result<Result<External, ImportError>, Fault> {
+    let export = || guarded(|| backend.export(&buffer.raw, kind));
+    // Nothing can be waited for in a browser, which has no shared memory either.
+    if buffer.memory().kind != MemoryKind::Shared || cfg!(browser) {
+        return export();
+    }
+    let whole = buffer.raw.whole();
+    let end = Operand {
+        offset: 0,
+        shape: Shape::contiguous(whole.len()),
+        buffer: whole,
+    };
+    let Ok(footprint) = footprint(&end, false) else {
+        return export();
+    };
+    // The manager of the buffer has its order, whichever manager exports.
+    let shared = &buffer.shared;
+    let guard = shared.guard(end, footprint);
+    shared.block_on(guard, None);
+    let exported = export();
+    shared.unguard(guard);
+    exported
+}
+
 fn share_as(
     from: &dyn Backend,
     to: &dyn Backend,
-    buffer: &transload_hal::Buffer,
+    buffer: &Buffer,
     dst: MemoryId,
     kind: ExternalKind,
 ) -> Result<transload_hal::Buffer, String> {
-    let said = |fault: transload_hal::Fault| fault.to_string();
-    let external = guarded(|| from.export(buffer, kind))
+    let said = |fault: Fault| fault.to_string();
+    let external = export_in_order(from, buffer, kind)
         .map_err(said)?
         .map_err(|error| error.to_string())?;
     // SAFETY: the external is what its backend gave out a moment ago, and its identity travels with
