@@ -125,6 +125,12 @@ unsafe impl Backend for Host {
 
     /// Gives out the address of memory that has one ([`ExternalKind::Host`]), and a handle of its own of shared memory and
     /// files: [`ExternalKind::File`], a file descriptor; on Windows [`ExternalKind::Win32`].
+    ///
+    /// On Linux the first export of shared memory below 1 MiB, of either kind, makes a descriptor of its own for it: it
+    /// copies the bytes into a new memfd and maps that at the same address. It keeps the descriptor until the buffer
+    /// goes. The caller must not export memory while an operation that it submitted writes the bytes. Code
+    /// that took the address another way and registered it with a driver must register it again. Memory that was
+    /// allocated [for sharing](AllocSpec::for_sharing) has its descriptor from the start, and export leaves its pages alone.
     fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         memory::export(buffer, kind)
     }

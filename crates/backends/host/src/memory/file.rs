@@ -17,6 +17,9 @@ pub struct HostFile {
     span: Span,
     writable: bool,
     id: StorageId,
+    /// Where the bytes are those of shared memory whose identity is older than the file.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    _alias: Option<std::sync::Arc<super::alias::Alias>>,
     /// Whether it was made of a handle, behind which other views may lie.
     is_memory: bool,
 }
@@ -181,6 +184,10 @@ impl HostFile {
             return Err(FileError::NotRegular { path });
         }
         let id = identity(&file, &metadata).map_err(system(&path))?;
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let alias = super::alias::Alias::of(&metadata);
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let id = alias.as_ref().map_or(id, |alias| alias.id());
         let span = Span::new(0, metadata.len());
         Ok(Self {
             file,
@@ -188,6 +195,8 @@ impl HostFile {
             span,
             writable,
             id,
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            _alias: alias,
             is_memory: false,
         })
     }

@@ -135,12 +135,47 @@ fn release(start: *mut u8, len: usize) {
     }
 }
 
+/// Maps `file` from its first byte on in the place of `len` mapped bytes, whole pages, at the same address. The kernel
+/// refuses a descriptor that it cannot map, and a mapping past the limit of the process, before it takes the old pages
+/// out.
+///
+/// # Safety
+/// The pages are the caller's own part of a [`Mapping`]. Views of them that are left find the bytes of the file there,
+/// of which there are as many.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) unsafe fn replace_by_file(
+    start: NonNull<u8>,
+    len: usize,
+    file: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the caller owns the range that is replaced, and says what its views find there.
+    unsafe { mmap(start.as_ptr().cast(), len, access, flags, file, 0) }?;
+    Ok(())
+}
+
+/// Puts untouched zero pages of private memory in the place of `len` mapped bytes, whole pages. The memory of the old
+/// pages goes back to the system.
+///
+/// # Safety
+/// The pages are the caller's own part of a [`Mapping`], and no view of them is left.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) unsafe fn replace_by_zeroes(start: NonNull<u8>, len: usize) -> io::Result<()> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    // SAFETY: the caller owns the range that is replaced, and no view of it is left.
+    unsafe { mmap_anonymous(start.as_ptr().cast(), len, access, flags) }?;
+    Ok(())
+}
+
 /// Bytes in a page.
 pub(crate) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-fn whole_pages(len: usize) -> io::Result<usize> {
+/// `len`, at least 1, up to the end of its last page.
+pub(crate) fn whole_pages(len: usize) -> io::Result<usize> {
     let len = len.max(1).checked_next_multiple_of(page_bytes());
     len.filter(|len| isize::try_from(*len).is_ok())
         .ok_or_else(|| io::ErrorKind::OutOfMemory.into())

@@ -1,5 +1,9 @@
 //! The memories of the host: what allocates, imports and exports in each.
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod alias;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod arena;
 mod exchange;
 pub mod file;
 pub mod heap;
@@ -30,7 +34,9 @@ use crate::device::BACKEND;
 
 /// `cpu:0/pageable`: what the process allocates or adopts.
 pub const PAGEABLE: MemoryId = DeviceId::CPU0.memory(MemoryKind::Pageable);
-/// `cpu:0/shared`: memory with a handle, for other processes and other drivers.
+/// `cpu:0/shared`: memory with a handle, for other processes and other drivers. On Linux, memory below 1 MiB that was not
+/// allocated [for sharing](AllocSpec::for_sharing) gets its handle at the first export. A child that is forked before that
+/// has a copy of it.
 pub const SHARED: MemoryId = DeviceId::CPU0.memory(MemoryKind::Shared);
 /// `cpu:0/file`: files, by positioned reads and writes.
 pub const FILE: MemoryId = DeviceId::CPU0.memory(MemoryKind::File);

@@ -73,13 +73,18 @@ impl SharedMemory {
         (self.section.id, self.span.offset)
     }
 
-    /// The handle that others can map. Duplicate it to pass it on.
+    /// The handle that other processes can map. Duplicate it to pass it on. Each allocation has a handle of its own from
+    /// the start: a process may have 2^24 of them ("Kernel Objects" of the Windows documentation).
+    ///
+    /// # Errors
+    /// None on Windows; on Linux the system may refuse a descriptor.
     ///
     /// # Safety
-    /// What is done through the handle takes no part in the order of transfers: nobody writes the bytes
-    /// through it while the library reads them or lends them out, nor reads them while it writes.
-    pub unsafe fn handle(&self) -> BorrowedHandle<'_> {
-        self.raw()
+    /// Access through the handle takes no part in the order of transfers. The caller sees to it that nothing is written
+    /// through the handle while the library reads the bytes or lends them out, and nothing read while the library
+    /// writes them.
+    pub unsafe fn handle(&self) -> io::Result<BorrowedHandle<'_>> {
+        Ok(self.raw())
     }
 
     pub(super) fn raw(&self) -> BorrowedHandle<'_> {

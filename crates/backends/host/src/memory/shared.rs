@@ -1,6 +1,12 @@
-//! Shared memory: a nameless file in memory (memfd, Linux) whose handle others can map.
+//! Shared memory: a nameless file in memory (memfd, Linux) whose descriptor other processes can map.
+//!
+//! A process has few descriptors, usually 1,024. Therefore a small allocation lies in an arena (`memory/arena.rs`) and
+//! gets a file of its own at its first export. One file for several allocations would not do, because its descriptor
+//! shows all of them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::{fs, io};
 
 use rustix::fs::{
@@ -10,31 +16,60 @@ use transload_hal::{
     AllocError, AllocSpec, Buffer, ErrorClass, Fault, HostSpan, MemoryId, Span, StorageId,
 };
 
+use super::alias::{self, Alias};
+use super::arena::{MOST_BYTES, Pages};
 use super::mapping::{FileAccess, Mapping};
 
-/// The owner of a buffer in `cpu:0/shared`: a mapping, and the file behind it.
+/// The owner of a buffer in `cpu:0/shared`: pages, and the file behind them.
 #[derive(Debug)]
 pub struct SharedMemory {
-    mapping: Mapping,
-    /// Bytes of the mapping before the buffer's first one: files are mapped by whole pages.
+    place: Place,
+    /// Bytes of the pages before the buffer's first one: files are mapped by whole pages.
     lead: usize,
     span: Span,
-    file: fs::File,
     id: StorageId,
     writable: bool,
 }
 
+#[derive(Debug)]
+enum Place {
+    /// A file, and where it is mapped.
+    File(Mapping, Backing),
+    /// Pages of an arena.
+    Small {
+        pages: Pages,
+        /// Behind the pages since the first export.
+        own: OnceLock<Backing>,
+        /// Held while an export makes that file.
+        exporting: Mutex<()>,
+    },
+}
+
+/// The file behind the pages.
+#[derive(Debug)]
+struct Backing {
+    file: fs::File,
+    /// Where the identity of the bytes is older than the file.
+    _alias: Option<Arc<Alias>>,
+}
+
 impl SharedMemory {
-    /// A new, zeroed memfd that nobody can shorten or extend, mapped for reading and writing. Staging is
-    /// touched at once. The system gives out any length and kills whoever fills it, so lengths without
-    /// room are refused here.
+    /// New, zeroed memory, mapped for reading and writing. Staging is touched at once. The system grants any length
+    /// and kills the process that fills it, so lengths without room are refused here.
+    ///
+    /// Small memory has no descriptor until it is exported, except where `spec` says that it will be.
     pub(super) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Self, AllocError> {
         let len = super::check_len(memory, spec.len_bytes)?;
         let page = super::mapping::page_bytes() as u64;
         let align =
             super::check_alignment(memory, spec.alignment, page, super::heap::MAX_ALIGNMENT)?;
         super::room::check(memory, spec.len_bytes)?;
-        let shared = Self::create(len, align).map_err(|error| AllocError::OutOfMemory {
+        let is_small = len < MOST_BYTES && align <= MOST_BYTES && !spec.shareable;
+        let made = match is_small {
+            true => Pages::allocate(len, align).map(|pages| Self::small(pages, spec.len_bytes)),
+            false => Self::create(spec.len_bytes, align),
+        };
+        let shared = made.map_err(|error| AllocError::OutOfMemory {
             memory,
             len_bytes: spec.len_bytes,
             fault: super::io_fault("shared memory", &error),
@@ -45,12 +80,23 @@ impl SharedMemory {
         Ok(shared)
     }
 
-    fn create(len: usize, align: usize) -> io::Result<Self> {
-        let file = memfd_create("transload", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&file, len as u64)?;
-        // A mapping of a file that can no longer shrink never raises SIGBUS.
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-        Self::map(file, Span::new(0, len as u64), align, FileAccess::Shared)
+    fn small(pages: Pages, len_bytes: u64) -> Self {
+        Self {
+            place: Place::Small {
+                pages,
+                own: OnceLock::new(),
+                exporting: Mutex::new(()),
+            },
+            lead: 0,
+            span: Span::new(0, len_bytes),
+            id: alias::fresh(),
+            writable: true,
+        }
+    }
+
+    fn create(len_bytes: u64, align: usize) -> io::Result<Self> {
+        let file = new_file(len_bytes)?;
+        Self::map(file, Span::new(0, len_bytes), align, FileAccess::Shared)
     }
 
     /// Maps the bytes `span` of a file, which must lie within it and stay there while the mapping lives.
@@ -62,7 +108,13 @@ impl SharedMemory {
         access: FileAccess,
     ) -> io::Result<Self> {
         let file = fs::File::from(file);
-        let id = file_identity(&file)?;
+        let metadata = file.metadata()?;
+        let alias = Alias::of(&metadata);
+        let id = match (access, &alias) {
+            (FileAccess::Private, _) => StorageId::Host,
+            (_, Some(alias)) => alias.id(),
+            (_, None) => file_identity(&metadata),
+        };
         let lead = span.offset % super::mapping::page_bytes() as u64;
         let len = usize::try_from(span.len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mapped = len
@@ -76,28 +128,28 @@ impl SharedMemory {
         } else {
             Mapping::of_file(file.as_fd(), span.offset - lead, mapped, align, kind)?
         };
-        let shared = Self {
-            mapping,
+        let backing = Backing {
+            file,
+            _alias: alias,
+        };
+        Ok(Self {
+            place: Place::File(mapping, backing),
             lead: lead as usize,
             span,
-            file,
             id,
             writable: access != FileAccess::ReadOnly,
-        };
-        Ok(match access {
-            FileAccess::Private => Self {
-                id: StorageId::Host,
-                ..shared
-            },
-            _ => shared,
         })
     }
 
     /// Where the bytes are mapped.
     pub(super) fn host(&self) -> HostSpan {
-        // `map` made the mapping `lead + span.len` bytes long, so this is inside and not null.
-        let start = self.mapping.start().as_ptr().wrapping_add(self.lead);
-        let start = std::ptr::NonNull::new(start).unwrap_or(self.mapping.start());
+        let first = match &self.place {
+            Place::File(mapping, _) => mapping.start(),
+            Place::Small { pages, .. } => pages.start(),
+        };
+        // The pages have at least `lead + span.len` bytes, so this is inside and not null.
+        let start = first.as_ptr().wrapping_add(self.lead);
+        let start = std::ptr::NonNull::new(start).unwrap_or(first);
         HostSpan::new(start, self.span.len as usize)
     }
 
@@ -109,17 +161,48 @@ impl SharedMemory {
         }
     }
 
-    /// The handle that others can map. Duplicate it to pass it on.
+    /// The descriptor that other processes can map. Duplicate it to pass it on. The first call for a small allocation makes a
+    /// file, copies the bytes into it and maps it at the address where they are.
+    ///
+    /// # Errors
+    /// When the system has no descriptor or no memory for that file. The allocation is as before then.
     ///
     /// # Safety
-    /// What is done through the handle takes no part in the order of transfers: nobody writes the bytes
-    /// through it while the library reads them or lends them out, nor reads them while it writes.
-    pub unsafe fn handle(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    /// Access through the descriptor takes no part in the order of transfers. The caller sees to it that nothing is
+    /// written through the descriptor while the library reads the bytes or lends them out, and nothing read while the
+    /// library writes them. Until this returns, the caller keeps all writes away, those of transfers and guards too. A
+    /// driver with which the caller has registered the address registers it anew.
+    pub unsafe fn handle(&self) -> io::Result<BorrowedFd<'_>> {
+        // SAFETY: the caller keeps writes away.
+        unsafe { self.raw() }
     }
 
-    pub(super) fn raw(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    /// # Safety
+    /// Until this returns, no thread and no device writes the bytes.
+    pub(super) unsafe fn raw(&self) -> io::Result<BorrowedFd<'_>> {
+        let (pages, own, exporting) = match &self.place {
+            Place::File(_, backing) => return Ok(backing.file.as_fd()),
+            Place::Small {
+                pages,
+                own,
+                exporting,
+            } => (pages, own, exporting),
+        };
+        let _alone = exporting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(backing) = own.get() {
+            return Ok(backing.file.as_fd());
+        }
+        let file = fs::File::from(new_file(self.span.len)?);
+        // SAFETY: the pages live as long as this value, and the caller keeps writes away.
+        file.write_all_at(unsafe { self.host().as_slice() }, 0)?;
+        let alias = Alias::new(&file.metadata()?, self.id);
+        // SAFETY: the file has the bytes, and a seal keeps its length; the caller keeps writes away.
+        unsafe { pages.show(file.as_fd()) }?;
+        let backing = Backing {
+            file,
+            _alias: Some(alias),
+        };
+        Ok(own.get_or_init(|| backing).file.as_fd())
     }
 
     /// Whether this view may be written.
@@ -129,14 +212,17 @@ impl SharedMemory {
 
     /// Whether nobody can write the file behind it any more, in any process.
     pub fn is_sealed(&self) -> bool {
-        is_sealed(self.file.as_fd())
+        // The file of a small allocation is mapped for writing, which no sealed file is.
+        matches!(&self.place, Place::File(_, backing) if is_sealed(backing.file.as_fd()))
     }
 
     /// Makes the file unwritable for good and keeps a read-only view. On failure the view is writable
     /// as before, or `None` when the system refuses to map it again.
     fn seal(self) -> Result<Self, (Option<Self>, io::Error)> {
-        let file: OwnedFd = match self.file.try_clone() {
-            Ok(file) => file.into(),
+        // SAFETY: this is the only view of the memory, and no operation on it is under way.
+        let file = unsafe { self.raw() }.and_then(|file| file.try_clone_to_owned());
+        let file = match file {
+            Ok(file) => file,
             Err(error) => return Err((Some(self), error)),
         };
         let span = self.span;
@@ -161,13 +247,21 @@ pub(super) fn is_sealed(file: BorrowedFd<'_>) -> bool {
     fcntl_get_seals(file).is_ok_and(|seals| seals.contains(wanted))
 }
 
-fn file_identity(file: &fs::File) -> io::Result<StorageId> {
+/// A nameless file of `len_bytes` zeroes that no process can shorten or extend.
+fn new_file(len_bytes: u64) -> io::Result<OwnedFd> {
+    let file = memfd_create("transload", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, len_bytes)?;
+    // A mapping of a file that can no longer shrink never raises SIGBUS.
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+    Ok(file)
+}
+
+fn file_identity(metadata: &fs::Metadata) -> StorageId {
     use std::os::unix::fs::MetadataExt;
-    let metadata = file.metadata()?;
-    Ok(StorageId::File {
+    StorageId::File {
         device: metadata.dev(),
         inode: metadata.ino(),
-    })
+    }
 }
 
 /// Seals the shared memory behind `buffer` against writing, for good and for every process, and returns

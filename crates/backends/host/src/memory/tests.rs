@@ -90,3 +90,5 @@ fn the_code_of_a_system_error_is_told_once() {
 mod sealed;
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
 mod shared_memory;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod small;

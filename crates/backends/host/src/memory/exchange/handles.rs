@@ -1,5 +1,6 @@
 //! Handles of the operating system, taken in and given out: file descriptors, on Windows NT handles.
 
+use std::io;
 #[cfg(unix)]
 use std::os::fd::{
     AsFd as _, BorrowedFd as Borrowed, FromRawFd as _, IntoRawFd as _, OwnedFd as Owned,
@@ -35,7 +36,15 @@ pub(super) fn name(value: u64) -> String {
 /// Gives out a handle of its own of what is behind `buffer`.
 pub(super) fn export(buffer: &Buffer) -> Result<External, ImportError> {
     let memory = buffer.memory();
-    let Some(handle) = handle(buffer) else {
+    let failed = |doing: &'static str| {
+        move |error: io::Error| ImportError::Failed {
+            memory,
+            kind: KIND,
+            fault: io_fault(doing, &error),
+        }
+    };
+    let handle = handle(buffer).map_err(failed("giving a buffer a descriptor of its own"))?;
+    let Some(handle) = handle else {
         let reason = "only shared memory and files have a handle".into();
         return Err(ImportError::Unsupported {
             memory,
@@ -45,11 +54,7 @@ pub(super) fn export(buffer: &Buffer) -> Result<External, ImportError> {
     };
     let copy = handle
         .try_clone_to_owned()
-        .map_err(|error| ImportError::Failed {
-            memory,
-            kind: KIND,
-            fault: io_fault("duplicating a handle", &error),
-        })?;
+        .map_err(failed("duplicating a handle"))?;
     Ok(External::Handle {
         kind: KIND,
         value: value(copy),
@@ -59,22 +64,31 @@ pub(super) fn export(buffer: &Buffer) -> Result<External, ImportError> {
     })
 }
 
-fn handle(buffer: &Buffer) -> Option<Borrowed<'_>> {
+/// The handle behind `buffer`, where there is one.
+fn handle(buffer: &Buffer) -> io::Result<Option<Borrowed<'_>>> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     if let Some(shared) = buffer.native::<super::super::SharedMemory>() {
-        // A copy-on-write view shows other bytes than its file.
-        return (buffer.storage_id() != transload_hal::StorageId::Host).then(|| shared.raw());
+        if buffer.storage_id() == transload_hal::StorageId::Host {
+            // A copy-on-write view shows other bytes than its file.
+            return Ok(None);
+        }
+        // SAFETY: a write that is under way now was submitted with the promise that nothing else touches the bytes
+        // meanwhile; the manager keeps writes of its own away while it exports.
+        return unsafe { shared.raw() }.map(Some);
     }
     #[cfg(windows)]
     if let Some(shared) = buffer.native::<super::super::SharedMemory>() {
-        return Some(shared.raw());
+        return Ok(Some(shared.raw()));
     }
-    let file = buffer.native::<HostFile>()?.raw();
+    let Some(file) = buffer.native::<HostFile>() else {
+        return Ok(None);
+    };
+    let file = file.raw();
     #[cfg(unix)]
     let handle = file.as_fd();
     #[cfg(windows)]
     let handle = file.as_handle();
-    Some(handle)
+    Ok(Some(handle))
 }
 
 #[cfg(unix)]

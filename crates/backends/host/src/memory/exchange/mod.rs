@@ -72,16 +72,38 @@ pub(crate) fn export(buffer: &Buffer, kind: ExternalKind) -> Result<External, Im
     };
     match kind {
         ExternalKind::Host => match buffer.host(0, buffer.len()) {
-            Some(span) => Ok(External::Host {
-                span,
-                writable: buffer.is_writable(),
-                owner: Box::new(buffer.clone()),
-            }),
+            Some(span) => {
+                #[cfg(any(target_os = "linux", target_os = "android"))]
+                fix_pages(buffer, kind)?;
+                Ok(External::Host {
+                    span,
+                    writable: buffer.is_writable(),
+                    owner: Box::new(buffer.clone()),
+                })
+            }
             None => unsupported("a file has no address"),
         },
         #[cfg(any(unix, windows))]
         handles::KIND => handles::export(buffer),
         _ => unsupported("the host gives out addresses, and handles of shared memory and files"),
+    }
+}
+
+/// Gives shared memory the pages that it keeps: a driver that learns the address may pin the pages behind it, and a later
+/// export of the handle must not replace them then.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn fix_pages(buffer: &Buffer, kind: ExternalKind) -> Result<(), ImportError> {
+    let Some(shared) = buffer.native::<super::SharedMemory>() else {
+        return Ok(());
+    };
+    // SAFETY: as for the handle (`handles::handle`).
+    match unsafe { shared.raw() } {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ImportError::Failed {
+            memory: buffer.memory(),
+            kind,
+            fault: super::io_fault("giving a buffer a descriptor of its own", &error),
+        }),
     }
 }
 
