@@ -36,7 +36,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let step = queue.submit([encoder.finish()]);
 
     // Out: a copy is behind the step in the same queue, without a word.
-    let after_step = manager.adopt(vec![0xFF; LEN as usize])?;
+    let after_step = manager.adopt(vec![0xFF_u8; LEN as usize])?;
     println!("{}", manager.copy(&shared, &after_step).wait()?);
     let half = LEN as usize / 2;
     let bytes = after_step.read()?;

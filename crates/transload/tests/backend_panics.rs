@@ -463,7 +463,7 @@ unsafe impl Backend for Brittle {
 
 fn moves_on_the_host(manager: &TransferManager) {
     let src = manager.adopt(marked(3000).to_vec()).unwrap();
-    let dst = manager.adopt(vec![0; 3000]).unwrap();
+    let dst = manager.adopt(vec![0u8; 3000]).unwrap();
     manager.copy(&src, &dst).wait().unwrap();
     assert!(dst.into_inner::<Vec<u8>>().unwrap() == marked(3000));
 }

@@ -229,7 +229,7 @@ fn nothing_to_move_is_ok_and_moves_nothing() {
     assert_eq!(operations, 0);
     assert_eq!(bench.read(&dst), before);
     let host = host();
-    let nothing = host.adopt(Vec::new()).unwrap();
+    let nothing = host.adopt(Vec::<u8>::new()).unwrap();
     host.copy_from_slice(&[], &nothing).unwrap();
     host.copy_into_slice(&nothing, &mut []).unwrap();
     assert_eq!(*nothing.read().unwrap(), []);

@@ -70,7 +70,7 @@ fn what_is_not_submitted_yet_has_none() -> Outcome {
 #[test]
 fn a_refused_or_failed_transfer_has_none() -> Outcome {
     let manager = TransferManager::builder().host().build()?;
-    let buffer = manager.adopt(vec![0; 100])?;
+    let buffer = manager.adopt(vec![0u8; 100])?;
     let refused = manager.copy(buffer.slice(..10)?, buffer.slice(..20)?);
     assert_eq!(refused.fences(), None);
     // Done at once.

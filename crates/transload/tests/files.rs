@@ -143,7 +143,7 @@ fn a_mapped_file_is_read_in_place() -> Outcome {
     let mapped = unsafe { manager.map_file(&path) }?;
     assert_eq!(mapped.memory().to_string(), "cpu:0/shared");
     assert!(*mapped.read()? == wanted[..]);
-    let heap = manager.adopt(vec![0; wanted.len()])?;
+    let heap = manager.adopt(vec![0u8; wanted.len()])?;
     manager.copy(&mapped, &heap).wait()?;
     assert!(*heap.read()? == wanted[..]);
     assert!(manager.copy(&heap, &mapped).wait().is_err());

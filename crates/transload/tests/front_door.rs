@@ -43,7 +43,10 @@ fn managers_are_empty_built_discovered_or_shared() -> Outcome {
         TransferManager::builder().build()?,
     ] {
         assert!(empty.backends().is_empty() && empty.memories().is_empty());
-        assert!(empty.adopt(vec![1]).is_err(), "no backend has host memory");
+        assert!(
+            empty.adopt(vec![1u8]).is_err(),
+            "no backend has host memory"
+        );
     }
     let devices = |manager: &TransferManager| -> Vec<String> {
         let devices = manager.devices().into_iter();
@@ -62,7 +65,7 @@ fn managers_are_empty_built_discovered_or_shared() -> Outcome {
     }
     // The process-wide one is one and the same: a buffer of the one handle is no stranger to another.
     let (one, same) = (TransferManager::shared()?, TransferManager::shared()?);
-    let (src, dst) = (one.adopt(bytes(9, 1))?, same.adopt(vec![0; 9])?);
+    let (src, dst) = (one.adopt(bytes(9, 1))?, same.adopt(vec![0u8; 9])?);
     one.copy(&src, &dst).wait()?;
     assert!(found.copy(&src, &dst).wait().is_err());
     Ok(())
@@ -137,8 +140,8 @@ fn every_error_turns_into_the_librarys_own() {
     assert_eq!(error, host_file().unwrap_err());
     assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
     let (long, short) = (
-        manager.adopt(vec![7; 2]).unwrap(),
-        manager.adopt(vec![7]).unwrap(),
+        manager.adopt(vec![7u8; 2]).unwrap(),
+        manager.adopt(vec![7u8]).unwrap(),
     );
     let refused = batch(&manager, &[Request::new(&long, &short)]).unwrap_err();
     assert!(refused.to_string().contains("request 0"), "{refused}");
@@ -177,7 +180,7 @@ fn memory_is_allocated_where_it_was_asked_for() -> Outcome {
 fn there_and_back<T: transload::Adopt>(manager: &TransferManager, owner: T, bytes: &[u8]) -> T {
     let buffer = manager.adopt(owner).unwrap();
     assert_eq!(*buffer.read().unwrap(), *bytes);
-    let copy = manager.adopt(vec![0; bytes.len()]).unwrap();
+    let copy = manager.adopt(vec![0u8; bytes.len()]).unwrap();
     manager.copy(&buffer, &copy).wait().unwrap();
     assert_eq!(copy.into_inner::<Vec<u8>>().unwrap(), bytes);
     buffer.into_inner().unwrap()
@@ -513,7 +516,7 @@ fn statistics_count_this_managers_transfers_until_they_are_reset() -> Outcome {
 #[test]
 fn registration_quarantine_and_clear_cache_forget_every_plan() -> Outcome {
     let manager = TransferManager::builder().host().build()?;
-    let (src, dst) = (manager.adopt(bytes(64, 1))?, manager.adopt(vec![0; 64])?);
+    let (src, dst) = (manager.adopt(bytes(64, 1))?, manager.adopt(vec![0u8; 64])?);
     let plans_anew = |manager: &TransferManager, src: &Buffer, dst: &Buffer| {
         let misses = count(manager, "misses");
         manager.copy(src, dst).wait().unwrap();

@@ -63,7 +63,7 @@ fn overlapping_bytes_move_as_if_through_a_copy() -> Outcome {
 fn rows_move_between_pitches_and_leave_the_gaps_alone() -> Outcome {
     let manager = TransferManager::builder().host().build()?;
     let src = manager.adopt(bytes(64 * 100))?;
-    let dst = manager.adopt(vec![0xEE; 80 * 100])?;
+    let dst = manager.adopt(vec![0xEE_u8; 80 * 100])?;
     let from = Region::new(&src, 3, Shape::pitched(50, 99, 64)?)?;
     let to = Region::new(&dst, 5, Shape::pitched(50, 99, 80)?)?;
     manager.copy(from, to).wait()?;
@@ -142,7 +142,7 @@ fn an_overlapping_copy_cannot_be_verified() -> Outcome {
 fn rows_are_verified_where_they_lie() -> Outcome {
     let manager = TransferManager::builder().host().build()?;
     let src = manager.adopt(bytes(64 * 100))?;
-    let dst = manager.adopt(vec![0xEE; 80 * 100])?;
+    let dst = manager.adopt(vec![0xEE_u8; 80 * 100])?;
     let from = Region::new(&src, 3, Shape::pitched(50, 99, 64)?)?;
     let to = Region::new(&dst, 5, Shape::pitched(50, 99, 80)?)?;
     let rows = manager.submit(&Request::new(from, to).verify()).wait()?;
@@ -153,7 +153,7 @@ fn rows_are_verified_where_they_lie() -> Outcome {
         .flat_map(|row| row[3..53].to_vec())
         .collect();
     let packed = manager.adopt(packed)?;
-    let copy = manager.adopt(vec![0; 50 * 99])?;
+    let copy = manager.adopt(vec![0u8; 50 * 99])?;
     let flat = manager
         .submit(&Request::new(&packed, &copy).verify())
         .wait()?;

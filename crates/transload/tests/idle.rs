@@ -58,7 +58,10 @@ fn nothing_under_way_is_not_waited_for() -> Outcome {
 #[test]
 fn a_transfer_behind_an_event_keeps_the_manager_busy_until_it_is_set() -> Outcome {
     let manager = TransferManager::builder().host().build()?;
-    let (src, dst) = (manager.adopt(vec![7; 100])?, manager.adopt(vec![0; 100])?);
+    let (src, dst) = (
+        manager.adopt(vec![7u8; 100])?,
+        manager.adopt(vec![0u8; 100])?,
+    );
     let event = manager.event();
     drop(manager.submit(&Request::new(&src, &dst).after(&event)));
     assert!(!manager.wait_idle_timeout(Duration::ZERO));
@@ -74,7 +77,7 @@ fn memory_comes_back_once_a_guard_has_waited_for_what_was_under_way() -> Outcome
     let wanted = bytes(9 << 20, 3);
     let (src, mut dst) = (
         manager.adopt(wanted.clone())?,
-        manager.adopt(vec![0; 9 << 20])?,
+        manager.adopt(vec![0u8; 9 << 20])?,
     );
     drop(manager.copy(&src, &dst));
     drop(dst.write()?);
@@ -124,7 +127,7 @@ fn an_idle_manager_has_let_go_of_the_buffers_of_dropped_transfers() -> Outcome {
         began,
         end: Mutex::new(ends),
     })?;
-    let dst = manager.adopt(vec![0; 100])?;
+    let dst = manager.adopt(vec![0u8; 100])?;
     let event = manager.event();
     drop(manager.submit(&Request::new(&src, &dst).after(&event)));
     drop(src);
@@ -146,7 +149,10 @@ fn an_idle_manager_has_let_go_of_the_buffers_of_dropped_transfers() -> Outcome {
 fn a_thread_that_waits_learns_of_what_another_one_ends() -> Outcome {
     let manager = TransferManager::builder().host().build()?;
     for _ in 0..200 {
-        let (src, dst) = (manager.adopt(vec![7; 100])?, manager.adopt(vec![0; 100])?);
+        let (src, dst) = (
+            manager.adopt(vec![7u8; 100])?,
+            manager.adopt(vec![0u8; 100])?,
+        );
         let event = manager.event();
         let transfer = manager.submit(&Request::new(&src, &dst).after(&event));
         std::thread::scope(|scope| {

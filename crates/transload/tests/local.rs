@@ -42,7 +42,7 @@ fn a_backend_that_is_not_send_moves_bytes() -> Outcome {
 fn owners_that_are_not_send_are_given_back() -> Outcome {
     let rig = rig();
     let wanted = bytes(70_000, 2);
-    let near = rig.manager.adopt(vec![0; wanted.len()])?;
+    let near = rig.manager.adopt(vec![0u8; wanted.len()])?;
     let far = rig.filled("sim:0", &wanted);
     rig.manager.copy(&far, &near).wait()?;
     assert_eq!(near.into_inner::<Vec<u8>>()?, wanted);

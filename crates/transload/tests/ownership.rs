@@ -115,7 +115,7 @@ fn into_inner_waits_for_nobody_and_gives_the_buffer_back() {
     assert!(busy.buffer.into_inner::<Vec<u8>>().unwrap() == marked(LEN));
 
     // Dropping the handle does not make the transfer quiet.
-    let heap = manager.adopt(vec![0; LEN as usize]).unwrap();
+    let heap = manager.adopt(vec![0u8; LEN as usize]).unwrap();
     let event = manager.event();
     drop(manager.submit(&Request::new(&device, &heap).then(&event)));
     let mut heap = Some(heap);
@@ -139,7 +139,7 @@ fn into_inner_waits_for_nobody_and_gives_the_buffer_back() {
 #[test]
 fn a_guard_waits_for_what_was_submitted_before_it() {
     let (_sim, manager) = beside_the_host();
-    let heap = manager.adopt(vec![0; LEN as usize]).unwrap();
+    let heap = manager.adopt(vec![0u8; LEN as usize]).unwrap();
     let device = manager
         .allocate(place("sim:0"), AllocSpec::bytes(LEN))
         .unwrap();
@@ -180,7 +180,7 @@ fn a_read_guard_keeps_writers_away_and_no_readers() {
 #[test]
 fn a_write_guard_keeps_everybody_away() {
     let (sim, manager) = beside_the_host();
-    let heap = manager.adopt(vec![0; LEN as usize]).unwrap();
+    let heap = manager.adopt(vec![0u8; LEN as usize]).unwrap();
     let device = manager
         .allocate(place("sim:0"), AllocSpec::bytes(LEN))
         .unwrap();

@@ -9,7 +9,7 @@ use transload::{Buffer, Request, TransferManager};
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn ends(manager: &TransferManager, len: usize) -> (Buffer, Buffer) {
-    let (src, dst) = (manager.adopt(vec![7; len]), manager.adopt(vec![0; len]));
+    let (src, dst) = (manager.adopt(vec![7u8; len]), manager.adopt(vec![0u8; len]));
     (src.unwrap(), dst.unwrap())
 }
 

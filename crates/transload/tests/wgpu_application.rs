@@ -189,7 +189,7 @@ fn what_cannot_be_adopted_is_refused_with_its_reason() {
     // No bytes are some, too.
     let empty = adopt(app.buffer(0, ALL)).unwrap();
     assert!(empty.is_empty());
-    let nothing = app.manager.adopt(Vec::new()).unwrap();
+    let nothing = app.manager.adopt(Vec::<u8>::new()).unwrap();
     assert_eq!(
         app.manager.copy(&nothing, &empty).wait().unwrap().bytes(),
         0
@@ -237,7 +237,7 @@ fn a_transfer_of_other_memory_starts_after_a_submission() {
             .unwrap();
         let (src, dst) = (
             manager.adopt(vec![round; 100]).unwrap(),
-            manager.adopt(vec![0xFF; 100]).unwrap(),
+            manager.adopt(vec![0xFF_u8; 100]).unwrap(),
         );
         // Nothing of it is the adapter's.
         let transfer = manager.submit(&Request::new(&src, &dst).after(&shaded));

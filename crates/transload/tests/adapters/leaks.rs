@@ -20,7 +20,7 @@ fn turn(adapters: &Adapters, on: &Adapter, sent: &Buffer, number: usize) {
     let there = adapters.buffer(on, len);
     let src = sent.slice(at..at + len).unwrap();
     adapters.manager.copy(&src, &there).wait().unwrap();
-    let back = adapters.manager.adopt(vec![0; len as usize]).unwrap();
+    let back = adapters.manager.adopt(vec![0u8; len as usize]).unwrap();
     adapters.manager.copy(&there, &back).wait().unwrap();
     // Comparing each would take longer than moving it.
     if number.is_multiple_of(100) {

@@ -26,7 +26,7 @@ fn files_that_are_missing_empty_or_no_files() {
     fs::write(folder.path("empty"), []).unwrap();
     let empty = manager.open_file(folder.path("empty")).unwrap();
     assert!(empty.is_empty());
-    let heap = manager.adopt(Vec::new()).unwrap();
+    let heap = manager.adopt(Vec::<u8>::new()).unwrap();
     let report = manager.copy(&empty, &heap).wait().unwrap();
     assert_eq!(report.bytes(), 0);
     let past = empty.slice(0..1).unwrap_err();
@@ -60,7 +60,7 @@ fn a_file_that_shrinks_under_a_copy_fails_it_by_name() {
     fs::write(&path, marked(3 << 20)).unwrap();
     let manager = host();
     let file = manager.open_file(&path).unwrap();
-    let heap = manager.adopt(vec![0; 3 << 20]).unwrap();
+    let heap = manager.adopt(vec![0u8; 3 << 20]).unwrap();
     fs::OpenOptions::new()
         .write(true)
         .open(&path)
@@ -82,7 +82,7 @@ fn a_file_that_shrinks_under_a_copy_fails_it_by_name() {
         // The path rests after its failure; another manager has not seen it.
         let manager = host();
         let file = manager.open_file(&path).unwrap();
-        let heap = manager.adopt(vec![0; 1 << 20]).unwrap();
+        let heap = manager.adopt(vec![0u8; 1 << 20]).unwrap();
         manager.copy(&file, &heap).wait().unwrap();
         assert!(*heap.read().unwrap() == *marked(1 << 20));
     }

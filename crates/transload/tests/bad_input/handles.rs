@@ -42,7 +42,7 @@ fn a_memory_that_opens_no_handles_says_so() {
 #[test]
 fn what_a_memory_does_not_give_out_is_refused_by_its_name() {
     let manager = host();
-    let heap = manager.adopt(vec![0; 100]).unwrap();
+    let heap = manager.adopt(vec![0u8; 100]).unwrap();
     for kind in [ExternalKind::CudaIpc, ExternalKind::DevicePointer] {
         let error = manager.export(&heap, kind).unwrap_err();
         let Error::Import(ImportError::Unsupported { memory, .. }) = &error else {

@@ -59,7 +59,7 @@ fn sealed_memory_and_files_opened_for_reading_are_read_only() {
 }
 
 fn refuses_writes(manager: &TransferManager, fixed: &Buffer) {
-    let src = manager.adopt(vec![0; 100]).unwrap();
+    let src = manager.adopt(vec![0u8; 100]).unwrap();
     let memory = fixed.memory();
     let error = manager.copy(&src, fixed).wait().unwrap_err();
     assert_eq!(error, TransferError::ReadOnly { memory });

@@ -144,7 +144,7 @@ fn a_backend_may_be_registered_while_others_are_at_work() {
     let transfer = bench.manager.copy(&src, &dst);
     bench.manager.register_backend(Host::new()).unwrap();
     let heap = bench.manager.adopt(marked(50).to_vec()).unwrap();
-    let other = bench.manager.adopt(vec![0; 50]).unwrap();
+    let other = bench.manager.adopt(vec![0u8; 50]).unwrap();
     bench.manager.copy(&heap, &other).wait().unwrap();
     transfer.wait().unwrap();
     assert!(bench.read(&dst) == marked(LEN));

@@ -145,8 +145,8 @@ fn a_copy_to_or_from_borrowed_bytes_under_a_guard_ends() {
     let copied = ends(|| {
         let manager = TransferManager::builder().host().build().unwrap();
         let src = manager.adopt(bytes(8)).unwrap();
-        let between = manager.adopt(vec![0; 8]).unwrap();
-        let dst = manager.adopt(vec![0; 8]).unwrap();
+        let between = manager.adopt(vec![0u8; 8]).unwrap();
+        let dst = manager.adopt(vec![0u8; 8]).unwrap();
         let mut guard = between.write().unwrap();
         manager.copy_into_slice(&src, &mut guard).unwrap();
         manager.copy_from_slice(&guard, &dst).unwrap();
@@ -310,7 +310,7 @@ fn sharing_never_maps_a_file_that_others_may_change() -> Outcome {
     }
     // A copy takes it as it is.
     rewrite(&file.0, 0xA5)?;
-    let copy = manager.adopt(vec![0; 1 << 16])?;
+    let copy = manager.adopt(vec![0u8; 1 << 16])?;
     manager.copy(&buffer, &copy).wait()?;
     assert!(copy.into_inner::<Vec<u8>>()?.iter().all(|b| *b == 0xA5));
     Ok(())
@@ -334,7 +334,10 @@ fn a_backend_serves_one_manager() -> Outcome {
     assert!(second.backends().is_empty() && second.devices().is_empty());
 
     let wanted = bytes(8 << 20);
-    let (src, dst) = (first.adopt(wanted.clone())?, first.adopt(vec![0; 8 << 20])?);
+    let (src, dst) = (
+        first.adopt(wanted.clone())?,
+        first.adopt(vec![0u8; 8 << 20])?,
+    );
     let transfer = first.copy(&src, &dst);
     drop(second);
     let dst = ends(move || transfer.wait().map(|_| dst))?;

@@ -45,7 +45,7 @@ fn on_unified_memory_the_host_copies_once_and_the_device_does_nothing() {
             assert_eq!(report.fallbacks().len(), 0);
         });
         assert_eq!(counted, NOTHING);
-        let back = manager.adopt(vec![0; LEN]).unwrap();
+        let back = manager.adopt(vec![0u8; LEN]).unwrap();
         let counted = warm(|| {
             let report = manager.copy(&device, &back).wait().unwrap();
             assert_eq!(report.method(), Method::DirectCopy);
@@ -159,7 +159,7 @@ fn managed_memory_is_synchronized_once_for_each_time_that_the_device_wrote() {
             allocate(&manager, "metal:0", len),
             allocate(&manager, "metal:0/managed", len),
         );
-        let back = manager.adopt(vec![0; len]).unwrap();
+        let back = manager.adopt(vec![0u8; len]).unwrap();
         manager.copy_from_slice(&bytes, &device).unwrap();
         let written = during(|| {
             manager.copy(&device, &managed).wait().unwrap();

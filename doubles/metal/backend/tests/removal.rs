@@ -48,7 +48,7 @@ fn assert_lost(manager: &TransferManager) {
         let error = manager.allocate(place.parse().unwrap(), spec).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Lost, "{error}");
     }
-    let back = manager.adopt(vec![0; LEN]).unwrap();
+    let back = manager.adopt(vec![0u8; LEN]).unwrap();
     manager.copy(&host, &back).wait().unwrap();
     assert_eq!(read(manager, &back), bytes);
     let other = allocate(manager, "metal:1", LEN);
