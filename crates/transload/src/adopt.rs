@@ -1,23 +1,42 @@
 //! Memory that users already have, taken in without a copy.
 
+mod owned_slice;
+
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
+use bytemuck::{AnyBitPattern, NoUninit};
 use transload_hal::{HostSpan, Owner};
+
+pub use owned_slice::OwnedSlice;
 
 /// An object that owns host memory and can be handed to a manager. It comes back, the same object,
 /// from [`Buffer::into_inner`](crate::Buffer::into_inner).
 ///
+/// | object | elements | buffer |
+/// |---|---|---|
+/// | `Vec<T>`, `Box<[T]>` | [`NoUninit`] and [`AnyBitPattern`], which is what [`bytemuck::Pod`] is | writable |
+/// | `Arc<[T]>`, `Arc<Vec<T>>`, `&'static [T]` | [`NoUninit`] | read-only |
+/// | [`OwnedSlice`]: a slice that an object behind an `Arc` owns | [`NoUninit`] | read-only |
+/// | `Bytes`, with the feature `bytes`; `Mmap`, with the feature `mmap` | | read-only |
+/// | `MmapMut`, with the feature `mmap` | | writable |
+///
+/// A buffer is its bytes, whatever the elements are: its length is `len * size_of::<T>()`, and
+/// `bytemuck::cast_slice` shows the bytes of a [guard](crate::ReadGuard) as elements again. A literal without a suffix
+/// is an `i32` of four bytes: write `vec![0u8; len]` for bytes.
+///
 /// # Safety
-/// From the call of `span` on, until the object is dropped or taken back: the span stays valid and
-/// in place even when the object is moved, nothing but the holder of the object writes its bytes,
-/// and if `WRITABLE` they may be written.
+/// From the call of `span` on, until the object is dropped or taken back: the span stays valid,
+/// initialised and in place even when the object is moved, nothing but the holder of the object writes its bytes,
+/// and if `WRITABLE` they may be overwritten with any bytes.
 #[diagnostic::on_unimplemented(
     message = "a manager cannot adopt `{Self}`",
     label = "not an owner of bytes that can be adopted",
-    note = "`Vec<u8>`, `Box<[u8]>` and `&'static [u8]` can be adopted, with feature `bytes` `Bytes`, and \
-            with feature `mmap` `Mmap` and `MmapMut`",
+    note = "`Vec<T>`, `Box<[T]>`, `Arc<[T]>`, `Arc<Vec<T>>` and `&'static [T]` of plain data can be adopted, with \
+            feature `bytes` `Bytes`, and with feature `mmap` `Mmap` and `MmapMut`",
+    note = "`OwnedSlice` adopts a slice that another object owns",
     note = "borrowed bytes are copied by `copy_from_slice` and `copy_into_slice`"
 )]
 pub unsafe trait Adopt: Owner + Sized {
@@ -29,30 +48,65 @@ pub unsafe trait Adopt: Owner + Sized {
 }
 
 // SAFETY: a vector's heap block stays where it is when the vector is moved, and the manager owns the
-// vector, so nobody else touches it.
-unsafe impl Adopt for Vec<u8> {
+// vector, so nothing else touches it. `NoUninit` says that every byte is initialised, `AnyBitPattern` that
+// every byte may take any value.
+unsafe impl<T: NoUninit + AnyBitPattern> Adopt for Vec<T>
+where
+    Vec<T>: Owner,
+{
     const WRITABLE: bool = true;
 
     fn span(&mut self) -> HostSpan {
-        HostSpan::of_mut(self)
+        HostSpan::of_mut(bytemuck::cast_slice_mut(self))
     }
 }
 
 // SAFETY: as for a vector.
-unsafe impl Adopt for Box<[u8]> {
+unsafe impl<T: NoUninit + AnyBitPattern> Adopt for Box<[T]>
+where
+    Box<[T]>: Owner,
+{
     const WRITABLE: bool = true;
 
     fn span(&mut self) -> HostSpan {
-        HostSpan::of_mut(self)
+        HostSpan::of_mut(bytemuck::cast_slice_mut(self))
     }
 }
 
-// SAFETY: static bytes are there for ever, and nobody writes them.
-unsafe impl Adopt for &'static [u8] {
+// SAFETY: the elements stay where they are while a handle lives. As long as the manager has one, safe code gets no
+// mutable reference to them (`Arc::get_mut` wants the only handle), and `NoUninit` has no interior mutability.
+unsafe impl<T: NoUninit> Adopt for Arc<[T]>
+where
+    Arc<[T]>: Owner,
+{
     const WRITABLE: bool = false;
 
     fn span(&mut self) -> HostSpan {
-        HostSpan::of(self)
+        HostSpan::of(bytemuck::cast_slice(self))
+    }
+}
+
+// SAFETY: as for a counted slice; a vector behind a shared reference keeps its heap block.
+unsafe impl<T: NoUninit> Adopt for Arc<Vec<T>>
+where
+    Arc<Vec<T>>: Owner,
+{
+    const WRITABLE: bool = false;
+
+    fn span(&mut self) -> HostSpan {
+        HostSpan::of(bytemuck::cast_slice(self))
+    }
+}
+
+// SAFETY: static elements are there for ever, nothing writes them, and `NoUninit` has no interior mutability.
+unsafe impl<T: NoUninit> Adopt for &'static [T]
+where
+    &'static [T]: Owner,
+{
+    const WRITABLE: bool = false;
+
+    fn span(&mut self) -> HostSpan {
+        HostSpan::of(bytemuck::cast_slice(self))
     }
 }
 

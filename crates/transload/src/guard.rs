@@ -111,10 +111,14 @@ impl Drop for Guard {
 }
 
 /// The bytes of a buffer, readable as long as the guard lives. Transfers that write them wait.
+///
+/// It is a slice of bytes; `bytemuck::cast_slice::<u8, f32>(&guard)` shows it as elements. That panics where the buffer
+/// does not start at a multiple of the elements' alignment, or has no whole number of them: what was adopted from
+/// elements does, and [`AllocSpec::aligned`](crate::AllocSpec::aligned) makes memory that does.
 pub struct ReadGuard(Guard);
 
 /// The bytes of a buffer, readable and writable as long as the guard lives. Transfers that touch
-/// them wait.
+/// them wait. `bytemuck::cast_slice_mut` shows them as elements, as for a [`ReadGuard`].
 pub struct WriteGuard(Guard);
 
 impl ReadGuard {

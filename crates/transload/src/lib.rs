@@ -21,7 +21,7 @@
 //! ways failed before.
 //!
 //! # Memory that a program has already
-//! [`TransferManager::adopt`] takes in a `Vec<u8>` and the like, [`TransferManager::open_file`] a file,
+//! [`TransferManager::adopt`] takes in a `Vec<T>` of plain data and the like ([`Adopt`] lists them), [`TransferManager::open_file`] a file,
 //! [`TransferManager::adopt_native`] a `wgpu::Buffer` or `wgpu::Texture`, [`TransferManager::import`] memory of a
 //! CUDA device by its address, or a buffer of Metal's: none of them is copied. What a
 //! program only borrows goes through [`TransferManager::copy_from_slice`] and
@@ -90,7 +90,7 @@
 //! let manager = TransferManager::builder().host().build()?;
 //! manager.register_backend(Wgpu::with_devices([(device, queue)]))?; // it is `wgpu:0` from now on
 //! let texels = manager.adopt_native("wgpu:0".parse()?, texture)?; // row after row, without padding
-//! let pixels = manager.adopt(vec![0; texels.len() as usize])?;
+//! let pixels = manager.adopt(vec![0u8; texels.len() as usize])?;
 //! manager.copy(&texels, &pixels).wait()?; // behind what was submitted to the queue before
 //! # Ok(())
 //! # }
@@ -187,7 +187,7 @@ mod transfer;
 pub use self::std::profile::{Profile, ProfileError};
 #[cfg(feature = "std")]
 pub use self::std::{OpenError, probe, profile};
-pub use adopt::Adopt;
+pub use adopt::{Adopt, OwnedSlice};
 pub use buffer::{Buffer, IntoInnerError, IntoInnerReason};
 pub use builder::Builder;
 pub use engine::active::Priority;

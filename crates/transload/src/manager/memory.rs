@@ -50,8 +50,8 @@ impl TransferManager {
         Ok(Buffer::new(raw?, &self.shared))
     }
 
-    /// Takes in memory that the caller owns, without copying it; [`Buffer::into_inner`] gives it
-    /// back. It is ordinary memory then, and stays so: see [`TransferManager::share`] for memory that devices
+    /// Takes in memory that the caller owns, without copying it: a `Vec<f32>`, an `Arc<[u8]>`, or what else
+    /// [`Adopt`] lists. [`Buffer::into_inner`] gives the same object back. It is ordinary memory then, and stays so: see [`TransferManager::share`] for memory that devices
     /// use again and again.
     ///
     /// # Errors

@@ -1,0 +1,131 @@
+//! Calls that spare a program a cast, a copy or arithmetic of its own.
+
+use std::sync::Arc;
+
+use transload::{Adopt, Buffer, OwnedSlice, TransferManager};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn host() -> TransferManager {
+    TransferManager::builder().host().build().unwrap()
+}
+
+fn floats(len: usize) -> Vec<f32> {
+    (0..len).map(|i| i as f32 * 0.5 - 7.0).collect()
+}
+
+/// Adopts `owner`, whose elements lie at `at`, and checks that the buffer shows them there.
+fn adopted<T: Adopt>(owner: T, at: *const f32, wanted: &[f32]) -> Buffer {
+    let buffer = host().adopt(owner).unwrap();
+    assert_eq!(buffer.len(), size_of_val(wanted) as u64);
+    assert_eq!(buffer.is_writable(), T::WRITABLE);
+    let seen = buffer.read().unwrap();
+    assert_eq!(seen.as_ptr(), at.cast::<u8>(), "it was copied");
+    assert_eq!(bytemuck::cast_slice::<u8, f32>(&seen), wanted);
+    drop(seen);
+    buffer
+}
+
+#[test]
+fn vectors_and_boxes_of_plain_data_are_adopted_and_come_back() -> Outcome {
+    let wanted = floats(1001);
+    let owner = wanted.clone();
+    let (at, capacity) = (owner.as_ptr(), owner.capacity());
+    let buffer = adopted(owner, at, &wanted);
+    bytemuck::cast_slice_mut::<u8, f32>(&mut buffer.write()?)[7] = 99.0;
+    let buffer = buffer.into_inner::<Vec<u8>>().unwrap_err().buffer;
+    let back: Vec<f32> = buffer.into_inner()?;
+    assert_eq!((back.as_ptr(), back.capacity()), (at, capacity));
+    assert_eq!((back[6], back[7]), (wanted[6], 99.0));
+
+    let owner: Box<[f32]> = wanted.clone().into();
+    let at = owner.as_ptr();
+    let back: Box<[f32]> = adopted(owner, at, &wanted).into_inner()?;
+    assert_eq!((back.as_ptr(), &*back), (at, &*wanted));
+    Ok(())
+}
+
+#[test]
+fn elements_of_any_size_are_adopted() -> Outcome {
+    let manager = host();
+    for (buffer, len_bytes) in [
+        (manager.adopt(vec![[0u16; 37]; 3])?, 37 * 2 * 3),
+        (manager.adopt(vec![u128::MAX; 2])?, 32),
+        (manager.adopt(vec![(); 5])?, 0),
+        (manager.adopt(Vec::<f64>::new())?, 0),
+    ] {
+        assert_eq!(buffer.len(), len_bytes);
+    }
+    Ok(())
+}
+
+#[test]
+fn counted_and_static_slices_are_adopted_read_only_and_shared() -> Outcome {
+    static FIXED: [f32; 3] = [1.0, 2.0, 3.0];
+    let wanted = floats(1001);
+    let slice: Arc<[f32]> = wanted.clone().into();
+    let buffer = adopted(Arc::clone(&slice), slice.as_ptr(), &wanted);
+    assert_eq!(*slice, *wanted, "the program's own handle shows them too");
+    assert!(buffer.write().is_err());
+    assert!(Arc::ptr_eq(&buffer.into_inner::<Arc<[f32]>>()?, &slice));
+
+    let vector = Arc::new(wanted.clone());
+    let buffer = adopted(Arc::clone(&vector), vector.as_ptr(), &wanted);
+    assert!(Arc::ptr_eq(&buffer.into_inner::<Arc<Vec<f32>>>()?, &vector));
+
+    adopted(&FIXED[..], FIXED.as_ptr(), &FIXED);
+    // Enums and the like may be read as bytes, and not written as such.
+    let flags: Arc<[bool]> = vec![true, false, true].into();
+    assert_eq!(*host().adopt(flags)?.read()?, [1, 0, 1]);
+    Ok(())
+}
+
+#[test]
+fn a_slice_that_another_object_owns_is_adopted_with_its_owner() -> Outcome {
+    struct Model {
+        name: &'static str,
+        weights: Vec<f32>,
+        head: [f32; 4],
+    }
+    let model = Arc::new(Model {
+        name: "small",
+        weights: floats(1001),
+        head: [1.0, 2.0, 3.0, 4.0],
+    });
+    let weights = OwnedSlice::new(Arc::clone(&model), |model| &model.weights[1..]);
+    let weights = adopted(weights, &model.weights[1], &model.weights[1..]);
+    // Also what lies within the object itself: it stays where it is, behind its count.
+    let head = OwnedSlice::new(Arc::clone(&model), |model| &model.head);
+    let head = adopted(head, &model.head[0], &model.head);
+    assert_eq!(Arc::strong_count(&model), 3);
+    drop(head);
+    let slice: OwnedSlice<Model> = weights.into_inner()?;
+    let back = slice.into_owner();
+    assert!(Arc::ptr_eq(&back, &model) && back.name == "small");
+    drop(back);
+    assert_eq!(Arc::strong_count(&model), 1, "a handle was left behind");
+
+    // Unsized owners will do.
+    let any: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::new(vec![1u8, 2, 3]);
+    let buffer = host().adopt(OwnedSlice::new(any, |any| any.as_ref().as_ref()))?;
+    assert_eq!(*buffer.read()?, [1, 2, 3]);
+    Ok(())
+}
+
+/// An owner that answers with another slice each time is asked once.
+#[test]
+fn an_owner_that_changes_its_mind_is_asked_once() -> Outcome {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    struct Fickle([Vec<u8>; 2], AtomicUsize);
+    impl AsRef<[u8]> for Fickle {
+        fn as_ref(&self) -> &[u8] {
+            &self.0[self.1.fetch_add(1, Ordering::Relaxed) % 2]
+        }
+    }
+    let fickle = Arc::new(Fickle([vec![1; 10], vec![2; 20]], AtomicUsize::new(0)));
+    let slice = OwnedSlice::new(Arc::clone(&fickle), |fickle| fickle.as_ref());
+    let buffer = host().adopt(slice)?;
+    assert_eq!(*buffer.read()?, [1; 10]);
+    assert_eq!(fickle.1.load(Ordering::Relaxed), 1);
+    Ok(())
+}
