@@ -24,7 +24,8 @@ use crate::{
 ///   settles at all only when no operation behind it will touch memory again.
 /// - `submit` is atomic: when it returns an error, or unwinds, nothing was done and nothing will be. So is
 ///   `submit_each`, copy by copy.
-/// - Operations touch no byte outside their operands.
+/// - Operations touch no byte outside their operands. The bytes that a copy is to write may be uninitialised: a
+///   backend does not read them before it has written them.
 /// - Each fence that was not settled at once is pushed to the sink exactly once; a lost device
 ///   settles all of its fences.
 /// - Buffers satisfy [`Buffer::new`], those of [`Backend::adopt`] whatever the object's holder does.

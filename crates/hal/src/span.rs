@@ -1,5 +1,6 @@
 //! Raw host memory: an address and a length, and the few ways in which the library touches it.
 
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 /// `len` bytes of host memory at an address.
@@ -35,6 +36,15 @@ impl HostSpan {
 
     /// The bytes of a slice that may be written.
     pub const fn of_mut(bytes: &mut [u8]) -> HostSpan {
+        let len = bytes.len();
+        HostSpan {
+            start: NonNull::from_mut(bytes).cast(),
+            len,
+        }
+    }
+
+    /// The bytes of a slice that may be written, and have no values before they are.
+    pub const fn of_uninit(bytes: &mut [MaybeUninit<u8>]) -> HostSpan {
         let len = bytes.len();
         HostSpan {
             start: NonNull::from_mut(bytes).cast(),
@@ -97,7 +107,7 @@ impl HostSpan {
     /// The bytes as a slice.
     ///
     /// # Safety
-    /// The span is valid for `'a` and nobody writes it during `'a`: no thread, no device.
+    /// The span is valid for `'a`, its bytes are initialised, and nobody writes it during `'a`: no thread, no device.
     pub unsafe fn as_slice<'a>(self) -> &'a [u8] {
         // SAFETY: validity and exclusion are the caller's; bytes have no alignment.
         unsafe { core::slice::from_raw_parts(self.as_ptr(), self.len) }
@@ -106,8 +116,8 @@ impl HostSpan {
     /// The bytes as a slice that may be written.
     ///
     /// # Safety
-    /// The span is valid and may be written for `'a`, and nobody else touches it during `'a`: no
-    /// thread, no device.
+    /// The span is valid and may be written for `'a`, its bytes are initialised, and nobody else touches it during
+    /// `'a`: no thread, no device.
     pub unsafe fn as_mut_slice<'a>(self) -> &'a mut [u8] {
         // SAFETY: validity and exclusion are the caller's; bytes have no alignment.
         unsafe { core::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
@@ -117,6 +127,17 @@ impl HostSpan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn uninitialised_bytes_are_written_in_place() {
+        let mut bytes = [MaybeUninit::uninit(); 8];
+        let span = HostSpan::of_uninit(&mut bytes);
+        assert_eq!(span.len(), 8);
+        // SAFETY: the span is the array's, which this test alone touches.
+        unsafe { span.fill(7) };
+        // SAFETY: as above, and all of it was written.
+        assert_eq!(unsafe { span.as_slice() }, [7; 8]);
+    }
 
     #[test]
     fn slices_stay_within_the_span() {

@@ -25,7 +25,8 @@
 //! [`TransferManager::adopt_native`] a `wgpu::Buffer` or `wgpu::Texture`, [`TransferManager::import`] memory of a
 //! CUDA device by its address, or a buffer of Metal's: none of them is copied. What a
 //! program only borrows goes through [`TransferManager::copy_from_slice`] and
-//! [`TransferManager::copy_into_slice`].
+//! [`TransferManager::copy_into_slice`]. [`TransferManager::read_to_vec`] makes a vector of a buffer's bytes, and
+//! [`TransferManager::copy_into_uninit`] writes memory that has no values yet.
 //!
 //! # CUDA devices
 //! With the feature `cuda` [`TransferManager::discover`] finds them, as `cuda:0` and so on, by NVIDIA's driver, which is

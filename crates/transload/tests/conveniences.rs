@@ -1,10 +1,17 @@
 //! Calls that spare a program a cast, a copy or arithmetic of its own.
 
+mod rig;
+
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use transload::{Adopt, Buffer, OwnedSlice, TransferManager};
+use rig::{Outcome, Rig, bytes, without_peers};
+use transload::{
+    Adopt, Buffer, Error, OwnedSlice, Region, Shape, StagingBudget, TransferError, TransferManager,
+};
+use transload_testkit::sim::{Completion, Rule, Script};
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+const MIB: u64 = 1 << 20;
 
 fn host() -> TransferManager {
     TransferManager::builder().host().build().unwrap()
@@ -127,5 +134,80 @@ fn an_owner_that_changes_its_mind_is_asked_once() -> Outcome {
     let buffer = host().adopt(slice)?;
     assert_eq!(*buffer.read()?, [1; 10]);
     assert_eq!(fickle.1.load(Ordering::Relaxed), 1);
+    Ok(())
+}
+
+#[test]
+fn uninitialised_memory_is_filled_from_every_memory() -> Outcome {
+    let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
+    let wanted = bytes(10_000, 1);
+    for at in ["cpu:0", "cpu:0/pinned", "sim:1"] {
+        let src = rig.filled(at, &wanted);
+        let mut memory = vec![MaybeUninit::uninit(); wanted.len()];
+        let start = memory.as_ptr();
+        let (bytes, report) = rig.manager.copy_into_uninit(&src, &mut memory)?;
+        assert!(*bytes == wanted[..], "{at}");
+        assert_eq!((bytes.as_ptr(), report.bytes()), (start.cast(), 10_000));
+        bytes[0] ^= 1;
+        let rows = Region::new(&src, 10, Shape::pitched(3, 50, 100)?)?;
+        let picked: Vec<u8> = wanted[10..]
+            .chunks(100)
+            .take(50)
+            .flat_map(|row| row[..3].to_vec())
+            .collect();
+        assert_eq!(rig.manager.read_to_vec(rows)?, picked, "{at}");
+    }
+    let nothing = rig.empty("sim:0", 0);
+    assert!(rig.manager.read_to_vec(&nothing)?.is_empty());
+    let (bytes, _) = rig.manager.copy_into_uninit(&nothing, &mut [])?;
+    assert!(bytes.is_empty());
+    Ok(())
+}
+
+#[test]
+fn uninitialised_memory_of_another_length_is_refused() {
+    let rig = Rig::new(&without_peers(1), Completion::Timed, MIB);
+    let src = rig.filled("sim:0", &bytes(100, 1));
+    for len in [0, 99, 101] {
+        let mut memory = vec![MaybeUninit::uninit(); len];
+        let error = rig.manager.copy_into_uninit(&src, &mut memory).unwrap_err();
+        let dst_bytes = len as u64;
+        assert_eq!(
+            error,
+            TransferError::LengthMismatch {
+                src_bytes: 100,
+                dst_bytes
+            }
+        );
+    }
+}
+
+#[test]
+fn a_read_that_fails_gives_no_bytes() -> Outcome {
+    let budget = Arc::new(StagingBudget::new(MIB));
+    let over = ("sim:0/device".parse()?, "cpu:0/pageable".parse()?);
+    let also = ("sim:0/device".parse()?, "cpu:0/pinned".parse()?);
+    let script = Script::new()
+        .with(Rule::fail_after(0).over(over.0, over.1))
+        .with(Rule::fail_after(0).over(also.0, also.1));
+    let rig = Rig::scripted(&without_peers(1), Completion::Timed, &budget, script);
+    let src = rig.filled("sim:0", &bytes(100, 1));
+    let error = rig.manager.read_to_vec(&src).unwrap_err();
+    assert!(
+        matches!(error, Error::Transfer(TransferError::Failed(_))),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_file_is_read_into_uninitialised_memory() -> Outcome {
+    let wanted = bytes(100_000, 2);
+    let path = std::env::temp_dir().join(format!("transload-uninit-{}", std::process::id()));
+    std::fs::write(&path, &wanted)?;
+    let manager = host();
+    let file = manager.open_file(&path)?;
+    std::fs::remove_file(&path)?;
+    assert!(manager.read_to_vec(&file)? == wanted);
     Ok(())
 }

@@ -4,9 +4,12 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::Cell;
+use core::mem::MaybeUninit;
 
 use transload_core::{DeviceId, MemoryKind, Place, Shape};
-use transload_hal::{Advice, AllocError, BackendId, HostSpan, StorageId, StorageInfo};
+use transload_hal::{
+    Advice, AllocError, BackendId, ErrorClass, Fault, HostSpan, StorageId, StorageInfo,
+};
 
 #[cfg(browser)]
 use crate::Cancelled;
@@ -131,9 +134,86 @@ impl TransferManager {
         src: impl Into<Region>,
         dst: &mut [u8],
     ) -> Result<Report, TransferError> {
+        self.copy_into(&src.into(), HostSpan::of_mut(dst))
+    }
+
+    /// Copies to borrowed memory that has no values yet, and returns it as the bytes that arrived. As
+    /// [`TransferManager::copy_into_slice`], and spares the program filling the memory before.
+    ///
+    /// Memory for bytes of a file is filled with zeroes first, since files are read into initialised memory.
+    ///
+    /// ```
+    /// # #[cfg(feature = "std")] {
+    /// # use transload::TransferManager;
+    /// # let manager = TransferManager::builder().host().build()?;
+    /// # let buffer = manager.adopt(vec![7u8; 100])?;
+    /// let mut memory = Vec::with_capacity(100);
+    /// let (bytes, report) = manager.copy_into_uninit(&buffer, &mut memory.spare_capacity_mut()[..100])?;
+    /// assert_eq!((&*bytes, report.bytes()), (&[7; 100][..], 100));
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`TransferError`] lists. What the memory holds is unspecified then, and may still have no values.
+    pub fn copy_into_uninit<'a>(
+        &self,
+        src: impl Into<Region>,
+        dst: &'a mut [MaybeUninit<u8>],
+    ) -> Result<(&'a mut [u8], Report), TransferError> {
         let src = src.into();
-        self.with_borrowed(HostSpan::of_mut(dst), true, |manager, dst| {
-            let checked = Checked::new(manager.operand(&src)?, dst)?;
+        if src.buffer.memory().kind == MemoryKind::File {
+            // Positioned reads of the standard library take `&mut [u8]`.
+            dst.fill(MaybeUninit::zeroed());
+        }
+        let span = HostSpan::of_uninit(dst);
+        let report = self.copy_into(&src, span)?;
+        // SAFETY: the memory is borrowed for 'a, and nothing of the copy is under way any more. The copy is as long
+        // as the span, and was done: by the promise of `Backend` all its bytes moved.
+        Ok((unsafe { span.as_mut_slice() }, report))
+    }
+
+    /// Copies a region's payload to a new vector. Blocks until the bytes are there.
+    ///
+    /// # Errors
+    /// When there is no room for the vector, and as [`TransferError`] lists.
+    pub fn read_to_vec(&self, src: impl Into<Region>) -> Result<Vec<u8>, Error> {
+        let src = src.into();
+        let memory = DeviceId::CPU0.memory(MemoryKind::Pageable);
+        let len_bytes = src.shape.payload_bytes();
+        let len = match isize::try_from(len_bytes) {
+            Ok(_) => len_bytes as usize,
+            Err(_) => {
+                let limit_bytes = isize::MAX as u64;
+                return Err(AllocError::TooLarge {
+                    memory,
+                    len_bytes,
+                    limit_bytes,
+                }
+                .into());
+            }
+        };
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(len)
+            .map_err(|_| AllocError::OutOfMemory {
+                memory,
+                len_bytes,
+                fault: Fault::new(
+                    ErrorClass::Exhausted,
+                    "the process's allocator has no such block",
+                ),
+            })?;
+        self.copy_into_uninit(src, &mut bytes.spare_capacity_mut()[..len])?;
+        // SAFETY: so many bytes were reserved, and `copy_into_uninit` has initialised them.
+        unsafe { bytes.set_len(len) };
+        Ok(bytes)
+    }
+
+    /// Copies to borrowed memory, which need not be initialised: it is only written.
+    fn copy_into(&self, src: &Region, dst: HostSpan) -> Result<Report, TransferError> {
+        self.with_borrowed(dst, true, |manager, dst| {
+            let checked = Checked::new(manager.operand(src)?, dst)?;
             manager.submit_quietly(checked.with_borrowed_dst())
         })
     }
