@@ -216,6 +216,39 @@ pub enum RegionError {
         /// The length of the buffer.
         limit: u64,
     },
+    /// A [rectangle](crate::Rect) that ends past the end of the image's rows.
+    #[error(
+        "{width} elements of {element_bytes} bytes from column {x} on end past rows of {row_pitch_bytes} bytes in \
+         {memory}"
+    )]
+    PastRow {
+        /// The memory.
+        memory: MemoryId,
+        /// The first column.
+        x: u64,
+        /// Elements of each row.
+        width: u64,
+        /// Bytes of an element.
+        element_bytes: u64,
+        /// Bytes from one row to the next.
+        row_pitch_bytes: u64,
+    },
+    /// A [rectangle](crate::Rect) whose last row ends past the buffer's end.
+    #[error(
+        "{height} rows from row {y} on, {row_pitch_bytes} bytes apart, end past the buffer's {limit} bytes in {memory}"
+    )]
+    PastLastRow {
+        /// The memory.
+        memory: MemoryId,
+        /// The first row.
+        y: u64,
+        /// How many rows.
+        height: u64,
+        /// Bytes from one row to the next.
+        row_pitch_bytes: u64,
+        /// The length of the buffer.
+        limit: u64,
+    },
     /// A range that ends before it starts.
     #[error("a range in {memory} starts at byte {start} and ends before it, at byte {end}")]
     Reversed {

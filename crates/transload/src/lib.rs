@@ -205,7 +205,7 @@ pub use explain::{Choice, Explanation, LaneChoice, Proof};
 pub use guard::{ReadGuard, WriteGuard};
 pub use manager::{BackendInfo, Placed, TransferManager};
 pub use prepared::Prepared;
-pub use region::Region;
+pub use region::{Rect, Region};
 pub use report::{Fallback, Report};
 pub use request::{Batch, OnFailure, Request};
 pub use transfer::{Cancelled, Transfer};

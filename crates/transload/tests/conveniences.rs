@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use rig::{Outcome, Rig, bytes, without_peers};
 use transload::{
-    Adopt, Buffer, Error, OwnedSlice, Region, Shape, StagingBudget, TransferError, TransferManager,
+    Adopt, Buffer, Error, OwnedSlice, Rect, Region, RegionError, Shape, StagingBudget,
+    TransferError, TransferManager,
 };
 use transload_testkit::sim::{Completion, Rule, Script};
 
@@ -209,5 +210,94 @@ fn a_file_is_read_into_uninitialised_memory() -> Outcome {
     let file = manager.open_file(&path)?;
     std::fs::remove_file(&path)?;
     assert!(manager.read_to_vec(&file)? == wanted);
+    Ok(())
+}
+
+/// Every rectangle of a small image, and some that stick out of it, against one that is cut out element by element.
+#[test]
+fn a_rectangle_is_what_its_elements_are() -> Outcome {
+    const PITCH: u64 = 11;
+    // Three rows of three elements of 3 bytes; two bytes lie between the rows, and none after the last.
+    let image = bytes(2 * PITCH as usize + 9, 3);
+    let manager = host();
+    let buffer = manager.adopt(image.clone())?;
+    for (x, y, width, height) in (0..5u64.pow(4)).map(|i| (i % 5, i / 5 % 5, i / 25 % 5, i / 125)) {
+        let rect = Rect {
+            x,
+            y,
+            width,
+            height,
+            element_bytes: 3,
+            row_pitch_bytes: PITCH,
+        };
+        let cut = |row: u64| {
+            let start = row * PITCH + x * 3;
+            let bytes = image.get(start as usize..(start + width * 3) as usize);
+            bytes.filter(|_| x + width <= 3)
+        };
+        let wanted: Option<Vec<&[u8]>> = (y..y + height).map(cut).collect();
+        let found = Region::rect(&buffer, rect).map(|region| manager.read_to_vec(region).unwrap());
+        match (wanted, found) {
+            (Some(wanted), Ok(found)) => assert_eq!(found, wanted.concat(), "{rect:?}"),
+            // An empty rectangle may start anywhere up to the buffer's end.
+            (_, found) if width * height == 0 => {
+                assert!(found.is_ok_and(|bytes| bytes.is_empty()) || x + width > 3 || y > 2)
+            }
+            (None, Err(_)) => {}
+            (wanted, found) => panic!("{rect:?} is {wanted:?}, and gave {found:?}"),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rectangles_that_stick_out_name_their_figures() -> Outcome {
+    let buffer = host().adopt(vec![0u8; 64 * 10])?;
+    let memory = buffer.memory();
+    let inside = Rect {
+        x: 12,
+        y: 8,
+        width: 4,
+        height: 2,
+        element_bytes: 4,
+        row_pitch_bytes: 64,
+    };
+    assert!(Region::rect(&buffer, inside).is_ok());
+    for (x, width) in [(13, 4), (u64::MAX, 4), (12, u64::MAX), (1 << 62, 1 << 62)] {
+        let error = Region::rect(&buffer, Rect { x, width, ..inside }).unwrap_err();
+        let wanted = RegionError::PastRow {
+            memory,
+            x,
+            width,
+            element_bytes: 4,
+            row_pitch_bytes: 64,
+        };
+        assert_eq!(error, wanted);
+        let said =
+            format!("{width} elements of 4 bytes from column {x} on end past rows of 64 bytes");
+        assert!(error.to_string().contains(&said), "{error}");
+    }
+    for (y, height) in [(9, 2), (u64::MAX, 2), (8, u64::MAX), (1 << 58, 1)] {
+        let error = Region::rect(
+            &buffer,
+            Rect {
+                y,
+                height,
+                ..inside
+            },
+        )
+        .unwrap_err();
+        let wanted = RegionError::PastLastRow {
+            memory,
+            y,
+            height,
+            row_pitch_bytes: 64,
+            limit: 640,
+        };
+        assert_eq!(error, wanted);
+        let said =
+            format!("{height} rows from row {y} on, 64 bytes apart, end past the buffer's 640");
+        assert!(error.to_string().contains(&said), "{error}");
+    }
     Ok(())
 }
