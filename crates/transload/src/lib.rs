@@ -183,6 +183,7 @@ mod request;
 #[cfg(feature = "std")]
 mod std;
 mod transfer;
+mod unwind_safe;
 
 #[cfg(feature = "std")]
 pub use self::std::profile::{Profile, ProfileError};

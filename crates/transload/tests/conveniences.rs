@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rig::{Outcome, Rig, bytes, without_peers};
 use transload::{
-    Adopt, Buffer, Error, OwnedSlice, Rect, Region, RegionError, Shape, StagingBudget,
-    TransferError, TransferManager,
+    Adopt, Batch, Buffer, Error, Event, OwnedSlice, Prepared, Rect, Region, RegionError, Request,
+    Shape, StagingBudget, Transfer, TransferError, TransferManager,
 };
 use transload_testkit::sim::{Completion, Rule, Script};
 
@@ -299,5 +299,36 @@ fn rectangles_that_stick_out_name_their_figures() -> Outcome {
             format!("{height} rows from row {y} on, 64 bytes apart, end past the buffer's 640");
         assert!(error.to_string().contains(&said), "{error}");
     }
+    Ok(())
+}
+
+/// Programs catch panics of their own, and go on with the manager that the closure had borrowed.
+#[test]
+fn handles_cross_a_caught_panic() -> Outcome {
+    use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
+    fn safe<T: UnwindSafe + RefUnwindSafe>() {}
+    safe::<TransferManager>();
+    safe::<Buffer>();
+    safe::<Event>();
+    safe::<Region>();
+    safe::<Request>();
+    safe::<Prepared>();
+    safe::<Transfer>();
+    safe::<Batch>();
+
+    let manager = host();
+    let buffer = manager.adopt(vec![7u8; 100])?;
+    let event = manager.event();
+    let transfer =
+        manager.submit(&Request::new(&buffer, &manager.adopt(vec![0u8; 100])?).after(&event));
+    let caught = catch_unwind(|| {
+        let _guard = buffer.read().unwrap();
+        event.set();
+        panic!("the program's own");
+    });
+    assert!(caught.is_err());
+    assert_eq!(transfer.wait()?.bytes(), 100);
+    assert_eq!(manager.read_to_vec(&buffer)?, [7; 100]);
+    drop(buffer.write()?);
     Ok(())
 }
