@@ -11,7 +11,8 @@ use crate::ExternalKind;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorClass {
-    /// The caller's mistake; the same call can never work.
+    /// The caller's mistake; the same call can never work. A request for more than a memory, or a file system, could
+    /// ever hold is one, where that limit is known.
     Caller,
     /// Something this machine, driver or build lacks; another way may exist.
     Unsupported,
@@ -83,8 +84,8 @@ pub enum AllocError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// An alignment that is no power of two, or past the memory's limit.
-    #[error("alignment {alignment} is no power of two up to {limit} in {memory}")]
+    /// An alignment that is not a power of two, or is larger than the memory's limit.
+    #[error("{}", Misaligned(*memory, *alignment, *limit))]
     Alignment {
         /// The memory.
         memory: MemoryId,
@@ -127,6 +128,26 @@ pub enum AllocError {
         /// Why.
         fault: Fault,
     },
+}
+
+/// Which of the two conditions the alignment in a memory does not meet, and its limit there.
+struct Misaligned(MemoryId, u64, u64);
+
+impl fmt::Display for Misaligned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Misaligned(memory, alignment, limit) = self;
+        if alignment.is_power_of_two() {
+            write!(
+                f,
+                "alignment {alignment} exceeds the largest in {memory}, {limit}"
+            )
+        } else {
+            write!(
+                f,
+                "alignment {alignment} is not a power of two; {memory} takes powers of two up to {limit}"
+            )
+        }
+    }
 }
 
 impl AllocError {
@@ -256,6 +277,39 @@ impl SubmitError {
         match self {
             SubmitError::Unsupported { reason, .. } => Fault::new(ErrorClass::Unsupported, reason),
             SubmitError::Refused(fault) => fault,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use transload_core::MemoryKind;
+
+    use super::*;
+
+    #[test]
+    fn an_alignment_says_which_condition_it_does_not_meet() {
+        let told = |alignment| {
+            let memory = DeviceId::CPU0.memory(MemoryKind::Pinned);
+            let error = AllocError::Alignment {
+                memory,
+                alignment,
+                limit: 256,
+            };
+            error.to_string()
+        };
+        assert_eq!(
+            told(1 << 30),
+            "alignment 1073741824 exceeds the largest in cpu:0/pinned, 256"
+        );
+        for alignment in [0, 48, 1000] {
+            let wanted = "is not a power of two; cpu:0/pinned takes powers of two up to 256";
+            assert_eq!(
+                told(alignment),
+                alloc::format!("alignment {alignment} {wanted}")
+            );
         }
     }
 }

@@ -394,6 +394,34 @@ fn an_owner_stays_where_it_is_while_others_see_it() {
     assert!(busy.buffer.into_inner::<Vec<u8>>().unwrap() == marked(5000));
 }
 
+/// 10 PB are no matter of what is free now: every memory of the host says that asking again will not help.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_no_memory_of_the_host_could_hold_is_of_one_class() {
+    let manager = host();
+    let spec = AllocSpec::bytes(10_000_000_000_000_000);
+    for at in ["cpu:0", "cpu:0/shared", "cpu:0/file"] {
+        match manager.allocate(place(at), spec) {
+            Ok(_) => assert_eq!(at, "cpu:0/file", "file systems have room for holes"),
+            Err(error) => assert_eq!(error.class(), ErrorClass::Caller, "{at}: {error}"),
+        }
+    }
+    let error = manager.allocate(place("cpu:0"), spec).unwrap_err();
+    let Error::Alloc(AllocError::TooLarge { limit_bytes, .. }) = &error else {
+        panic!("{error}");
+    };
+    let known = manager.memories();
+    let heap = known
+        .iter()
+        .find(|memory| memory.id.to_string() == "cpu:0/pageable");
+    assert_eq!(heap.unwrap().max_alloc_bytes, *limit_bytes);
+    let folder = files::Folder::new("long");
+    if let Err(error) = manager.create_file(folder.path("long"), spec.len_bytes) {
+        assert_eq!(error.class(), ErrorClass::Caller, "{error}");
+        assert!(error.to_string().contains("10000000000000000"), "{error}");
+    }
+}
+
 #[test]
 fn memory_that_is_full_says_so_and_loses_nothing() {
     let bench = bench();
@@ -425,6 +453,12 @@ fn memory_that_is_full_says_so_and_loses_nothing() {
         let spec = AllocSpec::bytes(10).aligned(alignment);
         let error = bench.manager.allocate(at, spec).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Caller, "{error}");
+        let wanted = match alignment {
+            0 | 3 => "is not a power of two",
+            _ => "exceeds the largest",
+        };
+        let wanted = format!("alignment {alignment} {wanted}");
+        assert!(error.to_string().contains(&wanted), "{error}");
     }
     drop(half);
     bench.empty("sim:0", 64_000_000);

@@ -213,10 +213,9 @@ fn inventory(tuning: &Tuning) -> Inventory {
         backend: BACKEND,
         total_bytes,
         max_alloc_bytes: match room.limit_bytes {
-            _ if is_file => i64::MAX as u64,
-            // The system says itself what its heap has no room for.
-            Some(limit_bytes) if id == SHARED => limit_bytes,
-            _ => isize::MAX as u64,
+            _ if is_file => memory::file::MAX_LEN_BYTES,
+            Some(limit_bytes) => limit_bytes,
+            None => isize::MAX as u64,
         },
         alignment,
         host_addressable: !is_file,

@@ -12,8 +12,8 @@ use crate::{Buffer, Error, TransferManager};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The system did not open or create it, or it is nothing with positions and a length. Names the
-    /// path.
+    /// The system did not open or create it, it is nothing with positions and a length, or it cannot have the length
+    /// that was asked for. Names the path.
     #[error(transparent)]
     File(#[from] FileError),
     /// The manager did not take it in.
@@ -38,12 +38,10 @@ impl Eq for OpenError {}
 impl OpenError {
     /// Whose turn it is now.
     pub fn class(&self) -> ErrorClass {
-        use std::io::ErrorKind::{FileTooLarge, OutOfMemory, QuotaExceeded, StorageFull};
+        use std::io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull};
         match self {
             OpenError::File(error) => match error.source_io().map(std::io::Error::kind) {
-                Some(FileTooLarge | OutOfMemory | QuotaExceeded | StorageFull) => {
-                    ErrorClass::Exhausted
-                }
+                Some(OutOfMemory | QuotaExceeded | StorageFull) => ErrorClass::Exhausted,
                 _ => ErrorClass::Caller,
             },
             OpenError::Manager { source, .. } => source.class(),
@@ -56,7 +54,8 @@ impl TransferManager {
     /// when somebody shortens it later, transfers that need the lost bytes fail and name it.
     ///
     /// # Errors
-    /// When it is missing, unreadable or no regular file, or no backend takes files.
+    /// When it is missing, unreadable or no regular file, when it has content and no fixed length, as the files of
+    /// `/proc` do ([`FileError::NoFixedLength`]), or no backend takes files.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         self.adopt_file(HostFile::open(path)?)
     }
@@ -68,7 +67,8 @@ impl TransferManager {
     /// [`wait_idle`](TransferManager::wait_idle) before the end.
     ///
     /// # Errors
-    /// When it cannot be created or made that long, or no backend takes files.
+    /// When it cannot be created or made that long, or no backend takes files. A length that no file can have
+    /// ([`FileError::TooLong`]) is the caller's mistake; a disk without room is exhausted.
     pub fn create_file(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Buffer, OpenError> {
         self.adopt_file(HostFile::create(path, len_bytes)?)
     }

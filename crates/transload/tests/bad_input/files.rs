@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
+use transload::OpenError;
+use transload::host::FileError;
+
 use super::*;
 
 #[test]
@@ -34,6 +37,45 @@ fn files_that_are_missing_empty_or_no_files() {
         matches!(past, RegionError::OutOfBounds { limit: 0, .. }),
         "{past}"
     );
+}
+
+#[test]
+fn a_length_that_no_file_can_have_is_refused_with_the_limit() {
+    let folder = Folder::new("long");
+    let path = folder.path("long");
+    fs::write(&path, b"kept").unwrap();
+    let error = host().create_file(&path, u64::MAX).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Caller);
+    let said = error.to_string();
+    let path_said = path.display().to_string();
+    for part in [
+        path_said.as_str(),
+        "18446744073709551615",
+        "9223372036854775807",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"kept", "it was replaced");
+    let error = host()
+        .allocate(place("cpu:0/file"), AllocSpec::bytes(u64::MAX))
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Alloc(AllocError::TooLarge { .. })),
+        "{error}"
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_with_content_and_no_length_is_refused() {
+    let error = host().open_file("/proc/cpuinfo").unwrap_err();
+    let OpenError::File(FileError::NoFixedLength { path }) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(path.to_str(), Some("/proc/cpuinfo"));
+    assert_eq!(error.class(), ErrorClass::Caller);
+    let said = error.to_string();
+    assert!(said.contains("/proc/cpuinfo has no fixed length"), "{said}");
 }
 
 #[cfg(unix)]

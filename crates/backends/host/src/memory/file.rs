@@ -1,5 +1,6 @@
 //! Files as memory: opened, created, and reached by positioned reads and writes.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,31 @@ pub enum FileError {
         /// What it is called.
         path: PathBuf,
     },
+    /// A length that no file here can have.
+    #[error(
+        "{path} cannot be made {len_bytes} bytes long: {}",
+        Longest(*.limit_bytes),
+        path = path.display()
+    )]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The length that was asked for.
+        len_bytes: u64,
+        /// The largest length that a file can have; `None` where the file system refused the length without telling
+        /// its limit.
+        limit_bytes: Option<u64>,
+    },
+    /// A file whose bytes the system makes up as they are read, such as `/proc/cpuinfo`: it says that it has none.
+    #[error(
+        "{path} has no fixed length: the system reports 0 bytes, and yet it has content; read it to the end, and adopt \
+         the bytes",
+        path = path.display()
+    )]
+    NoFixedLength {
+        /// The file.
+        path: PathBuf,
+    },
     /// A range that does not lie within the file.
     #[error("{span} are not all within {path}, which has {len_bytes} bytes", path = path.display())]
     OutOfRange {
@@ -54,11 +80,26 @@ pub enum FileError {
     },
 }
 
+/// Why a length is too long.
+struct Longest(Option<u64>);
+
+impl fmt::Display for Longest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(limit_bytes) => write!(f, "a file has at most {limit_bytes}"),
+            None => f.write_str("its file system has no files of that length"),
+        }
+    }
+}
+
+/// The largest length of a file: the systems count positions in a signed number.
+pub(crate) const MAX_LEN_BYTES: u64 = i64::MAX as u64;
+
 impl HostFile {
     /// Opens a file for reading, whole.
     ///
     /// # Errors
-    /// When it is missing, unreadable or no regular file.
+    /// When it is missing, unreadable, no regular file, or has no fixed length.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let path = path.as_ref();
         let file = File::open(path).map_err(system(path))?;
@@ -68,7 +109,7 @@ impl HostFile {
     /// Opens a file for reading and writing, whole.
     ///
     /// # Errors
-    /// When it is missing, not writable or no regular file.
+    /// When it is missing, not writable, no regular file, or has no fixed length.
     pub fn open_writable(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let path = path.as_ref();
         let file = OpenOptions::new()
@@ -82,13 +123,15 @@ impl HostFile {
     /// Creates a file of `len_bytes` zero bytes, replacing what was there.
     ///
     /// # Errors
-    /// When it cannot be created or not be made that long.
+    /// When it cannot be created or not be made that long. A length that no file can have is refused before anything is
+    /// replaced.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self, FileError> {
         let path = path.as_ref();
+        check_len(path, len_bytes)?;
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(true);
         let file = options.open(path).map_err(system(path))?;
-        file.set_len(len_bytes).map_err(system(path))?;
+        set_len(&file, path, len_bytes)?;
         Self::new(file, path.to_owned(), true)
     }
 
@@ -96,7 +139,7 @@ impl HostFile {
     /// it was opened for writing too.
     ///
     /// # Errors
-    /// When it is no regular file.
+    /// When it is no regular file, or has no fixed length.
     pub fn from_file(
         file: File,
         path: impl Into<PathBuf>,
@@ -173,8 +216,9 @@ impl HostFile {
     /// A nameless file of `len_bytes` zero bytes in the folder for temporary files; it vanishes with the
     /// last handle.
     pub(crate) fn temporary(len_bytes: u64) -> Result<Self, FileError> {
+        check_len(&std::env::temp_dir(), len_bytes)?;
         let (file, path) = create_temporary()?;
-        file.set_len(len_bytes).map_err(system(&path))?;
+        set_len(&file, &path, len_bytes)?;
         Self::new(file, path, true)
     }
 
@@ -188,7 +232,15 @@ impl HostFile {
         let alias = super::alias::Alias::of(&metadata);
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let id = alias.as_ref().map_or(id, |alias| alias.id());
-        let span = Span::new(0, metadata.len());
+        let mut len_bytes = metadata.len();
+        if len_bytes == 0 && has_content(&file) {
+            // Another program may have written the first bytes meanwhile. Only a file that is still empty is none.
+            len_bytes = file.metadata().map_err(system(&path))?.len();
+            if len_bytes == 0 {
+                return Err(FileError::NoFixedLength { path });
+            }
+        }
+        let span = Span::new(0, len_bytes);
         Ok(Self {
             file,
             path,
@@ -207,7 +259,10 @@ impl FileError {
     pub fn source_io(&self) -> Option<&io::Error> {
         match self {
             Self::System { source, .. } => Some(source),
-            Self::NotRegular { .. } | Self::OutOfRange { .. } => None,
+            Self::NotRegular { .. }
+            | Self::TooLong { .. }
+            | Self::NoFixedLength { .. }
+            | Self::OutOfRange { .. } => None,
         }
     }
 }
@@ -217,6 +272,43 @@ fn system(path: &Path) -> impl FnOnce(io::Error) -> FileError {
         path: path.to_owned(),
         source,
     }
+}
+
+fn check_len(path: &Path, len_bytes: u64) -> Result<(), FileError> {
+    if len_bytes <= MAX_LEN_BYTES {
+        return Ok(());
+    }
+    Err(FileError::TooLong {
+        path: path.to_owned(),
+        len_bytes,
+        limit_bytes: Some(MAX_LEN_BYTES),
+    })
+}
+
+fn set_len(file: &File, path: &Path, len_bytes: u64) -> Result<(), FileError> {
+    file.set_len(len_bytes)
+        .map_err(|source| match source.kind() {
+            io::ErrorKind::FileTooLarge => FileError::TooLong {
+                path: path.to_owned(),
+                len_bytes,
+                limit_bytes: None,
+            },
+            _ => system(path)(source),
+        })
+}
+
+/// Whether a file has a first byte, whatever length the system reports. A file that cannot be read has none to show.
+#[cfg(unix)]
+fn has_content(file: &File) -> bool {
+    use std::os::unix::fs::FileExt;
+    // A file whose reads wait for content, such as `/proc/kmsg`, blocks here as it would in a copy.
+    matches!(file.read_at(&mut [0], 0), Ok(1))
+}
+
+/// Other systems have no files of this sort, and their positioned reads move the file's own position.
+#[cfg(not(unix))]
+fn has_content(_: &File) -> bool {
+    false
 }
 
 #[cfg(unix)]
@@ -345,6 +437,33 @@ mod tests {
             error.source_io().map(io::Error::kind),
             Some(io::ErrorKind::NotFound)
         );
+    }
+
+    #[test]
+    fn a_length_that_no_file_has_is_refused_before_the_file_is_touched() {
+        let path = std::env::temp_dir().join(format!("transload-too-long-{}", std::process::id()));
+        std::fs::write(&path, b"kept").unwrap();
+        for len_bytes in [MAX_LEN_BYTES + 1, u64::MAX] {
+            let error = HostFile::create(&path, len_bytes).unwrap_err();
+            let said = error.to_string();
+            let path = path.display().to_string();
+            for part in [path, len_bytes.to_string(), MAX_LEN_BYTES.to_string()] {
+                assert!(said.contains(&part), "{said}");
+            }
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+        std::fs::remove_file(&path).unwrap();
+        assert!(HostFile::temporary(u64::MAX).is_err());
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn a_file_that_is_made_up_as_it_is_read_has_no_length() {
+        let error = HostFile::open("/proc/self/status").unwrap_err();
+        assert!(matches!(error, FileError::NoFixedLength { .. }), "{error}");
+        assert!(error.to_string().contains("/proc/self/status"), "{error}");
+        let empty = HostFile::temporary(0).unwrap();
+        assert!(!has_content(empty.raw()));
     }
 
     #[cfg(unix)]

@@ -69,9 +69,20 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
         SHARED => SharedMemory::allocate(memory, spec).map(|shared| shared_buffer(memory, shared)),
         FILE => {
             check_alignment(memory, spec.alignment, 1, heap::MAX_ALIGNMENT)?;
-            let failed = |error: FileError| AllocError::Failed {
-                memory,
-                fault: file_fault(&error),
+            let failed = |error: FileError| match error {
+                FileError::TooLong {
+                    len_bytes,
+                    limit_bytes: Some(limit_bytes),
+                    ..
+                } => AllocError::TooLarge {
+                    memory,
+                    len_bytes,
+                    limit_bytes,
+                },
+                error => AllocError::Failed {
+                    memory,
+                    fault: file_fault(&error),
+                },
             };
             HostFile::temporary(spec.len_bytes)
                 .map(file_buffer)

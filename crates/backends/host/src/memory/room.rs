@@ -47,7 +47,6 @@ impl Room {
     }
 
     /// Refuses what can never fit.
-    #[cfg(any(test, target_os = "linux", target_os = "android"))]
     fn check_limit(self, memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
         match self.limit_bytes {
             Some(limit_bytes) if len_bytes > limit_bytes => Err(AllocError::TooLarge {
@@ -75,8 +74,7 @@ impl Room {
     }
 }
 
-/// For memory whose limit the inventory names.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+/// Refuses what can never fit, and what does not fit now. Where the system does not tell, it accepts all.
 pub(super) fn check(memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
     if len_bytes < ASK_FROM_BYTES {
         return Ok(());
@@ -84,14 +82,6 @@ pub(super) fn check(memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> 
     let room = Room::now();
     room.check_limit(memory, len_bytes)?;
     room.check_available(memory, len_bytes)
-}
-
-/// For memory of which the system refuses by itself what can never fit.
-pub(super) fn check_available(memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
-    if len_bytes < ASK_FROM_BYTES {
-        return Ok(());
-    }
-    Room::now().check_available(memory, len_bytes)
 }
 
 #[cfg(test)]
