@@ -56,17 +56,26 @@ impl Report {
         route.into_iter().flat_map(|route| route.memories())
     }
 
-    /// From the submission to the moment at which nothing stood before the transfer any more.
+    /// From the submission to the moment at which nothing stood before the transfer any more: earlier transfers and
+    /// guards of the same bytes, and the events that it starts after.
     pub fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited_ns)
     }
 
     /// From that moment to the last byte, verification included.
+    ///
+    /// The time includes work that the program itself gave a device before, where the copy has to wait for that work:
+    /// - A copy of the host's to or from `mapped` or managed memory first waits until the device's queue has run dry
+    ///   ([`StepKind::MakeVisible`](crate::model::StepKind::MakeVisible) in the [plan](Report::plan)).
+    /// - A copy by a device's own engine runs behind what the program submitted to the same queue, as through wgpu.
+    ///
+    /// To time the copy alone, wait for the program's own work before submitting the transfer.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.elapsed_ns)
     }
 
-    /// Payload bytes per second; `None` when the clock did not move.
+    /// Payload bytes per second of [`Report::elapsed`], and so of all that this includes; `None` when the clock did not
+    /// move.
     pub fn bytes_per_second(&self) -> Option<f64> {
         (self.elapsed_ns > 0).then(|| self.bytes as f64 / (self.elapsed_ns as f64 / 1e9))
     }
