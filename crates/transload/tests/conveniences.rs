@@ -115,7 +115,7 @@ fn a_slice_that_another_object_owns_is_adopted_with_its_owner() -> Outcome {
 
     // Unsized owners will do.
     let any: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::new(vec![1u8, 2, 3]);
-    let buffer = host().adopt(OwnedSlice::new(any, |any| any.as_ref().as_ref()))?;
+    let buffer = host().adopt(OwnedSlice::new(any, |any| any.as_ref()))?;
     assert_eq!(*buffer.read()?, [1, 2, 3]);
     Ok(())
 }
