@@ -43,7 +43,8 @@ impl HostSpan {
         }
     }
 
-    /// The bytes of a slice that may be written, and have no values before they are.
+    /// Returns the bytes of a slice that may be written, and need not be initialised. They may be read once they are
+    /// written.
     pub const fn of_uninit(bytes: &mut [MaybeUninit<u8>]) -> HostSpan {
         let len = bytes.len();
         HostSpan {

@@ -37,7 +37,7 @@ pub struct Rect {
 }
 
 impl Region {
-    /// A rectangle of an image that starts with the buffer's first byte.
+    /// Returns the rectangle of an image that starts with the buffer's first byte.
     ///
     /// ```
     /// # #[cfg(feature = "std")] {
