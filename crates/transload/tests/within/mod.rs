@@ -1,0 +1,27 @@
+//! A limit for tests that would otherwise hang.
+
+use std::panic::resume_unwind;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// The limit. It decides only how soon a test that hangs is reported; a test that passes takes a fraction of it.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs a test on a thread of its own, and panics when that thread has not ended within the limit.
+///
+/// `about` names the case. The thread of a test that hangs is left behind: it ends with the process.
+pub(crate) fn within_limit(about: &str, test: impl FnOnce() + Send + 'static) {
+    let (ended, has_ended) = mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        let _ended = ended;
+        test();
+    });
+    if has_ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+        panic!("{about}: it hangs");
+    }
+    if let Err(panic) = thread.join() {
+        eprintln!("{about}: it failed");
+        resume_unwind(panic);
+    }
+}
