@@ -147,11 +147,6 @@ impl Desk {
         self.lock().armed = Some((call, Box::new(move || Box::new(payload()))));
     }
 
-    /// Whether the call that was armed has unwound.
-    pub(crate) fn has_fired(&self) -> bool {
-        self.lock().armed.is_none()
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
