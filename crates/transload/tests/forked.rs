@@ -1,0 +1,263 @@
+//! A child of fork() has none of the manager's threads: what it asks of the parent's manager is an error, at once.
+#![cfg(all(target_os = "linux", not(any(loom, transload_local))))]
+
+mod rig;
+
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rig::{bytes, place};
+use transload::hal::ErrorClass;
+use transload::{AllocSpec, Buffer, Error, Event, Request, TransferManager};
+
+const LEN: usize = 8 << 20;
+
+/// Seconds after which the system ends a child that hangs.
+const LIMIT_S: u32 = 20;
+
+/// How a child ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Child {
+    AsItShould,
+    /// It wrote to the standard error stream what was wrong.
+    Otherwise,
+    Hung,
+    Killed(i32),
+}
+
+/// Runs `case` in a child of this process, and waits for the child's end. The child never returns to the test.
+fn fork(case: impl FnOnce() -> Result<(), String>) -> Child {
+    // SAFETY: the child runs `case` and ends. The C library makes its allocator usable in the child.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child == 0 {
+        // SAFETY: no handler is installed, so the alarm ends the child.
+        unsafe { libc::alarm(LIMIT_S) };
+        let code = match catch_unwind(AssertUnwindSafe(case)) {
+            Ok(Ok(())) => 0,
+            Ok(Err(what)) => {
+                let _ = writeln!(std::io::stderr(), "the child: {what}");
+                1
+            }
+            Err(_) => 2,
+        };
+        // SAFETY: the child ends without the parent's destructors.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is written while the call lasts.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(ended, child);
+    match (libc::WIFSIGNALED(status), libc::WTERMSIG(status)) {
+        (true, libc::SIGALRM) => Child::Hung,
+        (true, signal) => Child::Killed(signal),
+        (false, _) if libc::WEXITSTATUS(status) == 0 => Child::AsItShould,
+        (false, _) => Child::Otherwise,
+    }
+}
+
+/// A manager whose threads run, with one transfer that waits for an event.
+struct Parent {
+    manager: TransferManager,
+    src: Buffer,
+    dst: Buffer,
+    gate: Event,
+    wanted: Vec<u8>,
+}
+
+impl Parent {
+    fn new() -> Parent {
+        let manager = TransferManager::builder().host().build().unwrap();
+        let wanted = bytes(LEN, 1);
+        let parent = Parent {
+            src: manager.adopt(wanted.clone()).unwrap(),
+            dst: manager.adopt(vec![0; LEN]).unwrap(),
+            gate: manager.event(),
+            manager,
+            wanted,
+        };
+        // The pool's threads and the manager's own are there.
+        pollster::block_on(parent.manager.copy(&parent.src, &parent.dst)).unwrap();
+        parent
+    }
+
+    fn gated(&self) -> Request {
+        Request::new(&self.src, &self.dst).after(&self.gate)
+    }
+
+    /// The parent's manager goes on working.
+    fn goes_on(&self) {
+        self.gate.set();
+        for _ in 0..3 {
+            self.dst.write().unwrap().fill(0);
+            self.manager.copy(&self.src, &self.dst).wait().unwrap();
+            assert!(*self.dst.read().unwrap() == *self.wanted);
+            pollster::block_on(self.manager.copy(&self.src, &self.dst)).unwrap();
+        }
+        self.manager.wait_idle();
+    }
+}
+
+/// Whether the answer is an error that says what is wrong.
+fn says_fork<T, E: Into<Error>>(answer: Result<T, E>) -> Result<(), String> {
+    let Err(error) = answer else {
+        return Err("there was no error".into());
+    };
+    let error: Error = error.into();
+    let text = error.to_string();
+    match (error.class(), text.contains("fork")) {
+        (ErrorClass::Caller, true) => Ok(()),
+        (class, _) => Err(format!("{class:?}: {text}")),
+    }
+}
+
+#[test]
+fn a_copy_in_a_child_is_an_error() {
+    let parent = Parent::new();
+    for len in [1000, LEN as u64] {
+        let [src, dst] = [&parent.src, &parent.dst].map(|end| end.slice(..len).unwrap());
+        let child = fork(|| says_fork(parent.manager.copy(&src, &dst).wait()));
+        assert_eq!(child, Child::AsItShould, "{len} bytes");
+        let child = fork(|| says_fork(pollster::block_on(parent.manager.copy(&src, &dst))));
+        assert_eq!(child, Child::AsItShould, "{len} bytes, awaited");
+    }
+    parent.goes_on();
+}
+
+#[test]
+fn a_copy_of_borrowed_bytes_in_a_child_is_an_error() {
+    let parent = Parent::new();
+    let mut found = vec![0; LEN];
+    let child = fork(|| says_fork(parent.manager.copy_into_slice(&parent.src, &mut found)));
+    assert_eq!(child, Child::AsItShould);
+    let child = fork(|| says_fork(parent.manager.copy_from_slice(&parent.wanted, &parent.dst)));
+    assert_eq!(child, Child::AsItShould);
+    parent.goes_on();
+}
+
+#[test]
+fn a_transfer_of_the_parents_is_not_awaited_in_a_child() {
+    let parent = Parent::new();
+    let mut held = Some(parent.manager.submit(&parent.gated()));
+    let awaited = fork(|| says_fork(pollster::block_on(held.take().unwrap())));
+    let waited = fork(|| says_fork(held.take().unwrap().wait()));
+    let limited = fork(|| {
+        let answer = held.take().unwrap().wait_timeout(Duration::from_secs(3600));
+        answer.map_or(Err("it ran out of time".into()), says_fork)
+    });
+    assert_eq!([awaited, waited, limited], [Child::AsItShould; 3]);
+    parent.goes_on();
+    // The child's copy of the handle was its own.
+    held.take().unwrap().wait().unwrap();
+}
+
+#[test]
+fn cancelling_a_transfer_of_the_parents_returns_in_a_child() {
+    let parent = Parent::new();
+    let mut held = Some(parent.manager.submit(&parent.gated()));
+    let child = fork(|| {
+        let _ = held.take().unwrap().cancel();
+        Ok(())
+    });
+    assert_eq!(child, Child::AsItShould);
+    parent.goes_on();
+    held.take().unwrap().wait().unwrap();
+}
+
+#[test]
+fn memory_is_not_allocated_in_a_child() {
+    let parent = Parent::new();
+    for at in ["cpu:0", "cpu:0/shared"] {
+        let child = fork(|| says_fork(parent.manager.allocate(place(at), AllocSpec::bytes(100))));
+        assert_eq!(child, Child::AsItShould, "{at}");
+    }
+    parent.goes_on();
+}
+
+#[test]
+fn a_child_does_not_wait_until_the_parents_manager_is_idle() {
+    let parent = Parent::new();
+    drop(parent.manager.submit(&parent.gated()));
+    let child = fork(|| {
+        // Either answer will do: there is no error to give.
+        let _ = parent.manager.wait_idle_timeout(Duration::from_secs(3600));
+        parent.manager.wait_idle();
+        Ok(())
+    });
+    assert_eq!(child, Child::AsItShould);
+    parent.goes_on();
+}
+
+#[test]
+fn handles_and_managers_are_dropped_in_a_child() {
+    let mut parent = Some(Parent::new());
+    let held = parent.as_ref().unwrap();
+    let mut held = Some(held.manager.submit(&held.gated()));
+    let first = fork(|| {
+        drop(held.take());
+        drop(parent.take());
+        Ok(())
+    });
+    let second = fork(|| {
+        drop(parent.take());
+        drop(held.take());
+        Ok(())
+    });
+    assert_eq!([first, second], [Child::AsItShould; 2]);
+    parent.unwrap().goes_on();
+    held.unwrap().wait().unwrap();
+}
+
+#[test]
+fn an_idle_manager_is_dropped_in_a_child() {
+    let mut parent = Some(Parent::new());
+    parent.as_ref().unwrap().manager.wait_idle();
+    let child = fork(|| {
+        drop(parent.take());
+        Ok(())
+    });
+    assert_eq!(child, Child::AsItShould);
+    parent.unwrap().goes_on();
+}
+
+#[test]
+fn a_manager_of_the_childs_own_works() {
+    let parent = Parent::new();
+    let child = fork(|| {
+        let own = Parent::new();
+        own.goes_on();
+        Ok(())
+    });
+    assert_eq!(child, Child::AsItShould);
+    parent.goes_on();
+}
+
+/// At the time of the fork other threads may be anywhere in the engine, with its lock held.
+#[test]
+fn children_of_a_busy_parent_are_told_too() {
+    let parent = Parent::new();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for seed in 0..2 {
+            let (manager, is_over) = (&parent.manager, &is_over);
+            scope.spawn(move || {
+                let src = manager.adopt(bytes(1000, seed)).unwrap();
+                let dst = manager.adopt(vec![0; 1000]).unwrap();
+                while !is_over.load(Ordering::Relaxed) {
+                    manager.copy(&src, &dst).wait().unwrap();
+                    pollster::block_on(manager.copy(&dst, &src)).unwrap();
+                }
+            });
+        }
+        let children: Vec<Child> = (0..60)
+            .map(|_| fork(|| says_fork(parent.manager.copy(&parent.src, &parent.dst).wait())))
+            .take_while(|child| *child == Child::AsItShould)
+            .collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(children.len(), 60, "a child was not told");
+    });
+    parent.goes_on();
+}
