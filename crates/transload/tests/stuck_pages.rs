@@ -76,8 +76,8 @@ impl Scene {
 /// Told as skipped, not as passed.
 fn skip(error: &std::io::Error) {
     use std::io::Write as _;
-    let test = std::env::args().nth(1).unwrap_or("stuck_pages".into());
-    println!("skipped: userfaultfd is refused here: {error}");
+    let test = thread::current().name().unwrap_or("stuck_pages").to_owned();
+    println!("skipped {test}: userfaultfd is refused here: {error}");
     if let Some(file) = std::env::var_os("TRANSLOAD_SKIPS") {
         let file = std::fs::OpenOptions::new()
             .append(true)

@@ -13,10 +13,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// `about` names the case. The thread of a test that hangs is left behind: it ends with the process.
 pub(crate) fn within_limit(about: &str, test: impl FnOnce() + Send + 'static) {
     let (ended, has_ended) = mpsc::channel::<()>();
-    let thread = thread::spawn(move || {
+    // The name of the test, for tests that say that they were skipped.
+    let name = thread::current().name().unwrap_or("test").to_owned();
+    let thread = thread::Builder::new().name(name).spawn(move || {
         let _ended = ended;
         test();
     });
+    let thread = thread.unwrap();
     if has_ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
         panic!("{about}: it hangs");
     }
