@@ -105,6 +105,24 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
         after: &[Fence],
     ) -> Result<Fence, SubmitError>;
 
+    /// As [`Backend::submit`], on a thread that serves other transfers too: the backend copies nothing on it, however
+    /// little there is to copy. A page of the caller's memory may take as long to be there as a disk likes.
+    ///
+    /// # Errors
+    /// As [`Backend::submit`].
+    ///
+    /// # Safety
+    /// As [`Backend::submit`].
+    unsafe fn submit_apart(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(via, ops, after) }
+    }
+
     /// Starts copies over one link that have nothing to do with each other: each is accepted or refused by itself, as
     /// if it alone were submitted with nothing before it, and has a fence of its own. `told` is
     /// called for each of them, in their order, before this returns. A backend to which many small copies are dearer

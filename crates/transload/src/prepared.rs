@@ -36,7 +36,7 @@ impl Prepared {
 
     /// Submits the copy once more. Small copies are done when this returns.
     pub fn post(&self) -> Transfer {
-        self.shared.submit(|state, now| {
+        let submitted = self.shared.submit(|state, now| {
             state.release_due(now);
             let (epoch, chosen) = &self.chosen;
             let chosen = if *epoch == state.cache.epoch() {
@@ -47,7 +47,8 @@ impl Prepared {
             let checked = &self.checked;
             let ends = (checked.src.clone(), checked.dst.clone());
             state.accept(ends, checked.parts(), chosen, &self.terms, now)
-        })
+        });
+        self.shared.tell_refused(submitted, &self.terms.then)
     }
 }
 

@@ -62,6 +62,11 @@ impl Transfer {
         }
     }
 
+    /// Whether it was not accepted, for a transfer that was just submitted.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.inner, Inner::Settled(Some(Err(_))))
+    }
+
     /// Blocks until it is over. The thread turns the engine meanwhile and may be put to work copying.
     ///
     /// In the browser nothing may block: a transfer that is not over at once is an error there, and goes on.

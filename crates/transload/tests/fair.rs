@@ -169,8 +169,8 @@ fn survives_a_bomb_in(call: Call) {
             let ends = [7, 0].map(|byte| plain::filled(&manager, "sound", 100, byte));
             pollster::block_on(manager.copy(&ends[0], &ends[1])).unwrap();
             assert_eq!(*ends[1].read().unwrap(), [7; 100]);
-            let src = manager.adopt(vec![7; 8 << 20]).unwrap();
-            let dst = manager.adopt(vec![0; 8 << 20]).unwrap();
+            let src = manager.adopt(vec![7u8; 8 << 20]).unwrap();
+            let dst = manager.adopt(vec![0u8; 8 << 20]).unwrap();
             pollster::block_on(manager.copy(&src, &dst)).unwrap();
             assert!(*dst.read().unwrap() == vec![7; 8 << 20]);
         }
@@ -197,7 +197,7 @@ fn a_payload_that_panics_after_a_panic_in_wait_is_survived() {
 fn host() -> (TransferManager, Buffer, Buffer) {
     let manager = TransferManager::builder().host().build().unwrap();
     let src = manager.adopt(&[7_u8; 100][..]).unwrap();
-    let dst = manager.adopt(vec![0; 100]).unwrap();
+    let dst = manager.adopt(vec![0u8; 100]).unwrap();
     (manager, src, dst)
 }
 

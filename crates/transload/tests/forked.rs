@@ -74,7 +74,7 @@ impl Parent {
         let wanted = bytes(LEN, 1);
         let parent = Parent {
             src: manager.adopt(wanted.clone()).unwrap(),
-            dst: manager.adopt(vec![0; LEN]).unwrap(),
+            dst: manager.adopt(vec![0u8; LEN]).unwrap(),
             gate: manager.event(),
             manager,
             wanted,
@@ -245,7 +245,7 @@ fn children_of_a_busy_parent_are_told_too() {
             let (manager, is_over) = (&parent.manager, &is_over);
             scope.spawn(move || {
                 let src = manager.adopt(bytes(1000, seed)).unwrap();
-                let dst = manager.adopt(vec![0; 1000]).unwrap();
+                let dst = manager.adopt(vec![0u8; 1000]).unwrap();
                 while !is_over.load(Ordering::Relaxed) {
                     manager.copy(&src, &dst).wait().unwrap();
                     pollster::block_on(manager.copy(&dst, &src)).unwrap();

@@ -23,8 +23,8 @@ fn with_buffers(case: fn(&Scene)) {
     within_limit("two buffers", move || {
         let manager = TransferManager::builder().host().build().unwrap();
         let scene = Scene {
-            buffer: manager.adopt(vec![1; LEN]).unwrap(),
-            other: manager.adopt(vec![2; LEN]).unwrap(),
+            buffer: manager.adopt(vec![1u8; LEN]).unwrap(),
+            other: manager.adopt(vec![2u8; LEN]).unwrap(),
             manager,
         };
         case(&scene);

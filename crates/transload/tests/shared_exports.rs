@@ -107,7 +107,7 @@ fn no_byte_is_lost_that_another_thread_writes_around_an_export() {
 fn a_guard_from_before_an_export_stays_and_keeps_the_imports_writers_away() {
     let manager = of_the_host();
     let buffer = shared(&manager);
-    let other = manager.adopt(vec![9; LEN as usize]).unwrap();
+    let other = manager.adopt(vec![9u8; LEN as usize]).unwrap();
     let guard = buffer.read().unwrap();
     let mapped = imported(&manager, &buffer, "cpu:0/shared");
     let file = imported(&manager, &buffer, "cpu:0/file");
@@ -130,7 +130,7 @@ fn views_of_an_export_conflict_just_where_they_overlap() {
     let manager = of_the_host();
     let buffer = shared(&manager);
     let mapped = imported(&manager, &buffer.slice(1000..3000).unwrap(), "cpu:0/shared");
-    let other = manager.adopt(vec![9; 100]).unwrap();
+    let other = manager.adopt(vec![9u8; 100]).unwrap();
     let guard = buffer.slice(1500..1600).unwrap().write().unwrap();
     let apart = manager.copy(&other, mapped.slice(400..500).unwrap());
     apart.wait().unwrap();

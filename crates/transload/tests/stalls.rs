@@ -200,8 +200,8 @@ fn a_follower_by_event_starts_and_ends() {
 fn copies_of_the_heap_end() {
     beside(&["one"], |scene| {
         for len in [4 << 10, 8 << 20].repeat(8) {
-            let src = scene.manager.adopt(vec![7; len]).unwrap();
-            let dst = scene.manager.adopt(vec![0; len]).unwrap();
+            let src = scene.manager.adopt(vec![7u8; len]).unwrap();
+            let dst = scene.manager.adopt(vec![0u8; len]).unwrap();
             scene.manager.copy(&src, &dst).wait().unwrap();
             let back = scene.manager.copy(&dst, &src);
             elsewhere(|| pollster::block_on(back))

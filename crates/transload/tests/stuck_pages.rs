@@ -46,7 +46,7 @@ impl Scene {
         let (manager, _) = plain::manager(&["plain"]);
         Some(Scene {
             src: manager.adopt(mapping).unwrap(),
-            dst: manager.adopt(vec![0; len]).unwrap(),
+            dst: manager.adopt(vec![0u8; len]).unwrap(),
             stuck,
             manager,
         })

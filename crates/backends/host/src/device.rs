@@ -160,20 +160,21 @@ unsafe impl Backend for Host {
         ops: &[Op<'_>],
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
-        if let Some(link) = via
-            && link.engine.device != DeviceId::CPU0
-        {
-            let message = format!(
-                "the host has no engine {} for {} → {}",
-                link.engine, link.src, link.dst
-            );
-            return Err(SubmitError::Refused(Fault::new(
-                ErrorClass::Caller,
-                message,
-            )));
-        }
+        check_link(via)?;
         // SAFETY: the caller's contract.
-        unsafe { self.queue.submit(ops, after) }
+        unsafe { self.queue.submit(ops, after, true) }
+    }
+
+    /// Copies on the pool's threads, where there are any, and unless as many submissions are in flight as there can be.
+    unsafe fn submit_apart(
+        &self,
+        via: Option<LinkId>,
+        ops: &[Op<'_>],
+        after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        check_link(via)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.queue.submit(ops, after, !self.queue.has_room()) }
     }
 
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
@@ -190,6 +191,20 @@ unsafe impl Backend for Host {
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
         self.queue.wait(fence, limit)
+    }
+}
+
+fn check_link(via: Option<LinkId>) -> Result<(), SubmitError> {
+    match via {
+        Some(link) if link.engine.device != DeviceId::CPU0 => {
+            let message = format!(
+                "the host has no engine {} for {} → {}",
+                link.engine, link.src, link.dst
+            );
+            let fault = Fault::new(ErrorClass::Caller, message);
+            Err(SubmitError::Refused(fault))
+        }
+        _ => Ok(()),
     }
 }
 

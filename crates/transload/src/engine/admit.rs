@@ -297,6 +297,7 @@ impl State {
             backend,
             backend_id,
             what: What::Allocate { wanted },
+            is_apart: false,
         };
         self.hand_out(order, orders);
         self.transfers[id.slot as usize].ordered += 1;

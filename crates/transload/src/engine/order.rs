@@ -34,6 +34,8 @@ pub(crate) struct Order {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) backend_id: BackendId,
     pub(crate) what: What,
+    /// The backend copies nothing on the thread that submits.
+    pub(crate) is_apart: bool,
 }
 
 #[allow(
@@ -257,9 +259,16 @@ impl Bound {
     }
 }
 
-/// Does orders, which may be done in any sequence: what has to wait is not ordered yet. Copies over one link are handed
-/// to its backend at once, when it is the turn of the first of them.
+/// Does orders, which may be done in any sequence: what has to wait is not ordered yet. Those come first that hold this
+/// thread up no further.
 pub(crate) fn execute(orders: &[Order], deeds: &mut Deeds) {
+    let apart = orders.iter().filter(|order| order.is_apart);
+    deeds.extend(apart.map(|order| order.deed(order.execute())));
+    execute_here(orders, deeds);
+}
+
+/// Does the others. Copies over one link are handed to its backend at once, when it is the turn of the first of them.
+fn execute_here(orders: &[Order], deeds: &mut Deeds) {
     // Of each order, the first one that it goes with: itself, for most.
     let mut firsts = ArrayVec::<usize, ORDERS>::new();
     for (at, order) in orders.iter().enumerate() {
@@ -268,6 +277,9 @@ pub(crate) fn execute(orders: &[Order], deeds: &mut Deeds) {
         firsts.push(first.unwrap_or(at));
     }
     for (at, order) in orders.iter().enumerate() {
+        if order.is_apart {
+            continue;
+        }
         let of_it = orders.iter().zip(&firsts);
         let of_it = of_it.filter(|(_, first)| **first == at);
         match of_it.clone().count() {
@@ -352,7 +364,16 @@ impl Order {
     /// Whether both are copies over one link.
     fn goes_with(&self, other: &Order) -> bool {
         let link = |order: &Order| order.copy().map(|copy| (copy.via, order.backend_id));
-        link(self).is_some_and(|of| link(other) == Some(of))
+        let is_either_apart = self.is_apart || other.is_apart;
+        !is_either_apart && link(self).is_some_and(|of| link(other) == Some(of))
+    }
+
+    /// Whether the processors do it: on the thread that submits, if they may.
+    pub(crate) fn is_on_the_host(&self) -> bool {
+        match &self.what {
+            What::Submit { via, .. } => via.is_none_or(|via| via.engine.device == DeviceId::CPU0),
+            What::Allocate { .. } | What::Prove { .. } => false,
+        }
     }
 
     /// What is recorded of it.
@@ -374,7 +395,12 @@ impl Order {
                     // and its digests until every fence of it has settled. Hazards keep conflicting
                     // transfers apart, guards and blocking calls keep everybody else out, and a
                     // slot, or a part of one, belongs to one chunk at a time.
-                    unsafe { self.backend.submit(*via, ops, &[]) }
+                    unsafe {
+                        match self.is_apart {
+                            true => self.backend.submit_apart(*via, ops, &[]),
+                            false => self.backend.submit(*via, ops, &[]),
+                        }
+                    }
                 };
                 let fence = guarded(|| bound.with_ops(submit))
                     .and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));

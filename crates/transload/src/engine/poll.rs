@@ -155,6 +155,7 @@ impl State {
             backend: Arc::clone(&known.backend),
             backend_id: known.id,
             what: What::Submit { task, via, bound },
+            is_apart: false,
         };
         self.hand_out(order, orders);
         self.transfers[slot as usize].ordered += 1;

@@ -300,6 +300,7 @@ impl State {
                 backend,
                 backend_id,
                 what: What::Prove { job: at, errand },
+                is_apart: false,
             };
             self.hand_out(order, orders);
         }

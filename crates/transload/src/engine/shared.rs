@@ -12,10 +12,11 @@ use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Waited};
 
 use super::active::{Operand, Stage, TransferId};
 use super::completions::Completions;
+use super::event::EventCell;
 use super::kept::Verdict;
 use super::order::{Deeds, Orders, execute};
 use super::signal::{Listening, Parker, Signal};
-use super::state::{After, Done, Pace, Registered, State};
+use super::state::{After, Done, Pace, Registered, State, Whose};
 use super::sync::{AtomicUsize, Lock};
 use super::unwind::guarded;
 use super::wait::{Block, Wait};
@@ -82,16 +83,16 @@ impl Shared {
     /// Does what can be done now, and answers when something is to be done next. What is under way then becomes known
     /// by itself, for the caller looks again some time.
     pub(crate) fn turn(self: &Arc<Self>) -> Option<Instant> {
-        self.turn_at(Pace::Full)
+        self.turn_at(Pace::FULL)
     }
 
-    /// The same, but for what takes long: the manager's own thread does that.
+    /// The same, but for what takes long: a thread of the manager's own does that.
     pub(crate) fn turn_quickly(self: &Arc<Self>) -> Option<Instant> {
-        self.turn_at(self.pace(None))
+        self.turn_at(Pace::QUICK)
     }
 
     fn turn_at(self: &Arc<Self>, pace: Pace) -> Option<Instant> {
-        let next = self.turn_with(pace, |_, _, _| (), |_| ());
+        let next = self.turn_with(|| pace, |_, _, _| (), |_| ());
         if self.unattended.load(Ordering::Relaxed) > 0 {
             self.expect();
         }
@@ -102,15 +103,7 @@ impl Shared {
     /// for it.
     pub(crate) fn look(self: &Arc<Self>) {
         if self.advances {
-            self.turn_quickly();
-        }
-    }
-
-    /// How a thread turns the engine that waits for that transfer, or for none.
-    fn pace(&self, own: Option<TransferId>) -> Pace {
-        match self.advances {
-            true => Pace::Quick(own),
-            false => Pace::Full,
+            self.turn_at(Pace::SERVING);
         }
     }
 
@@ -119,18 +112,23 @@ impl Shared {
     /// such steps. What they find they leave in what they capture, which is moved nowhere.
     fn turn_with(
         self: &Arc<Self>,
-        pace: Pace,
+        pace: impl Fn() -> Pace,
         begin: impl FnOnce(&mut State, Instant, &mut Orders),
         mut look: impl FnMut(&mut State),
     ) -> Option<Instant> {
         let mut orders = Orders::new();
         let (mut after, mut next) = (None, None);
         let (mut is_late, mut is_idle) = (false, false);
+        // Where no thread does it for this one, this one does it all.
+        let pace = || match self.advances {
+            true => pace(),
+            false => Pace::FULL,
+        };
         self.pump();
         let now = self.clock.now();
         self.state.with(|state| {
             begin(state, now, &mut orders);
-            next = self.step(state, now, pace, &mut orders);
+            next = self.step(state, now, pace(), &mut orders);
             look(state);
             after = take_after(state);
             (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
@@ -149,7 +147,7 @@ impl Shared {
             self.state.with(|state| {
                 is_awaited = deeds.iter().any(|deed| !state.is_out(deed.id));
                 state.record(&mut deeds);
-                next = self.step(state, now, pace, &mut orders);
+                next = self.step(state, now, pace(), &mut orders);
                 look(state);
                 after = take_after(state);
                 (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
@@ -169,7 +167,7 @@ impl Shared {
                 self.signal.notify();
             }
         }
-        if is_late && pace != Pace::Full {
+        if is_late && pace().slow != Whose::All {
             self.have_toiled();
         }
         if is_idle && self.signal.is_heard() {
@@ -220,7 +218,11 @@ impl Shared {
             }
         };
         let seen = self.signal.seen();
-        let next = self.turn_with(self.pace(None), begin, look);
+        let pace = || Pace {
+            copies: id.get().map_or(Whose::Nobodys, Whose::One),
+            slow: Whose::Nobodys,
+        };
+        let next = self.turn_with(pace, begin, look);
         if done.result.is_some() {
             return Transfer::settled(done.result);
         }
@@ -232,6 +234,21 @@ impl Shared {
             (Some(id), None) => Transfer::submitted(Arc::clone(self), id),
             (None, None) => unreachable!("it was accepted or refused"),
         }
+    }
+
+    /// Sets the events of a request that was refused: it is over, too.
+    pub(crate) fn tell_refused(
+        self: &Arc<Self>,
+        submitted: Transfer,
+        then: &[Arc<EventCell>],
+    ) -> Transfer {
+        if submitted.is_refused() {
+            let own = |event: &&Arc<EventCell>| event.manager == self.serial;
+            then.iter()
+                .filter(own)
+                .for_each(|event| self.events_set(&event.set()));
+        }
+        submitted
     }
 
     /// Leaves those transfers to hardware that need no thread, and has one listen if any needs it.
@@ -288,7 +305,11 @@ impl Shared {
             let begin = |state: &mut State, _, _: &mut Orders| {
                 state.tended -= usize::from(core::mem::take(&mut is_tending));
             };
-            let next = self.turn_with(self.pace(Some(id)), begin, |_| ());
+            let own = Pace {
+                copies: Whose::One(id),
+                slow: Whose::One(id),
+            };
+            let next = self.turn_with(|| own, begin, |_| ());
             let mut waker = Some(parker.waker());
             let (wait, needs_listener, attended) = self.state.with(|state| {
                 let wait = state.wait_for(id, &mut waker);
@@ -330,7 +351,7 @@ impl Shared {
         self.state.with(|state| state.care += 1);
         loop {
             let seen = self.signal.seen();
-            let next = self.turn_with(self.pace(None), |_, _, _| (), |_| ());
+            let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| ());
             // The browser goes on only when the page's own code has returned to it.
             let is_late = cfg!(browser) || until.is_some_and(|until| self.clock.now() >= until);
             let (is_moving, attended) = self.state.with(|state| {
@@ -392,7 +413,7 @@ impl Shared {
     /// called.
     #[cfg(threads)]
     pub(crate) fn drive(self: &Arc<Self>) -> Option<Duration> {
-        let next = self.turn_with(self.pace(None), |_, _, _| (), |_| ());
+        let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| ());
         let (needs_listener, attended) = self
             .state
             .with(|state| (state.needs_listener(), state.attended_block()));
@@ -417,7 +438,7 @@ impl Shared {
             has_order = order.is_some();
             orders.extend(order);
         };
-        self.turn_with(self.pace(None), begin, |_| ());
+        self.turn_with(|| Pace::SERVING, begin, |_| ());
         has_order
     }
 
@@ -532,7 +553,7 @@ impl Shared {
     /// already.
     pub(crate) fn poll(self: &Arc<Self>, id: TransferId, waker: &Waker) -> bool {
         let seen = self.signal.seen();
-        self.turn_quickly();
+        self.turn_at(Pace::SERVING);
         // Cloned before the lock is taken and dropped after it was let go: both are the executor's
         // code, and the last waker of a task may drop transfers with it.
         let mut own = Some(waker.clone());

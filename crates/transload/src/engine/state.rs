@@ -38,13 +38,50 @@ pub(crate) struct Registered {
 /// what happens for the first time after a while allocates no more than what happens often.
 const ROOM: usize = 32;
 
-/// What a thread that turns the engine may take on.
+/// What a thread that turns the engine does itself. A thread that serves other transfers copies nothing and does nothing
+/// that takes long: those transfers would wait for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pace {
+pub(crate) struct Pace {
+    /// Whose small copies it makes on the spot.
+    pub(crate) copies: Whose,
+    /// For whom it does what takes long.
+    pub(crate) slow: Whose,
+}
+
+/// Some of the transfers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whose {
+    Nobodys,
+    One(TransferId),
+    All,
+}
+
+impl Pace {
     /// All there is to do.
-    Full,
-    /// What takes long only for the transfer that the thread waits for, if it does.
-    Quick(Option<TransferId>),
+    pub(crate) const FULL: Pace = Pace {
+        copies: Whose::All,
+        slow: Whose::All,
+    };
+    /// Only what is quick, for all transfers.
+    pub(crate) const QUICK: Pace = Pace {
+        copies: Whose::All,
+        slow: Whose::Nobodys,
+    };
+    /// Only what holds up no transfer.
+    pub(crate) const SERVING: Pace = Pace {
+        copies: Whose::Nobodys,
+        slow: Whose::Nobodys,
+    };
+}
+
+impl Whose {
+    pub(crate) fn has(self, id: TransferId) -> bool {
+        match self {
+            Whose::Nobodys => false,
+            Whose::One(one) => one == id,
+            Whose::All => true,
+        }
+    }
 }
 
 /// The engine's state. Its methods never block, never call a backend, and never wake anybody.
@@ -169,7 +206,7 @@ impl State {
             early: Vec::with_capacity(ORDERS),
             outstanding: 0,
             later: VecDeque::new(),
-            pace: Pace::Full,
+            pace: Pace::FULL,
             live: 0,
             moving: 0,
             care: 0,
@@ -271,26 +308,22 @@ impl State {
     }
 
     /// Gives an order to the thread that turns the engine, or leaves it to the one that does what takes long.
-    pub(crate) fn hand_out(&mut self, order: Order, orders: &mut Orders) {
-        let is_own = |own: Option<TransferId>| own == Some(order.id);
-        match self.pace {
-            Pace::Quick(own) if order.takes_long() && !is_own(own) => self.later.push_back(order),
-            _ => orders.push(order),
+    pub(crate) fn hand_out(&mut self, mut order: Order, orders: &mut Orders) {
+        if order.takes_long() && !self.pace.slow.has(order.id) {
+            return self.later.push_back(order);
         }
+        order.is_apart = order.is_on_the_host() && !self.pace.copies.has(order.id);
+        orders.push(order);
     }
 
     /// Takes up what was left for later and is this thread's to do.
     pub(crate) fn take_later(&mut self, orders: &mut Orders) {
-        if self.pace == Pace::Quick(None) {
+        if self.pace.slow == Whose::Nobodys {
             return;
         }
         let mut at = 0;
         while at < self.later.len() && !orders.is_full() {
-            let is_meant = match self.pace {
-                Pace::Full => true,
-                Pace::Quick(own) => own == Some(self.later[at].id),
-            };
-            match is_meant {
+            match self.pace.slow.has(self.later[at].id) {
                 true => orders.extend(self.later.remove(at)),
                 false => at += 1,
             }

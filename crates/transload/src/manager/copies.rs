@@ -38,10 +38,11 @@ impl TransferManager {
 
     /// Submits a request. It is accepted whole, or refused having done nothing.
     pub fn submit(&self, request: &Request) -> Transfer {
-        match self.check(request) {
+        let submitted = match self.check(request) {
             Ok(checked) => self.submit_checked(checked, &request.terms),
             Err(error) => Transfer::settled(Some(Err(error))),
-        }
+        };
+        self.shared.tell_refused(submitted, &request.terms.then)
     }
 
     /// Submits several requests, all or none. `on_failure` says what becomes of those that have not

@@ -32,16 +32,22 @@ impl Rig {
         budget: &Arc<StagingBudget>,
         script: Script,
     ) -> Rig {
-        let machine = topology::from_str(text).unwrap();
-        let sim = Sim::builder(&machine)
-            .completion(completion)
-            .script(script)
-            .build()
-            .unwrap();
+        let sim = machine(text, completion, script);
         let manager = TransferManager::builder()
             .clock(Arc::new(sim.clock()))
             .backend(Arc::new(sim.clone()))
             .staging(Arc::clone(budget))
+            .build()
+            .unwrap();
+        Rig { sim, manager }
+    }
+
+    /// One by the system's clock, whose transfers advance by themselves.
+    pub(crate) fn advancing(text: &str, completion: Completion, budget_bytes: u64) -> Rig {
+        let sim = machine(text, completion, Script::new());
+        let manager = TransferManager::builder()
+            .backend(Arc::new(sim.clone()))
+            .staging(Arc::new(StagingBudget::new(budget_bytes)))
             .build()
             .unwrap();
         Rig { sim, manager }
@@ -65,6 +71,13 @@ impl Rig {
         self.sim.read(buffer.raw(), 0, &mut bytes).unwrap();
         bytes
     }
+}
+
+fn machine(text: &str, completion: Completion, script: Script) -> Sim {
+    let machine = topology::from_str(text).unwrap();
+    let sim = Sim::builder(&machine);
+    let sim = sim.completion(completion).script(script);
+    sim.build().unwrap()
 }
 
 /// A host and `gpus` devices without links among each other, so that what goes from one to the other

@@ -86,7 +86,7 @@ pub(crate) fn out_of_a_file() -> Route {
     let (manager, wanted, path) = (host(), marked(16 * MIB), path("advance-from"));
     std::fs::write(&path, &wanted).unwrap();
     let src = manager.open_file(&path).unwrap();
-    let dst = manager.adopt(vec![0; wanted.len()]).unwrap();
+    let dst = manager.adopt(vec![0u8; wanted.len()]).unwrap();
     Route {
         name: "a file to the heap".into(),
         manager,
@@ -114,7 +114,7 @@ pub(crate) fn into_a_file() -> Route {
 /// Staged copies between two devices of a simulated machine, one for each way in which outcomes are told.
 pub(crate) fn on_simulated_machines() -> Vec<Route> {
     let route = |completion| {
-        let rig = Rig::new(&without_peers(2), completion, 256 << 10);
+        let rig = Rig::advancing(&without_peers(2), completion, 256 << 10);
         let wanted = marked(MIB + 3);
         Route {
             name: completion.to_string(),

@@ -87,12 +87,20 @@ impl Queue {
         self.pool.work().sink.set(sink).is_ok()
     }
 
+    /// Whether the pool's threads can be given another submission.
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_threads() && self.pool.work().slots.has_room()
+    }
+
+    /// Starts operations, small ones on this thread if they may run `here`.
+    ///
     /// # Safety
     /// As for `Backend::submit`.
     pub(crate) unsafe fn submit(
         &self,
         ops: &[Op<'_>],
         after: &[Fence],
+        here: bool,
     ) -> Result<Fence, SubmitError> {
         let work = self.pool.work();
         let mut ready = true;
@@ -109,18 +117,18 @@ impl Queue {
         let in_flight = work.in_flight.load(Ordering::Relaxed);
         if let ([op], true) = (ops, ready) {
             // SAFETY: the caller's contract; the predecessors have settled.
-            if unsafe { task::copy_small(op, &self.tuning, in_flight) } {
+            if here && unsafe { task::copy_small(op, &self.tuning, in_flight) } {
                 return Ok(Fence::settled(BACKEND));
             }
             // The common case, without a second look at the operation.
             let task = Task::new(op, 0, &self.tuning, in_flight)?;
-            let is_watched = in_flight == 0 && self.threads > 0 && task.is_narrowable();
+            let is_watched = here && in_flight == 0 && self.threads > 0 && task.is_narrowable();
             let (task, watch) = if is_watched {
                 self.watch(task)
             } else {
                 (task, None)
             };
-            if task.inline {
+            if here && task.inline {
                 // SAFETY: the caller's contract; the predecessors have settled.
                 let fence = unsafe { self.run_inline(std::iter::once(task)) };
                 work.record(watch, task.len_bytes);
@@ -129,7 +137,7 @@ impl Queue {
             return self.enqueue(std::iter::once(task), watch, &[]);
         }
         let task = |(index, op)| Task::new(op, index, &self.tuning, in_flight);
-        let (mut inline, mut len_bytes) = (true, 0u64);
+        let (mut inline, mut len_bytes) = (here, 0u64);
         for item in ops.iter().enumerate() {
             let task = task(item)?;
             inline &= task.inline;

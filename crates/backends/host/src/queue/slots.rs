@@ -100,6 +100,12 @@ impl Slots {
         self.sheets.get(index / SHEET)?.get()?.get(index % SHEET)
     }
 
+    /// Whether at most half of the slots are taken.
+    pub(super) fn has_room(&self) -> bool {
+        let ledger = self.lock();
+        ledger.entries.len() - ledger.free.len() <= CAPACITY / 2
+    }
+
     /// Takes a free slot, pending from now on under the number returned; `None` when all are in flight.
     pub(super) fn open(&self) -> Option<(u16, u64)> {
         let mut ledger = self.lock();

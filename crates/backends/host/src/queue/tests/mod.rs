@@ -67,7 +67,7 @@ impl Bench {
 
     fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
         // SAFETY: every test waits for its fences, or drops the bench, before its buffers go.
-        unsafe { self.queue.submit(ops, after) }
+        unsafe { self.queue.submit(ops, after, true) }
     }
 
     fn run(&self, op: Op<'_>) -> Outcome {
