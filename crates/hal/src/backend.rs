@@ -22,6 +22,8 @@ use crate::{
 /// The engine's safe interface rests on these promises of an implementation:
 /// - A fence settles as [`Outcome::Done`](crate::Outcome::Done) only when the bytes moved, and
 ///   settles at all only when no operation behind it will touch memory again.
+/// - A fence settles as [`Outcome::Stopped`](crate::Outcome::Stopped) only after [`Backend::stop`] was called for it,
+///   and only with leading bytes that moved.
 /// - `submit` is atomic: when it returns an error, or unwinds, nothing was done and nothing will be. So is
 ///   `submit_each`, copy by copy.
 /// - Operations touch no byte outside their operands. The bytes that a copy is to write may be uninitialised: a
@@ -178,5 +180,30 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
             [] => Waited::TimedOut,
             [first, ..] => self.wait(*first, limit),
         }
+    }
+
+    /// Returns how many payload bytes the operations behind `fence` have moved so far, in any order.
+    ///
+    /// The number never exceeds the payload of the operations. Returns 0 where the backend does not count, and for a fence
+    /// that has settled or is unknown: the outcome says what moved then. Never blocks, and takes at most a
+    /// short lock. Callable from any thread, while other threads submit and wait.
+    fn progress(&self, fence: Fence) -> u64 {
+        let _ = fence;
+        0
+    }
+
+    /// Asks the backend to begin nothing more of the operations behind `fence`, and returns the leading payload bytes
+    /// that are known to have moved at that moment.
+    ///
+    /// What is under way ends, so the fence settles soon afterwards, and its outcome goes to the sink as always: as
+    /// [`Outcome::Stopped`](crate::Outcome::Stopped) when bytes were left out, as [`Outcome::Done`](crate::Outcome::Done)
+    /// when everything had begun, or as a failure. Fences that wait for this one (`after` in [`Backend::submit`])
+    /// are not stopped with it.
+    ///
+    /// Ignores a fence that has settled or is unknown, and returns 0. Ignores every fence by default: the operations run to
+    /// their end. Never blocks; the outcome may be told before it returns.
+    fn stop(&self, fence: Fence) -> u64 {
+        let _ = fence;
+        0
     }
 }

@@ -7,7 +7,7 @@ use transload_core::BackendId;
 use crate::Fault;
 
 /// Stands for operations that were submitted together. It settles once, when all of them have
-/// ended: done, failed or lost. Fences settle one by one, in any order.
+/// ended: done, stopped, failed or lost. Fences settle one by one, in any order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence {
     backend: BackendId,
@@ -52,6 +52,12 @@ impl fmt::Debug for Fence {
 pub enum Outcome {
     /// All bytes moved.
     Done,
+    /// [`Backend::stop`](crate::Backend::stop) was called, and the backend left some of the bytes out.
+    Stopped {
+        /// Leading payload bytes that moved; what follows them in the destination range is unspecified. 0 where the fence
+        /// stands for several operations.
+        leading_bytes: u64,
+    },
     /// Some or all did not; the destination range is unspecified.
     Failed(Fault),
     /// The device is gone, and every fence and allocation of it with it.
@@ -68,7 +74,7 @@ pub enum Waited {
 }
 
 /// Where a backend tells outcomes. The engine's end of it only queues and notifies, so it may be
-/// called from any thread, any callback, and from within `submit`, `pump` and `wait`.
+/// called from any thread, any callback, and from within `submit`, `pump`, `wait` and `stop`.
 pub trait CompletionSink: Send + Sync {
     /// `fence` has settled. Called once for each fence that was not settled when `submit` returned.
     fn settle(&self, fence: Fence, outcome: Outcome);
