@@ -143,6 +143,12 @@ enum State {
 pub enum Settled {
     /// All its bytes moved.
     Done,
+    /// The backend stopped it because the driver asked, and left some of its bytes out. In a flight that was not told to
+    /// stop it counts as failed.
+    Stopped {
+        /// Leading bytes of the operation that moved.
+        leading_bytes: u64,
+    },
     /// It was accepted, and some or all of its bytes did not move.
     Failed,
     /// It was refused: nothing was done.
@@ -338,8 +344,14 @@ impl Flight {
     /// An operation has ended, or was refused. Answers where the leg failed if this was what made
     /// it fail, so that the driver can keep the reason.
     pub fn handle_settled(&mut self, id: TaskId, settled: Settled) -> Option<Failure> {
+        let settled = match (settled, self.state) {
+            (Settled::Stopped { .. }, State::Stopping(_)) => settled,
+            // The flight goes on, and its next leg moves the chunk anew.
+            (Settled::Stopped { .. }, _) => Settled::Failed,
+            _ => settled,
+        };
         let done = settled == Settled::Done;
-        let (step, span) = self.leg.handle_settled(id, done)?;
+        let (step, span) = self.leg.handle_settled(id, settled)?;
         self.touched |= settled != Settled::Refused;
         if done || self.state != State::Moving {
             return None;
@@ -410,13 +422,20 @@ impl Flight {
         self.legs
     }
 
-    /// Payload bytes that have arrived, in whatever order.
+    /// Payload bytes that have arrived, in whatever order. Counts whole chunks, and what operations that were stopped
+    /// have moved; [`Flight::is_last_step`] tells which operations under way may be added.
     pub fn copied_bytes(&self) -> u64 {
         match self.phase {
             Phase::Copy if self.leg_phase == Phase::Copy => self.leg.arrived_bytes(),
             Phase::Copy => self.arrived,
             Phase::CheckSrc | Phase::CheckDst => self.len_bytes,
         }
+    }
+
+    /// Whether an operation of the copy is under way that takes its chunk through the last step: the bytes that it has
+    /// moved so far have arrived, and [`Flight::copied_bytes`] does not count them yet.
+    pub fn is_last_step(&self, task: TaskId) -> bool {
+        (self.phase, self.leg_phase) == (Phase::Copy, Phase::Copy) && self.leg.is_last_step(task)
     }
 
     /// Whether nothing is left to be submitted: once every operation under way has ended well, the copy is done. Never
@@ -562,7 +581,8 @@ impl Flight {
         }
     }
 
-    /// Leading bytes of the destination that equal the source by now.
+    /// Leading bytes of the destination that equal the source by now: whole chunks, and the leading bytes of an
+    /// operation that was stopped.
     pub fn leading_bytes(&self) -> u64 {
         match self.phase {
             Phase::Copy if self.leg_phase == Phase::Copy => {

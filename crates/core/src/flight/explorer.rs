@@ -1,7 +1,7 @@
 //! Every order of a flight's events, one state at a time.
 //!
 //! A breadth-first search over everything that can happen to a [`Flight`](super::Flight): each
-//! operation under way succeeds, fails or is refused, in any order; slots are granted one by one;
+//! operation under way succeeds, fails, is stopped half-way or refused, in any order; slots are granted one by one;
 //! routes are found or not; checksums are equal or not; the owner cancels, the deadline passes, or
 //! the owner goes away and hands in nothing. Beside the flight runs a [`model`] that knows only
 //! what the flight's driver knows, and in every state the flight must keep its promises:

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::Settled;
 use super::task::{Endpoint, SlotId, Task, TaskId, Work};
 use crate::{Lane, Role, Span, StepKind};
 
@@ -22,6 +23,14 @@ struct Chunk {
     step: u8,
     progress: Progress,
     slots: [Option<u16>; MAX_RINGS],
+    /// Leading bytes that arrived although the chunk did not: its last step was stopped.
+    leading_bytes: u64,
+}
+
+impl Chunk {
+    fn is_at_last_step(&self, lane: &Lane) -> bool {
+        usize::from(self.step) + 1 == lane.steps.len()
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -80,10 +89,18 @@ impl LaneRun {
 
     /// Whether every operation of the lane that has not ended is under way, and none follows.
     pub(super) fn is_out(&self, lane: &Lane) -> bool {
-        let is_last = |chunk: &Chunk| {
-            chunk.progress == Progress::Running && usize::from(chunk.step) + 1 == lane.steps.len()
-        };
+        let is_last =
+            |chunk: &Chunk| chunk.progress == Progress::Running && chunk.is_at_last_step(lane);
         self.next == self.end && self.chunks.iter().all(is_last)
+    }
+
+    /// Whether the operation is under way and is the last step of its chunk.
+    pub(super) fn is_last_step(&self, lane: &Lane, id: TaskId) -> bool {
+        self.chunks.iter().any(|chunk| {
+            chunk.index == id.chunk
+                && chunk.progress == Progress::Running
+                && chunk.is_at_last_step(lane)
+        })
     }
 
     pub(super) fn done_bytes(&self) -> u64 {
@@ -94,7 +111,7 @@ impl LaneRun {
     pub(super) fn arrived_until(&self) -> u64 {
         self.chunks
             .front()
-            .map_or(self.next, |chunk| chunk.span.offset)
+            .map_or(self.next, |chunk| chunk.span.offset + chunk.leading_bytes)
     }
 
     /// The largest chunk that is to be taken up yet.
@@ -181,13 +198,12 @@ impl LaneRun {
         self.rings.iter().all(|ring| ring.granted == ring.returned)
     }
 
-    /// The operation has ended; `done` when it succeeded. `None` when no such operation is under
-    /// way, else its step and span.
+    /// The operation has ended. `None` when no such operation is under way, else its step and span.
     pub(super) fn handle_settled(
         &mut self,
         lane: &Lane,
         id: TaskId,
-        done: bool,
+        settled: Settled,
     ) -> Option<(u8, Span)> {
         let at = self
             .chunks
@@ -195,9 +211,15 @@ impl LaneRun {
             .position(|chunk| chunk.index == id.chunk && chunk.progress == Progress::Running)?;
         self.running -= 1;
         let chunk = &mut self.chunks[at];
-        let settled = (chunk.step, chunk.span);
+        let ended = (chunk.step, chunk.span);
         chunk.progress = Progress::Ready;
-        if done {
+        if let Settled::Stopped { leading_bytes } = settled
+            && chunk.is_at_last_step(lane)
+        {
+            chunk.leading_bytes = leading_bytes.min(chunk.span.len);
+            self.done_bytes += chunk.leading_bytes;
+        }
+        if settled == Settled::Done {
             for (ring, slot) in chunk.slots.iter_mut().enumerate() {
                 if last_use(lane, ring as u8) == Some(chunk.step) {
                     self.rings[ring].free.extend(slot.take());
@@ -209,7 +231,7 @@ impl LaneRun {
                 self.chunks.remove(at);
             }
         }
-        Some(settled)
+        Some(ended)
     }
 
     fn slots_needed(&self, lane: &Lane, ring: u8) -> u16 {
@@ -273,6 +295,7 @@ impl LaneRun {
             step: 0,
             progress: Progress::Ready,
             slots: [None; MAX_RINGS],
+            leading_bytes: 0,
         });
         self.next += len;
         self.next_index += 1;

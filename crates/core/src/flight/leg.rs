@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::Settled;
 use super::lane::LaneRun;
 use super::task::{SlotId, Task, TaskId};
 use crate::{Plan, Span};
@@ -197,11 +198,20 @@ impl Leg {
         lanes.find_map(|(run, lane)| run.poll_return(lane, all))
     }
 
-    pub(super) fn handle_settled(&mut self, id: TaskId, done: bool) -> Option<(u8, Span)> {
+    pub(super) fn handle_settled(&mut self, id: TaskId, settled: Settled) -> Option<(u8, Span)> {
         let plan = self.plan.as_ref()?;
         let lane = usize::from(id.lane);
         let run = self.lanes.get_mut(lane)?;
-        run.handle_settled(&plan.lanes[lane], id, done)
+        run.handle_settled(&plan.lanes[lane], id, settled)
+    }
+
+    /// Whether the operation is under way and is the last step of its chunk.
+    pub(super) fn is_last_step(&self, id: TaskId) -> bool {
+        let lanes = self.plan.as_ref().map(|plan| plan.lanes.as_slice());
+        let lane = lanes.and_then(|lanes| lanes.get(usize::from(id.lane)));
+        let run = self.lanes.get(usize::from(id.lane));
+        run.zip(lane)
+            .is_some_and(|(run, lane)| run.is_last_step(lane, id))
     }
 
     /// For comparing states: all but the plan.

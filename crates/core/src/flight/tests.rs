@@ -1,6 +1,7 @@
 //! A flight stepped by hand.
 
 mod out;
+mod stopped;
 
 use alloc::sync::Arc;
 use alloc::vec;

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use transload_core::DeviceId;
-use transload_hal::{Advice, Backend, BackendId, Fault, Fence, Op, Outcome, Part};
+use transload_hal::{Advice, Backend, BackendId, ErrorClass, Fault, Fence, Op, Outcome, Part};
 
 use super::active::Operand;
 use super::shared::Shared;
@@ -113,6 +113,10 @@ impl Shared {
             });
             match (outcome, lost) {
                 (Some(Outcome::Done), _) => return Ok(()),
+                (Some(Outcome::Stopped { .. }), _) => {
+                    let message = "the backend stopped a hint that it was not asked to stop";
+                    return Err(Fault::new(ErrorClass::Failed, message));
+                }
                 (Some(Outcome::Failed(fault) | Outcome::Lost(fault)), _) => return Err(fault),
                 (None, Some(fault)) => {
                     // It panicked, and may still touch the bytes: they are never freed.

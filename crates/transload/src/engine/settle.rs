@@ -117,6 +117,9 @@ impl State {
         }
         match outcome {
             Outcome::Done => self.handle_settled(id, task, Settled::Done),
+            Outcome::Stopped { leading_bytes } => {
+                self.handle_settled(id, task, Settled::Stopped { leading_bytes });
+            }
             Outcome::Failed(fault) => self.handle_failed(id, task, backend, fault),
             Outcome::Lost(fault) => {
                 let fault = Fault {

@@ -153,12 +153,21 @@ impl Model {
         told: Option<Failure>,
     ) -> Check {
         let plan = self.plan(scenario);
+        // In a flight that goes on, a stopped operation is a failed one: its chunk moves anew.
+        let settled = match settled {
+            Settled::Stopped { .. } if self.stopped.is_none() => Settled::Failed,
+            settled => settled,
+        };
         let (span, step, work) = self.leg.settle(plan, id, settled)?;
         self.touched |= settled != Settled::Refused;
         if writes_dst(work) {
             match settled {
                 Settled::Done => self.delivered |= mask(span),
                 Settled::Failed => self.delivered &= !mask(span),
+                Settled::Stopped { leading_bytes } => {
+                    self.delivered &= !mask(span);
+                    self.delivered |= mask(Span::new(span.offset, leading_bytes));
+                }
                 Settled::Refused => {}
             }
             self.overwritten |= scenario.in_place && settled != Settled::Refused;
@@ -254,12 +263,18 @@ impl Model {
 
     /// What holds in every state.
     pub(super) fn agrees(&self, scenario: &Scenario, flight: &Flight) -> Check {
+        let plan = self.plan(scenario);
         let arrived = match self.phase {
             Phase::Copy => u64::from(self.leg.arrived().count_ones()),
             Phase::CheckSrc | Phase::CheckDst => scenario.len_bytes,
         };
         let told = flight.copied_bytes();
         hold!(told == arrived, "{arrived} bytes arrived, it says {told}");
+        for (id, _) in self.leg.running() {
+            let is_last = self.phase == Phase::Copy && self.leg.is_last_step(plan, id);
+            let told = flight.is_last_step(id);
+            hold!(told == is_last, "{id:?} is the last step: {told}");
+        }
         hold!(
             flight.is_over() == self.over && flight.legs() == self.legs,
             "over: {}, legs: {}",

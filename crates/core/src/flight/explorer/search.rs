@@ -104,10 +104,15 @@ pub(super) fn explore(scenario: &Scenario) -> Explored {
 /// All that can happen in a state.
 fn events(flight: &Flight, model: &Model, scenario: &Scenario) -> Vec<Event> {
     let mut events = vec![Event::Poll];
-    for (id, _) in model.leg.running() {
+    for (id, span) in model.leg.spans_running() {
         for settled in [Settled::Done, Settled::Failed, Settled::Refused] {
             events.push(Event::Settle(id, settled));
         }
+        // The engine stops operations of flights that it stops. A backend may misbehave and stop others.
+        let partial = Settled::Stopped {
+            leading_bytes: span.len / 2,
+        };
+        events.push(Event::Settle(id, partial));
     }
     match model.owed {
         Some(Question::Lease) => events.push(Event::Admit),

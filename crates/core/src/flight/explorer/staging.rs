@@ -27,7 +27,7 @@ pub(super) struct ShadowLeg {
     pub(super) base: u64,
     /// The bytes that chunks of the leg were cut from.
     taken: u128,
-    /// The bytes of chunks that took every step.
+    /// The bytes of chunks that took every step, and the leading bytes of those whose last step was stopped.
     pub(super) through: u128,
     chunks: BTreeMap<TaskId, Chunk>,
     slots: BTreeMap<SlotId, Slot>,
@@ -74,6 +74,21 @@ impl ShadowLeg {
         self.chunks
             .iter()
             .filter_map(|(id, chunk)| Some((*id, chunk.running?)))
+    }
+
+    /// The payload bytes of what is under way.
+    pub(super) fn spans_running(&self) -> impl Iterator<Item = (TaskId, Span)> + '_ {
+        let running = self.chunks.iter();
+        running.filter_map(|(id, chunk)| chunk.running.map(|_| (*id, chunk.span)))
+    }
+
+    /// Whether what is under way is the last step of its chunk.
+    pub(super) fn is_last_step(&self, plan: &Plan, id: TaskId) -> bool {
+        let chunk = self.chunks.get(&id);
+        chunk.is_some_and(|chunk| {
+            let steps = plan.lanes[usize::from(id.lane)].steps.len();
+            chunk.running.is_some() && usize::from(chunk.step) + 1 == steps
+        })
     }
 
     /// The bytes that have arrived so far, by earlier legs and this one.
@@ -146,6 +161,11 @@ impl ShadowLeg {
         let chunk = self.chunks.get_mut(&id).ok_or("settled twice")?;
         let work = chunk.running.take().ok_or("settled twice")?;
         let (span, step) = (chunk.span, chunk.step);
+        if let Settled::Stopped { leading_bytes } = settled
+            && usize::from(step) + 1 == lane.steps.len()
+        {
+            self.through |= mask(Span::new(span.offset, leading_bytes));
+        }
         if settled != Settled::Done {
             return Ok((span, step, work));
         }
