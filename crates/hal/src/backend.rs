@@ -197,8 +197,8 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     ///
     /// What is under way ends, so the fence settles soon afterwards, and its outcome goes to the sink as always: as
     /// [`Outcome::Stopped`](crate::Outcome::Stopped) when bytes were left out, as [`Outcome::Done`](crate::Outcome::Done)
-    /// when everything had begun, or as a failure. Fences that wait for this one (`after` in [`Backend::submit`])
-    /// are not stopped with it.
+    /// when everything had begun, or as a failure. A fence whose operations wait for others (`after` in
+    /// [`Backend::submit`]) may settle only after these. Operations that wait for this fence are not stopped with it.
     ///
     /// Ignores a fence that has settled or is unknown, and returns 0. Ignores every fence by default: the operations run to
     /// their end. Never blocks; the outcome may be told before it returns.
