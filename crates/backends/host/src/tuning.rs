@@ -150,9 +150,12 @@ impl Tuning {
 
 /// Bytes of a piece of a copy that `threads` threads share.
 ///
-/// A late thread must find something left, and nobody shall wait long for the last piece, so there are
-/// eight for each; between 64 KiB, below which taking a piece would show, and 4 MiB, past which nothing
-/// is gained.
+/// A late thread must find something left, and no thread shall wait long for the last piece, so there are
+/// eight for each; between 64 KiB, below which taking a piece would show, and 1 MiB. A copy that is stopped ends
+/// with the pieces that run, so their size bounds how long that takes: 1 MiB is 0.1 ms at 10 GB/s, and 2 ms at 0.5 GB/s.
+///
+/// Larger pieces gain next to nothing. On an AMD EPYC with 2 cores, medians of 31 interleaved copies, 4 MiB and
+/// 1 MiB: 1 GiB of the heap 51.7 and 51.3 ms, a file of 1 GiB to the heap 63.3 and 64.2 ms.
 #[must_use]
 pub fn piece_bytes(len_bytes: usize, threads: u32) -> usize {
     const PAGE: usize = 4096;
@@ -160,7 +163,7 @@ pub fn piece_bytes(len_bytes: usize, threads: u32) -> usize {
     len_bytes
         .div_ceil(pieces)
         .next_multiple_of(PAGE)
-        .clamp(64 << 10, 4 << 20)
+        .clamp(64 << 10, 1 << 20)
 }
 
 #[cfg(test)]
@@ -252,6 +255,6 @@ mod tests {
         assert_eq!(piece_bytes(1, 1), 64 << 10);
         assert_eq!(piece_bytes(4 << 20, 2), 256 << 10);
         assert_eq!(piece_bytes((1 << 20) + 1, 2) % 4096, 0);
-        assert_eq!(piece_bytes(usize::MAX / 2, 2), 4 << 20);
+        assert_eq!(piece_bytes(usize::MAX / 2, 2), 1 << 20);
     }
 }
