@@ -27,6 +27,7 @@ pub mod pool;
 mod queue;
 pub mod raw;
 pub mod tuning;
+mod unwind;
 
 pub use device::{BACKEND, ENGINE, Host, HostOptions};
 pub use memory::file::{FileError, HostFile};

@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 use schedule::{Claim, Schedule};
 
+use crate::unwind;
+
 /// What the jobs of a pool do.
 pub trait Work: Send + Sync + Sized + 'static {
     /// Runs piece `piece` of job `job`. Each piece of a job runs once; pieces run concurrently and in
@@ -440,16 +442,14 @@ impl<W: Work> Crew<W> {
     /// Runs one piece; when it was the last one, tells the owner and every waiting thread. Answers
     /// whether what the owner may have started then is left to this thread.
     fn run(&self, claim: Claim) -> Duty {
-        let piece = std::panic::AssertUnwindSafe(|| self.work.run(claim.job, claim.piece));
-        let panicked = std::panic::catch_unwind(piece).is_err();
+        let panicked = unwind::catch(|| self.work.run(claim.job, claim.piece)).is_none();
         let mut state = self.lock();
         let Some(end) = state.schedule.complete(claim.job, panicked) else {
             return state.duty();
         };
         drop(state);
-        let finish = std::panic::AssertUnwindSafe(|| self.work.finish(claim.job, end, self));
         // A panic in the owner's ending has nowhere to go; the worker and the waiting threads carry on.
-        let _ = std::panic::catch_unwind(finish);
+        let _ = unwind::catch(|| self.work.finish(claim.job, end, self));
         // The owner's condition changed before this lock, and waiting threads look at it under the lock
         // before they sleep: either they saw it, or they are counted here.
         let state = self.lock();

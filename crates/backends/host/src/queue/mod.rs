@@ -12,7 +12,6 @@ mod place;
 mod slots;
 mod task;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -22,6 +21,7 @@ use transload_hal::{CompletionSink, ErrorClass, Fault, Fence, Op, Outcome, Submi
 use crate::device::BACKEND;
 use crate::pool::{Crew, JobEnd, Limits, Pool, Work};
 use crate::tuning::{Live, Tuning};
+use crate::unwind;
 use slots::{CAPACITY, Slot, Slots, index_of};
 use task::Task;
 pub(crate) use task::is_reached;
@@ -195,15 +195,15 @@ impl Queue {
     /// As for `Backend::submit`, with nothing left to wait for.
     unsafe fn run_inline(&self, tasks: impl Iterator<Item = Task>) -> Fence {
         for task in tasks {
-            let run = AssertUnwindSafe(|| {
+            let ran = unwind::catch(|| {
                 // An inline task has one piece, or a few of a prefetch.
                 // SAFETY: the caller's contract.
                 (0..task.pieces()).try_for_each(|piece| unsafe { task.run(piece) })
             });
-            let fault = match catch_unwind(run) {
-                Ok(Ok(())) => continue,
-                Ok(Err(fault)) => fault,
-                Err(_) => panicked(),
+            let fault = match ran {
+                Some(Ok(())) => continue,
+                Some(Err(fault)) => fault,
+                None => panicked(),
             };
             return self.pool.work().settle_failed(fault);
         }
@@ -268,9 +268,7 @@ impl Submissions {
     fn tell(&self, number: u64, outcome: Outcome) {
         if let Some(sink) = self.sink.get() {
             // A sink that panics has broken its promise; fences and successors settle all the same.
-            let _ = catch_unwind(AssertUnwindSafe(|| {
-                sink.settle(Fence::new(BACKEND, number), outcome)
-            }));
+            let _ = unwind::catch(|| sink.settle(Fence::new(BACKEND, number), outcome));
         }
     }
 

@@ -120,6 +120,44 @@ fn a_limited_wait_does_not_get_stuck_in_the_work_that_it_waits_for() {
 }
 
 #[test]
+fn a_panic_whose_payload_panics_too_fails_its_operation_alone() {
+    /// Panics when it is dropped.
+    struct Spiteful;
+    impl Drop for Spiteful {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("scripted, too"));
+        }
+    }
+    struct Panics;
+    impl Transform for Panics {
+        fn inspect(&self, _: &[u8], _: u64) -> Result<(), Fault> {
+            std::panic::resume_unwind(Box::new(Spiteful));
+        }
+    }
+    for threads in [0, 1] {
+        let bench = Bench::new(threads);
+        let (src, dst) = (allocate(PAGEABLE, SLOW), allocate(PAGEABLE, SLOW));
+        fill(&src, &pattern(SLOW as usize, 1));
+        // On the submitter and in the pool.
+        for size in [64, SLOW] {
+            let outcome = bench.run(Op::Transform {
+                at: part(&src, 0, size).into(),
+                span: Span::new(0, size),
+                transform: &Panics,
+                position: 0,
+            });
+            assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+        }
+        let copy = Op::Copy {
+            src: part(&src, 0, SLOW),
+            dst: part(&dst, 0, SLOW),
+        };
+        assert_eq!(bench.run(copy), Outcome::Done);
+        assert!(bytes_of(&dst) == bytes_of(&src));
+    }
+}
+
+#[test]
 fn a_failed_or_panicked_operation_is_told_once_and_its_successors_still_run() {
     let script = Fault::new(ErrorClass::Failed, "scripted");
     for threads in [0, 2] {
