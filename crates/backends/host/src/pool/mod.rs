@@ -291,7 +291,8 @@ impl<W: Work> Crew<W> {
     }
 
     /// Takes part in `job` if it `may_run`, and waits until `is_over` or the deadline; returns the last
-    /// `is_over()`. A piece once begun is finished, even past the deadline.
+    /// `is_over()`. A piece once begun is finished, even past the deadline. Runs pieces of no other job, except in
+    /// a pool that starts no threads ([`Limits::threads`] is 0).
     ///
     /// `is_over` must become true through [`Work::finish`] of some job; it is called often and under
     /// the pool's lock, so it should be a load or two. Blocks; a deadline of `None` is never. A deadline
@@ -327,15 +328,14 @@ impl<W: Work> Crew<W> {
                 return is_over();
             }
             let mut state = self.lock();
-            let alone = state.workers == 0;
-            let claim = match (alone, may_run) {
-                // Nobody else would.
-                (true, _) => state
+            // A thread that may not run pieces is never needed: where no worker is, the thread that starts jobs runs them.
+            let claim = match (may_run, self.limits.threads) {
+                (false, _) => None,
+                (true, 0) => state
                     .schedule
                     .claim_from(job)
                     .or_else(|| state.schedule.claim(None)),
-                (false, true) => state.schedule.claim_from(job),
-                (false, false) => None,
+                (true, _) => state.schedule.claim_from(job),
             };
             if let Some(claim) = claim {
                 state.helping += u32::from(!part.helps);

@@ -26,8 +26,8 @@ use slots::{CAPACITY, Slot, Slots, index_of};
 use task::Task;
 pub(crate) use task::is_reached;
 
-/// Waits at least this long take part in any operation; shorter ones only in those whose pieces are
-/// brief, so that a limit is overrun by a millisecond at most.
+/// Waits at least this long count as unlimited: the waiting thread runs pieces. A thread whose wait is limited runs none. A
+/// page that comes from a disk, a slow drive or a transform would hold it beyond its limit.
 const UNHURRIED: Duration = Duration::from_secs(3600);
 
 /// The host's one copy queue. Dropping it completes what is in flight.
@@ -163,8 +163,7 @@ impl Queue {
         }
         // A limit past the clock's end is none.
         let deadline = Instant::now().checked_add(limit);
-        // Who waits for long is worth more at work, even where a disk or a transform may take longer.
-        let may_run = limit >= UNHURRIED || slots.find(number).is_some_and(Slot::is_brief);
+        let may_run = limit >= UNHURRIED;
         let job = u32::from(index_of(number));
         match self
             .pool

@@ -219,12 +219,6 @@ impl Slot {
             .watch
     }
 
-    /// Whether a thread whose wait is limited may take part.
-    pub(super) fn is_brief(&self) -> bool {
-        let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);
-        tasks.list.iter().all(|(task, _)| task.is_brief())
-    }
-
     /// The task that a piece belongs to, and the piece's number within it. `None` once one has failed:
     /// the outcome is known.
     pub(super) fn task(&self, piece: u32) -> Option<(Task, u32)> {

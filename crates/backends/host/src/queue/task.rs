@@ -157,7 +157,7 @@ impl Task {
     /// for a thread that sleeps would show.
     pub(super) fn is_narrowable(&self) -> bool {
         let fits = self.len_bytes <= NARROWED_BYTES && self.threads > 1;
-        fits && matches!(self.kind, Kind::Copy { .. }) && self.is_brief()
+        fits && matches!(self.kind, Kind::Copy { .. }) && !self.has_file()
     }
 
     /// The same copy on its submitter alone. Plain stores in place of string moves, which lose 6 % to
@@ -191,17 +191,6 @@ impl Task {
                 src.is_file() || dst.is_file()
             }
             _ => false,
-        }
-    }
-
-    /// Whether each of its pieces is done within about a millisecond (4 MiB at 4 GB/s), so that a thread
-    /// whose wait is limited may run one.
-    pub(super) fn is_brief(&self) -> bool {
-        match self.kind {
-            Kind::Nothing | Kind::AdviseMemory { .. } | Kind::Populate { .. } => true,
-            Kind::Copy { .. } | Kind::Pitched { .. } => !self.has_file(),
-            Kind::Move { .. } | Kind::MoveHidden { .. } => self.inline,
-            Kind::AdviseFile { .. } | Kind::Transform { .. } => false,
         }
     }
 

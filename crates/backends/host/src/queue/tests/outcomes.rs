@@ -120,6 +120,31 @@ fn a_limited_wait_does_not_get_stuck_in_the_work_that_it_waits_for() {
 }
 
 #[test]
+fn a_limited_wait_moves_no_byte_itself() {
+    let bench = Bench::new(1);
+    let [src, dst] = [1, 2].map(|seed| {
+        let buffer = allocate(PAGEABLE, SLOW);
+        fill(&buffer, &pattern(SLOW as usize, seed));
+        buffer
+    });
+    let gate = Gate::default();
+    // The one worker is held, so a copy that moves is moved by the thread that waits.
+    let held = bench.submit(&[inspect(&src, &gate)], &[]).unwrap();
+    let copy = Op::Copy {
+        src: part(&src, 0, SLOW),
+        dst: part(&dst, 0, SLOW),
+    };
+    let fence = bench.submit(&[copy], &[]).unwrap();
+    let waited = bench.queue.wait(fence, Duration::from_millis(1));
+    assert_eq!(waited, Waited::TimedOut);
+    assert!(bytes_of(&dst) == pattern(SLOW as usize, 2));
+    *gate.open.lock().unwrap() = true;
+    gate.opened.notify_all();
+    assert_eq!(bench.wait(fence), Outcome::Done);
+    assert_eq!(bench.wait(held), Outcome::Done);
+}
+
+#[test]
 fn a_panic_whose_payload_panics_too_fails_its_operation_alone() {
     /// Panics when it is dropped.
     struct Spiteful;
