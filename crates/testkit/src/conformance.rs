@@ -38,6 +38,7 @@ mod fences;
 mod memories;
 mod order;
 mod report;
+mod stops;
 mod transforms;
 mod visible;
 
@@ -183,7 +184,7 @@ impl Case {
 }
 
 /// What is looked at last closes the books on all fences before it.
-const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 9] = [
+const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 10] = [
     memories::cases,
     exchange::cases,
     copies::cases,
@@ -192,6 +193,7 @@ const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 9] = [
     transforms::cases,
     visible::cases,
     fences::cases,
+    stops::cases,
     fences::closing_cases,
 ];
 

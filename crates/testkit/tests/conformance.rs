@@ -193,6 +193,9 @@ enum Wrong {
     CopiesPitchedRowsWhole,
     AsksNoDevice,
     TellsOneFenceForEach,
+    CountsTooMuch,
+    ClaimsWhatItLeftOut,
+    StopsWhatFollows,
 }
 
 struct Broken {
@@ -217,6 +220,14 @@ impl CompletionSink for Twisted {
             Wrong::SettlesEarly => {}
             Wrong::NeverTells => {}
             Wrong::TellsFailuresAsDone => self.sink.settle(fence, Outcome::Done),
+            Wrong::ClaimsWhatItLeftOut => {
+                let outcome = Outcome::Stopped { leading_bytes: 1 };
+                self.sink.settle(fence, outcome);
+            }
+            Wrong::StopsWhatFollows => {
+                let outcome = Outcome::Stopped { leading_bytes: 0 };
+                self.sink.settle(fence, outcome);
+            }
             _ => self.sink.settle(fence, outcome),
         }
     }
@@ -310,7 +321,9 @@ unsafe impl Backend for Broken {
         let mut twisted: Vec<Op<'_>> = ops.iter().map(|&op| self.twist(op)).collect();
         let mut before = after;
         match self.wrong {
-            Wrong::CopiesNothing => twisted.retain(|op| !matches!(op, Op::Copy { .. })),
+            Wrong::CopiesNothing | Wrong::ClaimsWhatItLeftOut => {
+                twisted.retain(|op| !matches!(op, Op::Copy { .. }))
+            }
             Wrong::IgnoresAfter => before = &[],
             Wrong::AsksNoDevice => twisted.retain(|op| !matches!(op, Op::MakeVisible { .. })),
             Wrong::StartsWhatItRefuses if ops.len() > 1 => {
@@ -365,6 +378,13 @@ unsafe impl Backend for Broken {
         }
         self.sim.wait(fence, limit)
     }
+
+    fn progress(&self, fence: Fence) -> u64 {
+        match self.wrong {
+            Wrong::CountsTooMuch => u64::MAX,
+            _ => self.sim.progress(fence),
+        }
+    }
 }
 
 /// The cases that fail over a backend that is broken in that way.
@@ -406,6 +426,9 @@ fn every_broken_backend_fails_where_it_is_broken() {
         (Wrong::CopiesPitchedRowsWhole, "copy/pitched"),
         (Wrong::AsksNoDevice, "visible/waits-for-the-device"),
         (Wrong::TellsOneFenceForEach, "submit/each"),
+        (Wrong::CountsTooMuch, "copy/progress"),
+        (Wrong::ClaimsWhatItLeftOut, "copy/stopped"),
+        (Wrong::StopsWhatFollows, "copy/stopped-before-its-start"),
     ] {
         let failing = failing(wrong);
         assert!(
