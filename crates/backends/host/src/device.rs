@@ -192,6 +192,16 @@ unsafe impl Backend for Host {
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
         self.queue.wait(fence, limit)
     }
+
+    /// Counts the pieces of copies, of 64 KiB to 1 MiB each. Overlapping copies and transforms have one piece.
+    fn progress(&self, fence: Fence) -> u64 {
+        self.queue.progress(fence)
+    }
+
+    /// Leaves out the pieces that no thread has begun.
+    fn stop(&self, fence: Fence) -> u64 {
+        self.queue.stop(fence)
+    }
 }
 
 fn check_link(via: Option<LinkId>) -> Result<(), SubmitError> {

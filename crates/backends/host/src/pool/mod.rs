@@ -15,7 +15,10 @@
 //! - **Lazy.** Threads start when jobs want them and end with the pool. Where a thread cannot be
 //!   started (in a browser, or past a limit of the process), whoever starts a job runs it.
 //!
-//! After its first jobs, a pool allocates only when more jobs are in flight than ever before.
+//! - **Stopped between pieces.** [`Crew::stop`] drops the pieces of a job that no thread has taken. The job ends when
+//!   the pieces that run have ended.
+//!
+//! After its first jobs, a pool allocates only when more jobs are in flight, or more threads at work, than ever before.
 
 mod schedule;
 mod worker;
@@ -35,11 +38,11 @@ use crate::unwind;
 pub trait Work: Send + Sync + Sized + 'static {
     /// Runs piece `piece` of job `job`. Each piece of a job runs once; pieces run concurrently and in
     /// any order, though each side of the job hands them out one after the other. After a panic in one
-    /// piece, those not yet handed out are dropped.
+    /// piece, and once the job is stopped, those not yet handed out are dropped.
     fn run(&self, job: u32, piece: u32);
 
-    /// The job is over: all of its pieces ran, or one panicked. Called once for each job, on the thread
-    /// that ran the last piece, without a lock; it may start further jobs on `crew`. Its effects happen
+    /// The job is over, as `end` says. Called once for each job, on the thread
+    /// that ran the last piece or stopped the job, without a lock; it may start further jobs on `crew`. Its effects happen
     /// before [`Crew::help`] looks at its condition again.
     fn finish(&self, job: u32, end: JobEnd, crew: &Crew<Self>);
 }
@@ -72,6 +75,11 @@ pub enum Side {
 pub enum JobEnd {
     /// Every piece ran.
     Ran,
+    /// It was stopped, and some pieces did not run.
+    Stopped {
+        /// The leading pieces that ran. Others behind a gap may have run too.
+        leading: u32,
+    },
     /// A piece panicked; some pieces may not have run.
     Panicked,
 }
@@ -221,7 +229,7 @@ impl<W: Work> Pool<W> {
     /// Returns without waiting when a worker exists or can be started; otherwise it returns when the
     /// job is done. `job` must not be in flight already.
     pub fn start(&self, job: u32, extent: Extent) {
-        if self.crew.enqueue(job, extent) == Duty::Drain {
+        if self.crew.enqueue(job, extent, || false) == Duty::Drain {
             self.crew.drain();
         }
     }
@@ -281,13 +289,43 @@ impl<W: Work> Crew<W> {
         self.lock().workers
     }
 
-    /// Starts a job from within [`Work::finish`], with the arguments of [`Pool::start`].
+    /// Starts a job from within [`Work::finish`], with the arguments of [`Pool::start`]. Where `is_stopped`, the job ends
+    /// without running a piece. `is_stopped` is called once, under the pool's lock: a [`Crew::stop`] that
+    /// missed the job happened before the call.
     ///
     /// Never runs the job itself: where there are no workers, the thread that called `finish` finds it
     /// next.
-    pub fn start_next(&self, job: u32, extent: Extent) {
-        // Whoever ran the piece that ended looks again (`run`).
-        let _ = self.enqueue(job, extent);
+    pub fn start_next(&self, job: u32, extent: Extent, is_stopped: impl FnOnce() -> bool) {
+        // The thread that ended a job looks again (`run`).
+        let _ = self.enqueue(job, extent, is_stopped);
+    }
+
+    /// Stops `job` if `is_current`: no piece of it begins from now on, and it ends as soon as those that run have ended.
+    /// Returns how many leading pieces have run by now; 0 when the job is not in flight, not current, or
+    /// has panicked.
+    ///
+    /// `is_current` is called once under the pool's lock, so it should be a load or two; numbers of jobs are used
+    /// again, and it tells whether the job is still the one that is meant. Never waits for a piece. Where no piece
+    /// runs, this thread calls [`Work::finish`]. A pool without threads leaves that to the thread that runs its
+    /// jobs.
+    pub fn stop(&self, job: u32, is_current: impl FnOnce() -> bool) -> u32 {
+        let mut state = self.lock();
+        if !is_current() {
+            return 0;
+        }
+        let leading = state.schedule.stop(job);
+        let end = match state.workers {
+            // Another thread drains what is in flight. What the ending starts would be this thread's to run.
+            0 => None,
+            _ => state.schedule.claim_end(job),
+        };
+        drop(state);
+        if let Some(end) = end
+            && self.run(end) == Duty::Drain
+        {
+            self.drain();
+        }
+        leading
     }
 
     /// Takes part in `job` if it `may_run`, and waits until `is_over` or the deadline; returns the last
@@ -395,9 +433,12 @@ impl<W: Work> Crew<W> {
     }
 
     /// Adds the job and wakes or starts a worker for it.
-    fn enqueue(&self, job: u32, extent: Extent) -> Duty {
+    fn enqueue(&self, job: u32, extent: Extent, is_stopped: impl FnOnce() -> bool) -> Duty {
         let mut state = self.lock();
         state.schedule.push(job, extent);
+        if is_stopped() {
+            state.schedule.stop(job);
+        }
         let rouse = state.next_rouse(self.limits);
         let duty = state.duty();
         drop(state);
@@ -439,12 +480,15 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// Runs one piece; when it was the last one, tells the owner and every waiting thread. Answers
+    /// Runs the piece, if the claim is of one; when it was the last one, tells the owner and every waiting thread. Answers
     /// whether what the owner may have started then is left to this thread.
     fn run(&self, claim: Claim) -> Duty {
-        let panicked = unwind::catch(|| self.work.run(claim.job, claim.piece)).is_none();
+        let panicked = claim.piece.is_some_and(|piece| {
+            let ran = unwind::catch(|| self.work.run(claim.job, piece));
+            ran.is_none()
+        });
         let mut state = self.lock();
-        let Some(end) = state.schedule.complete(claim.job, panicked) else {
+        let Some(end) = state.schedule.complete(claim, panicked) else {
             return state.duty();
         };
         drop(state);

@@ -8,7 +8,9 @@ use super::{Extent, JobEnd, Side};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) job: u32,
-    pub(super) piece: u32,
+    /// `None` for the end of a job that was stopped while no thread ran a piece of it: there is nothing to run, and the
+    /// thread ends the job.
+    pub(super) piece: Option<u32>,
 }
 
 /// The jobs in flight, oldest first.
@@ -20,6 +22,8 @@ pub(super) struct Claim {
 pub(super) struct Schedule {
     jobs: VecDeque<Job>,
     window: usize,
+    /// The claims whose pieces have not ended, of all jobs: at most one for each thread at work.
+    running: Vec<Claim>,
 }
 
 #[derive(Debug)]
@@ -32,22 +36,30 @@ struct Job {
     width: u32,
     waiters_from: Side,
     panicked: bool,
+    /// Pieces were left out. Those before `next` have been handed out.
+    stopped: bool,
 }
 
 impl Job {
     fn is_claimable(&self) -> bool {
-        self.next < self.end && self.running < self.width
+        self.next < self.end && self.running < self.width || self.awaits_end()
+    }
+
+    /// Whether it was stopped and no thread is there to end it.
+    fn awaits_end(&self) -> bool {
+        self.stopped && self.running == 0
     }
 
     fn claim(&mut self, from: Side) -> Claim {
         let piece = match from {
+            _ if self.stopped => None,
             Side::Front => {
                 self.next += 1;
-                self.next - 1
+                Some(self.next - 1)
             }
             Side::Back => {
                 self.end -= 1;
-                self.end
+                Some(self.end)
             }
         };
         self.running += 1;
@@ -59,11 +71,12 @@ impl Job {
 }
 
 impl Schedule {
-    /// An empty schedule with room for `capacity` jobs before it allocates again.
+    /// An empty schedule with room for `capacity` jobs, and for `window` threads at work, before it allocates again.
     pub(super) fn new(capacity: usize, window: usize) -> Self {
         Self {
             jobs: VecDeque::with_capacity(capacity),
             window,
+            running: Vec::with_capacity(window),
         }
     }
 
@@ -80,24 +93,65 @@ impl Schedule {
             width: extent.width.max(1),
             waiters_from: extent.waiters_from,
             panicked: false,
+            stopped: false,
         });
     }
 
     /// The next piece for a worker: of the job that the fewest threads serve, then of `last` (its lines
     /// are warm), then of the oldest.
     pub(super) fn claim(&mut self, last: Option<u32>) -> Option<Claim> {
-        self.jobs
+        let claim = self
+            .jobs
             .iter_mut()
             .take(self.window)
             .filter(|job| job.is_claimable())
             .min_by_key(|job| (job.running, Some(job.id) != last))
-            .map(|job| job.claim(Side::Front))
+            .map(|job| job.claim(Side::Front))?;
+        self.running.push(claim);
+        Some(claim)
     }
 
     /// The next piece of `id`, for a thread that waits for just that job; in service or not.
     pub(super) fn claim_from(&mut self, id: u32) -> Option<Claim> {
         let job = self.jobs.iter_mut().find(|job| job.id == id)?;
-        job.is_claimable().then(|| job.claim(job.waiters_from))
+        let claim = job.is_claimable().then(|| job.claim(job.waiters_from))?;
+        self.running.push(claim);
+        Some(claim)
+    }
+
+    /// Drops the pieces of `id` that were not handed out; the leading pieces that have run. Nothing of a job that is not
+    /// in flight or has panicked.
+    ///
+    /// Where no piece runs, the job waits at the front of all for a thread that claims its end.
+    pub(super) fn stop(&mut self, id: u32) -> u32 {
+        let Some(at) = self.jobs.iter().position(|job| job.id == id) else {
+            return 0;
+        };
+        let job = &mut self.jobs[at];
+        if job.panicked {
+            return 0;
+        }
+        // Pieces from the back end count when they meet those from the front, and then the job has run.
+        let of_job = self.running.iter().filter(|claim| claim.job == id);
+        let first = of_job.filter_map(|claim| claim.piece).min();
+        let leading = first.map_or(job.next, |piece| piece.min(job.next));
+        if job.next < job.end {
+            job.stopped = true;
+            job.end = job.next;
+        }
+        if job.awaits_end()
+            && let Some(job) = self.jobs.remove(at)
+        {
+            self.jobs.push_front(job);
+        }
+        leading
+    }
+
+    /// The end of `id`, if it was stopped and waits for a thread to end it.
+    pub(super) fn claim_end(&mut self, id: u32) -> Option<Claim> {
+        let job = self.jobs.iter().find(|job| job.id == id)?;
+        let ends = job.awaits_end();
+        ends.then(|| self.claim_from(id)).flatten()
     }
 
     /// Whether [`Schedule::claim`] would find a piece.
@@ -112,8 +166,11 @@ impl Schedule {
     }
 
     /// Takes back a claim whose piece has run; the job's end when that was its last piece.
-    pub(super) fn complete(&mut self, id: u32, panicked: bool) -> Option<JobEnd> {
-        let at = self.jobs.iter().position(|job| job.id == id)?;
+    pub(super) fn complete(&mut self, claim: Claim, panicked: bool) -> Option<JobEnd> {
+        if let Some(at) = self.running.iter().position(|running| *running == claim) {
+            self.running.swap_remove(at);
+        }
+        let at = self.jobs.iter().position(|job| job.id == claim.job)?;
         let job = &mut self.jobs[at];
         job.running -= 1;
         job.panicked |= panicked;
@@ -124,10 +181,11 @@ impl Schedule {
         if job.next < job.end || job.running > 0 {
             return None;
         }
-        let end = if job.panicked {
-            JobEnd::Panicked
-        } else {
-            JobEnd::Ran
+        let end = match (job.panicked, job.stopped) {
+            (true, _) => JobEnd::Panicked,
+            // Nothing runs any more, so all that were handed out at the front have run.
+            (false, true) => JobEnd::Stopped { leading: job.next },
+            (false, false) => JobEnd::Ran,
         };
         self.jobs.remove(at);
         Some(end)
@@ -143,7 +201,14 @@ mod tests {
     use super::*;
 
     fn claim(job: u32, piece: u32) -> Option<Claim> {
-        Some(Claim { job, piece })
+        Some(of(job, piece))
+    }
+
+    fn of(job: u32, piece: u32) -> Claim {
+        Claim {
+            job,
+            piece: Some(piece),
+        }
     }
 
     fn rising(pieces: u32, width: u32) -> Extent {
@@ -160,10 +225,10 @@ mod tests {
         schedule.push(7, rising(3, 8));
         let pieces: Vec<_> = (0..4).map(|_| schedule.claim(None)).collect();
         assert_eq!(pieces, [claim(7, 0), claim(7, 1), claim(7, 2), None]);
-        assert_eq!(schedule.complete(7, false), None);
-        assert_eq!(schedule.complete(7, false), None);
-        assert_eq!(schedule.complete(7, false), Some(JobEnd::Ran));
-        assert_eq!(schedule.complete(7, false), None);
+        assert_eq!(schedule.complete(of(7, 1), false), None);
+        assert_eq!(schedule.complete(of(7, 0), false), None);
+        assert_eq!(schedule.complete(of(7, 2), false), Some(JobEnd::Ran));
+        assert_eq!(schedule.complete(of(7, 2), false), None);
         assert_eq!(schedule.len(), 0);
     }
 
@@ -176,7 +241,7 @@ mod tests {
         assert!(!schedule.has_claimable());
         assert_eq!(schedule.claim(None), None);
         assert_eq!(schedule.claim_from(1), None);
-        schedule.complete(1, false);
+        schedule.complete(of(1, 0), false);
         assert_eq!(schedule.claim(None), claim(1, 2));
     }
 
@@ -216,9 +281,9 @@ mod tests {
         schedule.push(1, rising(10, 2));
         schedule.claim(None);
         schedule.claim(None);
-        assert_eq!(schedule.complete(1, true), None);
-        assert_eq!(schedule.claim(None), None);
-        assert_eq!(schedule.complete(1, false), Some(JobEnd::Panicked));
+        assert_eq!(schedule.complete(of(1, 1), true), None);
+        assert_eq!((schedule.claim(None), schedule.stop(1)), (None, 0));
+        assert_eq!(schedule.complete(of(1, 0), false), Some(JobEnd::Panicked));
     }
 
     #[test]
@@ -239,9 +304,79 @@ mod tests {
         let pieces = [0, 4, 3, 1, 2];
         assert_eq!(taken, pieces.map(|piece| claim(1, piece)));
         assert_eq!((schedule.claim(None), schedule.claim_from(1)), (None, None));
-        for _ in 0..4 {
-            assert_eq!(schedule.complete(1, false), None);
+        for piece in 1..5 {
+            assert_eq!(schedule.complete(of(1, piece), false), None);
         }
-        assert_eq!(schedule.complete(1, false), Some(JobEnd::Ran));
+        assert_eq!(schedule.complete(of(1, 0), false), Some(JobEnd::Ran));
+    }
+
+    #[test]
+    fn a_stopped_job_drops_what_was_not_handed_out_and_counts_from_the_front() {
+        let mut schedule = Schedule::new(4, 4);
+        let extent = Extent {
+            waiters_from: Side::Back,
+            ..rising(10, 8)
+        };
+        schedule.push(1, extent);
+        for _ in 0..4 {
+            schedule.claim(None);
+        }
+        assert_eq!(schedule.claim_from(1), claim(1, 9));
+        // Out of order: piece 1 is still running when 0, 2 and the last one have run.
+        for piece in [2, 0, 9] {
+            assert_eq!(schedule.complete(of(1, piece), false), None);
+        }
+        assert_eq!(schedule.stop(1), 1, "piece 1 is running");
+        assert_eq!((schedule.claim(None), schedule.claim_from(1)), (None, None));
+        assert_eq!(schedule.complete(of(1, 1), false), None);
+        assert_eq!(schedule.stop(1), 3, "piece 3 is running");
+        assert_eq!(
+            schedule.complete(of(1, 3), false),
+            Some(JobEnd::Stopped { leading: 4 })
+        );
+        assert_eq!((schedule.stop(1), schedule.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_job_that_is_all_handed_out_when_it_is_stopped_runs_to_its_end() {
+        let mut schedule = Schedule::new(4, 4);
+        schedule.push(1, rising(2, 2));
+        schedule.claim(None);
+        schedule.claim(None);
+        assert_eq!(schedule.complete(of(1, 0), false), None);
+        assert_eq!(schedule.stop(1), 1);
+        assert_eq!(schedule.complete(of(1, 1), false), Some(JobEnd::Ran));
+    }
+
+    #[test]
+    fn a_job_that_is_stopped_between_two_pieces_is_ended_by_the_next_thread_that_looks() {
+        let end = |job| Claim { job, piece: None };
+        let mut schedule = Schedule::new(4, 1);
+        schedule.push(1, rising(9, 1));
+        schedule.push(2, rising(9, 1));
+        // Past the window, where nothing is handed out to workers.
+        assert_eq!(schedule.stop(2), 0);
+        assert!(schedule.has_claimable() && schedule.has_unserved());
+        assert_eq!(schedule.claim(Some(1)), Some(end(2)));
+        assert_eq!((schedule.claim_end(2), schedule.stop(2)), (None, 0));
+        let stopped = |leading| Some(JobEnd::Stopped { leading });
+        assert_eq!(schedule.complete(end(2), false), stopped(0));
+        assert_eq!(schedule.claim(None), claim(1, 0));
+        assert_eq!(schedule.complete(of(1, 0), false), None);
+        assert_eq!((schedule.claim_end(1), schedule.stop(1)), (None, 1));
+        assert_eq!(schedule.claim_end(1), Some(end(1)));
+        assert_eq!(schedule.complete(end(1), false), stopped(1));
+    }
+
+    #[test]
+    fn a_piece_that_panics_after_the_stop_fails_its_job() {
+        let mut schedule = Schedule::new(4, 4);
+        schedule.push(1, rising(10, 2));
+        schedule.claim(None);
+        schedule.claim(None);
+        assert_eq!(schedule.complete(of(1, 0), false), None);
+        assert_eq!(schedule.stop(1), 1);
+        let end = schedule.complete(of(1, 1), true);
+        assert_eq!(end, Some(JobEnd::Panicked));
     }
 }

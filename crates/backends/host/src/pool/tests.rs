@@ -1,3 +1,5 @@
+mod stopped;
+
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::io;
@@ -80,7 +82,7 @@ impl Work for Counted {
         self.panicked[job as usize].store(end == JobEnd::Panicked, Ordering::Relaxed);
         self.ends[job as usize].fetch_add(1, Ordering::Release);
         if let (0, Some(then)) = (job, self.then) {
-            crew.start_next(then, meeting(4, 2));
+            crew.start_next(then, meeting(4, 2), || false);
         }
     }
 }
@@ -99,6 +101,12 @@ fn meeting(pieces: u32, width: u32) -> Extent {
         width,
         waiters_from: Side::Back,
     }
+}
+
+/// As if a worker had run the next piece.
+fn run_one(state: &mut State) {
+    let claim = state.schedule.claim(None).unwrap();
+    state.schedule.complete(claim, false);
 }
 
 fn wait(pool: &Crew<Counted>, job: u32) {
@@ -268,8 +276,7 @@ fn nobody_is_woken_while_as_many_as_may_are_at_work() {
     // Nothing runs when the pool goes.
     (state.workers, state.parked, state.tickets) = (0, 0, 0);
     for _ in 0..8 {
-        state.schedule.claim(None);
-        state.schedule.complete(0, false);
+        run_one(&mut state);
     }
 }
 
@@ -280,7 +287,7 @@ fn who_stops_helping_wakes_the_worker_that_slept_meanwhile() {
     state.schedule.push(0, meeting(2, 2));
     (state.workers, state.parked, state.helping) = (1, 1, 1);
     // The one who helps serves the job.
-    state.schedule.claim_from(0);
+    let helped = state.schedule.claim_from(0).unwrap();
     assert_eq!(state.next_rouse(limits(1)), Rouse::Nobody);
     drop(state);
     let mut part = Part {
@@ -291,9 +298,8 @@ fn who_stops_helping_wakes_the_worker_that_slept_meanwhile() {
     let mut state = pool.lock();
     assert_eq!((state.parked, state.tickets, state.helping), (0, 1, 0));
     (state.workers, state.tickets) = (0, 0);
-    state.schedule.claim(None);
-    state.schedule.complete(0, false);
-    state.schedule.complete(0, false);
+    run_one(&mut state);
+    state.schedule.complete(helped, false);
 }
 
 #[test]
@@ -331,6 +337,5 @@ fn a_start_that_fails_wakes_those_who_parked_meanwhile() {
     let mut state = pool.lock();
     assert_eq!((state.parked, state.tickets), (0, 1));
     (state.workers, state.tickets) = (0, 0);
-    state.schedule.claim(None);
-    state.schedule.complete(0, false);
+    run_one(&mut state);
 }

@@ -174,6 +174,29 @@ impl Queue {
         }
     }
 
+    pub(crate) fn progress(&self, fence: Fence) -> u64 {
+        let number = fence.number();
+        let slot = self.pool.work().slots.find(number);
+        slot.map_or(0, |slot| slot.moved_bytes(number))
+    }
+
+    pub(crate) fn stop(&self, fence: Fence) -> u64 {
+        let slots = &self.pool.work().slots;
+        let number = fence.number();
+        let Some(slot) = slots.find(number).filter(|_| slots.is_pending(number)) else {
+            return 0;
+        };
+        // Read before the job is known to be of this fence. If it is, the slot has not been filled anew meanwhile.
+        let task = slot.only_task();
+        // For a submission that waits for its predecessors.
+        slot.ask_to_stop(number);
+        let job = u32::from(index_of(number));
+        // The pieces of a failed submission do nothing, and its outcome is known.
+        let is_current = || slots.is_pending(number) && !slot.has_failed();
+        let leading = self.pool.stop(job, is_current);
+        task.map_or(0, |task| task.leading_bytes(leading))
+    }
+
     /// Gives the copy to its submitter where that was faster lately, and starts timing it.
     fn watch(&self, task: Task) -> (Task, Option<Watch>) {
         let work = self.pool.work();
@@ -289,8 +312,9 @@ impl Work for Submissions {
             return;
         };
         // SAFETY: the slot's fence settles in `finish`, after the last piece.
-        if let Err(fault) = unsafe { task.run(piece) } {
-            slot.fail(fault);
+        match unsafe { task.run(piece) } {
+            Ok(()) => slot.add_moved(task.span_of(piece).len),
+            Err(fault) => slot.fail(fault),
         }
     }
 
@@ -299,13 +323,20 @@ impl Work for Submissions {
             return;
         };
         let (_, len_bytes) = slot.extent();
-        self.record(slot.watch(), len_bytes);
+        if !matches!(end, JobEnd::Stopped { .. }) {
+            self.record(slot.watch(), len_bytes);
+        }
         self.in_flight
             .fetch_sub(len_bytes as usize, Ordering::Relaxed);
-        let fault = slot
-            .empty()
-            .or_else(|| (end == JobEnd::Panicked).then(panicked));
-        let outcome = fault.map_or(Outcome::Done, Outcome::Failed);
+        let task = slot.only_task();
+        let outcome = match (slot.empty(), end) {
+            (Some(fault), _) => Outcome::Failed(fault),
+            (None, JobEnd::Panicked) => Outcome::Failed(panicked()),
+            (None, JobEnd::Stopped { leading }) => Outcome::Stopped {
+                leading_bytes: task.map_or(0, |task| task.leading_bytes(leading)),
+            },
+            (None, JobEnd::Ran) => Outcome::Done,
+        };
         // Told before it settles: who sees it settled may look for the outcome.
         self.tell(slot.number(), outcome);
         self.slots.settle(index);
@@ -315,7 +346,7 @@ impl Work for Submissions {
             {
                 let (extent, len_bytes) = slot.extent();
                 self.add_in_flight(len_bytes);
-                crew.start_next(u32::from(dependent), extent);
+                crew.start_next(u32::from(dependent), extent, || slot.is_to_stop());
             }
         }
         self.slots.close(index);

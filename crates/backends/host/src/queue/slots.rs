@@ -36,6 +36,11 @@ pub(super) struct Slot {
     tasks: RwLock<Tasks>,
     /// Whether a piece failed, so that the others are spared.
     failed: AtomicBool,
+    /// Payload bytes of the pieces that have run.
+    moved_bytes: AtomicU64,
+    /// The number of the last fence that was to be stopped. Numbers of a slot rise, so none is mistaken for a later
+    /// one.
+    to_stop: AtomicU64,
     /// How the first one failed.
     fault: Mutex<Option<Fault>>,
 }
@@ -189,6 +194,7 @@ impl Slot {
 
     /// Notes what the submission does, before it starts.
     pub(super) fn fill(&self, tasks: impl Iterator<Item = Task>, watch: Option<Watch>) {
+        self.moved_bytes.store(0, Ordering::Relaxed);
         let mut all = self.tasks.write().unwrap_or_else(PoisonError::into_inner);
         all.watch = watch;
         for task in tasks {
@@ -219,11 +225,54 @@ impl Slot {
             .watch
     }
 
+    /// The submission's task, if it has just one.
+    pub(super) fn only_task(&self) -> Option<Task> {
+        let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);
+        match tasks.list.as_slice() {
+            [(task, _)] => Some(*task),
+            _ => None,
+        }
+    }
+
+    /// Notes that a piece has moved its bytes.
+    pub(super) fn add_moved(&self, bytes: u64) {
+        // Release: a thread that reads the bytes of a fence sees the number of that fence.
+        self.moved_bytes.fetch_add(bytes, Ordering::Release);
+    }
+
+    /// The payload bytes that were moved for the fence of that number so far; 0 when it has settled.
+    pub(super) fn moved_bytes(&self, number: u64) -> u64 {
+        // Before and after: the slot may be given to another submission at any time, and the bytes count from 0 again.
+        let is_pending = || number != 0 && self.fence.load(Ordering::Acquire) == number;
+        if !is_pending() {
+            return 0;
+        }
+        let moved = self.moved_bytes.load(Ordering::Acquire);
+        if is_pending() { moved } else { 0 }
+    }
+
+    /// Asks that nothing more of the submission begins, even where it has not started yet.
+    pub(super) fn ask_to_stop(&self, number: u64) {
+        // Relaxed: the pool's lock orders it before a start that misses the job. The most counts: a late thread may still
+        // ask for an earlier use of the slot.
+        self.to_stop.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// Whether that was asked of the submission.
+    pub(super) fn is_to_stop(&self) -> bool {
+        self.to_stop.load(Ordering::Relaxed) == self.number()
+    }
+
+    /// Whether a piece has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
     /// The task that a piece belongs to, and the piece's number within it. `None` once one has failed:
     /// the outcome is known.
     pub(super) fn task(&self, piece: u32) -> Option<(Task, u32)> {
         // Relaxed: missing it runs a piece in vain.
-        if self.failed.load(Ordering::Relaxed) {
+        if self.has_failed() {
             return None;
         }
         let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);

@@ -194,14 +194,28 @@ impl Task {
         }
     }
 
+    /// The payload bytes of a piece.
+    pub(super) fn span_of(&self, piece: u32) -> Span {
+        let at = self.leading_bytes(piece);
+        Span::new(at, self.step.min(self.len_bytes - at))
+    }
+
+    /// The payload bytes of the first `pieces` pieces.
+    pub(super) fn leading_bytes(&self, pieces: u32) -> u64 {
+        u64::from(pieces)
+            .saturating_mul(self.step)
+            .min(self.len_bytes)
+    }
+
     /// Runs a piece of it.
     ///
     /// # Safety
     /// The contract of `Backend::submit` holds for the operation: its fence has not settled. Each piece
     /// runs once.
     pub(super) unsafe fn run(&self, piece: u32) -> Result<(), Fault> {
-        let at = u64::from(piece) * self.step;
-        let len = self.step.min(self.len_bytes.saturating_sub(at));
+        let Span {
+            offset: at, len, ..
+        } = self.span_of(piece);
         match self.kind {
             Kind::Nothing => Ok(()),
             Kind::Copy { src, dst, store } => {

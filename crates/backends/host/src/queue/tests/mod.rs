@@ -2,6 +2,7 @@
 
 mod copies;
 mod outcomes;
+mod stopped;
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -9,23 +9,43 @@ use super::*;
 
 /// Blocks in `inspect` until it is opened; then fails, panics or is content.
 #[derive(Default)]
-struct Gate {
+pub(super) struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
     fault: Option<Fault>,
     panics: bool,
+    reached: AtomicBool,
     seen: AtomicBool,
 }
 
 impl Gate {
     fn open(self) -> Self {
-        *self.open.lock().unwrap() = true;
+        self.let_through();
         self
+    }
+
+    pub(super) fn is_reached(&self) -> bool {
+        self.reached.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn let_through(&self) {
+        *self.open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+}
+
+/// Opens a gate at the end of a test, however that ends: a queue that is dropped waits for what it runs.
+pub(super) struct OpensAtLast<'a>(pub(super) &'a Gate);
+
+impl Drop for OpensAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.let_through();
     }
 }
 
 impl Transform for Gate {
     fn inspect(&self, _: &[u8], _: u64) -> Result<(), Fault> {
+        self.reached.store(true, Ordering::Relaxed);
         let mut open = self.open.lock().unwrap();
         while !*open {
             open = self.opened.wait(open).unwrap();
@@ -39,9 +59,9 @@ impl Transform for Gate {
     }
 }
 
-const SLOW: u64 = 256 << 10;
+pub(super) const SLOW: u64 = 256 << 10;
 
-fn inspect<'a>(buffer: &'a Buffer, gate: &'a Gate) -> Op<'a> {
+pub(super) fn inspect<'a>(buffer: &'a Buffer, gate: &'a Gate) -> Op<'a> {
     Op::Transform {
         at: part(buffer, 0, SLOW).into(),
         span: Span::new(0, SLOW),
@@ -84,8 +104,7 @@ fn a_submission_starts_only_after_its_predecessors_settled() {
         Waited::TimedOut
     );
     assert!(bytes_of(&c) == pattern(SLOW as usize, 3));
-    *gate.open.lock().unwrap() = true;
-    gate.opened.notify_all();
+    gate.let_through();
     assert_eq!(bench.wait(second), Outcome::Done);
     assert!(bytes_of(&c) == pattern(SLOW as usize, 1));
     assert_eq!(
@@ -110,8 +129,7 @@ fn a_limited_wait_does_not_get_stuck_in_the_work_that_it_waits_for() {
         assert_eq!(bench.queue.wait(fence, Duration::ZERO), Waited::TimedOut);
     }
     for gate in [&first, &second] {
-        *gate.open.lock().unwrap() = true;
-        gate.opened.notify_all();
+        gate.let_through();
     }
     assert_eq!(
         fences.map(|fence| bench.wait(fence)),
@@ -121,13 +139,14 @@ fn a_limited_wait_does_not_get_stuck_in_the_work_that_it_waits_for() {
 
 #[test]
 fn a_limited_wait_moves_no_byte_itself() {
+    let gate = Gate::default();
     let bench = Bench::new(1);
+    let _opens = OpensAtLast(&gate);
     let [src, dst] = [1, 2].map(|seed| {
         let buffer = allocate(PAGEABLE, SLOW);
         fill(&buffer, &pattern(SLOW as usize, seed));
         buffer
     });
-    let gate = Gate::default();
     // The one worker is held, so a copy that moves is moved by the thread that waits.
     let held = bench.submit(&[inspect(&src, &gate)], &[]).unwrap();
     let copy = Op::Copy {
@@ -137,9 +156,9 @@ fn a_limited_wait_moves_no_byte_itself() {
     let fence = bench.submit(&[copy], &[]).unwrap();
     let waited = bench.queue.wait(fence, Duration::from_millis(1));
     assert_eq!(waited, Waited::TimedOut);
+    assert_eq!(bench.queue.progress(fence), 0);
     assert!(bytes_of(&dst) == pattern(SLOW as usize, 2));
-    *gate.open.lock().unwrap() = true;
-    gate.opened.notify_all();
+    gate.let_through();
     assert_eq!(bench.wait(fence), Outcome::Done);
     assert_eq!(bench.wait(held), Outcome::Done);
 }
