@@ -387,6 +387,10 @@ impl<'a> Run<'a> {
             }
             let (lost, fault) = match outcome {
                 Outcome::Done => continue,
+                Outcome::Stopped { .. } => {
+                    self.crimes.push(format!("{step}: stopped unasked"));
+                    continue;
+                }
                 Outcome::Failed(fault) => (false, fault),
                 Outcome::Lost(fault) => (true, fault),
             };
