@@ -438,6 +438,23 @@ impl Flight {
         (self.phase, self.leg_phase) == (Phase::Copy, Phase::Copy) && self.leg.is_last_step(task)
     }
 
+    /// [`Flight::leading_bytes`] when the first `moved_bytes` bytes of an operation under way have moved.
+    pub fn leading_bytes_with(&self, task: TaskId, moved_bytes: u64) -> u64 {
+        let leading_bytes = self.leading_bytes();
+        let span = self
+            .leg
+            .span_of(task)
+            .filter(|span| self.is_last_step(task) && span.offset == leading_bytes);
+        span.map_or(leading_bytes, |span| {
+            leading_bytes + moved_bytes.min(span.len)
+        })
+    }
+
+    /// Whether it was told to stop, and waits until nothing is under way.
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.state, State::Stopping(_))
+    }
+
     /// Whether nothing is left to be submitted: once every operation under way has ended well, the copy is done. Never
     /// where a comparison follows.
     pub fn is_out(&self) -> bool {

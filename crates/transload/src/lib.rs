@@ -209,7 +209,7 @@ pub use prepared::Prepared;
 pub use region::{Rect, Region};
 pub use report::{Fallback, Report};
 pub use request::{Batch, OnFailure, Request};
-pub use transfer::{Cancelled, Transfer};
+pub use transfer::{Cancelled, Canceller, Transfer};
 /// The pure part: topologies, routes, plans, the planner, shapes, statistics.
 pub use transload_core as model;
 pub use transload_core::{

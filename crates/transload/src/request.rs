@@ -2,13 +2,16 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
 
 use transload_core::{Instant, LinkId};
 
 use crate::engine::accept::{Checked, Terms};
 use crate::engine::active::Priority;
 use crate::engine::batch::BatchFlag;
-use crate::{Event, Region, Report, Transfer, TransferError};
+use crate::{Cancelled, Canceller, Event, Region, Report, Transfer, TransferError};
 
 /// A copy to be made: two regions of equal payload, and terms.
 #[derive(Clone)]
@@ -71,6 +74,13 @@ impl Request {
         self
     }
 
+    /// Has the transfer stop when its handle is dropped before it is over, as [`Transfer::cancel`] does, but without
+    /// waiting: for futures that a timeout or a `select` drops. Otherwise a dropped transfer goes on.
+    pub fn cancel_on_drop(mut self) -> Request {
+        self.terms.cancel_on_drop = true;
+        self
+    }
+
     /// The source.
     pub fn src(&self) -> &Region {
         &self.src
@@ -108,17 +118,55 @@ pub enum OnFailure {
     Stop,
 }
 
-/// Transfers that were submitted together, all or none.
-#[derive(Debug)]
-#[must_use = "a batch that is dropped goes on, but nobody waits for it or learns how it ends"]
+/// Transfers that were submitted together, all or none. It is a `Future` of their results.
+#[must_use = "a batch that is dropped goes on, but nothing waits for it or learns how it ends"]
 pub struct Batch {
-    pub(crate) transfers: Vec<Transfer>,
+    transfers: Vec<Transfer>,
+    /// Results of the first of them, for a batch that is awaited.
+    results: Vec<Result<Report, TransferError>>,
 }
 
 impl Batch {
+    pub(crate) fn new(transfers: Vec<Transfer>) -> Batch {
+        Batch {
+            transfers,
+            results: Vec::new(),
+        }
+    }
+
     /// Waits for all of them. The results are in the order of the requests.
     pub fn wait(self) -> Vec<Result<Report, TransferError>> {
-        self.transfers.into_iter().map(Transfer::wait).collect()
+        let rest = self.transfers.into_iter().skip(self.results.len());
+        self.results
+            .into_iter()
+            .chain(rest.map(Transfer::wait))
+            .collect()
+    }
+
+    /// Whether all of them are over. Takes in what has happened, and does not block.
+    pub fn is_over(&self) -> bool {
+        self.transfers.iter().all(Transfer::is_over)
+    }
+
+    /// Payload bytes that have arrived, and all of them, summed over the transfers whose results were not taken.
+    pub fn progress(&self) -> (u64, u64) {
+        let each = self.transfers.iter().filter_map(Transfer::progress);
+        each.fold((0, 0), |(arrived, all), one| (arrived + one.0, all + one.1))
+    }
+
+    /// Stops those that are not over, and blocks until their operations are quiet. The answers are in the order of the
+    /// requests.
+    pub fn cancel(self) -> Vec<Cancelled> {
+        self.canceller().cancel();
+        let taken = self.results.into_iter().map(Cancelled::Finished);
+        let rest = self.transfers.into_iter().skip(taken.len());
+        let rest: Vec<Cancelled> = rest.map(Transfer::cancel).collect();
+        taken.chain(rest).collect()
+    }
+
+    /// What stops all of them, from any thread.
+    pub fn canceller(&self) -> Canceller {
+        Canceller::of(&self.transfers)
     }
 
     /// The transfers themselves, in the order of the requests.
@@ -128,5 +176,31 @@ impl Batch {
 
     pub(crate) fn flag(on_failure: OnFailure) -> Option<Arc<BatchFlag>> {
         (on_failure == OnFailure::Stop).then(Arc::default)
+    }
+}
+
+impl Future for Batch {
+    type Output = Vec<Result<Report, TransferError>>;
+
+    /// Waits for one after the other: all of them advance meanwhile.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let batch = self.get_mut();
+        while let Some(next) = batch.transfers.get_mut(batch.results.len()) {
+            match Pin::new(next).poll(context) {
+                Poll::Ready(result) => batch.results.push(result),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        batch.transfers.clear();
+        Poll::Ready(core::mem::take(&mut batch.results))
+    }
+}
+
+impl core::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Batch")
+            .field("transfers", &self.transfers.len())
+            .field("results", &self.results.len())
+            .finish()
     }
 }

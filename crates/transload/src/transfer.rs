@@ -1,6 +1,6 @@
 //! The user's handle to a copy that was submitted.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::Pin;
@@ -46,6 +46,58 @@ pub enum Cancelled {
     },
     /// It had finished already, or ended in another way.
     Finished(Result<Report, TransferError>),
+}
+
+impl Cancelled {
+    fn new(has_started: bool, result: Result<Report, TransferError>) -> Cancelled {
+        match result {
+            Err(TransferError::Cancelled { .. }) if !has_started => Cancelled::NotStarted,
+            Err(TransferError::Cancelled { leading_bytes }) => Cancelled::Stopped { leading_bytes },
+            result => Cancelled::Finished(result),
+        }
+    }
+}
+
+/// Stops transfers whose handles are elsewhere: with a thread that waits, or a task that awaits. Those get
+/// [`TransferError::Cancelled`], or the result of a transfer that had finished.
+///
+/// It keeps neither the manager nor any buffer alive. Clones stop the same transfers.
+#[derive(Clone)]
+pub struct Canceller {
+    shared: Weak<Shared>,
+    ids: Arc<[TransferId]>,
+}
+
+impl Canceller {
+    pub(crate) fn of(transfers: &[Transfer]) -> Canceller {
+        let mut shared = Weak::new();
+        let id = |transfer: &Transfer| match &transfer.inner {
+            Inner::Submitted { shared: of, id } => {
+                shared = Arc::downgrade(of);
+                Some(*id)
+            }
+            Inner::Settled(_) => None,
+        };
+        let ids = transfers.iter().filter_map(id).collect();
+        Canceller { shared, ids }
+    }
+
+    /// Asks the transfers to stop. Does not block; what is over stays so.
+    pub fn cancel(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            for id in self.ids.iter() {
+                shared.cancel(*id);
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Canceller")
+            .field("transfers", &self.ids.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Transfer {
@@ -148,27 +200,41 @@ impl Transfer {
         }
     }
 
-    /// Stops it, and blocks until its operations are quiet. What could not be stopped any more has
+    /// Stops it, and blocks until its operations are quiet. Those of the host's that are under way stop between two pieces,
+    /// after a fraction of a millisecond as a rule; what a device has begun ends. What could not be stopped any more has
     /// finished; the answer says which. In the browser it does not block: with operations under way the answer is the
     /// error of a call that would, and the transfer stops by itself.
     pub fn cancel(mut self) -> Cancelled {
+        let has_started = self.stop();
         if let Inner::Submitted { shared, id } = &self.inner {
-            let started = shared.cancel(*id);
             #[cfg(browser)]
             if !shared.settles_now(*id) {
                 return Cancelled::Finished(Err(TransferError::WouldBlock));
             }
             shared.block_on(*id, None);
-            return match self.take() {
-                Some(Err(TransferError::Cancelled { .. })) if !started => Cancelled::NotStarted,
-                Some(Err(TransferError::Cancelled { leading_bytes })) => {
-                    Cancelled::Stopped { leading_bytes }
-                }
-                Some(result) => Cancelled::Finished(result),
-                None => Cancelled::Finished(Err(TransferError::ResultTaken)),
-            };
         }
-        Cancelled::Finished(self.take().unwrap_or(Err(TransferError::ResultTaken)))
+        let result = self.take().unwrap_or(Err(TransferError::ResultTaken));
+        Cancelled::new(has_started, result)
+    }
+
+    /// Stops it, and answers when its operations are quiet, as [`Transfer::cancel`] does. It is asked to stop at once, and
+    /// stops though the future is dropped.
+    pub fn cancel_async(self) -> impl Future<Output = Cancelled> {
+        let has_started = self.stop();
+        async move { Cancelled::new(has_started, self.await) }
+    }
+
+    /// What stops it from any thread, while this handle is waited for or awaited.
+    pub fn canceller(&self) -> Canceller {
+        Canceller::of(core::slice::from_ref(self))
+    }
+
+    /// Asks it to stop. Answers whether it had begun.
+    fn stop(&self) -> bool {
+        match &self.inner {
+            Inner::Submitted { shared, id } => shared.cancel(*id),
+            Inner::Settled(_) => true,
+        }
     }
 
     fn take_if_over(&mut self) -> Option<Result<Report, TransferError>> {

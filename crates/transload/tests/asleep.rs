@@ -195,8 +195,11 @@ fn everything(threads: u64, is_unaided: bool) {
         let manager = sleepy(&budget);
         let places = ["cpu:0/pinned", "cpu:0", "sim:0", "sim:1"];
         every_way::all(&manager, seed, &places, (threads, 40), is_unaided);
-        manager.clear_cache();
-        assert_eq!(budget.used_bytes(), 0);
+        // A slot that was asked for may come after the transfer that could have used it is over.
+        while budget.used_bytes() > 0 {
+            manager.clear_cache();
+            thread::yield_now();
+        }
     }
 }
 

@@ -94,6 +94,12 @@ impl LaneRun {
         self.next == self.end && self.chunks.iter().all(is_last)
     }
 
+    /// The payload bytes of the operation's chunk.
+    pub(super) fn span_of(&self, id: TaskId) -> Option<Span> {
+        let chunk = self.chunks.iter().find(|chunk| chunk.index == id.chunk)?;
+        Some(chunk.span)
+    }
+
     /// Whether the operation is under way and is the last step of its chunk.
     pub(super) fn is_last_step(&self, lane: &Lane, id: TaskId) -> bool {
         self.chunks.iter().any(|chunk| {

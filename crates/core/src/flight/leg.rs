@@ -205,6 +205,11 @@ impl Leg {
         run.handle_settled(&plan.lanes[lane], id, settled)
     }
 
+    /// The payload bytes of the operation's chunk.
+    pub(super) fn span_of(&self, id: TaskId) -> Option<Span> {
+        self.lanes.get(usize::from(id.lane))?.span_of(id)
+    }
+
     /// Whether the operation is under way and is the last step of its chunk.
     pub(super) fn is_last_step(&self, id: TaskId) -> bool {
         let lanes = self.plan.as_ref().map(|plan| plan.lanes.as_slice());

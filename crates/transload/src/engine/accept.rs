@@ -51,6 +51,7 @@ pub(crate) struct Terms {
     pub(crate) then: Vec<Arc<EventCell>>,
     pub(crate) batch: Option<Arc<BatchFlag>>,
     pub(crate) proof: Option<usize>,
+    pub(crate) cancel_on_drop: bool,
 }
 
 /// The plans of a transfer.
@@ -178,6 +179,9 @@ impl State {
         active.batch.clone_from(&terms.batch);
         active.proof = terms.proof;
         active.over_one_link = terms.over.is_some();
+        active.cancel_on_drop = terms.cancel_on_drop;
+        active.stopped_at = 0;
+        active.shown_bytes = 0;
         active.submitted = now;
         active.begun = now;
         self.with_deadline += usize::from(terms.deadline.is_some());

@@ -96,6 +96,14 @@ pub(crate) struct Active {
     pub(crate) flying: Vec<(Fence, TaskId)>,
     /// Operations and allocations that were handed to a thread and not come back.
     pub(crate) ordered: u32,
+    /// The backends were asked to stop all that is in `flying`.
+    pub(crate) stop_asked: bool,
+    /// Leading bytes that were in place when the backends were asked.
+    pub(crate) stopped_at: u64,
+    /// The most bytes that its owner was told have arrived.
+    pub(crate) shown_bytes: u64,
+    /// It is to stop when its handle goes.
+    pub(crate) cancel_on_drop: bool,
     /// Why the current leg failed, and at which backend.
     pub(crate) fault: Option<(BackendId, Fault)>,
     pub(crate) tried: Vec<Arc<Plan>>,
@@ -145,6 +153,10 @@ impl Active {
             leases: Vec::with_capacity(ROOM),
             flying: Vec::with_capacity(ROOM),
             ordered: 0,
+            stop_asked: false,
+            stopped_at: 0,
+            shown_bytes: 0,
+            cancel_on_drop: false,
             fault: None,
             tried: Vec::new(),
             fallbacks: Vec::new(),

@@ -4,13 +4,14 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 
-use transload_core::flight::{Failure, Flight, StopReason, Verdict};
+use transload_core::flight::{Failure, Flight, Settled, StopReason, Verdict};
 use transload_core::stats::Sample;
 use transload_core::{BackendId, Instant, Name};
 use transload_hal::{ErrorClass, Fault};
 
 use super::active::{Stage, TransferId};
 use super::observe::Ended;
+use super::order::{Order, Orders, What};
 use super::state::State;
 use crate::{Report, TransferError, TransferFailure};
 
@@ -63,6 +64,7 @@ impl State {
         }
         let flight = active.flight.as_ref();
         let leading_bytes = flight.map_or(0, Flight::leading_bytes);
+        let leading_bytes = leading_bytes.max(active.stopped_at);
         active.deadline = None;
         active.answered = true;
         if let Some(batch) = &active.batch {
@@ -139,6 +141,47 @@ impl State {
             Stage::Guarding | Stage::Over | Stage::Free => {}
         }
         started
+    }
+
+    /// Asks the backends to stop what is under way of a flight that was told to stop, once, and takes back what was left
+    /// for later. False when another thread has to carry out other orders first.
+    pub(crate) fn stop_operations(&mut self, slot: u32, orders: &mut Orders) -> bool {
+        let id = self.id(slot);
+        let active = &self.transfers[slot as usize];
+        if active.stop_asked || !active.flight.as_ref().is_some_and(Flight::is_stopping) {
+            return true;
+        }
+        let mut at = 0;
+        while let Some(late) = self.later.get(at) {
+            match late.what {
+                What::Submit { task, .. } if late.id == id => {
+                    self.later.remove(at);
+                    self.transfers[slot as usize].ordered -= 1;
+                    self.handle_settled(id, task.id, Settled::Refused);
+                }
+                _ => at += 1,
+            }
+        }
+        let flying = self.transfers[slot as usize].flying.len();
+        if flying > orders.remaining_capacity() {
+            return false;
+        }
+        for at in 0..flying {
+            let (fence, task) = self.transfers[slot as usize].flying[at];
+            let Some(known) = self.registered(fence.backend()) else {
+                continue;
+            };
+            orders.push(Order {
+                id,
+                backend: Arc::clone(&known.backend),
+                backend_id: known.id,
+                what: What::Stop { fence, task },
+                is_apart: false,
+            });
+            self.transfers[slot as usize].ordered += 1;
+        }
+        self.transfers[slot as usize].stop_asked = true;
+        true
     }
 
     /// Takes back a transfer that was accepted in the same breath.

@@ -56,6 +56,11 @@ pub(crate) enum What {
         job: usize,
         errand: Errand,
     },
+    /// The backend is to begin nothing more of the operations.
+    Stop {
+        fence: Fence,
+        task: TaskId,
+    },
 }
 
 /// What came of it.
@@ -70,6 +75,10 @@ pub(crate) enum DeedResult {
     Submitted {
         task: TaskId,
         fence: Result<Fence, Fault>,
+    },
+    Stopped {
+        task: TaskId,
+        moved_bytes: u64,
     },
     Allocated(Box<(Wanted, Result<Buffer, Fault>)>),
     Proved(Box<(usize, Result<Found, Fault>)>),
@@ -349,8 +358,10 @@ impl Order {
     /// Whether it may take longer than a submission should: driver calls that allocate, connect or pin pages, and the errands
     /// of proofs.
     pub(crate) fn takes_long(&self) -> bool {
-        let What::Submit { task, via, .. } = &self.what else {
-            return true;
+        let (task, via) = match &self.what {
+            What::Submit { task, via, .. } => (task, via),
+            What::Stop { .. } => return false,
+            What::Allocate { .. } | What::Prove { .. } => return true,
         };
         let is_guest =
             |memory: MemoryId| memory.device == DeviceId::CPU0 && memory.kind != MemoryKind::Pinned;
@@ -372,7 +383,7 @@ impl Order {
     pub(crate) fn is_on_the_host(&self) -> bool {
         match &self.what {
             What::Submit { via, .. } => via.is_none_or(|via| via.engine.device == DeviceId::CPU0),
-            What::Allocate { .. } | What::Prove { .. } => false,
+            What::Allocate { .. } | What::Prove { .. } | What::Stop { .. } => false,
         }
     }
 
@@ -416,6 +427,10 @@ impl Order {
                     .and_then(|slot| right_size(slot, wanted.bytes));
                 DeedResult::Allocated(Box::new((*wanted, slot)))
             }
+            What::Stop { fence, task } => DeedResult::Stopped {
+                task: *task,
+                moved_bytes: guarded(|| self.backend.stop(*fence)).unwrap_or(0),
+            },
             What::Prove { job, errand } => {
                 DeedResult::Proved(Box::new((*job, errand.run(&*self.backend))))
             }

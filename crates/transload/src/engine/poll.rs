@@ -116,7 +116,13 @@ impl State {
                 Some(Action::Compare) => self.compare(slot),
                 Some(Action::Finish(verdict)) => return self.handle_verdict(slot, verdict, now),
                 None => {
-                    self.answer_at_deadline(slot, now);
+                    if !self.stop_operations(slot, orders) {
+                        return self.requeue_front(slot);
+                    }
+                    // What has moved by then is told with the answer.
+                    if self.transfers[slot as usize].ordered == 0 {
+                        self.answer_at_deadline(slot, now);
+                    }
                     return self.note_hunger(slot);
                 }
             }

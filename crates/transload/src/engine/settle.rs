@@ -63,6 +63,7 @@ impl State {
                 task,
                 fence: Err(fault),
             } => self.handle_refused(id, task, backend, fault),
+            DeedResult::Stopped { task, moved_bytes } => self.handle_stop(id, task, moved_bytes),
             DeedResult::Proved(proved) => {
                 let (job, found) = *proved;
                 self.handle_errand(job, found);
@@ -72,6 +73,18 @@ impl State {
                 self.handle_slot(id, wanted, slot.map_err(|fault| (backend, fault)));
             }
         }
+    }
+
+    /// A backend was asked to stop an operation, and so many of its leading bytes were in place.
+    fn handle_stop(&mut self, id: TransferId, task: TaskId, moved_bytes: u64) {
+        let Some(active) = self.transfer(id) else {
+            return;
+        };
+        if let Some(flight) = &active.flight {
+            let leading_bytes = flight.leading_bytes_with(task, moved_bytes);
+            active.stopped_at = active.stopped_at.max(leading_bytes);
+        }
+        self.enqueue(id.slot);
     }
 
     /// The fence of an operation is known; its outcome may be too.
@@ -93,6 +106,10 @@ impl State {
         }
         if let Some(active) = self.transfer(id) {
             active.flying.push((fence, task));
+            active.stop_asked = false;
+            if active.flight.as_ref().is_some_and(Flight::is_stopping) {
+                self.enqueue(id.slot);
+            }
         }
         if let Some(at) = self.early.iter().position(|(early, _)| *early == fence) {
             let (_, outcome) = self.early.swap_remove(at);
@@ -155,7 +172,7 @@ impl State {
         }
     }
 
-    fn handle_settled(&mut self, id: TransferId, task: TaskId, settled: Settled) {
+    pub(super) fn handle_settled(&mut self, id: TransferId, task: TaskId, settled: Settled) {
         let Some(active) = self.transfer(id) else {
             return;
         };

@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 use core::task::Waker;
 use core::time::Duration;
 
+use arrayvec::ArrayVec;
 use transload_core::{Footprint, Instant};
 use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Waited};
 
@@ -532,13 +533,20 @@ impl Shared {
                 return None;
             }
             active.detached = true;
+            let cancels = active.cancel_on_drop;
             state.care_for(id.slot, true);
-            Some(state.needs_listener())
+            if cancels {
+                state.cancel(id);
+            }
+            Some((cancels, state.needs_listener()))
         });
         match is_live {
-            Some(true) => self.appoint(u64::MAX, None),
-            Some(false) => {}
-            None => drop(self.take_result(id)),
+            Some((true, _)) => drop(self.turn_quickly()),
+            Some((false, _)) => {}
+            None => return drop(self.take_result(id)),
+        }
+        if matches!(is_live, Some((_, true))) {
+            self.appoint(u64::MAX, None);
         }
     }
 
@@ -575,12 +583,33 @@ impl Shared {
 
     /// Payload bytes of a transfer that have arrived, and all of them.
     pub(crate) fn progress(&self, id: TransferId) -> Option<(u64, u64)> {
-        self.state.with(|state| {
+        // As many as the largest plan has under way.
+        let mut flying = ArrayVec::<(Arc<dyn Backend>, Fence), 16>::new();
+        let (arrived, all) = self.state.with(|state| {
             let active = state.transfer(id)?;
             let all = active.src.as_ref()?.shape.payload_bytes();
             let flight = active.flight.as_ref()?;
-            Some((flight.copied_bytes(), all))
-        })
+            let arrived = flight.copied_bytes();
+            let last = active.flying.iter();
+            let last = last.filter(|(_, task)| flight.is_last_step(*task));
+            let fences: ArrayVec<Fence, 16> = last.map(|(fence, _)| *fence).take(16).collect();
+            for fence in fences {
+                let known = state.registered(fence.backend());
+                flying.extend(known.map(|known| (Arc::clone(&known.backend), fence)));
+            }
+            Some((arrived, all))
+        })?;
+        let moved = flying
+            .iter()
+            .map(|(backend, fence)| guarded(|| backend.progress(*fence)).unwrap_or(0));
+        let arrived = arrived.saturating_add(moved.sum()).min(all);
+        // What an operation has moved is told no more once it has settled, and its end is taken in later.
+        let shown = self.state.with(|state| {
+            let active = state.transfer(id)?;
+            active.shown_bytes = active.shown_bytes.max(arrived);
+            Some(active.shown_bytes)
+        });
+        Some((shown.unwrap_or(arrived), all))
     }
 
     /// Events were set that these transfers waited for.

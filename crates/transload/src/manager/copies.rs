@@ -105,9 +105,7 @@ impl TransferManager {
         self.shared.events_set(&gate.set());
         self.shared.leave_to_hardware(&ids);
         let handle = |id| Transfer::submitted(Arc::clone(&self.shared), id);
-        Ok(Batch {
-            transfers: ids.into_iter().map(handle).collect(),
-        })
+        Ok(Batch::new(ids.into_iter().map(handle).collect()))
     }
 
     /// Copies borrowed bytes. Blocks until nothing of the copy is under way any more.
