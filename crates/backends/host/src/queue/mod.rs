@@ -122,7 +122,7 @@ impl Queue {
             }
             // The common case, without a second look at the operation.
             let task = Task::new(op, 0, &self.tuning, in_flight)?;
-            let is_watched = here && in_flight == 0 && self.threads > 0 && task.is_narrowable();
+            let is_watched = in_flight == 0 && self.threads > 0 && task.is_narrowable();
             let (task, watch) = if is_watched {
                 self.watch(task)
             } else {
@@ -130,9 +130,7 @@ impl Queue {
             };
             if here && task.inline {
                 // SAFETY: the caller's contract; the predecessors have settled.
-                let fence = unsafe { self.run_inline(std::iter::once(task)) };
-                work.record(watch, task.len_bytes);
-                return Ok(fence);
+                return Ok(unsafe { self.run_inline(std::iter::once(task)) });
             }
             return self.enqueue(std::iter::once(task), watch, &[]);
         }
@@ -197,7 +195,7 @@ impl Queue {
         task.map_or(0, |task| task.leading_bytes(leading))
     }
 
-    /// Gives the copy to its submitter where that was faster lately, and starts timing it.
+    /// Gives the copy to one thread where that was faster lately, and starts timing it.
     fn watch(&self, task: Task) -> (Task, Option<Watch>) {
         let work = self.pool.work();
         let wide = work.live.goes_wide(task.len_bytes);
@@ -207,8 +205,8 @@ impl Queue {
             Some(Watch {
                 begin: Instant::now(),
                 wide,
-                // Its own start is the next one, if it becomes a job.
-                starts: work.starts.load(Ordering::Relaxed) + u64::from(wide),
+                // Its own start is the next one.
+                starts: work.starts.load(Ordering::Relaxed) + 1,
             }),
         )
     }
