@@ -272,10 +272,10 @@ impl Future for Transfer {
     /// # Panics
     /// When polled again after it was ready, as futures may.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Inner::Submitted { shared, id } = &self.inner {
-            if shared.poll(*id, context.waker()) {
-                return Poll::Pending;
-            }
+        if let Inner::Submitted { shared, id } = &self.inner
+            && shared.poll(*id, context.waker())
+        {
+            return Poll::Pending;
         }
         match self.take() {
             Some(result) => Poll::Ready(result),

@@ -400,18 +400,16 @@ impl Order {
     fn execute(&self) -> DeedResult {
         match &self.what {
             What::Submit { task, via, bound } => {
-                let submit = |ops: &[Op<'_>]| {
-                    // SAFETY: bounds were checked when the transfer was accepted, and a task's span
-                    // lies within the payload. The transfer's record holds its buffers, its leases
-                    // and its digests until every fence of it has settled. Hazards keep conflicting
-                    // transfers apart, guards and blocking calls keep everybody else out, and a
-                    // slot, or a part of one, belongs to one chunk at a time.
-                    unsafe {
-                        match self.is_apart {
-                            true => self.backend.submit_apart(*via, ops, &[]),
-                            false => self.backend.submit(*via, ops, &[]),
-                        }
-                    }
+                // SAFETY of both calls: bounds were checked when the transfer was accepted, and a task's span
+                // lies within the payload. The transfer's record holds its buffers, its leases
+                // and its digests until every fence of it has settled. Hazards keep conflicting
+                // transfers apart, guards and blocking calls keep everybody else out, and a
+                // slot, or a part of one, belongs to one chunk at a time.
+                let submit = |ops: &[Op<'_>]| match self.is_apart {
+                    // SAFETY: as above.
+                    true => unsafe { self.backend.submit_apart(*via, ops, &[]) },
+                    // SAFETY: as above.
+                    false => unsafe { self.backend.submit(*via, ops, &[]) },
                 };
                 let fence = guarded(|| bound.with_ops(submit))
                     .and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));
