@@ -406,6 +406,9 @@ impl Shared {
         self.expect();
         match attended {
             Some(block) => self.wait_in(&block, limit.unwrap_or(SLICE).min(SLICE)),
+            // A thread that submitted before this one listened found no listener to call. `expect` has taken the lock
+            // since, so the count includes that thread's operations.
+            None if self.attended.load(Ordering::Relaxed) > 0 => {}
             None => park(limit),
         }
     }
@@ -469,6 +472,9 @@ impl Shared {
                 // What needed it may have ended meanwhile.
                 if !self.state.with(|state| state.needs_listener()) {
                     self.dismiss(next);
+                } else if !must_look && self.attended.load(Ordering::Relaxed) > 0 {
+                    // A thread that submitted just before the appointment found no listener to call.
+                    self.signal.notify();
                 }
             }
         }
