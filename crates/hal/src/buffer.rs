@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use transload_core::{BackendId, MemoryId, Span, StorageId};
 
-use crate::{HostSpan, MaybeSend, MaybeSync};
+use crate::{HostSpan, MaybeSend, MaybeSync, ProcessBound};
 
 /// What keeps a storage's memory alive, and gives it back when dropped: a backend's own allocation,
 /// or the object that a user handed over.
@@ -45,16 +45,16 @@ pub trait Guard: Owner {
 struct Storage {
     info: StorageInfo,
     mapped: AtomicPtr<u8>,
-    held: Held,
-    /// Goes after the owner.
-    _keeper: Option<Box<dyn Owner>>,
+    /// Leaked in a child of `fork`: owners take locks and call drivers when they go.
+    held: ProcessBound<Held>,
 }
 
-/// An owner, and what must end before it goes.
+/// An owner, what must end before it goes, and what goes after it.
 struct Held {
     guard: Option<Box<dyn Guard>>,
     /// There until it goes or is taken out.
     owner: Option<Box<dyn Owner>>,
+    _keeper: Option<Box<dyn Owner>>,
 }
 
 impl Drop for Held {
@@ -92,7 +92,8 @@ impl WeakBuffer {
     }
 }
 
-/// A view of some bytes of a storage. Clones share the storage; the last one to go gives it back.
+/// A view of some bytes of a storage. Clones share the storage; the last one to go gives it back. A child of `fork` leaks
+/// the storages of its parent ([`ProcessBound`]).
 #[derive(Clone)]
 pub struct Buffer {
     storage: Arc<Storage>,
@@ -157,11 +158,11 @@ impl Buffer {
             storage: Arc::new(Storage {
                 info,
                 mapped: AtomicPtr::new(mapped),
-                held: Held {
+                held: ProcessBound::new(Held {
                     guard,
                     owner: Some(owner),
-                },
-                _keeper: keeper,
+                    _keeper: keeper,
+                }),
             }),
         }
     }

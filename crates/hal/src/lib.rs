@@ -20,6 +20,7 @@ mod fence;
 mod ipc;
 mod maybe_send;
 mod op;
+mod process;
 mod span;
 
 pub use alloc_spec::AllocSpec;
@@ -32,6 +33,7 @@ pub use fence::{CompletionSink, Fence, Outcome, Waited};
 pub use ipc::{IpcHandle, IpcHandleError};
 pub use maybe_send::{MaybeSend, MaybeSync};
 pub use op::{Advice, Layout, Op, Part, Transform};
+pub use process::{Process, ProcessBound};
 pub use span::HostSpan;
 pub use transload_core as core;
 pub use transload_core::{

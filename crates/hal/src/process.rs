@@ -1,0 +1,91 @@
+//! Telling a process from the children that it forks.
+//!
+//! A child of `fork` has a copy of the memory and one thread. Locks that other threads held at the fork stay locked there,
+//! threads that would complete an operation are missing, and drivers refuse or crash. So the child must not touch what the
+//! parent made, and it must not drop it either: it leaks it.
+
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// The process that made something.
+///
+/// A child of `fork` differs from its parent once the program has [`Process::handle_fork`] called in each child.
+/// `transload` does so before it makes its first manager, on Unix and with its feature `std`. Where there is no `fork`,
+/// all values are equal at compile time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Process {
+    forks: usize,
+}
+
+const CAN_FORK: bool = cfg!(all(unix, not(target_family = "wasm")));
+
+/// The forks between the process that loaded this library and this process.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+
+impl Process {
+    /// This process. Costs one relaxed load.
+    #[inline]
+    pub fn current() -> Process {
+        let forks = match CAN_FORK {
+            true => FORKS.load(Ordering::Relaxed),
+            false => 0,
+        };
+        Process { forks }
+    }
+
+    /// Whether it is this process. Costs one relaxed load and a comparison.
+    #[inline]
+    pub fn is_current(self) -> bool {
+        self == Process::current()
+    }
+
+    /// Makes this process differ from its parent. To be called in a child of `fork`, once and before other code of the
+    /// library; it is async-signal-safe.
+    pub fn handle_fork() {
+        // Relaxed: the child has one thread, and threads that it starts see what happened before.
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A value that only the process that made it drops. A child of `fork` leaks it.
+#[derive(Debug)]
+pub struct ProcessBound<T> {
+    value: ManuallyDrop<T>,
+    process: Process,
+}
+
+impl<T> ProcessBound<T> {
+    /// Binds a value to this process.
+    pub fn new(value: T) -> ProcessBound<T> {
+        ProcessBound {
+            value: ManuallyDrop::new(value),
+            process: Process::current(),
+        }
+    }
+}
+
+impl<T> Deref for ProcessBound<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for ProcessBound<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Drop for ProcessBound<T> {
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            // SAFETY: it is dropped here alone, and nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
+}
