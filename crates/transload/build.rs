@@ -1,8 +1,9 @@
-//! Tells the code whether there can be a second thread, adapters, a browser, CUDA devices, Metal devices; and the
+//! Tells the code whether there can be a second thread, a fork, adapters, a browser, CUDA devices, Metal devices; and the
 //! project's first page.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(threads)");
+    println!("cargo::rustc-check-cfg=cfg(forks)");
     println!("cargo::rustc-check-cfg=cfg(adapters)");
     println!("cargo::rustc-check-cfg=cfg(browser)");
     println!("cargo::rustc-check-cfg=cfg(cuda)");
@@ -22,12 +23,22 @@ fn main() {
     if set("CARGO_FEATURE_STD") && !alone && !set("CARGO_CFG_TRANSLOAD_LOCAL") {
         println!("cargo::rustc-cfg=threads");
     }
+    // Miri has no `fork`, and these systems of the Unix family have neither.
+    let os = std::env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
+    let unforked = ["espidf", "horizon", "nuttx", "vita"].contains(&os.as_str());
+    if set("CARGO_FEATURE_STD")
+        && set("CARGO_CFG_UNIX")
+        && !wasm
+        && !unforked
+        && !set("CARGO_CFG_MIRI")
+    {
+        println!("cargo::rustc-cfg=forks");
+    }
     // The same condition as the dependencies' in `Cargo.toml`.
     let alike = set("CARGO_CFG_TRANSLOAD_LOCAL") || set("CARGO_CFG_LOOM");
     let without = wasm || alike;
     // Where the browser's callbacks end what the adapters do. Without the feature nothing says that the target is a
     // browser at all.
-    let os = std::env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
     let browser = set("CARGO_FEATURE_WGPU") && alone && os == "unknown" && !alike;
     if browser {
         println!("cargo::rustc-cfg=browser");

@@ -37,6 +37,8 @@ pub enum IntoInnerReason {
     OtherOwner,
     /// Other views of the memory exist, or a transfer of it is under way.
     InUse,
+    /// This process is a child of `fork`, and its parent made the buffer.
+    Forked,
 }
 
 /// What is said of the buffer.
@@ -45,6 +47,7 @@ impl fmt::Display for IntoInnerReason {
         f.write_str(match self {
             IntoInnerReason::OtherOwner => "was not adopted from such an object",
             IntoInnerReason::InUse => "has other views, or a transfer of it is under way",
+            IntoInnerReason::Forked => "was made before this process was forked",
         })
     }
 }
@@ -173,9 +176,16 @@ impl Buffer {
     /// is let go of when devices are idle, which may be after it was dropped: ask again then, too.
     ///
     /// # Errors
-    /// The buffer itself, when it was made otherwise, when it has other views, or when a transfer of
-    /// it is under way.
+    /// The buffer itself, when it was made otherwise, when it has other views, when a transfer of
+    /// it is under way, or in a child of `fork`.
     pub fn into_inner<T: Any>(self) -> Result<T, IntoInnerError> {
+        if self.shared.is_forked() {
+            let reason = IntoInnerReason::Forked;
+            return Err(IntoInnerError {
+                buffer: self,
+                reason,
+            });
+        }
         let is_adopted = self.raw.native::<Adopted<T>>().is_some();
         let reason = match is_adopted || self.raw.native::<T>().is_some() {
             false => IntoInnerReason::OtherOwner,

@@ -24,7 +24,7 @@ pub enum Error {
     Parse(#[from] ParseError),
     /// A place that is not on this machine.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(PlaceError),
     /// A backend that was not registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -87,7 +87,7 @@ impl Error {
     pub fn class(&self) -> ErrorClass {
         match self {
             Error::Parse(_) | Error::Shape(_) | Error::Region(_) => ErrorClass::Caller,
-            Error::Place(_) => ErrorClass::Unsupported,
+            Error::Place(error) => error.class(),
             Error::Register(error) => error.class(),
             Error::Alloc(error) => error.class(),
             Error::Import(error) => error.class(),
@@ -156,6 +156,21 @@ pub enum PlaceError {
         /// The memories that the device has.
         known: String,
     },
+    /// As [`TransferError::Forked`], which this turns into.
+    #[error("{FORKED}")]
+    Forked,
+}
+
+impl PlaceError {
+    /// The category of the error. Use it to decide what to do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            PlaceError::UnknownDevice { .. } | PlaceError::UnknownMemory { .. } => {
+                ErrorClass::Unsupported
+            }
+            PlaceError::Forked => ErrorClass::Caller,
+        }
+    }
 }
 
 /// Why a backend was not registered. The manager is as it was.
@@ -188,6 +203,9 @@ pub enum RegisterError {
         /// What it said.
         message: String,
     },
+    /// As [`TransferError::Forked`].
+    #[error("{FORKED}")]
+    Forked,
 }
 
 impl RegisterError {
@@ -315,6 +333,10 @@ pub enum TransferError {
     /// An event that another manager made.
     #[error("an event that the request names belongs to another manager")]
     ForeignEvent,
+    /// This process is a child of `fork`, and its parent made the manager. The call did nothing. Make a manager in this
+    /// process.
+    #[error("{FORKED}")]
+    Forked,
     /// The result was taken before, by an `await` or a wait.
     #[error("the result of this transfer was taken already")]
     ResultTaken,
@@ -368,7 +390,7 @@ pub enum TransferError {
     Import(#[from] ImportError),
     /// No backend has this sort of memory.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(PlaceError),
 }
 
 impl TransferError {
@@ -381,9 +403,11 @@ impl TransferError {
             | TransferError::Overlap { .. }
             | TransferError::VerifyOverlap { .. }
             | TransferError::ForeignEvent
+            | TransferError::Forked
             | TransferError::ResultTaken
             | TransferError::ForeignBuffer { .. } => ErrorClass::Caller,
-            TransferError::NoRoute { .. } | TransferError::Place(_) => ErrorClass::Unsupported,
+            TransferError::NoRoute { .. } => ErrorClass::Unsupported,
+            TransferError::Place(error) => error.class(),
             #[cfg(browser)]
             TransferError::WouldBlock => ErrorClass::Unsupported,
             TransferError::Failed(failure) => failure.fault.class,
@@ -477,6 +501,9 @@ pub enum GuardError {
         /// Why not.
         fault: Fault,
     },
+    /// As [`TransferError::Forked`].
+    #[error("{FORKED}")]
+    Forked,
 }
 
 impl GuardError {
@@ -486,7 +513,7 @@ impl GuardError {
             GuardError::NotHostAddressable { .. } | GuardError::NotExclusive { .. } => {
                 ErrorClass::Unsupported
             }
-            GuardError::ReadOnly { .. } => ErrorClass::Caller,
+            GuardError::ReadOnly { .. } | GuardError::Forked => ErrorClass::Caller,
             #[cfg(browser)]
             GuardError::WouldBlock { .. } => ErrorClass::Unsupported,
             GuardError::NotVisible { fault, .. } => fault.class,
@@ -516,6 +543,71 @@ pub enum ShareError {
 impl ShareError {
     /// Whose turn it is now.
     pub fn class(&self) -> ErrorClass {
-        ErrorClass::Unsupported
+        match self {
+            ShareError::Place(error) => error.class(),
+            ShareError::Unsupported { .. } => ErrorClass::Unsupported,
+        }
+    }
+}
+
+/// What a child of `fork` is told that asks something of its parent's manager.
+pub(crate) const FORKED: &str =
+    "the manager was made before this process was forked: make one in this process";
+
+/// Why the engine does nothing: its manager was made before this process was forked.
+#[derive(Debug)]
+pub(crate) struct Forked;
+
+impl From<Forked> for TransferError {
+    fn from(_: Forked) -> TransferError {
+        TransferError::Forked
+    }
+}
+
+impl From<Forked> for PlaceError {
+    fn from(_: Forked) -> PlaceError {
+        PlaceError::Forked
+    }
+}
+
+impl From<Forked> for RegisterError {
+    fn from(_: Forked) -> RegisterError {
+        RegisterError::Forked
+    }
+}
+
+impl From<Forked> for GuardError {
+    fn from(_: Forked) -> GuardError {
+        GuardError::Forked
+    }
+}
+
+impl From<Forked> for ShareError {
+    fn from(forked: Forked) -> ShareError {
+        ShareError::Place(forked.into())
+    }
+}
+
+impl From<Forked> for Error {
+    fn from(forked: Forked) -> Error {
+        Error::Transfer(forked.into())
+    }
+}
+
+impl From<PlaceError> for TransferError {
+    fn from(error: PlaceError) -> TransferError {
+        match error {
+            PlaceError::Forked => TransferError::Forked,
+            error => TransferError::Place(error),
+        }
+    }
+}
+
+impl From<PlaceError> for Error {
+    fn from(error: PlaceError) -> Error {
+        match error {
+            PlaceError::Forked => TransferError::Forked.into(),
+            error => Error::Place(error),
+        }
     }
 }

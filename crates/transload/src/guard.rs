@@ -23,6 +23,7 @@ struct Guard {
 
 impl Guard {
     fn new(buffer: &Buffer, writes: bool) -> Result<Guard, GuardError> {
+        buffer.shared.check_fork()?;
         let raw = &buffer.raw;
         let memory = raw.memory();
         let not_addressable = || GuardError::NotHostAddressable { memory };
@@ -105,6 +106,9 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        if self.shared.is_forked() {
+            return;
+        }
         self.tell_written();
         self.shared.unguard(self.id);
     }

@@ -10,7 +10,7 @@ use core::any::Any;
 use core::fmt;
 use core::time::Duration;
 
-use transload_core::stats::Snapshot;
+use transload_core::stats::{Snapshot, Stats};
 use transload_core::{DeviceId, DeviceName, Instant, MemoryId, Place, Purpose, Topology};
 use transload_hal::{Backend, BackendId, DeviceInfo, MemoryInfo};
 
@@ -26,6 +26,15 @@ use crate::{
 /// Clones are the same manager. When the last handle has gone (manager, buffers, transfers) and
 /// detached transfers have completed, everything is given back. A process that ends does not wait for
 /// them; [`TransferManager::wait_idle`] does.
+///
+/// # After fork
+/// A manager belongs to the process that made it, since `fork` copies no threads and drivers do not survive it. In a child
+/// of `fork` each call on a manager of the parent's, or on a buffer, transfer, guard, event or prepared copy of it, returns
+/// at once and does nothing. It answers [`TransferError::Forked`], or `Forked` of another error type. A call without an
+/// error answers that there is nothing: no backends, no devices, an event that is not set. Dropping such objects leaks what
+/// they own. A manager that the child makes works, as far as the drivers do: CUDA, Vulkan and Metal may refuse a child
+/// whose parent has used them. Forks are noticed on Unix with the feature `std`, through `pthread_atfork`; children of
+/// `vfork` and of the bare system call `clone` are not, and have to execute another program.
 #[derive(Clone)]
 pub struct TransferManager {
     pub(crate) shared: Arc<Shared>,
@@ -86,6 +95,7 @@ impl TransferManager {
         let panicked = |fault: transload_hal::Fault| RegisterError::Panicked {
             message: fault.message.into_owned(),
         };
+        self.shared.check_fork()?;
         let inventory = guarded(|| backend.inventory()).map_err(panicked)?;
         let unattended = guarded(|| backend.completes_unattended()).map_err(panicked)?;
         let id = inventory.backend;
@@ -114,7 +124,7 @@ impl TransferManager {
 
     /// The backends, in the order of registration.
     pub fn backends(&self) -> Vec<BackendInfo> {
-        self.shared.state.with(|state| {
+        let listed = self.shared.inspect(|state| {
             let devices = state.topology.devices();
             let of = |id: BackendId| devices.iter().filter(move |device| device.backend == id);
             let known = state.backends.iter();
@@ -124,35 +134,41 @@ impl TransferManager {
                     devices: of(known.id).map(|device| device.id).collect(),
                 })
                 .collect()
-        })
+        });
+        listed.unwrap_or_default()
     }
 
     /// The registered backend of that type, to reach what only it can do.
     pub fn backend<B: Backend>(&self) -> Option<Arc<B>> {
-        let backends: Vec<Arc<dyn Backend>> = self.shared.state.with(|state| {
+        let backends = self.shared.inspect(|state| {
             let known = state.backends.iter();
-            known.map(|known| Arc::clone(&known.backend)).collect()
+            known
+                .map(|known| Arc::clone(&known.backend))
+                .collect::<Vec<Arc<dyn Backend>>>()
         });
-        backends.into_iter().find_map(downcast)
+        backends.ok()?.into_iter().find_map(downcast)
     }
 
     /// Every device of every backend.
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        self.shared
-            .state
-            .with(|state| state.topology.devices().to_vec())
+        let listed = self
+            .shared
+            .inspect(|state| state.topology.devices().to_vec());
+        listed.unwrap_or_default()
     }
 
     /// Every memory of every backend.
     pub fn memories(&self) -> Vec<MemoryInfo> {
-        self.shared
-            .state
-            .with(|state| state.topology.memories().to_vec())
+        let listed = self
+            .shared
+            .inspect(|state| state.topology.memories().to_vec());
+        listed.unwrap_or_default()
     }
 
     /// The machine as the planner sees it now: devices, memories, and links with their costs.
     pub fn topology(&self) -> Topology {
-        self.shared.state.with(|state| state.topology.clone())
+        let topology = self.shared.inspect(|state| state.topology.clone());
+        topology.unwrap_or_default()
     }
 
     /// The memory that a place means here.
@@ -160,7 +176,7 @@ impl TransferManager {
     /// # Errors
     /// When there is no such device, or it has no such memory.
     pub fn resolve(&self, place: Place) -> Result<MemoryId, PlaceError> {
-        self.shared.state.with(|state| {
+        self.shared.inspect(|state| {
             let topology = &state.topology;
             let device = match place.device {
                 DeviceName::Id(id) => topology.device(id),
@@ -184,7 +200,7 @@ impl TransferManager {
                     place,
                     known: list(of_device.map(|memory| memory.id.kind)),
                 })
-        })
+        })?
     }
 
     /// The way that a request would go now, and those that it would not, with reasons.
@@ -219,18 +235,22 @@ impl TransferManager {
 
     /// What transfers did so far, by path, method and size.
     pub fn stats(&self) -> Snapshot {
-        self.shared.state.with(|state| state.stats.snapshot())
+        let stats = self.shared.inspect(|state| state.stats.snapshot());
+        stats.unwrap_or_else(|_| Stats::default().snapshot())
     }
 
     /// Forgets the statistics.
     pub fn reset_stats(&self) {
-        self.shared.state.with(|state| state.stats.reset());
+        let _ = self.shared.inspect(|state| state.stats.reset());
     }
 
     /// Forgets plans, quarantines and proofs, those of earlier processes too, and gives idle staging slots
     /// back: the next transfer finds out anew. Verdicts that are kept on disk stay there for others, until
     /// a proof ends with another one.
     pub fn clear_cache(&self) {
+        if self.shared.is_forked() {
+            return;
+        }
         let idle = self.shared.change(|state| {
             state.forget();
             state.pool.trim()
@@ -240,9 +260,7 @@ impl TransferManager {
 
     /// The staging budget that this manager draws on.
     pub fn staging(&self) -> Arc<StagingBudget> {
-        self.shared
-            .state
-            .with(|state| Arc::clone(state.pool.budget()))
+        Arc::clone(&self.shared.budget)
     }
 
     /// The time by the manager's clock, for deadlines.
@@ -263,6 +281,8 @@ impl TransferManager {
     /// The buffers of dropped transfers have been let go of when it returns. It must not be called where
     /// they are: in the `drop` of something that was adopted.
     ///
+    /// In a child of `fork` it returns at once.
+    ///
     /// With nothing under way it returns at once, whatever guards are held. A transfer that waits for an
     /// [`Event`] that nobody sets, or for a guard that this very thread holds, is waited for without
     /// end: [`TransferManager::wait_idle_timeout`] has one.
@@ -274,7 +294,7 @@ impl TransferManager {
     }
 
     /// As [`TransferManager::wait_idle`], until the limit has passed by the manager's clock. False when
-    /// a transfer is still under way then; it goes on as if nothing had happened.
+    /// a transfer is still under way then; it goes on as if nothing had happened. False in a child of `fork`.
     #[must_use = "the limit may have passed with transfers still under way"]
     pub fn wait_idle_timeout(&self, limit: Duration) -> bool {
         let until = self.shared.clock.now() + limit;
@@ -287,7 +307,7 @@ impl TransferManager {
         bytes: u64,
     ) -> Result<Explanation, TransferError> {
         let now = self.now();
-        self.shared.state.with(|state| {
+        self.shared.inspect(|state| {
             let plans = state
                 .plans(key, now)
                 .map_err(|error| TransferError::NoRoute {
@@ -303,7 +323,7 @@ impl TransferManager {
                 &state.topology,
                 &proof,
             ))
-        })
+        })?
     }
 }
 
@@ -331,7 +351,7 @@ fn list<T: fmt::Display>(items: impl Iterator<Item = T>) -> String {
 impl fmt::Debug for TransferManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let backends = self.backends();
-        self.shared.state.with(|state| {
+        let answer = self.shared.inspect(|state| {
             f.debug_struct("TransferManager")
                 .field("backends", &backends)
                 .field("live", &state.live)
@@ -339,6 +359,7 @@ impl fmt::Debug for TransferManager {
                 .field("staging", state.pool.budget())
                 .field("stats", &state.stats.snapshot())
                 .finish()
-        })
+        });
+        answer.unwrap_or_else(|forked| f.debug_tuple("TransferManager").field(&forked).finish())
     }
 }

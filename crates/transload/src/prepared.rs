@@ -20,6 +20,7 @@ pub struct Prepared {
 
 impl Prepared {
     pub(crate) fn new(shared: &Arc<Shared>, request: &Request) -> Result<Prepared, TransferError> {
+        shared.check_fork()?;
         let checked = request.check()?;
         let now = shared.clock.now();
         let chosen = shared.change(|state| {

@@ -6,6 +6,7 @@ mod discover;
 #[cfg(threads)]
 mod driver;
 mod files;
+mod fork;
 #[cfg(browser)]
 mod microtask;
 mod partial;
@@ -16,6 +17,7 @@ mod verdicts;
 #[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;
+pub(crate) use fork::watch;
 #[cfg(browser)]
 pub(crate) use microtask::Microtask;
 pub(crate) use verdicts::Keeper;

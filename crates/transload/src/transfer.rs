@@ -192,7 +192,7 @@ impl Transfer {
     /// for [`Transfer::wait`] to say.
     pub fn fences(&self) -> Option<Vec<Fence>> {
         match &self.inner {
-            Inner::Submitted { shared, id } => shared.state.with(|state| state.fences(*id)),
+            Inner::Submitted { shared, id } => shared.fences(*id),
             Inner::Settled(result) => {
                 let is_done = matches!(result, Some(Ok(_)));
                 is_done.then(Vec::new)

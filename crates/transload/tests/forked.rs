@@ -10,8 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 use rig::{bytes, place};
-use transload::hal::ErrorClass;
-use transload::{AllocSpec, Buffer, Error, Event, Request, TransferManager};
+use transload::hal::{ErrorClass, ExternalKind};
+use transload::host::Host;
+use transload::probe::ProbeOptions;
+use transload::{
+    Advice, AllocSpec, Buffer, Error, Event, IntoInnerReason, OnFailure, Request, TransferError,
+    TransferManager,
+};
 
 const LEN: usize = 8 << 20;
 
@@ -235,6 +240,172 @@ fn a_manager_of_the_childs_own_works() {
     parent.goes_on();
 }
 
+#[test]
+fn batches_and_prepared_copies_of_the_parents_are_errors_in_a_child() {
+    let parent = Parent::new();
+    let request = Request::new(&parent.src, &parent.dst);
+    let prepared = parent.manager.prepare(&request).unwrap();
+    let posted = fork(|| says_fork(prepared.post().wait()));
+    let anew = fork(|| says_fork(parent.manager.prepare(&request)));
+    let batch = fork(|| {
+        for requests in [&[request.clone(), request.clone()][..], &[]] {
+            says_fork(parent.manager.copy_batch(requests, OnFailure::GoOn))?;
+        }
+        Ok(())
+    });
+    let requests = [parent.gated(), parent.gated()];
+    let mut held = Some(
+        parent
+            .manager
+            .copy_batch(&requests, OnFailure::Stop)
+            .unwrap(),
+    );
+    let waited = fork(|| {
+        held.take()
+            .unwrap()
+            .wait()
+            .into_iter()
+            .try_for_each(says_fork)
+    });
+    assert_eq!([posted, anew, batch, waited], [Child::AsItShould; 4]);
+    parent.goes_on();
+    for result in held.take().unwrap().wait() {
+        result.unwrap();
+    }
+    prepared.post().wait().unwrap();
+}
+
+#[test]
+fn guards_are_not_given_and_those_of_the_parents_are_dropped_in_a_child() {
+    let parent = Parent::new();
+    let read = fork(|| says_fork(parent.src.read()));
+    let write = fork(|| says_fork(parent.dst.write()));
+    let mut held = Some((parent.src.read().unwrap(), parent.dst.write().unwrap()));
+    let dropped = fork(|| {
+        let (src, _) = held.as_ref().unwrap();
+        if **src != *parent.wanted {
+            return Err("the bytes are not the parent's".into());
+        }
+        drop(held.take());
+        Ok(())
+    });
+    assert_eq!([read, write, dropped], [Child::AsItShould; 3]);
+    drop(held.take());
+    parent.goes_on();
+}
+
+#[test]
+fn events_of_the_parents_are_not_set_in_a_child() {
+    let parent = Parent::new();
+    let held = parent.manager.submit(&parent.gated());
+    let mut setter = Some(parent.gate.setter());
+    let child = fork(|| {
+        parent.gate.set();
+        parent.gate.setter()();
+        setter.take().unwrap()();
+        let own = parent.manager.event();
+        own.set();
+        match parent.gate.is_set() || own.is_set() {
+            false => Ok(()),
+            true => Err("an event was set".into()),
+        }
+    });
+    assert_eq!(child, Child::AsItShould);
+    assert!(!held.is_over());
+    setter.take().unwrap()();
+    held.wait().unwrap();
+    parent.goes_on();
+}
+
+#[test]
+fn an_adopted_object_stays_with_the_parent() {
+    let parent = Parent::new();
+    let mut held = Some(parent.manager.adopt(vec![7u8; 100]).unwrap());
+    let child = fork(|| {
+        let error = held.take().unwrap().into_inner::<Vec<u8>>();
+        match error.map_err(|error| error.reason) {
+            Err(IntoInnerReason::Forked) => Ok(()),
+            answer => Err(format!("{answer:?}")),
+        }
+    });
+    assert_eq!(child, Child::AsItShould);
+    assert_eq!(
+        held.take().unwrap().into_inner::<Vec<u8>>().unwrap(),
+        [7; 100]
+    );
+}
+
+/// Calls what there is to call, on a manager of the parent's.
+fn everything(parent: &Parent) -> Result<(), String> {
+    let Parent {
+        manager, src, dst, ..
+    } = parent;
+    let limit = Duration::from_secs(3600);
+    let host = || place("cpu:0");
+    says_fork(manager.copy(src, dst).wait())?;
+    says_fork(manager.read_to_vec(src))?;
+    says_fork(manager.allocate(host(), AllocSpec::bytes(100)))?;
+    says_fork(manager.adopt(vec![0u8; 100]))?;
+    says_fork(manager.export(src, ExternalKind::Host))?;
+    says_fork(manager.share(src, place("cpu:0/shared")))?;
+    says_fork(manager.place(src, place("cpu:0/shared")))?;
+    says_fork(manager.prefetch(src, host()))?;
+    says_fork(manager.advise(src, Advice::Sequential))?;
+    says_fork(manager.resolve(host()))?;
+    says_fork(manager.explain(&Request::new(src, dst)))?;
+    says_fork(manager.explain_places(host(), host(), 100))?;
+    says_fork(manager.register_backend(Host::new()))?;
+    says_fork(manager.open_file("/proc/self/exe"))?;
+    says_fork(manager.apply_profile(&manager.probe(&ProbeOptions::quick()).profile))?;
+    says_fork(src.read())?;
+    manager.reset_stats();
+    manager.clear_cache();
+    let _ = (manager.staging(), manager.stats(), format!("{manager:?}"));
+    let is_empty = manager.turn().is_none()
+        && manager.backends().is_empty()
+        && manager.devices().is_empty()
+        && manager.memories().is_empty()
+        && manager.topology().devices().is_empty()
+        && manager.backend::<Host>().is_none()
+        && !manager.wait_idle_timeout(limit);
+    match is_empty {
+        true => Ok(()),
+        false => Err("the manager was asked".into()),
+    }
+}
+
+#[test]
+fn no_call_reaches_the_parents_manager() {
+    let parent = Parent::new();
+    let mut held = Some(parent.manager.submit(&parent.gated()));
+    let child = fork(|| {
+        everything(&parent)?;
+        let held = held.take().unwrap();
+        match (held.is_over(), held.progress(), held.fences()) {
+            (true, None, None) => says_fork(held.wait()),
+            answer => Err(format!("{answer:?}")),
+        }
+    });
+    assert_eq!(child, Child::AsItShould);
+    parent.goes_on();
+    held.take().unwrap().wait().unwrap();
+}
+
+#[test]
+fn a_manager_of_the_childs_own_refuses_what_is_the_parents() {
+    let parent = Parent::new();
+    let child = fork(|| {
+        let own = Parent::new();
+        let refused = own.manager.copy(&parent.src, &own.dst).wait();
+        if !matches!(refused, Err(TransferError::ForeignBuffer { .. })) {
+            return Err(format!("{refused:?}"));
+        }
+        says_fork(own.manager.export(&parent.src, ExternalKind::Host))?;
+        says_fork(own.manager.share(&parent.src, place("cpu:0/shared")))
+    });
+    assert_eq!(child, Child::AsItShould);
+}
+
 /// At the time of the fork other threads may be anywhere in the engine, with its lock held.
 #[test]
 fn children_of_a_busy_parent_are_told_too() {
@@ -253,7 +424,7 @@ fn children_of_a_busy_parent_are_told_too() {
             });
         }
         let children: Vec<Child> = (0..60)
-            .map(|_| fork(|| says_fork(parent.manager.copy(&parent.src, &parent.dst).wait())))
+            .map(|_| fork(|| everything(&parent)))
             .take_while(|child| *child == Child::AsItShould)
             .collect();
         is_over.store(true, Ordering::Relaxed);

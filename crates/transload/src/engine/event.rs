@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use transload_hal::MaybeSend;
+use transload_hal::{MaybeSend, Process};
 
 use super::active::TransferId;
 use super::shared::Shared;
@@ -12,6 +12,8 @@ use super::sync::Lock;
 pub(crate) struct EventCell {
     /// The manager whose transfers may wait for it.
     pub(crate) manager: usize,
+    /// The process of the manager. A child of `fork` does not touch the lock.
+    process: Process,
     inner: Lock<Inner>,
 }
 
@@ -22,9 +24,10 @@ struct Inner {
 }
 
 impl EventCell {
-    pub(crate) fn new(manager: usize) -> EventCell {
+    pub(crate) fn new(shared: &Shared) -> EventCell {
         EventCell {
-            manager,
+            manager: shared.serial,
+            process: shared.process,
             inner: Lock::default(),
         }
     }
@@ -39,8 +42,11 @@ impl EventCell {
         })
     }
 
-    /// Sets the event; answers who waited for it.
+    /// Sets the event; answers who waited for it. Does nothing in a child of `fork`.
     pub(crate) fn set(&self) -> Vec<TransferId> {
+        if !self.process.is_current() {
+            return Vec::new();
+        }
         self.inner.with(|inner| {
             inner.set = true;
             core::mem::take(&mut inner.waiting)
@@ -61,13 +67,13 @@ pub struct Event {
 impl Event {
     pub(crate) fn new(shared: Arc<Shared>) -> Event {
         Event {
-            cell: Arc::new(EventCell::new(shared.serial)),
+            cell: Arc::new(EventCell::new(&shared)),
             shared,
         }
     }
 
     /// Lets go on what waits for the event, now and in future. Does not block; transfers that can
-    /// start do so on this thread. Setting it again changes nothing.
+    /// start do so on this thread. Setting it again changes nothing. In a child of `fork` it does nothing.
     pub fn set(&self) {
         let waiting = self.cell.set();
         self.shared.events_set(&waiting);
@@ -84,9 +90,9 @@ impl Event {
         move || completions.tell(&cell.set())
     }
 
-    /// Whether it was set.
+    /// Whether it was set. False in a child of `fork`.
     pub fn is_set(&self) -> bool {
-        self.cell.inner.with(|inner| inner.set)
+        self.cell.process.is_current() && self.cell.inner.with(|inner| inner.set)
     }
 }
 

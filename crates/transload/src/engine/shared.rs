@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use arrayvec::ArrayVec;
 use transload_core::{Footprint, Instant};
-use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Waited};
+use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Process, ProcessBound, Waited};
 
 use super::active::{Operand, Stage, TransferId};
 use super::completions::Completions;
@@ -21,13 +21,21 @@ use super::state::{After, Done, Pace, Registered, State, Whose};
 use super::sync::{AtomicUsize, Lock};
 use super::unwind::guarded;
 use super::wait::{Block, Wait};
-use crate::{Report, Transfer, TransferError};
+use crate::error::Forked;
+use crate::{Report, StagingBudget, Transfer, TransferError};
 
 /// What every handle of a manager points to.
+///
+/// In a child of `fork` the entry points of a manager of the parent's return at once. They touch no lock, since a thread
+/// that is missing in the child may hold it, and no backend. What would end threads, take locks or call drivers when it is
+/// dropped is bound to the process.
 pub(crate) struct Shared {
     /// Tells managers apart, the ones that are gone too.
     pub(crate) serial: usize,
-    pub(crate) state: Lock<State>,
+    /// The process that made the manager.
+    pub(crate) process: Process,
+    pub(crate) state: ProcessBound<Lock<State>>,
+    pub(crate) budget: Arc<StagingBudget>,
     pub(crate) completions: Arc<Completions>,
     pub(crate) signal: Arc<Signal>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -36,12 +44,12 @@ pub(crate) struct Shared {
     /// Backends whose outcomes come by themselves have so many operations under way.
     unattended: AtomicUsize,
     #[cfg(threads)]
-    pub(crate) driver: crate::std::Driver,
+    pub(crate) driver: ProcessBound<crate::std::Driver>,
     #[cfg(browser)]
     pub(crate) microtask: crate::std::Microtask,
     /// Keeps what proofs find out, where the manager was asked to.
     #[cfg(feature = "std")]
-    pub(crate) keeper: Option<crate::std::Keeper>,
+    pub(crate) keeper: Option<ProcessBound<crate::std::Keeper>>,
     /// Whether transfers whose handle is held advance by themselves.
     pub(crate) advances: bool,
 }
@@ -57,13 +65,17 @@ const SLICE: Duration = Duration::from_millis(2);
 impl Shared {
     pub(crate) fn new(state: State, signal: Arc<Signal>, clock: Arc<dyn Clock>) -> Shared {
         static SERIALS: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
+        #[cfg(feature = "std")]
+        crate::std::watch();
         Shared {
             advances: state.advances,
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
-            state: Lock::new(state),
+            process: Process::current(),
+            budget: Arc::clone(state.pool.budget()),
+            state: ProcessBound::new(Lock::new(state)),
             completions: Arc::new(Completions::new(Arc::clone(&signal))),
             #[cfg(threads)]
-            driver: crate::std::Driver::new(Arc::clone(&signal)),
+            driver: ProcessBound::new(crate::std::Driver::new(Arc::clone(&signal))),
             #[cfg(browser)]
             microtask: crate::std::Microtask::default(),
             #[cfg(feature = "std")]
@@ -77,8 +89,29 @@ impl Shared {
 
     #[cfg(feature = "std")]
     pub(crate) fn with_keeper(mut self, keeper: Option<crate::std::Keeper>) -> Shared {
-        self.keeper = keeper;
+        self.keeper = keeper.map(ProcessBound::new);
         self
+    }
+
+    /// Whether this process is a child of the one that made the manager. Costs one relaxed load.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.process.is_current()
+    }
+
+    /// Refuses what a child of the manager's process asks for.
+    #[inline]
+    pub(crate) fn check_fork(&self) -> Result<(), Forked> {
+        match self.is_forked() {
+            false => Ok(()),
+            true => Err(Forked),
+        }
+    }
+
+    /// Has `f` look at the state, for a caller that wants nothing else.
+    pub(crate) fn inspect<R>(&self, f: impl FnOnce(&mut State) -> R) -> Result<R, Forked> {
+        self.check_fork()?;
+        Ok(self.state.with(f))
     }
 
     /// Does what can be done now, and answers when something is to be done next. What is under way then becomes known
@@ -93,6 +126,9 @@ impl Shared {
     }
 
     fn turn_at(self: &Arc<Self>, pace: Pace) -> Option<Instant> {
+        if self.is_forked() {
+            return None;
+        }
         let next = self.turn_with(|| pace, |_, _, _| (), |_| ());
         if self.unattended.load(Ordering::Relaxed) > 0 {
             self.expect();
@@ -201,6 +237,9 @@ impl Shared {
         self: &Arc<Self>,
         accept: impl FnOnce(&mut State, Instant) -> Result<TransferId, TransferError>,
     ) -> Transfer {
+        if let Err(forked) = self.check_fork() {
+            return Transfer::settled(Some(Err(forked.into())));
+        }
         let mut refused = None;
         let mut done = Done::default();
         let mut needs_listener = false;
@@ -266,7 +305,7 @@ impl Shared {
         }
     }
 
-    /// Enters a guard on a region.
+    /// Enters a guard on a region. The caller has made sure that this process is not forked, here and for `ask`.
     pub(crate) fn guard(&self, end: Operand, footprint: Footprint) -> TransferId {
         self.state.with(|state| {
             let slot = state.take_place();
@@ -294,11 +333,14 @@ impl Shared {
     }
 
     /// Turns the engine until the transfer or guard is no longer under way, or `until` has passed.
-    /// False when it still is.
+    /// False when it still is. True in a child of `fork`, where the result is an error.
     ///
     /// The thread blocks in the backend of its own operations where it can, and another thread listens for the other
     /// transfers, if there are any that need it; else it parks, and listens itself if no other thread does.
     pub(crate) fn block_on(self: &Arc<Self>, id: TransferId, until: Option<Instant>) -> bool {
+        if self.is_forked() {
+            return true;
+        }
         let parker = Parker::current();
         let mut is_tending = false;
         loop {
@@ -346,8 +388,11 @@ impl Shared {
     }
 
     /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed:
-    /// false when one still is.
+    /// false when one still is, and in a child of `fork`, which cannot know.
     pub(crate) fn block_until_idle(self: &Arc<Self>, until: Option<Instant>) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let parker = Parker::current();
         self.state.with(|state| state.care += 1);
         loop {
@@ -515,6 +560,9 @@ impl Shared {
 
     /// The result of a transfer that is over, which frees its place.
     pub(crate) fn take_result(&self, id: TransferId) -> Option<Result<Report, TransferError>> {
+        if let Err(forked) = self.check_fork() {
+            return Some(Err(forked.into()));
+        }
         let (mut result, mut ends) = (None, [None, None]);
         self.state.with(|state| {
             let Some(active) = state.transfer(id) else {
@@ -533,6 +581,9 @@ impl Shared {
 
     /// The transfer's handle is gone.
     pub(crate) fn detach(self: &Arc<Self>, id: TransferId) {
+        if self.is_forked() {
+            return;
+        }
         let is_live = self.state.with(|state| {
             let active = state.transfer(id)?;
             if !active.is_live() {
@@ -558,6 +609,9 @@ impl Shared {
 
     /// Asks the transfer to stop. Answers whether it had begun.
     pub(crate) fn cancel(self: &Arc<Self>, id: TransferId) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let started = self.change(|state| state.cancel(id));
         self.turn_quickly();
         started
@@ -566,6 +620,9 @@ impl Shared {
     /// Turns the engine, has `waker` called when the transfer is over, and sees to it that it will be. False when it is over
     /// already.
     pub(crate) fn poll(self: &Arc<Self>, id: TransferId, waker: &Waker) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let seen = self.signal.seen();
         self.turn_at(Pace::SERVING);
         // Cloned before the lock is taken and dropped after it was let go: both are the executor's
@@ -591,7 +648,7 @@ impl Shared {
     pub(crate) fn progress(&self, id: TransferId) -> Option<(u64, u64)> {
         // As many as the largest plan has under way.
         let mut flying = ArrayVec::<(Arc<dyn Backend>, Fence), 16>::new();
-        let (arrived, all) = self.state.with(|state| {
+        let asked = self.inspect(|state| {
             let active = state.transfer(id)?;
             let all = active.src.as_ref()?.shape.payload_bytes();
             let flight = active.flight.as_ref()?;
@@ -604,7 +661,8 @@ impl Shared {
                 flying.extend(known.map(|known| (Arc::clone(&known.backend), fence)));
             }
             Some((arrived, all))
-        })?;
+        });
+        let (arrived, all) = asked??;
         let moved = flying
             .iter()
             .map(|(backend, fence)| guarded(|| backend.progress(*fence)).unwrap_or(0));
@@ -616,6 +674,11 @@ impl Shared {
             Some(active.shown_bytes)
         });
         Some((shown.unwrap_or(arrived), all))
+    }
+
+    /// The fences that a transfer still waits for, once nothing of it is left to be submitted.
+    pub(crate) fn fences(&self, id: TransferId) -> Option<Vec<Fence>> {
+        self.inspect(|state| state.fences(id)).unwrap_or(None)
     }
 
     /// Events were set that these transfers waited for.
@@ -670,8 +733,9 @@ impl Shared {
     }
 
     pub(crate) fn is_settled(&self, id: TransferId) -> bool {
-        self.state
-            .with(|state| state.transfer(id).is_none_or(|active| !active.is_awaited()))
+        let is_awaited =
+            |state: &mut State| state.transfer(id).is_some_and(|active| active.is_awaited());
+        !self.inspect(is_awaited).unwrap_or(false)
     }
 
     /// Looks at the backends that must be looked at, if they have anything to do.

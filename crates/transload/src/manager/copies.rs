@@ -56,6 +56,9 @@ impl TransferManager {
         on_failure: OnFailure,
     ) -> Result<Batch, BatchError> {
         let at = |index| move |source| BatchError { index, source };
+        self.shared
+            .check_fork()
+            .map_err(|forked| at(0)(forked.into()))?;
         let check = |(i, request)| self.check(request).map_err(at(i));
         let checked: Vec<Checked> = requests
             .iter()
@@ -76,7 +79,7 @@ impl TransferManager {
             })?;
         }
         // All or none: each waits until every one was accepted.
-        let gate = Arc::new(EventCell::new(self.shared.serial));
+        let gate = Arc::new(EventCell::new(&self.shared));
         let mut ids = Vec::with_capacity(requests.len());
         let mut parts = checked.into_iter().zip(chosen).zip(requests);
         while ids.len() < requests.len() {
@@ -252,6 +255,7 @@ impl TransferManager {
     }
 
     fn hint(&self, region: &Region, wish: Wish) -> Result<(), Error> {
+        self.shared.check_fork()?;
         let end = self.operand(region)?;
         let memory = end.buffer.memory();
         let backend = self.shared.backend_of(&end);

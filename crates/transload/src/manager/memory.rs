@@ -122,11 +122,11 @@ impl TransferManager {
     pub unsafe fn import_ipc(&self, handle: &IpcHandle) -> Result<Buffer, Error> {
         let device = DeviceName::Uuid(handle.device());
         // One GPU may be a device of several backends.
-        let same = self.shared.state.with(|state| {
+        let same = self.shared.inspect(|state| {
             let all = state.topology.devices().iter();
             let same = all.filter(|of| of.uuid == Some(handle.device()));
             same.map(|of| of.id).collect::<Vec<_>>()
-        });
+        })?;
         let mut refusal = None;
         for id in same {
             let place = id.memory(MemoryKind::Device).into();
@@ -157,6 +157,8 @@ impl TransferManager {
     /// # Errors
     /// When the memory cannot be given out so.
     pub fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, Error> {
+        self.shared.check_fork()?;
+        buffer.shared.check_fork()?;
         let memory = buffer.memory();
         let backend = self.backend_of(memory);
         let backend = backend.ok_or(ImportError::UnknownMemory { memory })?;
@@ -212,6 +214,7 @@ impl TransferManager {
     /// When the place is not here, or the two memory systems have nothing that both can hold; the
     /// error says why each way of sharing failed.
     pub fn share(&self, buffer: &Buffer, place: Place) -> Result<Buffer, ShareError> {
+        buffer.shared.check_fork()?;
         let dst = self.resolve(place)?;
         let src = buffer.memory();
         if src == dst {

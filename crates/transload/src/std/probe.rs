@@ -154,6 +154,15 @@ impl Default for ProbeOptions {
 }
 
 impl ProbeReport {
+    fn empty() -> ProbeReport {
+        ProbeReport {
+            links: Vec::new(),
+            pairs: Vec::new(),
+            profile: Profile::new(&Topology::new(), Vec::new()),
+            simulated: false,
+        }
+    }
+
     /// The links that moved wrong bytes.
     pub fn faulty(&self) -> impl Iterator<Item = LinkId> + '_ {
         let faulty = self.links.iter().filter(|link| link.faulty);
@@ -177,7 +186,8 @@ impl TransferManager {
     /// known of them. Nothing else is written: [`Profile::save`] does that. Links that moved wrong bytes
     /// are not used any more, until [`TransferManager::clear_cache`].
     ///
-    /// In the browser, where nothing may block, only links between memories of the host are measured.
+    /// In the browser, where nothing may block, only links between memories of the host are measured. In a child of `fork`
+    /// the report of the parent's manager is empty.
     pub fn probe(&self, options: &ProbeOptions) -> ProbeReport {
         self.probe_watched(options, &mut |_| {})
     }
@@ -192,6 +202,9 @@ impl TransferManager {
             started: Instant::now(),
             budget: options.budget,
         };
+        if self.shared.is_forked() {
+            return ProbeReport::empty();
+        }
         self.distrust_peers();
         let topology = self.topology();
         let sizes = sizes(options);

@@ -130,7 +130,8 @@ impl TransferManager {
     /// When the profile is of another machine or out of date ([`Profile::check`]). Nothing has changed
     /// then.
     pub fn apply_profile(&self, profile: &Profile) -> Result<(), ProfileError> {
-        profile.check(&self.topology())?;
+        let topology = self.shared.inspect(|state| state.topology.clone())?;
+        profile.check(&topology)?;
         self.adopt_profile(profile);
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use transload_hal::ErrorClass;
 
 use super::FORMAT;
+use crate::error::{FORKED, Forked};
 
 /// Why a profile was refused, or could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +64,15 @@ pub enum ProfileError {
         /// What differs, a clause each.
         differences: Vec<String>,
     },
+    /// As [`TransferError::Forked`](crate::TransferError::Forked).
+    #[error("{FORKED}")]
+    Forked,
+}
+
+impl From<Forked> for ProfileError {
+    fn from(_: Forked) -> ProfileError {
+        ProfileError::Forked
+    }
 }
 
 impl ProfileError {
