@@ -172,10 +172,11 @@ impl core::fmt::Debug for Builder {
     }
 }
 
-/// The budget that every manager of the process shares unless it is told otherwise.
+/// The budget that every manager of the process shares unless it is told otherwise. A child of `fork` has its own: slots of
+/// the parent never come back there.
 #[cfg(threads)]
 fn process_budget() -> Arc<StagingBudget> {
-    static PROCESS: std::sync::OnceLock<Arc<StagingBudget>> = std::sync::OnceLock::new();
+    static PROCESS: crate::std::PerProcess<Arc<StagingBudget>> = crate::std::PerProcess::new();
     let of_default = || Arc::new(StagingBudget::new(defaults::STAGING_BUDGET_BYTES));
     Arc::clone(PROCESS.get_or_init(of_default))
 }
@@ -184,10 +185,11 @@ fn process_budget() -> Arc<StagingBudget> {
 #[cfg(all(feature = "std", not(threads)))]
 fn process_budget() -> Arc<StagingBudget> {
     std::thread_local! {
-        static PROCESS: Arc<StagingBudget> =
-            Arc::new(StagingBudget::new(defaults::STAGING_BUDGET_BYTES));
+        static PROCESS: crate::std::PerProcess<Arc<StagingBudget>> =
+            const { crate::std::PerProcess::new() };
     }
-    PROCESS.with(Arc::clone)
+    let of_default = || Arc::new(StagingBudget::new(defaults::STAGING_BUDGET_BYTES));
+    PROCESS.with(|process| Arc::clone(process.get_or_init(of_default)))
 }
 
 /// Without an operating system a program has one manager, and it has the budget.

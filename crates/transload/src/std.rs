@@ -17,7 +17,7 @@ mod verdicts;
 #[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;
-pub(crate) use fork::watch;
+pub(crate) use fork::{PerProcess, watch};
 #[cfg(browser)]
 pub(crate) use microtask::Microtask;
 pub(crate) use verdicts::Keeper;

@@ -5,6 +5,7 @@ mod rig;
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -333,6 +334,40 @@ fn an_adopted_object_stays_with_the_parent() {
         held.take().unwrap().into_inner::<Vec<u8>>().unwrap(),
         [7; 100]
     );
+}
+
+#[test]
+fn a_child_has_a_staging_budget_of_its_own() {
+    let parent = Parent::new();
+    let of_default = |manager: &TransferManager| {
+        let other = TransferManager::builder().host().build().unwrap();
+        Arc::ptr_eq(&manager.staging(), &other.staging())
+    };
+    assert!(of_default(&parent.manager));
+    let child = fork(|| match of_default(&parent.manager) {
+        false => Ok(()),
+        true => Err("the budget is the parent's".into()),
+    });
+    assert_eq!(child, Child::AsItShould);
+}
+
+/// Where no driver is asked twice in one process and its child.
+#[cfg(not(any(feature = "wgpu", feature = "cuda", feature = "metal")))]
+#[test]
+fn a_child_discovers_a_shared_manager_of_its_own() {
+    let copy = |manager: &TransferManager| {
+        let src = manager.adopt(bytes(1000, 1)).unwrap();
+        let dst = manager.adopt(vec![0u8; 1000]).unwrap();
+        manager.copy(&src, &dst).wait().unwrap();
+    };
+    let shared = TransferManager::shared().unwrap();
+    copy(shared);
+    let child = fork(|| {
+        copy(TransferManager::shared().unwrap());
+        says_fork(shared.resolve(place("cpu:0")))
+    });
+    assert_eq!(child, Child::AsItShould);
+    copy(TransferManager::shared().unwrap());
 }
 
 /// Calls what there is to call, on a manager of the parent's.

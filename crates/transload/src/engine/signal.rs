@@ -52,11 +52,14 @@ mod shared {
         /// The one of this thread.
         #[cfg(not(loom))]
         pub(crate) fn current() -> Arc<Parker> {
+            use crate::std::PerProcess;
             std::thread_local! {
-                static OWN: Arc<Parker> = Arc::default();
+                // At a fork another thread may be waking the parent's.
+                static OWN: PerProcess<Arc<Parker>> = const { PerProcess::new() };
             }
             // A destructor of another thread-local value may wait when this one is gone already.
-            OWN.try_with(Arc::clone).unwrap_or_default()
+            OWN.try_with(|own| Arc::clone(own.get_or_init(Arc::default)))
+                .unwrap_or_default()
         }
 
         #[cfg(loom)]

@@ -81,18 +81,18 @@ impl TransferManager {
         TransferManager::builder().discover().build()
     }
 
-    /// The manager that the whole process shares, discovered by the first who asks.
+    /// The manager that the whole process shares, discovered by the first who asks. A child of `fork` discovers its own.
     ///
     /// # Errors
     /// As [`TransferManager::discover`]; the next caller tries again.
     #[cfg(threads)]
     pub fn shared() -> Result<&'static TransferManager, Error> {
-        static PROCESS: std::sync::OnceLock<TransferManager> = std::sync::OnceLock::new();
+        static PROCESS: super::PerProcess<TransferManager> = super::PerProcess::new();
         if let Some(manager) = PROCESS.get() {
             return Ok(manager);
         }
         let manager = TransferManager::discover()?;
-        Ok(PROCESS.get_or_init(|| manager))
+        Ok(PROCESS.get_or_init(|| manager.clone()))
     }
 
     /// The manager that the whole process, which has one thread, shares; discovered by the first who
@@ -102,9 +102,9 @@ impl TransferManager {
     /// As [`TransferManager::discover`]; the next caller tries again.
     #[cfg(not(threads))]
     pub fn shared() -> Result<&'static TransferManager, Error> {
-        use std::cell::OnceCell;
+        use super::PerProcess;
         std::thread_local! {
-            static PROCESS: OnceCell<&'static TransferManager> = const { OnceCell::new() };
+            static PROCESS: PerProcess<&'static TransferManager> = const { PerProcess::new() };
         }
         PROCESS.with(|process| {
             if let Some(manager) = process.get() {
