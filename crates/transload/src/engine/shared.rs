@@ -662,7 +662,7 @@ impl Shared {
             }
             Some((arrived, all))
         });
-        let (arrived, all) = asked??;
+        let (arrived, all) = asked.unwrap_or(None)?;
         let moved = flying
             .iter()
             .map(|(backend, fence)| guarded(|| backend.progress(*fence)).unwrap_or(0));
