@@ -1,6 +1,7 @@
 //! The order among transfers that touch the same bytes.
 
 mod footprint;
+mod held_up;
 mod index;
 
 use alloc::vec::Vec;

@@ -150,6 +150,75 @@ fn positions_up_to_the_last_one_take_part() {
     assert_eq!(leave(&mut hazards, all), [last.ticket]);
 }
 
+#[test]
+fn a_ticket_is_held_up_by_what_it_waits_for_and_by_what_that_waits_for() {
+    let mut hazards = Hazards::new();
+    let apart = hazards.enter(&[write(0, 100)]).ticket;
+    let held = hazards.enter(&[read(100, 10)]).ticket;
+    let reader = hazards.enter(&[read(100, 10)]).ticket;
+    let writer = hazards.enter(&[write(109, 20)]).ticket;
+    let last = hazards.enter(&[read(128, 1), read(99, 1)]).ticket;
+    let nothing = |_| false;
+    assert_eq!(hazards.held_up_by(writer, &[held], nothing), Some(held));
+    assert_eq!(hazards.held_up_by(last, &[held], nothing), Some(held));
+    assert_eq!(hazards.held_up_by(reader, &[held], nothing), None);
+    assert_eq!(hazards.held_up_by(held, &[held], nothing), None);
+    assert_eq!(hazards.held_up_by(last, &[], nothing), None);
+    assert_eq!(hazards.held_up_by(writer, &[apart], nothing), None);
+    // The writer leaves by itself, and the last one waits for no other that is behind `held`.
+    let leaves = |ticket| ticket == writer;
+    assert_eq!(hazards.held_up_by(last, &[held], leaves), None);
+    assert_eq!(
+        hazards.held_up_by(last, &[apart, held], leaves),
+        Some(apart)
+    );
+    hazards.leave(held, &mut |_| ());
+    assert_eq!(hazards.held_up_by(last, &[held], nothing), None);
+    hazards.leave(last, &mut |_| ());
+    assert_eq!(hazards.held_up_by(last, &[apart], nothing), None);
+}
+
+#[test]
+fn what_holds_a_ticket_up_is_what_a_walk_over_its_blockers_finds() {
+    let mut state = 1u64;
+    let mut below = |limit: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005);
+        (state.wrapping_add(1_442_695_040_888_963_407) >> 33) % limit
+    };
+    for _ in 0..500 {
+        let mut hazards = Hazards::new();
+        let mut tickets = vec![];
+        for _ in 0..12 {
+            let mut some = || match below(2) {
+                0 => read(below(40), 1 + below(4)),
+                _ => write(below(40), 1 + below(4)),
+            };
+            tickets.push(hazards.enter(&[some(), some()]).ticket);
+            if below(4) == 0 {
+                let gone = tickets.remove(below(tickets.len() as u64) as usize);
+                hazards.leave(gone, &mut |_| ());
+            }
+        }
+        let held: Vec<Ticket> = tickets.iter().copied().filter(|_| below(5) == 0).collect();
+        let leaves: Vec<Ticket> = tickets.iter().copied().filter(|_| below(5) == 0).collect();
+        for ticket in tickets {
+            let mut found = vec![];
+            let mut to_look_at = hazards.blockers(ticket).to_vec();
+            while let Some(next) = to_look_at.pop() {
+                match held.contains(&next) {
+                    true => found.push(next),
+                    false if leaves.contains(&next) => {}
+                    false => to_look_at.extend(hazards.blockers(next)),
+                }
+            }
+            match hazards.held_up_by(ticket, &held, |of| leaves.contains(&of)) {
+                Some(by) => assert!(found.contains(&by)),
+                None => assert_eq!(found, []),
+            }
+        }
+    }
+}
+
 fn read(position: u64, len: u64) -> Footprint {
     Footprint::new(StorageId::Host, position, Shape::contiguous(len), false).unwrap()
 }

@@ -1,0 +1,75 @@
+//! Which of some tickets another one stands behind.
+
+use alloc::vec::Vec;
+
+use super::index::Index;
+use super::{Footprint, Hazards, NIL, Ticket};
+
+impl Hazards {
+    /// One of `held` that stands before `ticket` in the order: `ticket` waits for it, or for a ticket that stands behind
+    /// it. `None` when none does, or when `ticket` has left. Tickets of `held` that have left are ignored.
+    ///
+    /// A ticket for which `leaves` is true leaves the order by itself: what waits for that ticket does not stand behind
+    /// the ones that it waits for.
+    ///
+    /// # Cost
+    /// With `n` tickets between the first of `held` and `ticket`: `O(n log n)`, and allocations for their footprints. It
+    /// looks at the slots of all live tickets.
+    pub fn held_up_by(
+        &self,
+        ticket: Ticket,
+        held: &[Ticket],
+        leaves: impl Fn(Ticket) -> bool,
+    ) -> Option<Ticket> {
+        let first = held
+            .iter()
+            .filter(|held| self.live(**held).is_some())
+            .min()?;
+        self.live(ticket)?;
+        // The footprints of all tickets that stand behind one of `held`, and of those themselves. Each names its cause.
+        let mut behind = Index::new();
+        let mut causes = Vec::new();
+        for own in self.between(*first, ticket) {
+            let cause = self.footprints(own).find_map(|own| {
+                let mut nodes = behind.candidates(own);
+                let met = nodes.find(|node| own.conflicts_with(behind.footprint(*node)))?;
+                Some(causes[behind.owner(met)])
+            });
+            if own == ticket {
+                return cause;
+            }
+            let cause = match held.contains(&own) {
+                true => Some(own),
+                false => cause.filter(|_| !leaves(own)),
+            };
+            if let Some(cause) = cause {
+                for footprint in self.footprints(own) {
+                    behind.insert(*footprint, causes.len(), NIL);
+                }
+                causes.push(cause);
+            }
+        }
+        None
+    }
+
+    /// The live tickets from one to another, in the order in which they entered.
+    fn between(&self, first: Ticket, last: Ticket) -> Vec<Ticket> {
+        let slots = self.slots.iter().enumerate();
+        let all = slots.map(|(slot, of)| Ticket {
+            order: of.order,
+            slot,
+        });
+        let mut between: Vec<Ticket> = all
+            .filter(|ticket| (first.order..=last.order).contains(&ticket.order))
+            .collect();
+        between.sort_unstable();
+        between
+    }
+
+    fn footprints(&self, ticket: Ticket) -> impl Iterator<Item = &Footprint> {
+        let first = self.slots[ticket.slot].chain;
+        let next = |node: &usize| Some(self.index.chain(*node)).filter(|next| *next != NIL);
+        let chain = core::iter::successors(Some(first).filter(|first| *first != NIL), next);
+        chain.map(|node| self.index.footprint(node))
+    }
+}
