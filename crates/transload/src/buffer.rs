@@ -10,7 +10,7 @@ use transload_core::MemoryId;
 use crate::adopt::Adopted;
 use crate::engine::shared::Shared;
 use crate::error::{GuardError, RegionError};
-use crate::{ReadGuard, WriteGuard};
+use crate::{ReadFuture, ReadGuard, WriteFuture, WriteGuard};
 
 /// A counted view of some memory, known to one manager. Clones and slices show the same bytes; the
 /// memory goes when the last of them has gone and no transfer needs it.
@@ -127,28 +127,87 @@ impl Buffer {
 
     /// The bytes, to be read by the host. Blocks until transfers that write them and were submitted
     /// before have ended, and while a [`WriteGuard`] on any of the bytes lives; transfers that come
-    /// later wait for the guard. Waiting on the same thread for such a later transfer, or for a guard
-    /// while holding another one on the same bytes (unless both only read), never ends: drop the first
-    /// guard before.
+    /// later wait for the guard.
     ///
     /// Managed memory is made visible first: whatever its device was given to do by then, by others too,
     /// is waited for. What a device is given while the guard lives must leave the bytes alone.
     ///
+    /// # While this thread holds a guard
+    /// A call that would wait for a guard of the calling thread returns an error: this call and [`Buffer::write`]
+    /// ([`GuardError::GuardHeld`]), [`Transfer::wait`](crate::Transfer::wait) and copies of borrowed bytes
+    /// ([`TransferError::GuardHeld`](crate::TransferError::GuardHeld)). It may wait for the guard directly, or for
+    /// transfers that wait for it. Three waits cannot be refused and never end: to await on this thread what waits for
+    /// the guard, to wait for an [`Event`](crate::Event) that this thread would set later, and
+    /// [`TransferManager::wait_idle`](crate::TransferManager::wait_idle). Without the feature `std` threads cannot be
+    /// told apart, and all such waits never end.
+    ///
     /// # Errors
-    /// When the host cannot reach the memory through a pointer, or its device does not make it visible; and for `mapped`
-    /// memory, which commands of the program's own may write meanwhile: it is read and written by copies.
+    /// When the host cannot reach the memory through a pointer, or its device does not make it visible; for `mapped`
+    /// memory, which commands of the program's own may write meanwhile: it is read and written by copies; and when the
+    /// call would wait for a guard of this thread.
     pub fn read(&self) -> Result<ReadGuard, GuardError> {
         ReadGuard::new(self)
     }
 
     /// The bytes, to be read and written by the host; as [`Buffer::read`], and transfers and guards
-    /// that read them wait too, and are waited for. On a thread that holds any other guard on these
-    /// bytes it never returns.
+    /// that read them wait too, and are waited for.
     ///
     /// # Errors
     /// As [`Buffer::read`], and when the buffer is read-only.
     pub fn write(&self) -> Result<WriteGuard, GuardError> {
         WriteGuard::new(self)
+    }
+
+    /// As [`Buffer::read`], and waits for no transfer and no guard. Managed memory is made visible all the same, which
+    /// waits for its device.
+    ///
+    /// # Errors
+    /// As [`Buffer::read`]. [`GuardError::WouldBlock`] when transfers or guards of the bytes, of this thread or others,
+    /// have to end first.
+    pub fn try_read(&self) -> Result<ReadGuard, GuardError> {
+        ReadGuard::now(self)
+    }
+
+    /// As [`Buffer::write`], and waits for no transfer and no guard. Managed memory is made visible all the same, which
+    /// waits for its device.
+    ///
+    /// # Errors
+    /// As [`Buffer::write`]. [`GuardError::WouldBlock`] when transfers or guards of the bytes, of this thread or others,
+    /// have to end first.
+    pub fn try_write(&self) -> Result<WriteGuard, GuardError> {
+        WriteGuard::now(self)
+    }
+
+    /// A future of the guard that [`Buffer::read`] returns.
+    ///
+    /// The guard has its place in the order when this returns, before it is polled: transfers that write the bytes and
+    /// are submitted later wait until the guard is dropped, or the future. The future may go to another thread; the guard
+    /// stays on the thread that polled it, so hold no guard over an `await` in a task that moves between threads.
+    /// Awaiting blocks in one case: to make managed memory visible.
+    ///
+    /// A task that holds a guard and awaits a transfer or guard that waits for it is not refused: it never ends.
+    ///
+    /// ```
+    /// # #[cfg(feature = "std")] {
+    /// # use transload::{Error, TransferManager};
+    /// async fn sum(manager: &TransferManager) -> Result<u32, Error> {
+    ///     let src = manager.adopt(vec![1u8; 100])?;
+    ///     let dst = manager.adopt(vec![0u8; 100])?;
+    ///     let copy = manager.copy(&src, &dst);
+    ///     let sum = dst.read_async().await?.iter().map(|byte| u32::from(*byte)).sum();
+    ///     copy.await?;
+    ///     Ok(sum)
+    /// }
+    /// # }
+    /// ```
+    pub fn read_async(&self) -> ReadFuture {
+        ReadFuture::new(self)
+    }
+
+    /// A future of the guard that [`Buffer::write`] returns; as [`Buffer::read_async`], and transfers that read the
+    /// bytes wait too.
+    pub fn write_async(&self) -> WriteFuture {
+        WriteFuture::new(self)
     }
 
     /// The backend's own object behind the memory, if it is a `T`: the `wgpu::Buffer`, whether it was

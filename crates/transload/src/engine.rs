@@ -13,6 +13,7 @@ mod completions;
 mod digest;
 pub(crate) mod event;
 mod finish;
+pub(crate) mod held;
 pub(crate) mod hint;
 pub(crate) mod kept;
 #[cfg(all(test, loom))]

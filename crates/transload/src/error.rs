@@ -340,6 +340,17 @@ pub enum TransferError {
     /// The result was taken before, by an `await` or a wait.
     #[error("the result of this transfer was taken already")]
     ResultTaken,
+    /// The call would wait for a guard that the calling thread holds itself: the transfer, or one that goes before it,
+    /// touches bytes of that guard. A transfer that was submitted goes on when the guard is dropped; one of borrowed
+    /// bytes was not begun.
+    #[error(
+        "cannot wait here: the transfer waits for a guard on bytes in {memory} that this thread holds; drop the guard \
+         first"
+    )]
+    GuardHeld {
+        /// The memory of the guard that is held.
+        memory: MemoryId,
+    },
     /// The call would wait for the browser, which goes on only when the page's own code has returned to it. A transfer
     /// that was submitted goes on; one of borrowed bytes was not begun.
     #[cfg(browser)]
@@ -405,6 +416,7 @@ impl TransferError {
             | TransferError::ForeignEvent
             | TransferError::Forked
             | TransferError::ResultTaken
+            | TransferError::GuardHeld { .. }
             | TransferError::ForeignBuffer { .. } => ErrorClass::Caller,
             TransferError::NoRoute { .. } => ErrorClass::Unsupported,
             TransferError::Place(error) => error.class(),
@@ -486,9 +498,22 @@ pub enum GuardError {
         /// The memory.
         memory: MemoryId,
     },
-    /// Transfers of the bytes are under way, which the browser ends when the page's own code has returned to it.
-    #[cfg(browser)]
-    #[error("nothing can wait here for the transfers that touch {memory}: await them")]
+    /// The calling thread would wait for a guard that it holds itself, on some of the same bytes, or on bytes of a
+    /// transfer that goes before.
+    #[error(
+        "cannot wait here: the guard waits for a guard on bytes in {memory} that this thread holds; drop that one first"
+    )]
+    GuardHeld {
+        /// The memory of the guard that is held.
+        memory: MemoryId,
+    },
+    /// The guard has to wait for transfers or guards of the same bytes, and the call may not: it is
+    /// [`Buffer::try_read`](crate::Buffer::try_read), [`Buffer::try_write`](crate::Buffer::try_write), or made in the
+    /// browser, which ends transfers when the page's own code has returned to it.
+    #[error(
+        "a guard on {memory} has to wait for transfers or other guards of the same bytes, and nothing can wait here: \
+         await the guard, or try again later"
+    )]
     WouldBlock {
         /// The memory.
         memory: MemoryId,
@@ -513,9 +538,10 @@ impl GuardError {
             GuardError::NotHostAddressable { .. } | GuardError::NotExclusive { .. } => {
                 ErrorClass::Unsupported
             }
-            GuardError::ReadOnly { .. } | GuardError::Forked => ErrorClass::Caller,
-            #[cfg(browser)]
-            GuardError::WouldBlock { .. } => ErrorClass::Unsupported,
+            GuardError::ReadOnly { .. } | GuardError::GuardHeld { .. } | GuardError::Forked => {
+                ErrorClass::Caller
+            }
+            GuardError::WouldBlock { .. } => ErrorClass::Exhausted,
             GuardError::NotVisible { fault, .. } => fault.class,
         }
     }

@@ -203,7 +203,7 @@ pub use error::{
     TransferError, TransferFailure,
 };
 pub use explain::{Choice, Explanation, LaneChoice, Proof};
-pub use guard::{ReadGuard, WriteGuard};
+pub use guard::{ReadFuture, ReadGuard, WriteFuture, WriteGuard};
 pub use manager::{BackendInfo, Placed, TransferManager};
 pub use prepared::Prepared;
 pub use region::{Rect, Region};

@@ -125,7 +125,8 @@ impl Transfer {
     /// Await it.
     ///
     /// # Errors
-    /// As [`TransferError`] lists.
+    /// As [`TransferError`] lists. [`TransferError::GuardHeld`] when it waits for a guard that this thread holds: it
+    /// goes on like one that was dropped, when that guard is dropped. One with a deadline is waited for, and ends there.
     pub fn wait(mut self) -> Result<Report, TransferError> {
         if let Some(result) = self.take_if_over() {
             return result;
@@ -135,6 +136,7 @@ impl Transfer {
             if !shared.settles_now(*id) {
                 return Err(TransferError::WouldBlock);
             }
+            shared.may_wait(*id)?;
             shared.block_on(*id, None);
         }
         self.take().unwrap_or(Err(TransferError::ResultTaken))

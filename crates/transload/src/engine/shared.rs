@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 use transload_core::{Footprint, Instant};
 use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Process, ProcessBound, Waited};
 
-use super::active::{Operand, Stage, TransferId};
+use super::active::{Operand, TransferId};
 use super::completions::Completions;
 use super::event::EventCell;
 use super::kept::Verdict;
@@ -307,20 +307,32 @@ impl Shared {
 
     /// Enters a guard on a region. The caller has made sure that this process is not forked, here and for `ask`.
     pub(crate) fn guard(&self, end: Operand, footprint: Footprint) -> TransferId {
+        self.state.with(|state| state.guard(end, footprint))
+    }
+
+    /// Enters a guard on a region if nothing stands before it.
+    pub(crate) fn guard_now(
+        self: &Arc<Self>,
+        end: Operand,
+        footprint: Footprint,
+    ) -> Option<TransferId> {
+        self.look();
         self.state.with(|state| {
-            let slot = state.take_place();
-            let active = &mut state.transfers[slot as usize];
-            active.stage = Stage::Waiting;
-            active.src = Some(end);
-            state.enter(slot, &[footprint], &[]);
-            state.id(slot)
+            let is_free = !state.hazards.conflicts(&[footprint]);
+            is_free.then(|| state.guard(end, footprint))
         })
     }
 
     /// Leaves a guard.
     pub(crate) fn unguard(self: &Arc<Self>, id: TransferId) {
+        // Of a guard that was awaited and has not come: it is the executor's code.
+        let mut waker = None;
         let after = self.state.with(|state| {
-            let end = state.transfer(id).and_then(|active| active.src.take());
+            let active = state.transfer(id);
+            let end = active.and_then(|active| {
+                waker = active.waker.take();
+                active.src.take()
+            });
             if end.is_some() {
                 state.leave(id.slot);
                 state.free_place(id.slot);

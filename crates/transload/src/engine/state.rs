@@ -8,12 +8,12 @@ use core::task::Waker;
 use hashbrown::HashMap;
 use transload_core::flight::{Flight, TaskId};
 use transload_core::{
-    Barred, Hazards, Instant, Inventory, Limits, LinkId, PlanCache, Quarantine, Stats, Ticket,
-    Topology,
+    Barred, Footprint, Hazards, Instant, Inventory, Limits, LinkId, PlanCache, Quarantine, Stats,
+    Ticket, Topology,
 };
 use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
 
-use super::active::{Active, Priority, Stage, TransferId};
+use super::active::{Active, Operand, Priority, Stage, TransferId};
 use super::digest::Digest;
 use super::hint::Hints;
 use super::kept::{Kept, Verdict};
@@ -335,6 +335,16 @@ impl State {
             slot,
             generation: self.transfers[slot as usize].generation,
         }
+    }
+
+    /// Enters a guard on a region.
+    pub(crate) fn guard(&mut self, end: Operand, footprint: Footprint) -> TransferId {
+        let slot = self.take_place();
+        let active = &mut self.transfers[slot as usize];
+        active.stage = Stage::Waiting;
+        active.src = Some(end);
+        self.enter(slot, &[footprint], &[]);
+        self.id(slot)
     }
 
     /// A free place for a transfer.

@@ -11,8 +11,6 @@ use transload_hal::{
     Advice, AllocError, BackendId, ErrorClass, Fault, HostSpan, StorageId, StorageInfo,
 };
 
-#[cfg(browser)]
-use crate::Cancelled;
 use crate::adopt::{Borrowed, NOWHERE};
 use crate::engine::accept::{Checked, Terms};
 use crate::engine::active::{Operand, TransferId};
@@ -21,7 +19,8 @@ use crate::engine::hint::Wish;
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::{
-    Batch, BatchError, Error, OnFailure, Prepared, Region, Report, Request, Transfer, TransferError,
+    Batch, BatchError, Cancelled, Error, GuardError, OnFailure, Prepared, Region, Report, Request,
+    Transfer, TransferError,
 };
 
 use super::TransferManager;
@@ -267,6 +266,10 @@ impl TransferManager {
             self.shared.unguard(guard);
             return Err(TransferError::WouldBlock.into());
         }
+        if let Err(deadlock) = self.shared.may_wait(guard) {
+            self.shared.unguard(guard);
+            return Err(GuardError::from(deadlock).into());
+        }
         self.shared.block_on(guard, None);
         let done = self.shared.ask(&backend, &end, wish);
         self.shared.unguard(guard);
@@ -340,6 +343,8 @@ impl TransferManager {
         impl Drop for Quiet<'_> {
             fn drop(&mut self) {
                 if let Some(id) = self.1.get() {
+                    // It may wait for a guard of this thread.
+                    self.0.cancel(id);
                     self.0.block_on(id, None);
                 }
             }
@@ -360,12 +365,18 @@ impl TransferManager {
         };
         let submitted = self.shared.submit(accept);
         #[cfg(browser)]
-        if !submitted.is_over() {
+        let refusal = (!submitted.is_over()).then_some(TransferError::WouldBlock);
+        #[cfg(not(browser))]
+        let refusal = {
+            let may_wait = quiet.1.get().map(|id| self.shared.may_wait(id));
+            may_wait.and_then(Result::err).map(TransferError::from)
+        };
+        if let Some(refusal) = refusal {
             // It waits for others. Before it has begun to be cancelled is to be over.
             return match submitted.cancel() {
                 Cancelled::NotStarted => {
                     quiet.1.set(None);
-                    Err(TransferError::WouldBlock)
+                    Err(refusal)
                 }
                 Cancelled::Stopped { leading_bytes } => {
                     quiet.1.set(None);

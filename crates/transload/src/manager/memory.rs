@@ -15,7 +15,7 @@ use crate::adopt::{Adopt, Adopted};
 use crate::engine::accept::footprint;
 use crate::engine::active::Operand;
 use crate::engine::unwind::guarded;
-use crate::{Buffer, Error, PlaceError, ShareError};
+use crate::{Buffer, Error, GuardError, PlaceError, ShareError};
 
 use super::{Placed, TransferManager};
 
@@ -312,6 +312,11 @@ fn export_in_order(
     // The manager of the buffer has its order, whichever manager exports.
     let shared = &buffer.shared;
     let guard = shared.guard(end, footprint);
+    if let Err(deadlock) = shared.may_wait(guard) {
+        shared.unguard(guard);
+        let message = GuardError::from(deadlock).to_string();
+        return Err(Fault::new(ErrorClass::Caller, message));
+    }
     shared.block_on(guard, None);
     let exported = export();
     shared.unguard(guard);

@@ -1,0 +1,123 @@
+//! The guards that each thread holds, and what a thread must not wait for.
+//!
+//! A guard stays on the thread that took it. So what stands behind a guard in the order cannot start while that thread
+//! waits for it.
+
+use alloc::vec::Vec;
+
+use transload_core::{MemoryId, Ticket};
+
+use super::active::{Stage, TransferId};
+use super::shared::Shared;
+use super::state::State;
+use crate::{GuardError, TransferError};
+
+/// Why a thread must not wait for a transfer or guard: it would wait for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Deadlock {
+    /// It stands behind a guard on that memory, which the thread holds.
+    GuardHeld(MemoryId),
+}
+
+impl From<Deadlock> for TransferError {
+    fn from(deadlock: Deadlock) -> TransferError {
+        match deadlock {
+            Deadlock::GuardHeld(memory) => TransferError::GuardHeld { memory },
+        }
+    }
+}
+
+impl From<Deadlock> for GuardError {
+    fn from(deadlock: Deadlock) -> GuardError {
+        match deadlock {
+            Deadlock::GuardHeld(memory) => GuardError::GuardHeld { memory },
+        }
+    }
+}
+
+impl Shared {
+    /// Notes that this thread holds a guard.
+    pub(crate) fn hold(&self, id: TransferId) {
+        own::with(|held| held.push((self.serial, id)));
+    }
+
+    /// Notes that this thread holds it no longer.
+    pub(crate) fn let_go(&self, id: TransferId) {
+        own::with(|held| {
+            if let Some(at) = held.iter().rposition(|held| *held == (self.serial, id)) {
+                held.swap_remove(at);
+            }
+        });
+    }
+
+    /// Whether this thread may block until a transfer or guard is no longer under way. Costs next to nothing while the
+    /// thread holds no guard.
+    pub(crate) fn may_wait(&self, id: TransferId) -> Result<(), Deadlock> {
+        let mut held = Vec::new();
+        own::with(|all| {
+            let of_this = all.iter().filter(|(serial, _)| *serial == self.serial);
+            held.extend(of_this.map(|(_, id)| *id));
+        });
+        if held.is_empty() {
+            return Ok(());
+        }
+        match self.state.with(|state| state.held_up_by(id, &held)) {
+            Some(memory) => Err(Deadlock::GuardHeld(memory)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl State {
+    /// The memory of one of the guards without whose end a transfer or guard cannot start. One with a deadline ends by
+    /// itself.
+    fn held_up_by(&mut self, id: TransferId, held: &[TransferId]) -> Option<MemoryId> {
+        let waits = |state: &mut State| {
+            let active = state.transfer(id)?;
+            let waits = active.stage == Stage::Waiting && active.deadline.is_none();
+            waits.then_some(active.ticket).flatten()
+        };
+        let waiting = waits(self)?;
+        let mut guards: Vec<(Ticket, MemoryId)> = Vec::with_capacity(held.len());
+        for id in held {
+            let guard = self.transfer(*id);
+            guards
+                .extend(guard.and_then(|of| Some((of.ticket?, of.src.as_ref()?.buffer.memory()))));
+        }
+        let tickets: Vec<Ticket> = guards.iter().map(|(ticket, _)| *ticket).collect();
+        let has_deadline = |ticket: Ticket| {
+            let slot = self.by_ticket[ticket.index()];
+            self.transfers[slot as usize].deadline.is_some()
+        };
+        let cause = self.hazards.held_up_by(waiting, &tickets, has_deadline)?;
+        guards
+            .iter()
+            .find_map(|(ticket, memory)| (*ticket == cause).then_some(*memory))
+    }
+}
+
+/// The guards of all managers that this thread holds.
+#[cfg(all(feature = "std", not(loom)))]
+mod own {
+    use std::cell::RefCell;
+    use std::thread_local;
+
+    use super::{TransferId, Vec};
+
+    thread_local! {
+        static HELD: RefCell<Vec<(usize, TransferId)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn with(f: impl FnOnce(&mut Vec<(usize, TransferId)>)) {
+        // A destructor of another thread-local value may hold a guard when this one is gone already.
+        let _ = HELD.try_with(|held| f(&mut held.borrow_mut()));
+    }
+}
+
+/// Without an operating system no thread can be told from another. Loom's threads are all one of the system's.
+#[cfg(not(all(feature = "std", not(loom))))]
+mod own {
+    use super::{TransferId, Vec};
+
+    pub(super) fn with(_f: impl FnOnce(&mut Vec<(usize, TransferId)>)) {}
+}
