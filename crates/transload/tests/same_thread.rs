@@ -5,9 +5,10 @@ mod within;
 
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
-use transload::hal::ErrorClass;
-use transload::{Buffer, Error, TransferManager};
+use transload::hal::{Advice, ErrorClass, ExternalKind};
+use transload::{AllocSpec, Buffer, Error, Request, TransferError, TransferManager};
 use within::within_limit;
 
 const LEN: usize = 1000;
@@ -163,5 +164,119 @@ fn a_guard_of_another_thread_is_waited_for() {
             scene.buffer.write().unwrap().fill(1);
             holder.join().unwrap();
         }
+    });
+}
+
+#[test]
+fn hints_and_exports_of_what_this_thread_writes_are_errors() {
+    with_buffers(|scene| {
+        let place = "cpu:0/shared".parse().unwrap();
+        let shared = scene.manager.allocate(place, AllocSpec::bytes(100));
+        let shared = shared.unwrap();
+        let guard = shared.write().unwrap();
+        let cpu = "cpu:0".parse().unwrap();
+        names_the_guard(scene.manager.prefetch(&shared, cpu));
+        names_the_guard(scene.manager.advise(&shared, Advice::Sequential));
+        names_the_guard(scene.manager.export(&shared, ExternalKind::File));
+        drop(guard);
+        let _guard = shared.read().unwrap();
+        scene.manager.prefetch(&shared, cpu).unwrap();
+        scene.manager.advise(&shared, Advice::Sequential).unwrap();
+    });
+}
+
+#[test]
+fn a_batch_behind_a_guard_tells_so_of_each_transfer_that_waits_for_it() {
+    with_buffers(|scene| {
+        let third = scene.manager.adopt(vec![4u8; LEN]).unwrap();
+        let guard = scene.buffer.read().unwrap();
+        let requests = [
+            Request::new(&scene.buffer, &scene.other),
+            Request::new(&scene.other, &scene.buffer),
+            Request::new(&scene.buffer, &third),
+        ];
+        let batch = scene.manager.copy_batch(&requests, Default::default());
+        let [first, second, third]: [_; 3] = batch.unwrap().wait().try_into().unwrap();
+        first.unwrap();
+        names_the_guard(second);
+        names_the_guard(third);
+        drop(guard);
+    });
+}
+
+#[test]
+fn a_transfer_with_a_deadline_is_waited_for_behind_a_guard_of_this_thread() {
+    with_buffers(|scene| {
+        let guard = scene.buffer.read().unwrap();
+        let soon = scene.manager.now() + Duration::from_millis(5);
+        let request = Request::new(&scene.other, &scene.buffer).deadline(soon);
+        let late = scene.manager.submit(&request);
+        // It stands behind the copy, which leaves at its deadline.
+        assert_eq!(*scene.buffer.read().unwrap(), [1; LEN]);
+        let ended = late.wait();
+        assert_eq!(ended, Err(TransferError::Deadline { leading_bytes: 0 }));
+        drop(guard);
+    });
+}
+
+#[test]
+fn a_limited_wait_behind_a_guard_of_this_thread_times_out() {
+    with_buffers(|scene| {
+        let guard = scene.buffer.read().unwrap();
+        let mut copy = scene.manager.copy(&scene.other, &scene.buffer);
+        assert_eq!(copy.wait_timeout(Duration::ZERO), None);
+        drop(guard);
+        copy.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_transfer_that_a_wait_was_refused_for_goes_on_after_the_guard() {
+    with_buffers(|scene| {
+        let guard = scene.buffer.read().unwrap();
+        names_the_guard(scene.manager.copy(&scene.other, &scene.buffer).wait());
+        drop(guard);
+        assert_eq!(*scene.buffer.read().unwrap(), [2; LEN]);
+    });
+}
+
+#[test]
+fn a_copy_of_borrowed_bytes_that_was_refused_never_moves_them() {
+    with_buffers(|scene| {
+        let guard = scene.buffer.read().unwrap();
+        names_the_guard(scene.manager.copy_from_slice(&[5; LEN], &scene.buffer));
+        drop(guard);
+        scene.manager.wait_idle();
+        assert_eq!(*scene.buffer.read().unwrap(), [1; LEN]);
+    });
+}
+
+#[test]
+fn guards_of_another_manager_are_no_concern() {
+    with_buffers(|scene| {
+        let manager = TransferManager::builder().host().build().unwrap();
+        let theirs = manager.adopt(vec![1u8; LEN]).unwrap();
+        let guards = [(); 10].map(|()| theirs.read().unwrap());
+        scene.buffer.write().unwrap().fill(3);
+        names_the_guard(theirs.write());
+        drop(guards);
+        theirs.write().unwrap().fill(3);
+    });
+}
+
+/// The copy waits for an event that another thread sets, and for no guard of this one.
+#[test]
+fn a_transfer_that_waits_for_another_thread_is_waited_for_under_guards() {
+    with_buffers(|scene| {
+        let event = scene.manager.event();
+        let (third, fourth) = (vec![6u8; LEN], vec![0u8; LEN]);
+        let [third, fourth] = [third, fourth].map(|bytes| scene.manager.adopt(bytes).unwrap());
+        let guard = scene.buffer.write().unwrap();
+        let request = Request::new(&third, &fourth).after(&event);
+        let copy = scene.manager.submit(&request);
+        let setter = thread::spawn(move || event.set());
+        copy.wait().unwrap();
+        setter.join().unwrap();
+        drop(guard);
     });
 }
