@@ -7,12 +7,13 @@
 #![no_std]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "std"))]
 extern crate std;
 
 mod alloc_spec;
 mod backend;
 mod buffer;
+mod callback;
 mod clock;
 mod error;
 mod external;
@@ -26,6 +27,7 @@ mod span;
 pub use alloc_spec::AllocSpec;
 pub use backend::Backend;
 pub use buffer::{Buffer, Guard, Owner, StorageInfo, WeakBuffer};
+pub use callback::{in_callback, run_callback};
 pub use clock::Clock;
 pub use error::{AllocError, ConnectError, ErrorClass, Fault, ImportError, SubmitError};
 pub use external::{External, ExternalKind};

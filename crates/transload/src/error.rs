@@ -351,10 +351,13 @@ pub enum TransferError {
         /// The memory of the guard that is held.
         memory: MemoryId,
     },
-    /// The call would wait for the browser, which goes on only when the page's own code has returned to it. A transfer
-    /// that was submitted goes on; one of borrowed bytes was not begun.
-    #[cfg(browser)]
-    #[error("nothing can wait here for the browser: submit the transfer and await it")]
+    /// The call would wait where nothing may wait: in the browser, which goes on only when the page's own code has
+    /// returned to it, or in a callback of a backend such as `Cuda::when_done`, which may run on the thread that the
+    /// transfer ends on. A transfer that was submitted goes on; one of borrowed bytes was not begun.
+    #[error(
+        "nothing can wait here, in the browser or in a callback of a backend: submit the transfer and await it, or wait \
+         for it on another thread"
+    )]
     WouldBlock,
     /// No engine, and no two engines with a memory between them, reach both ends.
     #[error("no route from {src} to {dst}: {reasons}")]
@@ -420,7 +423,6 @@ impl TransferError {
             | TransferError::ForeignBuffer { .. } => ErrorClass::Caller,
             TransferError::NoRoute { .. } => ErrorClass::Unsupported,
             TransferError::Place(error) => error.class(),
-            #[cfg(browser)]
             TransferError::WouldBlock => ErrorClass::Unsupported,
             TransferError::Failed(failure) => failure.fault.class,
             TransferError::Import(error) => error.class(),
@@ -508,8 +510,8 @@ pub enum GuardError {
         memory: MemoryId,
     },
     /// The guard has to wait for transfers or guards of the same bytes, and the call may not: it is
-    /// [`Buffer::try_read`](crate::Buffer::try_read), [`Buffer::try_write`](crate::Buffer::try_write), or made in the
-    /// browser, which ends transfers when the page's own code has returned to it.
+    /// [`Buffer::try_read`](crate::Buffer::try_read) or [`Buffer::try_write`](crate::Buffer::try_write), or made in a
+    /// callback of a backend, or in the browser, which ends transfers when the page's own code has returned to it.
     #[error(
         "a guard on {memory} has to wait for transfers or other guards of the same bytes, and nothing can wait here: \
          await the guard, or try again later"

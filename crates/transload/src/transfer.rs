@@ -127,6 +127,7 @@ impl Transfer {
     /// # Errors
     /// As [`TransferError`] lists. [`TransferError::GuardHeld`] when it waits for a guard that this thread holds: it
     /// goes on like one that was dropped, when that guard is dropped. One with a deadline is waited for, and ends there.
+    /// [`TransferError::WouldBlock`] in a callback of a backend, where waiting for a device may never end; it goes on.
     pub fn wait(mut self) -> Result<Report, TransferError> {
         if let Some(result) = self.take_if_over() {
             return result;
@@ -204,14 +205,17 @@ impl Transfer {
 
     /// Stops it, and blocks until its operations are quiet. Those of the host's that are under way stop between two pieces,
     /// after a fraction of a millisecond as a rule; what a device has begun ends. What could not be stopped any more has
-    /// finished; the answer says which. In the browser it does not block: with operations under way the answer is the
-    /// error of a call that would, and the transfer stops by itself.
+    /// finished; the answer says which. In the browser and in a callback of a backend it does not block: with operations
+    /// under way the answer is the error of a call that would, and the transfer stops by itself.
     pub fn cancel(mut self) -> Cancelled {
         let has_started = self.stop();
         if let Inner::Submitted { shared, id } = &self.inner {
             #[cfg(browser)]
             if !shared.settles_now(*id) {
                 return Cancelled::Finished(Err(TransferError::WouldBlock));
+            }
+            if let Err(deadlock) = shared.may_wait(*id) {
+                return Cancelled::Finished(Err(deadlock.into()));
             }
             shared.block_on(*id, None);
         }

@@ -20,7 +20,7 @@ use common::{assert_clean, control, driver};
 use theirs::{destroy, own_context, set, stack, stop, stream};
 use transload_cuda::raw::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, Driver, Table};
 use transload_cuda::{Cuda, StreamError};
-use transload_hal::ErrorClass;
+use transload_hal::{ErrorClass, in_callback};
 
 const LEN: usize = 10_007;
 
@@ -172,6 +172,32 @@ fn a_panic_in_what_is_called_keeps_nobody_else_from_hearing() {
         theirs::synchronize(&driver, stream);
         // SAFETY: as above.
         unsafe { works.cuda.when_done(stream, || panic!("on purpose, here")) }.unwrap();
+        destroy(&driver, stream);
+    });
+}
+
+/// The engine refuses to wait there.
+#[test]
+fn the_thread_is_marked_while_a_callback_runs() {
+    let works = Works::in_use(&[]);
+    let driver = works.cuda.driver().clone();
+    own::beside(&driver, 0, || {
+        let stream = stream(&driver);
+        let (tell, told) = channel();
+        let watch = || {
+            let tell = tell.clone();
+            let then = move || tell.send(in_callback()).unwrap();
+            // SAFETY: the stream is ours.
+            unsafe { works.cuda.when_done(stream, then) }.unwrap();
+        };
+        let go_on = stop(&driver, stream);
+        watch();
+        go_on.release();
+        assert!(told.recv().unwrap());
+        theirs::synchronize(&driver, stream);
+        watch();
+        assert!(told.recv().unwrap());
+        assert!(!in_callback());
         destroy(&driver, stream);
     });
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use transload_hal::{ErrorClass, Fault};
+use transload_hal::{ErrorClass, Fault, run_callback};
 
 use crate::device::Gpu;
 use crate::storage::failed;
@@ -39,8 +39,12 @@ impl Gpu {
     /// As `wgpu::Device::poll`, and never panics. wgpu does when the driver gives up a device that is
     /// being waited for; and it runs callbacks of the user's on whichever thread looks.
     pub(crate) fn look(&self, how: wgpu::PollType) -> Result<(), Unseen> {
-        // Unwound: wgpu holds none of its locks when it calls back, nor when it gives up.
-        let poll = || catch_unwind(AssertUnwindSafe(|| self.device.poll(how.clone())));
+        // Callbacks of the user's run in here. Unwound: wgpu holds none of its locks when it calls back, nor when it gives up.
+        let poll = || {
+            catch_unwind(AssertUnwindSafe(|| {
+                run_callback(|| self.device.poll(how.clone()))
+            }))
+        };
         // A driver that has given up says so again. A callback of the user's that panicked does not: then
         // what is looked for may be under way, even if the device is lost to its user.
         match poll().or_else(|_| poll()) {

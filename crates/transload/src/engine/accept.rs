@@ -29,7 +29,6 @@ pub(crate) struct Checked {
     pub(crate) footprints: ArrayVec<Footprint, 2>,
 }
 
-#[cfg(browser)]
 impl Checked {
     /// Whether an end is no memory of the host's, whose copies are done when they are submitted.
     pub(crate) fn leaves_the_host(&self) -> bool {

@@ -1,11 +1,12 @@
-//! The guards that each thread holds, and what a thread must not wait for.
+//! What a thread must not wait for: what waits for a guard of that thread, and in a backend's callback for a device.
 //!
 //! A guard stays on the thread that took it. So what stands behind a guard in the order cannot start while that thread
-//! waits for it.
+//! waits for it. Callbacks run on threads that settle fences.
 
 use alloc::vec::Vec;
 
-use transload_core::{MemoryId, Ticket};
+use transload_core::{DeviceId, MemoryId, Ticket};
+use transload_hal::in_callback;
 
 use super::active::{Stage, TransferId};
 use super::shared::Shared;
@@ -17,12 +18,15 @@ use crate::{GuardError, TransferError};
 pub(crate) enum Deadlock {
     /// It stands behind a guard on that memory, which the thread holds.
     GuardHeld(MemoryId),
+    /// The thread runs a callback of a backend. The memory is that of the source, or of the guard.
+    InCallback(MemoryId),
 }
 
 impl From<Deadlock> for TransferError {
     fn from(deadlock: Deadlock) -> TransferError {
         match deadlock {
             Deadlock::GuardHeld(memory) => TransferError::GuardHeld { memory },
+            Deadlock::InCallback(_) => TransferError::WouldBlock,
         }
     }
 }
@@ -31,6 +35,7 @@ impl From<Deadlock> for GuardError {
     fn from(deadlock: Deadlock) -> GuardError {
         match deadlock {
             Deadlock::GuardHeld(memory) => GuardError::GuardHeld { memory },
+            Deadlock::InCallback(memory) => GuardError::WouldBlock { memory },
         }
     }
 }
@@ -50,9 +55,14 @@ impl Shared {
         });
     }
 
-    /// Whether this thread may block until a transfer or guard is no longer under way. Costs next to nothing while the
-    /// thread holds no guard.
+    /// Whether this thread may block until a transfer or guard is no longer under way. Takes no lock while the thread
+    /// holds no guard and runs no callback.
     pub(crate) fn may_wait(&self, id: TransferId) -> Result<(), Deadlock> {
+        if in_callback()
+            && let Some(memory) = self.state.with(|state| state.needs_others(id))
+        {
+            return Err(Deadlock::InCallback(memory));
+        }
         let mut held = Vec::new();
         own::with(|all| {
             let of_this = all.iter().filter(|(serial, _)| *serial == self.serial);
@@ -69,6 +79,16 @@ impl Shared {
 }
 
 impl State {
+    /// The memory of the source of a transfer, or of a guard, that needs more than the host's own threads to end.
+    fn needs_others(&mut self, id: TransferId) -> Option<MemoryId> {
+        let active = self.transfer(id).filter(|active| active.is_awaited())?;
+        let [src, dst] = [&active.src, &active.dst].map(|end| Some(end.as_ref()?.buffer.memory()));
+        let on_the_host =
+            |end: Option<MemoryId>| end.is_none_or(|end| end.device == DeviceId::CPU0);
+        let is_alone = active.stage == Stage::Flying && on_the_host(src) && on_the_host(dst);
+        src.filter(|_| !is_alone)
+    }
+
     /// The memory of one of the guards without whose end a transfer or guard cannot start. One with a deadline ends by
     /// itself.
     fn held_up_by(&mut self, id: TransferId, held: &[TransferId]) -> Option<MemoryId> {

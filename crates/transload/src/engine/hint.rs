@@ -89,6 +89,12 @@ impl Shared {
         wish: Wish,
     ) -> Result<(), Fault> {
         let name = *name;
+        let waits = end.buffer.memory().device != DeviceId::CPU0;
+        if waits && transload_hal::in_callback() && !matches!(wish, Wish::ReleaseHost) {
+            let message = "a callback of a backend must not wait for a device: it may run on the thread that ends the \
+                           device's work";
+            return Err(Fault::new(ErrorClass::Caller, message));
+        }
         let part = Part {
             buffer: &end.buffer,
             offset: end.offset,

@@ -349,9 +349,9 @@ impl TransferManager {
                 }
             }
         }
-        #[cfg(browser)]
-        if checked.leaves_the_host() {
-            // Its bytes are borrowed until this returns, and the browser goes on only then.
+        if checked.leaves_the_host() && (cfg!(browser) || transload_hal::in_callback()) {
+            // Its bytes are borrowed until this returns, and the browser goes on only then; or the thread that ends the
+            // device's work.
             return Err(TransferError::WouldBlock);
         }
         let quiet = Quiet(&self.shared, Cell::new(None));

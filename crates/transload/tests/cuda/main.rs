@@ -5,6 +5,7 @@
 mod adapter;
 mod adapters;
 mod blocks;
+mod callbacks;
 #[path = "../dice/mod.rs"]
 mod dice;
 mod every_way;

@@ -4,6 +4,8 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use transload_hal::run_callback;
+
 use super::user::{StreamError, is_unknown};
 use crate::context::Context;
 use crate::device::Cuda;
@@ -33,6 +35,7 @@ impl Cuda {
     /// # Where it runs
     /// Here and now when the stream is idle. Else on a thread of the driver's, and the stream's later work waits until
     /// it has returned: it must not block, and it must call nothing of CUDA's (CUDA Driver API, cuStreamAddCallback).
+    /// In either place it must not wait for a transfer of a device: the library refuses to (`TransferError::WouldBlock`).
     ///
     /// # Errors
     /// When the stream is being captured, its context is lost, or the driver refuses. A handle that is none, or of a
@@ -191,7 +194,7 @@ impl Relayed {
 
 /// Whoever panics in there keeps nobody else from hearing.
 fn tell(then: Box<dyn FnOnce() + Send>) {
-    let _ = catch_unwind(AssertUnwindSafe(then));
+    let _ = catch_unwind(AssertUnwindSafe(|| run_callback(then)));
 }
 
 /// What the driver calls.

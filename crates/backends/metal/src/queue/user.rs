@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLCommandBuffer, MTLSharedEvent};
-use transload_hal::{ErrorClass, Fault, Fence};
+use transload_hal::{ErrorClass, Fault, Fence, run_callback};
 
 use super::{Lane, Way};
 use crate::device::{BACKEND, Metal};
@@ -69,7 +69,7 @@ impl Then {
     fn tell(&self) {
         let then = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(then) = then {
-            let _ = catch_unwind(AssertUnwindSafe(then));
+            let _ = catch_unwind(AssertUnwindSafe(|| run_callback(then)));
         }
     }
 }
@@ -91,7 +91,8 @@ impl Metal {
     /// # Ok(()) }
     /// ```
     ///
-    /// It runs on a thread of Metal's, and must not block.
+    /// It runs on a thread of Metal's, and must not block: the library refuses to wait there for a transfer of a device
+    /// (`TransferError::WouldBlock`).
     ///
     /// # Errors
     /// When they were committed.

@@ -3,6 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use transload_hal::run_callback;
+
 use super::{Queue, Waiting};
 use crate::device::Wgpu;
 use crate::look::Unseen;
@@ -17,7 +19,7 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn tell(self) {
         // Whoever panics in there keeps nobody else from hearing.
-        let _ = catch_unwind(AssertUnwindSafe(self.then));
+        let _ = catch_unwind(AssertUnwindSafe(|| run_callback(self.then)));
     }
 }
 
@@ -51,9 +53,9 @@ impl Wgpu {
     /// # Where it runs
     /// On the device's own thread, on one that waits for a transfer of the device, or here and now when
     /// the submission is over already. It must not block, nor wait for a transfer: transfers of this
-    /// device end on the thread that it runs on. Nothing polls on a
-    /// tick meanwhile, and the user may poll the device, or not. Callbacks of the user's own that are
-    /// due may run here, as in every look at a device.
+    /// device end on the thread that it runs on. The library refuses to wait there
+    /// (`TransferError::WouldBlock`). Nothing polls on a tick meanwhile, and the user may poll the device, or not.
+    /// Callbacks of the user's own that are due may run here, as in every look at a device.
     ///
     /// # Errors
     /// When the device is none of this backend's or is lost, or has no such submission. A number that
