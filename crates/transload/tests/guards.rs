@@ -184,7 +184,7 @@ fn a_guard_is_of_the_thread_that_awaited_it() {
         let (buffer, coming) = (scene.buffer.clone(), scene.buffer.write_async());
         let elsewhere = thread::spawn(move || {
             let guard = pollster::block_on(coming).unwrap();
-            let refused = buffer.read().err().expect("there was a guard");
+            let refused = buffer.read().unwrap_err();
             assert!(matches!(refused, GuardError::GuardHeld { .. }), "{refused}");
             drop(guard);
         });
