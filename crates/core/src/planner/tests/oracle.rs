@@ -104,8 +104,8 @@ impl<'a> Pipeline<'a> {
                 .into_iter()
                 .all(|info| info.max_alloc_bytes >= chunk);
             let fits = |slots: &u16| {
-                let spared = u64::from(*slots == RING_SLOTS);
-                (u64::from(*slots) + spared) * rings * chunk <= limits.staging_bytes
+                let spared = if *slots == 1 { 1 } else { 2 };
+                u64::from(*slots) * spared * rings * chunk <= limits.staging_bytes
             };
             if let (true, Some(slots)) = (allocatable, (1..=RING_SLOTS).rfind(fits)) {
                 fitting.push((chunk, slots));

@@ -97,8 +97,9 @@ fn larger_payloads_of_one_route_take_larger_chunks() {
     let chunk = |bytes| plans.choose(bytes).chunk_bytes();
     assert!(chunk(MIB) < chunk(1 << 32));
     assert_eq!(chunk(u64::MAX), 16 * MIB);
-    // Three slots of the largest chunk fit the default budget.
-    assert_eq!(plans.choose(u64::MAX).lanes[0].rings[0].slots, 3);
+    // Two slots of the largest chunk fit half of the default budget, and all four of a smaller one.
+    assert_eq!(plans.choose(u64::MAX).lanes[0].rings[0].slots, 2);
+    assert_eq!(plans.choose(1 << 28).lanes[0].rings[0].slots, 4);
 }
 
 #[test]
