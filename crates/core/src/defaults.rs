@@ -65,8 +65,8 @@ pub const PART_ALIGNMENT_BYTES: u64 = 4096;
 /// is told of an end has yet to be woken. With three, 16 MiB over a link that is modelled at 4 GB/s took 1.3 times as
 /// long as over the link alone, with four 1.07 times, with five no less (`cuda/staged-up-16MiB` of `bench`).
 ///
-/// A ring has more than one only where the slots of all rings of the transfer fit into half of the budget: the other
-/// half is for other devices.
+/// A ring has more than one only where all slots of the transfer are at most half of those that the budget has room for,
+/// rounded up: the engine keeps the others for other devices.
 pub const RING_SLOTS: u16 = 4;
 
 /// Operations of one transfer that keep a link busy: the next is queued before one ends.

@@ -23,15 +23,16 @@ impl Tail {
 
 impl Survey {
     /// How many slots each ring of the way has when all of them together take at most `budget` bytes,
-    /// 0 when one each is too much already. More than one each take at most half of it: the engine leaves the other half to
-    /// other devices.
+    /// 0 when one each is too much already. More than one each are at most half of the slots that fit, rounded up: the engine
+    /// leaves the others to other devices.
     pub(super) fn slots(&self, way: &Way, log2: u32, budget: u64) -> u16 {
         match u64::from(way.rings()) {
             0 => RING_SLOTS,
             rings => {
-                let room = |bytes: u64| (bytes / rings) >> log2;
-                let first = room(budget).min(1);
-                room(budget / 2).clamp(first, u64::from(RING_SLOTS)) as u16
+                let room = budget >> log2;
+                let first = (room / rings).min(1);
+                let share = room.div_ceil(2) / rings;
+                share.clamp(first, u64::from(RING_SLOTS)) as u16
             }
         }
     }

@@ -104,8 +104,14 @@ impl<'a> Pipeline<'a> {
                 .into_iter()
                 .all(|info| info.max_alloc_bytes >= chunk);
             let fits = |slots: &u16| {
-                let spared = if *slots == 1 { 1 } else { 2 };
-                u64::from(*slots) * spared * rings * chunk <= limits.staging_bytes
+                // A slot is added where as much as all before it stays free.
+                let all = u64::from(*slots) * rings;
+                let free = if *slots == 1 {
+                    0
+                } else {
+                    all.saturating_sub(1)
+                };
+                (all + free) * chunk <= limits.staging_bytes
             };
             if let (true, Some(slots)) = (allocatable, (1..=RING_SLOTS).rfind(fits)) {
                 fitting.push((chunk, slots));
