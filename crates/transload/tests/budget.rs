@@ -109,7 +109,7 @@ fn idle_slots_of_one_manager_make_room_for_another() -> Outcome {
                 let dst = rig.empty("sim:1", wanted.len());
                 rig.manager.copy(&src, &dst).wait()?;
                 assert!(rig.bytes_of(&dst) == wanted);
-                assert!(budget.used_bytes() > MIB / 2, "slots are kept");
+                assert!(budget.used_bytes() >= MIB / 2, "slots are kept");
             }
         }
         assert!(budget.peak_bytes() <= MIB);

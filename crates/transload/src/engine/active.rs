@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 use core::task::Waker;
 
 use transload_core::flight::{Flight, Phase, SlotId, TaskId};
-use transload_core::{Instant, MemoryId, Plan, Shape};
+use transload_core::{DeviceId, Instant, MemoryId, Plan, Shape};
 use transload_hal::{BackendId, Buffer, Fault, Fence};
 
 use super::batch::BatchFlag;
 use super::digest::Digest;
 use super::event::EventCell;
+use super::staging::Pair;
 use crate::{Fallback, Report, TransferError};
 
 /// One end of a transfer: a shape laid over a buffer.
@@ -91,6 +92,8 @@ pub(crate) struct Active {
     pub(crate) queued: bool,
     /// In the queue for first slots.
     pub(crate) boarding: bool,
+    /// The devices that its slots count with, once it has asked for slots.
+    pub(crate) pair: Pair,
     pub(crate) boarded: Vec<Boarded>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) flying: Vec<(Fence, TaskId)>,
@@ -149,6 +152,7 @@ impl Active {
             deadline: None,
             queued: false,
             boarding: false,
+            pair: Pair::HOST,
             boarded: Vec::with_capacity(ROOM),
             leases: Vec::with_capacity(ROOM),
             flying: Vec::with_capacity(ROOM),
@@ -193,6 +197,14 @@ impl Active {
             Some(Phase::CheckDst) => self.dst.as_ref(),
             _ => self.src.as_ref(),
         }
+    }
+
+    /// The devices at its ends.
+    pub(crate) fn pair_of_ends(&self) -> Pair {
+        let device = |end: &Operand| end.buffer.memory().device;
+        let [src, dst] = [&self.src, &self.dst].map(|end| end.as_ref().map(device));
+        let [src, dst] = [src.or(dst), dst.or(src)].map(|end| end.unwrap_or(DeviceId::CPU0));
+        Pair::between(src, dst)
     }
 
     /// The digest that the flight's transforms feed in its present phase.

@@ -1,5 +1,7 @@
 //! Slots for flights: the first of each ring all at once, further ones as they come.
 
+pub(crate) mod queue;
+
 use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -9,6 +11,7 @@ use transload_hal::{BackendId, Buffer, ErrorClass, Fault};
 
 use super::active::{Active, Boarded, Lease, Stage, TransferId};
 use super::order::{ORDERS, Order, Orders, What};
+use super::staging::{Further, Leased, Pair};
 use super::state::State;
 
 /// A slot that a ring of a flight's leg could use.
@@ -22,56 +25,76 @@ pub(crate) struct Wanted {
     pub(crate) bytes: u64,
     /// What the flight takes of it, where others may have the rest.
     pub(crate) part: Option<u64>,
+    /// The devices that it counts with.
+    pub(crate) pair: Pair,
 }
 
 impl State {
-    /// The flight needs the first slots of its rings. It waits behind who came before it, so that
-    /// nobody is starved; and it holds none while it waits, so that two flights cannot each hold
+    /// The flight needs the first slots of its rings. It waits behind the transfers that came before it, so that
+    /// none is starved; and it holds no slot while it waits, so that two flights cannot each hold
     /// what the other one lacks.
     pub(crate) fn ask_for_slots(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
+        let pair = active.pair_of_ends();
         if active.boarding {
-            return;
+            if active.pair == pair {
+                return;
+            }
+            // The place was another transfer's, which has gone.
+            self.boarding.remove(slot, active.pair);
         }
         active.boarding = true;
-        let priority = active.priority;
-        let behind = |other: &u32| self.transfers[*other as usize].priority >= priority;
-        let at = self
-            .boarding
-            .iter()
-            .take_while(|other| behind(other))
-            .count();
-        self.boarding.insert(at, slot);
+        active.pair = pair;
+        self.boarding.push(slot, pair, active.priority);
     }
 
-    /// Admits who is first in the queue, as long as there are slots, and one after the other: the next one when the last
+    /// Admits transfers in their order, as long as there are slots, and one after the other: the next one when the last
     /// one was looked at, in its turn with those that are under way already. So of many small transfers some drain while
     /// others fill, instead of all filling first.
+    ///
+    /// A transfer whose device has its share is passed by transfers of other devices. All others wait for their turn.
     pub(crate) fn board(&mut self, orders: &mut Orders) {
-        while let Some(slot) = self.boarding.front().copied() {
+        self.claims.clear();
+        self.waits_for_room = false;
+        let mut passed = None;
+        while let Some(head) = self.boarding.next(passed) {
+            let slot = head.slot;
             let priority = self.transfers[slot as usize].priority;
             let is_next = |last: u32| {
                 let last = &self.transfers[last as usize];
                 !last.queued || last.priority < priority
             };
             if !self.admitted.is_none_or(is_next) {
+                self.waits_for_room = true;
                 return;
             }
             let waits = self.transfers[slot as usize]
                 .flight
                 .as_ref()
                 .is_some_and(Flight::is_boarding);
-            if waits && !self.lease_first(slot, orders) {
-                return;
+            let leased = match waits {
+                true => self.lease_first(slot, orders),
+                false => Leased::All,
+            };
+            match leased {
+                Leased::All => {}
+                Leased::NoShare | Leased::Coming => {
+                    passed = Some(head.turn);
+                    continue;
+                }
+                Leased::NoRoom => {
+                    self.waits_for_room = true;
+                    return;
+                }
             }
-            self.boarding.pop_front();
+            self.boarding.pop(head);
             self.transfers[slot as usize].boarding = false;
             self.admit(slot);
         }
     }
 
     /// One slot for each ring, all or none. Those that must be allocated become orders.
-    fn lease_first(&mut self, slot: u32, orders: &mut Orders) -> bool {
+    fn lease_first(&mut self, slot: u32, orders: &mut Orders) -> Leased {
         let id = self.id(slot);
         let active = &mut self.transfers[slot as usize];
         let Some((flight, plan)) = active
@@ -79,11 +102,11 @@ impl State {
             .as_ref()
             .and_then(|flight| Some((flight, flight.plan()?)))
         else {
-            return true;
+            return Leased::All;
         };
         // Each ring may turn out to need an order.
         if flight.rings().count() > orders.remaining_capacity() {
-            return false;
+            return Leased::NoRoom;
         }
         active.boarded.clear();
         for (lane, ring) in flight.rings() {
@@ -98,12 +121,12 @@ impl State {
                 buffer: None,
             });
         }
-        if !self
-            .pool
-            .lease(&mut active.boarded, &mut self.after.buffers)
-        {
+        let (pair, boarded) = (active.pair, &mut active.boarded);
+        let evicted = &mut self.after.buffers;
+        let leased = { &self.pool }.lease(pair, &mut self.claims, boarded, evicted);
+        if leased != Leased::All {
             active.boarded.clear();
-            return false;
+            return leased;
         }
         let leg = flight.legs();
         let missing: ArrayVec<Wanted, ORDERS> = active
@@ -116,6 +139,7 @@ impl State {
                 memory: boarded.memory,
                 bytes: boarded.bytes,
                 part: boarded.part,
+                pair,
             })
             .collect();
         for wanted in missing {
@@ -123,7 +147,7 @@ impl State {
                 self.handle_slot(id, wanted, Err(no_backend(wanted.memory)));
             }
         }
-        true
+        Leased::All
     }
 
     /// Hands the slots to the flight, once all of them are there.
@@ -150,7 +174,8 @@ impl State {
                 };
                 active.leases.push(Lease { id, buffer });
             } else {
-                self.pool.give_back(buffer, &mut self.after.buffers);
+                let evicted = &mut self.after.buffers;
+                self.pool.give_back(buffer, active.pair, evicted);
             }
         }
         self.admitted = Some(slot);
@@ -171,9 +196,10 @@ impl State {
             legs == Some(wanted.leg) && active.is_live()
         };
         let Some(active) = self.transfer(id).filter(same_leg) else {
-            // Its leg is over; the slot may serve somebody else.
+            // Its leg is over; the slot may serve another transfer.
             if let Ok(buffer) = slot {
-                self.pool.give_back(buffer, &mut self.after.buffers);
+                let evicted = &mut self.after.buffers;
+                self.pool.give_back(buffer, wanted.pair, evicted);
             }
             return;
         };
@@ -182,7 +208,7 @@ impl State {
         });
         match (first, slot) {
             (Some(at), Ok(buffer)) => {
-                let buffer = self.pool.share(buffer, wanted.part);
+                let buffer = self.pool.share(buffer, &wanted);
                 self.transfers[id.slot as usize].boarded[at].buffer = Some(buffer);
             }
             (Some(at), Err((backend, fault))) => {
@@ -210,7 +236,8 @@ impl State {
         let active = &mut self.transfers[slot as usize];
         for boarded in active.boarded.drain(..) {
             if let Some(buffer) = boarded.buffer {
-                self.pool.give_back(buffer, &mut self.after.buffers);
+                let evicted = &mut self.after.buffers;
+                self.pool.give_back(buffer, active.pair, evicted);
             }
         }
         if let Some(flight) = &mut active.flight {
@@ -229,8 +256,8 @@ impl State {
         let evicted = &mut self.after.buffers;
         match active.tainted {
             // It was leaked on purpose, and is of no more use as a slot.
-            true => self.pool.give_back_spoilt(buffer, evicted),
-            false => self.pool.give_back(buffer, evicted),
+            true => self.pool.give_back_spoilt(buffer, active.pair, evicted),
+            false => self.pool.give_back(buffer, active.pair, evicted),
         }
     }
 
@@ -242,10 +269,11 @@ impl State {
         }
     }
 
-    /// Gives further slots to flights that could use them, while nobody waits for a first one.
+    /// Gives further slots to flights that could use them, while no transfer waits for first slots that could have
+    /// them. What waits for its share could not.
     pub(crate) fn feed(&mut self, orders: &mut Orders) {
         while let Some(slot) = self.hungry.last().copied() {
-            if !self.boarding.is_empty() || orders.is_full() {
+            if self.waits_for_room || orders.is_full() {
                 return;
             }
             let active = &self.transfers[slot as usize];
@@ -253,16 +281,17 @@ impl State {
                 self.hungry.pop();
                 continue;
             };
-            if let Some(buffer) = self.pool.take(wanted.memory, wanted.bytes) {
-                self.grant(slot, wanted, buffer);
-                continue;
-            }
-            // Another slot may be on its way already; one at a time is asked for.
-            self.hungry.pop();
-            if self.pool.reserve(wanted.bytes, &mut self.after.buffers)
-                && !self.order_slot(self.id(slot), wanted, orders)
-            {
-                self.pool.release(wanted.bytes);
+            let (evicted, one) = (&mut self.after.buffers, (wanted.memory, wanted.bytes));
+            match { &self.pool }.lease_further(wanted.pair, &self.claims, one, evicted) {
+                Further::Slot(buffer) => self.grant(slot, wanted, buffer),
+                // Another slot may be on its way already; one at a time is asked for.
+                Further::Room => {
+                    self.hungry.pop();
+                    if !self.order_slot(self.id(slot), wanted, orders) {
+                        self.pool.release(wanted.pair, wanted.bytes);
+                    }
+                }
+                Further::Nothing => drop(self.hungry.pop()),
             }
         }
     }
@@ -280,7 +309,10 @@ impl State {
                 active.leases.push(Lease { id, buffer });
                 self.enqueue(slot);
             }
-            _ => self.pool.give_back(buffer, &mut self.after.buffers),
+            _ => {
+                let evicted = &mut self.after.buffers;
+                self.pool.give_back(buffer, wanted.pair, evicted);
+            }
         }
     }
 
@@ -322,6 +354,7 @@ fn wanted(active: &Active) -> Option<Wanted> {
                 memory: of.memory,
                 bytes: pipeline.chunk_bytes,
                 part: None,
+                pair: active.pair,
             })
         })
     })

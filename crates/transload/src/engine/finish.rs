@@ -87,7 +87,8 @@ impl State {
         // First slots that were leased for a flight that was stopped before it was admitted.
         for boarded in active.boarded.drain(..) {
             if let Some(buffer) = boarded.buffer {
-                self.pool.give_back(buffer, &mut self.after.buffers);
+                let evicted = &mut self.after.buffers;
+                self.pool.give_back(buffer, active.pair, evicted);
             }
         }
         let proof = active.proof;

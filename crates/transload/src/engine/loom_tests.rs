@@ -19,7 +19,7 @@ use super::completions::Completions;
 use super::event::Event;
 use super::shared::Shared;
 use super::signal::Signal;
-use super::staging::{Pool, StagingBudget};
+use super::staging::{Claims, Leased, Pair, Pool, StagingBudget};
 use super::state::State;
 use super::sync::Lock;
 use crate::TransferError;
@@ -66,7 +66,8 @@ fn lease_and_return(pool: &Pool, signal: &Signal, slots: usize, held: &Lock<u64>
     loop {
         let seen = signal.seen();
         let mut evicted = Vec::new();
-        if pool.lease(&mut leased, &mut evicted) {
+        let claims = &mut Claims::default();
+        if pool.lease(Pair::HOST, claims, &mut leased, &mut evicted) == Leased::All {
             break;
         }
         assert!(
@@ -84,7 +85,7 @@ fn lease_and_return(pool: &Pool, signal: &Signal, slots: usize, held: &Lock<u64>
         .map(|one| one.buffer.unwrap_or_else(slot));
     let buffers: Vec<Buffer> = buffers.collect();
     held.with(|held| *held -= slots as u64 * SLOT_BYTES);
-    let give_back = |slot| pool.give_back(slot, &mut Vec::new());
+    let give_back = |slot| pool.give_back(slot, Pair::HOST, &mut Vec::new());
     buffers.into_iter().for_each(give_back);
 }
 

@@ -14,13 +14,14 @@ use transload_core::{
 use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
 
 use super::active::{Active, Operand, Priority, Stage, TransferId};
+use super::admit::queue::Queue;
 use super::digest::Digest;
 use super::hint::Hints;
 use super::kept::{Kept, Verdict};
 use super::observe::Ended;
 use super::order::{ORDERS, Order, Orders};
 use super::proof::Proofs;
-use super::staging::Pool;
+use super::staging::{Claims, Pool};
 use crate::{RegisterError, Report, TransferError};
 
 /// A backend and what the engine remembers of it.
@@ -102,7 +103,11 @@ pub(crate) struct State {
     /// Transfers to look at, by priority.
     pub(crate) ready: [VecDeque<u32>; 3],
     /// Transfers that wait for their first slots, first come first served within a priority.
-    pub(crate) boarding: VecDeque<u32>,
+    pub(crate) boarding: Queue,
+    /// What those of them that wait for their share keep for themselves, as of the last look.
+    pub(crate) claims: Claims,
+    /// One of them waits for something else than its share, as of the last look.
+    pub(crate) waits_for_room: bool,
     /// The place of who was admitted last, whatever became of it.
     pub(crate) admitted: Option<u32>,
     /// Transfers that could use more slots than they have.
@@ -199,7 +204,9 @@ impl State {
             free: Vec::with_capacity(ROOM),
             by_ticket: Vec::with_capacity(ROOM),
             ready: core::array::from_fn(|_| VecDeque::with_capacity(ROOM)),
-            boarding: VecDeque::with_capacity(ROOM),
+            boarding: Queue::default(),
+            claims: Claims::default(),
+            waits_for_room: false,
             admitted: None,
             hungry: Vec::with_capacity(ROOM),
             pending: HashMap::with_capacity(ROOM),

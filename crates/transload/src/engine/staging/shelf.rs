@@ -3,12 +3,15 @@
 //! A slot is as large as a chunk. Transfers of which two or more fit into one take parts of it, each behind the one before,
 //! and have them as others have slots: each fills, drains and returns its own whenever it likes. The slot is idle
 //! again when the last part is back; until then only what lies behind all parts that are out is given out, so that
-//! nothing has to be kept about the gaps.
+//! nothing has to be kept about the gaps. All transfers that share a slot go between the same two devices, so the
+//! slot counts with those alone.
 
 use alloc::vec::Vec;
 
 use transload_core::MemoryId;
 use transload_hal::Buffer;
+
+use super::shares::Pair;
 
 /// So many of the shared slots, the latest, are asked for room: those that were shared earlier are full, or nearly so.
 const ASKED: usize = 4;
@@ -19,12 +22,13 @@ pub(super) struct Shelf {
     /// In the order in which their sharing began.
     shared: Vec<Shared>,
     /// Slots to be shared that are being allocated.
-    coming: Vec<(MemoryId, u64)>,
+    coming: Vec<(MemoryId, u64, Pair)>,
 }
 
 /// A slot of which at least one part is in a transfer's hands.
 struct Shared {
     slot: Buffer,
+    pair: Pair,
     /// Where the next part begins.
     given_bytes: u64,
     /// Parts that have not come back.
@@ -35,31 +39,46 @@ struct Shared {
 
 /// What there is for a transfer that wants a slot, or a part of one.
 pub(super) enum Found {
-    /// It, or room for it in one that is there.
-    Slot(Buffer),
+    /// It, or a part of it, out of a slot that was idle.
+    Idle(Buffer),
+    /// Room for it in a slot that is leased already.
+    Part(Buffer),
     /// A slot with room for it is being allocated: it is worth waiting for.
     Coming,
     Nothing,
 }
 
+/// What came back with a slot or a part.
+pub(super) struct Back {
+    /// The bytes of the slot, if no transfer has a part of it any more.
+    pub(super) free_bytes: u64,
+    /// The slot, if it is of no more use to any transfer.
+    pub(super) useless: Option<Buffer>,
+}
+
 impl Shelf {
-    /// A slot of `bytes` bytes, or `part` bytes of one.
-    pub(super) fn find(&mut self, memory: MemoryId, bytes: u64, part: Option<u64>) -> Found {
-        let Some(part) = part else {
-            return self.take(memory, bytes).map_or(Found::Nothing, Found::Slot);
+    /// A slot of `bytes` bytes, or a part of so many bytes of one that transfers of that pair share.
+    pub(super) fn find(
+        &mut self,
+        memory: MemoryId,
+        bytes: u64,
+        part: Option<(u64, Pair)>,
+    ) -> Found {
+        let Some((part, pair)) = part else {
+            return self.take(memory, bytes).map_or(Found::Nothing, Found::Idle);
         };
-        let alike = |slot: &Buffer| slot.memory() == memory && slot.len() == bytes;
-        let latest = self.shared.iter_mut().rev().take(ASKED);
-        let room = { latest }.find_map(|shared| match alike(&shared.slot) {
-            true => shared.give(part),
-            false => None,
-        });
+        let alike = |shared: &Shared| {
+            let slot = &shared.slot;
+            slot.memory() == memory && slot.len() == bytes && shared.pair == pair
+        };
+        let latest = { self.shared.iter_mut().rev() }.filter(|shared| alike(shared));
+        let room = { latest.take(ASKED) }.find_map(|shared| shared.give(part));
         if let Some(part) = room {
-            return Found::Slot(part);
+            return Found::Part(part);
         }
         match self.take(memory, bytes) {
-            Some(slot) => Found::Slot(self.share(slot, part)),
-            None if self.coming.contains(&(memory, bytes)) => Found::Coming,
+            Some(slot) => Found::Idle(self.share(slot, part, pair)),
+            None if self.coming.contains(&(memory, bytes, pair)) => Found::Coming,
             None => Found::Nothing,
         }
     }
@@ -71,10 +90,11 @@ impl Shelf {
         Some(self.idle.swap_remove(at))
     }
 
-    /// The first `part` bytes of a slot that others may share from now on.
-    pub(super) fn share(&mut self, slot: Buffer, part: u64) -> Buffer {
+    /// The first `part` bytes of a slot that others of that pair may share from now on.
+    pub(super) fn share(&mut self, slot: Buffer, part: u64, pair: Pair) -> Buffer {
         let mut shared = Shared {
             slot,
+            pair,
             given_bytes: 0,
             parts: 0,
             is_spoilt: false,
@@ -90,25 +110,21 @@ impl Shelf {
     }
 
     /// A slot to be shared is being allocated.
-    pub(super) fn expect(&mut self, memory: MemoryId, bytes: u64) {
-        self.coming.push((memory, bytes));
+    pub(super) fn expect(&mut self, memory: MemoryId, bytes: u64, pair: Pair) {
+        self.coming.push((memory, bytes, pair));
     }
 
     /// It was allocated, or was not.
-    pub(super) fn expect_no_more(&mut self, memory: MemoryId, bytes: u64) {
-        let at = self.coming.iter().position(|one| *one == (memory, bytes));
+    pub(super) fn expect_no_more(&mut self, memory: MemoryId, bytes: u64, pair: Pair) {
+        let wanted = (memory, bytes, pair);
+        let at = self.coming.iter().position(|one| *one == wanted);
         at.map(|at| self.coming.swap_remove(at));
     }
 
-    /// Takes a slot or a part back, which something may still write to if it `is_spoilt`. Answers the slot when it is of
-    /// no more use to anybody.
-    pub(super) fn put(&mut self, slot: Buffer, is_spoilt: bool) -> Option<Buffer> {
+    /// Takes a slot or a part back, which something may still write to if it `is_spoilt`.
+    pub(super) fn put(&mut self, slot: Buffer, is_spoilt: bool) -> Back {
         let Some(at) = self.shared.iter().position(|shared| shared.holds(&slot)) else {
-            if is_spoilt {
-                return Some(slot);
-            }
-            self.idle.push(slot);
-            return None;
+            return self.put_whole(slot, is_spoilt);
         };
         let shared = &mut self.shared[at];
         shared.parts -= 1;
@@ -118,17 +134,31 @@ impl Shelf {
             shared.given_bytes -= slot.len();
         }
         if shared.parts > 0 {
-            return None;
+            return Back {
+                free_bytes: 0,
+                useless: None,
+            };
         }
         // The later ones stay the later ones.
         let Shared {
             slot, is_spoilt, ..
         } = self.shared.remove(at);
-        if is_spoilt {
-            return Some(slot);
+        self.put_whole(slot, is_spoilt)
+    }
+
+    fn put_whole(&mut self, slot: Buffer, is_spoilt: bool) -> Back {
+        let free_bytes = slot.len();
+        let useless = match is_spoilt {
+            true => Some(slot),
+            false => {
+                self.idle.push(slot);
+                None
+            }
+        };
+        Back {
+            free_bytes,
+            useless,
         }
-        self.idle.push(slot);
-        None
     }
 }
 
@@ -159,7 +189,7 @@ impl Shared {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use alloc::boxed::Box;
     use alloc::vec;
 
@@ -177,25 +207,28 @@ mod tests {
 
     /// A slot that is the second half of its storage, as one of a backend's that carves them from larger memory.
     fn slot() -> Buffer {
-        let mut bytes = vec![0u8; 2 * SLOT as usize];
+        buffer(2 * SLOT).slice(SLOT, SLOT).unwrap()
+    }
+
+    pub(in super::super) fn buffer(len_bytes: u64) -> Buffer {
+        let mut bytes = vec![0u8; len_bytes as usize];
         let host = HostSpan::of_mut(&mut bytes);
         let info = StorageInfo {
             id: StorageId::Host,
             base: host.addr(),
-            len_bytes: 2 * SLOT,
+            len_bytes,
             memory: memory(),
             backend: BackendId(Name::constant("test")),
             writable: true,
             host: Some(host),
         };
         // SAFETY: the vector's block stays in place until the vector is dropped, and nobody else has it.
-        let whole = unsafe { Buffer::new(info, Box::new(bytes)) };
-        whole.slice(SLOT, SLOT).unwrap()
+        unsafe { Buffer::new(info, Box::new(bytes)) }
     }
 
     fn part_of(shelf: &mut Shelf, part: u64) -> Option<Buffer> {
-        match shelf.find(memory(), SLOT, Some(part)) {
-            Found::Slot(part) => Some(part),
+        match shelf.find(memory(), SLOT, Some((part, Pair::HOST))) {
+            Found::Idle(part) | Found::Part(part) => Some(part),
             Found::Coming | Found::Nothing => None,
         }
     }
@@ -204,7 +237,7 @@ mod tests {
     fn parts_lie_behind_each_other_and_the_slot_is_idle_when_the_last_is_back() {
         let mut shelf = Shelf::default();
         assert!(part_of(&mut shelf, PART).is_none());
-        let first = shelf.share(slot(), PART);
+        let first = shelf.share(slot(), PART, Pair::HOST);
         let mut parts = vec![first];
         while let Some(part) = part_of(&mut shelf, PART) {
             parts.push(part);
@@ -214,15 +247,15 @@ mod tests {
         assert!(parts.iter().all(|part| part.len() == PART));
         let last = parts.pop();
         for part in parts {
-            assert!(shelf.put(part, false).is_none());
+            assert!(shelf.put(part, false).useless.is_none());
             assert!(shelf.idle.is_empty(), "a part is out");
             assert!(part_of(&mut shelf, PART).is_none(), "it was given before");
         }
-        assert!(shelf.put(last.unwrap(), false).is_none());
+        assert!(shelf.put(last.unwrap(), false).useless.is_none());
         let slot = shelf.take(memory(), SLOT).expect("it is idle");
         assert_eq!((slot.span().offset, slot.len()), (SLOT, SLOT));
         // What has a slot to itself gives back all of it.
-        assert!(shelf.put(slot, false).is_none());
+        assert!(shelf.put(slot, false).useless.is_none());
         assert_eq!(shelf.idle.len(), 1);
         assert!(part_of(&mut shelf, PART).is_some());
         assert!(shelf.idle.is_empty(), "nobody has all of it now");
@@ -231,48 +264,57 @@ mod tests {
     #[test]
     fn what_was_given_last_and_comes_back_can_be_had_again() {
         let mut shelf = Shelf::default();
-        let first = shelf.share(slot(), PART);
+        let first = shelf.share(slot(), PART, Pair::HOST);
         for _ in 0..10 {
             let second = part_of(&mut shelf, PART).expect("there is room behind the first");
             assert_eq!(second.span().offset, SLOT + PART);
-            assert!(shelf.put(second, false).is_none());
+            assert!(shelf.put(second, false).useless.is_none());
         }
         let rest = part_of(&mut shelf, SLOT - PART).expect("all behind the first");
-        assert!(shelf.put(first, false).is_none());
+        assert!(shelf.put(first, false).useless.is_none());
         assert!(
             part_of(&mut shelf, PART).is_none(),
             "there is no room behind"
         );
-        assert!(shelf.put(rest, false).is_none());
+        assert!(shelf.put(rest, false).useless.is_none());
         assert_eq!(shelf.idle.len(), 1);
     }
 
     #[test]
     fn of_a_spoilt_slot_nothing_is_given_again() {
         let mut shelf = Shelf::default();
-        let first = shelf.share(slot(), PART);
+        let first = shelf.share(slot(), PART, Pair::HOST);
         let second = part_of(&mut shelf, PART).unwrap();
-        assert!(shelf.put(first, true).is_none(), "the second is out");
+        assert!(
+            shelf.put(first, true).useless.is_none(),
+            "the second is out"
+        );
         assert!(part_of(&mut shelf, PART).is_none());
-        let useless = shelf.put(second, false).expect("of no use");
+        let useless = shelf.put(second, false).useless.expect("of no use");
         assert_eq!(useless.len(), SLOT);
         assert!(shelf.idle.is_empty());
-        assert!(shelf.put(slot(), true).is_some(), "nor is a whole one");
+        assert!(
+            shelf.put(slot(), true).useless.is_some(),
+            "nor is a whole one"
+        );
     }
 
     #[test]
     fn who_could_share_a_slot_that_is_coming_waits_for_it() {
         let mut shelf = Shelf::default();
-        shelf.expect(memory(), SLOT);
-        let find = |shelf: &mut Shelf, bytes, part| match shelf.find(memory(), bytes, part) {
-            Found::Slot(_) => "a slot",
-            Found::Coming => "coming",
-            Found::Nothing => "nothing",
+        shelf.expect(memory(), SLOT, Pair::HOST);
+        let find = |shelf: &mut Shelf, bytes, part: Option<u64>| {
+            let part = part.map(|part| (part, Pair::HOST));
+            match shelf.find(memory(), bytes, part) {
+                Found::Idle(_) | Found::Part(_) => "a slot",
+                Found::Coming => "coming",
+                Found::Nothing => "nothing",
+            }
         };
         assert_eq!(find(&mut shelf, SLOT, Some(PART)), "coming");
         assert_eq!(find(&mut shelf, SLOT, None), "nothing");
         assert_eq!(find(&mut shelf, 2 * SLOT, Some(PART)), "nothing");
-        shelf.expect_no_more(memory(), SLOT);
+        shelf.expect_no_more(memory(), SLOT, Pair::HOST);
         assert_eq!(find(&mut shelf, SLOT, Some(PART)), "nothing");
         shelf.idle.push(slot());
         assert_eq!(find(&mut shelf, SLOT, Some(PART)), "a slot");
