@@ -18,14 +18,73 @@ use super::clock::NoClock;
 use super::completions::Completions;
 use super::event::Event;
 use super::shared::Shared;
-use super::signal::Signal;
+use super::signal::{Listening, Parker, Signal};
 use super::staging::{Claims, Leased, Pair, Pool, StagingBudget};
 use super::state::State;
-use super::sync::Lock;
+use super::sync::{LOOM_STACK_WORDS, Lock};
 use crate::TransferError;
+
+mod handover;
+mod hardware;
 
 const BACKEND: BackendId = BackendId(Name::constant("loom"));
 const SLOT_BYTES: u64 = 8;
+
+/// Runs the threads of `run` in every order with so many preemptions at most. Hardly any mistake needs more than two.
+fn model_within(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(run);
+}
+
+fn model(run: impl Fn() + Sync + Send + 'static) {
+    model_within(2, run);
+}
+
+/// Something that is not dropped while a model fails: loom's locks are gone by then, and a panic there would end the
+/// process, with the names of the tests that failed.
+struct Kept<T>(Option<T>);
+
+impl<T> Kept<T> {
+    fn new(value: T) -> Kept<T> {
+        Kept(Some(value))
+    }
+}
+
+impl<T> core::ops::Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            core::mem::forget(self.0.take());
+        }
+    }
+}
+
+/// Starts a thread that may turn the engine.
+fn spawn(run: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
+    let thread = thread::Builder::new().stack_size(LOOM_STACK_WORDS);
+    thread.spawn(run).unwrap()
+}
+
+/// Sleeps until there is an event after `seen`. A thread that cannot listen lets others go first and looks again.
+fn sleep(signal: &Signal, seen: u64) {
+    let parker = Parker::current();
+    match signal.listen(&parker, seen) {
+        Listening::News => {}
+        Listening::Other => thread::yield_now(),
+        Listening::Mine(_) => {
+            parker.park(None);
+            signal.leave(&parker);
+        }
+    }
+}
 
 fn memory() -> MemoryId {
     DeviceId::CPU0.memory(MemoryKind::Pinned)
@@ -74,7 +133,7 @@ fn lease_and_return(pool: &Pool, signal: &Signal, slots: usize, held: &Lock<u64>
             leased.iter().all(|one| one.buffer.is_none()),
             "none in vain"
         );
-        signal.park(seen, None);
+        sleep(signal, seen);
     }
     held.with(|held| {
         *held += slots as u64 * SLOT_BYTES;
@@ -91,7 +150,7 @@ fn lease_and_return(pool: &Pool, signal: &Signal, slots: usize, held: &Lock<u64>
 
 #[test]
 fn leases_of_two_managers_stay_within_the_budget_and_nobody_waits_for_ever() {
-    loom::model(|| {
+    model(|| {
         let limit = 2 * SLOT_BYTES;
         let budget = Arc::new(StagingBudget::new(limit));
         let held = Arc::new(Lock::new(0));
@@ -117,7 +176,7 @@ fn leases_of_two_managers_stay_within_the_budget_and_nobody_waits_for_ever() {
 
 #[test]
 fn leases_of_two_threads_of_one_manager_are_never_the_same_slot() {
-    loom::model(|| {
+    model(|| {
         let limit = SLOT_BYTES;
         let budget = Arc::new(StagingBudget::new(limit));
         let signal = Arc::new(Signal::default());
@@ -138,7 +197,7 @@ fn leases_of_two_threads_of_one_manager_are_never_the_same_slot() {
 
 #[test]
 fn completions_are_each_taken_once_and_none_is_missed() {
-    loom::model(|| {
+    model(|| {
         let signal = Arc::new(Signal::default());
         let completions = Arc::new(Completions::new(Arc::clone(&signal)));
         let settlers: Vec<_> = [1, 2]
@@ -155,7 +214,7 @@ fn completions_are_each_taken_once_and_none_is_missed() {
             let seen = signal.seen();
             match completions.take() {
                 Some((fence, _)) => taken.push(fence.number()),
-                None => signal.park(seen, None),
+                None => sleep(&signal, seen),
             }
         }
         settlers
@@ -169,7 +228,7 @@ fn completions_are_each_taken_once_and_none_is_missed() {
 
 #[test]
 fn completions_are_shared_out_between_threads_that_take() {
-    loom::model(|| {
+    model(|| {
         let signal = Arc::new(Signal::default());
         let completions = Arc::new(Completions::new(signal));
         completions.settle(Fence::new(BACKEND, 1), Outcome::Done);
@@ -187,7 +246,7 @@ fn completions_are_shared_out_between_threads_that_take() {
 
 #[test]
 fn events_that_callbacks_set_are_told_to_who_waits() {
-    loom::model(|| {
+    model(|| {
         let (shared, id) = engine_with_a_transfer();
         let event = Event::new(Arc::clone(&shared));
         let set = event.setter();
@@ -198,7 +257,7 @@ fn events_that_callbacks_set_are_told_to_who_waits() {
             let seen = shared.signal.seen();
             match shared.completions.take_awaited() {
                 Some(told) => waits = told != id,
-                None => shared.signal.park(seen, None),
+                None => sleep(&shared.signal, seen),
             }
         }
         assert!(event.is_set() && shared.completions.take_awaited().is_none());
@@ -208,7 +267,7 @@ fn events_that_callbacks_set_are_told_to_who_waits() {
 
 #[test]
 fn signals_are_not_lost_between_looking_and_sleeping() {
-    loom::model(|| {
+    model(|| {
         let signal = Arc::new(Signal::default());
         let flag = Arc::new(Lock::new(false));
         let notifier = {
@@ -223,14 +282,14 @@ fn signals_are_not_lost_between_looking_and_sleeping() {
             if flag.with(|flag| *flag) {
                 break;
             }
-            signal.park(seen, None);
+            sleep(&signal, seen);
         }
         notifier.join().unwrap();
     });
 }
 
-/// An engine with one transfer that nothing has to be done for.
-fn engine_with_a_transfer() -> (Arc<Shared>, TransferId) {
+/// An engine whose state `fill` begins.
+fn engine(fill: impl FnOnce(&mut State)) -> Kept<Arc<Shared>> {
     let signal = Arc::new(Signal::default());
     let pool = Pool::new(Arc::new(StagingBudget::new(0)), Arc::clone(&signal));
     let limits = Limits {
@@ -238,11 +297,20 @@ fn engine_with_a_transfer() -> (Arc<Shared>, TransferId) {
         lanes: 1,
     };
     let mut state = State::new(pool, PlanCache::new(1), limits);
-    let place = state.take_place();
-    state.transfers[place as usize].stage = Stage::Flying;
-    state.live += 1;
-    let id = state.id(place);
-    (Arc::new(Shared::new(state, signal, Arc::new(NoClock))), id)
+    fill(&mut state);
+    Kept::new(Arc::new(Shared::new(state, signal, Arc::new(NoClock))))
+}
+
+/// An engine with one transfer that nothing has to be done for.
+fn engine_with_a_transfer() -> (Kept<Arc<Shared>>, TransferId) {
+    let mut id = None;
+    let shared = engine(|state| {
+        let place = state.take_place();
+        state.transfers[place as usize].stage = Stage::Flying;
+        state.live += 1;
+        id = Some(state.id(place));
+    });
+    (shared, id.unwrap())
 }
 
 /// The transfer ends on a thread of its own.
@@ -250,50 +318,19 @@ fn end(shared: &Arc<Shared>, id: TransferId) -> thread::JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || {
         shared.change(|state| state.finish(id.slot, Err(TransferError::BatchStopped)));
+        shared.turn_quickly();
     })
-}
-
-/// A task that sleeps until its waker is called.
-struct Bell {
-    rung: Lock<bool>,
-    signal: Signal,
-}
-
-impl Bell {
-    fn new() -> Arc<Bell> {
-        Arc::new(Bell {
-            rung: Lock::new(false),
-            signal: Signal::default(),
-        })
-    }
-
-    fn wait(&self) {
-        loop {
-            let seen = self.signal.seen();
-            if self.rung.with(|rung| *rung) {
-                return;
-            }
-            self.signal.park(seen, None);
-        }
-    }
-}
-
-impl alloc::task::Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.rung.with(|rung| *rung = true);
-        self.signal.notify();
-    }
 }
 
 #[test]
 fn wakers_are_called_or_the_transfer_is_seen_to_be_over() {
-    loom::model(|| {
+    model(|| {
         let (shared, id) = engine_with_a_transfer();
         let ending = end(&shared, id);
-        let bell = Bell::new();
-        if shared.poll(id, &Waker::from(Arc::clone(&bell))) {
-            bell.wait();
-            assert!(!shared.poll(id, &Waker::from(Arc::clone(&bell))));
+        let task = Parker::current();
+        if shared.poll(id, &task.waker()) {
+            task.park(None);
+            assert!(!shared.poll(id, &task.waker()));
         }
         assert!(matches!(
             shared.take_result(id),
@@ -305,14 +342,13 @@ fn wakers_are_called_or_the_transfer_is_seen_to_be_over() {
 
 #[test]
 fn wakers_that_were_replaced_leave_the_new_one_to_be_called() {
-    loom::model(|| {
+    model(|| {
         let (shared, id) = engine_with_a_transfer();
-        let old = Bell::new();
-        assert!(shared.poll(id, &Waker::from(old)));
+        assert!(shared.poll(id, Waker::noop()));
         let ending = end(&shared, id);
-        let new = Bell::new();
-        if shared.poll(id, &Waker::from(Arc::clone(&new))) {
-            new.wait();
+        let new = Parker::current();
+        if shared.poll(id, &new.waker()) {
+            new.park(None);
         }
         assert!(shared.is_settled(id));
         ending.join().unwrap();
@@ -321,7 +357,7 @@ fn wakers_that_were_replaced_leave_the_new_one_to_be_called() {
 
 #[test]
 fn threads_that_block_on_a_transfer_see_its_end() {
-    loom::model(|| {
+    model(|| {
         let (shared, id) = engine_with_a_transfer();
         let ending = end(&shared, id);
         assert!(shared.block_on(id, None));

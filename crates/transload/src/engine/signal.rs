@@ -76,8 +76,8 @@ mod shared {
             self.changed.notify_one();
         }
 
-        /// Sleeps until it is called, or was since the last time, or the limit passes. Loom has no time: there no
-        /// limit passes.
+        /// Sleeps until it is called, or was since the last time, or the limit passes. Loom has no time: there a limit
+        /// that is not 0 never passes.
         pub(crate) fn park(&self, limit: Option<Duration>) {
             let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
             #[cfg(not(loom))]
@@ -86,6 +86,12 @@ mod shared {
                 let woken = self.changed.wait_timeout_while(called, limit, sleeps);
                 *woken.unwrap_or_else(PoisonError::into_inner).0 = false;
                 return;
+            }
+            #[cfg(loom)]
+            if limit == Some(Duration::ZERO) {
+                *called = false;
+                drop(called);
+                return loom::thread::yield_now();
             }
             let _ = limit;
             while !*called {

@@ -7,7 +7,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(not(loom))]
 use std::thread;
+
+#[cfg(loom)]
+use loom::thread;
 
 use crate::engine::shared::Shared;
 use crate::engine::signal::{Parker, Signal};
@@ -88,6 +92,8 @@ impl Start {
         }
         let closed = Arc::clone(&self.closed);
         let thread = thread::Builder::new().name(name.into());
+        #[cfg(loom)]
+        let thread = thread.stack_size(crate::engine::sync::LOOM_STACK_WORDS);
         let started = thread.spawn(move || run(&closed)).is_ok();
         self.is_running.store(started, Ordering::Release);
         started

@@ -1,0 +1,248 @@
+//! Operations that a backend tells of only when it is asked: in [`Backend::wait`], or once they are expected.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use transload_core::{
+    Access, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Link, LinkClass, LinkId,
+    MemoryId, MemoryInfo, MemoryKind, StorageId,
+};
+use transload_hal::{
+    AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, External,
+    ExternalKind, Fence, HostSpan, ImportError, Name, Op, Outcome, StorageInfo, SubmitError,
+    Waited,
+};
+
+use super::super::active::TransferId;
+use super::super::clock::NoClock;
+use super::super::signal::Parker;
+use super::super::sync::Lock;
+use super::{Kept, model, spawn};
+use crate::{Request, TransferManager};
+
+/// The second transfer of a manager.
+const BEHIND: TransferId = TransferId {
+    slot: 1,
+    generation: 0,
+};
+
+const BACKEND: BackendId = BackendId(Name::constant("lazy"));
+
+/// Hardware that copies nothing, and tells nothing by itself.
+struct Lazy {
+    is_unattended: bool,
+    state: Lock<Told>,
+    /// Called when the first operation has been told.
+    first: Arc<Parker>,
+}
+
+#[derive(Default)]
+struct Told {
+    sink: Option<Arc<dyn CompletionSink>>,
+    last_number: u64,
+    pending: Vec<Fence>,
+}
+
+fn memory() -> MemoryId {
+    DeviceId::CPU0.memory(MemoryKind::Pageable)
+}
+
+impl Lazy {
+    fn tell_all(&self) {
+        let (sink, pending) = self.state.with(|state| {
+            let pending = core::mem::take(&mut state.pending);
+            (state.sink.clone(), pending)
+        });
+        for fence in pending {
+            sink.as_ref().unwrap().settle(fence, Outcome::Done);
+            self.first.unpark();
+        }
+    }
+}
+
+// SAFETY: no operation touches a byte.
+unsafe impl Backend for Lazy {
+    fn inventory(&self) -> Inventory {
+        let engine = EngineId {
+            device: DeviceId::CPU0,
+            index: 0,
+        };
+        Inventory {
+            backend: BACKEND,
+            devices: vec![DeviceInfo {
+                id: DeviceId::CPU0,
+                backend: BACKEND,
+                name: "lazy".into(),
+                software: true,
+                simulated: true,
+                memory_bytes: None,
+                driver: None,
+                uuid: None,
+                pci: None,
+                numa_node: None,
+            }],
+            memories: vec![MemoryInfo {
+                id: memory(),
+                backend: BACKEND,
+                total_bytes: None,
+                max_alloc_bytes: 1 << 20,
+                alignment: 1,
+                host_addressable: true,
+                staging: false,
+            }],
+            links: vec![Link {
+                id: LinkId {
+                    src: memory(),
+                    dst: memory(),
+                    engine,
+                    access: Access::Native,
+                },
+                backend: BACKEND,
+                class: LinkClass::Local,
+                cost: Curve::from(Cost::from_rate(1_000, 1_000_000_000)),
+                pitched: false,
+                depth: 1,
+            }],
+            lacks: Vec::new(),
+            transform: None,
+        }
+    }
+
+    fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
+        let mut bytes = vec![0u8; spec.len_bytes as usize].into_boxed_slice();
+        let host = HostSpan::of_mut(&mut bytes);
+        let info = StorageInfo {
+            id: StorageId::Host,
+            base: host.addr(),
+            len_bytes: spec.len_bytes,
+            memory,
+            backend: BACKEND,
+            writable: true,
+            host: Some(host),
+        };
+        // SAFETY: the block stays in place until the owner is dropped, and only the buffer reaches it.
+        Ok(unsafe { Buffer::new(info, Box::new(bytes)) })
+    }
+
+    unsafe fn import(&self, memory: MemoryId, what: External) -> Result<Buffer, ImportError> {
+        let _ = what;
+        Err(ImportError::UnknownMemory { memory })
+    }
+
+    fn export(&self, buffer: &Buffer, _kind: ExternalKind) -> Result<External, ImportError> {
+        let memory = buffer.memory();
+        Err(ImportError::UnknownMemory { memory })
+    }
+
+    fn connect(&self, _src: MemoryId, _dst: MemoryId) -> Result<Access, ConnectError> {
+        Ok(Access::Native)
+    }
+
+    unsafe fn submit(
+        &self,
+        _via: Option<LinkId>,
+        _ops: &[Op<'_>],
+        _after: &[Fence],
+    ) -> Result<Fence, SubmitError> {
+        Ok(self.state.with(|state| {
+            state.last_number += 1;
+            let fence = Fence::new(BACKEND, state.last_number);
+            state.pending.push(fence);
+            fence
+        }))
+    }
+
+    fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
+        self.state.with(|state| state.sink.replace(sink).is_none())
+    }
+
+    fn completes_unattended(&self) -> bool {
+        self.is_unattended
+    }
+
+    fn expect(&self) {
+        if self.is_unattended {
+            self.tell_all();
+        }
+    }
+
+    /// Passes everything over: outcomes are told to a thread that waits.
+    fn pump(&self) {}
+
+    fn wait(&self, _fence: Fence, _limit: Duration) -> Waited {
+        self.tell_all();
+        Waited::Settled
+    }
+}
+
+impl Lazy {
+    fn new(is_unattended: bool) -> Lazy {
+        Lazy {
+            is_unattended,
+            state: Lock::default(),
+            first: Parker::current(),
+        }
+    }
+}
+
+fn buffer(manager: &TransferManager) -> Kept<crate::Buffer> {
+    let place = transload_core::Place::from(memory());
+    let spec = AllocSpec::bytes(1 << 16);
+    Kept::new(manager.allocate(place, spec).unwrap())
+}
+
+/// A transfer waits for an event, which another thread sets while it is submitted: so one thread appoints the listener,
+/// another one submits the operation, and no thread waits for the transfer.
+fn an_operation_is_told_of(is_unattended: bool) {
+    let lazy = Lazy::new(is_unattended);
+    let first = Arc::clone(&lazy.first);
+    let builder = TransferManager::builder().backend(Arc::new(lazy));
+    let manager = Kept::new(builder.build().unwrap());
+    let [src, dst] = [0, 1].map(|_| buffer(&manager));
+    let [event, then] = [0, 1].map(|_| Kept::new(manager.event()));
+    let setter = event.clone();
+    spawn(move || setter.set());
+    let request = Request::new(&*src, &*dst).after(&event).then(&then);
+    let _held = Kept::new(manager.submit(&Kept::new(request)));
+    first.park(None);
+}
+
+#[test]
+fn an_operation_submitted_beside_the_appointment_is_waited_for() {
+    model(|| an_operation_is_told_of(false));
+}
+
+#[test]
+fn an_operation_submitted_beside_the_appointment_is_expected() {
+    model(|| an_operation_is_told_of(true));
+}
+
+/// A thread waits for a transfer behind another one, whose operation another thread submits meanwhile. No transfer
+/// advances by itself, so no thread listens before.
+fn a_waiter_sees_an_operation(is_unattended: bool) {
+    let builder = TransferManager::builder().clock(Arc::new(NoClock));
+    let builder = builder.backend(Arc::new(Lazy::new(is_unattended)));
+    let manager = Kept::new(builder.build().unwrap());
+    let [src, dst, last] = [0, 1, 2].map(|_| buffer(&manager));
+    let event = Kept::new(manager.event());
+    let request = Kept::new(Request::new(&*src, &*dst).after(&event));
+    let _held = Kept::new(manager.submit(&request));
+    let _behind = Kept::new(manager.copy(&*dst, &*last));
+    let setter = event.clone();
+    spawn(move || setter.set());
+    // `Transfer::wait` would drop the handle while a model fails.
+    assert!(manager.shared.block_on(BEHIND, None));
+}
+
+#[test]
+fn a_waiter_that_begins_to_listen_waits_for_what_was_submitted_before() {
+    model(|| a_waiter_sees_an_operation(false));
+}
+
+#[test]
+fn a_waiter_that_begins_to_listen_expects_what_was_submitted_before() {
+    model(|| a_waiter_sees_an_operation(true));
+}
