@@ -26,10 +26,17 @@ mod cuda;
 mod machine;
 mod overhead;
 mod planner;
+#[cfg(not(any(target_family = "wasm", transload_local)))]
+mod quiet;
 mod raw;
 mod series;
 mod staging;
 mod table;
+// Threads that wait, beside each other.
+#[cfg(not(any(target_family = "wasm", transload_local)))]
+mod waiting;
+#[cfg(not(any(target_family = "wasm", transload_local)))]
+mod way;
 // As the backend itself: nothing in the browser, nor in a build whose types stay on one thread.
 #[cfg(not(any(target_family = "wasm", transload_local)))]
 mod wgpu;
@@ -137,6 +144,8 @@ fn cases(effort: Effort) -> Vec<Case> {
     cases.extend(cuda::cases(effort));
     #[cfg(not(any(target_family = "wasm", transload_local)))]
     cases.extend(wgpu::cases(effort));
+    #[cfg(not(any(target_family = "wasm", transload_local)))]
+    cases.extend(waiting::cases());
     cases
 }
 

@@ -7,7 +7,8 @@ mod submit;
 use crate::case::{Case, Effort};
 
 /// A device behind 4 GB/s in each direction.
-const MACHINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/machines/four-gigabytes.toml");
+pub(crate) const MACHINE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/machines/four-gigabytes.toml");
 
 pub(crate) fn cases(effort: Effort) -> Vec<Case> {
     let mut cases = staged::cases(effort);

@@ -8,11 +8,11 @@ use transload::{Buffer, Report, TransferManager};
 use wgpu::util::{BufferInitDescriptor, DeviceExt};
 
 use super::gpu::{Gpu, adapters, called};
-use super::way::Way;
 use super::{AGAIN, LAVAPIPE, REUSED, Results, TUTORIAL, judge, manager, moved};
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{Contender, Random};
 use crate::raw::adopt::adopt;
+use crate::way::Way;
 
 const SWIFTSHADER: &str = "SwiftShader";
 

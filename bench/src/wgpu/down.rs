@@ -10,13 +10,13 @@ use wgpu::util::DownloadBuffer;
 
 use super::gpu::Gpu;
 use super::up::memcpy;
-use super::way::Way;
 use super::{
     AGAIN, ALLOCATED, FOREIGN, MISALIGNED, REUSED, Results, TUTORIAL, judge, moved, tell, twice,
 };
 use crate::case::{Effort, Outcome};
 use crate::contest::{Contender, POISON, Random};
 use crate::raw::adopt::adopt;
+use crate::way::Way;
 
 const DOWNLOAD: &str = "DownloadBuffer";
 

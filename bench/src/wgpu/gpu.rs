@@ -27,6 +27,13 @@ pub(crate) fn called<'a>(adapters: &'a [wgpu::Adapter], text: &str) -> Option<&'
         .find(|adapter| adapter.get_info().name.contains(text))
 }
 
+/// Lavapipe as `wgpu:0`, opened by Transload. `None` where this machine has no lavapipe.
+pub(crate) fn opened() -> Result<Option<Gpu>> {
+    let adapters = adapters();
+    let adapter = called(&adapters, super::LAVAPIPE);
+    adapter.map(|adapter| Gpu::opened(adapter, 0)).transpose()
+}
+
 impl Gpu {
     /// As users of Transload open a device.
     pub(crate) fn opened(adapter: &wgpu::Adapter, index: u32) -> Result<Gpu> {

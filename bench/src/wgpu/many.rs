@@ -5,10 +5,10 @@ use anyhow::{Context, Result};
 use transload::{AllocSpec, Buffer, Transfer};
 
 use super::gpu::Gpu;
-use super::way::Way;
 use super::{AGAIN, REUSED, Results, judge, twice};
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::Random;
+use crate::way::Way;
 
 const EACH: usize = 1 << 20;
 const COUNT: usize = 32;

@@ -4,13 +4,12 @@
 
 mod across;
 mod down;
-mod gpu;
+pub(crate) mod gpu;
 mod idle;
 mod many;
 mod stream;
 mod texture;
 mod up;
-mod way;
 
 use std::time::Duration;
 
@@ -118,7 +117,7 @@ fn twice() -> Result<Option<(TransferManager, Gpu, Gpu)>> {
 }
 
 /// A manager of the host and these devices.
-fn manager(gpus: &[&Gpu]) -> Result<TransferManager> {
+pub(crate) fn manager(gpus: &[&Gpu]) -> Result<TransferManager> {
     let wgpu = transload_wgpu::Wgpu::with_devices(gpus.iter().map(|gpu| gpu.pair()));
     let manager = TransferManager::builder()
         .host()

@@ -7,11 +7,11 @@ use anyhow::Result;
 use transload::Request;
 
 use super::gpu::Gpu;
-use super::way::Way;
 use super::{AGAIN, REUSED, Results, TUTORIAL, judge, twice};
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{Contender, POISON, Random};
 use crate::raw::adopt::adopt_texture;
+use crate::way::Way;
 
 const WIDTH: u32 = 1920;
 const HEIGHT: u32 = 1080;

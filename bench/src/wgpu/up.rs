@@ -9,7 +9,6 @@ use transload::{AllocSpec, Buffer};
 use wgpu::util::{BufferInitDescriptor, DeviceExt, StagingBelt};
 
 use super::gpu::Gpu;
-use super::way::Way;
 use super::{
     AGAIN, ALLOCATED, FOREIGN, MEMCPY, MISALIGNED, REUSED, Results, TUTORIAL, judge, moved, tell,
     twice,
@@ -17,6 +16,7 @@ use super::{
 use crate::case::{Effort, Outcome};
 use crate::contest::{Contender, POISON, Random};
 use crate::raw::adopt::adopt;
+use crate::way::Way;
 
 const WRITE: &str = "write_buffer";
 const BELT: &str = "StagingBelt";

@@ -1,4 +1,8 @@
 //! Host memory with pages whose first touch blocks the thread that touches it, through Linux's `userfaultfd`.
+#![allow(
+    dead_code,
+    reason = "each program that has this module uses its own part"
+)]
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,7 +36,21 @@ impl StuckPages {
     /// # Errors
     /// When the system refuses `userfaultfd`, as containers and kernels without it do.
     pub(crate) fn new(wanted: Vec<u8>, at: &[usize]) -> io::Result<(StuckPages, Mapping)> {
-        let events = open()?;
+        StuckPages::with(open(USER_MODE_ONLY)?, wanted, at)
+    }
+
+    /// Does the same, and the pages block system calls too: a `read` into such a page does not return.
+    ///
+    /// # Errors
+    /// As [`StuckPages::new`]. Linux refuses it to a process without privileges.
+    pub(crate) fn for_system_calls(
+        wanted: Vec<u8>,
+        at: &[usize],
+    ) -> io::Result<(StuckPages, Mapping)> {
+        StuckPages::with(open(0)?, wanted, at)
+    }
+
+    fn with(events: File, wanted: Vec<u8>, at: &[usize]) -> io::Result<(StuckPages, Mapping)> {
         let mapping = Mapping::new(wanted.len())?;
         let start = mapping.start.addr().get();
         for (number, page) in wanted.chunks(PAGE).enumerate() {
@@ -135,8 +153,8 @@ unsafe impl Adopt for Mapping {
     }
 }
 
-fn open() -> io::Result<File> {
-    let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
+fn open(modes: c_int) -> io::Result<File> {
+    let flags = libc::O_CLOEXEC | modes;
     // SAFETY: the call takes flags and touches no memory.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
     if fd < 0 {

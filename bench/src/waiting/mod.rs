@@ -1,0 +1,116 @@
+//! `waiting`: what programs do while copies are under way, and what one thread costs another.
+//!
+//! | cases | question |
+//! |---|---|
+//! | `loop-*` | how much later a loop of `is_over` and a sleep ends than a `wait` |
+//! | `overlap-*` | whether a copy advances while the submitting thread does its own work |
+//! | `submit-*` | how long `copy` takes before it returns |
+//! | `threads-*` | what threads that wait for other transfers cost a copy |
+//! | `batch-*` | how long a large batch holds up another thread |
+//! | `idle-host` | how often an idle process wakes up |
+//! | `stall-*` | how late other transfers are told while one operation does not end |
+
+mod batch;
+mod ends;
+mod idle;
+// Only Linux binds all threads of a process to one processor.
+#[cfg(target_os = "linux")]
+mod overlap;
+mod pause;
+mod sleepy;
+mod stall;
+mod submit;
+mod threads;
+
+use anyhow::Result;
+
+use crate::case::{Case, Effort, Outcome};
+use ends::{DEVICES, Ends, Sort};
+
+/// Long enough for at least ten sleeps of 5 ms on an idle machine with two cores.
+const HEAP: usize = 1 << 30;
+const FILE: usize = 512 << 20;
+const DEVICE: usize = 512 << 20;
+
+const SUBMITTED: [(&str, usize); 5] = [
+    ("4KiB", 4 << 10),
+    ("1MiB", 1 << 20),
+    ("16MiB", 16 << 20),
+    ("256MiB", 256 << 20),
+    ("1GiB", 1 << 30),
+];
+const THREADS: [usize; 3] = [10, 100, 1000];
+const BATCHES: [usize; 3] = [1000, 10_000, 100_000];
+
+type OfEnds = fn(&str, Ends, Effort) -> Result<Outcome>;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = by_memory("loop", sleepy::run);
+    #[cfg(target_os = "linux")]
+    cases.extend(by_memory("overlap", overlap::run));
+    for (word, sort) in [("heap", Sort::Heap), ("guest", Sort::Adapter)] {
+        for (size, len) in SUBMITTED {
+            let name = format!("waiting/submit-{size}-{word}");
+            cases.push(of_ends(name, vec![(sort, len, None)], submit::run));
+        }
+    }
+    for count in THREADS {
+        let name = format!("waiting/threads-{count}");
+        cases.push(case(name, move |name, effort| {
+            threads::run(name, count, effort)
+        }));
+    }
+    for count in BATCHES {
+        let name = format!("waiting/batch-{count}");
+        cases.push(case(name, move |name, effort| {
+            batch::run(name, count, effort)
+        }));
+    }
+    cases.push(case("waiting/idle-host".into(), |name, _| idle::run(name)));
+    cases.extend(stall::cases());
+    cases
+}
+
+/// A case for each sort of memory. Each device has an outcome of its own.
+fn by_memory(word: &str, run: OfEnds) -> Vec<Case> {
+    let name = |memory| format!("waiting/{word}-{memory}");
+    let devices = DEVICES.map(|(sort, device)| (sort, DEVICE, Some(device)));
+    vec![
+        of_ends(name("heap"), vec![(Sort::Heap, HEAP, None)], run),
+        of_ends(name("file"), vec![(Sort::File, FILE, None)], run),
+        of_ends(name("device"), devices.into(), run),
+    ]
+}
+
+/// A case with an outcome for each of those ends that this machine has.
+fn of_ends(name: String, ends: Vec<(Sort, usize, Option<&'static str>)>, run: OfEnds) -> Case {
+    case(name, move |name, effort| {
+        let mut outcomes = Vec::new();
+        for (sort, len, part) in &ends {
+            let Some(ends) = Ends::new(*sort, *len)? else {
+                continue;
+            };
+            let name = match part {
+                Some(part) => format!("{name}/{part}"),
+                None => name.to_owned(),
+            };
+            outcomes.push(run(&name, ends, effort)?);
+        }
+        Ok(outcomes)
+    })
+}
+
+/// A case that says so when this machine has nothing to measure.
+fn case(name: String, run: impl Fn(&str, Effort) -> Result<Vec<Outcome>> + 'static) -> Case {
+    let of = name.clone();
+    Case {
+        name,
+        run: Box::new(move |effort| {
+            let outcomes = run(&of, effort)?;
+            if outcomes.is_empty() {
+                eprintln!("  skipped: this machine lacks what it needs");
+            }
+            Ok(outcomes)
+        }),
+    }
+}

@@ -1,0 +1,130 @@
+//! `waiting/overlap-*`: a copy beside work of its own thread, against the longer of the two alone.
+//!
+//! The work occupies one processor, so the copy alone is timed with one processor: all threads of the process are
+//! bound to it meanwhile, those of drivers too. A second processor would also copy, and the comparison would demand that
+//! work which keeps it busy costs the copy nothing.
+
+use std::hint::black_box;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::ends::Ends;
+use crate::case::{Effort, Outcome, Verdict};
+use crate::contest::{self, Contender, Random, Rules};
+use crate::series::Series;
+use crate::way::Way;
+
+/// Of the time of the longer one.
+const LIMIT: f64 = 1.15;
+const ROUNDS: usize = 16;
+
+pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
+    let ends = Rc::new(ends);
+    ends.moved()?;
+    let alone = (0..5).map(|_| Ok(bound(|| ends.timed())?.as_secs_f64()));
+    let alone = alone.collect::<Result<Series>>()?.median();
+    let loops = loops_in(alone);
+    let way = |name: &str, turn: fn(&Ends, u64) -> Result<()>| {
+        let [turned, poisoned, checked] = [(); 3].map(|()| Rc::clone(&ends));
+        Way::boxed(
+            name,
+            move || turn(&turned, loops),
+            move || poisoned.poison(),
+            move || checked.are_equal(),
+        )
+    };
+    let mut contenders: Vec<Box<dyn Contender>> = vec![
+        way("copy and work", together),
+        way("copy, one processor", |ends, _| bound(|| ends.moved())),
+        work_alone("work", loops),
+        work_alone("work, again", loops),
+    ];
+    let rules = Rules {
+        rounds: effort.rounds.min(ROUNDS),
+        sample: Duration::from_millis(1),
+        warm: false,
+    };
+    let series = contest::run(&mut contenders, rules)?;
+    let mut outcome = Outcome::new(name, &series[0]);
+    ends.describe(&mut outcome);
+    for (contender, series) in contenders.iter().zip(&series).skip(1) {
+        let name = contender.name().to_owned();
+        outcome.baselines.insert(name, series.median());
+    }
+    outcome.noise = series[2].difference(&series[3]);
+    outcome.verified = true;
+    for contender in &mut contenders {
+        outcome.verified &= contender.verify()?;
+    }
+    let longer = series[1].median().max(series[2].median());
+    let of = "of the longer one's time:";
+    let verdict = Verdict::at_most(of, series[0].median() / longer, LIMIT, "");
+    outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
+    Ok(outcome)
+}
+
+fn together(ends: &Ends, loops: u64) -> Result<()> {
+    let transfer = ends.submit();
+    work(loops);
+    transfer.wait()?;
+    Ok(())
+}
+
+fn work_alone(name: &str, loops: u64) -> Box<dyn Contender> {
+    let turn = move || {
+        work(loops);
+        Ok(())
+    };
+    Way::boxed(name, turn, || Ok(()), || Ok(true))
+}
+
+/// Keeps a processor busy and leaves memory alone.
+fn work(loops: u64) {
+    let mut random = Random(1);
+    for _ in 0..loops {
+        black_box(random.next());
+    }
+}
+
+/// How many loops of the work take that long.
+fn loops_in(seconds: f64) -> u64 {
+    const SAMPLE: u64 = 10_000_000;
+    let timed = |_| {
+        let begin = Instant::now();
+        work(SAMPLE);
+        begin.elapsed().as_secs_f64()
+    };
+    // The fastest: other processes only make it slower.
+    let [fastest, _] = (0..8).map(timed).collect::<Series>().spread();
+    (seconds / fastest * SAMPLE as f64) as u64
+}
+
+/// Calls `f` while all threads of this process share one processor. Threads that start meanwhile are bound too.
+fn bound<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let all = sched_getaffinity(None)?;
+    let mut one = CpuSet::new();
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu));
+    one.set(first.context("a thread that may run nowhere")?);
+    bind(&one)?;
+    let result = f();
+    bind(&all)?;
+    result
+}
+
+fn bind(processors: &CpuSet) -> Result<()> {
+    for thread in std::fs::read_dir("/proc/self/task")? {
+        let name = thread?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        let thread = number.and_then(Pid::from_raw);
+        // A thread may have ended meanwhile.
+        let _ = sched_setaffinity(
+            Some(thread.context("a thread without a number")?),
+            processors,
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! `waiting/stall-*`: how late other transfers are told while one operation does not end.
+//!
+//! The operation lasts as long as the measurement. A manager without such an operation takes part in every round, so that
+//! what the machine adds can be told from what the library adds.
+
+// Only Linux has pages that block.
+#[cfg(target_os = "linux")]
+mod blocked;
+mod held;
+#[path = "../../../../crates/transload/tests/plain/mod.rs"]
+#[allow(unsafe_code, reason = "a backend promises what it does with memory")]
+mod plain;
+#[cfg(target_os = "linux")]
+#[path = "../../../../crates/transload/tests/stuck_page/mod.rs"]
+#[allow(unsafe_code, reason = "pages that block are made by system calls")]
+mod stuck_page;
+mod told;
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use transload::TransferManager;
+
+use super::case;
+use crate::case::{Case, Effort, Outcome, Verdict};
+use crate::contest::Random;
+use crate::series::Series;
+use held::{HANDLES, Held, Operation};
+use plain::Desk;
+use told::{KINDS, lateness};
+
+const LIMIT_S: f64 = 5e-3;
+
+/// A third party's backend whose operation never ends, and one whose operations end when the case says so.
+const STALLS: &str = "stalls";
+const LATER: &str = "later";
+
+pub(super) fn cases() -> Vec<Case> {
+    let stall = |word: &str, operations: &'static [(Operation, &'static str)]| {
+        case(format!("waiting/stall-{word}"), move |name, effort| {
+            let mut outcomes = Vec::new();
+            for (operation, part) in operations {
+                outcomes.extend(run(&format!("{name}{part}"), *operation, effort)?);
+            }
+            Ok(outcomes)
+        })
+    };
+    vec![
+        #[cfg(target_os = "linux")]
+        stall("page", &[(Operation::Page, "")]),
+        #[cfg(target_os = "linux")]
+        stall("file", &[(Operation::File, "")]),
+        #[cfg(target_os = "linux")]
+        stall(
+            "device",
+            &[(Operation::Adapter, "/wgpu"), (Operation::Cuda, "/cuda")],
+        ),
+        stall("plain", &[(Operation::Plain, "")]),
+    ]
+}
+
+/// A manager with the host and the two backends.
+struct Scene {
+    manager: TransferManager,
+    stalls: Arc<Desk>,
+    later: Arc<Desk>,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let (manager, desks) = plain::manager(&[STALLS, LATER]);
+        let [stalls, later] = [0, 1].map(|at| Arc::clone(&desks[at]));
+        Scene {
+            manager,
+            stalls,
+            later,
+        }
+    }
+}
+
+fn run(name: &str, operation: Operation, effort: Effort) -> Result<Option<Outcome>> {
+    let free = Scene::new();
+    let mut random = Random(9);
+    let mut late = [(); KINDS.len()].map(|()| Series::default());
+    let mut usual = late.clone();
+    let mut verified = true;
+    // However its handle is held: each has another thread look after it.
+    for handle in HANDLES {
+        let scene = Scene::new();
+        let Some(held) = Held::begin(operation, &scene, handle)? else {
+            return Ok(None);
+        };
+        for _ in 0..effort.rounds {
+            for (scene, series) in [(&scene, &mut late), (&free, &mut usual)] {
+                let found = lateness(scene, &mut random)?;
+                for (series, one) in series.iter_mut().zip(found) {
+                    series.push(one.as_secs_f64());
+                }
+            }
+        }
+        verified &= held.finish(&scene)?;
+    }
+    let mut outcome = Outcome::new(name, &late[0]);
+    outcome.verified = verified;
+    let mut verdicts = Vec::new();
+    for ((kind, late), usual) in KINDS.iter().zip(&late).zip(&usual) {
+        let worst = |series: &Series| series.spread()[1];
+        let medians = Verdict::at_most(format!("{kind}:"), late.median(), LIMIT_S, "s");
+        verdicts.push(medians);
+        let figures = [
+            ("slowest", worst(late)),
+            ("without a stall", usual.median()),
+            ("without a stall, slowest", worst(usual)),
+        ];
+        for (what, figure) in figures {
+            outcome.baselines.insert(format!("{kind}, {what}"), figure);
+        }
+    }
+    let mut verdicts = verdicts.into_iter();
+    outcome.verdict = verdicts.next();
+    outcome.further = verdicts.collect();
+    Ok(Some(outcome))
+}

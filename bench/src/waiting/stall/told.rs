@@ -1,0 +1,121 @@
+//! How late one transfer is told of what happened.
+
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use transload::{Buffer, Report, Request, TransferError};
+
+use super::super::ends::payload;
+use super::super::pause::pause;
+use super::{LATER, Scene, plain};
+use crate::contest::{POISON, Random};
+
+/// What [`lateness`] answers, in its order.
+pub(super) const KINDS: [&str; 4] = [
+    "future of a third party",
+    "deadline",
+    "4 KiB copy and wait",
+    "4 KiB future after an event",
+];
+
+/// The length of the copy on the third party's backend.
+const THIRD: u64 = 2000;
+const SMALL: usize = 4 << 10;
+
+type Told = Receiver<(Instant, Result<Report, TransferError>)>;
+
+/// From the moment that something happened to the moment that its thread knew.
+pub(super) fn lateness(scene: &Scene, random: &mut Random) -> Result<[Duration; KINDS.len()]> {
+    Ok([
+        third_party(scene, random)?,
+        deadline(scene, random)?,
+        small_wait(scene)?,
+        small_future(scene, random)?,
+    ])
+}
+
+/// The operation ends at a moment that is known, and only a call of the backend sees that.
+fn third_party(scene: &Scene, random: &mut Random) -> Result<Duration> {
+    scene.later.stall(THIRD);
+    let [src, dst] = [7, 0].map(|byte| plain::filled(&scene.manager, LATER, THIRD, byte));
+    let transfer = scene.manager.copy(&src, &dst);
+    let told = elsewhere(|| pollster::block_on(transfer));
+    pause(some_time(random));
+    let happened = Instant::now();
+    scene.later.release(THIRD);
+    let (knew, result) = told.recv()?;
+    result?;
+    ensure!(dst.read()?.iter().all(|byte| *byte == 7), "other bytes");
+    Ok(knew.saturating_duration_since(happened))
+}
+
+/// Its transfer waits for an event that is not set.
+fn deadline(scene: &Scene, random: &mut Random) -> Result<Duration> {
+    let never = scene.manager.event();
+    let (src, dst) = heap(scene)?;
+    let time = some_time(random);
+    let due = Instant::now() + time;
+    let at = scene.manager.now() + time;
+    let request = Request::new(&src, &dst).after(&never).deadline(at);
+    let transfer = scene.manager.submit(&request);
+    let told = match random.next() % 2 {
+        0 => elsewhere(|| transfer.wait()),
+        _ => elsewhere(|| pollster::block_on(transfer)),
+    };
+    let (knew, result) = told.recv()?;
+    let Err(TransferError::Deadline { .. }) = result else {
+        bail!("a deadline passed, and the transfer ended with {result:?}");
+    };
+    Ok(knew.saturating_duration_since(due))
+}
+
+fn small_wait(scene: &Scene) -> Result<Duration> {
+    let (src, dst) = heap(scene)?;
+    let begin = Instant::now();
+    scene.manager.copy(&src, &dst).wait()?;
+    let took = begin.elapsed();
+    arrived(&src, &dst)?;
+    Ok(took)
+}
+
+/// The event is set as a driver's callback sets it, so another thread starts the copy.
+fn small_future(scene: &Scene, random: &mut Random) -> Result<Duration> {
+    let gate = scene.manager.event();
+    let (src, dst) = heap(scene)?;
+    let transfer = scene.manager.submit(&Request::new(&src, &dst).after(&gate));
+    let told = elsewhere(|| pollster::block_on(transfer));
+    pause(some_time(random));
+    let happened = Instant::now();
+    gate.setter()();
+    let (knew, result) = told.recv()?;
+    result?;
+    arrived(&src, &dst)?;
+    Ok(knew.saturating_duration_since(happened))
+}
+
+fn heap(scene: &Scene) -> Result<(Buffer, Buffer)> {
+    let src = scene.manager.adopt(payload(SMALL))?;
+    Ok((src, scene.manager.adopt(vec![POISON; SMALL])?))
+}
+
+fn arrived(src: &Buffer, dst: &Buffer) -> Result<()> {
+    let same = *src.read()? == *dst.read()?;
+    same.then_some(()).context("other bytes")
+}
+
+/// 3 to 8 ms: longer than the other thread takes to wait, and never in step with a timer.
+fn some_time(random: &mut Random) -> Duration {
+    Duration::from_micros(3000 + random.next() % 5000)
+}
+
+/// Calls `f` on a thread of its own. Tells when it returned.
+fn elsewhere(f: impl FnOnce() -> Result<Report, TransferError> + Send + 'static) -> Told {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let result = f();
+        tell.send((Instant::now(), result))
+    });
+    told
+}
