@@ -16,6 +16,7 @@ mod finish;
 pub(crate) mod held;
 pub(crate) mod hint;
 pub(crate) mod kept;
+pub(crate) mod listen;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod observe;

@@ -1,5 +1,7 @@
 //! What can go wrong, one enum for each kind of operation, folded into [`Error`].
 
+mod forked;
+
 use alloc::boxed::Box;
 use alloc::string::String;
 #[cfg(feature = "std")]
@@ -14,6 +16,8 @@ use transload_hal::{AllocError, ConnectError, ErrorClass, Fault, ImportError};
 use crate::{IntoInnerError, IntoInnerReason};
 #[cfg(feature = "std")]
 use crate::{OpenError, ProfileError};
+
+pub(crate) use forked::{FORKED, Forked};
 
 /// Any error of the library: `?` turns each of its others into this one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -575,50 +579,6 @@ impl ShareError {
             ShareError::Place(error) => error.class(),
             ShareError::Unsupported { .. } => ErrorClass::Unsupported,
         }
-    }
-}
-
-/// What a child of `fork` is told that asks something of its parent's manager.
-pub(crate) const FORKED: &str =
-    "the manager was made before this process was forked: make one in this process";
-
-/// Why the engine does nothing: its manager was made before this process was forked.
-#[derive(Debug)]
-pub(crate) struct Forked;
-
-impl From<Forked> for TransferError {
-    fn from(_: Forked) -> TransferError {
-        TransferError::Forked
-    }
-}
-
-impl From<Forked> for PlaceError {
-    fn from(_: Forked) -> PlaceError {
-        PlaceError::Forked
-    }
-}
-
-impl From<Forked> for RegisterError {
-    fn from(_: Forked) -> RegisterError {
-        RegisterError::Forked
-    }
-}
-
-impl From<Forked> for GuardError {
-    fn from(_: Forked) -> GuardError {
-        GuardError::Forked
-    }
-}
-
-impl From<Forked> for ShareError {
-    fn from(forked: Forked) -> ShareError {
-        ShareError::Place(forked.into())
-    }
-}
-
-impl From<Forked> for Error {
-    fn from(forked: Forked) -> Error {
-        Error::Transfer(forked.into())
     }
 }
 

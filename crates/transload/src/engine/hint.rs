@@ -131,7 +131,7 @@ impl Shared {
                     return Err(fault);
                 }
                 (None, None) => {
-                    self.wait_for_fences(&**backend, name, &[fence], super::shared::LONGEST);
+                    self.wait_for_fences(&**backend, name, &[fence], super::listen::LONGEST);
                 }
             }
         }

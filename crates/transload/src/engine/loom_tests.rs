@@ -74,7 +74,7 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
 }
 
 /// Sleeps until there is an event after `seen`. A thread that cannot listen lets others go first and looks again.
-fn sleep(signal: &Signal, seen: u64) {
+fn rest(signal: &Signal, seen: u64) {
     let parker = Parker::current();
     match signal.listen(&parker, seen) {
         Listening::News => {}
@@ -133,7 +133,7 @@ fn lease_and_return(pool: &Pool, signal: &Signal, slots: usize, held: &Lock<u64>
             leased.iter().all(|one| one.buffer.is_none()),
             "none in vain"
         );
-        sleep(signal, seen);
+        rest(signal, seen);
     }
     held.with(|held| {
         *held += slots as u64 * SLOT_BYTES;
@@ -214,7 +214,7 @@ fn completions_are_each_taken_once_and_none_is_missed() {
             let seen = signal.seen();
             match completions.take() {
                 Some((fence, _)) => taken.push(fence.number()),
-                None => sleep(&signal, seen),
+                None => rest(&signal, seen),
             }
         }
         settlers
@@ -257,7 +257,7 @@ fn events_that_callbacks_set_are_told_to_who_waits() {
             let seen = shared.signal.seen();
             match shared.completions.take_awaited() {
                 Some(told) => waits = told != id,
-                None => sleep(&shared.signal, seen),
+                None => rest(&shared.signal, seen),
             }
         }
         assert!(event.is_set() && shared.completions.take_awaited().is_none());
@@ -282,7 +282,7 @@ fn signals_are_not_lost_between_looking_and_sleeping() {
             if flag.with(|flag| *flag) {
                 break;
             }
-            sleep(&signal, seen);
+            rest(&signal, seen);
         }
         notifier.join().unwrap();
     });

@@ -4,23 +4,20 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
-use core::task::Waker;
-use core::time::Duration;
 
 use arrayvec::ArrayVec;
 use transload_core::{Footprint, Instant};
-use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Process, ProcessBound, Waited};
+use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Process, ProcessBound};
 
 use super::active::{Operand, TransferId};
 use super::completions::Completions;
 use super::event::EventCell;
 use super::kept::Verdict;
 use super::order::{Deeds, Orders, execute};
-use super::signal::{Listening, Parker, Signal};
+use super::signal::Signal;
 use super::state::{After, Done, Pace, Registered, State, Whose};
 use super::sync::{AtomicUsize, Lock};
 use super::unwind::guarded;
-use super::wait::{Block, Wait};
 use crate::error::Forked;
 use crate::{Report, StagingBudget, Transfer, TransferError};
 
@@ -40,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) signal: Arc<Signal>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Backends that must be looked at have so many operations under way.
-    attended: AtomicUsize,
+    pub(super) attended: AtomicUsize,
     /// Backends whose outcomes come by themselves have so many operations under way.
     unattended: AtomicUsize,
     #[cfg(threads)]
@@ -53,14 +50,6 @@ pub(crate) struct Shared {
     /// Whether transfers whose handle is held advance by themselves.
     pub(crate) advances: bool,
 }
-
-/// The longest that a thread blocks in a backend before it looks for itself again. As good as for
-/// ever, so that a backend may put the thread to any work; and an end, in case a driver forgets it.
-pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
-
-/// The longest that a thread blocks in a backend that tells outcomes only to threads that call it, while it listens for
-/// others: what happens elsewhere is told within 5 ms.
-const SLICE: Duration = Duration::from_millis(2);
 
 impl Shared {
     pub(crate) fn new(state: State, signal: Arc<Signal>, clock: Arc<dyn Clock>) -> Shared {
@@ -125,7 +114,7 @@ impl Shared {
         self.turn_at(Pace::QUICK)
     }
 
-    fn turn_at(self: &Arc<Self>, pace: Pace) -> Option<Instant> {
+    pub(super) fn turn_at(self: &Arc<Self>, pace: Pace) -> Option<Instant> {
         if self.is_forked() {
             return None;
         }
@@ -147,7 +136,7 @@ impl Shared {
     /// Has `begin` touch the state, turns the engine, and has `look` see the state after each step:
     /// all three in one go under the lock where that will do, for a small copy's whole cost is in
     /// such steps. What they find they leave in what they capture, which is moved nowhere.
-    fn turn_with(
+    pub(super) fn turn_with(
         self: &Arc<Self>,
         pace: impl Fn() -> Pace,
         begin: impl FnOnce(&mut State, Instant, &mut Orders),
@@ -344,232 +333,6 @@ impl Shared {
         self.turn_quickly();
     }
 
-    /// Turns the engine until the transfer or guard is no longer under way, or `until` has passed.
-    /// False when it still is. True in a child of `fork`, where the result is an error.
-    ///
-    /// The thread blocks in the backend of its own operations where it can, and another thread listens for the other
-    /// transfers, if there are any that need it; else it parks, and listens itself if no other thread does.
-    pub(crate) fn block_on(self: &Arc<Self>, id: TransferId, until: Option<Instant>) -> bool {
-        if self.is_forked() {
-            return true;
-        }
-        let parker = Parker::current();
-        let mut is_tending = false;
-        loop {
-            let seen = self.signal.seen();
-            let begin = |state: &mut State, _, _: &mut Orders| {
-                state.tended -= usize::from(core::mem::take(&mut is_tending));
-            };
-            let own = Pace {
-                copies: Whose::One(id),
-                slow: Whose::One(id),
-            };
-            let next = self.turn_with(|| own, begin, |_| ());
-            let mut waker = Some(parker.waker());
-            let (wait, needs_listener, attended) = self.state.with(|state| {
-                let wait = state.wait_for(id, &mut waker);
-                (wait, state.needs_listener(), state.attended_block())
-            });
-            drop(waker);
-            let is_late = until.is_some_and(|until| self.clock.now() >= until);
-            match wait {
-                Wait::Over => {
-                    self.leave_listening(needs_listener, seen, next);
-                    return true;
-                }
-                Wait::Block(..) if is_late => self.state.with(|state| state.tended -= 1),
-                Wait::Park if is_late => {}
-                Wait::Block(block, deadline) => {
-                    is_tending = true;
-                    self.leave_listening(needs_listener, seen, next);
-                    let slice = block.is_shared.then_some(SLICE);
-                    let limit = self.limit(until, deadline).into_iter().chain(slice).min();
-                    self.wait_in(&block, limit.unwrap_or(LONGEST));
-                }
-                Wait::Park => self.rest(&parker, seen, (until, next), attended),
-            }
-            if is_late {
-                let needs_listener = self.state.with(|state| {
-                    state.care_for(id.slot, self.advances);
-                    state.needs_listener()
-                });
-                self.leave_listening(needs_listener, seen, next);
-                return self.is_settled(id);
-            }
-        }
-    }
-
-    /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed:
-    /// false when one still is, and in a child of `fork`, which cannot know.
-    pub(crate) fn block_until_idle(self: &Arc<Self>, until: Option<Instant>) -> bool {
-        if self.is_forked() {
-            return false;
-        }
-        let parker = Parker::current();
-        self.state.with(|state| state.care += 1);
-        loop {
-            let seen = self.signal.seen();
-            let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| ());
-            // The browser goes on only when the page's own code has returned to it.
-            let is_late = cfg!(browser) || until.is_some_and(|until| self.clock.now() >= until);
-            let (is_moving, attended) = self.state.with(|state| {
-                let is_moving = state.is_moving();
-                if is_moving && !is_late {
-                    state.watch_idle(parker.waker());
-                }
-                (is_moving, state.attended_block())
-            });
-            if !is_moving || is_late {
-                let needs_listener = self.state.with(|state| {
-                    state.care -= 1;
-                    state.needs_listener()
-                });
-                self.leave_listening(needs_listener, seen, next);
-                return !is_moving;
-            }
-            self.rest(&parker, seen, (until, next), attended);
-        }
-    }
-
-    /// Parks until this thread is called, or listens for all transfers until something happens; until one of the two
-    /// points in time at most, of which the second is the listener's.
-    fn rest(
-        &self,
-        parker: &Arc<Parker>,
-        seen: u64,
-        (until, next): (Option<Instant>, Option<Instant>),
-        attended: Option<Block>,
-    ) {
-        match self.signal.listen(parker, seen) {
-            Listening::News => {}
-            Listening::Other => parker.park(self.limit(until, None)),
-            Listening::Mine(charge) => {
-                drop(charge);
-                self.listen(attended, self.limit(until, next), |limit| {
-                    parker.park(limit)
-                });
-                self.signal.leave(parker);
-            }
-        }
-    }
-
-    /// Listens: has backends tell outcomes by themselves, and blocks in one that does not.
-    fn listen(
-        &self,
-        attended: Option<Block>,
-        limit: Option<Duration>,
-        park: impl FnOnce(Option<Duration>),
-    ) {
-        self.expect();
-        match attended {
-            Some(block) => self.wait_in(&block, limit.unwrap_or(SLICE).min(SLICE)),
-            // A thread that submitted before this one listened found no listener to call. `expect` has taken the lock
-            // since, so the count includes that thread's operations.
-            None if self.attended.load(Ordering::Relaxed) > 0 => {}
-            None => park(limit),
-        }
-    }
-
-    /// What the manager's own thread does while it listens. Answers how long it may sleep, `None` for as long as it is not
-    /// called.
-    #[cfg(threads)]
-    pub(crate) fn drive(self: &Arc<Self>) -> Option<Duration> {
-        let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| ());
-        let (needs_listener, attended) = self
-            .state
-            .with(|state| (state.needs_listener(), state.attended_block()));
-        if !needs_listener {
-            self.dismiss(next);
-            return None;
-        }
-        if !self.signal.is_own() {
-            return None;
-        }
-        let mut sleep = Some(Duration::ZERO);
-        self.listen(attended, self.limit(None, next), |limit| sleep = limit);
-        sleep
-    }
-
-    /// Does one thing that takes long, for the thread that does. False when there is none.
-    #[cfg(threads)]
-    pub(crate) fn toil(self: &Arc<Self>) -> bool {
-        let mut has_order = false;
-        let begin = |state: &mut State, _, orders: &mut Orders| {
-            let order = state.later.pop_front();
-            has_order = order.is_some();
-            orders.extend(order);
-        };
-        self.turn_with(|| Pace::SERVING, begin, |_| ());
-        has_order
-    }
-
-    /// Has another thread do what takes long; this one where there can be none.
-    fn have_toiled(self: &Arc<Self>) {
-        #[cfg(threads)]
-        if !self.driver.toil(self) {
-            while self.toil() {}
-        }
-    }
-
-    /// This thread listens no longer: the manager's own does, if any transfer needs it.
-    fn leave_listening(self: &Arc<Self>, needs_listener: bool, seen: u64, next: Option<Instant>) {
-        match needs_listener {
-            true => self.appoint(seen, next),
-            false => self.dismiss(next),
-        }
-    }
-
-    /// Has the manager's own thread listen, unless another one does.
-    fn appoint(self: &Arc<Self>, seen: u64, next: Option<Instant>) {
-        #[cfg(threads)]
-        {
-            let must_look = next.is_some() || self.attended.load(Ordering::Relaxed) > 0;
-            if self.driver.can_listen() && self.signal.appoint(self, seen, must_look) {
-                self.expect();
-                // What needed it may have ended meanwhile.
-                if !self.state.with(|state| state.needs_listener()) {
-                    self.dismiss(next);
-                } else if !must_look && self.attended.load(Ordering::Relaxed) > 0 {
-                    // A thread that submitted just before the appointment found no listener to call.
-                    self.signal.notify();
-                }
-            }
-        }
-        #[cfg(browser)]
-        self.microtask.ensure(self);
-        let _ = (seen, next);
-    }
-
-    /// Has the manager's own thread listen no longer, unless a transfer was submitted meanwhile that found it listening.
-    fn dismiss(self: &Arc<Self>, next: Option<Instant>) {
-        if self.signal.dismiss().is_some() && self.state.with(|state| state.needs_listener()) {
-            // Whatever happened in between, it looks.
-            self.appoint(u64::MAX, next);
-        }
-    }
-
-    /// Blocks in a backend.
-    pub(super) fn wait_in(&self, block: &Block, limit: Duration) {
-        self.wait_for_fences(&*block.backend, block.name, &block.fences, limit);
-    }
-
-    pub(crate) fn wait_for_fences(
-        &self,
-        backend: &dyn Backend,
-        name: BackendId,
-        fences: &[Fence],
-        limit: Duration,
-    ) {
-        // Settled or not, the caller looks at what is in the queue.
-        let waited: Result<Waited, Fault> = guarded(|| match fences {
-            [fence] => backend.wait(*fence, limit.min(LONGEST)),
-            fences => backend.wait_any(fences, limit.min(LONGEST)),
-        });
-        if let Err(fault) = waited {
-            self.give_up_backend(name, &fault);
-        }
-    }
-
     /// The result of a transfer that is over, which frees its place.
     pub(crate) fn take_result(&self, id: TransferId) -> Option<Result<Report, TransferError>> {
         if let Err(forked) = self.check_fork() {
@@ -627,33 +390,6 @@ impl Shared {
         let started = self.change(|state| state.cancel(id));
         self.turn_quickly();
         started
-    }
-
-    /// Turns the engine, has `waker` called when the transfer is over, and sees to it that it will be. False when it is over
-    /// already.
-    pub(crate) fn poll(self: &Arc<Self>, id: TransferId, waker: &Waker) -> bool {
-        if self.is_forked() {
-            return false;
-        }
-        let seen = self.signal.seen();
-        self.turn_at(Pace::SERVING);
-        // Cloned before the lock is taken and dropped after it was let go: both are the executor's
-        // code, and the last waker of a task may drop transfers with it.
-        let mut own = Some(waker.clone());
-        let needs_listener = self.state.with(|state| {
-            let active = state.transfer(id).filter(|active| active.is_awaited())?;
-            core::mem::swap(&mut active.waker, &mut own);
-            state.care_for(id.slot, true);
-            Some((state.needs_listener(), state.next_deadline(state.now)))
-        });
-        drop(own);
-        match needs_listener {
-            Some((true, next)) => self.appoint(seen, next),
-            Some((false, _)) => {}
-            None => return false,
-        }
-        self.ensure_wake(waker);
-        true
     }
 
     /// Payload bytes of a transfer that have arrived, and all of them.
@@ -720,24 +456,8 @@ impl Shared {
 
     /// Tells the backends that outcomes are to come by themselves: one that was given up too, for operations on borrowed
     /// bytes are waited for all the same.
-    fn expect(&self) {
+    pub(super) fn expect(&self) {
         self.ask_each(|known| known.unattended, |backend| backend.expect());
-    }
-
-    /// Where no thread turns the engine, a task is woken by the next completion; and at once where
-    /// completions are seen only by a task that looks.
-    pub(crate) fn ensure_wake(&self, waker: &Waker) {
-        #[cfg(not(threads))]
-        if self.attended.load(Ordering::Relaxed) > 0 {
-            waker.wake_by_ref();
-        } else {
-            self.signal.watch(waker);
-        }
-        // The system refuses a thread: the task looks for itself.
-        #[cfg(threads)]
-        if !self.driver.can_listen() {
-            waker.wake_by_ref();
-        }
     }
 
     pub(crate) fn give_up_backend(&self, name: BackendId, fault: &Fault) {
@@ -834,14 +554,6 @@ impl Shared {
             return;
         }
         drop(verdicts);
-    }
-
-    fn limit(&self, until: Option<Instant>, next: Option<Instant>) -> Option<Duration> {
-        let at = match (until, next) {
-            (Some(until), Some(next)) => until.min(next),
-            (one, other) => one.or(other)?,
-        };
-        Some(at.since(self.clock.now()))
     }
 }
 

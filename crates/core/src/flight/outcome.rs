@@ -1,0 +1,61 @@
+//! How operations, legs and flights end.
+
+use super::Phase;
+use crate::Span;
+
+/// Where a leg failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Failure {
+    /// The part of the work.
+    pub phase: Phase,
+    /// The lane of the plan and the step within it; `None` when slots could not be had, or the
+    /// comparison found a difference.
+    pub at: Option<(u8, u8)>,
+    /// The payload bytes concerned.
+    pub span: Span,
+}
+
+/// How a flight ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verdict {
+    /// Every byte arrived, and where asked for both ends were found to be equal.
+    Done,
+    /// No route was left.
+    Failed(Failure),
+    /// It was stopped after so many leading bytes had arrived; 0 with `started` false when nothing
+    /// was ever submitted.
+    Stopped {
+        /// Why.
+        reason: StopReason,
+        /// Leading bytes of the destination that equal the source.
+        leading_bytes: u64,
+        /// Whether any operation was submitted.
+        started: bool,
+    },
+}
+
+/// Why a flight was stopped before its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum StopReason {
+    /// Its owner cancelled it.
+    Cancelled,
+    /// Its deadline passed.
+    Deadline,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Settled {
+    /// All its bytes moved.
+    Done,
+    /// The backend stopped it because the driver asked, and left some of its bytes out. In a flight that was not told to
+    /// stop it counts as failed.
+    Stopped {
+        /// Leading bytes of the operation that moved.
+        leading_bytes: u64,
+    },
+    /// It was accepted, and some or all of its bytes did not move.
+    Failed,
+    /// It was refused: nothing was done.
+    Refused,
+}

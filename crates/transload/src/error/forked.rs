@@ -1,0 +1,47 @@
+//! What a child of `fork` is told.
+
+use super::{Error, GuardError, PlaceError, RegisterError, ShareError, TransferError};
+
+/// What a child of `fork` is told that asks something of its parent's manager.
+pub(crate) const FORKED: &str =
+    "the manager was made before this process was forked: make one in this process";
+
+/// Why the engine does nothing: its manager was made before this process was forked.
+#[derive(Debug)]
+pub(crate) struct Forked;
+
+impl From<Forked> for TransferError {
+    fn from(_: Forked) -> TransferError {
+        TransferError::Forked
+    }
+}
+
+impl From<Forked> for PlaceError {
+    fn from(_: Forked) -> PlaceError {
+        PlaceError::Forked
+    }
+}
+
+impl From<Forked> for RegisterError {
+    fn from(_: Forked) -> RegisterError {
+        RegisterError::Forked
+    }
+}
+
+impl From<Forked> for GuardError {
+    fn from(_: Forked) -> GuardError {
+        GuardError::Forked
+    }
+}
+
+impl From<Forked> for ShareError {
+    fn from(forked: Forked) -> ShareError {
+        ShareError::Place(forked.into())
+    }
+}
+
+impl From<Forked> for Error {
+    fn from(forked: Forked) -> Error {
+        Error::Transfer(forked.into())
+    }
+}
