@@ -26,7 +26,10 @@ pub(super) fn run(name: &str, count: usize, effort: Effort) -> Result<Vec<Outcom
     let mut set = Found::default();
     for _ in 0..rounds {
         let batch = || Ok(scene.manager.copy_batch(&scene.requests, OnFailure::GoOn)?);
+        scene.dst.write()?.fill(POISON);
         copied.round(&scene, batch)?;
+        // Before the transfers are submitted: they would hold up the guard.
+        scene.dst.write()?.fill(POISON);
         let event = scene.manager.event();
         let after = |request: &Request| request.clone().after(&event);
         let held: Vec<Request> = scene.requests.iter().map(after).collect();
@@ -58,7 +61,6 @@ struct Found {
 impl Found {
     /// Times `begin` and the wait for its batch, and the copies of another thread from the call to the end.
     fn round(&mut self, scene: &Scene, begin: impl FnOnce() -> Result<Batch>) -> Result<()> {
-        scene.dst.write()?.fill(POISON);
         let other = Other::start(&scene.manager)?;
         let began = Instant::now();
         for result in begin()?.wait() {

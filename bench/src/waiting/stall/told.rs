@@ -13,16 +13,21 @@ use super::{LATER, Scene, plain};
 use crate::contest::{POISON, Random};
 
 /// What [`lateness`] answers, in its order.
-pub(super) const KINDS: [&str; 4] = [
+pub(super) const KINDS: [&str; 5] = [
     "future of a third party",
     "deadline",
     "4 KiB copy and wait",
     "4 KiB future after an event",
+    "verified 1 MiB future",
 ];
 
 /// The length of the copy on the third party's backend.
 const THIRD: u64 = 2000;
 const SMALL: usize = 4 << 10;
+const LARGE: usize = 1 << 20;
+
+/// The engine looks at a backend every 2 ms while it listens for others; the backend passes over three looks.
+const PASSED_OVER: Duration = Duration::from_millis(10);
 
 type Told = Receiver<(Instant, Result<Report, TransferError>)>;
 
@@ -33,6 +38,7 @@ pub(super) fn lateness(scene: &Scene, random: &mut Random) -> Result<[Duration; 
         deadline(scene, random)?,
         small_wait(scene)?,
         small_future(scene, random)?,
+        verified_future(scene)?,
     ])
 }
 
@@ -42,7 +48,8 @@ fn third_party(scene: &Scene, random: &mut Random) -> Result<Duration> {
     let [src, dst] = [7, 0].map(|byte| plain::filled(&scene.manager, LATER, THIRD, byte));
     let transfer = scene.manager.copy(&src, &dst);
     let told = elsewhere(|| pollster::block_on(transfer));
-    pause(some_time(random));
+    // The backend passes the operation over a few times, whatever has happened.
+    pause(PASSED_OVER + some_time(random));
     let happened = Instant::now();
     scene.later.release(THIRD);
     let (knew, result) = told.recv()?;
@@ -54,7 +61,7 @@ fn third_party(scene: &Scene, random: &mut Random) -> Result<Duration> {
 /// Its transfer waits for an event that is not set.
 fn deadline(scene: &Scene, random: &mut Random) -> Result<Duration> {
     let never = scene.manager.event();
-    let (src, dst) = heap(scene)?;
+    let (src, dst) = heap(scene, SMALL)?;
     let time = some_time(random);
     let due = Instant::now() + time;
     let at = scene.manager.now() + time;
@@ -72,7 +79,7 @@ fn deadline(scene: &Scene, random: &mut Random) -> Result<Duration> {
 }
 
 fn small_wait(scene: &Scene) -> Result<Duration> {
-    let (src, dst) = heap(scene)?;
+    let (src, dst) = heap(scene, SMALL)?;
     let begin = Instant::now();
     scene.manager.copy(&src, &dst).wait()?;
     let took = begin.elapsed();
@@ -83,7 +90,7 @@ fn small_wait(scene: &Scene) -> Result<Duration> {
 /// The event is set as a driver's callback sets it, so another thread starts the copy.
 fn small_future(scene: &Scene, random: &mut Random) -> Result<Duration> {
     let gate = scene.manager.event();
-    let (src, dst) = heap(scene)?;
+    let (src, dst) = heap(scene, SMALL)?;
     let transfer = scene.manager.submit(&Request::new(&src, &dst).after(&gate));
     let told = elsewhere(|| pollster::block_on(transfer));
     pause(some_time(random));
@@ -95,9 +102,20 @@ fn small_future(scene: &Scene, random: &mut Random) -> Result<Duration> {
     Ok(knew.saturating_duration_since(happened))
 }
 
-fn heap(scene: &Scene) -> Result<(Buffer, Buffer)> {
-    let src = scene.manager.adopt(payload(SMALL))?;
-    Ok((src, scene.manager.adopt(vec![POISON; SMALL])?))
+/// Has several operations, each of which follows upon the end of another.
+fn verified_future(scene: &Scene) -> Result<Duration> {
+    let (src, dst) = heap(scene, LARGE)?;
+    let begin = Instant::now();
+    let transfer = scene.manager.submit(&Request::new(&src, &dst).verify());
+    let (knew, result) = elsewhere(|| pollster::block_on(transfer)).recv()?;
+    result?;
+    arrived(&src, &dst)?;
+    Ok(knew.saturating_duration_since(begin))
+}
+
+fn heap(scene: &Scene, len: usize) -> Result<(Buffer, Buffer)> {
+    let src = scene.manager.adopt(payload(len))?;
+    Ok((src, scene.manager.adopt(vec![POISON; len])?))
 }
 
 fn arrived(src: &Buffer, dst: &Buffer) -> Result<()> {
