@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard};
 
 /// The stack of a thread in a model that turns the engine: those that loom gives by default hold no list of orders.
 #[cfg(all(feature = "std", loom))]
-pub(crate) const LOOM_STACK_WORDS: usize = 1 << 13;
+pub(crate) const LOOM_STACK_WORDS: usize = 1 << 14;
 
 /// A value that one thread at a time may touch.
 #[cfg(feature = "std")]
