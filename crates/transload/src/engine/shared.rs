@@ -461,7 +461,16 @@ impl Shared {
     }
 
     pub(crate) fn give_up_backend(&self, name: BackendId, fault: &Fault) {
-        self.change(|state| state.give_up_backend(name, fault));
+        let is_new = self.change(|state| {
+            let known = state.registered(name);
+            let is_new = known.is_some_and(|known| known.lost.is_none());
+            state.give_up_backend(name, fault);
+            is_new
+        });
+        if is_new {
+            // The caller may not turn the engine again, and its transfers are to be looked at.
+            self.signal.notify();
+        }
     }
 
     pub(crate) fn is_settled(&self, id: TransferId) -> bool {

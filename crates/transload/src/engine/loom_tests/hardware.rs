@@ -23,7 +23,13 @@ use super::super::sync::Lock;
 use super::{Kept, model, spawn};
 use crate::{Request, TransferManager};
 
-/// The second transfer of a manager.
+/// The first transfer of a manager.
+const FIRST: TransferId = TransferId {
+    slot: 0,
+    generation: 0,
+};
+
+/// The second one.
 const BEHIND: TransferId = TransferId {
     slot: 1,
     generation: 0,
@@ -33,10 +39,21 @@ const BACKEND: BackendId = BackendId(Name::constant("lazy"));
 
 /// Hardware that copies nothing, and tells nothing by itself.
 struct Lazy {
-    is_unattended: bool,
+    tells: Tells,
     state: Lock<Told>,
     /// Called when the first operation has been told.
     first: Arc<Parker>,
+}
+
+/// When outcomes are told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tells {
+    /// To threads that wait.
+    Waiting,
+    /// Once they are expected.
+    Expected,
+    /// Never: what expects them panics.
+    Never,
 }
 
 #[derive(Default)]
@@ -160,12 +177,14 @@ unsafe impl Backend for Lazy {
     }
 
     fn completes_unattended(&self) -> bool {
-        self.is_unattended
+        self.tells != Tells::Waiting
     }
 
     fn expect(&self) {
-        if self.is_unattended {
-            self.tell_all();
+        match self.tells {
+            Tells::Waiting => {}
+            Tells::Expected => self.tell_all(),
+            Tells::Never => std::panic::resume_unwind(Box::new("by design")),
         }
     }
 
@@ -179,9 +198,9 @@ unsafe impl Backend for Lazy {
 }
 
 impl Lazy {
-    fn new(is_unattended: bool) -> Lazy {
+    fn new(tells: Tells) -> Lazy {
         Lazy {
-            is_unattended,
+            tells,
             state: Lock::default(),
             first: Parker::current(),
         }
@@ -196,8 +215,8 @@ fn buffer(manager: &TransferManager) -> Kept<crate::Buffer> {
 
 /// A transfer waits for an event, which another thread sets while it is submitted: so one thread appoints the listener,
 /// another one submits the operation, and no thread waits for the transfer.
-fn an_operation_is_told_of(is_unattended: bool) {
-    let lazy = Lazy::new(is_unattended);
+fn an_operation_is_told_of(tells: Tells) {
+    let lazy = Lazy::new(tells);
     let first = Arc::clone(&lazy.first);
     let builder = TransferManager::builder().backend(Arc::new(lazy));
     let manager = Kept::new(builder.build().unwrap());
@@ -212,19 +231,19 @@ fn an_operation_is_told_of(is_unattended: bool) {
 
 #[test]
 fn an_operation_submitted_beside_the_appointment_is_waited_for() {
-    model(|| an_operation_is_told_of(false));
+    model(|| an_operation_is_told_of(Tells::Waiting));
 }
 
 #[test]
 fn an_operation_submitted_beside_the_appointment_is_expected() {
-    model(|| an_operation_is_told_of(true));
+    model(|| an_operation_is_told_of(Tells::Expected));
 }
 
 /// A thread waits for a transfer behind another one, whose operation another thread submits meanwhile. No transfer
 /// advances by itself, so no thread listens before.
-fn a_waiter_sees_an_operation(is_unattended: bool) {
+fn a_waiter_sees_an_operation(tells: Tells) {
     let builder = TransferManager::builder().clock(Arc::new(NoClock));
-    let builder = builder.backend(Arc::new(Lazy::new(is_unattended)));
+    let builder = builder.backend(Arc::new(Lazy::new(tells)));
     let manager = Kept::new(builder.build().unwrap());
     let [src, dst, last] = [0, 1, 2].map(|_| buffer(&manager));
     let event = Kept::new(manager.event());
@@ -239,10 +258,25 @@ fn a_waiter_sees_an_operation(is_unattended: bool) {
 
 #[test]
 fn a_waiter_that_begins_to_listen_waits_for_what_was_submitted_before() {
-    model(|| a_waiter_sees_an_operation(false));
+    model(|| a_waiter_sees_an_operation(Tells::Waiting));
 }
 
 #[test]
 fn a_waiter_that_begins_to_listen_expects_what_was_submitted_before() {
-    model(|| a_waiter_sees_an_operation(true));
+    model(|| a_waiter_sees_an_operation(Tells::Expected));
+}
+
+#[test]
+fn a_task_learns_of_a_backend_that_panics_when_it_is_expected_to_tell() {
+    model(|| {
+        let builder = TransferManager::builder().backend(Arc::new(Lazy::new(Tells::Never)));
+        let manager = Kept::new(builder.build().unwrap());
+        let [src, dst] = [0, 1].map(|_| buffer(&manager));
+        let held = Kept::new(manager.copy(&*src, &*dst));
+        let task = Parker::current();
+        while manager.shared.poll(FIRST, &task.waker()) {
+            task.park(None);
+        }
+        assert!(held.is_over());
+    });
 }
