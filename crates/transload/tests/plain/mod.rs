@@ -83,13 +83,30 @@ pub(crate) fn manager(kinds: &[&str]) -> (TransferManager, Vec<Arc<Desk>>) {
     let mut builder = TransferManager::builder().host();
     let mut desks = Vec::new();
     for kind in kinds {
-        let memory: MemoryId = format!("{kind}:0/device").parse().unwrap();
-        let desk = Arc::new(Desk::default());
-        desks.push(Arc::clone(&desk));
-        let id = BackendId(memory.device.kind.0);
-        builder = builder.backend(Arc::new(Plain { id, memory, desk }));
+        let plain = Plain::new(kind);
+        desks.push(Arc::clone(&plain.desk));
+        builder = builder.backend(Arc::new(plain));
     }
     (builder.build().unwrap(), desks)
+}
+
+/// Registers a backend of that kind with a manager.
+pub(crate) fn register(manager: &TransferManager, kind: &str) -> Arc<Desk> {
+    let plain = Plain::new(kind);
+    let desk = Arc::clone(&plain.desk);
+    manager.register_backend(plain).unwrap();
+    desk
+}
+
+impl Plain {
+    fn new(kind: &str) -> Plain {
+        let memory: MemoryId = format!("{kind}:0/device").parse().unwrap();
+        Plain {
+            id: BackendId(memory.device.kind.0),
+            memory,
+            desk: Arc::default(),
+        }
+    }
 }
 
 /// Memory of the backend of that kind, filled with one byte.
