@@ -51,6 +51,19 @@ fn wait(shared: &Arc<Shared>, id: TransferId) {
     spawn(move || assert!(shared.block_on(id, None)));
 }
 
+/// Submits a transfer without a handle, has it end, and sleeps until its waker is called.
+fn submit_and_sleep(shared: &Arc<Shared>) {
+    let task = Parker::current();
+    let id = shared.state.with(|state| {
+        let id = begin(state);
+        state.transfers[id.slot as usize].waker = Some(task.waker());
+        id
+    });
+    shared.detach(id);
+    shared.completions.tell(&[id]);
+    task.park(None);
+}
+
 #[test]
 fn an_outcome_is_taken_in_while_a_waiter_takes_the_place_of_the_own_thread() {
     model(|| {
@@ -80,15 +93,21 @@ fn a_waiter_that_leaves_sees_what_was_submitted_meanwhile() {
         let (shared, [id]) = engine_with();
         wait(&shared, id);
         shared.completions.tell(&[id]);
-        let task = Parker::current();
-        let other = shared.state.with(|state| {
-            let other = begin(state);
-            state.transfers[other.slot as usize].waker = Some(task.waker());
-            other
+        submit_and_sleep(&shared);
+    });
+}
+
+#[test]
+fn a_thread_that_dismisses_the_own_one_sees_what_was_submitted_meanwhile() {
+    model(|| {
+        let (shared, [id]) = engine_with();
+        assert!(shared.poll(id, Waker::noop()));
+        let other = Arc::clone(&shared);
+        spawn(move || {
+            other.completions.tell(&[id]);
+            other.look();
         });
-        shared.detach(other);
-        shared.completions.tell(&[other]);
-        task.park(None);
+        submit_and_sleep(&shared);
     });
 }
 
