@@ -49,7 +49,8 @@ impl Prepared {
             let ends = (checked.src.clone(), checked.dst.clone());
             state.accept(ends, checked.parts(), chosen, &self.terms, now)
         });
-        self.shared.tell_refused(submitted, &self.terms.then)
+        self.shared.tell_refused(&submitted, &self.terms.then);
+        submitted
     }
 }
 

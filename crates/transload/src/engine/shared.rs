@@ -266,18 +266,13 @@ impl Shared {
     }
 
     /// Sets the events of a request that was refused: it is over, too.
-    pub(crate) fn tell_refused(
-        self: &Arc<Self>,
-        submitted: Transfer,
-        then: &[Arc<EventCell>],
-    ) -> Transfer {
+    pub(crate) fn tell_refused(self: &Arc<Self>, submitted: &Transfer, then: &[Arc<EventCell>]) {
         if submitted.is_refused() {
             let own = |event: &&Arc<EventCell>| event.manager == self.serial;
             then.iter()
                 .filter(own)
                 .for_each(|event| self.events_set(&event.set()));
         }
-        submitted
     }
 
     /// Leaves those transfers to hardware that need no thread, and has one listen if any needs it.

@@ -315,6 +315,8 @@ impl State {
     }
 
     /// Gives an order to the thread that turns the engine, or leaves it to the one that does what takes long.
+    // An order is large, and each small copy hands one out: it is made where it stays.
+    #[inline(always)]
     pub(crate) fn hand_out(&mut self, mut order: Order, orders: &mut Orders) {
         if order.takes_long() && !self.pace.slow.has(order.id) {
             return self.later.push_back(order);

@@ -41,7 +41,8 @@ impl TransferManager {
             Ok(checked) => self.submit_checked(checked, &request.terms),
             Err(error) => Transfer::settled(Some(Err(error))),
         };
-        self.shared.tell_refused(submitted, &request.terms.then)
+        self.shared.tell_refused(&submitted, &request.terms.then);
+        submitted
     }
 
     /// Submits several requests, all or none. `on_failure` says what becomes of those that have not
