@@ -562,6 +562,7 @@ impl Shared {
 }
 
 /// What a step leaves to do once the lock is let go.
+#[inline]
 fn take_after(state: &mut State) -> Option<After> {
     state.releasing += usize::from(!state.after.buffers.is_empty());
     if !state.idlers.is_empty() {

@@ -399,7 +399,8 @@ impl State {
             active.queued = true;
             self.ready[queue_of(active.priority)].push_back(slot);
         }
-        if self.advances {
+        let needs_care = self.advances && !active.needs_care;
+        if needs_care {
             self.care_for(slot, true);
         }
     }
