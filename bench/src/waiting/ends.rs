@@ -15,8 +15,11 @@ pub(super) struct Ends {
     pub(super) src: Buffer,
     pub(super) dst: Buffer,
     /// Looks at the destination without Transload where another way exists.
-    check: Box<dyn Fn(&[u8]) -> Result<bool>>,
+    check: Box<Check>,
 }
+
+/// Whether a destination holds these bytes.
+type Check = dyn Fn(&[u8]) -> Result<bool>;
 
 /// Where the bytes move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

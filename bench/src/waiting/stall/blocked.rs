@@ -18,7 +18,7 @@ use crate::wgpu::gpu;
 const LEN: usize = 8 << 20;
 /// The middle: neither a thread that begins at the front nor one that begins at the back meets the page at once.
 const AT: usize = LEN / 2;
-const _: () = assert!(AT % PAGE == 0);
+const _: () = assert!(AT.is_multiple_of(PAGE));
 
 /// A driver's thread reaches the page within this time, unless it never does.
 const TOUCHED_WITHIN: Duration = Duration::from_secs(10);
