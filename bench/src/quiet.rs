@@ -8,10 +8,13 @@ use crate::case::{Outcome, Verdict};
 use crate::series::Series;
 
 const IDLE: Duration = Duration::from_secs(5);
+const SETTLED: Duration = Duration::from_millis(200);
 
 /// Counts the wake-ups of all threads of this process in 5 s. `None` where the system does not count them.
 /// The caller sets [`Outcome::verified`].
 pub(crate) fn watch(case: &str) -> Result<Option<Outcome>> {
+    // Threads that have just done their work may still be on their way to where they wait.
+    std::thread::park_timeout(SETTLED);
     let Some(before) = wakeups() else {
         return Ok(None);
     };
