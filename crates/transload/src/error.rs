@@ -581,21 +581,3 @@ impl ShareError {
         }
     }
 }
-
-impl From<PlaceError> for TransferError {
-    fn from(error: PlaceError) -> TransferError {
-        match error {
-            PlaceError::Forked => TransferError::Forked,
-            error => TransferError::Place(error),
-        }
-    }
-}
-
-impl From<PlaceError> for Error {
-    fn from(error: PlaceError) -> Error {
-        match error {
-            PlaceError::Forked => TransferError::Forked.into(),
-            error => Error::Place(error),
-        }
-    }
-}

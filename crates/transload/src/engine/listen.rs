@@ -9,7 +9,6 @@ use transload_core::Instant;
 use transload_hal::{Backend, BackendId, Fault, Fence, Waited};
 
 use super::active::TransferId;
-#[cfg(threads)]
 use super::order::Orders;
 use super::shared::Shared;
 use super::signal::{Listening, Parker};
@@ -124,6 +123,7 @@ impl Shared {
     ) {
         match self.signal.listen(parker, seen) {
             Listening::News => {}
+            #[cfg(threads)]
             Listening::Other => parker.park(self.limit(until, None)),
             Listening::Mine(charge) => {
                 drop(charge);

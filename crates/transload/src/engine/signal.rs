@@ -20,6 +20,7 @@ pub(crate) enum Listening {
     /// The thread listens. The manager that its own thread looked after until then is to be dropped without a lock.
     Mine(#[allow(dead_code, reason = "dropped by the caller")] Option<Arc<Shared>>),
     /// Another thread does.
+    #[cfg(threads)]
     Other,
     /// There is news that this thread has not seen.
     News,

@@ -45,3 +45,21 @@ impl From<Forked> for Error {
         Error::Transfer(forked.into())
     }
 }
+
+impl From<PlaceError> for TransferError {
+    fn from(error: PlaceError) -> TransferError {
+        match error {
+            PlaceError::Forked => TransferError::Forked,
+            error => TransferError::Place(error),
+        }
+    }
+}
+
+impl From<PlaceError> for Error {
+    fn from(error: PlaceError) -> Error {
+        match error {
+            PlaceError::Forked => TransferError::Forked.into(),
+            error => Error::Place(error),
+        }
+    }
+}
