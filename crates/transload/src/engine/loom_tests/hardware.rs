@@ -280,3 +280,16 @@ fn a_task_learns_of_a_backend_that_panics_when_it_is_expected_to_tell() {
         assert!(held.is_over());
     });
 }
+
+#[test]
+fn a_waiter_behind_a_transfer_that_was_left_to_hardware_expects_its_outcome() {
+    model(|| {
+        let builder = TransferManager::builder().clock(Arc::new(NoClock));
+        let builder = builder.backend(Arc::new(Lazy::new(Tells::Expected)));
+        let manager = Kept::new(builder.build().unwrap());
+        let [src, dst, last] = [0, 1, 2].map(|_| buffer(&manager));
+        let _left = Kept::new(manager.copy(&*src, &*dst));
+        let _behind = Kept::new(manager.copy(&*dst, &*last));
+        assert!(manager.shared.block_on(BEHIND, None));
+    });
+}
