@@ -40,6 +40,13 @@ pub struct TransferManager {
     pub(crate) shared: Arc<Shared>,
 }
 
+impl Drop for TransferManager {
+    fn drop(&mut self) {
+        #[cfg(threads)]
+        self.shared.let_own_threads_go();
+    }
+}
+
 /// A backend as it was registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendInfo {

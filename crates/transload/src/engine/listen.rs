@@ -185,6 +185,14 @@ impl Shared {
         has_order
     }
 
+    /// Waits a moment for the manager's own threads to let go of it, where nothing is under way.
+    #[cfg(threads)]
+    pub(crate) fn let_own_threads_go(&self) {
+        if !self.is_forked() && self.state.with(|state| state.live == 0) {
+            self.driver.let_go();
+        }
+    }
+
     /// Has another thread do what takes long; this one where there can be none.
     pub(super) fn have_toiled(self: &Arc<Self>) {
         #[cfg(threads)]

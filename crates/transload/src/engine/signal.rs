@@ -124,6 +124,8 @@ mod shared {
         is_heard: AtomicBool,
         /// Where the manager's own thread sleeps.
         own: Arc<Parker>,
+        /// Whether that thread holds its manager.
+        is_serving: AtomicBool,
     }
 
     #[derive(Default)]
@@ -143,6 +145,7 @@ mod shared {
                 events: AtomicU64::new(0),
                 is_heard: AtomicBool::new(false),
                 own: Arc::default(),
+                is_serving: AtomicBool::new(false),
             }
         }
     }
@@ -221,12 +224,25 @@ mod shared {
             }
         }
 
-        /// What the manager's own thread looks after, if it listens.
-        pub(crate) fn charge(&self) -> Option<Arc<Shared>> {
-            match &*self.lock() {
-                Listener::Own(shared) => Some(Arc::clone(shared)),
-                _ => None,
-            }
+        /// Has the manager's own thread look after its manager with `drive`, if it listens. The thread has let go of the
+        /// manager when this returns.
+        pub(crate) fn serve<R>(&self, drive: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
+            let shared = match &*self.lock() {
+                Listener::Own(shared) => {
+                    self.is_serving.store(true, Ordering::SeqCst);
+                    Arc::clone(shared)
+                }
+                _ => return None,
+            };
+            let driven = drive(&shared);
+            drop(shared);
+            self.is_serving.store(false, Ordering::SeqCst);
+            Some(driven)
+        }
+
+        /// Whether the manager's own thread holds its manager.
+        pub(crate) fn is_serving(&self) -> bool {
+            self.is_serving.load(Ordering::SeqCst)
         }
 
         /// Whether the manager's own thread listens.

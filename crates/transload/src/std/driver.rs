@@ -6,7 +6,7 @@
 //! manager alive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[cfg(not(loom))]
 use std::thread;
 
@@ -29,6 +29,8 @@ pub(crate) struct Driver {
 struct Post {
     /// Keeps the manager until the thread has looked.
     handed: Mutex<Option<Arc<Shared>>>,
+    /// The thread holds it.
+    is_busy: AtomicBool,
     parker: Arc<Parker>,
 }
 
@@ -54,8 +56,9 @@ impl Driver {
         let signal = Arc::clone(&self.signal);
         self.listener.ensure("transload", move |closed| {
             loop {
-                let limit = match signal.charge() {
-                    Some(shared) => guarded(|| shared.drive()).unwrap_or(None),
+                let drive = |shared: &Arc<Shared>| guarded(|| shared.drive()).unwrap_or(None);
+                let limit = match signal.serve(drive) {
+                    Some(limit) => limit,
                     None if closed.load(Ordering::Acquire) => return,
                     None => None,
                 };
@@ -69,8 +72,12 @@ impl Driver {
         let post = Arc::clone(&self.post);
         let can_toil = self.toiler.ensure("transload-slow", move |closed| {
             loop {
-                match post.hand(None) {
-                    Some(shared) => while guarded(|| shared.toil()).unwrap_or(false) {},
+                match post.take() {
+                    Some(shared) => {
+                        while guarded(|| shared.toil()).unwrap_or(false) {}
+                        drop(shared);
+                        post.is_busy.store(false, Ordering::SeqCst);
+                    }
                     None if closed.load(Ordering::Acquire) => return,
                     None => {}
                 }
@@ -78,10 +85,24 @@ impl Driver {
             }
         });
         if can_toil {
-            self.post.hand(Some(Arc::clone(shared)));
+            *self.post.handed() = Some(Arc::clone(shared));
             self.post.parker.unpark();
         }
         can_toil
+    }
+
+    /// Gives the manager's own threads a moment to let go of it, if they are about to: the thread that drops the last
+    /// handle then ends the devices, and not one that the end of the program cuts short.
+    pub(crate) fn let_go(&self) {
+        let is_busy = || {
+            self.signal.is_serving()
+                || self.post.is_busy.load(Ordering::SeqCst)
+                || self.post.handed().is_some()
+        };
+        let mut moments = 0..10_000;
+        while is_busy() && moments.next().is_some() {
+            thread::yield_now();
+        }
     }
 }
 
@@ -110,8 +131,13 @@ impl Drop for Driver {
 }
 
 impl Post {
-    fn hand(&self, shared: Option<Arc<Shared>>) -> Option<Arc<Shared>> {
-        let mut handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
-        core::mem::replace(&mut *handed, shared)
+    fn handed(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<Arc<Shared>> {
+        let mut handed = self.handed();
+        self.is_busy.store(handed.is_some(), Ordering::SeqCst);
+        handed.take()
     }
 }
