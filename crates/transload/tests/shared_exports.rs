@@ -1,5 +1,5 @@
 //! Shared memory that is exported while transfers and guards use it.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(all(any(target_os = "linux", target_os = "android"), not(transload_local)))]
 
 mod common;
 

@@ -11,7 +11,7 @@ use transload_hal::{Backend, BackendId, Fault, Fence, Waited};
 use super::active::TransferId;
 use super::order::Orders;
 use super::shared::Shared;
-use super::signal::{Listening, Parker};
+use super::signal::{Listening, OwnParker, Parker};
 use super::state::{Pace, State, Whose};
 use super::unwind::guarded;
 use super::wait::{Block, Wait};
@@ -116,7 +116,7 @@ impl Shared {
     /// points in time at most, of which the second is the listener's.
     fn rest(
         &self,
-        parker: &Arc<Parker>,
+        parker: &OwnParker,
         seen: u64,
         (until, next): (Option<Instant>, Option<Instant>),
         attended: Option<Block>,

@@ -15,6 +15,12 @@ pub(crate) use shared::{Parker, Signal};
 
 use super::shared::Shared;
 
+/// How a thread that waits holds its parker.
+#[cfg(threads)]
+pub(crate) type OwnParker = Arc<Parker>;
+#[cfg(not(threads))]
+pub(crate) type OwnParker = Parker;
+
 /// What became of a thread's wish to listen.
 pub(crate) enum Listening {
     /// The thread listens. The manager that its own thread looked after until then is to be dropped without a lock.
@@ -281,11 +287,11 @@ mod alone {
     pub(crate) struct Parker;
 
     impl Parker {
-        pub(crate) fn current() -> Arc<Parker> {
-            Arc::new(Parker)
+        pub(crate) fn current() -> Parker {
+            Parker
         }
 
-        pub(crate) fn waker(self: &Arc<Parker>) -> Waker {
+        pub(crate) fn waker(&self) -> Waker {
             Waker::noop().clone()
         }
 
@@ -331,14 +337,14 @@ mod alone {
             false
         }
 
-        pub(crate) fn listen(&self, _parker: &Arc<Parker>, seen: u64) -> Listening {
+        pub(crate) fn listen(&self, _parker: &Parker, seen: u64) -> Listening {
             match self.seen() == seen {
                 true => Listening::Mine(None),
                 false => Listening::News,
             }
         }
 
-        pub(crate) fn leave(&self, _parker: &Arc<Parker>) {}
+        pub(crate) fn leave(&self, _parker: &Parker) {}
 
         pub(crate) fn dismiss(&self) -> Option<Arc<Shared>> {
             None
