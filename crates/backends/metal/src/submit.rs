@@ -23,7 +23,7 @@ impl Metal {
         let place = self.place(via, ops)?;
         let is_pending = |fence: &&Fence| {
             let lane = self.lane(**fence);
-            lane.is_some_and(|lane| lane.is_pending(fence.number()))
+            !fence.is_settled() && lane.is_some_and(|lane| lane.is_pending(fence.number()))
         };
         if place.is_by_host
             && let Some(fence) = after.iter().find(is_pending)
