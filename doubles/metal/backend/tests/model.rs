@@ -5,7 +5,7 @@ mod common;
 
 use common::dice::Dice;
 use common::engine::{allocate, manager, odd, paged, read};
-use common::{FIRST, User, assert_clean_soon};
+use common::{FIRST, User, assert_clean};
 use objc2::rc::autoreleasepool;
 use objc2_metal::{MTLDevice as _, MTLPixelFormat, MTLStorageMode, MTLTextureDescriptor};
 use transload::hal::External;
@@ -250,7 +250,7 @@ fn run(seed: u64, has_faults: bool) {
         bench.ends
     );
     drop(bench);
-    assert_clean_soon();
+    assert_clean();
 }
 
 #[test]

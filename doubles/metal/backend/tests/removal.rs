@@ -3,7 +3,7 @@
 mod common;
 
 use common::engine::{allocate, manager, odd, paged, read};
-use common::{assert_clean, assert_clean_soon, metal, pattern, pose};
+use common::{assert_clean, metal, pattern, pose};
 use transload::hal::{Backend as _, ErrorClass};
 use transload::{AllocSpec, TransferManager};
 use transload_metal::{Metal, OpenError};
@@ -155,5 +155,5 @@ fn a_backend_that_is_dropped_leaves_what_is_under_way_to_metal() {
     drop(manager.copy(&src, &dst));
     drop((src, dst, manager));
     release();
-    assert_clean_soon();
+    assert_clean();
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::dice::Dice;
 use common::engine::{allocate, manager, odd, paged, read};
-use common::{assert_clean_soon, pattern};
+use common::{assert_clean, pattern};
 use transload::{Buffer, Transfer};
 use transload_metal_double::Device;
 
@@ -75,5 +75,5 @@ fn ten_thousand_transfers_with_drops_and_cancels_leave_nothing() {
     }
     drop(buffers);
     drop(manager);
-    assert_clean_soon();
+    assert_clean();
 }
