@@ -108,7 +108,7 @@ impl HostSpan {
     /// The bytes as a slice.
     ///
     /// # Safety
-    /// The span is valid for `'a`, its bytes are initialised, and nobody writes it during `'a`: no thread, no device.
+    /// The span is valid for `'a`, its bytes are initialised, and no thread or device writes it during `'a`.
     pub unsafe fn as_slice<'a>(self) -> &'a [u8] {
         // SAFETY: validity and exclusion are the caller's; bytes have no alignment.
         unsafe { core::slice::from_raw_parts(self.as_ptr(), self.len) }
@@ -117,7 +117,7 @@ impl HostSpan {
     /// The bytes as a slice that may be written.
     ///
     /// # Safety
-    /// The span is valid and may be written for `'a`, its bytes are initialised, and nobody else touches it during
+    /// The span is valid and may be written for `'a`, its bytes are initialised, and no other code touches it during
     /// `'a`: no thread, no device.
     pub unsafe fn as_mut_slice<'a>(self) -> &'a mut [u8] {
         // SAFETY: validity and exclusion are the caller's; bytes have no alignment.
