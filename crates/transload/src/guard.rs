@@ -31,7 +31,7 @@ impl Entry {
     fn new(
         buffer: &Buffer,
         writes: bool,
-        enter: impl FnOnce(&Arc<Shared>, Operand, Footprint) -> Option<TransferId>,
+        enter: impl FnOnce(&Arc<Shared>, Operand, Footprint) -> Result<TransferId, GuardError>,
     ) -> Result<Entry, GuardError> {
         buffer.shared.check_fork()?;
         let raw = &buffer.raw;
@@ -54,8 +54,7 @@ impl Entry {
             shape,
         };
         let shared = Arc::clone(&buffer.shared);
-        let id = enter(&shared, end.clone(), footprint);
-        let id = id.ok_or(GuardError::WouldBlock { memory })?;
+        let id = enter(&shared, end.clone(), footprint)?;
         Ok(Entry {
             shared,
             id,
@@ -72,8 +71,10 @@ impl Entry {
     /// Where a device works on the memory, what its users gave it to do is over before the host looks.
     fn make_visible(&self) -> Result<(), GuardError> {
         let memory = self.memory();
-        let backend = self.shared.backend_of(&self.end);
-        let Some(backend) = backend.filter(|_| memory.kind.is_hidden()) else {
+        if !memory.kind.is_hidden() {
+            return Ok(());
+        }
+        let Some(backend) = self.shared.backend_of(&self.end) else {
             return Ok(());
         };
         let asked = self.shared.ask(&backend, &self.end, Wish::MakeVisible);
@@ -81,8 +82,10 @@ impl Entry {
     }
 
     fn ask_of_copies(&self, wish: Wish) -> Result<(), Fault> {
-        let is_managed = self.memory().kind == MemoryKind::Managed;
-        match self.shared.backend_of(&self.end).filter(|_| is_managed) {
+        if self.memory().kind != MemoryKind::Managed {
+            return Ok(());
+        }
+        match self.shared.backend_of(&self.end) {
             Some(backend) => self.shared.ask(&backend, &self.end, wish),
             None => Ok(()),
         }
@@ -105,21 +108,18 @@ struct Guard {
 impl Guard {
     /// Waits for its turn.
     fn new(buffer: &Buffer, writes: bool) -> Result<Guard, GuardError> {
-        let enter = |shared: &Arc<Shared>, end, footprint| Some(shared.guard(end, footprint));
-        let entry = Entry::new(buffer, writes, enter)?;
-        #[cfg(browser)]
-        if !entry.shared.settles_now(entry.id) {
-            let memory = entry.memory();
-            return Err(GuardError::WouldBlock { memory });
-        }
-        entry.shared.may_wait(entry.id)?;
-        entry.shared.block_on(entry.id, None);
-        Guard::of(entry)
+        let enter =
+            |shared: &Arc<Shared>, end, footprint| Ok(shared.guard_in_turn(end, footprint)?);
+        Guard::of(Entry::new(buffer, writes, enter)?)
     }
 
     /// Has its turn now or not at all.
     fn now(buffer: &Buffer, writes: bool) -> Result<Guard, GuardError> {
-        let enter = |shared: &Arc<Shared>, end, footprint| shared.guard_now(end, footprint);
+        let memory = buffer.memory();
+        let enter = |shared: &Arc<Shared>, end, footprint| {
+            let id = shared.guard_now(end, footprint);
+            id.ok_or(GuardError::WouldBlock { memory })
+        };
         Guard::of(Entry::new(buffer, writes, enter)?)
     }
 
@@ -259,7 +259,7 @@ struct Coming(Option<Result<Entry, GuardError>>);
 
 impl Coming {
     fn new(buffer: &Buffer, writes: bool) -> Coming {
-        let enter = |shared: &Arc<Shared>, end, footprint| Some(shared.guard(end, footprint));
+        let enter = |shared: &Arc<Shared>, end, footprint| Ok(shared.guard(end, footprint));
         Coming(Some(Entry::new(buffer, writes, enter)))
     }
 

@@ -133,10 +133,6 @@ impl Transfer {
             return result;
         }
         if let Inner::Submitted { shared, id } = &self.inner {
-            #[cfg(browser)]
-            if !shared.settles_now(*id) {
-                return Err(TransferError::WouldBlock);
-            }
             shared.may_wait(*id)?;
             shared.block_on(*id, None);
         }
@@ -148,7 +144,7 @@ impl Transfer {
     pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<Report, TransferError>> {
         if let Inner::Submitted { shared, id } = &self.inner {
             #[cfg(browser)]
-            if !shared.settles_now(*id) {
+            if shared.may_wait(*id).is_err() {
                 return None;
             }
             let until = shared.clock.now() + limit;
@@ -210,10 +206,6 @@ impl Transfer {
     pub fn cancel(mut self) -> Cancelled {
         let has_started = self.stop();
         if let Inner::Submitted { shared, id } = &self.inner {
-            #[cfg(browser)]
-            if !shared.settles_now(*id) {
-                return Cancelled::Finished(Err(TransferError::WouldBlock));
-            }
             if let Err(deadlock) = shared.may_wait(*id) {
                 return Cancelled::Finished(Err(deadlock.into()));
             }

@@ -203,9 +203,6 @@ impl State {
     pub(crate) fn enter(&mut self, slot: u32, footprints: &[Footprint], after: &[Arc<EventCell>]) {
         self.live += 1;
         self.moving += usize::from(self.transfers[slot as usize].dst.is_some());
-        if self.advances {
-            self.care_for(slot, true);
-        }
         let entry = self.hazards.enter(footprints);
         let at = entry.ticket.index();
         if self.by_ticket.len() <= at {
@@ -217,8 +214,9 @@ impl State {
         let active = &mut self.transfers[slot as usize];
         active.ticket = Some(entry.ticket);
         active.waits_for = events as u32 + u32::from(entry.waits_for > 0);
-        if active.waits_for == 0 {
-            self.launch(slot);
+        match active.waits_for {
+            0 => self.launch(slot),
+            _ => self.care_for(slot, self.advances),
         }
     }
 

@@ -331,7 +331,7 @@ impl State {
             what: What::Allocate { wanted },
             is_apart: false,
         };
-        self.hand_out(order, orders);
+        self.hand_out_slow(order, orders);
         self.transfers[id.slot as usize].ordered += 1;
         true
     }

@@ -144,14 +144,16 @@ impl State {
         started
     }
 
-    /// Asks the backends to stop what is under way of a flight that was told to stop, once, and takes back what was left
-    /// for later. False when another thread has to carry out other orders first.
+    /// Whether operations of a flight that was told to stop are under way, and nobody has asked the backends yet.
+    pub(crate) fn must_stop(&self, slot: u32) -> bool {
+        let active = &self.transfers[slot as usize];
+        !active.stop_asked && active.flight.as_ref().is_some_and(Flight::is_stopping)
+    }
+
+    /// Asks the backends to stop what is under way, and takes back what was left for later. False when another thread has to
+    /// carry out other orders first.
     pub(crate) fn stop_operations(&mut self, slot: u32, orders: &mut Orders) -> bool {
         let id = self.id(slot);
-        let active = &self.transfers[slot as usize];
-        if active.stop_asked || !active.flight.as_ref().is_some_and(Flight::is_stopping) {
-            return true;
-        }
         let mut at = 0;
         while let Some(late) = self.later.get(at) {
             match late.what {

@@ -1,8 +1,10 @@
-//! What a thread must not wait for: what waits for a guard of that thread, and in a backend's callback for a device.
+//! What a thread must not wait for: what waits for a guard of that thread, in a backend's callback for a device, and in
+//! the browser for anything.
 //!
 //! A guard stays on the thread that took it. So what stands behind a guard in the order cannot start while that thread
 //! waits for it. Callbacks run on threads that settle fences.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use transload_core::{DeviceId, MemoryId, Ticket};
@@ -18,15 +20,15 @@ use crate::{GuardError, TransferError};
 pub(crate) enum Deadlock {
     /// It stands behind a guard on that memory, which the thread holds.
     GuardHeld(MemoryId),
-    /// The thread runs a callback of a backend. The memory is that of the source, or of the guard.
-    InCallback(MemoryId),
+    /// The thread runs a callback of a backend, or a page's own code. The memory is that of the source, or of the guard.
+    WouldBlock(MemoryId),
 }
 
 impl From<Deadlock> for TransferError {
     fn from(deadlock: Deadlock) -> TransferError {
         match deadlock {
             Deadlock::GuardHeld(memory) => TransferError::GuardHeld { memory },
-            Deadlock::InCallback(_) => TransferError::WouldBlock,
+            Deadlock::WouldBlock(_) => TransferError::WouldBlock,
         }
     }
 }
@@ -35,7 +37,7 @@ impl From<Deadlock> for GuardError {
     fn from(deadlock: Deadlock) -> GuardError {
         match deadlock {
             Deadlock::GuardHeld(memory) => GuardError::GuardHeld { memory },
-            Deadlock::InCallback(memory) => GuardError::WouldBlock { memory },
+            Deadlock::WouldBlock(memory) => GuardError::WouldBlock { memory },
         }
     }
 }
@@ -57,11 +59,12 @@ impl Shared {
 
     /// Whether this thread may block until a transfer or guard is no longer under way. Takes no lock while the thread
     /// holds no guard and runs no callback.
-    pub(crate) fn may_wait(&self, id: TransferId) -> Result<(), Deadlock> {
+    #[cfg(not(browser))]
+    pub(crate) fn may_wait(self: &Arc<Self>, id: TransferId) -> Result<(), Deadlock> {
         if in_callback()
             && let Some(memory) = self.state.with(|state| state.needs_others(id))
         {
-            return Err(Deadlock::InCallback(memory));
+            return Err(Deadlock::WouldBlock(memory));
         }
         let mut held = Vec::new();
         own::with(|all| {
@@ -75,6 +78,18 @@ impl Shared {
             Some(memory) => Err(Deadlock::GuardHeld(memory)),
             None => Ok(()),
         }
+    }
+
+    /// Turns the engine, and answers whether the transfer or guard is no longer under way: nobody can wait longer
+    /// where the page's only thread must return to the browser.
+    #[cfg(browser)]
+    pub(crate) fn may_wait(self: &Arc<Self>, id: TransferId) -> Result<(), Deadlock> {
+        self.turn();
+        let memory = self.state.with(|state| {
+            let active = state.transfer(id).filter(|active| active.is_awaited())?;
+            Some(active.src.as_ref()?.buffer.memory())
+        });
+        memory.map_or(Ok(()), |memory| Err(Deadlock::WouldBlock(memory)))
     }
 }
 

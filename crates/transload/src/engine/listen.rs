@@ -42,10 +42,12 @@ impl Shared {
                 state.tended -= usize::from(core::mem::take(&mut is_tending));
             };
             let own = Pace {
-                copies: Whose::One(id),
-                slow: Whose::One(id),
+                copies: Whose::one(id),
+                slow: Whose::one(id),
             };
-            let next = self.turn_with(|| own, begin, |_| ());
+            let is_over =
+                |state: &mut State| !state.transfer(id).is_some_and(|active| active.is_awaited());
+            let next = self.turn_with(|| own, begin, is_over);
             let mut waker = Some(parker.waker());
             let (wait, needs_listener, attended) = self.state.with(|state| {
                 let wait = state.wait_for(id, &mut waker);
@@ -90,7 +92,7 @@ impl Shared {
         self.state.with(|state| state.care += 1);
         loop {
             let seen = self.signal.seen();
-            let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| ());
+            let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| false);
             // The browser goes on only when the page's own code has returned to it.
             let is_late = cfg!(browser) || until.is_some_and(|until| self.clock.now() >= until);
             let (is_moving, attended) = self.state.with(|state| {
@@ -156,7 +158,7 @@ impl Shared {
     /// called.
     #[cfg(threads)]
     pub(crate) fn drive(self: &Arc<Self>) -> Option<Duration> {
-        let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| ());
+        let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| false);
         let (needs_listener, attended) = self
             .state
             .with(|state| (state.needs_listener(), state.attended_block()));
@@ -181,7 +183,7 @@ impl Shared {
             has_order = order.is_some();
             orders.extend(order);
         };
-        self.turn_with(|| Pace::SERVING, begin, |_| ());
+        self.turn_with(|| Pace::SERVING, begin, |_| false);
         has_order
     }
 

@@ -268,9 +268,30 @@ impl Bound {
     }
 }
 
+/// Whether a submission may take longer than it should: the driver pins pages for it.
+#[inline]
+pub(crate) fn pins_pages(task: &Task, via: Option<&LinkId>) -> bool {
+    let is_guest =
+        |memory: MemoryId| memory.device == DeviceId::CPU0 && memory.kind != MemoryKind::Pinned;
+    task.span.len >= PINNED_QUICKLY_BYTES
+        && via.is_some_and(|via| {
+            let is_import = via.access == Access::Import && via.engine.device != DeviceId::CPU0;
+            is_import && (is_guest(via.src) || is_guest(via.dst))
+        })
+}
+
+/// Whether the processors carry a submission out: on the thread that submits, if they may.
+#[inline]
+pub(crate) fn is_on_the_host(via: Option<&LinkId>) -> bool {
+    via.is_none_or(|via| via.engine.device == DeviceId::CPU0)
+}
+
 /// Does orders, which may be done in any sequence: what has to wait is not ordered yet. Those come first that hold this
 /// thread up no further.
 pub(crate) fn execute(orders: &[Order], deeds: &mut Deeds) {
+    if let [order] = orders {
+        return deeds.push(order.deed(order.execute()));
+    }
     let apart = orders.iter().filter(|order| order.is_apart);
     deeds.extend(apart.map(|order| order.deed(order.execute())));
     execute_here(orders, deeds);
@@ -355,36 +376,11 @@ impl Order {
         }
     }
 
-    /// Whether it may take longer than a submission should: driver calls that allocate, connect or pin pages, and the errands
-    /// of proofs.
-    pub(crate) fn takes_long(&self) -> bool {
-        let (task, via) = match &self.what {
-            What::Submit { task, via, .. } => (task, via),
-            What::Stop { .. } => return false,
-            What::Allocate { .. } | What::Prove { .. } => return true,
-        };
-        let is_guest =
-            |memory: MemoryId| memory.device == DeviceId::CPU0 && memory.kind != MemoryKind::Pinned;
-        task.span.len >= PINNED_QUICKLY_BYTES
-            && via.is_some_and(|via| {
-                let is_import = via.access == Access::Import && via.engine.device != DeviceId::CPU0;
-                is_import && (is_guest(via.src) || is_guest(via.dst))
-            })
-    }
-
     /// Whether both are copies over one link.
     fn goes_with(&self, other: &Order) -> bool {
         let link = |order: &Order| order.copy().map(|copy| (copy.via, order.backend_id));
         let is_either_apart = self.is_apart || other.is_apart;
         !is_either_apart && link(self).is_some_and(|of| link(other) == Some(of))
-    }
-
-    /// Whether the processors do it: on the thread that submits, if they may.
-    pub(crate) fn is_on_the_host(&self) -> bool {
-        match &self.what {
-            What::Submit { via, .. } => via.is_none_or(|via| via.engine.device == DeviceId::CPU0),
-            What::Allocate { .. } | What::Prove { .. } | What::Stop { .. } => false,
-        }
     }
 
     /// What is recorded of it.

@@ -1,6 +1,5 @@
 //! What transfers do next, until there are orders for the thread that turns the engine.
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 use transload_core::flight::{Action, Failure, Flight, Phase, Task};
@@ -9,7 +8,7 @@ use transload_hal::{ErrorClass, Fault};
 
 use super::active::Stage;
 use super::completions::Completions;
-use super::order::{Bound, Order, Orders, What};
+use super::order::{Bound, Order, Orders, What, is_on_the_host, pins_pages};
 use super::state::{Pace, State};
 use crate::{Fallback, TransferError};
 
@@ -43,7 +42,7 @@ impl State {
             }
             self.feed(orders);
             self.run_errands(orders);
-            if self.ready.iter().all(VecDeque::is_empty) {
+            if !self.has_ready() {
                 break;
             }
         }
@@ -116,7 +115,7 @@ impl State {
                 Some(Action::Compare) => self.compare(slot),
                 Some(Action::Finish(verdict)) => return self.handle_verdict(slot, verdict, now),
                 None => {
-                    if !self.stop_operations(slot, orders) {
+                    if self.must_stop(slot) && !self.stop_operations(slot, orders) {
                         return self.requeue_front(slot);
                     }
                     // What has moved by then is told with the answer.
@@ -138,7 +137,6 @@ impl State {
             .and_then(Flight::plan)
             .map(|plan| &plan.lanes[usize::from(task.id.lane)].steps[usize::from(task.step)]);
         let Some(step) = step else { return };
-        let via = step.link;
         let backend = self
             .registered(step.backend)
             .filter(|known| known.lost.is_none());
@@ -156,14 +154,26 @@ impl State {
             let backend = step.backend;
             return self.handle_refused(id, task.id, backend, fault);
         };
-        let order = Order {
+        let copies_here = self.pace.copies.has(id) || !is_on_the_host(step.link.as_ref());
+        let pins_pages = pins_pages(&task, step.link.as_ref());
+        // An order is large, and each small copy hands one out: it is made where it stays.
+        let order = || Order {
             id,
             backend: Arc::clone(&known.backend),
             backend_id: known.id,
-            what: What::Submit { task, via, bound },
-            is_apart: false,
+            what: What::Submit {
+                task,
+                via: step.link,
+                bound,
+            },
+            is_apart: !copies_here,
         };
-        self.hand_out(order, orders);
+        if pins_pages {
+            let order = order();
+            self.hand_out_slow(order, orders);
+        } else {
+            orders.push(order());
+        }
         self.transfers[slot as usize].ordered += 1;
     }
 

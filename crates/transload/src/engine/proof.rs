@@ -302,7 +302,7 @@ impl State {
                 what: What::Prove { job: at, errand },
                 is_apart: false,
             };
-            self.hand_out(order, orders);
+            self.hand_out_slow(order, orders);
         }
     }
 

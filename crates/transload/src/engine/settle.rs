@@ -23,10 +23,18 @@ impl State {
         (is_known && is_out).then(|| fences.collect())
     }
 
-    /// Whether nothing of a transfer is left to be submitted.
-    pub(crate) fn is_out(&mut self, id: TransferId) -> bool {
-        let flight = self.transfer(id).and_then(|active| active.flight.as_ref());
-        flight.is_some_and(Flight::is_out)
+    /// Whether an operation was submitted that is under way, and more of its transfer is left to be submitted.
+    pub(crate) fn is_partial(&mut self, deed: &Deed) -> bool {
+        let DeedResult::Submitted {
+            fence: Ok(fence), ..
+        } = &deed.result
+        else {
+            return false;
+        };
+        let flight = self
+            .transfer(deed.id)
+            .and_then(|active| active.flight.as_ref());
+        !fence.is_settled() && !flight.is_some_and(Flight::is_out)
     }
 
     /// What a thread did with its orders.

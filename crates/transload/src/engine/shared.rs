@@ -12,6 +12,7 @@ use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Process, ProcessBou
 use super::active::{Operand, TransferId};
 use super::completions::Completions;
 use super::event::EventCell;
+use super::held::Deadlock;
 use super::kept::Verdict;
 use super::order::{Deeds, Orders, execute};
 use super::signal::Signal;
@@ -118,7 +119,8 @@ impl Shared {
         if self.is_forked() {
             return None;
         }
-        let next = self.turn_with(|| pace, |_, _, _| (), |_| ());
+        // Who serves others in passing goes on after one round.
+        let next = self.turn_with(|| pace, |_, _, _| (), |_| pace == Pace::SERVING);
         if self.unattended.load(Ordering::Relaxed) > 0 {
             self.expect();
         }
@@ -136,15 +138,18 @@ impl Shared {
     /// Has `begin` touch the state, turns the engine, and has `look` see the state after each step:
     /// all three in one go under the lock where that will do, for a small copy's whole cost is in
     /// such steps. What they find they leave in what they capture, which is moved nowhere.
+    ///
+    /// Ends when nothing is left to do, or `look` says that this thread has what it came for: what others need then the
+    /// listener does.
     pub(super) fn turn_with(
         self: &Arc<Self>,
         pace: impl Fn() -> Pace,
         begin: impl FnOnce(&mut State, Instant, &mut Orders),
-        mut look: impl FnMut(&mut State),
+        mut look: impl FnMut(&mut State) -> bool,
     ) -> Option<Instant> {
         let mut orders = Orders::new();
         let (mut after, mut next) = (None, None);
-        let (mut is_late, mut is_idle) = (false, false);
+        let (mut is_late, mut is_idle, mut is_content) = (false, false, false);
         // Where no thread does it for this one, this one does it all.
         let pace = || match self.advances {
             true => pace(),
@@ -155,14 +160,19 @@ impl Shared {
         self.state.with(|state| {
             begin(state, now, &mut orders);
             next = self.step(state, now, pace(), &mut orders);
-            look(state);
+            is_content = look(state) && state.needs_listener();
             after = take_after(state);
             (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
         });
         self.tidy(after.take());
         let mut deeds = Deeds::new();
         let mut is_news = self.completions.has_any();
+        let mut is_left = false;
         while !orders.is_empty() || is_news {
+            is_content = is_content && self.can_leave();
+            if is_content && orders.is_empty() {
+                break;
+            }
             execute(&orders, &mut deeds);
             // Before anybody can learn that a transfer is over: no view of its buffers is left then.
             orders.clear();
@@ -171,10 +181,15 @@ impl Shared {
             self.pump();
             let now = self.clock.now();
             self.state.with(|state| {
-                is_awaited = deeds.iter().any(|deed| !state.is_out(deed.id));
+                is_awaited = deeds.iter().any(|deed| state.is_partial(deed));
                 state.record(&mut deeds);
-                next = self.step(state, now, pace(), &mut orders);
-                look(state);
+                is_left = is_content;
+                if is_content {
+                    self.note_attended(state);
+                } else {
+                    next = self.step(state, now, pace(), &mut orders);
+                    is_content = look(state) && state.needs_listener();
+                }
                 after = take_after(state);
                 (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
             });
@@ -193,13 +208,29 @@ impl Shared {
                 self.signal.notify();
             }
         }
-        if is_late && pace().slow != Whose::All {
+        if is_left || is_content && is_news {
+            self.appoint(u64::MAX, next);
+        }
+        // A listener was told of each outcome, and of nothing that this thread did.
+        if is_left {
+            self.signal.notify();
+        }
+        if is_late && pace().slow != Whose::ALL {
             self.have_toiled();
         }
         if is_idle && self.signal.is_heard() {
             self.dismiss(next);
         }
         next
+    }
+
+    /// Whether another thread turns the engine if this one does not.
+    fn can_leave(&self) -> bool {
+        #[cfg(threads)]
+        let can_leave = self.advances && self.driver.can_listen();
+        #[cfg(not(threads))]
+        let can_leave = false;
+        can_leave
     }
 
     fn step(
@@ -245,11 +276,12 @@ impl Shared {
                     needs_listener = state.needs_listener();
                 }
             }
+            done.result.is_some()
         };
         let seen = self.signal.seen();
         let pace = || Pace {
-            copies: id.get().map_or(Whose::Nobodys, Whose::One),
-            slow: Whose::Nobodys,
+            copies: id.get().map_or(Whose::NOBODYS, Whose::one),
+            slow: Whose::NOBODYS,
         };
         let next = self.turn_with(pace, begin, look);
         if done.result.is_some() {
@@ -266,8 +298,9 @@ impl Shared {
     }
 
     /// Sets the events of a request that was refused: it is over, too.
+    #[inline]
     pub(crate) fn tell_refused(self: &Arc<Self>, submitted: &Transfer, then: &[Arc<EventCell>]) {
-        if submitted.is_refused() {
+        if !then.is_empty() && submitted.is_refused() {
             let own = |event: &&Arc<EventCell>| event.manager == self.serial;
             then.iter()
                 .filter(own)
@@ -294,6 +327,29 @@ impl Shared {
         self.state.with(|state| state.guard(end, footprint))
     }
 
+    /// Enters a guard on a region, and blocks until it has its turn.
+    ///
+    /// # Errors
+    /// When this thread would wait for good. The guard is gone then.
+    pub(crate) fn guard_in_turn(
+        self: &Arc<Self>,
+        end: Operand,
+        footprint: Footprint,
+    ) -> Result<TransferId, Deadlock> {
+        let (id, has_turn) = self.state.with(|state| {
+            let id = state.guard(end, footprint);
+            (id, state.has_turn(id))
+        });
+        if !has_turn {
+            if let Err(deadlock) = self.may_wait(id) {
+                self.unguard(id);
+                return Err(deadlock);
+            }
+            self.block_on(id, None);
+        }
+        Ok(id)
+    }
+
     /// Enters a guard on a region if nothing stands before it.
     pub(crate) fn guard_now(
         self: &Arc<Self>,
@@ -311,7 +367,7 @@ impl Shared {
     pub(crate) fn unguard(self: &Arc<Self>, id: TransferId) {
         // Of a guard that was awaited and has not come: it is the executor's code.
         let mut waker = None;
-        let after = self.state.with(|state| {
+        let (must_turn, after) = self.state.with(|state| {
             let active = state.transfer(id);
             let end = active.and_then(|active| {
                 waker = active.waker.take();
@@ -322,10 +378,12 @@ impl Shared {
                 state.free_place(id.slot);
             }
             state.after.buffers.extend(end.map(|end| end.buffer));
-            take_after(state)
+            (state.has_ready() || !self.advances, take_after(state))
         });
         self.tidy(after);
-        self.turn_quickly();
+        if must_turn {
+            self.turn_quickly();
+        }
     }
 
     /// The result of a transfer that is over, which frees its place.
@@ -433,14 +491,6 @@ impl Shared {
             self.change(|state| state.handle_events(some));
             self.turn_quickly();
         }
-    }
-
-    /// Turns the engine, and answers whether the transfer or guard is no longer under way: nobody can wait longer
-    /// where the page's only thread must return to the browser.
-    #[cfg(browser)]
-    pub(crate) fn settles_now(self: &Arc<Self>, id: TransferId) -> bool {
-        self.turn();
-        self.is_settled(id)
     }
 
     /// Whether a transfer is under way.
@@ -562,8 +612,16 @@ impl Shared {
 }
 
 /// What a step leaves to do once the lock is let go.
-#[inline]
+#[inline(always)]
 fn take_after(state: &mut State) -> Option<After> {
+    match state.after.is_empty() && state.idlers.is_empty() {
+        true => None,
+        false => take_some(state),
+    }
+}
+
+#[cold]
+fn take_some(state: &mut State) -> Option<After> {
     state.releasing += usize::from(!state.after.buffers.is_empty());
     if !state.idlers.is_empty() {
         let mut wakers = core::mem::take(&mut state.after.wakers);

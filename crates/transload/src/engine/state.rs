@@ -49,39 +49,39 @@ pub(crate) struct Pace {
     pub(crate) slow: Whose,
 }
 
-/// Some of the transfers.
+/// Some of the transfers: none, one or all. A word, so that a pace is passed in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Whose {
-    Nobodys,
-    One(TransferId),
-    All,
-}
+pub(crate) struct Whose(u64);
 
 impl Pace {
     /// All there is to do.
     pub(crate) const FULL: Pace = Pace {
-        copies: Whose::All,
-        slow: Whose::All,
+        copies: Whose::ALL,
+        slow: Whose::ALL,
     };
     /// Only what is quick, for all transfers.
     pub(crate) const QUICK: Pace = Pace {
-        copies: Whose::All,
-        slow: Whose::Nobodys,
+        copies: Whose::ALL,
+        slow: Whose::NOBODYS,
     };
     /// Only what holds up no transfer.
     pub(crate) const SERVING: Pace = Pace {
-        copies: Whose::Nobodys,
-        slow: Whose::Nobodys,
+        copies: Whose::NOBODYS,
+        slow: Whose::NOBODYS,
     };
 }
 
 impl Whose {
+    // No transfer's place has such a number: there is no room for so many.
+    pub(crate) const NOBODYS: Whose = Whose(u64::MAX);
+    pub(crate) const ALL: Whose = Whose(u64::MAX - 1);
+
+    pub(crate) fn one(id: TransferId) -> Whose {
+        Whose(u64::from(id.slot) << 32 | u64::from(id.generation))
+    }
+
     pub(crate) fn has(self, id: TransferId) -> bool {
-        match self {
-            Whose::Nobodys => false,
-            Whose::One(one) => one == id,
-            Whose::All => true,
-        }
+        self == Whose::ALL || self == Whose::one(id)
     }
 }
 
@@ -288,6 +288,7 @@ impl State {
     }
 
     /// Notes whether a transfer needs a thread that listens.
+    #[inline]
     pub(crate) fn care_for(&mut self, slot: u32, needs: bool) {
         let active = &mut self.transfers[slot as usize];
         let needs = needs && active.is_live();
@@ -314,20 +315,17 @@ impl State {
         }
     }
 
-    /// Gives an order to the thread that turns the engine, or leaves it to the one that does what takes long.
-    // An order is large, and each small copy hands one out: it is made where it stays.
-    #[inline(always)]
-    pub(crate) fn hand_out(&mut self, mut order: Order, orders: &mut Orders) {
-        if order.takes_long() && !self.pace.slow.has(order.id) {
-            return self.later.push_back(order);
+    /// Gives an order that takes long to the thread that turns the engine, or leaves it to the one that does such things.
+    pub(crate) fn hand_out_slow(&mut self, order: Order, orders: &mut Orders) {
+        match self.pace.slow.has(order.id) {
+            true => orders.push(order),
+            false => self.later.push_back(order),
         }
-        order.is_apart = order.is_on_the_host() && !self.pace.copies.has(order.id);
-        orders.push(order);
     }
 
     /// Takes up what was left for later and is this thread's to do.
     pub(crate) fn take_later(&mut self, orders: &mut Orders) {
-        if self.pace.slow == Whose::Nobodys {
+        if self.pace.slow == Whose::NOBODYS {
             return;
         }
         let mut at = 0;
@@ -354,6 +352,12 @@ impl State {
         active.src = Some(end);
         self.enter(slot, &[footprint], &[]);
         self.id(slot)
+    }
+
+    /// Whether nothing stands before a guard any more.
+    pub(crate) fn has_turn(&mut self, id: TransferId) -> bool {
+        self.transfer(id)
+            .is_some_and(|active| active.stage == Stage::Guarding)
     }
 
     /// A free place for a transfer.
@@ -393,16 +397,21 @@ impl State {
     }
 
     /// Looks at the transfer in the next round.
+    #[inline]
     pub(crate) fn enqueue(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         if !active.queued {
             active.queued = true;
             self.ready[queue_of(active.priority)].push_back(slot);
         }
-        let needs_care = self.advances && !active.needs_care;
-        if needs_care {
+        if self.advances && !active.needs_care {
             self.care_for(slot, true);
         }
+    }
+
+    /// Whether any transfer is to be looked at.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.iter().all(VecDeque::is_empty)
     }
 
     pub(crate) fn next_ready(&mut self) -> Option<u32> {

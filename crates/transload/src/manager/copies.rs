@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 
-use transload_core::{DeviceId, MemoryKind, Place, Shape};
+use transload_core::{DeviceId, Instant, MemoryKind, Place, Shape};
 use transload_hal::{
     Advice, AllocError, BackendId, ErrorClass, Fault, HostSpan, StorageId, StorageInfo,
 };
@@ -261,17 +261,8 @@ impl TransferManager {
         let backend = self.shared.backend_of(&end);
         let backend = backend.ok_or(AllocError::UnknownMemory { memory })?;
         let footprint = crate::engine::accept::footprint(&end, false)?;
-        let guard = self.shared.guard(end.clone(), footprint);
-        #[cfg(browser)]
-        if !self.shared.settles_now(guard) {
-            self.shared.unguard(guard);
-            return Err(TransferError::WouldBlock.into());
-        }
-        if let Err(deadlock) = self.shared.may_wait(guard) {
-            self.shared.unguard(guard);
-            return Err(GuardError::from(deadlock).into());
-        }
-        self.shared.block_on(guard, None);
+        let guard = self.shared.guard_in_turn(end.clone(), footprint);
+        let guard = guard.map_err(GuardError::from)?;
         let done = self.shared.ask(&backend, &end, wish);
         self.shared.unguard(guard);
         done.map_err(|fault| Error::Hint { memory, fault })
@@ -356,28 +347,19 @@ impl TransferManager {
             return Err(TransferError::WouldBlock);
         }
         let quiet = Quiet(&self.shared, Cell::new(None));
-        let accept = |state: &mut State, now| {
-            let chosen = state.choose(&checked, &Terms::default(), now)?;
-            let parts = (checked.in_place, &checked.footprints[..]);
-            let ends = (checked.src, checked.dst);
-            let id = state.accept(ends, parts, chosen, &Terms::default(), now)?;
+        let mut checked = Some(checked);
+        let submitted = self.shared.submit(|state, now| {
+            let id = accept(state, &mut checked, &Terms::default(), now)?;
             quiet.1.set(Some(id));
             Ok(id)
-        };
-        let submitted = self.shared.submit(accept);
-        #[cfg(browser)]
-        let refusal = (!submitted.is_over()).then_some(TransferError::WouldBlock);
-        #[cfg(not(browser))]
-        let refusal = {
-            let may_wait = quiet.1.get().map(|id| self.shared.may_wait(id));
-            may_wait.and_then(Result::err).map(TransferError::from)
-        };
-        if let Some(refusal) = refusal {
+        });
+        let may_wait = quiet.1.get().map(|id| self.shared.may_wait(id));
+        if let Some(Err(deadlock)) = may_wait {
             // It waits for others. Before it has begun to be cancelled is to be over.
             return match submitted.cancel() {
                 Cancelled::NotStarted => {
                     quiet.1.set(None);
-                    Err(refusal)
+                    Err(deadlock.into())
                 }
                 Cancelled::Stopped { leading_bytes } => {
                     quiet.1.set(None);
@@ -392,11 +374,23 @@ impl TransferManager {
     }
 
     fn submit_checked(&self, checked: Checked, terms: &Terms) -> Transfer {
-        self.shared.submit(|state, now| {
-            let chosen = state.choose(&checked, terms, now)?;
-            let parts = (checked.in_place, &checked.footprints[..]);
-            let ends = (checked.src, checked.dst);
-            state.accept(ends, parts, chosen, terms, now)
-        })
+        let mut checked = Some(checked);
+        self.shared
+            .submit(|state, now| accept(state, &mut checked, terms, now))
     }
+}
+
+/// Plans a checked request and takes it in. It is taken out where it is used: what a closure owns moves wherever that goes.
+fn accept(
+    state: &mut State,
+    checked: &mut Option<Checked>,
+    terms: &Terms,
+    now: Instant,
+) -> Result<TransferId, TransferError> {
+    let Some(checked) = checked.take() else {
+        unreachable!("each request is taken in once")
+    };
+    let chosen = state.choose(&checked, terms, now)?;
+    let parts = (checked.in_place, &checked.footprints[..]);
+    state.accept((checked.src, checked.dst), parts, chosen, terms, now)
 }

@@ -311,13 +311,10 @@ fn export_in_order(
     };
     // The manager of the buffer has its order, whichever manager exports.
     let shared = &buffer.shared;
-    let guard = shared.guard(end, footprint);
-    if let Err(deadlock) = shared.may_wait(guard) {
-        shared.unguard(guard);
+    let guard = shared.guard_in_turn(end, footprint).map_err(|deadlock| {
         let message = GuardError::from(deadlock).to_string();
-        return Err(Fault::new(ErrorClass::Caller, message));
-    }
-    shared.block_on(guard, None);
+        Fault::new(ErrorClass::Caller, message)
+    })?;
     let exported = export();
     shared.unguard(guard);
     exported
