@@ -21,8 +21,9 @@ use super::wait::{Block, Wait};
 pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The longest that a thread blocks in a backend that tells outcomes only to threads that call it, while it listens for
-/// others: what happens elsewhere is told within 5 ms.
-const SLICE: Duration = Duration::from_millis(2);
+/// others. A copy elsewhere whose start and end both come while such a thread blocks is told two of these later; the
+/// engine's aim is 5 ms.
+const SLICE: Duration = Duration::from_millis(1);
 
 impl Shared {
     /// Turns the engine until the transfer or guard is no longer under way, or `until` has passed.
