@@ -30,5 +30,6 @@ pub(crate) mod signal;
 pub(crate) mod staging;
 pub(crate) mod state;
 pub(crate) mod sync;
+mod turn;
 pub(crate) mod unwind;
 mod wait;
