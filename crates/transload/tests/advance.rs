@@ -17,7 +17,7 @@ use routes::{
     MIB, Route, into_a_file, on_a_plain_backend, on_simulated_machines, on_the_host, out_of_a_file,
     routes,
 };
-use transload::{OnFailure, Request, Transfer, TransferError};
+use transload::{AllocSpec, OnFailure, Request, Transfer, TransferError};
 use within::within_limit;
 
 /// Runs the case over each of the routes.
@@ -172,6 +172,30 @@ fn a_setter_alone_starts_the_transfers_that_waited_for_its_event() {
         gate.setter()();
         watch(&held);
         held.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_transfer_goes_on_that_was_started_by_a_thread_whose_own_is_over() {
+    over_each(routes(), |route| {
+        // So small that each goes in one piece, and no other thread comes by to allocate slots.
+        let small = || {
+            let place = route.src.memory().into();
+            let there = route.manager.allocate(place, AllocSpec::bytes(64));
+            Request::new(route.src.slice(..64).unwrap(), &there.unwrap())
+        };
+        // The manager's own thread may be awake by chance, and come by.
+        for _ in 0..20 {
+            let (gate, done) = (route.manager.event(), route.manager.event());
+            let held = small().after(&gate).then(&done);
+            let held = route.manager.submit(&held);
+            drop(route.manager.submit(&small().then(&gate)));
+            while !done.is_set() {
+                thread::yield_now();
+            }
+            held.wait().unwrap();
+        }
+        route.manager.submit(&route.request()).wait().unwrap();
     });
 }
 
