@@ -182,7 +182,7 @@ fn a_transfer_goes_on_that_was_started_by_a_thread_whose_own_is_over() {
         let small = || {
             let place = route.src.memory().into();
             let there = route.manager.allocate(place, AllocSpec::bytes(64));
-            Request::new(route.src.slice(..64).unwrap(), &there.unwrap())
+            Request::new(route.src.slice(..64).unwrap(), there.unwrap())
         };
         // The manager's own thread may be awake by chance, and come by.
         for _ in 0..20 {
