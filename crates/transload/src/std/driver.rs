@@ -71,6 +71,7 @@ impl Driver {
     pub(crate) fn toil(&self, shared: &Arc<Shared>) -> bool {
         let post = Arc::clone(&self.post);
         let can_toil = self.toiler.ensure("transload-slow", move |closed| {
+            transload_host::raw::stay_in_the_background();
             loop {
                 match post.take() {
                     Some(shared) => {

@@ -135,6 +135,27 @@ fn no_thread_starts_before_the_first_job() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn workers_put_no_other_thread_off_its_processor() {
+    let is_in_the_background = || {
+        std::fs::read_dir("/proc/self/task").unwrap().any(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            let (name, fields) = stat.rsplit_once(')').unwrap();
+            // proc_pid_stat(5): the policy is field 41, and the first one after the name is field 3.
+            let policy = fields.split_whitespace().nth(41 - 3).unwrap();
+            name.contains("(transload-host") && policy == libc::SCHED_BATCH.to_string()
+        })
+    };
+    let pool = Pool::new(Counted::new(), limits(3));
+    pool.start(0, meeting(1, 1));
+    // A thread that was started says so itself, some time.
+    while !is_in_the_background() {
+        std::thread::yield_now();
+    }
+    wait(&pool, 0);
+}
+
+#[test]
 fn without_threads_the_starter_runs_the_job_before_start_returns() {
     let work = Counted {
         then: Some(5),

@@ -45,6 +45,7 @@ fn spawn(number: u32, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHa
 }
 
 fn run<W: Work>(crew: &Arc<Crew<W>>) {
+    crate::raw::stay_in_the_background();
     crew.lock().starting -= 1;
     let mut last = None;
     while let Some((claim, more)) = next(crew, last) {

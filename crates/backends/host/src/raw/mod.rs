@@ -5,10 +5,12 @@
 //! callers (this crate's queue) own the argument that both ranges are in bounds, alive and free of other
 //! accesses until the call returns.
 
+mod background;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+pub use background::stay_in_the_background;
 pub use plain::{copy_overlapping, overlaps};
 
 /// How a copy writes its destination.
