@@ -162,8 +162,8 @@ impl Buffer {
     /// waits for its device.
     ///
     /// # Errors
-    /// As [`Buffer::read`]. [`GuardError::WouldBlock`] when transfers or guards of the bytes, of this thread or others,
-    /// have to end first.
+    /// As [`Buffer::read`], for a guard that this thread holds too. [`GuardError::WouldBlock`] when transfers or guards of
+    /// other threads have to end first.
     pub fn try_read(&self) -> Result<ReadGuard, GuardError> {
         ReadGuard::now(self)
     }
@@ -172,8 +172,8 @@ impl Buffer {
     /// waits for its device.
     ///
     /// # Errors
-    /// As [`Buffer::write`]. [`GuardError::WouldBlock`] when transfers or guards of the bytes, of this thread or others,
-    /// have to end first.
+    /// As [`Buffer::write`], for a guard that this thread holds too. [`GuardError::WouldBlock`] when transfers or guards of
+    /// other threads have to end first.
     pub fn try_write(&self) -> Result<WriteGuard, GuardError> {
         WriteGuard::now(self)
     }
@@ -182,7 +182,9 @@ impl Buffer {
     ///
     /// The guard has its place in the order when this returns, before it is polled: transfers that write the bytes and
     /// are submitted later wait until the guard is dropped, or the future. The future may go to another thread; the guard
-    /// stays on the thread that polled it, so hold no guard over an `await` in a task that moves between threads.
+    /// stays on the thread that polled it, so in a task that moves between threads hold no guard over an `await`: close
+    /// the block that it lives in before. To `drop` it is not enough for the compiler. In a task of one thread, as on tokio's
+    /// `LocalSet`, it may be held.
     /// Awaiting blocks in one case: to make managed memory visible.
     ///
     /// A task that holds a guard and awaits a transfer or guard that waits for it is not refused: it never ends.

@@ -517,8 +517,8 @@ pub enum GuardError {
     /// [`Buffer::try_read`](crate::Buffer::try_read) or [`Buffer::try_write`](crate::Buffer::try_write), or made in a
     /// callback of a backend, or in the browser, which ends transfers when the page's own code has returned to it.
     #[error(
-        "a guard on {memory} has to wait for transfers or other guards of the same bytes, and nothing can wait here: \
-         await the guard, or try again later"
+        "a guard on {memory} has to wait for transfers or other guards of the same bytes, and this call may not: await \
+         the guard, or try again later"
     )]
     WouldBlock {
         /// The memory.

@@ -115,11 +115,7 @@ impl Guard {
 
     /// Has its turn now or not at all.
     fn now(buffer: &Buffer, writes: bool) -> Result<Guard, GuardError> {
-        let memory = buffer.memory();
-        let enter = |shared: &Arc<Shared>, end, footprint| {
-            let id = shared.guard_now(end, footprint);
-            id.ok_or(GuardError::WouldBlock { memory })
-        };
+        let enter = |shared: &Arc<Shared>, end, footprint| shared.guard_now(end, footprint);
         Guard::of(Entry::new(buffer, writes, enter)?)
     }
 

@@ -9,7 +9,7 @@ use transload_core::{ByteRate, ByteSize, MemoryId, MemoryKind, Method, Plan, Top
 use transload_hal::Fault;
 
 /// What a transfer did, and how long it took.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Report {
     pub(crate) src: Option<MemoryId>,
     pub(crate) dst: Option<MemoryId>,
@@ -23,12 +23,46 @@ pub struct Report {
 }
 
 /// A route that failed before another one succeeded.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Fallback {
     /// What was tried.
     pub plan: Arc<Plan>,
     /// Why it failed.
     pub fault: Fault,
+}
+
+/// A plan in a line, where all of it would fill a page.
+struct InALine<'a>(&'a Plan);
+
+impl fmt::Debug for InALine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.0, f)
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report")
+            .field("src", &self.src)
+            .field("dst", &self.dst)
+            .field("bytes", &self.bytes)
+            .field("plan", &self.plan.as_deref().map(InALine))
+            .field("waited_ns", &self.waited_ns)
+            .field("elapsed_ns", &self.elapsed_ns)
+            .field("checksum", &self.checksum)
+            .field("fallbacks", &self.fallbacks)
+            .field("simulated", &self.simulated)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fallback")
+            .field("plan", &InALine(&self.plan))
+            .field("fault", &self.fault)
+            .finish()
+    }
 }
 
 impl Report {

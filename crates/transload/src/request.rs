@@ -54,9 +54,10 @@ impl Request {
     }
 
     /// Gives up at that time by the manager's clock, which [`TransferManager::now`](crate::TransferManager::now) tells:
-    /// `manager.now() + limit`. What is under way then cannot be called back:
-    /// the result is there at once, but until those operations have ended, if they ever do, the
-    /// transfer keeps its place in the order and its buffers.
+    /// `manager.now() + limit`. The result is there at once. Until the operations that are under way have ended, the
+    /// transfer keeps its place in the order and its buffers: those of the host's stop between two pieces, as for
+    /// [`Transfer::cancel`], and may fill a little more than the bytes that were told; a device's cannot be called back, and
+    /// may never end.
     pub fn deadline(mut self, at: Instant) -> Request {
         self.terms.deadline = Some(at);
         self
@@ -134,7 +135,8 @@ impl Batch {
         }
     }
 
-    /// Waits for all of them. The results are in the order of the requests.
+    /// Waits for all of them. The results are in the order of the requests: for one that stands behind a guard of this
+    /// thread's it is [`TransferError::GuardHeld`], as for [`Transfer::wait`].
     pub fn wait(self) -> Vec<Result<Report, TransferError>> {
         let rest = self.transfers.into_iter().skip(self.results.len());
         self.results

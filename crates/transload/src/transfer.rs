@@ -169,7 +169,8 @@ impl Transfer {
     }
 
     /// Payload bytes that have arrived, and all of them. `None` when it was refused or its result
-    /// was taken.
+    /// was taken. A transfer that [verifies](crate::Request::verify) reads both ends when all have arrived, and is over
+    /// after that.
     pub fn progress(&self) -> Option<(u64, u64)> {
         match &self.inner {
             Inner::Submitted { shared, id } => {
@@ -217,6 +218,7 @@ impl Transfer {
 
     /// Stops it, and answers when its operations are quiet, as [`Transfer::cancel`] does. It is asked to stop at once, and
     /// stops though the future is dropped.
+    #[must_use = "the transfer stops without it; the future tells how far it came"]
     pub fn cancel_async(self) -> impl Future<Output = Cancelled> {
         let has_started = self.stop();
         async move { Cancelled::new(has_started, self.await) }

@@ -42,6 +42,12 @@ fn would_block<G>(tried: Result<G, GuardError>) {
     assert_eq!(error.class(), ErrorClass::Exhausted);
 }
 
+#[track_caller]
+fn is_held_here<G>(tried: Result<G, GuardError>) {
+    let error = tried.err().expect("there was a guard");
+    assert!(matches!(error, GuardError::GuardHeld { .. }), "{error}");
+}
+
 /// Counts how often it was woken.
 #[derive(Default)]
 struct Woken(AtomicUsize);
@@ -68,12 +74,12 @@ fn a_guard_is_tried_in_vain_while_others_forbid_it() {
     with_buffers(|scene| {
         let reads = scene.buffer.try_read().unwrap();
         assert_eq!(*scene.buffer.try_read().unwrap(), [1; LEN]);
-        would_block(scene.buffer.try_write());
+        is_held_here(scene.buffer.try_write());
         drop(reads);
         let mut writes = scene.buffer.try_write().unwrap();
         writes.fill(7);
-        would_block(scene.buffer.try_write());
-        would_block(scene.buffer.slice(..1).unwrap().try_read());
+        is_held_here(scene.buffer.try_write());
+        is_held_here(scene.buffer.slice(..1).unwrap().try_read());
         let buffer = scene.buffer.clone();
         thread::spawn(move || would_block(buffer.try_read()))
             .join()
@@ -165,7 +171,7 @@ fn a_future_that_is_dropped_gives_its_place_back() {
         assert!(woken.poll(&mut coming).is_pending());
         let mut behind = scene.buffer.read_async();
         assert!(woken.poll(&mut behind).is_pending());
-        would_block(scene.buffer.try_read());
+        is_held_here(scene.buffer.try_read());
         drop(coming);
         assert_eq!(woken.times(), 1, "the reader behind it, and not the writer");
         assert!(woken.poll(&mut behind).is_ready());

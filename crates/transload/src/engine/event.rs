@@ -58,6 +58,10 @@ impl EventCell {
 ///
 /// A request lists events that it starts [after](crate::Request::after) and events that are set
 /// [then](crate::Request::then). Clones are the same event.
+///
+/// An event is not waited for by itself: who needs to know waits for a transfer. What starts after an event that is
+/// never set waits for good, unless it has a [deadline](crate::Request::deadline) or is cancelled: an event sets itself
+/// neither when its last handle is dropped nor when its [setter](Event::setter) is, uncalled.
 #[derive(Clone)]
 pub struct Event {
     pub(crate) cell: Arc<EventCell>,
@@ -84,6 +88,7 @@ impl Event {
     /// waited starts on the thread that waits for it, or on the manager's own.
     ///
     /// It does not keep the manager alive.
+    #[must_use = "the event is set only when this is called; dropped, it leaves what waits for the event waiting"]
     pub fn setter(&self) -> impl FnOnce() + MaybeSend + use<> {
         let cell = Arc::clone(&self.cell);
         let completions = Arc::clone(&self.shared.completions);

@@ -19,7 +19,7 @@ use super::state::{Done, Pace, State, Whose};
 use super::sync::{AtomicUsize, Lock};
 use super::unwind::guarded;
 use crate::error::Forked;
-use crate::{Report, StagingBudget, Transfer, TransferError};
+use crate::{GuardError, Report, StagingBudget, Transfer, TransferError};
 
 /// What every handle of a manager points to.
 ///
@@ -202,16 +202,27 @@ impl Shared {
     }
 
     /// Enters a guard on a region if nothing stands before it.
+    ///
+    /// # Errors
+    /// What it would have to wait for.
     pub(crate) fn guard_now(
         self: &Arc<Self>,
         end: Operand,
         footprint: Footprint,
-    ) -> Option<TransferId> {
+    ) -> Result<TransferId, GuardError> {
+        let memory = end.buffer.memory();
         self.look();
-        self.state.with(|state| {
-            let is_free = !state.hazards.conflicts(&[footprint]);
-            is_free.then(|| state.guard(end, footprint))
-        })
+        let (id, has_turn) = self.state.with(|state| {
+            let id = state.guard(end, footprint);
+            (id, state.has_turn(id))
+        });
+        if has_turn {
+            return Ok(id);
+        }
+        let may_wait = self.may_wait(id);
+        self.unguard(id);
+        may_wait?;
+        Err(GuardError::WouldBlock { memory })
     }
 
     /// Leaves a guard.

@@ -29,8 +29,8 @@ use super::TransferManager;
 const AT_ONCE: usize = 256;
 
 impl TransferManager {
-    /// Copies all of `src` to all of `dst`. Small copies are done when this returns; in any case the
-    /// result is the transfer's to tell.
+    /// Copies all of `src` to all of `dst`. Copies between host memories of up to some 1 MiB are done when this returns; in
+    /// any case the result is the transfer's to tell.
     pub fn copy(&self, src: impl Into<Region>, dst: impl Into<Region>) -> Transfer {
         self.submit(&Request::new(src, dst))
     }
