@@ -1,10 +1,15 @@
 //! The one lock of the engine, on whatever the build has.
 //!
-//! With `std` it is a mutex that is handed over at times: a thread that takes it again and again, as for a batch, would
-//! keep others out for as long as it goes on. Under loom it is a modelled one, and without an operating system a critical
+//! With `std` it is a mutex, under loom a modelled one, and without an operating system a critical
 //! section: the embedding program says what that means on its machine (disabled interrupts on a
 //! single core). It is held only while the state machine moves, never over a copy, a driver call or
 //! a waker.
+//!
+//! The mutex is the standard library's: one that hands itself over in turn (parking_lot's) keeps a table of the whole
+//! process's, which a child of `fork` may inherit locked.
+
+#[cfg(feature = "std")]
+use core::sync::atomic::Ordering;
 
 #[cfg(not(all(feature = "std", loom)))]
 pub(crate) use core::sync::atomic::AtomicUsize;
@@ -12,9 +17,12 @@ pub(crate) use core::sync::atomic::AtomicUsize;
 pub(crate) use loom::sync::atomic::AtomicUsize;
 #[cfg(all(feature = "std", loom))]
 use loom::sync::{Mutex, MutexGuard};
-// "Eventual fairness": it forces a hand-over every 0.5 ms on average (parking_lot 0.12, `Mutex`).
+#[cfg(all(feature = "std", loom))]
+use loom::thread::yield_now;
 #[cfg(all(feature = "std", not(loom)))]
-use parking_lot::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
+#[cfg(all(feature = "std", not(loom)))]
+use std::thread::yield_now;
 
 /// The stack of a thread in a model that turns the engine: those that loom gives by default hold no list of orders.
 #[cfg(all(feature = "std", loom))]
@@ -23,12 +31,19 @@ pub(crate) const LOOM_STACK_WORDS: usize = 1 << 14;
 /// A value that one thread at a time may touch.
 #[cfg(feature = "std")]
 #[derive(Debug)]
-pub(crate) struct Lock<T>(Mutex<T>);
+pub(crate) struct Lock<T> {
+    value: Mutex<T>,
+    /// Threads that sleep until they have it.
+    waiting: AtomicUsize,
+}
 
 #[cfg(feature = "std")]
 impl<T> Lock<T> {
     pub(crate) fn new(value: T) -> Lock<T> {
-        Lock(Mutex::new(value))
+        Lock {
+            value: Mutex::new(value),
+            waiting: AtomicUsize::new(0),
+        }
     }
 
     /// Runs `f` on the value.
@@ -36,16 +51,39 @@ impl<T> Lock<T> {
         f(&mut self.guard())
     }
 
+    /// Lets threads that sleep here go first, for one that takes the lock again and again: the mutex lets it pass those.
+    /// For some 0.1 ms at most, since threads keep coming.
+    pub(crate) fn give_way(&self) {
+        let mut moments = 0..100;
+        while self.waiting.load(Ordering::Relaxed) > 0 && moments.next().is_some() {
+            yield_now();
+        }
+    }
+
     // Nothing that runs under the lock unwinds half-way through a change that others rely on:
-    // backends and wakers are called outside it. So a lock whose holder has panicked is entered all the same.
+    // backends and wakers are called outside it. So a poisoned lock is entered all the same.
     #[cfg(not(loom))]
     fn guard(&self) -> MutexGuard<'_, T> {
-        self.0.lock()
+        use std::sync::TryLockError;
+        match self.value.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.wait(),
+        }
+    }
+
+    #[cfg(not(loom))]
+    #[cold]
+    fn wait(&self) -> MutexGuard<'_, T> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let locked = self.value.lock();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        locked.unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     #[cfg(loom)]
     fn guard(&self) -> MutexGuard<'_, T> {
-        match self.0.lock() {
+        match self.value.lock() {
             Ok(guard) => guard,
             Err(poisoned) => poisoned.into_inner(),
         }
@@ -68,6 +106,8 @@ impl<T> Lock<T> {
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         critical_section::with(|token| f(&mut self.0.borrow(token).borrow_mut()))
     }
+
+    pub(crate) fn give_way(&self) {}
 }
 
 impl<T: Default> Default for Lock<T> {

@@ -46,7 +46,8 @@ impl TransferManager {
     }
 
     /// Submits several requests, all or none. `on_failure` says what becomes of those that have not
-    /// begun when one of them fails.
+    /// begun when one of them fails. Takes some 1 µs for each. Copies between host memories of up to 32 KiB are made by the
+    /// calling thread, larger ones by others.
     ///
     /// # Errors
     /// What is wrong with the first request that cannot be accepted, and its index.
@@ -77,6 +78,7 @@ impl TransferManager {
                 }
                 Ok(())
             })?;
+            self.shared.state.give_way();
         }
         // All or none: each waits until every one was accepted.
         let gate = Arc::new(EventCell::new(&self.shared));
@@ -104,6 +106,7 @@ impl TransferManager {
                 self.shared.turn_quickly();
                 return Err(error);
             }
+            self.shared.state.give_way();
         }
         self.shared.events_set(&gate.set());
         self.shared.leave_to_hardware(&ids);
