@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use stuck_page::{PAGE, StuckPages};
-use transload::{Buffer, Report, Request, TransferError, TransferManager};
+use transload::{Buffer, OnFailure, Report, Request, TransferError, TransferManager};
 use within::within_limit;
 
 const LEN: usize = 8 << 20;
@@ -244,5 +244,24 @@ fn a_small_copy_that_an_event_starts_holds_up_no_thread_of_another_transfer() {
         }
         scene.stuck.await_touch();
         scene.finish();
+    });
+}
+
+#[test]
+fn a_batch_of_larger_copies_is_submitted_whatever_pages_they_need() {
+    within_limit("one page", || {
+        let (len, each) = (1 << 20, 64 << 10);
+        let Some(scene) = Scene::new(len, &[0]) else {
+            return;
+        };
+        let part = |buffer: &Buffer, at: u64| buffer.slice(at..at + each).unwrap();
+        let requests: Vec<Request> = (0..len as u64)
+            .step_by(each as usize)
+            .map(|at| Request::new(part(&scene.src, at), part(&scene.dst, at)))
+            .collect();
+        let batch = scene.manager.copy_batch(&requests, OnFailure::GoOn);
+        scene.stuck.await_touch();
+        scene.finish();
+        assert!(batch.unwrap().wait().iter().all(Result::is_ok));
     });
 }

@@ -12,6 +12,11 @@ use super::order::{Bound, Order, Orders, What, is_on_the_host, pins_pages};
 use super::state::{Pace, State};
 use crate::{Fallback, TransferError};
 
+/// Up to this size a thread that starts other transfers copies for them, too. Of larger copies a batch takes as long by the
+/// host's threads, and is submitted sooner: 4,000 of 64 KiB in 6 ms and not 19, 2,000 of 256 KiB in 3 ms and not 30 (EPYC,
+/// 2 cores).
+const QUICKLY_COPIED_BYTES: u64 = 32 << 10;
+
 impl State {
     /// One round: takes in outcomes, looks at the clock, and fills `orders`.
     pub(crate) fn step(
@@ -154,7 +159,9 @@ impl State {
             let backend = step.backend;
             return self.handle_refused(id, task.id, backend, fault);
         };
-        let copies_here = self.pace.copies.has(id) || !is_on_the_host(step.link.as_ref());
+        let is_small = self.pace != Pace::QUICK || task.span.len <= QUICKLY_COPIED_BYTES;
+        let copies_here =
+            self.pace.copies.has(id) && is_small || !is_on_the_host(step.link.as_ref());
         let pins_pages = pins_pages(&task, step.link.as_ref());
         // An order is large, and each small copy hands one out: it is made where it stays.
         let order = || Order {
