@@ -19,6 +19,10 @@ use crate::{Report, TransferError};
 /// Dropping it detaches the transfer: it goes on, and its buffers live until it has completed, unless
 /// the process ends first: nothing waits for it. Before a program ends,
 /// [`TransferManager::wait_idle`](crate::TransferManager::wait_idle) does.
+///
+/// With the feature `std` it goes on by itself, whether its handle is waited for, polled, looked at or neither. One thing
+/// waits for a look at it: a copy whose operations were all under way when it was submitted and that fails on its device
+/// takes another way when its owner waits, polls or asks.
 #[must_use = "a transfer that is dropped goes on, but nobody waits for it or learns how it ends"]
 pub struct Transfer {
     inner: Inner,

@@ -120,6 +120,8 @@ pub(crate) struct Active {
     pub(crate) waker: Option<Waker>,
     /// A thread must listen for what becomes of it.
     pub(crate) needs_care: bool,
+    /// The thread that waits for it is blocked in a backend, and counts among `State::tended`.
+    pub(crate) is_tended: bool,
     /// Nobody holds its handle any more.
     pub(crate) detached: bool,
     /// A backend of it was given up: its buffers may still be written, and are never used again.
@@ -172,6 +174,7 @@ impl Active {
             begun: Instant(0),
             waker: None,
             needs_care: false,
+            is_tended: false,
             detached: false,
             tainted: false,
             proof: None,

@@ -200,6 +200,8 @@ impl State {
         self.live -= 1;
         self.moving -= usize::from(self.transfers[slot as usize].dst.is_some());
         self.care_for(slot, false);
+        // The thread may come back from its backend much later.
+        self.tend_no_more(self.id(slot));
         let Some(ticket) = self.transfers[slot as usize].ticket.take() else {
             return;
         };

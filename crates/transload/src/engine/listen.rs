@@ -36,51 +36,52 @@ impl Shared {
             return true;
         }
         let parker = Parker::current();
-        let mut is_tending = false;
-        loop {
+        // The waker of a task that polled the transfer before.
+        let mut theirs = None;
+        let is_over = loop {
             let seen = self.signal.seen();
-            let begin = |state: &mut State, _, _: &mut Orders| {
-                state.tended -= usize::from(core::mem::take(&mut is_tending));
-            };
+            let begin = |state: &mut State, _, _: &mut Orders| state.tend_no_more(id);
             let own = Pace {
                 copies: Whose::one(id),
                 slow: Whose::one(id),
             };
             let is_over =
                 |state: &mut State| !state.transfer(id).is_some_and(|active| active.is_awaited());
-            let next = self.turn_with(|| own, begin, is_over);
+            let next = self.turn_with(|| own, begin, is_over).next;
             let mut waker = Some(parker.waker());
-            let (wait, needs_listener, attended) = self.state.with(|state| {
+            let (wait, needs_listener) = self.state.with(|state| {
                 let wait = state.wait_for(id, &mut waker);
-                (wait, state.needs_listener(), state.attended_block())
+                (wait, state.needs_listener())
             });
-            drop(waker);
-            let is_late = until.is_some_and(|until| self.clock.now() >= until);
+            theirs = theirs.or(waker.filter(|waker| !self.signal.is_parker(waker)));
             match wait {
                 Wait::Over => {
                     self.leave_listening(needs_listener, seen, next);
-                    return true;
+                    break true;
                 }
-                Wait::Block(..) if is_late => self.state.with(|state| state.tended -= 1),
-                Wait::Park if is_late => {}
+                _ if until.is_some_and(|until| self.clock.now() >= until) => {
+                    let needs_listener = self.state.with(|state| {
+                        state.tend_no_more(id);
+                        state
+                            .give_back_waker(id, &mut theirs, |waker| self.signal.is_parker(waker));
+                        state.care_for(id.slot, self.advances);
+                        state.needs_listener()
+                    });
+                    self.leave_listening(needs_listener, seen, next);
+                    break self.is_settled(id);
+                }
                 Wait::Block(block, deadline) => {
-                    is_tending = true;
                     self.leave_listening(needs_listener, seen, next);
                     let slice = block.is_shared.then_some(SLICE);
                     let limit = self.limit(until, deadline).into_iter().chain(slice).min();
                     self.wait_in(&block, limit.unwrap_or(LONGEST));
                 }
-                Wait::Park => self.rest(&parker, seen, (until, next), attended),
+                Wait::Park => self.rest(&parker, seen, until),
             }
-            if is_late {
-                let needs_listener = self.state.with(|state| {
-                    state.care_for(id.slot, self.advances);
-                    state.needs_listener()
-                });
-                self.leave_listening(needs_listener, seen, next);
-                return self.is_settled(id);
-            }
-        }
+        };
+        // It is the executor's code, and what it panics about its own concern.
+        let _ = guarded(|| drop(theirs));
+        is_over
     }
 
     /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed:
@@ -93,15 +94,17 @@ impl Shared {
         self.state.with(|state| state.care += 1);
         loop {
             let seen = self.signal.seen();
-            let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| false);
+            let next = self
+                .turn_with(|| Pace::SERVING, |_, _, _| (), |_| false)
+                .next;
             // The browser goes on only when the page's own code has returned to it.
             let is_late = cfg!(browser) || until.is_some_and(|until| self.clock.now() >= until);
-            let (is_moving, attended) = self.state.with(|state| {
+            let is_moving = self.state.with(|state| {
                 let is_moving = state.is_moving();
                 if is_moving && !is_late {
                     state.watch_idle(parker.waker());
                 }
-                (is_moving, state.attended_block())
+                is_moving
             });
             if !is_moving || is_late {
                 let needs_listener = self.state.with(|state| {
@@ -111,46 +114,35 @@ impl Shared {
                 self.leave_listening(needs_listener, seen, next);
                 return !is_moving;
             }
-            self.rest(&parker, seen, (until, next), attended);
+            self.rest(&parker, seen, until);
         }
     }
 
-    /// Parks until this thread is called, or listens for all transfers until something happens; until one of the two
-    /// points in time at most, of which the second is the listener's.
-    fn rest(
-        &self,
-        parker: &OwnParker,
-        seen: u64,
-        (until, next): (Option<Instant>, Option<Instant>),
-        attended: Option<Block>,
-    ) {
+    /// Parks until this thread is called, or listens for all transfers until something happens; until that point in time at
+    /// most.
+    fn rest(&self, parker: &OwnParker, seen: u64, until: Option<Instant>) {
         match self.signal.listen(parker, seen) {
             Listening::News => {}
             #[cfg(threads)]
             Listening::Other => parker.park(self.limit(until, None)),
             Listening::Mine(charge) => {
                 drop(charge);
-                self.listen(attended, self.limit(until, next), |limit| {
-                    parker.park(limit)
-                });
+                self.listen(until, |limit| parker.park(limit));
                 self.signal.leave(parker);
             }
         }
     }
 
-    /// Listens: has backends tell outcomes by themselves, and blocks in one that does not.
-    fn listen(
-        &self,
-        attended: Option<Block>,
-        limit: Option<Duration>,
-        park: impl FnOnce(Option<Duration>),
-    ) {
+    /// Listens until that point in time at most: has backends tell outcomes by themselves, and blocks in one that does not.
+    fn listen(&self, until: Option<Instant>, park: impl FnOnce(Option<Duration>)) {
         self.expect();
+        // As it is now that this thread listens: who comes later with a deadline, or with operations to look at, calls it.
+        let (next, attended) = self
+            .state
+            .with(|state| (state.next_deadline(state.now), state.attended_block()));
+        let limit = self.limit(until, next);
         match attended {
             Some(block) => self.wait_in(&block, limit.unwrap_or(SLICE).min(SLICE)),
-            // A thread that submitted before this one listened found no listener to call. `expect` has taken the lock
-            // since, so the count includes that thread's operations.
-            None if self.attended.load(Ordering::Relaxed) > 0 => {}
             None => park(limit),
         }
     }
@@ -159,19 +151,16 @@ impl Shared {
     /// called.
     #[cfg(threads)]
     pub(crate) fn drive(self: &Arc<Self>) -> Option<Duration> {
-        let next = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| false);
-        let (needs_listener, attended) = self
-            .state
-            .with(|state| (state.needs_listener(), state.attended_block()));
-        if !needs_listener {
-            self.dismiss(next);
+        let turn = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| false);
+        if !turn.needs_listener {
+            self.dismiss(turn.next);
             return None;
         }
         if !self.signal.is_own() {
             return None;
         }
         let mut sleep = Some(Duration::ZERO);
-        self.listen(attended, self.limit(None, next), |limit| sleep = limit);
+        self.listen(None, |limit| sleep = limit);
         sleep
     }
 
@@ -184,7 +173,8 @@ impl Shared {
             has_order = order.is_some();
             orders.extend(order);
         };
-        self.turn_with(|| Pace::SERVING, begin, |_| false);
+        let turn = self.turn_with(|| Pace::SERVING, begin, |_| false);
+        self.go(&turn);
         has_order
     }
 
@@ -205,7 +195,12 @@ impl Shared {
     }
 
     /// This thread listens no longer: the manager's own does, if any transfer needs it.
-    fn leave_listening(self: &Arc<Self>, needs_listener: bool, seen: u64, next: Option<Instant>) {
+    pub(super) fn leave_listening(
+        self: &Arc<Self>,
+        needs_listener: bool,
+        seen: u64,
+        next: Option<Instant>,
+    ) {
         match needs_listener {
             true => self.appoint(seen, next),
             false => self.dismiss(next),

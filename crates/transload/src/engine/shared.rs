@@ -113,7 +113,6 @@ impl Shared {
         }
         let mut refused = None;
         let mut done = Done::default();
-        let mut needs_listener = false;
         let id = Cell::new(None);
         let begin = |state: &mut State, now, _: &mut Orders| match accept(state, now) {
             Ok(accepted) => id.set(Some(accepted)),
@@ -124,22 +123,21 @@ impl Shared {
                 state.take_done(id, &mut done);
                 if done.result.is_none() {
                     state.leave_to_hardware(id);
-                    needs_listener = state.needs_listener();
                 }
             }
             done.result.is_some()
         };
-        let seen = self.signal.seen();
         let pace = || Pace {
             copies: id.get().map_or(Whose::NOBODYS, Whose::one),
             slow: Whose::NOBODYS,
         };
-        let next = self.turn_with(pace, begin, look);
+        let turn = self.turn_with(pace, begin, look);
         if done.result.is_some() {
+            self.go(&turn);
             return Transfer::settled(done.result);
         }
-        if needs_listener {
-            self.appoint(seen, next);
+        if turn.needs_listener {
+            self.appoint(turn.seen, turn.next);
         }
         match (id.get(), refused) {
             (_, Some(error)) => Transfer::settled(Some(Err(error))),
@@ -149,14 +147,19 @@ impl Shared {
     }
 
     /// Sets the events of a request that was refused: it is over, too.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tell_refused(self: &Arc<Self>, submitted: &Transfer, then: &[Arc<EventCell>]) {
         if !then.is_empty() && submitted.is_refused() {
-            let own = |event: &&Arc<EventCell>| event.manager == self.serial;
-            then.iter()
-                .filter(own)
-                .for_each(|event| self.events_set(&event.set()));
+            self.set_own(then);
         }
+    }
+
+    #[cold]
+    fn set_own(self: &Arc<Self>, then: &[Arc<EventCell>]) {
+        let own = |event: &&Arc<EventCell>| event.manager == self.serial;
+        then.iter()
+            .filter(own)
+            .for_each(|event| self.events_set(&event.set()));
     }
 
     /// Leaves those transfers to hardware that need no thread, and has one listen if any needs it.
@@ -164,13 +167,12 @@ impl Shared {
         for some in ids.chunks(Completions::AT_ONCE) {
             self.state
                 .with(|state| some.iter().for_each(|id| state.leave_to_hardware(*id)));
+            self.state.give_way();
         }
         let (needs_listener, next) = self
             .state
             .with(|state| (state.needs_listener(), state.next_deadline(state.now)));
-        if needs_listener {
-            self.appoint(u64::MAX, next);
-        }
+        self.leave_listening(needs_listener, u64::MAX, next);
     }
 
     /// Enters a guard on a region. The caller has made sure that this process is not forked, here and for `ask`.
@@ -229,7 +231,7 @@ impl Shared {
     pub(crate) fn unguard(self: &Arc<Self>, id: TransferId) {
         // Of a guard that was awaited and has not come: it is the executor's code.
         let mut waker = None;
-        let must_turn = self.change(|state| {
+        let (must_turn, is_idle) = self.change(|state| {
             let active = state.transfer(id);
             let end = active.and_then(|active| {
                 waker = active.waker.take();
@@ -240,10 +242,12 @@ impl Shared {
                 state.free_place(id.slot);
             }
             state.after.buffers.extend(end.map(|end| end.buffer));
-            state.has_ready() || !self.advances
+            (state.has_ready() || !self.advances, state.care == 0)
         });
         if must_turn {
             self.turn_quickly();
+        } else if is_idle && self.signal.is_heard() {
+            self.dismiss(None);
         }
     }
 
@@ -351,6 +355,7 @@ impl Shared {
         for some in waiting.chunks(Completions::AT_ONCE) {
             self.change(|state| state.handle_events(some));
             self.turn_quickly();
+            self.state.give_way();
         }
     }
 

@@ -256,6 +256,11 @@ mod shared {
             matches!(*self.lock(), Listener::Own(_))
         }
 
+        /// Whether it wakes a thread that waits, and no task.
+        pub(crate) fn is_parker(&self, waker: &Waker) -> bool {
+            core::ptr::eq(waker.vtable(), self.own.waker().vtable())
+        }
+
         /// Where the manager's own thread sleeps.
         pub(crate) fn own(&self) -> &Arc<Parker> {
             &self.own
@@ -331,6 +336,10 @@ mod alone {
                     inner.wakers.push(waker.clone());
                 }
             });
+        }
+
+        pub(crate) fn is_parker(&self, waker: &Waker) -> bool {
+            waker.will_wake(Waker::noop())
         }
 
         pub(crate) fn is_heard(&self) -> bool {

@@ -83,6 +83,12 @@ impl Whose {
     pub(crate) fn has(self, id: TransferId) -> bool {
         self == Whose::ALL || self == Whose::one(id)
     }
+
+    /// The place of the one.
+    fn place(self) -> Option<usize> {
+        let is_one = self != Whose::ALL && self != Whose::NOBODYS;
+        is_one.then_some((self.0 >> 32) as usize)
+    }
 }
 
 /// The engine's state. Its methods never block, never call a backend, and never wake anybody.
@@ -172,6 +178,11 @@ pub(crate) struct After {
 }
 
 impl After {
+    /// Whether what is left to do may take any time: it is not the engine's own code.
+    pub(crate) fn calls_others(&self, is_parker: impl Fn(&Waker) -> bool) -> bool {
+        !self.buffers.is_empty() || !self.wakers.iter().all(is_parker)
+    }
+
     /// Kept out of the way of those whom nobody watches.
     #[cold]
     #[inline(never)]
@@ -287,6 +298,13 @@ impl State {
         self.care > self.tended
     }
 
+    /// The same of the other transfers.
+    pub(crate) fn others_need_listener(&self, own: Whose) -> bool {
+        let own = own.place().and_then(|slot| self.transfers.get(slot));
+        let is_counted = own.is_some_and(|own| own.needs_care && !own.is_tended);
+        self.care - usize::from(is_counted) > self.tended
+    }
+
     /// Notes whether a transfer needs a thread that listens.
     #[inline]
     pub(crate) fn care_for(&mut self, slot: u32, needs: bool) {
@@ -302,15 +320,23 @@ impl State {
     }
 
     /// A transfer whose operations are all under way needs no thread: hardware finishes it, and its owner finds out. Not
-    /// so where its end is to be told.
+    /// so where its end is to be told, where others wait for its slots, and where a backend must be looked at.
+    #[inline]
     pub(crate) fn leave_to_hardware(&mut self, id: TransferId) {
-        let Some(active) = self.transfer(id) else {
-            return;
-        };
+        let is_flying = |active: &mut Active| active.stage == Stage::Flying && active.ordered == 0;
+        if self.transfer(id).is_some_and(is_flying) {
+            self.leave_flying(id);
+        }
+    }
+
+    fn leave_flying(&mut self, id: TransferId) {
+        let active = &self.transfers[id.slot as usize];
         let is_told = active.detached || active.waker.is_some() || active.batch.is_some();
-        let is_out = active.stage == Stage::Flying && active.ordered == 0;
-        let is_out = is_out && active.flight.as_ref().is_some_and(Flight::is_out);
-        if is_out && !is_told && active.then.is_empty() {
+        let is_told = is_told || !active.then.is_empty() || !active.leases.is_empty();
+        let is_out = active.flight.as_ref().is_some_and(Flight::is_out);
+        let known = |fence: &Fence| self.registered(fence.backend());
+        let mut fences = active.flying.iter().map(|(fence, _)| fence);
+        if is_out && !is_told && fences.all(|fence| known(fence).is_some_and(|of| of.unattended)) {
             self.care_for(id.slot, false);
         }
     }

@@ -13,6 +13,17 @@ use super::shared::Shared;
 use super::state::{After, Pace, Registered, State, Whose};
 use super::unwind::guarded;
 
+/// How things stand after a turn.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Turn {
+    /// The events that it has taken in, at least.
+    pub(super) seen: u64,
+    /// When something is to be done next.
+    pub(super) next: Option<Instant>,
+    /// A transfer needs a thread that listens.
+    pub(super) needs_listener: bool,
+}
+
 impl Shared {
     /// Does what can be done now, and answers when something is to be done next. What is under way then becomes known
     /// by itself, for the caller looks again some time.
@@ -30,11 +41,19 @@ impl Shared {
             return None;
         }
         // Who serves others in passing goes on after one round.
-        let next = self.turn_with(|| pace, |_, _, _| (), |_| pace == Pace::SERVING);
+        let turn = self.turn_with(|| pace, |_, _, _| (), |_| pace == Pace::SERVING);
         if self.unattended.load(Ordering::Relaxed) > 0 {
             self.expect();
         }
-        next
+        self.go(&turn);
+        turn.next
+    }
+
+    /// This thread turns the engine no longer: another one listens, if any transfer needs it.
+    pub(super) fn go(self: &Arc<Self>, turn: &Turn) {
+        if self.advances && turn.needs_listener && !self.signal.is_heard() {
+            self.appoint(turn.seen, turn.next);
+        }
     }
 
     /// Takes in what has happened, where transfers advance by themselves: a program that asks how far one is need not wait
@@ -56,10 +75,16 @@ impl Shared {
         pace: impl Fn() -> Pace,
         begin: impl FnOnce(&mut State, Instant, &mut Orders),
         mut look: impl FnMut(&mut State) -> bool,
-    ) -> Option<Instant> {
+    ) -> Turn {
         let mut orders = Orders::new();
-        let (mut after, mut next) = (None, None);
+        let mut turn = Turn {
+            seen: self.signal.seen(),
+            ..Turn::default()
+        };
+        let mut after = None;
         let (mut is_late, mut is_idle, mut is_content) = (false, false, false);
+        // Transfers of others need a thread that listens.
+        let mut is_needed = false;
         // Where no thread does it for this one, this one does it all.
         let pace = || match self.advances {
             true => pace(),
@@ -69,12 +94,17 @@ impl Shared {
         let now = self.clock.now();
         self.state.with(|state| {
             begin(state, now, &mut orders);
-            next = self.step(state, now, pace(), &mut orders);
-            is_content = look(state) && state.needs_listener();
+            turn.next = self.step(state, now, pace(), &mut orders);
+            let has_own = look(state);
+            turn.needs_listener = state.needs_listener();
+            is_content = has_own && turn.needs_listener;
+            is_needed = turn.needs_listener && state.others_need_listener(pace().copies);
             after = take_after(state);
             (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
         });
-        self.tidy(after.take());
+        if let Some(after) = after.take() {
+            self.tidy_beside(after, is_needed, &turn);
+        }
         let mut deeds = Deeds::new();
         let mut is_news = self.completions.has_any();
         let mut is_left = false;
@@ -82,6 +112,10 @@ impl Shared {
             is_content = is_content && self.can_leave();
             if is_content && orders.is_empty() {
                 break;
+            }
+            // A page may be missing, a driver may take its time: nobody else waits for that.
+            if is_needed && !orders.is_empty() {
+                self.go(&turn);
             }
             execute(&orders, &mut deeds);
             // Before anybody can learn that a transfer is over: no view of its buffers is left then.
@@ -97,13 +131,18 @@ impl Shared {
                 if is_content {
                     self.note_attended(state);
                 } else {
-                    next = self.step(state, now, pace(), &mut orders);
-                    is_content = look(state) && state.needs_listener();
+                    turn.next = self.step(state, now, pace(), &mut orders);
+                    is_content = look(state);
                 }
+                turn.needs_listener = state.needs_listener();
+                is_content &= turn.needs_listener;
+                is_needed = turn.needs_listener && state.others_need_listener(pace().copies);
                 after = take_after(state);
                 (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
             });
-            self.tidy(after.take());
+            if let Some(after) = after.take() {
+                self.tidy_beside(after, is_needed, &turn);
+            }
             let is_attended = self.attended.load(Ordering::Relaxed) > 0;
             // What was just submitted to a backend that must be looked at was not there for the
             // look above; and a step takes in so many outcomes, and no more.
@@ -119,7 +158,7 @@ impl Shared {
             }
         }
         if is_left || is_content && is_news {
-            self.appoint(u64::MAX, next);
+            self.appoint(u64::MAX, turn.next);
         }
         // A listener was told of each outcome, and of nothing that this thread did.
         if is_left {
@@ -129,9 +168,18 @@ impl Shared {
             self.have_toiled();
         }
         if is_idle && self.signal.is_heard() {
-            self.dismiss(next);
+            self.dismiss(turn.next);
         }
-        next
+        turn
+    }
+
+    /// Does what must not be done under the lock, with another thread listening where it may take any time.
+    #[inline(never)]
+    fn tidy_beside(self: &Arc<Self>, after: After, is_needed: bool, turn: &Turn) {
+        if is_needed && after.calls_others(|waker| self.signal.is_parker(waker)) {
+            self.go(turn);
+        }
+        self.tidy(after);
     }
 
     /// Whether another thread turns the engine if this one does not.
@@ -158,7 +206,9 @@ impl Shared {
     /// Has `f` touch the state, and then does what must not be done under the lock.
     pub(crate) fn change<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let (result, after) = self.state.with(|state| (f(state), take_after(state)));
-        self.tidy(after);
+        if let Some(after) = after {
+            self.tidy(after);
+        }
         result
     }
 
@@ -169,11 +219,17 @@ impl Shared {
     }
 
     /// Looks at the backends that must be looked at, if they have anything to do.
+    #[inline]
     fn pump(&self) {
         if self.attended.load(Ordering::Relaxed) > 0 {
-            let is_busy = |known: &Registered| !known.unattended && known.lost.is_none();
-            self.ask_each(is_busy, |backend| backend.pump());
+            self.pump_each();
         }
+    }
+
+    #[cold]
+    fn pump_each(&self) {
+        let is_busy = |known: &Registered| !known.unattended && known.lost.is_none();
+        self.ask_each(is_busy, |backend| backend.pump());
     }
 
     /// Asks every backend of a sort that has operations under way, without the lock.
@@ -204,8 +260,7 @@ impl Shared {
     }
 
     /// Does what must not be done under the lock.
-    fn tidy(&self, after: Option<After>) {
-        let Some(after) = after else { return };
+    fn tidy(&self, after: After) {
         let After {
             mut wakers,
             mut buffers,

@@ -51,10 +51,35 @@ impl State {
         if let Some(block) = self.own_block(active) {
             let deadline = active.deadline;
             self.tended += 1;
+            self.transfers[id.slot as usize].is_tended = true;
             return Wait::Block(block, deadline);
         }
         core::mem::swap(&mut self.transfers[id.slot as usize].waker, waker);
         Wait::Park
+    }
+
+    /// The thread that was blocked for the transfer in a backend is so no more, or has nothing to wait for there.
+    pub(super) fn tend_no_more(&mut self, id: TransferId) {
+        let active = self.transfer(id);
+        if active.is_some_and(|active| core::mem::take(&mut active.is_tended)) {
+            self.tended -= 1;
+        }
+    }
+
+    /// A thread waits for the transfer no longer: the task that polled it before is told of its end again. Leaves in `theirs`
+    /// what is to be dropped without the lock.
+    pub(super) fn give_back_waker(
+        &mut self,
+        id: TransferId,
+        theirs: &mut Option<Waker>,
+        is_parker: impl FnOnce(&Waker) -> bool,
+    ) {
+        if let Some(active) = self.transfer(id)
+            && active.is_awaited()
+            && active.waker.as_ref().is_some_and(is_parker)
+        {
+            core::mem::swap(&mut active.waker, theirs);
+        }
     }
 
     fn own_block(&self, active: &Active) -> Option<Block> {

@@ -38,6 +38,8 @@ struct Post {
 #[derive(Default)]
 struct Start {
     is_running: AtomicBool,
+    /// Held while a thread is started: another one that wants it waits to learn whether there is one.
+    starting: Mutex<()>,
     closed: Arc<AtomicBool>,
 }
 
@@ -109,7 +111,11 @@ impl Driver {
 
 impl Start {
     fn ensure(&self, name: &str, run: impl FnOnce(&AtomicBool) + Send + 'static) -> bool {
-        if self.is_running.load(Ordering::Acquire) || self.is_running.swap(true, Ordering::AcqRel) {
+        if self.is_running.load(Ordering::Acquire) {
+            return true;
+        }
+        let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_running.load(Ordering::Acquire) {
             return true;
         }
         let closed = Arc::clone(&self.closed);

@@ -154,6 +154,11 @@ impl Desk {
         }
     }
 
+    /// Whether no copy is pending.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lock().pending.is_empty()
+    }
+
     /// Decides how outcomes are told from now on.
     pub(crate) fn tell(&self, telling: Telling) {
         self.lock().telling = telling;

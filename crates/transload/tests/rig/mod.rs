@@ -44,10 +44,20 @@ impl Rig {
 
     /// One by the system's clock, whose transfers advance by themselves.
     pub(crate) fn advancing(text: &str, completion: Completion, budget_bytes: u64) -> Rig {
+        let budget = Arc::new(StagingBudget::new(budget_bytes));
+        Rig::advancing_on(text, completion, &budget)
+    }
+
+    /// The same on a budget that others share.
+    pub(crate) fn advancing_on(
+        text: &str,
+        completion: Completion,
+        budget: &Arc<StagingBudget>,
+    ) -> Rig {
         let sim = machine(text, completion, Script::new());
         let manager = TransferManager::builder()
             .backend(Arc::new(sim.clone()))
-            .staging(Arc::new(StagingBudget::new(budget_bytes)))
+            .staging(Arc::clone(budget))
             .build()
             .unwrap();
         Rig { sim, manager }
