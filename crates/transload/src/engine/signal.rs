@@ -74,6 +74,8 @@ mod shared {
             Arc::default()
         }
 
+        // In one place of the program, and so with one table of functions: `Signal::is_parker` goes by that.
+        #[inline(never)]
         pub(crate) fn waker(self: &Arc<Parker>) -> Waker {
             Waker::from(Arc::clone(self))
         }
