@@ -137,7 +137,7 @@ fn a_thread_that_is_kept_in_a_backend_that_was_given_up_looks_after_nothing() {
         let (stalls, desk) = (5_000, &desks[0]);
         desk.stall(stalls);
         let buffer = |kind, byte| plain::filled(&manager, kind, stalls, byte);
-        let stalled = manager.copy(&buffer("plain", 1), &buffer("plain", 2));
+        let stalled = manager.copy(buffer("plain", 1), buffer("plain", 2));
         let waiting = thread::spawn(move || stalled.wait().map(drop));
         settle();
         desk.arm(plain::Call::Pump, || "given up");
@@ -207,7 +207,7 @@ fn a_posted_copy_of_a_backend_that_must_be_looked_at_moves() {
         let (manager, desks) = plain::manager(&["plain"]);
         desks[0].stall(5_000);
         let buffer = |byte| plain::filled(&manager, "plain", 5_000, byte);
-        let held = manager.copy(&buffer(1), &buffer(2));
+        let held = manager.copy(buffer(1), buffer(2));
         desks[0].release(5_000);
         while !desks[0].is_idle() {
             thread::yield_now();

@@ -11,14 +11,11 @@ pub fn stay_in_the_background() {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         let mut parameters = core::mem::MaybeUninit::<libc::sched_param>::zeroed();
-        // SAFETY: the thread is this one, and the parameters are numbers; the policy takes priority 0 alone. A refusal,
-        // as by a sandbox, leaves the thread as it was.
-        let _ = unsafe {
-            libc::pthread_setschedparam(
-                libc::pthread_self(),
-                libc::SCHED_BATCH,
-                parameters.as_mut_ptr(),
-            )
-        };
+        // SAFETY: takes nothing.
+        let own = unsafe { libc::pthread_self() };
+        // SAFETY: the thread is there, and the parameters are numbers; the policy takes priority 0 alone. A refusal, as by
+        // a sandbox, leaves the thread as it was.
+        let _ =
+            unsafe { libc::pthread_setschedparam(own, libc::SCHED_BATCH, parameters.as_mut_ptr()) };
     }
 }
