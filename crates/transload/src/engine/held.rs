@@ -58,10 +58,12 @@ impl Shared {
     }
 
     /// Whether this thread may block until a transfer or guard is no longer under way. Takes no lock while the thread
-    /// holds no guard and runs no callback.
-    #[cfg(not(browser))]
+    /// holds no guard and runs no callback. In the browser, where the page's only thread must return to it, nobody may:
+    /// there the engine is turned first.
     pub(crate) fn may_wait(self: &Arc<Self>, id: TransferId) -> Result<(), Deadlock> {
-        if in_callback()
+        #[cfg(browser)]
+        self.turn();
+        if (cfg!(browser) || in_callback())
             && let Some(memory) = self.state.with(|state| state.needs_others(id))
         {
             return Err(Deadlock::WouldBlock(memory));
@@ -79,18 +81,6 @@ impl Shared {
             None => Ok(()),
         }
     }
-
-    /// Turns the engine, and answers whether the transfer or guard is no longer under way: nobody can wait longer
-    /// where the page's only thread must return to the browser.
-    #[cfg(browser)]
-    pub(crate) fn may_wait(self: &Arc<Self>, id: TransferId) -> Result<(), Deadlock> {
-        self.turn();
-        let memory = self.state.with(|state| {
-            let active = state.transfer(id).filter(|active| active.is_awaited())?;
-            Some(active.src.as_ref()?.buffer.memory())
-        });
-        memory.map_or(Ok(()), |memory| Err(Deadlock::WouldBlock(memory)))
-    }
 }
 
 impl State {
@@ -100,7 +90,8 @@ impl State {
         let [src, dst] = [&active.src, &active.dst].map(|end| Some(end.as_ref()?.buffer.memory()));
         let on_the_host =
             |end: Option<MemoryId>| end.is_none_or(|end| end.device == DeviceId::CPU0);
-        let is_alone = active.stage == Stage::Flying && on_the_host(src) && on_the_host(dst);
+        let is_alone = !cfg!(browser) && active.stage == Stage::Flying;
+        let is_alone = is_alone && on_the_host(src) && on_the_host(dst);
         src.filter(|_| !is_alone)
     }
 
