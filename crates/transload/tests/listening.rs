@@ -1,4 +1,4 @@
-//! Somebody listens for every transfer that needs it, whatever the thread that did is kept by.
+//! A thread listens for every transfer that needs it, also while the one that listened before is kept elsewhere.
 #![cfg(not(any(loom, transload_local)))]
 
 mod plain;

@@ -144,7 +144,7 @@ impl State {
         started
     }
 
-    /// Whether operations of a flight that was told to stop are under way, and nobody has asked the backends yet.
+    /// Whether operations of a flight that was told to stop are under way, and no thread has asked the backends yet.
     pub(crate) fn must_stop(&self, slot: u32) -> bool {
         let active = &self.transfers[slot as usize];
         !active.stop_asked && active.flight.as_ref().is_some_and(Flight::is_stopping)

@@ -58,8 +58,8 @@ impl Shared {
     }
 
     /// Whether this thread may block until a transfer or guard is no longer under way. Takes no lock while the thread
-    /// holds no guard and runs no callback. In the browser, where the page's only thread must return to it, nobody may:
-    /// there the engine is turned first.
+    /// holds no guard and runs no callback. In the browser no call may, since the page's only thread must
+    /// return to it: there the engine is turned first.
     pub(crate) fn may_wait(self: &Arc<Self>, id: TransferId) -> Result<(), Deadlock> {
         #[cfg(browser)]
         self.turn();

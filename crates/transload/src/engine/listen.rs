@@ -45,8 +45,7 @@ impl Shared {
                 copies: Whose::one(id),
                 slow: Whose::one(id),
             };
-            let is_over =
-                |state: &mut State| !state.transfer(id).is_some_and(|active| active.is_awaited());
+            let is_over = |state: &mut State| !state.is_awaited(id);
             let next = self.turn_with(|| own, begin, is_over).next;
             let mut waker = Some(parker.waker());
             let (wait, needs_listener) = self.state.with(|state| {
@@ -174,7 +173,7 @@ impl Shared {
             orders.extend(order);
         };
         let turn = self.turn_with(|| Pace::SERVING, begin, |_| false);
-        self.go(&turn);
+        self.hand_over(&turn);
         has_order
     }
 

@@ -133,7 +133,7 @@ impl Shared {
         };
         let turn = self.turn_with(pace, begin, look);
         if done.result.is_some() {
-            self.go(&turn);
+            self.hand_over(&turn);
             return Transfer::settled(done.result);
         }
         if turn.needs_listener {
@@ -177,7 +177,7 @@ impl Shared {
 
     /// Enters a guard on a region. The caller has made sure that this process is not forked, here and for `ask`.
     pub(crate) fn guard(&self, end: Operand, footprint: Footprint) -> TransferId {
-        self.state.with(|state| state.guard(end, footprint))
+        self.state.with(|state| state.guard(end, footprint)).0
     }
 
     /// Enters a guard on a region, and blocks until it has its turn.
@@ -189,10 +189,7 @@ impl Shared {
         end: Operand,
         footprint: Footprint,
     ) -> Result<TransferId, Deadlock> {
-        let (id, has_turn) = self.state.with(|state| {
-            let id = state.guard(end, footprint);
-            (id, state.has_turn(id))
-        });
+        let (id, has_turn) = self.state.with(|state| state.guard(end, footprint));
         if !has_turn {
             if let Err(deadlock) = self.may_wait(id) {
                 self.unguard(id);
@@ -214,10 +211,7 @@ impl Shared {
     ) -> Result<TransferId, GuardError> {
         let memory = end.buffer.memory();
         self.look();
-        let (id, has_turn) = self.state.with(|state| {
-            let id = state.guard(end, footprint);
-            (id, state.has_turn(id))
-        });
+        let (id, has_turn) = self.state.with(|state| state.guard(end, footprint));
         if has_turn {
             return Ok(id);
         }
@@ -379,9 +373,8 @@ impl Shared {
     }
 
     pub(crate) fn is_settled(&self, id: TransferId) -> bool {
-        let is_awaited =
-            |state: &mut State| state.transfer(id).is_some_and(|active| active.is_awaited());
-        !self.inspect(is_awaited).unwrap_or(false)
+        let is_awaited = self.inspect(|state| state.is_awaited(id));
+        !is_awaited.unwrap_or(false)
     }
 }
 

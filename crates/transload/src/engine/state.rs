@@ -370,20 +370,20 @@ impl State {
         }
     }
 
-    /// Enters a guard on a region.
-    pub(crate) fn guard(&mut self, end: Operand, footprint: Footprint) -> TransferId {
+    /// Enters a guard on a region. Answers whether it has its turn, too: nothing stands before it.
+    pub(crate) fn guard(&mut self, end: Operand, footprint: Footprint) -> (TransferId, bool) {
         let slot = self.take_place();
         let active = &mut self.transfers[slot as usize];
         active.stage = Stage::Waiting;
         active.src = Some(end);
         self.enter(slot, &[footprint], &[]);
-        self.id(slot)
+        let has_turn = self.transfers[slot as usize].stage == Stage::Guarding;
+        (self.id(slot), has_turn)
     }
 
-    /// Whether nothing stands before a guard any more.
-    pub(crate) fn has_turn(&mut self, id: TransferId) -> bool {
-        self.transfer(id)
-            .is_some_and(|active| active.stage == Stage::Guarding)
+    /// Whether the owner of a transfer or guard has something to wait for.
+    pub(crate) fn is_awaited(&mut self, id: TransferId) -> bool {
+        self.transfer(id).is_some_and(|active| active.is_awaited())
     }
 
     /// A free place for a transfer.

@@ -52,7 +52,7 @@ impl<T> Lock<T> {
     }
 
     /// Lets threads that sleep here go first, for one that takes the lock again and again: the mutex lets it pass those.
-    /// For some 0.1 ms at most, since threads keep coming.
+    /// For so many yields at most, since threads keep coming.
     pub(crate) fn give_way(&self) {
         let mut moments = 0..100;
         while self.waiting.load(Ordering::Relaxed) > 0 && moments.next().is_some() {

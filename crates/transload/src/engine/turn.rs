@@ -45,12 +45,12 @@ impl Shared {
         if self.unattended.load(Ordering::Relaxed) > 0 {
             self.expect();
         }
-        self.go(&turn);
+        self.hand_over(&turn);
         turn.next
     }
 
     /// This thread turns the engine no longer: another one listens, if any transfer needs it.
-    pub(super) fn go(self: &Arc<Self>, turn: &Turn) {
+    pub(super) fn hand_over(self: &Arc<Self>, turn: &Turn) {
         if self.advances && turn.needs_listener && !self.signal.is_heard() {
             self.appoint(turn.seen, turn.next);
         }
@@ -113,9 +113,9 @@ impl Shared {
             if is_content && orders.is_empty() {
                 break;
             }
-            // A page may be missing, a driver may take its time: nobody else waits for that.
+            // A page may be missing, a driver may take its time: another thread listens meanwhile.
             if is_needed && !orders.is_empty() {
-                self.go(&turn);
+                self.hand_over(&turn);
             }
             execute(&orders, &mut deeds);
             // Before anybody can learn that a transfer is over: no view of its buffers is left then.
@@ -177,7 +177,7 @@ impl Shared {
     #[inline(never)]
     fn tidy_beside(self: &Arc<Self>, after: After, is_needed: bool, turn: &Turn) {
         if is_needed && after.calls_others(|waker| self.signal.is_parker(waker)) {
-            self.go(turn);
+            self.hand_over(turn);
         }
         self.tidy(after);
     }

@@ -43,7 +43,7 @@ impl State {
     /// What the thread that waits for a transfer or guard blocks on: its own fences if it has any, for then the backend may
     /// put the thread to work. Leaves in `waker` the one that is not needed, to be dropped without the lock.
     pub(super) fn wait_for(&mut self, id: TransferId, waker: &mut Option<Waker>) -> Wait {
-        if !self.transfer(id).is_some_and(|active| active.is_awaited()) {
+        if !self.is_awaited(id) {
             return Wait::Over;
         }
         self.care_for(id.slot, true);
