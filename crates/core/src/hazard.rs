@@ -24,8 +24,9 @@ pub use footprint::{Footprint, FootprintError};
 /// the live footprints whose bounds overlap its own and that it could conflict with; where one of
 /// such a pair is pitched, comparing them walks up to [`Shape::OVERLAP_ROWS`] rows. Storages and
 /// distant ranges of one storage do not slow each other. Relations are found by search when a ticket
-/// enters and again when it leaves, never stored: memory is proportional to the most footprints that
-/// were alive at once, it is reused, and nothing is allocated below that mark.
+/// enters and again when it leaves, never stored. Memory is reused: nothing is allocated while the number of live
+/// footprints stays below the most that were alive at once. Where it falls below a quarter of that, and of 1,024, most of
+/// the memory goes back.
 ///
 /// Nothing here blocks. It is plain data for its owner to guard.
 ///
@@ -188,6 +189,9 @@ impl Hazards {
             node = next;
         }
         self.release_slot(ticket.slot);
+        if self.index.is_roomy() {
+            self.shrink();
+        }
         let slots = &mut self.slots;
         self.found.retain(|later| {
             // `enter` counted this ticket in with the search that has just found it again.
@@ -259,6 +263,28 @@ impl Hazards {
         self.slots
             .get(ticket.slot)
             .filter(|slot| slot.order == ticket.order)
+    }
+
+    /// Moves what is live to as much memory as it needs.
+    #[cold]
+    fn shrink(&mut self) {
+        let mut index = self.index.emptied();
+        for (owner, slot) in self.slots.iter_mut().enumerate() {
+            let mut node = if slot.order == 0 { NIL } else { slot.chain };
+            let mut chain = NIL;
+            while node != NIL {
+                chain = index.insert(*self.index.footprint(node), owner, chain);
+                node = self.index.chain(node);
+            }
+            if slot.order != 0 {
+                slot.chain = chain;
+            }
+        }
+        self.index = index;
+        if self.live == 0 {
+            self.slots = Vec::new();
+            self.free = NIL;
+        }
     }
 
     fn take_slot(&mut self) -> usize {

@@ -61,7 +61,7 @@ pub use memory::{MemoryUse, POISON, Violation};
 pub use script::{Call, OpKind, Rule, Script};
 pub use state::EngineUse;
 
-use memory::{Allocation, BlockIds};
+use memory::Allocation;
 use state::State;
 
 /// The name under which every sim registers.
@@ -83,7 +83,6 @@ pub(crate) struct Shared {
     /// The transform engine's position among the state's engines.
     transform: Option<usize>,
     clock: SimClock,
-    blocks: BlockIds,
     sink: OnceLock<Arc<dyn CompletionSink>>,
     hook: Mutex<Option<Arc<dyn Hook>>>,
     state: Mutex<State>,

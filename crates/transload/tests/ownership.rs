@@ -448,6 +448,35 @@ fn priorities_decide_who_gets_slots_first() {
 }
 
 #[test]
+fn a_transfer_has_its_own_turn_in_the_place_of_one_that_was_cancelled() {
+    let bench = bench();
+    let pair = || {
+        (
+            bench.filled("sim:0", marked(LEN)),
+            bench.empty("sim:1", LEN),
+        )
+    };
+    let pairs: [(Buffer, Buffer); 9] = std::array::from_fn(|_| pair());
+    let submit = |at: usize, priority| {
+        let (src, dst) = &pairs[at];
+        let request = Request::new(src, dst).priority(priority);
+        bench.manager.submit(&request)
+    };
+    // The first takes all the staging there is; the others wait for theirs.
+    let mut transfers: Vec<Transfer> = (0..8).map(|at| submit(at, Priority::Normal)).collect();
+    let cancelled = transfers.pop().unwrap();
+    cancelled.cancel();
+    let urgent = submit(8, Priority::High);
+    while !urgent.is_over() {
+        assert!(bench.sim.step(), "nothing moves");
+        bench.manager.turn();
+    }
+    let over = transfers.iter().filter(|transfer| transfer.is_over());
+    assert_eq!(over.count(), 1, "it waited behind normal ones");
+    settle(&bench.sim, &bench.manager);
+}
+
+#[test]
 fn borrowed_bytes_are_quiet_when_the_call_returns() {
     for mode in modes() {
         let sketch = Sketch::new()

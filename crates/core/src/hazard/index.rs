@@ -23,7 +23,11 @@ pub(super) struct Index {
     readers: usize,
     writers: usize,
     inserted: u64,
+    live: usize,
 }
+
+/// As many nodes are kept however few are in use.
+const KEPT: usize = 1024;
 
 #[derive(Clone, Debug)]
 struct Node {
@@ -49,6 +53,21 @@ impl Index {
             readers: NIL,
             writers: NIL,
             inserted: 0,
+            live: 0,
+        }
+    }
+
+    /// Whether three of four nodes are free, and they are many.
+    pub(super) fn is_roomy(&self) -> bool {
+        self.nodes.len() > KEPT.max(4 * self.live)
+    }
+
+    /// An index without nodes that goes on where this one is, with room for twice as many as are in use.
+    pub(super) fn emptied(&self) -> Index {
+        Index {
+            nodes: Vec::with_capacity(2 * self.live),
+            inserted: self.inserted,
+            ..Index::new()
         }
     }
 
@@ -68,6 +87,7 @@ impl Index {
     /// Takes up a footprint that is not empty; returns its node.
     pub(super) fn insert(&mut self, footprint: Footprint, owner: usize, chain: usize) -> usize {
         self.inserted = self.inserted.wrapping_add(1);
+        self.live += 1;
         let node = self.place(Node {
             footprint,
             owner,
@@ -129,6 +149,7 @@ impl Index {
     pub(super) fn release(&mut self, node: usize) {
         self.nodes[node].chain = self.free;
         self.free = node;
+        self.live -= 1;
     }
 
     /// The nodes that may conflict with the footprint, judged by bounds: writers, and where it writes

@@ -151,6 +151,29 @@ fn positions_up_to_the_last_one_take_part() {
 }
 
 #[test]
+fn memory_goes_back_when_most_tickets_have_left_and_the_order_stays() {
+    let mut hazards = Hazards::new();
+    let ranges = (0..5000).map(|at| at * 64);
+    let writers: Vec<_> = { ranges }
+        .map(|at| (at, hazards.enter(&[write(at, 64), read(at + 0x10_0000, 8)])))
+        .collect();
+    let (kept, left): (Vec<_>, Vec<_>) = writers.into_iter().partition(|(at, _)| at % 6400 == 0);
+    let readers: Vec<_> = { kept.iter() }
+        .map(|(at, _)| hazards.enter(&[read(*at, 1)]))
+        .collect();
+    for (_, writer) in left {
+        assert!(leave(&mut hazards, writer).is_empty());
+    }
+    assert!(!hazards.index.is_roomy(), "{} are live", hazards.len());
+    for ((_, writer), reader) in kept.into_iter().zip(readers) {
+        assert_eq!(reader.waits_for, 1);
+        assert_eq!(leave(&mut hazards, writer), [reader.ticket]);
+        leave(&mut hazards, reader);
+    }
+    assert!(hazards.is_empty() && hazards.enter(&[write(0, 64)]).waits_for == 0);
+}
+
+#[test]
 fn a_ticket_is_held_up_by_what_it_waits_for_and_by_what_that_waits_for() {
     let mut hazards = Hazards::new();
     let apart = hazards.enter(&[write(0, 100)]).ticket;

@@ -11,7 +11,7 @@ use transload_hal::{
 
 use super::completion::Completion;
 use super::deliver::Progress;
-use super::memory::{Allocation, Block, Exported};
+use super::memory::{Allocation, Block, Exported, next_block};
 use super::script::{Call, CallFault, scripted};
 use super::submit::{Stop, stage};
 use super::work::own;
@@ -91,7 +91,7 @@ unsafe impl Backend for Sim {
         let alignment = spec.alignment.max(info.alignment) as usize;
         let block = usize::try_from(len_bytes)
             .ok()
-            .and_then(|len| Block::new(self.shared.blocks.next(), len, alignment));
+            .and_then(|len| Block::new(next_block(), len, alignment));
         let Some(block) = block else {
             self.shared.lock().pools[pool].undo(len_bytes);
             return Err(full("the test process has no memory left to simulate with"));

@@ -6,7 +6,7 @@ use transload_core::schema::{Machine, SchemaError};
 use transload_hal::{Curve, DeviceId, DeviceKind, EngineId, Inventory, Link, LinkId, MemoryId};
 
 use super::completion::{Completion, Hook};
-use super::memory::{BlockIds, MemoryUse};
+use super::memory::MemoryUse;
 use super::script::Script;
 use super::state::State;
 use super::{BACKEND, Shared, Sim, SimClock};
@@ -158,7 +158,6 @@ impl Builder {
                 rows,
                 transform,
                 clock: SimClock::default(),
-                blocks: BlockIds::default(),
                 sink: OnceLock::new(),
                 hook: Mutex::new(self.hook),
                 state: Mutex::new(state),

@@ -217,12 +217,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Numbers blocks.
-#[derive(Default)]
-pub(super) struct BlockIds(AtomicU64);
-
-impl BlockIds {
-    pub(super) fn next(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed) + 1
-    }
+/// The number of a new block. No other sim of the process has the same: they name storages.
+pub(super) fn next_block() -> u64 {
+    static BLOCKS: AtomicU64 = AtomicU64::new(1);
+    BLOCKS.fetch_add(1, Ordering::Relaxed)
 }

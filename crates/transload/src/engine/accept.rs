@@ -156,7 +156,7 @@ impl State {
             verify: chosen.verify,
         };
         let digests = spec.verify.is_some().then(|| self.take_digests());
-        let slot = self.take_place();
+        let slot = self.transfers.take();
         let active = &mut self.transfers[slot as usize];
         let started = match &mut active.flight {
             Some(flight) => flight.restart(spec),
@@ -172,7 +172,6 @@ impl State {
         active.src = Some(src);
         active.dst = Some(dst);
         active.priority = terms.priority;
-        active.deadline = terms.deadline;
         active.digests = digests;
         active.then.extend(terms.then.iter().cloned());
         active.batch.clone_from(&terms.batch);
@@ -183,7 +182,7 @@ impl State {
         active.shown_bytes = 0;
         active.submitted = now;
         active.begun = now;
-        self.with_deadline += usize::from(terms.deadline.is_some());
+        self.set_deadline(slot, terms.deadline);
         self.enter(slot, footprints, &terms.after);
         Ok(self.id(slot))
     }
@@ -210,7 +209,9 @@ impl State {
         }
         self.by_ticket[at] = slot;
         let id = self.id(slot);
-        let events = after.iter().filter(|event| event.subscribe(id)).count();
+        let waits = |id| self.transfers.waits(id);
+        let events = after.iter().filter(|event| event.subscribe(id, waits));
+        let events = events.count();
         let active = &mut self.transfers[slot as usize];
         active.ticket = Some(entry.ticket);
         active.waits_for = events as u32 + u32::from(entry.waits_for > 0);

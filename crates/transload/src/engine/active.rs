@@ -8,6 +8,7 @@ use transload_core::flight::{Flight, Phase, SlotId, TaskId};
 use transload_core::{DeviceId, Instant, MemoryId, Plan, Shape};
 use transload_hal::{BackendId, Buffer, Fault, Fence};
 
+use super::admit::queue::Turn;
 use super::batch::BatchFlag;
 use super::digest::Digest;
 use super::event::EventCell;
@@ -24,7 +25,7 @@ pub(crate) struct Operand {
 }
 
 /// Names a transfer: its place in the table, and how often the place was used before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct TransferId {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
@@ -88,10 +89,12 @@ pub(crate) struct Active {
     pub(crate) waits_for: u32,
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Instant>,
+    /// In the list of transfers that could use more slots.
+    pub(crate) hungry: bool,
     /// In a queue of transfers to look at.
     pub(crate) queued: bool,
-    /// In the queue for first slots.
-    pub(crate) boarding: bool,
+    /// Its turn in the queue for first slots, while it is there.
+    pub(crate) boarding: Option<Turn>,
     /// The devices that its slots count with, once it has asked for slots.
     pub(crate) pair: Pair,
     pub(crate) boarded: Vec<Boarded>,
@@ -141,9 +144,9 @@ const ROOM: usize = 8;
 impl Active {
     /// A place that was never used. Its lists have room for what most plans need, so that its first
     /// use is like the later ones.
-    pub(crate) fn vacant() -> Active {
+    pub(crate) fn vacant(generation: u32) -> Active {
         Active {
-            generation: 0,
+            generation,
             stage: Stage::Free,
             src: None,
             dst: None,
@@ -152,8 +155,9 @@ impl Active {
             waits_for: 0,
             priority: Priority::Normal,
             deadline: None,
+            hungry: false,
             queued: false,
-            boarding: false,
+            boarding: None,
             pair: Pair::HOST,
             boarded: Vec::with_capacity(ROOM),
             leases: Vec::with_capacity(ROOM),

@@ -36,16 +36,11 @@ impl State {
     pub(crate) fn ask_for_slots(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         let pair = active.pair_of_ends();
-        if active.boarding {
-            if active.pair == pair {
-                return;
-            }
-            // The place was another transfer's, which has gone.
-            self.boarding.remove(slot, active.pair);
+        if active.boarding.is_some() {
+            return;
         }
-        active.boarding = true;
         active.pair = pair;
-        self.boarding.push(slot, pair, active.priority);
+        active.boarding = Some(self.boarding.push(slot, pair, active.priority));
     }
 
     /// Admits transfers in their order, as long as there are slots, and one after the other: the next one when the last
@@ -57,14 +52,11 @@ impl State {
         self.claims.clear();
         self.waits_for_room = false;
         let mut passed = None;
-        while let Some(head) = self.boarding.next(passed) {
+        while let Some(head) = self.boarding.next(passed, &self.transfers) {
             let slot = head.slot;
             let priority = self.transfers[slot as usize].priority;
-            let is_next = |last: u32| {
-                let last = &self.transfers[last as usize];
-                !last.queued || last.priority < priority
-            };
-            if !self.admitted.is_none_or(is_next) {
+            let last = self.admitted.and_then(|last| self.transfers.get(last as usize));
+            if last.is_some_and(|last| last.queued && last.priority >= priority) {
                 self.waits_for_room = true;
                 return;
             }
@@ -88,7 +80,7 @@ impl State {
                 }
             }
             self.boarding.pop(head);
-            self.transfers[slot as usize].boarding = false;
+            self.transfers[slot as usize].boarding = None;
             self.admit(slot);
         }
     }
@@ -263,8 +255,9 @@ impl State {
 
     /// Remembers that the flight could use more slots.
     pub(crate) fn note_hunger(&mut self, slot: u32) {
-        let active = &self.transfers[slot as usize];
-        if wanted(active).is_some() && !self.hungry.contains(&slot) {
+        let active = &mut self.transfers[slot as usize];
+        if !active.hungry && wanted(active).is_some() {
+            active.hungry = true;
             self.hungry.push(slot);
         }
     }
@@ -276,9 +269,9 @@ impl State {
             if self.waits_for_room || orders.is_full() {
                 return;
             }
-            let active = &self.transfers[slot as usize];
-            let Some(wanted) = wanted(active) else {
-                self.hungry.pop();
+            let active = self.transfers.get(slot as usize);
+            let Some(wanted) = active.and_then(wanted) else {
+                self.fed();
                 continue;
             };
             let (evicted, one) = (&mut self.after.buffers, (wanted.memory, wanted.bytes));
@@ -286,13 +279,21 @@ impl State {
                 Further::Slot(buffer) => self.grant(slot, wanted, buffer),
                 // Another slot may be on its way already; one at a time is asked for.
                 Further::Room => {
-                    self.hungry.pop();
+                    self.fed();
                     if !self.order_slot(self.id(slot), wanted, orders) {
                         self.pool.release(wanted.pair, wanted.bytes);
                     }
                 }
-                Further::Nothing => drop(self.hungry.pop()),
+                Further::Nothing => self.fed(),
             }
+        }
+    }
+
+    /// The last of those that could use more slots is not to be asked again for now.
+    fn fed(&mut self) {
+        let slot = self.hungry.pop();
+        if let Some(active) = slot.and_then(|slot| self.transfers.get_mut(slot as usize)) {
+            active.hungry = false;
         }
     }
 

@@ -32,11 +32,17 @@ impl EventCell {
         }
     }
 
-    /// Whether the transfer has to wait; if so it is told when the event is set.
-    pub(crate) fn subscribe(&self, id: TransferId) -> bool {
+    /// Whether the transfer has to wait; if so it is told when the event is set. Transfers that wait no longer, as
+    /// `waits` says, are forgotten where there is no room for another one.
+    pub(crate) fn subscribe(&self, id: TransferId, waits: impl Fn(TransferId) -> bool) -> bool {
         self.inner.with(|inner| {
+            let waiting = &mut inner.waiting;
+            if !inner.set && waiting.len() == waiting.capacity() {
+                waiting.retain(|id| waits(*id));
+                waiting.shrink_to(2 * waiting.len());
+            }
             if !inner.set {
-                inner.waiting.push(id);
+                waiting.push(id);
             }
             !inner.set
         })

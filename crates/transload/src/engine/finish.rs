@@ -65,13 +65,12 @@ impl State {
         let flight = active.flight.as_ref();
         let leading_bytes = flight.map_or(0, Flight::leading_bytes);
         let leading_bytes = leading_bytes.max(active.stopped_at);
-        active.deadline = None;
         active.answered = true;
         if let Some(batch) = &active.batch {
             batch.fail();
         }
         self.after.wakers.extend(active.waker.take());
-        self.with_deadline -= 1;
+        self.clear_deadline(slot);
         let result = Err(TransferError::Deadline { leading_bytes });
         self.count(slot, &result);
         self.transfers[slot as usize].result = Some(result);
@@ -83,7 +82,8 @@ impl State {
         if let (Err(_), Some(batch)) = (&result, &active.batch) {
             batch.fail();
         }
-        self.with_deadline -= usize::from(active.deadline.take().is_some());
+        self.clear_deadline(slot);
+        let active = &mut self.transfers[slot as usize];
         // First slots that were leased for a flight that was stopped before it was admitted.
         for boarded in active.boarded.drain(..) {
             if let Some(buffer) = boarded.buffer {

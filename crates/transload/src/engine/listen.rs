@@ -138,7 +138,7 @@ impl Shared {
         // As it is now that this thread listens: who comes later with a deadline, or with operations to look at, calls it.
         let (next, attended) = self
             .state
-            .with(|state| (state.next_deadline(state.now), state.attended_block()));
+            .with(|state| (state.next_deadline(), state.attended_block()));
         let limit = self.limit(until, next);
         match attended {
             Some(block) => self.wait_in(&block, limit.unwrap_or(SLICE).min(SLICE)),
@@ -272,7 +272,7 @@ impl Shared {
             let active = state.transfer(id).filter(|active| active.is_awaited())?;
             core::mem::swap(&mut active.waker, &mut own);
             state.care_for(id.slot, true);
-            Some((state.needs_listener(), state.next_deadline(state.now)))
+            Some((state.needs_listener(), state.next_deadline()))
         });
         drop(own);
         match needs_listener {

@@ -257,7 +257,7 @@ fn events_that_callbacks_set_are_told_to_who_waits() {
         let set = event.setter();
         let callback = thread::spawn(set);
         // Set before, or told of it.
-        let mut waits = event.cell.subscribe(id);
+        let mut waits = event.cell.subscribe(id, |_| true);
         while waits {
             let seen = shared.signal.seen();
             match shared.completions.take_awaited() {

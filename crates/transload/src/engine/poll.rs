@@ -10,7 +10,7 @@ use super::active::Stage;
 use super::completions::Completions;
 use super::order::{Bound, Order, Orders, What, is_on_the_host, pins_pages};
 use super::state::{Pace, State};
-use crate::{Fallback, TransferError};
+use crate::Fallback;
 
 /// Up to this size a thread that starts other transfers copies for them, too. Of larger copies a batch takes as long by the
 /// host's threads, and is submitted sooner: 4,000 of 64 KiB in 6 ms and not 19, 2,000 of 256 KiB in 3 ms and not 30 (EPYC,
@@ -64,27 +64,6 @@ impl State {
         }
         active.stage = Stage::Flying;
         self.enqueue(slot);
-    }
-
-    /// Stops what is past its deadline, whether it has begun or not.
-    fn expire(&mut self, now: Instant) {
-        if self.with_deadline == 0 {
-            return;
-        }
-        for slot in 0..self.transfers.len() as u32 {
-            let active = &self.transfers[slot as usize];
-            if !active.is_live() || active.deadline.is_none_or(|deadline| now < deadline) {
-                continue;
-            }
-            match active.stage {
-                Stage::Waiting | Stage::Proving => {
-                    let error = TransferError::Deadline { leading_bytes: 0 };
-                    self.finish(slot, Err(error));
-                }
-                // The flight sees for itself.
-                _ => self.enqueue(slot),
-            }
-        }
     }
 
     fn poll(&mut self, slot: u32, now: Instant, orders: &mut Orders) {

@@ -104,6 +104,9 @@ impl State {
             .find(|known| known.id == fence.backend())
         {
             known.pending += 1;
+            if !known.unattended {
+                known.attended.insert(fence);
+            }
             if let Some(fault) = known.lost.clone()
                 && !self.is_borrowed(id)
             {
@@ -136,6 +139,7 @@ impl State {
         let backend = fence.backend();
         if let Some(known) = self.backends.iter_mut().find(|known| known.id == backend) {
             known.pending -= 1;
+            known.attended.remove(&fence);
         }
         if let Some(active) = self.transfer(id) {
             active.flying.retain(|(flying, _)| *flying != fence);

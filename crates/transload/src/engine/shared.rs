@@ -171,7 +171,7 @@ impl Shared {
         }
         let (needs_listener, next) = self
             .state
-            .with(|state| (state.needs_listener(), state.next_deadline(state.now)));
+            .with(|state| (state.needs_listener(), state.next_deadline()));
         self.leave_listening(needs_listener, u64::MAX, next);
     }
 

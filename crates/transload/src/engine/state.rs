@@ -1,6 +1,6 @@
 //! Everything that the engine's lock guards.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::Waker;
@@ -15,11 +15,13 @@ use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
 
 use super::active::{Active, Operand, Priority, Stage, TransferId};
 use super::admit::queue::Queue;
+use super::deadlines::Deadlines;
 use super::digest::Digest;
 use super::hint::Hints;
 use super::kept::{Kept, Verdict};
 use super::observe::Ended;
 use super::order::{ORDERS, Order, Orders};
+use super::places::Places;
 use super::proof::Proofs;
 use super::staging::{Claims, Pool};
 use crate::{RegisterError, Report, TransferError};
@@ -31,6 +33,8 @@ pub(crate) struct Registered {
     pub(crate) unattended: bool,
     /// Fences of it that have not settled.
     pub(crate) pending: usize,
+    /// The same, where a thread must look at them.
+    pub(crate) attended: BTreeSet<Fence>,
     /// It panicked where nothing can be known of its fences.
     pub(crate) lost: Option<Fault>,
 }
@@ -102,8 +106,7 @@ pub(crate) struct State {
     pub(crate) stats: Stats,
     pub(crate) hazards: Hazards,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) transfers: Vec<Active>,
-    pub(crate) free: Vec<u32>,
+    pub(crate) transfers: Places,
     /// The transfer of each hazard ticket, by its index.
     pub(crate) by_ticket: Vec<u32>,
     /// Transfers to look at, by priority.
@@ -142,7 +145,7 @@ pub(crate) struct State {
     /// Kept for its room while tickets leave.
     pub(crate) freed: Vec<Ticket>,
     pub(crate) limits: Limits,
-    pub(crate) with_deadline: usize,
+    pub(crate) deadlines: Deadlines,
     /// Wakers to call, buffers and results to drop, once the lock is let go.
     pub(crate) after: After,
     /// Threads that are dropping buffers out of `after`.
@@ -211,8 +214,7 @@ impl State {
             stats: Stats::new(),
             hazards: Hazards::new(),
             pool,
-            transfers: Vec::with_capacity(ROOM),
-            free: Vec::with_capacity(ROOM),
+            transfers: Places::with_capacity(ROOM),
             by_ticket: Vec::with_capacity(ROOM),
             ready: core::array::from_fn(|_| VecDeque::with_capacity(ROOM)),
             boarding: Queue::default(),
@@ -234,7 +236,7 @@ impl State {
             now: Instant(0),
             freed: Vec::with_capacity(ROOM),
             limits,
-            with_deadline: 0,
+            deadlines: Deadlines::default(),
             after: After::default(),
             releasing: 0,
             hints: Hints::default(),
@@ -372,7 +374,7 @@ impl State {
 
     /// Enters a guard on a region. Answers whether it has its turn, too: nothing stands before it.
     pub(crate) fn guard(&mut self, end: Operand, footprint: Footprint) -> (TransferId, bool) {
-        let slot = self.take_place();
+        let slot = self.transfers.take();
         let active = &mut self.transfers[slot as usize];
         active.stage = Stage::Waiting;
         active.src = Some(end);
@@ -384,14 +386,6 @@ impl State {
     /// Whether the owner of a transfer or guard has something to wait for.
     pub(crate) fn is_awaited(&mut self, id: TransferId) -> bool {
         self.transfer(id).is_some_and(|active| active.is_awaited())
-    }
-
-    /// A free place for a transfer.
-    pub(crate) fn take_place(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.transfers.push(Active::vacant());
-            u32::try_from(self.transfers.len() - 1).unwrap_or(u32::MAX)
-        })
     }
 
     /// Gives a place back. Nothing of the transfer is under way, and nobody holds its handle.
@@ -419,7 +413,12 @@ impl State {
         active.fault = None;
         active.proof = None;
         active.over_one_link = false;
-        self.free.push(slot);
+        // An allocation for it may be under way still, and it may be in the queue for slots.
+        active.ordered = 0;
+        if active.boarding.take().is_some() {
+            self.boarding.leave(&self.transfers);
+        }
+        self.transfers.give_back(slot);
     }
 
     /// Looks at the transfer in the next round.
@@ -441,9 +440,14 @@ impl State {
     }
 
     pub(crate) fn next_ready(&mut self) -> Option<u32> {
-        let slot = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
-        self.transfers[slot as usize].queued = false;
-        Some(slot)
+        loop {
+            let slot = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
+            // One that ended meanwhile may have gone.
+            if let Some(active) = self.transfers.get_mut(slot as usize) {
+                active.queued = false;
+                return Some(slot);
+            }
+        }
     }
 
     /// Puts a transfer back that was not looked at to the end.
@@ -473,6 +477,7 @@ impl State {
             id,
             unattended,
             pending: 0,
+            attended: BTreeSet::new(),
             lost: None,
         });
         self.cache.invalidate();
@@ -498,26 +503,14 @@ impl State {
         Some(Barred::Quarantined(bar.clone()))
     }
 
-    /// The next point in time, after `now`, at which something happens by itself. What is past its
-    /// deadline already and still live waits for its operations, and not for the time.
-    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if self.with_deadline == 0 {
-            return None;
-        }
-        let live = self.transfers.iter().filter(|active| active.is_live());
-        let deadlines = live.filter_map(|active| active.deadline);
-        deadlines.filter(|deadline| *deadline > now).min()
-    }
 }
 
 impl Drop for State {
     /// When the last handle goes while operations are under way, as it can where no thread turns the
     /// engine, what they touch is never freed: that nobody waits for them does not make them quiet.
     fn drop(&mut self) {
-        for fence in core::mem::take(&mut self.pending).into_keys() {
-            let of =
-                |active: &&mut Active| active.flying.iter().any(|(flying, _)| *flying == fence);
-            let Some(active) = self.transfers.iter_mut().find(of) else {
+        for (id, _) in core::mem::take(&mut self.pending).into_values() {
+            let Some(active) = self.transfer(id) else {
                 continue;
             };
             core::mem::forget((active.src.take(), active.dst.take()));
@@ -527,7 +520,8 @@ impl Drop for State {
     }
 }
 
-fn queue_of(priority: Priority) -> usize {
+/// The number of a queue, of which there is one for each priority, the highest first.
+pub(crate) fn queue_of(priority: Priority) -> usize {
     match priority {
         Priority::High => 0,
         Priority::Normal => 1,

@@ -200,7 +200,7 @@ impl Shared {
     ) -> Option<Instant> {
         state.step(now, pace, &self.completions, orders);
         self.note_attended(state);
-        state.next_deadline(now)
+        state.next_deadline()
     }
 
     /// Has `f` touch the state, and then does what must not be done under the lock.

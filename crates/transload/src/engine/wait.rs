@@ -8,7 +8,7 @@ use transload_core::Instant;
 use transload_hal::{Backend, BackendId, Fence};
 
 use super::active::{Active, TransferId};
-use super::state::{Registered, State};
+use super::state::State;
 
 /// How many fences a thread waits for at once: as many as the largest plan has under way, four lanes
 /// of four slots.
@@ -104,17 +104,13 @@ impl State {
 
     /// Fences of a backend that tells outcomes only to threads that call it, the oldest first.
     pub(super) fn attended_block(&self) -> Option<Block> {
-        let attended = |known: &&Registered| !known.unattended && known.pending > 0;
-        let known = self.backends.iter().find(attended)?;
-        let of_it = |fence: &&Fence| fence.backend() == known.id;
-        let oldest = self.pending.keys().filter(of_it).min()?;
-        let others = self.pending.keys().filter(of_it);
-        let others = others.filter(|fence| *fence != oldest).copied();
-        let fences = core::iter::once(*oldest).chain(others).take(MOST_FENCES);
+        let mut backends = self.backends.iter();
+        let known = backends.find(|known| !known.attended.is_empty())?;
+        let oldest = known.attended.iter().copied().take(MOST_FENCES);
         Some(Block {
             backend: Arc::clone(&known.backend),
             name: known.id,
-            fences: fences.collect(),
+            fences: oldest.collect(),
             is_shared: true,
         })
     }

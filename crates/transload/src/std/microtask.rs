@@ -56,7 +56,7 @@ impl Microtask {
     /// Has the browser wake whoever waits when the next deadline passes, unless it will do so before.
     fn set_alarm(&self, shared: &Shared) {
         let now = shared.clock.now();
-        let Some(at) = shared.state.with(|state| state.next_deadline(now)) else {
+        let Some(at) = shared.state.with(|state| state.next_deadline()) else {
             return;
         };
         if self.alarm.get().is_some_and(|alarm| alarm <= at) {

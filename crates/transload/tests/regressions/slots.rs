@@ -203,6 +203,11 @@ fn a_slot_of_a_transfer_that_has_gone_is_given_back() {
         drop(let_go);
         setting.join().unwrap();
         manager.turn();
+        // The next transfer has its place, and nothing of its allocation.
+        let next = manager.copy(src.slice(..64).unwrap(), src.slice(64..128).unwrap());
+        assert_eq!(next.fences().map(|fences| fences.len()), Some(1));
+        drop(next);
+        sim.run_until_idle();
         manager.clear_cache();
         assert_eq!(budget.used_bytes(), 0, "refuses: {refuses}");
         assert_eq!(sim.violations(), []);

@@ -155,7 +155,7 @@ fn a_setter_between_looking_and_parking_starts_what_waited() {
     model(|| {
         let (shared, [id]) = engine_with();
         let event = Event::new(Arc::clone(&shared));
-        assert!(event.cell.subscribe(id));
+        assert!(event.cell.subscribe(id, |_| true));
         let set = event.setter();
         drop(event);
         spawn(set);
