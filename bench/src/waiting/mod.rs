@@ -8,10 +8,12 @@
 //! | `threads-*` | what threads that wait for other transfers cost a copy |
 //! | `batch-*` | how long a large batch holds up another thread |
 //! | `idle-host` | how often an idle process wakes up |
+//! | `growth-*` | what many transfers that wait or have ended cost a copy |
 //! | `stall-*` | how late other transfers are told while one operation does not end |
 
 mod batch;
 mod ends;
+mod growth;
 mod idle;
 // Only Linux binds all threads of a process to one processor.
 #[cfg(target_os = "linux")]
@@ -26,6 +28,7 @@ use anyhow::Result;
 
 use crate::case::{Case, Effort, Outcome};
 use ends::{DEVICES, Ends, Sort};
+use growth::Others;
 
 /// Long enough for at least ten sleeps of 5 ms on an idle machine with two cores.
 const HEAP: usize = 1 << 30;
@@ -65,6 +68,16 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(case(name, move |name, effort| {
             batch::run(name, count, effort)
         }));
+    }
+    for count in growth::COUNTS {
+        for (word, others) in [("wait", Others::Wait), ("ended", Others::Ended)] {
+            let name = format!("waiting/growth-{word}-{count}");
+            cases.push(case(name, move |name, effort| {
+                growth::run(name, count, others, effort)
+            }));
+        }
+        let name = format!("waiting/growth-slots-{count}");
+        cases.push(case(name, move |name, _| growth::queue(name, count)));
     }
     cases.push(case("waiting/idle-host".into(), |name, _| idle::run(name)));
     cases.extend(stall::cases());

@@ -6,7 +6,7 @@ mod index;
 
 use alloc::vec::Vec;
 
-use index::{Index, NIL};
+use index::{Index, KEPT, NIL};
 
 pub use footprint::{Footprint, FootprintError};
 
@@ -189,7 +189,7 @@ impl Hazards {
             node = next;
         }
         self.release_slot(ticket.slot);
-        if self.index.is_roomy() {
+        if self.index.is_roomy() || self.live == 0 && self.slots.len() > KEPT {
             self.shrink();
         }
         let slots = &mut self.slots;
@@ -284,6 +284,7 @@ impl Hazards {
         if self.live == 0 {
             self.slots = Vec::new();
             self.free = NIL;
+            self.found = Vec::new();
         }
     }
 

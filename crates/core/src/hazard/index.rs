@@ -27,7 +27,7 @@ pub(super) struct Index {
 }
 
 /// As many nodes are kept however few are in use.
-const KEPT: usize = 1024;
+pub(super) const KEPT: usize = 1024;
 
 #[derive(Clone, Debug)]
 struct Node {

@@ -55,7 +55,9 @@ impl State {
         while let Some(head) = self.boarding.next(passed, &self.transfers) {
             let slot = head.slot;
             let priority = self.transfers[slot as usize].priority;
-            let last = self.admitted.and_then(|last| self.transfers.get(last as usize));
+            let last = self
+                .admitted
+                .and_then(|last| self.transfers.get(last as usize));
             if last.is_some_and(|last| last.queued && last.priority >= priority) {
                 self.waits_for_room = true;
                 return;

@@ -32,7 +32,8 @@ impl Deadlines {
     fn push(&mut self, at: Instant, id: TransferId, transfers: &Places) {
         self.live += 1;
         if self.heap.len() > 2 * self.live + FEW {
-            self.heap.retain(|Reverse(entry)| is_live(transfers, *entry));
+            self.heap
+                .retain(|Reverse(entry)| is_live(transfers, *entry));
             self.heap.shrink_to(2 * self.live + FEW);
         }
         self.heap.push(Reverse((at, id)));
@@ -75,7 +76,9 @@ impl State {
         }
         let mut due = core::mem::take(&mut self.deadlines.due);
         due.retain(|id| {
-            let active = self.transfer(*id).filter(|active| active.deadline.is_some());
+            let active = self
+                .transfer(*id)
+                .filter(|active| active.deadline.is_some());
             match active.map(|active| active.stage) {
                 None => return false,
                 Some(Stage::Waiting | Stage::Proving) => {

@@ -91,12 +91,14 @@ impl Index<usize> for Places {
     type Output = Active;
 
     fn index(&self, at: usize) -> &Active {
-        self.get(at).expect("a transfer has its place until it leaves it")
+        self.get(at)
+            .expect("a transfer has its place until it leaves it")
     }
 }
 
 impl IndexMut<usize> for Places {
     fn index_mut(&mut self, at: usize) -> &mut Active {
-        self.get_mut(at).expect("a transfer has its place until it leaves it")
+        self.get_mut(at)
+            .expect("a transfer has its place until it leaves it")
     }
 }

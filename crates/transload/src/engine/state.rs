@@ -502,7 +502,6 @@ impl State {
         let bar = self.quarantine.barred(link, now)?;
         Some(Barred::Quarantined(bar.clone()))
     }
-
 }
 
 impl Drop for State {

@@ -3,9 +3,11 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// Bytes that are allocated now, by any thread.
+static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -23,6 +25,11 @@ pub(crate) fn start() {
 /// How often something that counts was allocated.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+/// How many bytes are allocated now, by any thread.
+pub(crate) fn live_bytes() -> i64 {
+    LIVE_BYTES.load(Ordering::Relaxed)
 }
 
 /// What this thread allocates does not count until this goes.
@@ -56,17 +63,20 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        LIVE_BYTES.fetch_add(layout.size() as i64, Ordering::Relaxed);
         // SAFETY: the caller's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         count();
+        LIVE_BYTES.fetch_add(len as i64 - layout.size() as i64, Ordering::Relaxed);
         // SAFETY: the caller's.
         unsafe { System.realloc(start, layout, len) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
         // SAFETY: the caller's.
         unsafe { System.dealloc(start, layout) }
     }

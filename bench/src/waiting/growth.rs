@@ -1,0 +1,178 @@
+//! `waiting/growth-*`: what a copy costs beside many transfers that wait or have ended.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::Result;
+use transload::{
+    AllocSpec, Buffer, Instant, Place, Request, StagingBudget, Transfer, TransferManager,
+};
+use transload_testkit::sim::{Completion, Sim};
+use transload_testkit::topology;
+
+use super::ends::payload;
+use crate::case::{Effort, Outcome, Verdict};
+use crate::contest::{self, Contender, POISON, Rules};
+use crate::series::Series;
+use crate::way::Way;
+
+pub(super) const COUNTS: [usize; 6] = [10, 100, 1000, 10_000, 100_000, 1_000_000];
+
+/// The length of each copy.
+const LEN: usize = 64;
+/// Informs: no promise of the library has this number. Caches are colder beside a million transfers.
+const LIMIT: f64 = 1.5;
+
+/// The length of each copy that wants a slot, the most of them that have a part of one, and how often one more is timed.
+const STAGED: u64 = 4 << 10;
+const SLOTS: usize = 1024;
+const SAMPLES: usize = 64;
+
+/// What the others do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Others {
+    /// Each waits for an event, and has a deadline.
+    Wait,
+    /// All but one with a deadline have ended.
+    Ended,
+}
+
+pub(super) fn run(
+    name: &str,
+    count: usize,
+    others: Others,
+    effort: Effort,
+) -> Result<Vec<Outcome>> {
+    let crowd = Crowd::new(count, others)?;
+    let alone = TransferManager::builder().host().build()?;
+    let mut contenders = vec![
+        copies("beside the others", &crowd.manager)?,
+        copies("alone", &alone)?,
+        copies("alone, again", &alone)?,
+    ];
+    let rules = Rules {
+        rounds: effort.rounds,
+        sample: Duration::from_millis(1),
+        warm: true,
+    };
+    let series = contest::run(&mut contenders, rules)?;
+    let mut outcome = Outcome::new(name, &series[0]);
+    outcome.bytes = LEN as u64;
+    for (contender, series) in contenders.iter().zip(&series).skip(1) {
+        let name = contender.name().to_owned();
+        outcome.baselines.insert(name, series.median());
+    }
+    outcome.noise = series[1].difference(&series[2]);
+    outcome.verified = true;
+    for contender in &mut contenders {
+        outcome.verified &= contender.verify()?;
+    }
+    let ratio = series[0].median() / series[1].median();
+    let of = format!("of the time without {count} others:");
+    let verdict = Verdict::at_most(of, ratio, LIMIT, "");
+    outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
+    outcome.verified &= crowd.is_whole()?;
+    Ok(vec![outcome])
+}
+
+/// Copies of a few bytes, each waited for.
+fn copies(name: &str, manager: &TransferManager) -> Result<Box<dyn Contender>> {
+    let src = manager.adopt(payload(LEN))?;
+    let dst = manager.adopt(vec![POISON; LEN])?;
+    let (poisoned, checked, manager) = (dst.clone(), dst.clone(), manager.clone());
+    let turn = move || {
+        manager.copy(&src, &dst).wait()?;
+        Ok(())
+    };
+    let poison = move || {
+        poisoned.write()?.fill(POISON);
+        Ok(())
+    };
+    let check = move || Ok(*checked.read()? == *payload(LEN));
+    Ok(Way::boxed(name, turn, poison, check))
+}
+
+/// Transfers of a byte each, beside the copies that are measured.
+struct Crowd {
+    manager: TransferManager,
+    dst: Buffer,
+    /// Those that wait.
+    held: Vec<Transfer>,
+}
+
+impl Crowd {
+    fn new(count: usize, others: Others) -> Result<Crowd> {
+        let manager = TransferManager::builder().host().build()?;
+        let src = manager.adopt(vec![1u8; count])?;
+        let dst = manager.adopt(vec![0u8; count])?;
+        let gate = manager.event();
+        let submit = |at: u64| {
+            let request = Request::new(src.slice(at..=at)?, dst.slice(at..=at)?);
+            Ok(manager.submit(&request.after(&gate).deadline(Instant(u64::MAX))))
+        };
+        let held = (0..count as u64).map(submit);
+        let mut held = held.collect::<Result<Vec<Transfer>>>()?;
+        if others == Others::Ended {
+            gate.set();
+            for transfer in held.drain(..) {
+                transfer.wait()?;
+            }
+            let never = manager.event();
+            let request = Request::new(src.slice(..1)?, dst.slice(..1)?).after(&never);
+            held.push(manager.submit(&request.deadline(Instant(u64::MAX))));
+        }
+        Ok(Crowd { manager, dst, held })
+    }
+
+    /// Gives up those that wait. Answers whether the bytes of the others arrived.
+    fn is_whole(self) -> Result<bool> {
+        let moved = if self.held.len() == 1 { 1 } else { 0 };
+        for transfer in self.held {
+            transfer.cancel();
+        }
+        Ok(self.dst.read()?.iter().all(|byte| *byte == moved))
+    }
+}
+
+/// How long it takes to submit and to cancel a transfer behind `count` others that wait for staging slots. The machine is
+/// simulated, and nothing moves there meanwhile.
+pub(super) fn queue(name: &str, count: usize) -> Result<Vec<Outcome>> {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../topologies/workstation.toml"
+    );
+    let machine = topology::from_file(path)?;
+    let sim = Sim::builder(&machine)
+        .completion(Completion::Timed)
+        .build()?;
+    let manager = TransferManager::builder()
+        .clock(Arc::new(sim.clock()))
+        .backend(Arc::new(sim.clone()))
+        .staging(Arc::new(StagingBudget::new(1 << 20)))
+        .build()?;
+    let len = STAGED * (count as u64 + 1);
+    let [src, dst] = ["sim:0", "sim:1"].map(|at| -> Result<Buffer> {
+        let place: Place = at.parse()?;
+        Ok(manager.allocate(place, AllocSpec::bytes(len))?)
+    });
+    let (src, dst) = (src?, dst?);
+    let submit = |at: u64| {
+        let range = at * STAGED..(at + 1) * STAGED;
+        Ok(manager.copy(src.slice(range.clone())?, dst.slice(range)?))
+    };
+    let held = (0..count as u64).map(submit);
+    let held = held.collect::<Result<Vec<Transfer>>>()?;
+    let samples = (0..SAMPLES).map(|_| {
+        let begin = Clock::now();
+        submit(count as u64)?.cancel();
+        Ok(begin.elapsed().as_secs_f64())
+    });
+    let samples = samples.collect::<Result<Series>>()?;
+    let mut outcome = Outcome::new(name, &samples);
+    let waiting = held.iter().filter(|transfer| !transfer.is_over());
+    outcome.verified = waiting.count() + SLOTS >= count && sim.violations().is_empty();
+    held.into_iter().for_each(|transfer| {
+        transfer.cancel();
+    });
+    Ok(vec![outcome])
+}

@@ -1,0 +1,60 @@
+//! What many transfers leave behind when they have ended.
+
+mod counted;
+
+use counted::live_bytes;
+use transload::{Instant, Request, Transfer, TransferManager};
+
+const MANY: usize = 20_000;
+
+/// What may stay for each transfer that there was: the number of its place, and room in lists.
+const LEFT_BYTES: i64 = 64;
+
+/// What a manager keeps so that a steady load allocates nothing: 256 places above all.
+const KEPT_BYTES: i64 = 1 << 20;
+
+#[test]
+fn memory_goes_back_when_transfers_have_ended() -> Result<(), transload::Error> {
+    let manager = TransferManager::builder().host().build()?;
+    let len = 8 * MANY as u64;
+    let src = manager.adopt(vec![7u8; len as usize])?;
+    let dst = manager.adopt(vec![0u8; len as usize])?;
+    manager.copy(&src, &dst).wait()?;
+    let never = manager.event();
+    for is_cancelled in [false, true] {
+        let before = live_bytes();
+        let gate = manager.event();
+        let submit = |at: usize| {
+            let range = 8 * at as u64..8 * at as u64 + 8;
+            let request = Request::new(src.slice(range.clone())?, dst.slice(range)?);
+            let request = request.after(if is_cancelled { &never } else { &gate });
+            Ok(manager.submit(&request.deadline(Instant(u64::MAX))))
+        };
+        let transfers = (0..MANY).map(submit);
+        let transfers = transfers.collect::<Result<Vec<Transfer>, transload::Error>>()?;
+        let most = live_bytes() - before;
+        match is_cancelled {
+            true => transfers.into_iter().for_each(|transfer| {
+                transfer.cancel();
+            }),
+            false => {
+                gate.set();
+                for transfer in transfers {
+                    transfer.wait()?;
+                }
+            }
+        }
+        // Lists are shortened as others come.
+        manager
+            .submit(&Request::new(&src, &dst).after(&never))
+            .cancel();
+        manager.copy(&src, &dst).wait()?;
+        let left = live_bytes() - before;
+        assert!(
+            left < KEPT_BYTES + LEFT_BYTES * MANY as i64,
+            "{left} of {most} bytes stay, cancelled: {is_cancelled}"
+        );
+    }
+    assert_eq!(*dst.read()?, [7; 8 * MANY]);
+    Ok(())
+}
