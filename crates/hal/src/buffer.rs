@@ -7,6 +7,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use once_cell::race::OnceBox;
 use transload_core::{BackendId, MemoryId, Span, StorageId};
 
 use crate::{HostSpan, MaybeSend, MaybeSync, ProcessBound};
@@ -51,6 +52,7 @@ struct Storage {
 
 /// An owner, what must end before it goes, and what goes after it.
 struct Held {
+    claim: OnceBox<Box<dyn Owner>>,
     guard: Option<Box<dyn Guard>>,
     /// There until it goes or is taken out.
     owner: Option<Box<dyn Owner>>,
@@ -59,6 +61,8 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // Others may have the same bytes as soon as the owner goes.
+        self.claim = OnceBox::new();
         if let Some((guard, owner)) = self.guard.take().zip(self.owner.take()) {
             guard.release(owner);
         }
@@ -159,6 +163,7 @@ impl Buffer {
                 info,
                 mapped: AtomicPtr::new(mapped),
                 held: ProcessBound::new(Held {
+                    claim: OnceBox::new(),
                     guard,
                     owner: Some(owner),
                     _keeper: keeper,
@@ -272,6 +277,12 @@ impl Buffer {
         storage.info = info;
         self.span = Span::new(0, info.len_bytes);
         true
+    }
+
+    /// Keeps a manager's claim on the bytes until the storage goes or its owner is taken out, and drops it before that. A
+    /// storage keeps one claim: false, and the claim is dropped, when there is one already.
+    pub fn keep_claim(&self, claim: Box<dyn Owner>) -> bool {
+        self.storage.held.claim.set(Box::new(claim)).is_ok()
     }
 
     /// What keeps the bytes alive, if it is a `T`: how a backend finds its own object again.

@@ -195,6 +195,17 @@ pub enum ImportError {
         /// What is wrong with it.
         reason: Cow<'static, str>,
     },
+    /// Another manager has some of the bytes, and one of the two may write them: their transfers would not be in order.
+    #[error(
+        "another manager of this process has bytes of this {kind} for {memory}, and one of the two may write them: use one \
+         manager for both, or drop the other one's buffers first"
+    )]
+    Claimed {
+        /// The memory.
+        memory: MemoryId,
+        /// The kind of thing.
+        kind: ExternalKind,
+    },
     /// The driver or the operating system refused.
     #[error("{kind} of {memory}: {fault}")]
     Failed {
@@ -211,7 +222,9 @@ impl ImportError {
     /// Whose turn it is now.
     pub fn class(&self) -> ErrorClass {
         match self {
-            ImportError::UnknownMemory { .. } | ImportError::Invalid { .. } => ErrorClass::Caller,
+            ImportError::UnknownMemory { .. }
+            | ImportError::Invalid { .. }
+            | ImportError::Claimed { .. } => ErrorClass::Caller,
             ImportError::Unsupported { .. } => ErrorClass::Unsupported,
             ImportError::Failed { fault, .. } => fault.class,
         }

@@ -560,6 +560,12 @@ pub enum ShareError {
     /// The place is not here.
     #[error(transparent)]
     Place(#[from] PlaceError),
+    /// A buffer that another manager made.
+    #[error("a buffer in {memory} belongs to another manager")]
+    ForeignBuffer {
+        /// The memory.
+        memory: MemoryId,
+    },
     /// The two memory systems have nothing that both can hold.
     #[error("{src} cannot be shared with {dst}: {reason}")]
     Unsupported {
@@ -577,6 +583,7 @@ impl ShareError {
     pub fn class(&self) -> ErrorClass {
         match self {
             ShareError::Place(error) => error.class(),
+            ShareError::ForeignBuffer { .. } => ErrorClass::Caller,
             ShareError::Unsupported { .. } => ErrorClass::Unsupported,
         }
     }

@@ -2,6 +2,7 @@
 
 #[cfg(browser)]
 pub(crate) mod browser_clock;
+mod claims;
 mod discover;
 #[cfg(threads)]
 mod driver;
@@ -14,6 +15,7 @@ pub mod probe;
 pub mod profile;
 mod verdicts;
 
+pub(crate) use claims::claim;
 #[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;

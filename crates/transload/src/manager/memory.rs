@@ -47,7 +47,11 @@ impl TransferManager {
             }
             answer => answer,
         };
-        Ok(Buffer::new(raw?, &self.shared))
+        match memory.kind {
+            // The program cannot reach it but through the manager.
+            MemoryKind::Pageable => Ok(Buffer::new(raw?, &self.shared)),
+            _ => self.claimed(raw?, ExternalKind::Object),
+        }
     }
 
     /// Takes in memory that the caller owns, without copying it: a `Vec<f32>`, an `Arc<[u8]>`, or what else
@@ -66,9 +70,13 @@ impl TransferManager {
             writable: T::WRITABLE,
             owner,
         };
-        // SAFETY: `Adopt` promises that the span is valid and untouched by others as long as its
-        // owner lives, and the owner goes with it.
-        unsafe { self.import(memory.into(), external) }
+        let import = |backend: &dyn Backend, memory| {
+            // SAFETY: `Adopt` promises that the span is valid and untouched by others as long as its
+            // owner lives, and the owner goes with it.
+            unsafe { backend.import(memory, external) }
+        };
+        let raw = self.make(memory.into(), ExternalKind::Host, import)?;
+        Ok(Buffer::new(raw, &self.shared))
     }
 
     /// Takes in an object of a backend's own world, without copying: of an application that draws, a
@@ -170,13 +178,23 @@ impl TransferManager {
         Ok(export_in_order(&*backend, buffer, kind).map_err(fault)??)
     }
 
-    /// Has the backend of a place make a buffer of what is somebody else's.
+    /// Has the backend of a place make a buffer of what others may have, too.
     fn take_in(
         &self,
         place: Place,
         kind: ExternalKind,
         make: impl FnOnce(&dyn Backend, MemoryId) -> Result<transload_hal::Buffer, ImportError>,
     ) -> Result<Buffer, Error> {
+        self.claimed(self.make(place, kind, make)?, kind)
+    }
+
+    /// Has the backend of a place make a buffer.
+    fn make(
+        &self,
+        place: Place,
+        kind: ExternalKind,
+        make: impl FnOnce(&dyn Backend, MemoryId) -> Result<transload_hal::Buffer, ImportError>,
+    ) -> Result<transload_hal::Buffer, Error> {
         let memory = self.resolve(place)?;
         let backend = self
             .backend_of(memory)
@@ -186,7 +204,17 @@ impl TransferManager {
             kind,
             fault,
         };
-        let raw = guarded(|| make(&*backend, memory)).map_err(fault)??;
+        Ok(guarded(|| make(&*backend, memory)).map_err(fault)??)
+    }
+
+    /// A buffer of what a backend has made, unless it shows bytes of another manager.
+    fn claimed(&self, raw: transload_hal::Buffer, kind: ExternalKind) -> Result<Buffer, Error> {
+        let memory = raw.memory();
+        #[cfg(feature = "std")]
+        if !crate::std::claim(&raw, self.shared.serial) {
+            return Err(ImportError::Claimed { memory, kind }.into());
+        }
+        let _ = (memory, kind);
         Ok(Buffer::new(raw, &self.shared))
     }
 
@@ -196,6 +224,9 @@ impl TransferManager {
     /// Nobody outside this manager touches the storage as long as a view of it lives: no other
     /// manager knows it, for their transfers would not be ordered against each other.
     pub unsafe fn wrap(&self, raw: transload_hal::Buffer) -> Buffer {
+        // Nobody else has it, as the caller promises.
+        #[cfg(feature = "std")]
+        let _ = crate::std::claim(&raw, self.shared.serial);
         Buffer::new(raw, &self.shared)
     }
 
@@ -217,6 +248,9 @@ impl TransferManager {
         buffer.shared.check_fork()?;
         let dst = self.resolve(place)?;
         let src = buffer.memory();
+        if !Arc::ptr_eq(&buffer.shared, &self.shared) {
+            return Err(ShareError::ForeignBuffer { memory: src });
+        }
         if src == dst {
             return Ok(buffer.clone());
         }
@@ -234,7 +268,10 @@ impl TransferManager {
                     continue;
                 }
                 match share_as(&*from, &*to, buffer, dst, kind) {
-                    Ok(raw) => return Ok(Buffer::new(raw, &self.shared)),
+                    Ok(raw) => match self.claimed(raw, kind) {
+                        Ok(view) => return Ok(view),
+                        Err(error) => reasons.push(error.to_string()),
+                    },
                     Err(reason) => reasons.push(reason),
                 }
             }
