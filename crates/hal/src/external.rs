@@ -44,6 +44,13 @@ impl fmt::Display for ExternalKind {
     }
 }
 
+/// A handle of the operating system, which closes it when dropped: a file descriptor, on Windows an NT handle.
+#[cfg(all(feature = "std", unix))]
+pub type OsHandle = std::os::fd::OwnedFd;
+/// A handle of the operating system, which closes it when dropped: a file descriptor, on Windows an NT handle.
+#[cfg(all(feature = "std", windows))]
+pub type OsHandle = std::os::windows::io::OwnedHandle;
+
 /// Memory on its way into or out of a backend.
 #[non_exhaustive]
 pub enum External {
@@ -69,12 +76,13 @@ pub enum External {
     },
     /// Memory of a device, named for other processes.
     Ipc(IpcHandle),
-    /// A handle that the operating system or a driver gave out.
+    /// A handle that the operating system or a driver gave out. It is closed with this value, unless it is taken out.
+    #[cfg(all(feature = "std", any(unix, windows)))]
     Handle {
         /// What sort of handle.
         kind: ExternalKind,
-        /// Its value. Who passes it on passes on its ownership.
-        value: u64,
+        /// The handle itself.
+        handle: OsHandle,
         /// Which bytes behind it.
         span: Span,
         /// Whether they may be written.
@@ -93,6 +101,7 @@ impl External {
             External::Host { .. } => ExternalKind::Host,
             External::Device { .. } => ExternalKind::DevicePointer,
             External::Ipc(handle) => handle.kind(),
+            #[cfg(all(feature = "std", any(unix, windows)))]
             External::Handle { kind, .. } => *kind,
             External::Object(_) => ExternalKind::Object,
         }

@@ -30,6 +30,8 @@ pub use buffer::{Buffer, Guard, Owner, StorageInfo, WeakBuffer};
 pub use callback::{in_callback, run_callback};
 pub use clock::Clock;
 pub use error::{AllocError, ConnectError, ErrorClass, Fault, ImportError, SubmitError};
+#[cfg(all(feature = "std", any(unix, windows)))]
+pub use external::OsHandle;
 pub use external::{External, ExternalKind};
 pub use fence::{CompletionSink, Fence, Outcome, Waited};
 pub use ipc::{IpcHandle, IpcHandleError};

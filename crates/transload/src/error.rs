@@ -498,8 +498,10 @@ pub enum GuardError {
         /// The memory.
         memory: MemoryId,
     },
-    /// The device may change the bytes while somebody looks at them.
-    #[error("commands of the user's own may change {memory} at any time: copy it to host memory")]
+    /// A device may change the bytes or take them from the host while a guard shows them.
+    #[error(
+        "cannot show {memory}: a device may write it, or take it from the host, at any time; copy it to host memory instead"
+    )]
     NotExclusive {
         /// The memory.
         memory: MemoryId,

@@ -20,7 +20,6 @@ use crate::error::GuardError;
 struct Entry {
     shared: Arc<Shared>,
     id: TransferId,
-    span: HostSpan,
     /// Keeps the bytes where they are.
     end: Operand,
     writes: bool,
@@ -37,11 +36,12 @@ impl Entry {
         let raw = &buffer.raw;
         let memory = raw.memory();
         let not_addressable = || GuardError::NotHostAddressable { memory };
-        // Managed memory is written by commands that take unsafe code to give; mapped memory by any.
-        if memory.kind == MemoryKind::Mapped {
+        // Managed memory is written by commands that take unsafe code to give; mapped memory by any. A slot is unmapped as
+        // long as its device reads it, which is no writer in the order.
+        if memory.kind == MemoryKind::Mapped || memory.kind.takes_turns() {
             return Err(GuardError::NotExclusive { memory });
         }
-        let span = raw.host(0, raw.len()).ok_or_else(not_addressable)?;
+        raw.host(0, raw.len()).ok_or_else(not_addressable)?;
         if writes && !raw.is_writable() {
             return Err(GuardError::ReadOnly { memory });
         }
@@ -58,7 +58,6 @@ impl Entry {
         Ok(Entry {
             shared,
             id,
-            span,
             end,
             writes,
         })
@@ -100,6 +99,7 @@ impl Drop for Entry {
 
 struct Guard {
     entry: Entry,
+    span: HostSpan,
     /// Whether the device was told that the host writes.
     tells: bool,
     _own: OfOneThread,
@@ -122,9 +122,14 @@ impl Guard {
     /// Nothing stands before it in the order any more.
     fn of(entry: Entry) -> Result<Guard, GuardError> {
         entry.make_visible()?;
+        // What went before may have moved the bytes.
+        let memory = entry.memory();
+        let span = entry.end.buffer.host(0, entry.end.buffer.len());
+        let span = span.ok_or(GuardError::NotHostAddressable { memory })?;
         entry.shared.hold(entry.id);
         let mut guard = Guard {
             entry,
+            span,
             tells: false,
             _own: OfOneThread(PhantomData),
         };
@@ -217,7 +222,7 @@ impl Deref for ReadGuard {
     fn deref(&self) -> &[u8] {
         // SAFETY: the guard's buffer keeps the span valid, and as long as the guard is in the order
         // no transfer writes it; other guards that live meanwhile only read.
-        unsafe { self.0.entry.span.as_slice() }
+        unsafe { self.0.span.as_slice() }
     }
 }
 
@@ -227,14 +232,14 @@ impl Deref for WriteGuard {
     fn deref(&self) -> &[u8] {
         // SAFETY: the guard's buffer keeps the span valid, and as long as the guard is in the order
         // nobody else touches it.
-        unsafe { self.0.entry.span.as_slice() }
+        unsafe { self.0.span.as_slice() }
     }
 }
 
 impl DerefMut for WriteGuard {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; the guard is borrowed mutably for as long as the slice is.
-        unsafe { self.0.entry.span.as_mut_slice() }
+        unsafe { self.0.span.as_mut_slice() }
     }
 }
 

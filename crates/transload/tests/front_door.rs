@@ -299,7 +299,7 @@ fn a_copy_on_write_view_of_sealed_memory_is_its_owners_alone() -> Outcome {
     let sealed = sealed(&manager, &wanted);
     let External::Handle {
         kind,
-        value,
+        handle,
         span,
         id,
         ..
@@ -309,7 +309,7 @@ fn a_copy_on_write_view_of_sealed_memory_is_its_owners_alone() -> Outcome {
     };
     let private = External::Handle {
         kind,
-        value,
+        handle,
         span,
         writable: true,
         id,
@@ -393,7 +393,11 @@ fn a_prefetch_that_is_refused_says_so_and_leaves_the_buffer_usable() -> Outcome 
     let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
     let src = rig.filled("cpu:0", &bytes(500, 1));
     rig.manager.prefetch(&src, place("sim:0"))?;
+    // What the memory cannot do is left undone.
     let refuse = Rule::refuse(Call::Submit, ErrorClass::Unsupported);
+    rig.sim.add_rule(refuse.kind(OpKind::Hint));
+    rig.manager.prefetch(&src, place("sim:0"))?;
+    let refuse = Rule::refuse(Call::Submit, ErrorClass::Exhausted);
     rig.sim.add_rule(refuse.kind(OpKind::Hint));
     let error = rig.manager.prefetch(&src, place("sim:0")).unwrap_err();
     let Error::Hint { memory, fault } = &error else {
@@ -401,7 +405,7 @@ fn a_prefetch_that_is_refused_says_so_and_leaves_the_buffer_usable() -> Outcome 
     };
     assert_eq!(
         (*memory, fault.class),
-        (src.memory(), ErrorClass::Unsupported)
+        (src.memory(), ErrorClass::Exhausted)
     );
     let dst = rig.empty("sim:1", 500);
     rig.manager.copy(&src, &dst).wait()?;

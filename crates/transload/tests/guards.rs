@@ -5,6 +5,7 @@ mod within;
 
 use std::future::Future;
 use std::pin::pin;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -145,6 +146,30 @@ fn an_awaited_guard_has_its_place_before_it_is_polled() {
         let mut guard = pollster::block_on(scene.buffer.write_async()).unwrap();
         assert_eq!(*guard, [2; LEN]);
         guard.fill(3);
+    });
+}
+
+#[test]
+fn a_guard_shows_where_the_bytes_are_when_its_turn_comes() {
+    with_buffers(|scene| {
+        let mut elsewhere = vec![9u8; LEN];
+        let writes = scene.buffer.write().unwrap();
+        let woken = Arc::new(Woken::default());
+        let mut coming = scene.buffer.read_async();
+        assert!(woken.poll(&mut coming).is_pending());
+        // SAFETY: these bytes outlive the guard, and the test leaves them alone meanwhile.
+        unsafe {
+            scene
+                .buffer
+                .raw()
+                .set_mapped(NonNull::new(elsewhere.as_mut_ptr()))
+        };
+        drop(writes);
+        let Poll::Ready(Ok(guard)) = woken.poll(&mut coming) else {
+            panic!("nothing stands before it");
+        };
+        assert_eq!(*guard, [9; LEN]);
+        drop(guard);
     });
 }
 

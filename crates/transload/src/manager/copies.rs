@@ -268,7 +268,13 @@ impl TransferManager {
         let guard = guard.map_err(GuardError::from)?;
         let done = self.shared.ask(&backend, &end, wish);
         self.shared.unguard(guard);
-        done.map_err(|fault| Error::Hint { memory, fault })
+        match done {
+            Err(fault) if fault.class != ErrorClass::Unsupported => {
+                Err(Error::Hint { memory, fault })
+            }
+            // What the memory cannot do is left undone.
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn check(&self, request: &Request) -> Result<Checked, TransferError> {

@@ -220,3 +220,20 @@ fn a_transfer_begins_after_a_stream_and_the_stream_goes_on_after_it() {
     drop((src, dst, cuda, manager));
     assert_clean();
 }
+
+#[test]
+fn what_is_offered_and_refused_leaves_no_descriptor() {
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let manager = manager("pcie-peer");
+    let shared = at(&manager, "cpu:0/shared", 2 << 20);
+    // Files are offered first; pinned memory takes the address, and a device neither.
+    let round = || {
+        drop(manager.share(&shared, place("cpu:0/pinned")).unwrap());
+        assert!(manager.share(&shared, place("cuda:0")).is_err());
+        drop(manager.place(&shared, place("cuda:0")).unwrap());
+    };
+    round();
+    let before = descriptors();
+    (0..100).for_each(|_| round());
+    assert_eq!(descriptors(), before);
+}

@@ -13,7 +13,7 @@ fn hints_pass_on_what_the_backend_said_and_keep_the_order() {
     expect_scripted_panics();
     for mode in modes() {
         for rule in [
-            Rule::refuse(Call::Submit, ErrorClass::Unsupported).kind(OpKind::Hint),
+            Rule::refuse(Call::Submit, ErrorClass::Failed).kind(OpKind::Hint),
             Rule::fail_after(0).kind(OpKind::Hint),
             Rule::panic_in(Call::Submit).kind(OpKind::Hint),
         ] {

@@ -2,19 +2,14 @@
 
 use std::io;
 #[cfg(unix)]
-use std::os::fd::{
-    AsFd as _, BorrowedFd as Borrowed, FromRawFd as _, IntoRawFd as _, OwnedFd as Owned,
-};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd as Borrowed};
 #[cfg(windows)]
-use std::os::windows::io::{
-    AsHandle as _, BorrowedHandle as Borrowed, FromRawHandle as _, IntoRawHandle as _,
-    OwnedHandle as Owned,
-};
+use std::os::windows::io::{AsHandle as _, AsRawHandle as _, BorrowedHandle as Borrowed};
 
-use transload_hal::{Buffer, External, ExternalKind, ImportError, MemoryId, Span};
+use transload_hal::{Buffer, External, ExternalKind, ImportError, OsHandle, Span};
 
 use super::super::io_fault;
-use super::{HostFile, invalid};
+use super::HostFile;
 
 /// What sort of handles these are.
 pub(super) const KIND: ExternalKind = if cfg!(windows) {
@@ -23,14 +18,12 @@ pub(super) const KIND: ExternalKind = if cfg!(windows) {
     ExternalKind::File
 };
 
-/// Takes ownership of the handle that has this value.
-pub(super) fn take(memory: MemoryId, value: u64) -> Result<Owned, ImportError> {
-    owned(value).ok_or_else(|| invalid(memory, KIND, format!("{value} is no {}", sort())))
-}
-
 /// What errors call a file that came as a handle.
-pub(super) fn name(value: u64) -> String {
-    format!("{} {value}", sort())
+pub(super) fn name(handle: &OsHandle) -> String {
+    #[cfg(unix)]
+    return format!("file descriptor {}", handle.as_raw_fd());
+    #[cfg(windows)]
+    return format!("handle {:?}", handle.as_raw_handle());
 }
 
 /// Gives out a handle of its own of what is behind `buffer`.
@@ -57,7 +50,7 @@ pub(super) fn export(buffer: &Buffer) -> Result<External, ImportError> {
         .map_err(failed("duplicating a handle"))?;
     Ok(External::Handle {
         kind: KIND,
-        value: value(copy),
+        handle: copy,
         span: Span::new(buffer.position(), buffer.len()),
         writable: buffer.is_writable(),
         id: buffer.storage_id(),
@@ -89,39 +82,4 @@ fn handle(buffer: &Buffer) -> io::Result<Option<Borrowed<'_>>> {
     #[cfg(windows)]
     let handle = file.as_handle();
     Ok(Some(handle))
-}
-
-#[cfg(unix)]
-fn owned(value: u64) -> Option<Owned> {
-    let number = i32::try_from(value).ok().filter(|number| *number >= 0)?;
-    // SAFETY: whoever imports passes on the ownership of an open descriptor.
-    Some(unsafe { Owned::from_raw_fd(number) })
-}
-
-#[cfg(windows)]
-fn owned(value: u64) -> Option<Owned> {
-    // INVALID_HANDLE_VALUE, which means this process itself to some functions, is all ones.
-    let number = isize::try_from(value).ok().filter(|number| *number > 0)?;
-    let handle = std::ptr::without_provenance_mut(number as usize);
-    // SAFETY: whoever imports passes on the ownership of an open handle.
-    Some(unsafe { Owned::from_raw_handle(handle) })
-}
-
-#[cfg(unix)]
-fn value(handle: Owned) -> u64 {
-    // An open descriptor is no negative number.
-    handle.into_raw_fd() as u64
-}
-
-#[cfg(windows)]
-fn value(handle: Owned) -> u64 {
-    handle.into_raw_handle().addr() as u64
-}
-
-fn sort() -> &'static str {
-    if cfg!(windows) {
-        "handle"
-    } else {
-        "file descriptor"
-    }
 }

@@ -35,20 +35,20 @@ pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buff
         }
         (FILE, External::Object(object)) => file_of(object).map(file_buffer),
         #[cfg(any(unix, windows))]
-        (FILE, External::Handle { kind: handles::KIND, value, span, writable, .. }) => {
+        (FILE, External::Handle { kind: handles::KIND, handle, span, writable, .. }) => {
             let refused = |error: super::file::FileError| invalid(memory, handles::KIND, error.to_string());
-            let file = File::from(handles::take(memory, value)?);
-            let whole = HostFile::from_file(file, handles::name(value), writable).map_err(refused)?;
+            let name = handles::name(&handle);
+            let whole = HostFile::from_file(File::from(handle), name, writable).map_err(refused)?;
             let part = whole.slice(span).map_err(refused)?;
             Ok(file_buffer(part.of_memory()))
         }
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        (super::SHARED | PAGEABLE, External::Handle { kind: ExternalKind::File, value, span, writable, .. }) => {
-            mapped::of_handle(memory, handles::take(memory, value)?, span, writable)
+        (super::SHARED | PAGEABLE, External::Handle { kind: ExternalKind::File, handle, span, writable, .. }) => {
+            mapped::of_handle(memory, handle, span, writable)
         }
         #[cfg(windows)]
-        (super::SHARED, External::Handle { kind: handles::KIND, value, span, writable, .. }) => {
-            mapped::of_handle(memory, handles::take(memory, value)?, span, writable)
+        (super::SHARED, External::Handle { kind: handles::KIND, handle, span, writable, .. }) => {
+            mapped::of_handle(memory, handle, span, writable)
         }
         #[cfg(any(target_os = "linux", target_os = "android", windows))]
         (super::SHARED, External::Object(object)) => mapped::of_file(file_of(object)?),

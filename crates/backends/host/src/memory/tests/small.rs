@@ -1,7 +1,7 @@
 //! Small allocations of shared memory: without a descriptor until they are exported (Linux).
 
 use std::fs::File;
-use std::os::fd::{AsFd as _, FromRawFd as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 
 use super::super::exchange::HANDLES as KIND;
@@ -17,11 +17,10 @@ fn descriptors() -> usize {
 
 /// The descriptor that an export gave out.
 fn descriptor(buffer: &Buffer) -> File {
-    let External::Handle { value, .. } = export(buffer, KIND).unwrap() else {
+    let External::Handle { handle, .. } = export(buffer, KIND).unwrap() else {
         panic!("it is exported by its handle");
     };
-    // SAFETY: the descriptor was made for this call.
-    unsafe { File::from_raw_fd(i32::try_from(value).unwrap()) }
+    handle.into()
 }
 
 /// All bytes of the pages that a descriptor shows to a process that maps it.
