@@ -279,6 +279,13 @@ pub enum SubmitError {
         /// Why not.
         reason: Cow<'static, str>,
     },
+    /// As many operations are under way as the backend takes at a time. The engine submits these again when one has ended,
+    /// so a backend with nothing under way does not answer so.
+    #[error("{limit} submissions are under way, the most that there can be")]
+    Full {
+        /// How many.
+        limit: usize,
+    },
     /// The driver or the operating system refused.
     #[error("refused: {0}")]
     Refused(Fault),
@@ -289,6 +296,9 @@ impl SubmitError {
     pub fn into_fault(self) -> Fault {
         match self {
             SubmitError::Unsupported { reason, .. } => Fault::new(ErrorClass::Unsupported, reason),
+            full @ SubmitError::Full { .. } => {
+                Fault::new(ErrorClass::Exhausted, alloc::format!("{full}"))
+            }
             SubmitError::Refused(fault) => fault,
         }
     }

@@ -7,6 +7,7 @@
 pub(crate) mod accept;
 pub(crate) mod active;
 mod admit;
+mod backlog;
 pub(crate) mod batch;
 pub(crate) mod clock;
 mod completions;

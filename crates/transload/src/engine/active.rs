@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::Waker;
 
-use transload_core::flight::{Flight, Phase, SlotId, TaskId};
+use transload_core::flight::{Flight, Phase, SlotId, Task, TaskId};
 use transload_core::{DeviceId, Instant, MemoryId, Plan, Shape};
 use transload_hal::{BackendId, Buffer, Fault, Fence};
 
@@ -100,7 +100,9 @@ pub(crate) struct Active {
     pub(crate) boarded: Vec<Boarded>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) flying: Vec<(Fence, TaskId)>,
-    /// Operations and allocations that were handed to a thread and not come back.
+    /// Operations that their backend had no room for, the oldest first.
+    pub(crate) postponed: Vec<Task>,
+    /// Operations and allocations that were handed to a thread and not come back, and those in `postponed`.
     pub(crate) ordered: u32,
     /// The backends were asked to stop all that is in `flying`.
     pub(crate) stop_asked: bool,
@@ -162,6 +164,7 @@ impl Active {
             boarded: Vec::with_capacity(ROOM),
             leases: Vec::with_capacity(ROOM),
             flying: Vec::with_capacity(ROOM),
+            postponed: Vec::new(),
             ordered: 0,
             stop_asked: false,
             stopped_at: 0,

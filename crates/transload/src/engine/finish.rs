@@ -154,6 +154,7 @@ impl State {
     /// carry out other orders first.
     pub(crate) fn stop_operations(&mut self, slot: u32, orders: &mut Orders) -> bool {
         let id = self.id(slot);
+        self.withdraw_postponed(slot);
         let mut at = 0;
         while let Some(late) = self.later.get(at) {
             match late.what {

@@ -76,12 +76,31 @@ pub(crate) enum DeedResult {
         task: TaskId,
         fence: Result<Fence, Fault>,
     },
+    /// The backend has no room for it, and something of it is under way.
+    Full(Box<(Task, Fault)>),
     Stopped {
         task: TaskId,
         moved_bytes: u64,
     },
     Allocated(Box<(Wanted, Result<Buffer, Fault>)>),
     Proved(Box<(usize, Result<Found, Fault>)>),
+}
+
+impl DeedResult {
+    #[inline]
+    fn of(task: &Task, submitted: Result<Fence, SubmitError>) -> DeedResult {
+        let fence = match submitted {
+            Ok(fence) => Ok(fence),
+            Err(error @ SubmitError::Full { .. }) => {
+                return DeedResult::Full(Box::new((*task, error.into_fault())));
+            }
+            Err(error) => Err(error.into_fault()),
+        };
+        DeedResult::Submitted {
+            task: task.id,
+            fence,
+        }
+    }
 }
 
 /// An operation with its operands.
@@ -324,7 +343,7 @@ fn execute_here(orders: &[Order], deeds: &mut Deeds) {
 /// Hands copies over one link to its backend.
 fn execute_together<'a>(orders: impl Iterator<Item = &'a Order>, deeds: &mut Deeds) {
     let mut ops = ArrayVec::<Op<'_>, ORDERS>::new();
-    let mut tasks = ArrayVec::<(&Order, TaskId), ORDERS>::new();
+    let mut tasks = ArrayVec::<(&Order, Task), ORDERS>::new();
     let mut link = None;
     for order in orders {
         if let Some(copy) = order.copy() {
@@ -337,8 +356,7 @@ fn execute_together<'a>(orders: impl Iterator<Item = &'a Order>, deeds: &mut Dee
     let mut left = tasks.into_iter();
     let mut tell = |fence: Result<Fence, SubmitError>| {
         if let Some((order, task)) = left.next() {
-            let fence = fence.map_err(SubmitError::into_fault);
-            deeds.push(order.deed(DeedResult::Submitted { task, fence }));
+            deeds.push(order.deed(DeedResult::of(&task, fence)));
         }
     };
     // SAFETY: as in `Order::execute`, for each of them.
@@ -347,14 +365,14 @@ fn execute_together<'a>(orders: impl Iterator<Item = &'a Order>, deeds: &mut Dee
     let silent = || Fault::new(ErrorClass::Failed, "the backend said nothing of the copy");
     let fault = ended.err().unwrap_or_else(silent);
     deeds.extend(left.map(|(order, task)| {
-        let fence = Err(fault.clone());
-        order.deed(DeedResult::Submitted { task, fence })
+        let fence = Err(SubmitError::Refused(fault.clone()));
+        order.deed(DeedResult::of(&task, fence))
     }));
 }
 
 /// A copy of one range to another over a link.
 struct Copy<'a> {
-    task: TaskId,
+    task: Task,
     via: LinkId,
     op: Op<'a>,
 }
@@ -368,7 +386,7 @@ impl Order {
                 via: Some(via),
                 bound: Bound::Copy { src, dst, len },
             } => Some(Copy {
-                task: task.id,
+                task: *task,
                 via: *via,
                 op: copy_of(src, dst, *len),
             }),
@@ -407,12 +425,11 @@ impl Order {
                     // SAFETY: as above.
                     false => unsafe { self.backend.submit(*via, ops, &[]) },
                 };
-                let fence = guarded(|| bound.with_ops(submit))
-                    .and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));
-                DeedResult::Submitted {
-                    task: task.id,
-                    fence,
-                }
+                let fence = guarded(|| bound.with_ops(submit));
+                DeedResult::of(
+                    task,
+                    fence.unwrap_or_else(|fault| Err(SubmitError::Refused(fault))),
+                )
             }
             What::Allocate { wanted } => {
                 let spec = AllocSpec::bytes(wanted.bytes).for_staging();

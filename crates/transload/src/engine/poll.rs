@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 
 use transload_core::flight::{Action, Failure, Flight, Phase, Task};
-use transload_core::{Instant, Plan, Purpose};
+use transload_core::{Instant, Plan, Purpose, Step};
 use transload_hal::{ErrorClass, Fault};
 
-use super::active::Stage;
+use super::active::{Active, Stage};
 use super::completions::Completions;
 use super::order::{Bound, Order, Orders, What, is_on_the_host, pins_pages};
 use super::state::{Pace, State};
@@ -38,6 +38,7 @@ impl State {
         }
         self.expire(now);
         self.take_later(orders);
+        self.resume(orders);
         self.release_due(now);
         while !orders.is_full() {
             self.board(orders);
@@ -112,15 +113,25 @@ impl State {
         }
     }
 
+    /// Hands an operation out, behind those that wait for the same backend.
     fn order(&mut self, slot: u32, task: Task, orders: &mut Orders) {
+        let backend = step_of(&self.transfers[slot as usize], &task).map(|step| step.backend);
+        let known = backend.and_then(|backend| self.registered(backend));
+        match known
+            .filter(|known| known.is_backed_up())
+            .map(|known| known.id)
+        {
+            Some(backend) => self.postpone(self.id(slot), task, backend),
+            None => self.order_now(slot, task, orders),
+        }
+    }
+
+    pub(crate) fn order_now(&mut self, slot: u32, task: Task, orders: &mut Orders) {
         let id = self.id(slot);
         let active = &self.transfers[slot as usize];
-        let step = active
-            .flight
-            .as_ref()
-            .and_then(Flight::plan)
-            .map(|plan| &plan.lanes[usize::from(task.id.lane)].steps[usize::from(task.step)]);
-        let Some(step) = step else { return };
+        let Some(step) = step_of(active, &task) else {
+            return;
+        };
         let backend = self
             .registered(step.backend)
             .filter(|known| known.lost.is_none());
@@ -303,8 +314,14 @@ impl State {
     }
 }
 
+/// The step of its plan that an operation is.
+fn step_of<'a>(active: &'a Active, task: &Task) -> Option<&'a Step> {
+    let plan = active.flight.as_ref()?.plan()?;
+    Some(&plan.lanes[usize::from(task.id.lane)].steps[usize::from(task.step)])
+}
+
 /// An overlapping copy goes in a single operation or not at all.
-fn fits(active: &super::active::Active, plan: &Plan) -> bool {
+fn fits(active: &Active, plan: &Plan) -> bool {
     let in_place = active.flight.as_ref().is_some_and(Flight::is_in_place);
     !in_place || plan.moves_whole()
 }

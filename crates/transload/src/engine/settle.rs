@@ -71,6 +71,10 @@ impl State {
                 task,
                 fence: Err(fault),
             } => self.handle_refused(id, task, backend, fault),
+            DeedResult::Full(full) => {
+                let (task, fault) = *full;
+                self.handle_full(id, task, backend, fault);
+            }
             DeedResult::Stopped { task, moved_bytes } => self.handle_stop(id, task, moved_bytes),
             DeedResult::Proved(proved) => {
                 let (job, found) = *proved;
@@ -140,6 +144,7 @@ impl State {
         if let Some(known) = self.backends.iter_mut().find(|known| known.id == backend) {
             known.pending -= 1;
             known.attended.remove(&fence);
+            known.backlog.handle_ended();
         }
         if let Some(active) = self.transfer(id) {
             active.flying.retain(|(flying, _)| *flying != fence);

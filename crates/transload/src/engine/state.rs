@@ -15,6 +15,7 @@ use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Outcome};
 
 use super::active::{Active, Operand, Priority, Stage, TransferId};
 use super::admit::queue::Queue;
+use super::backlog::Backlog;
 use super::deadlines::Deadlines;
 use super::digest::Digest;
 use super::hint::Hints;
@@ -35,6 +36,7 @@ pub(crate) struct Registered {
     pub(crate) pending: usize,
     /// The same, where a thread must look at them.
     pub(crate) attended: BTreeSet<Fence>,
+    pub(crate) backlog: Backlog,
     /// It panicked where nothing can be known of its fences.
     pub(crate) lost: Option<Fault>,
 }
@@ -478,6 +480,7 @@ impl State {
             unattended,
             pending: 0,
             attended: BTreeSet::new(),
+            backlog: Backlog::default(),
             lost: None,
         });
         self.cache.invalidate();

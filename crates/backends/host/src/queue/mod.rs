@@ -237,14 +237,8 @@ impl Queue {
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
         let work = self.pool.work();
-        let full = || {
-            let message = format!(
-                "{} submissions are in flight, the most that there can be",
-                CAPACITY - 1
-            );
-            SubmitError::Refused(Fault::new(ErrorClass::Exhausted, message))
-        };
-        let (index, number) = work.slots.open().ok_or_else(full)?;
+        let limit = CAPACITY - 1;
+        let (index, number) = work.slots.open().ok_or(SubmitError::Full { limit })?;
         if let Some(slot) = work.slots.get(index) {
             slot.fill(tasks, watch);
         }
