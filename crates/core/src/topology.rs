@@ -1,7 +1,7 @@
 //! The machine as the planner sees it: devices, their memories, and the engines that move bytes.
 
 use alloc::borrow::Cow;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -410,18 +410,22 @@ impl Topology {
     }
 
     fn check(&self, inventory: &Inventory) -> Result<(), TopologyError> {
-        for (i, device) in inventory.devices.iter().enumerate() {
-            let twin = inventory.devices[..i].iter().find(|d| d.id == device.id);
-            if let Some(taken) = self.device(device.id).or(twin) {
+        let known = self
+            .devices
+            .iter()
+            .map(|device| (device.id, device.backend));
+        let mut devices: BTreeMap<DeviceId, BackendId> = known.collect();
+        for device in &inventory.devices {
+            if let Some(backend) = devices.insert(device.id, device.backend) {
                 return Err(TopologyError::DuplicateDevice {
                     device: device.id,
-                    backend: taken.backend,
+                    backend,
                 });
             }
         }
-        for (i, memory) in inventory.memories.iter().enumerate() {
-            let twin = inventory.memories[..i].iter().any(|m| m.id == memory.id);
-            if twin || self.memory(memory.id).is_some() {
+        let mut memories: BTreeSet<MemoryId> = self.memories.iter().map(|m| m.id).collect();
+        for memory in &inventory.memories {
+            if !memories.insert(memory.id) {
                 return Err(TopologyError::DuplicateMemory { memory: memory.id });
             }
             if !memory.alignment.is_power_of_two() {
@@ -431,9 +435,9 @@ impl Topology {
                 });
             }
         }
-        for (i, link) in inventory.links.iter().enumerate() {
-            let twin = inventory.links[..i].iter().any(|l| l.id == link.id);
-            if twin || self.links.iter().any(|l| l.id == link.id) {
+        let mut links: BTreeSet<LinkId> = self.links.iter().map(|link| link.id).collect();
+        for link in &inventory.links {
+            if !links.insert(link.id) {
                 return Err(TopologyError::DuplicateLink {
                     link: link.id,
                     backend: inventory.backend,

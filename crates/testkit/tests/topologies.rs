@@ -191,6 +191,26 @@ fn twins_are_refused_by_name() {
 }
 
 #[test]
+fn a_machine_of_as_many_links_as_a_file_holds_is_read_and_the_last_is_compared_with_all() {
+    const DEVICES: usize = 300;
+    let mut text = String::from("schema = 1\nname = \"large\"\n");
+    let memories: Vec<String> = (0..DEVICES).map(|n| format!("sim:{n}/device")).collect();
+    for number in 0..DEVICES {
+        text += &format!(
+            "[[device]]\nid = \"sim:{number}\"\nname = \"GPU\"\n\
+             memory = [{{ kind = \"device\", memory_bytes = 1000 }}]\n"
+        );
+    }
+    let mesh = format!("[[mesh]]\nmembers = {memories:?}\nengine_index = 0\nclass = \"fabric\"\n");
+    text += &mesh;
+    let topology = from_str(&text).unwrap().topology(BACKEND).unwrap();
+    assert_eq!(topology.links().len(), DEVICES * (DEVICES - 1));
+    text += &mesh;
+    let error = from_str(&text).unwrap_err().to_string();
+    assert!(error.contains("sim:0/device"), "{error}");
+}
+
+#[test]
 fn a_file_that_is_not_there_is_named() {
     let error = from_file("/nowhere/machine.toml").unwrap_err();
     assert!(matches!(error, TopologyError::Io { .. }));

@@ -187,6 +187,31 @@ fn what_is_garbled_newer_or_not_there_is_refused_with_a_sentence_that_names_it()
 }
 
 #[test]
+fn a_profile_of_as_many_links_as_a_file_holds_is_read_and_its_last_link_is_compared_with_all() {
+    const LINKS: usize = 120_000;
+    let link = |number: usize| {
+        let (device, engine) = (number >> 8, number & 255);
+        format!(
+            "[[link]]\nsrc = \"cpu:0/pageable\"\ndst = \"sim:{device}/device\"\n\
+             engine = \"sim:{device}#{engine}\"\naccess = \"native\"\n"
+        )
+    };
+    let mut text = String::from(
+        "format = 1\n[machine]\nlibrary = \"1\"\nos = \"o\"\narch = \"a\"\ncpu = \"c\"\ncpus = 1\n",
+    );
+    text.extend((0..LINKS).map(link));
+    assert!(text.len() > 11_000_000, "{}", text.len());
+    let profile = Profile::parse(&text, None).unwrap();
+    assert_eq!(profile.links().len(), LINKS);
+    let twice = text + &link(LINKS / 2);
+    let error = Profile::parse(&twice, None).unwrap_err().to_string();
+    assert!(
+        error.contains("cpu:0/pageable → sim:234/device over sim:234#96 twice"),
+        "{error}"
+    );
+}
+
+#[test]
 fn another_machine_and_a_changed_one_are_told_apart_and_every_difference_is_named() -> Outcome {
     let rig = rig();
     let folder = Place::new("foreign");

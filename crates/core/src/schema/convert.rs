@@ -1,5 +1,6 @@
 //! From what was written down to an inventory.
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -15,6 +16,14 @@ use crate::{
 /// A cache line, the least that allocators of large blocks give.
 const DEFAULT_ALIGNMENT: i64 = 64;
 
+/// What was read so far, and the names in it.
+struct Draft {
+    inventory: Inventory,
+    devices: BTreeSet<DeviceId>,
+    memories: BTreeSet<MemoryId>,
+    links: BTreeSet<LinkId>,
+}
+
 pub(super) fn inventory(machine: &Machine, backend: BackendId) -> Result<Inventory, SchemaError> {
     if machine.schema != SCHEMA {
         return Err(SchemaError::Version {
@@ -26,13 +35,18 @@ pub(super) fn inventory(machine: &Machine, backend: BackendId) -> Result<Invento
             name: machine.name.clone(),
         });
     }
-    let mut all = Inventory {
-        backend,
-        devices: Vec::new(),
-        memories: Vec::new(),
-        links: Vec::new(),
-        lacks: Vec::new(),
-        transform: None,
+    let mut all = Draft {
+        inventory: Inventory {
+            backend,
+            devices: Vec::new(),
+            memories: Vec::new(),
+            links: Vec::new(),
+            lacks: Vec::new(),
+            transform: None,
+        },
+        devices: BTreeSet::new(),
+        memories: BTreeSet::new(),
+        links: BTreeSet::new(),
     };
     for entry in &machine.devices {
         add_device(&mut all, entry)?;
@@ -51,15 +65,15 @@ pub(super) fn inventory(machine: &Machine, backend: BackendId) -> Result<Invento
             checked.latency(entry.latency_ns)?,
             checked.rate(entry.bytes_per_second)?,
         );
-        all.transform = Some((engine, cost.into()));
+        all.inventory.transform = Some((engine, cost.into()));
     }
-    Ok(all)
+    Ok(all.inventory)
 }
 
-fn add_device(all: &mut Inventory, entry: &DeviceEntry) -> Result<(), SchemaError> {
+fn add_device(all: &mut Draft, entry: &DeviceEntry) -> Result<(), SchemaError> {
     let thing = || format!("device {:?}", entry.id);
     let id: DeviceId = text(&thing, &entry.id)?;
-    if all.devices.iter().any(|device| device.id == id) {
+    if !all.devices.insert(id) {
         return Err(SchemaError::DuplicateDevice { device: id });
     }
     if entry.memories.is_empty() {
@@ -69,17 +83,17 @@ fn add_device(all: &mut Inventory, entry: &DeviceEntry) -> Result<(), SchemaErro
         Some(uuid) => Some(text(&thing, uuid)?),
         None => None,
     };
-    let first = all.memories.len();
+    let first = all.inventory.memories.len();
     for memory in &entry.memories {
         add_memory(all, id, memory)?;
     }
-    all.devices.push(DeviceInfo {
+    all.inventory.devices.push(DeviceInfo {
         id,
-        backend: all.backend,
+        backend: all.inventory.backend,
         name: format!("{} (simulated)", entry.name),
         software: entry.software,
         simulated: true,
-        memory_bytes: all.memories[first].total_bytes,
+        memory_bytes: all.inventory.memories[first].total_bytes,
         driver: entry.driver.clone(),
         uuid,
         pci: None,
@@ -88,16 +102,12 @@ fn add_device(all: &mut Inventory, entry: &DeviceEntry) -> Result<(), SchemaErro
     Ok(())
 }
 
-fn add_memory(
-    all: &mut Inventory,
-    device: DeviceId,
-    entry: &MemoryEntry,
-) -> Result<(), SchemaError> {
+fn add_memory(all: &mut Draft, device: DeviceId, entry: &MemoryEntry) -> Result<(), SchemaError> {
     let thing = || format!("memory {device}/{}", entry.kind);
     let checked = Checked { thing: &thing };
     let kind: MemoryKind = text(&thing, &entry.kind)?;
     let id = device.memory(kind);
-    if all.memories.iter().any(|memory| memory.id == id) {
+    if !all.memories.insert(id) {
         return Err(SchemaError::DuplicateMemory { memory: id });
     }
     let total = checked.bytes("memory_bytes", entry.memory_bytes)?;
@@ -113,9 +123,9 @@ fn add_memory(
             alignment: written,
         });
     }
-    all.memories.push(MemoryInfo {
+    all.inventory.memories.push(MemoryInfo {
         id,
-        backend: all.backend,
+        backend: all.inventory.backend,
         total_bytes: Some(total),
         max_alloc_bytes,
         alignment,
@@ -127,7 +137,7 @@ fn add_memory(
     Ok(())
 }
 
-fn add_link(all: &mut Inventory, entry: &LinkEntry) -> Result<(), SchemaError> {
+fn add_link(all: &mut Draft, entry: &LinkEntry) -> Result<(), SchemaError> {
     let thing = || format!("link {} → {}", entry.src, entry.dst);
     let checked = Checked { thing: &thing };
     let src = known(all, &thing, &entry.src)?;
@@ -153,7 +163,7 @@ fn add_link(all: &mut Inventory, entry: &LinkEntry) -> Result<(), SchemaError> {
             engine: forth,
             access: checked.access(entry.access.as_deref(), Access::Native)?,
         },
-        backend: all.backend,
+        backend: all.inventory.backend,
         class,
         cost,
         pitched: entry.pitched,
@@ -174,7 +184,7 @@ fn add_link(all: &mut Inventory, entry: &LinkEntry) -> Result<(), SchemaError> {
     }
 }
 
-fn add_mesh(all: &mut Inventory, entry: &MeshEntry) -> Result<(), SchemaError> {
+fn add_mesh(all: &mut Draft, entry: &MeshEntry) -> Result<(), SchemaError> {
     if entry.members.len() < 2 {
         return Err(SchemaError::SmallMesh {
             members: entry.members.len(),
@@ -207,7 +217,7 @@ fn add_mesh(all: &mut Inventory, entry: &MeshEntry) -> Result<(), SchemaError> {
                         engine,
                         access,
                     },
-                    backend: all.backend,
+                    backend: all.inventory.backend,
                     class,
                     cost: cost.into(),
                     pitched: entry.pitched,
@@ -257,21 +267,17 @@ fn curve(
     })
 }
 
-fn push(all: &mut Inventory, link: Link) -> Result<(), SchemaError> {
-    if all.links.iter().any(|other| other.id == link.id) {
+fn push(all: &mut Draft, link: Link) -> Result<(), SchemaError> {
+    if !all.links.insert(link.id) {
         return Err(SchemaError::DuplicateLink { link: link.id });
     }
-    all.links.push(link);
+    all.inventory.links.push(link);
     Ok(())
 }
 
-fn known(
-    all: &Inventory,
-    thing: &dyn Fn() -> String,
-    written: &str,
-) -> Result<MemoryId, SchemaError> {
+fn known(all: &Draft, thing: &dyn Fn() -> String, written: &str) -> Result<MemoryId, SchemaError> {
     let memory: MemoryId = text(thing, written)?;
-    if all.memories.iter().any(|info| info.id == memory) {
+    if all.memories.contains(&memory) {
         Ok(memory)
     } else {
         Err(SchemaError::UnknownMemory {
@@ -281,17 +287,13 @@ fn known(
     }
 }
 
-fn engine(
-    all: &Inventory,
-    thing: &dyn Fn() -> String,
-    written: &str,
-) -> Result<EngineId, SchemaError> {
+fn engine(all: &Draft, thing: &dyn Fn() -> String, written: &str) -> Result<EngineId, SchemaError> {
     let error = || SchemaError::Engine {
         thing: thing(),
         text: written.to_string(),
     };
     let engine: EngineId = written.parse().map_err(|_| error())?;
-    if all.devices.iter().any(|device| device.id == engine.device) {
+    if all.devices.contains(&engine.device) {
         Ok(engine)
     } else {
         Err(SchemaError::UnknownEngine {

@@ -1,5 +1,6 @@
 //! Profiles as TOML.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -102,10 +103,11 @@ impl Profile {
             Some(_) => {}
         }
         let document: Document = toml::from_str(text).map_err(read)?;
-        let mut links: Vec<MeasuredLink> = Vec::with_capacity(document.links.len());
+        let mut links = Vec::with_capacity(document.links.len());
+        let mut known = BTreeSet::new();
         for link in document.links {
             let link = link.measured().map_err(garbled)?;
-            if links.iter().any(|known| known.id == link.id) {
+            if !known.insert(link.id) {
                 let LinkId {
                     src, dst, engine, ..
                 } = link.id;
