@@ -110,10 +110,13 @@ fn place(arguments: &ProbeArguments, wanted: Wanted<'_>) -> Result<PathBuf, Stri
 
 /// Makes sure that a profile can be put there.
 fn prepare(path: &Path) -> Result<(), Failure> {
-    if path.is_dir() {
+    if path.exists() && !path.is_file() {
         return Err(Failure::Occupied {
             path: path.into(),
-            reason: "it is a folder",
+            reason: match path.is_dir() {
+                true => "it is a folder",
+                false => "it is no regular file",
+            },
         });
     }
     let folder = path

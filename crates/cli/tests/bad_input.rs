@@ -4,6 +4,13 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::{
+    process::{Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 use support::{Folder, topology};
 
@@ -367,4 +374,62 @@ fn a_memory_without_room_is_a_device_failure_that_names_size_and_memory() {
         "small.toml",
     ];
     refused(&folder, &copy, 5, &["sim:0/device", "2000000", "1000000"]);
+}
+
+/// A pipe that nobody writes holds up whoever opens it, and whoever opens it so is deaf to signals.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pipe_is_refused_wherever_a_file_is_named() {
+    let folder = Folder::new("pipes");
+    folder.file("model", 100);
+    let made = Command::new("mkfifo").arg(folder.path("pipe")).status();
+    assert!(made.unwrap().success());
+    let ended = |command: &mut Command| {
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let child = child.unwrap();
+        let process = rustix::process::Pid::from_child(&child);
+        let (give, take) = mpsc::channel();
+        let waiter = thread::spawn(move || give.send(child.wait_with_output().unwrap()));
+        let run = take.recv_timeout(Duration::from_secs(60));
+        if run.is_err() {
+            rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+            let _ = waiter.join();
+        }
+        support::Run(run.expect("it waits for the pipe"))
+    };
+    let not_regular = "no regular file";
+    for arguments in [
+        &["copy", "pipe", "cpu:0"][..],
+        &["copy", "model", "cpu:0/file:pipe"],
+        &["copy", "model", "cpu:0", "--out", "pipe"],
+        &["copy", "model", "cpu:0", "--topology", "pipe"],
+        &["devices", "--topology", "pipe"],
+        &["explain", "cpu:0", "cpu:0", "1", "--profile", "pipe"],
+        &["probe", "--quick", "--profile", "pipe"],
+    ] {
+        let run = ended(&mut folder.command(arguments));
+        let said = run.stderr();
+        assert_eq!(run.code(), 2, "{arguments:?}: {said}");
+        assert!(
+            said.contains("pipe") && said.contains(not_regular),
+            "{said}"
+        );
+    }
+    let run = ended(
+        folder
+            .command(&["devices"])
+            .env("TRANSLOAD_PROFILE", "pipe"),
+    );
+    assert_eq!(run.code(), 0, "{}", run.stderr());
+    let driver = folder.path("pipe");
+    let run = ended(
+        folder
+            .command(&["devices", "--json"])
+            .env("TRANSLOAD_CUDA_DRIVER", driver),
+    );
+    assert!(run.stdout().contains(not_regular), "{}", run.stdout());
+    assert_eq!(folder.names(), ["model", "pipe"]);
 }

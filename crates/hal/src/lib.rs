@@ -22,6 +22,8 @@ mod ipc;
 mod maybe_send;
 mod op;
 mod process;
+#[cfg(feature = "std")]
+mod regular;
 mod span;
 
 pub use alloc_spec::AllocSpec;
@@ -38,6 +40,8 @@ pub use ipc::{IpcHandle, IpcHandleError};
 pub use maybe_send::{MaybeSend, MaybeSync};
 pub use op::{Advice, Layout, Op, Part, Transform};
 pub use process::{Process, ProcessBound};
+#[cfg(feature = "std")]
+pub use regular::{NotRegular, open_regular, read_regular};
 pub use span::HostSpan;
 pub use transload_core as core;
 pub use transload_core::{

@@ -1,10 +1,10 @@
 //! Reads machine descriptions from TOML: the files under `topologies/` and anybody's own.
 
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use transload_core::schema::{Machine, SchemaError};
-use transload_hal::BackendId;
+use transload_hal::{BackendId, read_regular};
 
 /// Why a text or a file describes no machine.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum TopologyError {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// No TOML, an unknown field, or a value of the wrong kind. Names line and field.
     #[error("{origin}: {source}")]
@@ -44,13 +44,16 @@ pub fn from_str(text: &str) -> Result<Machine, TopologyError> {
     parse("the text", text)
 }
 
-/// Reads a machine from a file. Blocks on the file.
+/// Reads a machine from a regular file of at most 16 MiB. Blocks on the file.
 ///
 /// # Errors
 /// As [`TopologyError`] lists.
 pub fn from_file(path: impl AsRef<Path>) -> Result<Machine, TopologyError> {
     let path = path.as_ref();
-    let text = fs::read_to_string(path).map_err(|source| TopologyError::Io {
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    let bytes = read_regular(path, MOST_BYTES);
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(invalid));
+    let text = text.map_err(|source| TopologyError::Io {
         path: path.into(),
         source,
     })?;
@@ -70,3 +73,6 @@ fn parse(origin: &str, text: &str) -> Result<Machine, TopologyError> {
         }),
     }
 }
+
+/// A thousand times what the largest description here has.
+const MOST_BYTES: u64 = 16 << 20;

@@ -139,6 +139,26 @@ fn a_file_that_is_no_library_is_no_driver() {
     assert!(matches!(error, LoadError::Library { .. }), "{error}");
 }
 
+/// The loader would open it, and wait for its other end.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_no_driver_and_is_refused_at_once() {
+    use std::sync::mpsc;
+    use std::time::Duration;
+    let path = env::temp_dir().join(format!("transload-no-driver-{}", std::process::id()));
+    let made = Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    let (give, take) = mpsc::channel();
+    let at = path.clone();
+    std::thread::spawn(move || give.send(Driver::load_from(at).map(drop)));
+    let told = take.recv_timeout(Duration::from_secs(60));
+    fs::remove_file(&path).unwrap();
+    let error = told.expect("the loader waits for the pipe").unwrap_err();
+    assert!(matches!(error, LoadError::NotRegular { .. }), "{error}");
+    let sentence = format!("no CUDA driver: {} is no regular file", path.display());
+    assert_eq!(error.to_string(), sentence);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_library_that_is_no_driver_is_told_from_one() {

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::c_void;
+use std::fs;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -35,6 +36,14 @@ pub enum LoadError {
         from_variable: bool,
         /// What the loader says.
         source: libloading::Error,
+    },
+    /// A folder, a pipe, a device: the loader would wait for a pipe's other end.
+    #[error("no CUDA driver: {}{} is no regular file", library.display(), aside(*from_variable))]
+    NotRegular {
+        /// The path.
+        library: PathBuf,
+        /// Whether the environment variable named it.
+        from_variable: bool,
     },
     /// It was opened, and has not even the function that every driver starts with.
     #[error("no CUDA driver: {}{} has no cuInit", library.display(), aside(*from_variable))]
@@ -85,6 +94,14 @@ pub(super) fn load_from(library: PathBuf) -> Result<Driver, LoadError> {
 }
 
 fn open(library: PathBuf, from_variable: bool) -> Result<Driver, LoadError> {
+    // A name without a folder is looked for where libraries are.
+    let has_folder = library.components().nth(1).is_some();
+    if has_folder && fs::metadata(&library).is_ok_and(|found| !found.is_file()) {
+        return Err(LoadError::NotRegular {
+            library,
+            from_variable,
+        });
+    }
     let opened = match open_library(&library) {
         Ok(opened) => opened,
         Err(source) => {

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use transload_hal::{Span, StorageId};
+use transload_hal::{NotRegular, Span, StorageId, open_regular};
 
 /// A range of a regular file that serves as memory; the owner of a buffer in `cpu:0/file`.
 ///
@@ -99,10 +99,10 @@ impl HostFile {
     /// Opens a file for reading, whole.
     ///
     /// # Errors
-    /// When it is missing, unreadable, no regular file, or has no fixed length.
+    /// When it is missing, unreadable, no regular file, or has no fixed length. A pipe is refused at once.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(system(path))?;
+        let file = open(path, OpenOptions::new().read(true))?;
         Self::new(file, path.to_owned(), false)
     }
 
@@ -112,25 +112,21 @@ impl HostFile {
     /// When it is missing, not writable, no regular file, or has no fixed length.
     pub fn open_writable(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let path = path.as_ref();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(system(path))?;
+        let file = open(path, OpenOptions::new().read(true).write(true))?;
         Self::new(file, path.to_owned(), true)
     }
 
     /// Creates a file of `len_bytes` zero bytes, replacing what was there.
     ///
     /// # Errors
-    /// When it cannot be created or not be made that long. A length that no file can have is refused before anything is
-    /// replaced.
+    /// When it cannot be created or not be made that long, or what is there is no regular file. A length that no file
+    /// can have is refused before anything is replaced.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self, FileError> {
         let path = path.as_ref();
         check_len(path, len_bytes)?;
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(true);
-        let file = options.open(path).map_err(system(path))?;
+        let file = open(path, options)?;
         set_len(&file, path, len_bytes)?;
         Self::new(file, path.to_owned(), true)
     }
@@ -265,6 +261,13 @@ impl FileError {
             | Self::OutOfRange { .. } => None,
         }
     }
+}
+
+fn open(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
+    open_regular(path, options).map_err(|error| match NotRegular::is(&error) {
+        true => FileError::NotRegular { path: path.into() },
+        false => system(path)(error),
+    })
 }
 
 fn system(path: &Path) -> impl FnOnce(io::Error) -> FileError {

@@ -1,11 +1,11 @@
 //! Where profiles lie, and how they get there.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
 use etcetera::base_strategy::choose_native_strategy;
+use transload_hal::read_regular;
 
 use super::{Profile, ProfileError};
 use crate::std::partial::Partial;
@@ -54,27 +54,21 @@ impl Profile {
     /// Reads a profile. Blocks on the file.
     ///
     /// # Errors
-    /// When it cannot be read, is no profile, or is of a later format.
+    /// When it cannot be read or is no regular file, is no profile, or is of a later format.
     pub fn load(path: impl AsRef<Path>) -> Result<Profile, ProfileError> {
         let path = path.as_ref();
-        let read = || {
-            let mut bytes = Vec::new();
-            File::open(path)?
-                .take(MOST_BYTES + 1)
-                .read_to_end(&mut bytes)?;
-            Ok(bytes)
-        };
-        let bytes = read().map_err(|source| ProfileError::Read {
-            path: path.into(),
-            source,
-        })?;
         let garbled = |reason: String| ProfileError::Garbled {
             path: Some(path.into()),
             reason,
         };
-        if bytes.len() as u64 > MOST_BYTES {
-            return Err(garbled(format!("it is longer than {MOST_BYTES} bytes")));
-        }
+        let read = read_regular(path, MOST_BYTES);
+        let bytes = read.map_err(|source| match source.kind() {
+            ErrorKind::FileTooLarge => garbled(source.to_string()),
+            _ => ProfileError::Read {
+                path: path.into(),
+                source,
+            },
+        })?;
         let text = String::from_utf8(bytes).map_err(|error| garbled(error.to_string()))?;
         Profile::parse(&text, Some(path))
     }

@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+
+use transload_hal::{open_regular, read_regular};
 
 use super::text::{self, Unread};
 use super::{Entry, merge};
@@ -16,15 +18,12 @@ use crate::std::partial::{Partial, folder};
 /// # Errors
 /// When the system does not read it, or a later version wrote it.
 pub(super) fn read(path: &Path) -> io::Result<Vec<Entry>> {
-    let mut bytes = Vec::new();
-    let file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        file => file?,
+    let bytes = match read_regular(path, MOST_BYTES) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FileTooLarge) => {
+            return Ok(Vec::new());
+        }
+        bytes => bytes?,
     };
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Ok(Vec::new());
-    }
     match str::from_utf8(&bytes).map(text::parse) {
         Ok(Ok(entries)) => Ok(entries),
         Ok(Err(Unread::Newer)) => Err(ErrorKind::Unsupported.into()),
@@ -60,7 +59,7 @@ fn lock(path: &Path) -> io::Result<File> {
     name.push(".lock");
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(false);
-    let file = options.open(folder(path).join(name))?;
+    let file = open_regular(&folder(path).join(name), options)?;
     // Whoever waits for a process that was stopped is a thread that nobody waits for; where there is but
     // one thread, it does not wait.
     #[cfg(threads)]

@@ -1,0 +1,95 @@
+//! Files at paths of the user's, opened so that no pipe and no device holds the caller up.
+
+use core::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::path::Path;
+use std::vec::Vec;
+
+/// Opens a regular file as the options say, and refuses everything else at once. [`OpenOptions::open`] waits for the
+/// other end of a pipe, and may start what a device does.
+///
+/// # Errors
+/// [`NotRegular`], in an [`io::Error`] of the kind [`InvalidInput`](io::ErrorKind::InvalidInput), for a folder, a pipe,
+/// a socket and a device; otherwise what the system says.
+pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => return Err(NotRegular.into()),
+        // The options may say that it is to be created.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = open_at_once(path, options)?;
+    // A pipe may have taken its place meanwhile.
+    if !file.metadata()?.is_file() {
+        return Err(NotRegular.into());
+    }
+    #[cfg(unix)]
+    {
+        // Reads through `io_uring` would fail where the page cache lacks the bytes.
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
+    }
+    Ok(file)
+}
+
+/// Reads a regular file, whole. Blocks on the file.
+///
+/// # Errors
+/// As [`open_regular`]; and [`FileTooLarge`](io::ErrorKind::FileTooLarge) when the file has more than `most_bytes`.
+pub fn read_regular(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let file = open_regular(path, OpenOptions::new().read(true))?;
+    let mut bytes = Vec::new();
+    file.take(most_bytes.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most_bytes {
+        let told = std::format!("it is longer than {most_bytes} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, told));
+    }
+    Ok(bytes)
+}
+
+#[cfg(unix)]
+fn open_at_once(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    match options.custom_flags(flags).open(path) {
+        // Somebody has a lease on the file, as servers of files do. The system takes it back while the caller waits.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            options.custom_flags(0).open(path)
+        }
+        opened => opened,
+    }
+}
+
+#[cfg(not(unix))]
+fn open_at_once(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.open(path)
+}
+
+/// The refusal of what is no regular file: a folder, a pipe, a socket, a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotRegular;
+
+impl NotRegular {
+    /// Tells whether the error is this refusal.
+    pub fn is(error: &io::Error) -> bool {
+        error
+            .get_ref()
+            .is_some_and(|inner| inner.is::<NotRegular>())
+    }
+}
+
+impl fmt::Display for NotRegular {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it is no regular file")
+    }
+}
+
+impl core::error::Error for NotRegular {}
+
+impl From<NotRegular> for io::Error {
+    fn from(refusal: NotRegular) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, refusal)
+    }
+}

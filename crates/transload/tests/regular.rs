@@ -1,0 +1,161 @@
+//! Pipes, sockets and devices where a file is expected: refused at once, by name.
+#![cfg(unix)]
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use transload::hal::{ErrorClass, NotRegular};
+use transload::host::{FileError, HostFile};
+use transload::{OpenError, Profile, ProfileError, TransferManager};
+use transload_testkit::topology;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("transload-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn pipe(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Does it on a thread of its own, so that what waits for the other end of a pipe fails the test and does not hold it up.
+fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (give, take) = mpsc::channel();
+    thread::spawn(move || give.send(act()));
+    let told = take.recv_timeout(Duration::from_secs(60));
+    told.unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+/// What is no regular file, and a way to none.
+fn others(folder: &Folder) -> Vec<PathBuf> {
+    let (socket, link) = (folder.0.join("socket"), folder.0.join("link"));
+    UnixListener::bind(&socket).unwrap();
+    let pipe = folder.pipe("pipe");
+    std::os::unix::fs::symlink(&pipe, &link).unwrap();
+    vec![pipe, socket, link, folder.0.clone(), "/dev/null".into()]
+}
+
+#[test]
+fn no_file_is_made_of_a_pipe_a_socket_or_a_device() {
+    let folder = Folder::new("regular-files");
+    type Open = fn(&Path) -> Result<HostFile, FileError>;
+    let ways: [(&str, Open); 3] = [
+        ("open", |path| HostFile::open(path)),
+        ("open_writable", |path| HostFile::open_writable(path)),
+        ("create", |path| HostFile::create(path, 4096)),
+    ];
+    for path in others(&folder) {
+        for (name, open) in ways {
+            let (what, at) = (format!("{name} {}", path.display()), path.clone());
+            let error = at_once(&what, move || open(&at)).unwrap_err();
+            assert!(matches!(error, FileError::NotRegular { .. }), "{error}");
+            assert!(error.to_string().contains(path.to_str().unwrap()));
+        }
+        let at = path.clone();
+        let (class, is_named) = at_once("open_file", move || {
+            let manager = TransferManager::builder().host().build().unwrap();
+            let error = manager.open_file(&at).unwrap_err();
+            let is_named =
+                matches!(&error, OpenError::File(FileError::NotRegular { path }) if *path == at);
+            (error.class(), is_named)
+        });
+        assert_eq!((class, is_named), (ErrorClass::Caller, true));
+    }
+    assert!(
+        fs::metadata(folder.0.join("pipe"))
+            .unwrap()
+            .file_type()
+            .is_fifo()
+    );
+}
+
+#[test]
+fn nothing_is_read_out_of_a_pipe_a_socket_or_a_device() {
+    let folder = Folder::new("regular-texts");
+    for path in others(&folder) {
+        let at = path.clone();
+        match at_once("a profile", move || Profile::load(at)) {
+            Err(ProfileError::Read { source, .. }) => assert!(NotRegular::is(&source), "{source}"),
+            other => panic!("{other:?}"),
+        }
+        let at = path.clone();
+        match at_once("a topology", move || topology::from_file(at)) {
+            Err(topology::TopologyError::Io { source, .. }) => {
+                assert!(NotRegular::is(&source), "{source}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn verdicts_are_neither_read_out_of_a_pipe_nor_put_in_its_place() {
+    let folder = Folder::new("regular-verdicts");
+    let verdicts = folder.pipe("profile.verdicts.toml");
+    at_once("verdicts", move || {
+        let builder = TransferManager::builder().host();
+        builder.keep_verdicts(verdicts).build().unwrap();
+    });
+}
+
+#[test]
+fn files_that_are_longer_than_any_description_are_not_read_to_the_end() {
+    let folder = Folder::new("regular-lengths");
+    let path = folder.0.join("huge");
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
+    file.unwrap().set_len(1 << 40).unwrap();
+    let told = [
+        Profile::load(&path).unwrap_err().to_string(),
+        topology::from_file(&path).unwrap_err().to_string(),
+    ];
+    for told in told {
+        assert!(told.contains("it is longer than 16777216 bytes"), "{told}");
+        assert!(told.contains(path.to_str().unwrap()), "{told}");
+    }
+}
+
+/// Whoever gets the file reads it as any other: through `io_uring`, one that does not block gives up where the page
+/// cache lacks the bytes.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_was_opened_without_blocking_blocks_like_any_other() {
+    use std::os::fd::AsRawFd;
+    let folder = Folder::new("regular-flags");
+    let path = folder.0.join("file");
+    let files = [
+        HostFile::create(&path, 10).unwrap(),
+        HostFile::open(&path).unwrap(),
+        HostFile::open_writable(&path).unwrap(),
+    ];
+    for file in files {
+        let number = file.file().unwrap().as_raw_fd();
+        let told = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap();
+        let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = u32::from_str_radix(flags.unwrap().trim(), 8).unwrap();
+        assert_eq!(flags & libc::O_NONBLOCK as u32, 0, "{told}");
+    }
+}
