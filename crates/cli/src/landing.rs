@@ -1,15 +1,11 @@
-//! A file that appears whole or not at all.
-//!
-//! It is written as `.NAME.PROCESS-NUMBER.partial` beside its place. Whoever writes one holds a lock
-//! on it, which the system takes back when the process is gone, so that a later copy to the same
-//! place can tell what was left behind from what is being written.
+//! A file that appears whole or not at all, and that a signal removes while it is being written.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use transload::host::HostFile;
+use transload::host::partial::{Partial, folder};
 
 use crate::failure::Failure;
 use crate::interrupt::unfinished;
@@ -20,10 +16,8 @@ use crate::interrupt::unfinished;
 pub(crate) struct Landing {
     /// What the user calls it.
     shown: PathBuf,
-    target: PathBuf,
-    partial: PathBuf,
-    file: File,
-    placed: bool,
+    /// There until it is placed.
+    partial: Option<Partial>,
 }
 
 impl Landing {
@@ -36,13 +30,12 @@ impl Landing {
             path: path.into(),
             source,
         };
-        // The file behind a link is replaced, and the link stays.
         let target = match fs::canonicalize(path) {
             Ok(target) => target,
             Err(error) if error.kind() == ErrorKind::NotFound => path.into(),
             Err(error) => return Err(failed(error)),
         };
-        let before = replaceable(path, &target)?;
+        check_replaceable(path, &target)?;
         let folder = folder(&target);
         if !folder.exists() {
             return Err(Failure::NoFolder {
@@ -50,31 +43,22 @@ impl Landing {
                 folder: folder.into(),
             });
         }
-        remove_stale(&target);
-        let (partial, file) = {
+        let partial = {
             let mut unfinished = unfinished();
-            let (partial, file) = create_beside(&target).map_err(|source| Failure::Folder {
+            let partial = Partial::beside(&target).map_err(|source| Failure::Folder {
                 path: path.into(),
                 folder: folder.into(),
                 source,
             })?;
-            unfinished.add(path, &partial);
-            (partial, file)
+            unfinished.add(path, partial.path());
+            partial
         };
+        let resized = partial.file().set_len(len_bytes);
         let landing = Landing {
             shown: path.into(),
-            target,
-            partial,
-            file,
-            placed: false,
+            partial: Some(partial),
         };
-        if let Some(before) = before {
-            landing
-                .file
-                .set_permissions(before.permissions())
-                .map_err(failed)?;
-        }
-        landing.file.set_len(len_bytes).map_err(failed)?;
+        resized.map_err(failed)?;
         Ok(landing)
     }
 
@@ -83,10 +67,14 @@ impl Landing {
     /// # Errors
     /// When the process has no handle left.
     pub(crate) fn host_file(&self) -> Result<HostFile, Failure> {
-        let file = self.file.try_clone().map_err(|source| Failure::Create {
-            path: self.shown.clone(),
-            source,
-        })?;
+        let partial = self.partial.as_ref().expect("it is not placed");
+        let file = partial
+            .file()
+            .try_clone()
+            .map_err(|source| Failure::Create {
+                path: self.shown.clone(),
+                source,
+            })?;
         let file = HostFile::from_file(file, &self.shown, true);
         file.map_err(|error| Failure::Open(error.into()))
     }
@@ -97,35 +85,40 @@ impl Landing {
     /// # Errors
     /// When the system refuses; the place is as it was.
     pub(crate) fn place(mut self) -> Result<(), Failure> {
-        let failed = |source| Failure::Place {
+        let placed = self
+            .partial
+            .as_ref()
+            .map_or(Ok(()), |partial| partial.file().sync_all());
+        let placed = placed.and_then(|()| self.end(Partial::place));
+        placed.map_err(|source| Failure::Place {
             path: self.shown.clone(),
             source,
+        })
+    }
+
+    /// Ends the making of the file; no signal ends the program meanwhile.
+    fn end(&mut self, how: impl FnOnce(Partial) -> io::Result<()>) -> io::Result<()> {
+        let Some(partial) = self.partial.take() else {
+            return Ok(());
         };
-        self.file.sync_all().map_err(failed)?;
         let mut unfinished = unfinished();
-        fs::rename(&self.partial, &self.target).map_err(failed)?;
-        unfinished.forget(&self.partial);
-        self.placed = true;
-        // From here on it is the user's file like any other.
-        let _ = self.file.unlock();
-        Ok(())
+        unfinished.forget(partial.path());
+        how(partial)
     }
 }
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        if !self.placed {
-            let mut unfinished = unfinished();
-            // Nothing is left to tell when even this fails.
-            let _ = fs::remove_file(&self.partial);
-            unfinished.forget(&self.partial);
-        }
+        let _ = self.end(|partial| {
+            drop(partial);
+            Ok(())
+        });
     }
 }
 
-/// What is in the place now, if it may be replaced: renaming a file over a device or a pipe would
+/// Makes sure that what is in the place now may be replaced: renaming a file over a device or a pipe would
 /// take that away.
-fn replaceable(path: &Path, target: &Path) -> Result<Option<fs::Metadata>, Failure> {
+fn check_replaceable(path: &Path, target: &Path) -> Result<(), Failure> {
     let occupied = |reason| Failure::Occupied {
         path: path.into(),
         reason,
@@ -137,8 +130,8 @@ fn replaceable(path: &Path, target: &Path) -> Result<Option<fs::Metadata>, Failu
         Ok(before) if before.is_dir() => Err(occupied("it is a folder")),
         Ok(before) if !before.is_file() => Err(occupied("it is no regular file")),
         Ok(before) if before.permissions().readonly() => Err(occupied("it is read-only")),
-        Ok(before) => Ok(Some(before)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(source) => Err(Failure::Create {
             path: path.into(),
             source,
@@ -146,83 +139,11 @@ fn replaceable(path: &Path, target: &Path) -> Result<Option<fs::Metadata>, Failu
     }
 }
 
-fn create_beside(target: &Path) -> io::Result<(PathBuf, File)> {
-    let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
-    for number in 0.. {
-        let mut partial = OsString::from(".");
-        partial.push(name);
-        partial.push(format!(".{}-{number}{PARTIAL}", std::process::id()));
-        let partial = target.with_file_name(partial);
-        let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create_new(true);
-        let file = match options.open(&partial) {
-            // Another file of this process, or of one of its number in another container.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-            other => other?,
-        };
-        // Before the lock is held, another process may take the file for one left behind.
-        let taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-        if !taken && partial.exists() {
-            return Ok((partial, file));
-        }
-    }
-    Err(ErrorKind::AlreadyExists.into())
-}
-
-/// Removes what processes that were killed left of earlier files for the same place. What cannot be
-/// looked at stays: it takes room and does no other harm.
-fn remove_stale(target: &Path) {
-    let Some(name) = target.file_name() else {
-        return;
-    };
-    let Ok(entries) = fs::read_dir(folder(target)) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let is_file = entry.file_type().is_ok_and(|sort| sort.is_file());
-        if !is_file || !is_partial(&entry.file_name(), name) {
-            continue;
-        }
-        let path = entry.path();
-        let Ok(file) = OpenOptions::new().write(true).open(&path) else {
-            continue;
-        };
-        // Removed under the lock: a file that is being made under this name just now is given up by
-        // its maker, who finds it locked or gone.
-        if file.try_lock().is_ok() {
-            let _ = fs::remove_file(&path);
-        }
-    }
-}
-
-/// Whether `found` is the name under which some process writes a file that is to be called `name`.
-fn is_partial(found: &OsStr, name: &OsStr) -> bool {
-    let number = |bytes: &[u8]| !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit);
-    let middle = (found.as_encoded_bytes().strip_prefix(b"."))
-        .and_then(|rest| rest.strip_prefix(name.as_encoded_bytes()))
-        .and_then(|rest| rest.strip_prefix(b"."))
-        .and_then(|rest| rest.strip_suffix(PARTIAL.as_bytes()));
-    let mut parts = middle.unwrap_or_default().split(|byte| *byte == b'-');
-    let parts = [parts.next(), parts.next(), parts.next()];
-    matches!(parts, [Some(process), Some(count), None] if number(process) && number(count))
-}
-
 /// Whether a path ends as no file's does.
 fn names_a_folder(path: &Path) -> bool {
     let ends_so = |last: char| path.to_string_lossy().ends_with(last);
     path.file_name().is_none() || ends_so('/') || ends_so(MAIN_SEPARATOR)
 }
-
-/// The folder that a path leads to a file in.
-fn folder(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
-/// How the names of unfinished files end.
-const PARTIAL: &str = ".partial";
 
 #[cfg(test)]
 mod tests {
@@ -257,7 +178,13 @@ mod tests {
         let path = folder.0.join("file");
         fs::write(&path, b"before").unwrap();
         let landing = Landing::new(&path, 5).unwrap();
-        (&landing.file).write_all(b"after").unwrap();
+        landing
+            .host_file()
+            .unwrap()
+            .file()
+            .unwrap()
+            .write_all(b"after")
+            .unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before");
         landing.place().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"after");
@@ -273,53 +200,12 @@ mod tests {
     }
 
     #[test]
-    fn what_dead_processes_left_is_removed_and_what_is_being_written_stays() {
-        let folder = Folder::new("stale");
-        let path = folder.0.join("file");
-        let live = Landing::new(&path, 1).unwrap();
-        let stale = folder.0.join(".file.1-0.partial");
-        fs::write(&stale, b"half of").unwrap();
-        for other in [
-            ".file.1.partial",
-            ".file.x-0.partial",
-            ".other.1-0.partial",
-            "file.1-0.partial",
-        ] {
-            fs::write(folder.0.join(other), b"not ours").unwrap();
-        }
-        let landing = Landing::new(&path, 1).unwrap();
-        assert!(!stale.exists() && live.partial.exists());
-        assert_eq!(folder.files(), 6);
-        landing.place().unwrap();
-        live.place().unwrap();
-        assert_eq!(folder.files(), 5);
-    }
-
-    #[test]
     fn a_folder_and_a_missing_folder_are_refused_by_name() {
         let folder = Folder::new("refused");
         let error = Landing::new(&folder.0, 0).unwrap_err();
         assert!(error.to_string().contains(folder.0.to_str().unwrap()));
         let error = Landing::new(&folder.0.join("no/file"), 0).unwrap_err();
         assert!(error.to_string().contains("no/file"), "{error}");
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn the_file_behind_a_link_is_replaced_and_keeps_its_mode() {
-        use std::os::unix::fs::{PermissionsExt, symlink};
-        let folder = Folder::new("link");
-        let (file, link) = (folder.0.join("file"), folder.0.join("link"));
-        fs::write(&file, b"before").unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
-        symlink(&file, &link).unwrap();
-        Landing::new(&link, 3).unwrap().place().unwrap();
-        assert!(link.is_symlink());
-        assert_eq!(fs::read(&file).unwrap(), [0; 3]);
-        assert_eq!(
-            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-            0o640
-        );
     }
 
     #[cfg(unix)]

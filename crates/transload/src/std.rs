@@ -10,7 +10,6 @@ mod files;
 mod fork;
 #[cfg(browser)]
 mod microtask;
-mod partial;
 pub mod probe;
 pub mod profile;
 mod verdicts;

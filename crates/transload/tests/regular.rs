@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use transload::hal::{ErrorClass, NotRegular};
 use transload::host::{FileError, HostFile};
+use transload::model::Topology;
 use transload::{OpenError, Profile, ProfileError, TransferManager};
 use transload_testkit::topology;
 
@@ -116,6 +117,18 @@ fn verdicts_are_neither_read_out_of_a_pipe_nor_put_in_its_place() {
         let builder = TransferManager::builder().host();
         builder.keep_verdicts(verdicts).build().unwrap();
     });
+}
+
+#[test]
+fn a_profile_takes_the_place_of_regular_files_alone() {
+    let folder = Folder::new("regular-places");
+    for path in others(&folder) {
+        let at = path.clone();
+        let save = move || Profile::new(&Topology::new(), Vec::new()).save(at);
+        let error = at_once("a profile", save).unwrap_err();
+        assert!(matches!(error, ProfileError::Write { .. }), "{error}");
+        assert!(!fs::metadata(&path).unwrap().is_file());
+    }
 }
 
 #[test]

@@ -23,6 +23,8 @@
 pub mod caches;
 mod device;
 pub mod memory;
+#[doc(hidden)]
+pub mod partial;
 pub mod pool;
 mod queue;
 pub mod raw;

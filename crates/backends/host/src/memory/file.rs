@@ -212,8 +212,9 @@ impl HostFile {
     /// A nameless file of `len_bytes` zero bytes in the folder for temporary files; it vanishes with the
     /// last handle.
     pub(crate) fn temporary(len_bytes: u64) -> Result<Self, FileError> {
-        check_len(&std::env::temp_dir(), len_bytes)?;
-        let (file, path) = create_temporary()?;
+        let path = std::env::temp_dir();
+        check_len(&path, len_bytes)?;
+        let file = tempfile::tempfile_in(&path).map_err(system(&path))?;
         set_len(&file, &path, len_bytes)?;
         Self::new(file, path, true)
     }
@@ -355,50 +356,6 @@ fn identity(_: &File, _: &std::fs::Metadata) -> io::Result<StorageId> {
         backend: crate::device::BACKEND.0,
         handle,
     })
-}
-
-/// Creates a file under a name that nobody has, and takes the name away where the system allows that
-/// while it is open.
-fn create_temporary() -> Result<(File, PathBuf), FileError> {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    const ATTEMPTS: u32 = 16;
-    let folder = std::env::temp_dir();
-    let mut attempt = 0;
-    loop {
-        // The standard library's only source of randomness.
-        let number = RandomState::new().build_hasher().finish();
-        let path = folder.join(format!("transload-{number:016x}"));
-        match temporary_options().open(&path) {
-            Ok(file) => {
-                if cfg!(unix) {
-                    std::fs::remove_file(&path).map_err(system(&path))?;
-                }
-                return Ok((file, path));
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => {
-                attempt += 1
-            }
-            Err(error) => return Err(system(&path)(error)),
-        }
-    }
-}
-
-fn temporary_options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        // For its owner only.
-        options.mode(0o600);
-    }
-    #[cfg(windows)]
-    {
-        use std::os::windows::fs::OpenOptionsExt;
-        // FILE_FLAG_DELETE_ON_CLOSE (winbase.h).
-        options.custom_flags(0x0400_0000);
-    }
-    options
 }
 
 #[cfg(test)]

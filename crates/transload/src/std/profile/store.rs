@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use etcetera::BaseStrategy;
 use etcetera::base_strategy::choose_native_strategy;
 use transload_hal::read_regular;
+use transload_host::partial::Partial;
 
 use super::{Profile, ProfileError};
-use crate::std::partial::Partial;
 
 /// The environment variable that says where the saved profile is: a path, or nothing for none.
 pub const ENVIRONMENT: &str = "TRANSLOAD_PROFILE";
@@ -74,10 +74,11 @@ impl Profile {
     }
 
     /// Writes the profile, whole or not at all: beside its place, to the disk, then renamed. Makes the
-    /// folders that lead there. Blocks on the disk.
+    /// folders that lead there. Blocks on the disk. What a killed process leaves beside the place
+    /// (`.transload-RANDOM.partial`) the next save in the folder removes.
     ///
     /// # Errors
-    /// When the system refuses. What was in the place is as it was then.
+    /// When what is in the place is no regular file, or the system refuses. What was there is as it was then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), ProfileError> {
         let path = path.as_ref();
         let text = self.to_toml();
@@ -109,18 +110,16 @@ mod tests {
         let profile = Profile::new(&Topology::new(), Vec::new());
         profile.save(&path).unwrap();
         let before = fs::read(&path).unwrap();
-        // Neither removed nor placed: as after a crash.
+        // As after a crash: it is neither removed nor placed, and nobody locks it.
         let crashed = Partial::write(&path, b"half of a prof").unwrap();
         let left = crashed.path().to_path_buf();
+        crashed.file().unlock().unwrap();
         std::mem::forget(crashed);
         assert!(left.exists());
         assert_eq!(fs::read(&path).unwrap(), before);
         assert_eq!(Profile::load(&path).unwrap().machine(), profile.machine());
-        // The next one takes its place.
+        // The next one takes it away.
         profile.save(&path).unwrap();
-        assert!(!left.exists());
-        // What is given up is removed.
-        drop(Partial::write(&path, b"half of").unwrap());
         let entries = fs::read_dir(path.parent().unwrap()).unwrap();
         assert_eq!(entries.count(), 1);
         fs::remove_dir_all(folder).unwrap();

@@ -4,14 +4,13 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use transload_hal::{open_regular, read_regular};
+use transload_host::partial::{Partial, folder};
 
 use super::text::{self, Unread};
 use super::{Entry, merge};
 use crate::engine::kept::Verdict;
-use crate::std::partial::{Partial, folder};
 
 /// What the file says. One that is missing or damaged says nothing.
 ///
@@ -36,9 +35,6 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Entry>> {
 /// # Errors
 /// When the system does not read or write it, or a later version wrote it. It is as it was then.
 pub(super) fn add(path: &Path, verdicts: &[Verdict]) -> io::Result<()> {
-    // Two managers of one process would write one file beside the place.
-    static WRITING: Mutex<()> = Mutex::new(());
-    let _alone = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     fs::create_dir_all(folder(path))?;
     let _locked = lock(path)?;
     let mut entries = read(path)?;
