@@ -237,3 +237,20 @@ fn what_is_offered_and_refused_leaves_no_descriptor() {
     (0..100).for_each(|_| round());
     assert_eq!(descriptors(), before);
 }
+
+#[test]
+fn memory_of_one_manager_is_not_taken_in_by_another() {
+    let (one, other) = (manager("pcie-peer"), manager("pcie-peer"));
+    for (at_one, at_other) in [("cuda:0", "cuda:0"), ("cpu:0/pinned", "cpu:0/pinned")] {
+        let buffer = at(&one, at_one, 100_000);
+        let kind = match buffer.memory().device.to_string().as_str() {
+            "cpu:0" => ExternalKind::Host,
+            _ => ExternalKind::DevicePointer,
+        };
+        let given = one.export(&buffer, kind).unwrap();
+        // SAFETY: the buffer lives, and no transfer uses it.
+        let error = unsafe { other.import(place(at_other), given) }.unwrap_err();
+        let claimed = matches!(error, Error::Import(ImportError::Claimed { .. }));
+        assert!(claimed, "{at_one}: {error}");
+    }
+}
