@@ -240,7 +240,13 @@ fn what_is_offered_and_refused_leaves_no_descriptor() {
 
 #[test]
 fn memory_of_one_manager_is_not_taken_in_by_another() {
-    let (one, other) = (manager("pcie-peer"), manager("pcie-peer"));
+    let one = manager("pcie-peer");
+    let devices = Cuda::with_driver(driver(&one)).unwrap();
+    let other = TransferManager::builder()
+        .host()
+        .backend(std::sync::Arc::new(devices))
+        .build()
+        .unwrap();
     for (at_one, at_other) in [("cuda:0", "cuda:0"), ("cpu:0/pinned", "cpu:0/pinned")] {
         let buffer = at(&one, at_one, 100_000);
         let kind = match buffer.memory().device.to_string().as_str() {
