@@ -24,8 +24,20 @@ use crate::{
 /// Knows the machine, makes buffers, and moves bytes between them.
 ///
 /// Clones are the same manager. When the last handle has gone (manager, buffers, transfers) and
-/// detached transfers have completed, everything is given back. A process that ends does not wait for
-/// them; [`TransferManager::wait_idle`] does.
+/// detached transfers have completed, everything is given back.
+///
+/// # When the process ends
+/// A process that returns from `main` or calls `exit` does not wait for its transfers: call
+/// [`TransferManager::wait_idle`] before. A transfer that is not over then is cut short, and any part of its bytes may have
+/// arrived. Such a process ends cleanly, whether handles are held, dropped or leaked:
+/// - Adapters complete the operations that their drivers have taken. An exit handler of the wgpu backend waits for that, at
+///   most 2 seconds in total, before the drivers shut down. It takes these 2 seconds as well when a callback on the thread
+///   of a device calls `exit` while the device has other operations under way.
+/// - From then on adapters take no more work. Threads that still run get errors of the class
+///   [`Lost`](crate::hal::ErrorClass::Lost) from them.
+/// - Nothing waits for copies of the host's threads and of CUDA and Metal devices: they end with the process.
+///
+/// `abort` and signals end a process at once, without exit handlers.
 ///
 /// # After fork
 /// A manager belongs to the process that made it, since `fork` copies no threads and drivers do not survive it. In a child

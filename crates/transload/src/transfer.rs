@@ -17,8 +17,7 @@ use crate::{Report, TransferError};
 /// runtime.
 ///
 /// Dropping it detaches the transfer: it goes on, and its buffers live until it has completed, unless
-/// the process ends first: nothing waits for it. Before a program ends,
-/// [`TransferManager::wait_idle`](crate::TransferManager::wait_idle) does.
+/// the process [ends](crate::TransferManager#when-the-process-ends) first.
 ///
 /// With the feature `std` it goes on by itself, whether its handle is waited for, polled, looked at or neither. One thing
 /// waits for a look at it: a copy whose operations were all under way when it was submitted and that fails on its device

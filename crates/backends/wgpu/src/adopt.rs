@@ -51,5 +51,5 @@ fn buffer(gpu: &Gpu, memory: MemoryId, buffer: wgpu::Buffer) -> Result<Buffer, I
         encoder.clear_buffer(&buffer, 0, Some(0));
     })?;
     let len = buffer.size();
-    Ok(wrap(memory, buffer, len))
+    Ok(wrap(gpu, memory, buffer, len))
 }

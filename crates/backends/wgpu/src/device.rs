@@ -8,9 +8,10 @@ use std::{fmt, ptr};
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory,
-    Link, LinkId, MemoryId, MemoryKind, Name, Op, Owner, SubmitError, Waited,
+    Link, LinkId, MemoryId, MemoryKind, Name, Op, Owner, StorageInfo, SubmitError, Waited,
 };
 
+use crate::exit::{self, Inside, Lease};
 use crate::fault::fault_of;
 use crate::inventory::inventory;
 use crate::memory;
@@ -53,6 +54,7 @@ pub(crate) struct Gpu {
     pub(crate) lost: Arc<OnceLock<Fault>>,
     /// Made for the first copy that wgpu's own commands cannot do.
     pub(crate) shifter: Mutex<Option<Arc<Shifter>>>,
+    _lease: Lease,
 }
 
 /// Opens a device with the adapter's own limits, ready for this backend.
@@ -111,6 +113,7 @@ impl Wgpu {
         let mut queues = Vec::new();
         for (index, (device, queue)) in devices.into_iter().enumerate() {
             let gpu = Arc::new(Gpu {
+                _lease: Lease::new(&device, &queue),
                 id: DeviceId {
                     kind: DeviceKind::WGPU,
                     index: index as u32,
@@ -130,6 +133,7 @@ impl Wgpu {
             queues.push(Queue::new(gpu, Arc::clone(&sink), Arc::clone(&numbers)));
         }
         let inventory = inventory(&queues);
+        exit::watch();
         Wgpu {
             queues,
             inventory,
@@ -212,11 +216,30 @@ impl Gpu {
         self.is_private.load(Ordering::Relaxed)
     }
 
-    /// Runs `f`, and gives what the device complained about meanwhile on this thread as a fault.
-    pub(crate) fn catching<T>(&self, f: impl FnOnce() -> T) -> Result<T, Fault> {
+    /// A storage of this device's.
+    ///
+    /// # Safety
+    /// As [`Buffer::new`].
+    pub(crate) unsafe fn storage(&self, info: StorageInfo, owner: impl Owner) -> Buffer {
+        let lease = Lease::new(&self.device, &self.queue);
+        // SAFETY: the caller's promise.
+        unsafe { Buffer::guarded(info, Box::new(owner), Box::new(lease)) }
+    }
+
+    /// Begins work in the driver.
+    ///
+    /// # Errors
+    /// When the device is lost, or the process ends.
+    pub(crate) fn enter(&self) -> Result<Inside, Fault> {
         if let Some(fault) = self.lost.get() {
             return Err(fault.clone());
         }
+        Inside::enter().ok_or_else(|| Fault::new(ErrorClass::Lost, "the process is ending"))
+    }
+
+    /// Runs `f`, and gives what the device complained about meanwhile on this thread as a fault.
+    pub(crate) fn catching<T>(&self, f: impl FnOnce() -> T) -> Result<T, Fault> {
+        let _inside = self.enter()?;
         let scopes = [
             wgpu::ErrorFilter::Internal,
             wgpu::ErrorFilter::OutOfMemory,

@@ -37,6 +37,8 @@ mod device;
 #[cfg(any(browser, native))]
 mod ends;
 #[cfg(native)]
+mod exit;
+#[cfg(native)]
 mod fault;
 #[cfg(native)]
 mod guest;

@@ -67,9 +67,7 @@ impl Gpu {
     /// A lost device seems to take a submission, but its number never becomes one that can be waited
     /// for. What the user has written to buffers through the queue goes along, a little early.
     pub(crate) fn probe(&self) -> Result<(), Fault> {
-        if let Some(fault) = self.lost.get() {
-            return Err(fault.clone());
-        }
+        let _inside = self.enter()?;
         let answer = catch_unwind(AssertUnwindSafe(|| {
             let index = self.queue.submit([]);
             self.device.poll(wgpu::PollType::Wait {

@@ -186,7 +186,7 @@ pub(crate) fn allocate(
     let Some(mode) = mode else {
         // A device that is gone gives out buffers that are none.
         gpu.probe_if_idle().map_err(refused)?;
-        return Ok(wrap(memory, buffer, len));
+        return Ok(wrap(gpu, memory, buffer, len));
     };
     // At creation every buffer is mapped for writing.
     let mapped = buffer.get_mapped_range_mut(..).map(View::Write);
@@ -208,7 +208,7 @@ pub(crate) fn allocate(
     };
     // SAFETY: the mapping stays open while the owner lives or until `Slot::unmap` takes the address back;
     // the buffer is this backend's own.
-    Ok(unsafe { Buffer::new(info, Box::new(slot)) })
+    Ok(unsafe { gpu.storage(info, slot) })
 }
 
 /// Memory that the host sees, too.
@@ -218,7 +218,7 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     };
     let size = len.next_multiple_of(WORD).max(WORD);
     // SAFETY: the mapper is this device's; the size is not 0; the usages need no feature.
-    let made = gpu.catching(|| unsafe { mapper.allocate(&gpu.device, size, USAGES) });
+    let made = gpu.catching(|| unsafe { mapper.allocate(gpu, size, USAGES) });
     let made = made.and_then(|made| made);
     // A device that is gone gives out buffers that are none.
     let made = made.and_then(|made| gpu.probe_if_idle().map(|()| made));

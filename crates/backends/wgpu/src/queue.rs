@@ -14,6 +14,7 @@ use std::time::Duration;
 use transload_hal::{Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, SubmitError, Waited};
 
 use crate::device::{BACKEND, Gpu};
+use crate::exit::Inside;
 use crate::guest::Guest;
 use crate::memory::Slot;
 use crate::raw::Program;
@@ -72,6 +73,7 @@ struct Flight {
     slots: Vec<Buffer>,
     /// Host memory that it reads or writes in place.
     guests: Vec<Guest>,
+    _inside: Inside,
 }
 
 impl Queue {
@@ -118,11 +120,10 @@ impl Queue {
             return Err(unawaited(fence));
         }
         let _gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(fault) = shared.gpu.lost.get() {
-            return Err(SubmitError::Refused(fault.clone()));
-        }
         let slots = moves.slots();
-        let flight = shared.start(&moves, &slots).map_err(SubmitError::Refused)?;
+        let start = |inside| shared.start(&moves, &slots, inside);
+        let started = shared.gpu.enter().and_then(start);
+        let flight = started.map_err(SubmitError::Refused)?;
         let number = flight.number;
         shared.lock().pending.insert(number);
         self.enqueue(Waiting::Own(flight));
@@ -192,7 +193,7 @@ impl Waiting {
 
 impl Shared {
     /// Hands the moves to the driver.
-    fn start(&self, moves: &Moves<'_>, slots: &[Buffer]) -> Result<Flight, Fault> {
+    fn start(&self, moves: &Moves<'_>, slots: &[Buffer], inside: Inside) -> Result<Flight, Fault> {
         let mut program = Program::new(self.gpu.single_rows);
         let mut guests = moves.invite(&self.gpu)?;
         let kept = moves.keep_edges(&self.gpu, || self.wait_for(slots))?;
@@ -210,6 +211,7 @@ impl Shared {
                 index,
                 slots: slots.to_vec(),
                 guests,
+                _inside: inside,
             }),
             Err(fault) => {
                 // Nothing was done: the slots are the host's again.

@@ -5,7 +5,7 @@ use transload_hal::{
     AllocError, Buffer, ErrorClass, ExternalKind, Fault, ImportError, StorageId, StorageInfo,
 };
 
-use crate::device::BACKEND;
+use crate::device::{BACKEND, Gpu};
 
 /// wgpu copies words.
 pub(crate) const WORD: u64 = 4;
@@ -62,10 +62,10 @@ pub(crate) fn reject_usages(memory: MemoryId, buffer: &wgpu::Buffer) -> Result<(
     })
 }
 
-pub(crate) fn wrap(memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
+pub(crate) fn wrap(gpu: &Gpu, memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
     let handle = handle_of(memory, &buffer);
     // SAFETY: the host cannot reach it; the handle names the buffer.
-    unsafe { Buffer::new(info(memory, handle, len), Box::new(buffer)) }
+    unsafe { gpu.storage(info(memory, handle, len), buffer) }
 }
 
 /// Clones of one object of wgpu's hash alike, so that they are one storage. wgpu hashes the number that

@@ -182,7 +182,7 @@ pub(crate) fn adopt<T: AsTexels>(
     };
     // SAFETY: the host cannot reach it; the handle names the texture, and within it each texel has one
     // position.
-    Ok(unsafe { Buffer::new(info, Box::new(owner)) })
+    Ok(unsafe { gpu.storage(info, owner) })
 }
 
 /// What users hand over.

@@ -6,7 +6,10 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use transload_hal::core::{DeviceId, MemoryId};
-use transload_hal::{CompletionSink, ErrorClass, Fault, Fence, ImportError, Outcome, StorageId};
+use transload_hal::{
+    Buffer, CompletionSink, ErrorClass, Fault, Fence, ImportError, Outcome, Owner, StorageId,
+    StorageInfo,
+};
 
 use super::errors::Scopes;
 use super::readback::Readbacks;
@@ -52,6 +55,15 @@ pub(super) struct Ends {
 const REFUSALS: usize = 256;
 
 impl Gpu {
+    /// A storage of this device's.
+    ///
+    /// # Safety
+    /// As [`Buffer::new`].
+    pub(crate) unsafe fn storage(&self, info: StorageInfo, owner: impl Owner) -> Buffer {
+        // SAFETY: the caller's promise.
+        unsafe { Buffer::new(info, Box::new(owner)) }
+    }
+
     pub(super) fn new(
         id: DeviceId,
         (device, queue): (wgpu::Device, wgpu::Queue),

@@ -45,7 +45,7 @@ pub(super) fn allocate(
         usage: USAGES,
         mapped_at_creation: false,
     });
-    let buffer = wrap(memory, buffer, len);
+    let buffer = wrap(gpu, memory, buffer, len);
     gpu.mind(buffer.storage_id(), scopes);
     Ok(buffer)
 }

@@ -7,6 +7,7 @@ use transload_hal::run_callback;
 
 use super::{Queue, Waiting};
 use crate::device::Wgpu;
+use crate::exit::Inside;
 use crate::look::Unseen;
 use crate::watch::WatchError;
 
@@ -14,10 +15,13 @@ use crate::watch::WatchError;
 pub(super) struct Watch {
     pub(super) index: wgpu::SubmissionIndex,
     then: Box<dyn FnOnce() + Send>,
+    inside: Inside,
 }
 
 impl Watch {
     pub(super) fn tell(self) {
+        // The callback may end the process.
+        drop(self.inside);
         // Whoever panics in there keeps nobody else from hearing.
         let _ = catch_unwind(AssertUnwindSafe(|| run_callback(self.then)));
     }
@@ -83,10 +87,12 @@ impl Queue {
         let gpu = self.gpu();
         let device = gpu.id;
         let lost = |fault| WatchError::Lost { device, fault };
-        if let Some(fault) = gpu.lost.get() {
-            return Err(lost(fault.clone()));
-        }
-        let watch = Watch { index, then };
+        let inside = gpu.enter().map_err(lost)?;
+        let watch = Watch {
+            index,
+            then,
+            inside,
+        };
         match gpu.look(wgpu::PollType::Wait {
             submission_index: Some(watch.index.clone()),
             timeout: Some(Duration::ZERO),

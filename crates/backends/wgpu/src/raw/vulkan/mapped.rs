@@ -12,6 +12,8 @@ use transload_hal::{ErrorClass, Fault, HostSpan};
 use wgpu::hal::api::Vulkan;
 
 use super::types::Types;
+use crate::device::Gpu;
+use crate::exit::Lease;
 
 /// All that buffers may be used for without a feature.
 const USAGES: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
@@ -34,7 +36,7 @@ pub(crate) struct Mapper {
 pub(crate) struct Keeper {
     _memory: Arc<Memory>,
     /// Memory goes before its device.
-    _device: wgpu::Device,
+    _device: Lease,
 }
 
 struct Memory {
@@ -78,7 +80,7 @@ impl Mapper {
     /// `gpu` is the device that this was made for; `size` is not 0; `usage` needs no feature.
     pub(crate) unsafe fn allocate(
         &self,
-        gpu: &wgpu::Device,
+        gpu: &Gpu,
         size: u64,
         usage: wgpu::BufferUsages,
     ) -> Result<(wgpu::Buffer, HostSpan, Keeper), Fault> {
@@ -116,10 +118,13 @@ impl Mapper {
             mapped_at_creation: false,
         };
         // SAFETY: it is of this device, as described, and its bytes are written.
-        let made = unsafe { gpu.create_buffer_from_hal::<Vulkan>(native, &descriptor) };
+        let made = unsafe {
+            gpu.device
+                .create_buffer_from_hal::<Vulkan>(native, &descriptor)
+        };
         let keeper = Keeper {
             _memory: memory,
-            _device: gpu.clone(),
+            _device: Lease::new(&gpu.device, &gpu.queue),
         };
         Ok((made, span, keeper))
     }
