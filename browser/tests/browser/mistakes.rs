@@ -35,7 +35,6 @@ async fn ranges_that_are_not_there_are_refused_before_anything_moves() {
 #[wasm_bindgen_test]
 async fn allocations_beyond_what_the_device_allows_are_refused() {
     let page = Page::open().await;
-    let place = || "wgpu:0".parse().unwrap();
     let limit = page.device.limits().max_buffer_size;
     for spec in [AllocSpec::bytes(limit + 1), AllocSpec::bytes(u64::MAX)] {
         let error = page.manager.allocate(place(), spec).unwrap_err();
@@ -67,12 +66,11 @@ async fn a_buffer_of_the_pages_takes_part_if_copies_can_touch_it() {
         .await
         .unwrap();
     assert_eq!(page.look(&adopted).await, pattern(64, 1));
-    let place = || "wgpu:0".parse().unwrap();
     let deaf = buffer(&own, wgpu::BufferUsages::COPY_SRC);
-    let error = page.manager.adopt_native(place(), deaf).unwrap_err();
+    let error = page.try_adopt_native(deaf).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Caller, "{error}");
     assert!(error.to_string().contains("COPY_DST"), "{error}");
-    let error = page.manager.adopt_native(place(), 5u32).unwrap_err();
+    let error = page.try_adopt_native(5u32).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
 }
 
@@ -118,9 +116,9 @@ async fn a_device_whose_handles_nobody_has_takes_in_nothing() {
     manager.register_backend(opened).unwrap();
     let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
     let object = buffer(&foreign, copied);
-    let error = manager
-        .adopt_native("wgpu:0".parse().unwrap(), object)
-        .unwrap_err();
+    // SAFETY: the browser asks for no promise.
+    let adopted = unsafe { manager.adopt_native("wgpu:0".parse().unwrap(), object) };
+    let error = adopted.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Caller, "{error}");
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use transload::hal::Owner;
-use transload::{AllocSpec, Buffer, TransferManager};
+use transload::{AllocSpec, Buffer, Error, TransferManager};
 use transload_wgpu::Wgpu;
 
 /// A manager, with the device that the page has opened by itself as `wgpu:0`.
@@ -51,8 +51,13 @@ impl Page {
     }
 
     pub(crate) fn adopt_native(&self, object: impl Owner) -> Buffer {
+        self.try_adopt_native(object).unwrap()
+    }
+
+    pub(crate) fn try_adopt_native(&self, object: impl Owner) -> Result<Buffer, Error> {
         let place = "wgpu:0".parse().unwrap();
-        self.manager.adopt_native(place, object).unwrap()
+        // SAFETY: the browser asks for no promise.
+        unsafe { self.manager.adopt_native(place, object) }
     }
 
     pub(crate) fn adopt(&self, bytes: &[u8]) -> Buffer {

@@ -1,6 +1,5 @@
 //! The trait that a memory system implements.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::time::Duration;
@@ -9,7 +8,7 @@ use transload_core::{Access, Inventory, LinkId, MemoryId};
 
 use crate::{
     AllocError, AllocSpec, Buffer, CompletionSink, ConnectError, External, ExternalKind, Fence,
-    ImportError, MaybeSend, MaybeSync, Op, Owner, SubmitError, Waited,
+    ImportError, MaybeSend, MaybeSync, Op, SubmitError, Waited,
 };
 
 /// Drives one memory system: allocates in it and moves bytes with its engines.
@@ -30,7 +29,7 @@ use crate::{
 ///   backend does not read them before it has written them.
 /// - Each fence that was not settled at once is pushed to the sink exactly once; a lost device
 ///   settles all of its fences.
-/// - Buffers satisfy [`Buffer::new`], those of [`Backend::adopt`] whatever the object's holder does.
+/// - Buffers satisfy [`Buffer::new`].
 /// - A backend that unwinds out of `pump`, `wait` or `expect` is taken to be lost, and touches no memory from
 ///   then on: nothing can be known of its fences any more.
 pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
@@ -54,21 +53,6 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// its bytes touched by nobody outside the library while the buffer lives, except where the
     /// user orders such access through the library.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError>;
-
-    /// Takes in an object of the backend's own world, such as a `wgpu::Buffer`, that checks by itself
-    /// what is done with it: whatever safe code does meanwhile with another handle of it, at worst bytes
-    /// are wrong. What needs a promise of the caller's goes through [`Backend::import`].
-    ///
-    /// # Errors
-    /// As [`ImportError`] lists; this one takes nothing. What was passed in is dropped.
-    fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
-        drop(object);
-        Err(ImportError::Unsupported {
-            memory,
-            kind: ExternalKind::Object,
-            reason: "its backend adopts no objects".into(),
-        })
-    }
 
     /// Gives out memory for another backend or process to import.
     ///

@@ -95,6 +95,11 @@ pub enum External {
 }
 
 impl External {
+    /// An object that the backend knows.
+    pub fn object(object: impl Owner) -> External {
+        External::Object(Box::new(object))
+    }
+
     /// What sort of thing it is.
     pub fn kind(&self) -> ExternalKind {
         match self {

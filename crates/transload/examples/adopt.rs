@@ -26,7 +26,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let manager = TransferManager::builder().host().build()?;
     manager.register_backend(Wgpu::with_devices([(device.clone(), queue.clone())]))?;
     let wgpu = manager.backend::<Wgpu>().ok_or("it was registered")?;
-    let shared = manager.adopt_native("wgpu:0".parse()?, particles.clone())?;
+    // SAFETY: the device that was lent made it.
+    let shared = unsafe { manager.adopt_native("wgpu:0".parse()?, particles.clone()) }?;
 
     // In: what is submitted once the copy is over sees its bytes.
     let state = manager.adopt(vec![7u8; LEN as usize])?;

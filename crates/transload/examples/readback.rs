@@ -40,7 +40,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     manager.register_backend(Wgpu::with_devices([(device.clone(), queue.clone())]))?;
     let mut frames = Vec::new();
     for texture in &textures {
-        let texels = manager.adopt_native("wgpu:0".parse()?, texture.clone())?;
+        // SAFETY: the device that was lent made it.
+        let texels = unsafe { manager.adopt_native("wgpu:0".parse()?, texture.clone()) }?;
         let pixels = manager.adopt(vec![0u8; FRAME_BYTES])?;
         let readback = manager.prepare(&Request::new(&texels, &pixels))?;
         frames.push((texture, pixels, readback));

@@ -90,7 +90,8 @@
 //!
 //! let manager = TransferManager::builder().host().build()?;
 //! manager.register_backend(Wgpu::with_devices([(device, queue)]))?; // it is `wgpu:0` from now on
-//! let texels = manager.adopt_native("wgpu:0".parse()?, texture)?; // row after row, without padding
+//! // SAFETY: the device that was lent made it.
+//! let texels = unsafe { manager.adopt_native("wgpu:0".parse()?, texture) }?; // row after row, without padding
 //! let pixels = manager.adopt(vec![0u8; texels.len() as usize])?;
 //! manager.copy(&texels, &pixels).wait()?; // behind what was submitted to the queue before
 //! # Ok(())
@@ -118,14 +119,13 @@
 //! ```no_run
 //! # #[cfg(all(feature = "metal", target_vendor = "apple", not(any(transload_local, loom))))] {
 //! # fn example(own: transload::metal_backend::MetalBuffer) -> Result<(), Box<dyn std::error::Error>> {
-//! use transload::hal::External;
 //! use transload::metal_backend::{Metal, MetalBuffer};
 //! use transload::{AllocSpec, TransferManager};
 //!
 //! let manager = TransferManager::discover()?;
 //! // A buffer of the program's own, `MetalBuffer::new(buffer)`, whose storage mode is shared.
 //! // SAFETY: no command of the program's touches it while a transfer does.
-//! let own = unsafe { manager.import("metal:0/mapped".parse()?, External::Object(Box::new(own))) }?;
+//! let own = unsafe { manager.adopt_native("metal:0/mapped".parse()?, own) }?;
 //! let device = manager.allocate("metal:0/device".parse()?, AllocSpec::bytes(own.len()))?;
 //! manager.copy(&own, &device).wait()?;
 //! // And the buffer behind one of the manager's, for commands.

@@ -3,11 +3,12 @@
 
 mod adapter;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use transload::hal::ErrorClass;
-use transload::{IntoInnerReason, Place, Request, TransferManager};
+use transload::hal::{Advice, ErrorClass, ImportError, Owner};
+use transload::{Buffer, Error, GuardError, IntoInnerReason, Place, Request, TransferManager};
 use transload_wgpu::Wgpu;
 
 /// The application: lanes of numbers, and a shader that is slow on purpose.
@@ -92,6 +93,12 @@ impl Application {
         })
     }
 
+    /// Takes an object of the application's in.
+    fn adopt(&self, object: impl Owner) -> Result<Buffer, Error> {
+        // SAFETY: the device that was lent made it.
+        unsafe { self.manager.adopt_native(gpu(), object) }
+    }
+
     fn lanes_buffer(&self) -> wgpu::Buffer {
         self.buffer(lanes(0).len() as u64, ALL)
     }
@@ -133,8 +140,8 @@ fn an_adopted_buffer_is_one_memory_with_its_clones_and_comes_back() {
     };
     let manager = &app.manager;
     let theirs = app.lanes_buffer();
-    let one = manager.adopt_native(gpu(), theirs.clone()).unwrap();
-    let same = manager.adopt_native(gpu(), theirs.clone()).unwrap();
+    let one = app.adopt(theirs.clone()).unwrap();
+    let same = app.adopt(theirs.clone()).unwrap();
     assert!(one.native::<wgpu::Buffer>() == Some(&theirs));
     assert!(one.slice(4..8).unwrap().native::<wgpu::Buffer>() == Some(&theirs));
     // A reader of the one waits for a writer of the other, submitted before.
@@ -161,33 +168,22 @@ fn what_cannot_be_adopted_is_refused_with_its_reason() {
     let Some(app) = Application::new() else {
         return;
     };
-    let adopt = |buffer| app.manager.adopt_native(gpu(), buffer);
     let write_only = app.buffer(64, wgpu::BufferUsages::COPY_DST);
-    let error = adopt(write_only).unwrap_err();
+    let error = app.adopt(write_only).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Caller);
     assert!(error.to_string().contains("COPY_SRC"), "{error}");
-    let Some((stranger, _)) = open() else { return };
-    let of_another = stranger.create_buffer(&wgpu::BufferDescriptor {
-        label: Some("a stranger's"),
-        size: 64,
-        usage: ALL,
-        mapped_at_creation: false,
-    });
-    // Of another instance, even, whose names wgpu may take for its own: whatever it says, what is
-    // adopted can be copied or is refused.
-    if let Err(error) = adopt(of_another) {
-        println!("{error}");
-    }
-    let error = app.manager.adopt_native(gpu(), 7u32).unwrap_err();
+    // No copy reaches a part of a word.
+    let error = app.adopt(app.buffer(65_537, ALL)).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Caller);
+    assert!(error.to_string().contains("65537"), "{error}");
+    let error = app.adopt(7u32).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
     let cpu = "cpu:0".parse().unwrap();
-    let error = app
-        .manager
-        .adopt_native(cpu, app.lanes_buffer())
-        .unwrap_err();
+    // SAFETY: what is refused is not used.
+    let error = unsafe { app.manager.adopt_native(cpu, app.lanes_buffer()) }.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
     // No bytes are some, too.
-    let empty = adopt(app.buffer(0, ALL)).unwrap();
+    let empty = app.adopt(app.buffer(0, ALL)).unwrap();
     assert!(empty.is_empty());
     let nothing = app.manager.adopt(Vec::<u8>::new()).unwrap();
     assert_eq!(
@@ -197,13 +193,133 @@ fn what_cannot_be_adopted_is_refused_with_its_reason() {
 }
 
 #[test]
+fn a_device_that_two_managers_have_lends_each_buffer_to_one() {
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let others = [
+        (app.device.clone(), app.queue.clone()),
+        open().expect("there was an adapter before"),
+    ];
+    let [(_, _), (stranger, _)] = &others;
+    let stranger = stranger.clone();
+    let other = TransferManager::builder().host().build().unwrap();
+    // A device of another instance has the same numbers, and is told from this one.
+    let [this, that] = others;
+    other
+        .register_backend(Wgpu::with_devices([that, this]))
+        .unwrap();
+    let wgpu = other.backend::<Wgpu>().unwrap();
+    let named = |device: &wgpu::Device| wgpu.id_of(device).unwrap().to_string();
+    assert_eq!([named(&stranger), named(&app.device)], ["wgpu:0", "wgpu:1"]);
+
+    let theirs = app.lanes_buffer();
+    let adopted = app.adopt(theirs.clone()).unwrap();
+    let allocated = app.manager.allocate(gpu(), transload::AllocSpec::bytes(64));
+    let allocated = allocated.unwrap();
+    let own = allocated.native::<wgpu::Buffer>().unwrap().clone();
+    for buffer in [theirs.clone(), own] {
+        // SAFETY: the device of that place made it.
+        let taken = unsafe { other.adopt_native("wgpu:1".parse().unwrap(), buffer) };
+        let error = taken.unwrap_err();
+        assert!(
+            matches!(error, Error::Import(ImportError::Claimed { .. })),
+            "{error}"
+        );
+    }
+    drop(adopted);
+    // SAFETY: as above.
+    unsafe { other.adopt_native("wgpu:1".parse().unwrap(), theirs) }.unwrap();
+}
+
+/// wgpu-core panics where two threads poll a device at once and one of them waits in vain; it drops callbacks uncalled then.
+#[test]
+fn a_device_is_polled_by_one_thread_of_the_library_at_a_time() {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PANICS.fetch_add(1, Ordering::SeqCst);
+        hook(info);
+    }));
+    let is_over = AtomicBool::new(false);
+    let [asked, called] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    std::thread::scope(|scope| {
+        // The application asks for mappings, and the library's threads call back.
+        scope.spawn(|| {
+            let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+            while !is_over.load(Ordering::Acquire) {
+                let buffer = app.buffer(64, usage);
+                let called = Arc::clone(&called);
+                asked.fetch_add(1, Ordering::SeqCst);
+                buffer.map_async(wgpu::MapMode::Read, .., move |_| {
+                    called.fetch_add(1, Ordering::SeqCst);
+                });
+                app.queue.submit([]);
+            }
+        });
+        // Allocations look at the device, and so does who waits for its end.
+        scope.spawn(|| {
+            let wgpu = app.manager.backend::<Wgpu>().unwrap();
+            while !is_over.load(Ordering::Acquire) {
+                let spec = transload::AllocSpec::bytes(64);
+                drop(app.manager.allocate(gpu(), spec).unwrap());
+                let index = app.queue.submit([]);
+                wgpu.when_done(&app.device, index, || ()).unwrap();
+            }
+        });
+        let there = app.adopt(app.lanes_buffer()).unwrap();
+        for round in 0..1000u32 {
+            app.manager.copy_from_slice(&lanes(round), &there).unwrap();
+            let limited = app
+                .manager
+                .copy(&there, &there)
+                .wait_timeout(Duration::from_micros(50));
+            drop(limited);
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    app.device
+        .poll(wgpu::PollType::wait_indefinitely())
+        .unwrap();
+    assert_eq!(PANICS.load(Ordering::SeqCst), 0);
+    assert_eq!(called.load(Ordering::SeqCst), asked.load(Ordering::SeqCst));
+}
+
+#[test]
+fn hints_that_mean_nothing_to_an_adapter_are_left_undone() {
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let adopted = app.adopt(app.lanes_buffer()).unwrap();
+    app.manager.prefetch(&adopted, gpu()).unwrap();
+    app.manager.advise(&adopted, Advice::MostlyRead).unwrap();
+}
+
+#[test]
+fn a_staging_slot_is_shown_to_nobody() {
+    let Some(app) = Application::new() else {
+        return;
+    };
+    for memory in ["wgpu:0/upload", "wgpu:0/readback"] {
+        let spec = transload::AllocSpec::bytes(64).for_staging();
+        let slot = app.manager.allocate(memory.parse().unwrap(), spec).unwrap();
+        let error = slot.read().unwrap_err();
+        assert!(matches!(error, GuardError::NotExclusive { .. }), "{error}");
+        assert!(slot.try_write().is_err() && pollster::block_on(slot.read_async()).is_err());
+    }
+}
+
+#[test]
 fn transfers_and_submissions_see_what_was_there_before_them() {
     let Some(app) = Application::new() else {
         return;
     };
     let manager = &app.manager;
     let theirs = app.lanes_buffer();
-    let adopted = manager.adopt_native(gpu(), theirs.clone()).unwrap();
+    let adopted = app.adopt(theirs.clone()).unwrap();
     // And one of the manager's, which the application uses through its handle.
     let allocated = manager
         .allocate(gpu(), transload::AllocSpec::bytes(adopted.len()))
@@ -266,10 +382,7 @@ fn the_application_may_poll_its_device_all_the_time() {
         });
         for round in 0..20u8 {
             let sent = vec![round; 1_000_003];
-            let there = app
-                .manager
-                .adopt_native(gpu(), app.buffer(1_000_004, ALL))
-                .unwrap();
+            let there = app.adopt(app.buffer(1_000_004, ALL)).unwrap();
             let there = there.slice(..1_000_003).unwrap();
             let src = app.manager.adopt(sent.clone()).unwrap();
             let up = app.manager.copy(&src, &there);

@@ -88,7 +88,8 @@ impl Studio {
 
     fn adopt(&self, texture: &wgpu::Texture) -> Buffer {
         let place = "wgpu:0".parse().unwrap();
-        self.manager.adopt_native(place, texture.clone()).unwrap()
+        // SAFETY: it is of the device that was lent.
+        unsafe { self.manager.adopt_native(place, texture.clone()) }.unwrap()
     }
 
     /// Draws a frame.

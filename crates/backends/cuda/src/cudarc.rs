@@ -5,7 +5,7 @@
 //! ```no_run
 //! use cudarc::driver::{CudaContext, CudaSlice};
 //! use transload_cuda::{Cuda, cudarc::Slice};
-//! use transload_hal::{Backend, DeviceId, DeviceKind, MemoryKind};
+//! use transload_hal::{Backend, DeviceId, DeviceKind, External, MemoryKind};
 //!
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let stream = CudaContext::new(0)?.default_stream();
@@ -13,7 +13,9 @@
 //!
 //! let cuda = Cuda::discover()?;
 //! let memory = DeviceId::new(DeviceKind::CUDA, 0).memory(MemoryKind::Device);
-//! let buffer = cuda.adopt(memory, Box::new(Slice::new(slice)?))?;
+//! let slice = External::object(Slice::new(slice)?);
+//! // SAFETY: a `Slice` has no other owner.
+//! let buffer = unsafe { cuda.import(memory, slice) }?;
 //! let slice: CudaSlice<f32> = buffer.into_owner().map_err(|_| "somebody uses it")?;
 //! # Ok(()) }
 //! ```

@@ -8,7 +8,7 @@ use std::time::Duration;
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId,
-    Name, Op, Owner, SubmitError, Waited,
+    Name, Op, SubmitError, Waited,
 };
 
 use crate::discover::Absent;
@@ -179,6 +179,8 @@ unsafe impl Backend for Cuda {
     /// - [`External::Device`]: memory of the user's own by its address, of `cuMemAlloc`, of a pool, mapped, managed,
     ///   pinned or registered, into the memory that it is of. The driver is asked what it is. Memory of a device has to
     ///   be of its primary context, or of none.
+    /// - [`External::Object`], with the feature `cudarc`: a slice of cudarc's (`transload_cuda::cudarc`), which needs no
+    ///   promise.
     /// - [`External::Ipc`] into the memory of the device that it names by UUID. Buffers that show memory of one handle
     ///   share a mapping, which the last one closes. A handle that this backend made itself gives a view of
     ///   the buffer that it was made of.
@@ -190,11 +192,6 @@ unsafe impl Backend for Cuda {
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         // SAFETY: the caller's promise.
         unsafe { memory::import(&self.gpus, &self.exchange, memory, external) }
-    }
-
-    /// With the feature `cudarc`, a slice of cudarc's: see `transload_cuda::cudarc`.
-    fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
-        memory::take(&self.gpus, memory, object)
     }
 
     /// Gives out pinned memory as host memory, and memory of devices by its address, for kernels of the

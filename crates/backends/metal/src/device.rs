@@ -213,18 +213,6 @@ unsafe impl Backend for Metal {
         }
     }
 
-    /// Takes nothing: what else is done with Metal's objects nobody checks, so they need a promise of the caller's, which
-    /// [`Backend::import`] has.
-    fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
-        drop(object);
-        Err(ImportError::Unsupported {
-            memory,
-            kind: ExternalKind::Object,
-            reason: "an object of Metal's needs a promise, which `TransferManager::import` takes"
-                .into(),
-        })
-    }
-
     fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         Err(ImportError::Unsupported {
             memory: buffer.memory(),

@@ -3,21 +3,30 @@
 use std::any::Any;
 
 use transload_hal::core::MemoryId;
-use transload_hal::{Buffer, ExternalKind, ImportError, Owner};
+use transload_hal::{Buffer, External, ExternalKind, ImportError};
 
 use crate::device::Gpu;
-use crate::storage::{PRIVATE, reject_usages, wrap};
+use crate::storage::{PRIVATE, reject_unusable, wrap};
 use crate::texture::{self, Texels};
 
 /// Takes in an object of wgpu's, of the device's memory.
 ///
 /// # Errors
 /// When it is none, or no transfer could use it.
-pub(crate) fn adopt(
+pub(crate) fn import(
     gpu: &Gpu,
     memory: MemoryId,
-    object: Box<dyn Owner>,
+    external: External,
 ) -> Result<Buffer, ImportError> {
+    let kind = external.kind();
+    let unsupported = |reason: &'static str| ImportError::Unsupported {
+        memory,
+        kind,
+        reason: reason.into(),
+    };
+    let External::Object(object) = external else {
+        return Err(unsupported("only wgpu's own objects are taken in"));
+    };
     let object: Box<dyn Any> = object;
     let object = match object.downcast::<wgpu::Buffer>() {
         Ok(owned) => return buffer(gpu, memory, *owned),
@@ -29,16 +38,14 @@ pub(crate) fn adopt(
     };
     match object.downcast::<Texels>() {
         Ok(owned) => texture::adopt(gpu, memory, *owned),
-        Err(_) => Err(ImportError::Unsupported {
-            memory,
-            kind: ExternalKind::Object,
-            reason: "the object is no wgpu::Buffer, wgpu::Texture or Texels".into(),
-        }),
+        Err(_) => Err(unsupported(
+            "the object is no wgpu::Buffer, wgpu::Texture or Texels",
+        )),
     }
 }
 
 fn buffer(gpu: &Gpu, memory: MemoryId, buffer: wgpu::Buffer) -> Result<Buffer, ImportError> {
-    reject_usages(memory, &buffer)?;
+    reject_unusable(memory, &buffer)?;
     if gpu.is_private() {
         return Err(ImportError::Invalid {
             memory,

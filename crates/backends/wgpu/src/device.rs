@@ -13,6 +13,7 @@ use transload_hal::{
 
 use crate::exit::{self, Inside, Lease};
 use crate::fault::fault_of;
+use crate::identity;
 use crate::inventory::inventory;
 use crate::memory;
 use crate::queue::Queue;
@@ -40,6 +41,8 @@ pub struct Wgpu {
 /// One device and what is shared by those who use it.
 pub(crate) struct Gpu {
     pub(crate) id: DeviceId,
+    /// Which device it is, whoever lends it, under whatever name.
+    pub(crate) identity: usize,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     /// Lets it reach host memory in place, or the reason why nothing does.
@@ -105,7 +108,7 @@ impl Wgpu {
     /// itself, before it says that bytes moved.
     ///
     /// The devices may be of several instances, but buffers are to be handed over together with the
-    /// device that made them ([`Backend::adopt`]): wgpu confuses objects of different instances.
+    /// device that made them ([`Backend::import`]): wgpu confuses objects of different instances.
     #[must_use]
     pub fn with_devices(devices: impl IntoIterator<Item = (wgpu::Device, wgpu::Queue)>) -> Wgpu {
         let sink = Arc::new(OnceLock::new());
@@ -118,6 +121,7 @@ impl Wgpu {
                     kind: DeviceKind::WGPU,
                     index: index as u32,
                 },
+                identity: identity::of(&device),
                 importer: Importer::of(&device),
                 mapper: Mapper::of(&device),
                 single_rows: match is_software(&device.adapter_info()) || !computes(&device) {
@@ -170,8 +174,8 @@ impl Wgpu {
     }
 
     pub(crate) fn queue_of(&self, device: &wgpu::Device) -> Option<&Queue> {
-        let is_it = |queue: &&Queue| queue.gpu().device == *device;
-        self.queues.iter().find(is_it)
+        let mut queues = self.queues.iter();
+        queues.find(|queue| identity::is_same(&queue.gpu().device, device))
     }
 
     fn queue(&self, device: DeviceId) -> Option<&Queue> {
@@ -240,6 +244,14 @@ impl Gpu {
     /// Runs `f`, and gives what the device complained about meanwhile on this thread as a fault.
     pub(crate) fn catching<T>(&self, f: impl FnOnce() -> T) -> Result<T, Fault> {
         let _inside = self.enter()?;
+        match self.scoped(f) {
+            (made, None) => Ok(made),
+            (_, Some(error)) => Err(self.blame(fault_of(&error))),
+        }
+    }
+
+    /// Runs `f`, and gives the first error that the device tells of it.
+    pub(crate) fn scoped<T>(&self, f: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
         let scopes = [
             wgpu::ErrorFilter::Internal,
             wgpu::ErrorFilter::OutOfMemory,
@@ -252,10 +264,7 @@ impl Gpu {
         for scope in scopes.into_iter().rev() {
             first = first.or(pollster::block_on(scope.pop()));
         }
-        match first {
-            None => Ok(made),
-            Some(error) => Err(self.blame(fault_of(&error))),
-        }
+        (made, first)
     }
 
     /// Writes commands that nobody will submit, to hear whether a user's thing can be used on this
@@ -314,39 +323,27 @@ unsafe impl Backend for Wgpu {
         }
     }
 
-    /// As [`Wgpu::adopt`](Backend::adopt): wgpu's own objects need no promise.
-    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
-        if self.queue(memory.device).is_none() {
-            return Err(ImportError::UnknownMemory { memory });
-        }
-        let kind = external.kind();
-        match external {
-            External::Object(object) => self.adopt(memory, object),
-            _ => Err(ImportError::Unsupported {
-                memory,
-                kind,
-                reason: "only wgpu's own objects are taken in".into(),
-            }),
-        }
-    }
-
-    /// Takes a `wgpu::Buffer` of the memory's own device, which must have been created with the usages
-    /// `COPY_SRC` and `COPY_DST`; or a `wgpu::Texture` of it, for the texels of mip level 0, or [`Texels`](crate::Texels).
-    /// Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC` transfers that read them,
-    /// or write a texel in part, fail. They lie in the device's memory of kind `device`, whichever was
-    /// named. Clones of one buffer or texture are one storage.
+    /// Takes a `wgpu::Buffer` of the memory's own device in an [`External::Object`], which must have been created with the
+    /// usages `COPY_SRC` and `COPY_DST` and have a multiple of 4 bytes; or a `wgpu::Texture` of it, for the texels of mip level 0,
+    /// or [`Texels`](crate::Texels). Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC` transfers that
+    /// read them, or write a texel in part, fail. They lie in the device's memory of kind `device`, whichever was named.
+    /// Clones of one buffer or texture are one storage.
     ///
     /// What its owner does with it meanwhile is checked and ordered by wgpu: submissions of the owner's
     /// run before or behind a transfer's commands ([`Wgpu::when_done`] says how to choose), and
     /// transfers of a buffer that is mapped, or a thing that is destroyed, fail.
-    fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
+    ///
+    /// # Safety
+    /// The object was made by a device of the `wgpu::Instance` that made this device. wgpu knows objects by numbers, which
+    /// each instance counts anew: an object of another instance stands for whichever object of this one has its number.
+    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         let known = self.queue(memory.device);
         let kinds = [MemoryKind::Device, MemoryKind::Mapped];
         let Some(queue) = known.filter(|_| kinds.contains(&memory.kind)) else {
             return Err(ImportError::UnknownMemory { memory });
         };
         let memory = memory.device.memory(MemoryKind::Device);
-        crate::adopt::adopt(queue.gpu(), memory, object)
+        crate::adopt::import(queue.gpu(), memory, external)
     }
 
     fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {

@@ -43,6 +43,8 @@ mod fault;
 #[cfg(native)]
 mod guest;
 #[cfg(native)]
+mod identity;
+#[cfg(native)]
 mod inventory;
 #[cfg(native)]
 mod look;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use transload_hal::{ErrorClass, Fault, run_callback};
 
 use crate::device::Gpu;
-use crate::storage::failed;
+use crate::storage::{WORD, failed};
 
 /// How long it waits for word of a mapping before it looks again: another thread that looks, a user's own,
 /// may have taken the word and not passed it on yet.
@@ -38,6 +38,9 @@ pub(crate) enum Unseen {
 impl Gpu {
     /// As `wgpu::Device::poll`, and never panics. wgpu does when the driver gives up a device that is
     /// being waited for; and it runs callbacks of the user's on whichever thread looks.
+    ///
+    /// No look has a time limit: a wait that runs out of time panics in wgpu-core 30 where another thread polls or submits and
+    /// finds the queue empty just then, and callbacks are dropped uncalled.
     pub(crate) fn look(&self, how: wgpu::PollType) -> Result<(), Unseen> {
         // Callbacks of the user's run in here. Unwound: wgpu holds none of its locks when it calls back, nor when it gives up.
         let poll = || {
@@ -62,38 +65,30 @@ impl Gpu {
     }
 
     /// Finds out whether the device still takes work, without having to be told: the one callback that
-    /// wgpu has for that is the user's.
+    /// wgpu has for that is the user's. Does not poll, and waits for nothing.
     ///
-    /// A lost device seems to take a submission, but its number never becomes one that can be waited
-    /// for. What the user has written to buffers through the queue goes along, a little early.
+    /// A lost device gives out buffers that are none and says nothing of it. One that is mapped at creation shows that.
     pub(crate) fn probe(&self) -> Result<(), Fault> {
         let _inside = self.enter()?;
-        let answer = catch_unwind(AssertUnwindSafe(|| {
-            let index = self.queue.submit([]);
-            self.device.poll(wgpu::PollType::Wait {
-                submission_index: Some(index),
-                timeout: Some(Duration::ZERO),
-            })
-        }));
-        match answer {
-            Ok(Err(wgpu::PollError::WrongSubmissionIndex(..))) => Err(self.note_loss()),
-            _ => Ok(()),
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some("transload probe"),
+            size: WORD,
+            usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: true,
+        };
+        let (made, errors) = self.scoped(|| {
+            let buffer = self.device.create_buffer(&descriptor);
+            buffer.get_mapped_range_mut(..).is_ok()
+        });
+        match made || errors.is_some() {
+            true => Ok(()),
+            false => Err(self.note_loss()),
         }
     }
 
     /// `fault`, or the loss of the device, whose first sign it may be: wgpu fails with other words then.
     pub(crate) fn blame(&self, fault: Fault) -> Fault {
         self.probe().err().unwrap_or(fault)
-    }
-
-    /// As [`Gpu::probe`] where that cannot block: a driver may hold a submission up until the one before it
-    /// is over. A device with work under way tells by that.
-    pub(crate) fn probe_if_idle(&self) -> Result<(), Fault> {
-        let look = || self.device.poll(wgpu::PollType::Poll);
-        match catch_unwind(AssertUnwindSafe(look)) {
-            Ok(Ok(status)) if !status.is_queue_empty() => Ok(()),
-            _ => self.probe(),
-        }
     }
 
     /// Maps the whole of a buffer that no command uses. Blocks until it is, which nothing stands in the

@@ -185,7 +185,7 @@ pub(crate) fn allocate(
     let buffer = made.map_err(refused)?;
     let Some(mode) = mode else {
         // A device that is gone gives out buffers that are none.
-        gpu.probe_if_idle().map_err(refused)?;
+        gpu.probe().map_err(refused)?;
         return Ok(wrap(gpu, memory, buffer, len));
     };
     // At creation every buffer is mapped for writing.
@@ -221,11 +221,11 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     let made = gpu.catching(|| unsafe { mapper.allocate(gpu, size, USAGES) });
     let made = made.and_then(|made| made);
     // A device that is gone gives out buffers that are none.
-    let made = made.and_then(|made| gpu.probe_if_idle().map(|()| made));
+    let made = made.and_then(|made| gpu.probe().map(|()| made));
     let (buffer, span, keeper) = made.map_err(|fault| refused(memory, len, fault))?;
     let info = StorageInfo {
         host: span.slice(0, len),
-        ..info(memory, handle_of(memory, &buffer), len)
+        ..info(memory, handle_of(gpu, &buffer), len)
     };
     // SAFETY: the keeper keeps what the span shows; the handle names the buffer, which is this
     // backend's own.

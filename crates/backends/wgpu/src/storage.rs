@@ -47,34 +47,40 @@ pub(crate) fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocEr
 }
 
 /// # Errors
-/// When a buffer of a user's was created without the usages that copies need.
-pub(crate) fn reject_usages(memory: MemoryId, buffer: &wgpu::Buffer) -> Result<(), ImportError> {
+/// When a buffer of a user's was created without the usages that copies need, or ends with a part of a word, which none reaches.
+pub(crate) fn reject_unusable(memory: MemoryId, buffer: &wgpu::Buffer) -> Result<(), ImportError> {
     let needed = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-    let usage = buffer.usage();
-    if usage.contains(needed) {
-        return Ok(());
-    }
+    let (usage, size) = (buffer.usage(), buffer.size());
     let lacks = needed.difference(usage);
+    let reason = if !lacks.is_empty() {
+        format!("its usages {usage:?} lack {lacks:?}")
+    } else if !size.is_multiple_of(WORD) {
+        format!(
+            "its size of {size} bytes is no multiple of {WORD}: wgpu copies whole words, and none reaches the last one"
+        )
+    } else {
+        return Ok(());
+    };
     Err(ImportError::Invalid {
         memory,
         kind: ExternalKind::Object,
-        reason: format!("its usages {usage:?} lack {lacks:?}").into(),
+        reason: reason.into(),
     })
 }
 
 pub(crate) fn wrap(gpu: &Gpu, memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
-    let handle = handle_of(memory, &buffer);
+    let handle = handle_of(gpu, &buffer);
     // SAFETY: the host cannot reach it; the handle names the buffer.
     unsafe { gpu.storage(info(memory, handle, len), buffer) }
 }
 
-/// Clones of one object of wgpu's hash alike, so that they are one storage. wgpu hashes the number that
-/// the object has among those of its sort and of its instance, which the device and the sort tell apart.
+/// Clones of one object of wgpu's hash alike, so that they are one storage, in all managers of the process. wgpu hashes the
+/// number that the object has among those of its sort and of its instance, which the device and the sort tell apart.
 /// Two objects that happen to hash alike would wait for each other.
-pub(crate) fn handle_of<T: std::hash::Hash>(memory: MemoryId, object: &T) -> u64 {
+pub(crate) fn handle_of<T: std::hash::Hash>(gpu: &Gpu, object: &T) -> u64 {
     use std::hash::BuildHasher as _;
     let state = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
-    state.hash_one((memory.device, std::any::type_name::<T>(), object))
+    state.hash_one((gpu.identity, std::any::type_name::<T>(), object))
 }
 
 pub(crate) fn info(memory: MemoryId, handle: u64, len: u64) -> StorageInfo {

@@ -10,7 +10,7 @@ use crate::raw::Window;
 use crate::storage::{PRIVATE, handle_of, info};
 
 /// Texels of one mip level of a texture, to be handed to
-/// [`Backend::adopt`](transload_hal::Backend::adopt) and to take part in transfers like any buffer.
+/// [`Backend::import`](transload_hal::Backend::import) and to take part in transfers like any buffer.
 ///
 /// The bytes of such a buffer are the texels of the level's first row from left to right, then those of
 /// the next row, and so on through all rows of all layers (or of all slices, if the texture has three
@@ -25,7 +25,7 @@ use crate::storage::{PRIVATE, handle_of, info};
 /// #     wgpu: &transload_wgpu::Wgpu,
 /// #     device: &wgpu::Device,
 /// # ) -> Result<transload_hal::Buffer, transload_hal::ImportError> {
-/// use transload_hal::{Backend, DeviceId, MemoryKind};
+/// use transload_hal::{Backend, DeviceId, External, MemoryKind};
 /// use transload_wgpu::Texels;
 ///
 /// let texture = device.create_texture(&wgpu::TextureDescriptor {
@@ -43,7 +43,8 @@ use crate::storage::{PRIVATE, handle_of, info};
 ///
 /// let memory = "wgpu:0".parse::<DeviceId>().expect("a name").memory(MemoryKind::Device);
 /// // Mip level 0 needs no `Texels`.
-/// let frame = wgpu.adopt(memory, Box::new(texture))?;
+/// // SAFETY: `device` is the one that was lent.
+/// let frame = unsafe { wgpu.import(memory, External::object(texture)) }?;
 /// assert_eq!(frame.len(), 1919 * 4 * 1080);
 /// # Ok(frame)
 /// # }
@@ -174,7 +175,7 @@ pub(crate) fn adopt<T: AsTexels>(
     gpu.try_out(memory, |encoder| {
         window.copy_nothing(encoder, &gpu.device);
     })?;
-    let handle = handle_of(memory, &texels.texture);
+    let handle = handle_of(gpu, &texels.texture);
     let info = StorageInfo {
         base: window.position(),
         writable: usage.contains(wgpu::TextureUsages::COPY_DST),

@@ -38,7 +38,7 @@ impl Bench {
 
     fn adopt(&self, buffer: &wgpu::Buffer) -> Buffer {
         let own = self.backend.inventory().memories[0].id;
-        let external = External::Object(Box::new(buffer.clone()));
+        let external = External::object(buffer.clone());
         // SAFETY: the test touches the buffer only where it says so.
         unsafe { self.backend.import(own, external) }.unwrap()
     }
@@ -119,7 +119,7 @@ fn a_buffer_of_another_device_is_the_callers_mistake() {
         mapped_at_creation: false,
     });
     let own = backend.inventory().memories[0].id;
-    let external = External::Object(Box::new(buffer));
+    let external = External::object(buffer);
     // SAFETY: nobody touches the buffer.
     let error = unsafe { backend.import(own, external) }.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Caller, "{error}");

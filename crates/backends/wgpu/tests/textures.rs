@@ -6,7 +6,7 @@ mod common;
 use common::gallery::{COPIED, Frame, Gallery, array, flat, solid};
 use common::{Numbers, adapters, fill, opened_with, part, pattern, read, run, skip};
 use transload_hal::{
-    AllocSpec, Backend, Buffer, ErrorClass, Layout, MemoryKind, Op, Outcome, Shape, Span,
+    AllocSpec, Backend, Buffer, ErrorClass, External, Layout, MemoryKind, Op, Outcome, Shape, Span,
 };
 use transload_wgpu::Texels;
 use wgpu::TextureFormat as Format;
@@ -471,12 +471,16 @@ fn things_are_one_storage_only_if_they_are_one_thing() {
         let gallery = Gallery::new((device, queue));
         for _ in 0..10 {
             let texture = gallery.texture(&flat(Format::R8Unorm, 8, 8));
-            let adopt = |object| backend.adopt(memory, object).unwrap();
-            let [a, b] = [0, 1].map(|_| adopt(Box::new(texture.clone())));
+            // SAFETY: the texture is of this device.
+            let adopt = |object| unsafe { backend.import(memory, object) }.unwrap();
+            let [a, b] = [0, 1].map(|_| adopt(External::object(texture.clone())));
             assert_eq!(a.storage_id(), b.storage_id());
             let buffer = backend.allocate(memory, &AllocSpec::bytes(64)).unwrap();
             let own = buffer.native::<wgpu::Buffer>().unwrap().clone();
-            assert_eq!(adopt(Box::new(own)).storage_id(), buffer.storage_id());
+            assert_eq!(
+                adopt(External::object(own)).storage_id(),
+                buffer.storage_id()
+            );
             known.push(a);
             known.push(buffer);
         }

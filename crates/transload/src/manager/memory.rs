@@ -85,17 +85,23 @@ impl TransferManager {
     /// [`Buffer::into_inner`] gives it back, and handles of the same object that are adopted one after the
     /// other are one memory: their transfers are in order.
     ///
-    /// The caller may keep handles of the object and use them meanwhile: only objects are taken that
-    /// check by themselves what is done with them. What the caller's own work does to the bytes is not in
-    /// the order of transfers, though: [`Request::after`](crate::Request::after) and
-    /// [`Request::then`](crate::Request::then) put it there.
+    /// The caller may keep handles of an object of wgpu's and use them meanwhile: wgpu checks what is done with it. What
+    /// the caller's own work does to the bytes is not in the order of transfers, though:
+    /// [`Request::after`](crate::Request::after) and [`Request::then`](crate::Request::then) put it there.
+    ///
+    /// It is [`TransferManager::import`] of an [`External::Object`].
     ///
     /// # Errors
-    /// When the place is not here, or takes no such object, or not this one: it is another device's, or
-    /// was made for other uses. The object is dropped then.
-    pub fn adopt_native<T: Owner>(&self, place: Place, object: T) -> Result<Buffer, Error> {
-        let adopt = |backend: &dyn Backend, memory| backend.adopt(memory, Box::new(object));
-        self.take_in(place, ExternalKind::Object, adopt)
+    /// When the place is not here, or takes no such object, or not this one: it is of another device of the same
+    /// `wgpu::Instance`, was made for other uses, or another manager has it. The object is dropped then.
+    ///
+    /// # Safety
+    /// As the backend says at its `Backend::import`. An object of wgpu's was made by a device of the `wgpu::Instance` that
+    /// made the device of `place`: wgpu knows objects by numbers, which each instance counts anew, so an object of another
+    /// instance would stand for whichever object has its number.
+    pub unsafe fn adopt_native<T: Owner>(&self, place: Place, object: T) -> Result<Buffer, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.import(place, External::object(object)) }
     }
 
     /// Takes in memory that comes from elsewhere: a handle, an object of a backend's own world. Each backend says at its

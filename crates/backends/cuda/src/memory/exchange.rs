@@ -72,6 +72,7 @@ pub(crate) unsafe fn import(
             // SAFETY: as above.
             unsafe { ipc::import(gpus, &exchange.ipc, memory, handle) }
         }
+        External::Object(object) => take(gpus, memory, object),
         _ => Err(ImportError::Unsupported {
             memory,
             kind,
@@ -86,11 +87,7 @@ pub(crate) unsafe fn import(
 }
 
 /// Takes in an object of another library's that was made for this backend.
-pub(crate) fn take(
-    gpus: &[Gpu],
-    memory: MemoryId,
-    object: Box<dyn Owner>,
-) -> Result<Buffer, ImportError> {
+fn take(gpus: &[Gpu], memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
     #[cfg(all(feature = "cudarc", any(target_os = "linux", windows)))]
     let object = {
         let object: Box<dyn Any> = object;

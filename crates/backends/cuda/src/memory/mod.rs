@@ -17,7 +17,7 @@ mod registered;
 mod uses;
 
 pub(crate) use block::page_bytes;
-pub(crate) use exchange::{Exchange, export, import, take};
+pub(crate) use exchange::{Exchange, export, import};
 
 use transload_hal::core::MemoryKind;
 use transload_hal::{

@@ -193,35 +193,22 @@ unsafe impl Backend for Wgpu {
         }
     }
 
-    /// As [`Wgpu::adopt`](Backend::adopt): wgpu's own objects need no promise.
-    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
-        if self.gpu(memory.device).is_none() {
-            return Err(ImportError::UnknownMemory { memory });
-        }
-        let kind = external.kind();
-        match external {
-            External::Object(object) => self.adopt(memory, object),
-            _ => Err(ImportError::Unsupported {
-                memory,
-                kind,
-                reason: "only wgpu's own objects are taken in".into(),
-            }),
-        }
-    }
-
-    /// Takes a `wgpu::Buffer` of the memory's own device, which must have been created with the usages
-    /// `COPY_SRC` and `COPY_DST`; or a `wgpu::Texture` of it, for the texels of mip level 0, or [`Texels`](crate::Texels).
-    /// Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC` transfers that read them, or
-    /// write a texel in part, fail. Clones of one buffer or texture are one storage.
+    /// Takes a `wgpu::Buffer` of the memory's own device in an [`External::Object`], which must have been created with the
+    /// usages `COPY_SRC` and `COPY_DST` and have a multiple of 4 bytes; or a `wgpu::Texture` of it, for the texels of mip level 0,
+    /// or [`Texels`](crate::Texels). Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC` transfers that
+    /// read them, or write a texel in part, fail. Clones of one buffer or texture are one storage.
     ///
     /// The browser tells nobody at once what is wrong with a thing: transfers of one that is of another
     /// device, mapped, or destroyed fail as the caller's mistake.
-    fn adopt(&self, memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
+    ///
+    /// # Safety
+    /// Nothing is to be promised: the browser knows its objects.
+    unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         let known = self.gpu(memory.device);
         let Some(gpu) = known.filter(|_| memory.kind == MemoryKind::Device) else {
             return Err(ImportError::UnknownMemory { memory });
         };
-        crate::adopt::adopt(gpu, memory, object)
+        crate::adopt::import(gpu, memory, external)
     }
 
     fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {

@@ -22,6 +22,8 @@ use crate::raw::{self, CHUNK, Shifter};
 /// way in is there once, and the next copy overwrites it behind the last one.
 pub(crate) struct Gpu {
     pub(crate) id: DeviceId,
+    /// 0: the page has one instance, whose objects have numbers of their own.
+    pub(crate) identity: usize,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     /// How many rows of a texture are worth a command each.
@@ -81,6 +83,7 @@ impl Gpu {
         let is_software = device.adapter_info().device_type == wgpu::DeviceType::Cpu;
         Rc::new(Gpu {
             id,
+            identity: 0,
             device,
             queue,
             single_rows: if is_software {

@@ -16,8 +16,12 @@ use crate::look::Unseen;
 use crate::memory::{Slot, Standing};
 use crate::storage::failed;
 
-/// How long a thread stays in the driver before it looks up.
+/// How long a thread sleeps before it looks up.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A thread that may wait for so long serves the queue, for as long as the driver takes: no look at a device has a time limit
+/// (`Gpu::look`). Others leave that to the queue's own thread.
+const LONG: Duration = Duration::from_secs(600);
 
 /// An operation that has ended, but a slot of it is in use again.
 pub(super) struct Ended {
@@ -59,7 +63,7 @@ impl Shared {
             if state.flying.is_empty() {
                 return;
             }
-            self.serve(state, PATIENCE);
+            self.serve(state);
         }
     }
 
@@ -77,10 +81,10 @@ impl Shared {
             if left.is_zero() {
                 return Waited::TimedOut;
             }
-            if state.is_served || state.flying.is_empty() {
-                self.doze(state, left);
+            if state.is_served || state.flying.is_empty() || limit < LONG {
+                self.doze(state, left.min(PATIENCE));
             } else {
-                self.serve(state, left.min(PATIENCE));
+                self.serve(state);
             }
         }
     }
@@ -104,7 +108,7 @@ impl Shared {
             match (state.flying.is_empty(), state.is_served) {
                 (true, _) => return,
                 (_, true) => self.doze(state, PATIENCE),
-                (_, false) => self.serve(state, PATIENCE),
+                (_, false) => self.serve(state),
             }
         }
     }
@@ -117,15 +121,15 @@ impl Shared {
         state.awaited -= 1;
     }
 
-    /// Waits for the oldest submission, at most so long, and settles it when it is over.
-    fn serve(&self, mut state: MutexGuard<'_, State>, patience: Duration) {
+    /// Waits for the oldest submission, and settles it when it is over.
+    fn serve(&self, mut state: MutexGuard<'_, State>) {
         let Some(index) = state.flying.front().map(Waiting::index) else {
             return;
         };
         state.is_served = true;
         drop(state);
         let _service = Service(self);
-        if self.is_over(index, patience) {
+        if self.is_over(index) {
             self.finish_one();
         }
     }
@@ -138,16 +142,16 @@ impl Shared {
             let Ok(index) = catch_unwind(AssertUnwindSafe(submit)) else {
                 continue;
             };
-            while !self.is_over(index.clone(), PATIENCE) {}
+            while !self.is_over(index.clone()) {}
             return;
         }
     }
 
-    /// Blocks until a submission is over, lost with its device perhaps, or for so long.
-    fn is_over(&self, index: wgpu::SubmissionIndex, patience: Duration) -> bool {
+    /// Blocks until a submission is over, lost with its device perhaps. False when it may not be.
+    fn is_over(&self, index: wgpu::SubmissionIndex) -> bool {
         match self.gpu.look(wgpu::PollType::Wait {
             submission_index: Some(index),
-            timeout: Some(patience),
+            timeout: None,
         }) {
             Ok(()) | Err(Unseen::Lost(_)) => true,
             // Even if the device is known to be lost: wgpu calls it so when its user destroys it, or

@@ -1,14 +1,13 @@
 //! Submissions of the user's own, and who is to hear of their end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use transload_hal::run_callback;
 
 use super::{Queue, Waiting};
 use crate::device::Wgpu;
 use crate::exit::Inside;
-use crate::look::Unseen;
+use crate::raw;
 use crate::watch::WatchError;
 
 /// A submission of the user's, and what to call when it is over.
@@ -88,27 +87,20 @@ impl Queue {
         let device = gpu.id;
         let lost = |fault| WatchError::Lost { device, fault };
         let inside = gpu.enter().map_err(lost)?;
-        let watch = Watch {
+        gpu.probe().map_err(lost)?;
+        let number = raw::number_of(&index);
+        if let Some(last) = raw::last_submission(&gpu.device).filter(|last| number > *last) {
+            return Err(WatchError::UnknownSubmission {
+                device,
+                number,
+                last,
+            });
+        }
+        self.enqueue(Waiting::User(Watch {
             index,
             then,
             inside,
-        };
-        match gpu.look(wgpu::PollType::Wait {
-            submission_index: Some(watch.index.clone()),
-            timeout: Some(Duration::ZERO),
-        }) {
-            Ok(()) => watch.tell(),
-            Err(Unseen::NotYet) => self.enqueue(Waiting::User(watch)),
-            Err(Unseen::Lost(fault)) => return Err(lost(fault)),
-            Err(Unseen::NoSuch { number, last }) => {
-                gpu.probe().map_err(lost)?;
-                return Err(WatchError::UnknownSubmission {
-                    device,
-                    number,
-                    last,
-                });
-            }
-        }
+        }));
         Ok(())
     }
 }

@@ -2,6 +2,8 @@
 //! rows of textures.
 
 mod program;
+#[cfg(native)]
+mod submission;
 mod texels;
 #[cfg(any(
     windows,
@@ -24,6 +26,8 @@ mod vulkan;
 mod window;
 
 pub(crate) use program::{End, Program};
+#[cfg(native)]
+pub(crate) use submission::{last_submission, number_of};
 pub(crate) use texels::SINGLE_ROWS;
 #[cfg(native)]
 pub(crate) use vulkan::{Importer, Mapper, open, uuid};

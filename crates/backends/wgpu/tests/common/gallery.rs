@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use transload_hal::{AllocSpec, Backend, Buffer, ImportError, MemoryId, MemoryKind, Owner};
+use transload_hal::{
+    AllocSpec, Backend, Buffer, External, ImportError, MemoryId, MemoryKind, Owner,
+};
 use transload_wgpu::Wgpu;
 
 use super::{Heard, fill, opened};
@@ -110,7 +112,8 @@ impl Gallery {
     }
 
     pub(crate) fn try_adopt(&self, object: impl Owner) -> Result<Buffer, ImportError> {
-        self.backend.adopt(self.own, Box::new(object))
+        // SAFETY: it is of the backend's own device, or of another of the same instance.
+        unsafe { self.backend.import(self.own, External::object(object)) }
     }
 
     /// A buffer of the device.
