@@ -271,7 +271,7 @@ fn a_device_is_polled_by_one_thread_of_the_library_at_a_time() {
             }
         });
         let there = app.adopt(app.lanes_buffer()).unwrap();
-        for round in 0..1000u32 {
+        for round in 0..300u32 {
             app.manager.copy_from_slice(&lanes(round), &there).unwrap();
             let limited = app
                 .manager
