@@ -71,7 +71,7 @@ pub(super) fn run(
     let of = format!("of the time without {count} others:");
     let verdict = Verdict::at_most(of, ratio, LIMIT, "");
     outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
-    outcome.verified &= crowd.is_whole()?;
+    outcome.verified &= crowd.finish()?;
     Ok(vec![outcome])
 }
 
@@ -125,7 +125,7 @@ impl Crowd {
     }
 
     /// Gives up those that wait. Answers whether the bytes of the others arrived.
-    fn is_whole(self) -> Result<bool> {
+    fn finish(self) -> Result<bool> {
         let moved = if self.held.len() == 1 { 1 } else { 0 };
         for transfer in self.held {
             transfer.cancel();

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use core::fmt;
 
+#[cfg(all(feature = "std", any(unix, windows)))]
 use transload_core::{Span, StorageId};
 
 use crate::{HostSpan, IpcHandle, Owner};

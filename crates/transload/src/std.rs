@@ -14,7 +14,7 @@ pub mod probe;
 pub mod profile;
 mod verdicts;
 
-pub(crate) use claims::claim;
+pub(crate) use claims::{claim, may_write};
 #[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;

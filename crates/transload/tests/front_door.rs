@@ -393,10 +393,6 @@ fn a_prefetch_that_is_refused_says_so_and_leaves_the_buffer_usable() -> Outcome 
     let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
     let src = rig.filled("cpu:0", &bytes(500, 1));
     rig.manager.prefetch(&src, place("sim:0"))?;
-    // What the memory cannot do is left undone.
-    let refuse = Rule::refuse(Call::Submit, ErrorClass::Unsupported);
-    rig.sim.add_rule(refuse.kind(OpKind::Hint));
-    rig.manager.prefetch(&src, place("sim:0"))?;
     let refuse = Rule::refuse(Call::Submit, ErrorClass::Exhausted);
     rig.sim.add_rule(refuse.kind(OpKind::Hint));
     let error = rig.manager.prefetch(&src, place("sim:0")).unwrap_err();

@@ -111,6 +111,20 @@ fn a_file_that_one_manager_writes_is_no_other_s() -> Outcome {
 }
 
 #[test]
+fn a_file_that_another_manager_has_is_not_cut_off() -> Outcome {
+    let (one, other) = managers();
+    let named = Named::new("kept", &[1; 100]);
+    let path = &named.0;
+    let read = one.open_file(path)?;
+    assert!(is_refused(other.create_file(path, 10)));
+    assert_eq!(std::fs::read(path)?, [1; 100]);
+    drop(read);
+    other.create_file(path, 10)?;
+    assert_eq!(std::fs::read(path)?, [0; 10]);
+    Ok(())
+}
+
+#[test]
 fn managers_may_write_different_ranges_of_a_file() -> Outcome {
     let (one, other) = managers();
     let named = Named::new("ranges", &[1; 100]);

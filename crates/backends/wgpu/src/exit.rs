@@ -10,6 +10,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
 
 use transload_hal::{Guard, Owner};
 
@@ -17,6 +18,9 @@ use transload_hal::{Guard, Owner};
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 const CLOSED: usize = 1 << (usize::BITS - 1);
+
+/// Tells the handler that the last one has gone. Nothing else is done under the lock.
+static LAST: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 /// Work of this backend in a driver: a call, or a submission that has not settled. The exit handler waits for it.
 pub(crate) struct Inside(());
@@ -34,7 +38,10 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         // Release: the handler sees the driver's state as this work left it.
-        INSIDE.fetch_sub(1, Ordering::Release);
+        if INSIDE.fetch_sub(1, Ordering::Release) == CLOSED | 1 {
+            let _waits = LAST.0.lock();
+            LAST.1.notify_all();
+        }
     }
 }
 
@@ -79,14 +86,13 @@ impl Guard for Lease {
 #[cfg(unix)]
 pub(crate) fn watch() {
     use std::ffi::c_int;
-    use std::sync::OnceLock;
+    use std::sync::{OnceLock, PoisonError};
     use std::time::{Duration, Instant};
 
     use transload_hal::Process;
 
     /// How long a driver that hangs delays the end of the process.
     const LIMIT: Duration = Duration::from_secs(2);
-    const A_MOMENT: Duration = Duration::from_millis(1);
 
     static DEADLINE: OnceLock<Instant> = OnceLock::new();
     static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -95,7 +101,7 @@ pub(crate) fn watch() {
         /// C23, 7.24.4.2.
         fn atexit(handler: extern "C" fn()) -> c_int;
     }
-    /// Takes no lock: the thread that ends the process may hold any.
+    /// Takes no other lock than its own: the thread that ends the process may hold any.
     extern "C" fn at_exit() {
         // A child of `fork` has a copy of the number, but not of the threads that would lower it.
         if PROCESS.get().is_none_or(|process| !process.is_current()) {
@@ -103,8 +109,14 @@ pub(crate) fn watch() {
         }
         INSIDE.fetch_or(CLOSED, Ordering::Relaxed);
         let deadline = DEADLINE.get_or_init(|| Instant::now() + LIMIT);
-        while INSIDE.load(Ordering::Acquire) != CLOSED && Instant::now() < *deadline {
-            std::thread::sleep(A_MOMENT);
+        let mut waits = LAST.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while INSIDE.load(Ordering::Acquire) != CLOSED {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = LAST.1.wait_timeout(waits, left);
+            waits = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
     PROCESS.get_or_init(Process::current);

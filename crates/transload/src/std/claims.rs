@@ -4,11 +4,12 @@
 //! reach belong to the manager that took them in first, until its last buffer of them goes. Several managers may have bytes
 //! that none of them may write.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use transload_core::{Footprint, Hazards, Shape, Ticket};
 use transload_hal::Buffer;
+use transload_host::HostFile;
 
 use super::PerProcess;
 
@@ -30,28 +31,43 @@ struct Table {
 ///
 /// Memory that a program allocates or owns needs no claim: its type has no second owner, or promises that none writes.
 pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
-    static PROCESS: PerProcess<Mutex<Table>> = PerProcess::new();
     let info = raw.info();
     let shape = Shape::contiguous(info.len_bytes);
-    let footprint = Footprint::new(info.id, info.base, shape, info.writable);
-    let Ok(footprint) = footprint else {
+    let Ok(footprint) = Footprint::new(info.id, info.base, shape, info.writable) else {
         return true;
     };
-    let table = PROCESS.get_or_init(|| {
-        Mutex::new(Table {
-            claims: Hazards::new(),
-            managers: Vec::new(),
-        })
-    });
-    let Some(ticket) = table
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .enter(footprint, manager)
-    else {
+    let table = table();
+    let Some(ticket) = lock(table).enter(footprint, manager) else {
         return false;
     };
     raw.keep_claim(Box::new(Claim { table, ticket }));
     true
+}
+
+/// Whether a manager may write a file, all of it: no other has some of it.
+pub(crate) fn may_write(file: &HostFile, manager: usize) -> bool {
+    let all = Shape::contiguous(u64::MAX);
+    let Ok(footprint) = Footprint::new(file.storage_id(), 0, all, true) else {
+        return true;
+    };
+    let mut table = lock(table());
+    let ticket = table.enter(footprint, manager);
+    ticket.is_some_and(|ticket| table.claims.leave(ticket, &mut |_| ()))
+}
+
+fn table() -> &'static Mutex<Table> {
+    static PROCESS: PerProcess<Mutex<Table>> = PerProcess::new();
+    PROCESS.get_or_init(|| {
+        Mutex::new(Table {
+            claims: Hazards::new(),
+            managers: Vec::new(),
+        })
+    })
+}
+
+/// Nothing under the lock can panic half-way through a change.
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Table {
@@ -75,7 +91,6 @@ impl Table {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.claims.leave(self.ticket, &mut |_| ());
+        lock(self.table).claims.leave(self.ticket, &mut |_| ());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use transload_hal::{ErrorClass, External};
+use transload_hal::{ErrorClass, External, ExternalKind, ImportError};
 use transload_host::memory::{FILE, SHARED};
 use transload_host::{FileError, HostFile};
 
@@ -70,6 +70,16 @@ impl TransferManager {
     /// When it cannot be created or made that long, or no backend takes files. A length that no file can have
     /// ([`FileError::TooLong`]) is the caller's mistake; a disk without room is exhausted.
     pub fn create_file(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Buffer, OpenError> {
+        let path = path.as_ref();
+        // What another manager has must not be cut off first and refused then.
+        let known = HostFile::open(path);
+        if known.is_ok_and(|known| !super::may_write(&known, self.shared.serial)) {
+            let (memory, kind) = (FILE, ExternalKind::Object);
+            return Err(OpenError::Manager {
+                path: path.display().to_string(),
+                source: Box::new(ImportError::Claimed { memory, kind }.into()),
+            });
+        }
         self.adopt_file(HostFile::create(path, len_bytes)?)
     }
 

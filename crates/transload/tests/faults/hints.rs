@@ -1,6 +1,6 @@
 //! Hints that are refused, fail, or are given to a backend that panics.
 
-use transload::hal::ErrorClass;
+use transload::hal::{Advice, ErrorClass};
 use transload::{Error, Request};
 use transload_testkit::sim::{Call, Completion, OpKind, Rule};
 
@@ -42,6 +42,16 @@ fn hints_pass_on_what_the_backend_said_and_keep_the_order() {
             assert_eq!(bench.sim.leaks(), [], "{mode}");
         }
     }
+}
+
+#[test]
+fn a_hint_that_the_memory_cannot_follow_is_left_undone() {
+    let bench = Bench::new(&two_devices(), Completion::Timed, 3);
+    let buffer = bench.filled("sim:0", marked(100));
+    let refuse = Rule::refuse(Call::Submit, ErrorClass::Unsupported);
+    bench.sim.add_rule(refuse.kind(OpKind::Hint).always());
+    bench.manager.prefetch(&buffer, place("sim:1")).unwrap();
+    bench.manager.advise(&buffer, Advice::WillNeed).unwrap();
 }
 
 #[test]

@@ -32,7 +32,8 @@ fn adopt<T: AnyBitPattern>(
     slice: CudaSlice<T>,
 ) -> Result<Buffer, Error> {
     let slice = Slice::new(slice).expect("its work ends well");
-    manager.adopt_native(place.parse().unwrap(), slice)
+    // SAFETY: a `Slice` has no other owner.
+    unsafe { manager.adopt_native(place.parse().unwrap(), slice) }
 }
 
 #[test]
@@ -95,9 +96,8 @@ fn the_place_has_to_be_the_slices_own() {
         .unwrap();
     let error = adopt(&manager, "cuda:0", slice).unwrap_err();
     assert!(error.to_string().contains("cuda:1/device"), "{error}");
-    let error = manager
-        .adopt_native("cuda:0".parse().unwrap(), 5u8)
-        .unwrap_err();
+    // SAFETY: it is refused.
+    let error = unsafe { manager.adopt_native("cuda:0".parse().unwrap(), 5u8) }.unwrap_err();
     assert!(error.to_string().contains("an object"), "{error}");
 }
 
@@ -134,9 +134,8 @@ fn taking_a_slice_over_leaves_the_threads_context_alone() {
     assert!(before.is_some());
     let other = Slice::new(other).unwrap();
     assert_eq!(ctx::get_current().unwrap(), before);
-    let buffer = manager
-        .adopt_native("cuda:0".parse().unwrap(), slice)
-        .unwrap();
+    // SAFETY: a `Slice` has no other owner.
+    let buffer = unsafe { manager.adopt_native("cuda:0".parse().unwrap(), slice) }.unwrap();
     manager.copy_from_slice(&[1; 64], &buffer).unwrap();
     assert_eq!(ctx::get_current().unwrap(), before);
     drop(other);
