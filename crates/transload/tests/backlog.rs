@@ -97,8 +97,14 @@ fn transfers_wait_for_a_backend_that_is_full() -> Outcome {
     for mode in modes() {
         let scene = Scene::new(mode);
         // Direct ones, and staged ones of several operations each.
-        let len = |at: usize| if at % 3 == 0 { 300_000 } else { 100 };
-        let to = |at: usize| if at % 3 == 0 { "sim:1" } else { "cpu:0" };
+        let len = |at: usize| if at.is_multiple_of(3) { 300_000 } else { 100 };
+        let to = |at: usize| {
+            if at.is_multiple_of(3) {
+                "sim:1"
+            } else {
+                "cpu:0"
+            }
+        };
         let pairs: Vec<_> = (0..60)
             .map(|at| scene.pair(to(at), len(at), at as u64))
             .collect();

@@ -10,7 +10,7 @@ use objc2_metal::{MTLBuffer, MTLDevice};
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     DeviceId, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId,
-    MemoryId, MemoryKind, Name, Op, Owner, SubmitError, Waited,
+    MemoryId, MemoryKind, Name, Op, SubmitError, Waited,
 };
 
 use crate::discover::Absent;
