@@ -1,0 +1,64 @@
+//! What a round leaves behind in the process.
+
+use crate::tally::until;
+
+/// Threads, descriptors and resident bytes after earlier rounds of the same machine.
+#[derive(Clone, Default)]
+pub(crate) struct Left {
+    rounds: u64,
+    threads: usize,
+    descriptors: usize,
+    resident: u64,
+}
+
+/// Drivers keep some things once they were used; after so many rounds there must be no more.
+const WARM: u64 = 2;
+
+/// How much more memory may be resident. An allocator keeps some; what is lost in each round adds up.
+const MORE_BYTES: u64 = 256 << 20;
+
+fn entries(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let told = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        let text = std::fs::read_link(&path).map(|to| to.display().to_string());
+        text.or_else(|_| std::fs::read_to_string(path.join("comm")))
+            .ok()
+    };
+    entries.filter_map(told).collect()
+}
+
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+impl Left {
+    /// Panics where a round has left more than the first ones.
+    pub(crate) fn compare(&mut self, context: &str) {
+        self.rounds += 1;
+        let (threads, descriptors) = ("/proc/self/task", "/proc/self/fd");
+        if self.rounds <= WARM {
+            self.threads = self.threads.max(entries(threads).len());
+            self.descriptors = self.descriptors.max(entries(descriptors).len());
+            self.resident = self.resident.max(resident());
+            return;
+        }
+        for (folder, most) in [(threads, self.threads), (descriptors, self.descriptors)] {
+            until(&format!("{context}: {folder}, at most {most}"), || {
+                let found = entries(folder);
+                if found.len() <= most {
+                    Ok(())
+                } else {
+                    Err(found)
+                }
+            });
+        }
+        let (now, most) = (resident(), self.resident + MORE_BYTES);
+        assert!(
+            now <= most,
+            "{context}: {now} bytes are resident, more than {most}"
+        );
+    }
+}
