@@ -218,23 +218,13 @@ pub(crate) fn any_run(dice: &mut Dice, limit: u64) -> Lay {
     Lay::run(near_edges(dice, limit - len), len)
 }
 
-/// Two regions of one payload, in stores of those lengths. With `words` both are mostly short runs of bytes, or rows of
-/// some bytes of each word, close to each other's.
-pub(crate) fn any_pair(dice: &mut Dice, (from, to): (u64, u64), words: bool) -> (Lay, Lay) {
+/// Two regions of one payload, in stores of those lengths.
+pub(crate) fn any_pair(dice: &mut Dice, (from, to): (u64, u64)) -> (Lay, Lay) {
     let most = from.min(to);
-    if words && dice.below(2) == 0 {
-        let len = (1 + dice.below(7)).min(most);
-        let near = |dice: &mut Dice, limit: u64| dice.below((limit - len).min(24) + 1);
-        return (
-            Lay::run(near(dice, from), len),
-            Lay::run(near(dice, to), len),
-        );
-    }
-    if words || dice.below(3) == 0 {
+    if dice.below(3) == 0 {
         for _ in 0..8 {
-            let dims = match (words, dice.below(2)) {
-                (true, _) => [1 + dice.below(3), 1 + dice.below(to / 4 + 1), 1],
-                (_, 0) => [1 + dice.below(40), 1 + dice.below(60), 1],
+            let dims = match dice.below(2) {
+                0 => [1 + dice.below(40), 1 + dice.below(60), 1],
                 _ => [1 + dice.below(20), 1 + dice.below(9), 1 + dice.below(6)],
             };
             let [width, rows, planes] = dims;
@@ -244,9 +234,7 @@ pub(crate) fn any_pair(dice: &mut Dice, (from, to): (u64, u64), words: bool) -> 
                 2 => [width, rows * planes, 1],
                 _ => dims,
             };
-            let src = pitched(dice, other, from, false);
-            let dst = pitched(dice, dims, to, words);
-            if let (Some(src), Some(dst)) = (src, dst) {
+            if let (Some(src), Some(dst)) = (pitched(dice, other, from), pitched(dice, dims, to)) {
                 return (src, dst);
             }
         }
@@ -256,16 +244,37 @@ pub(crate) fn any_pair(dice: &mut Dice, (from, to): (u64, u64), words: bool) -> 
     (at(dice, from), at(dice, to))
 }
 
-fn pitched(
-    dice: &mut Dice,
-    [width, rows, planes]: [u64; 3],
-    limit: u64,
-    words: bool,
-) -> Option<Lay> {
-    let row_pitch = match words {
-        true => 4 + 4 * dice.below(2),
-        false => width + dice.below(7),
+/// The same, of some bytes of each of many words of the destination, or of a few bytes. Who comes from a device takes the
+/// later bytes of a word as a rule, so that both sides write the same words and not the same bytes.
+pub(crate) fn any_words(dice: &mut Dice, (from, to): (u64, u64), is_device: bool) -> (Lay, Lay) {
+    let most = from.min(to);
+    let words = (to / 4).min(from / 2);
+    if words < 4 || dice.below(4) == 0 {
+        let len = (1 + dice.below(7)).min(most);
+        let near = |dice: &mut Dice, limit: u64| dice.below((limit - len).min(24) + 1);
+        return (
+            Lay::run(near(dice, from), len),
+            Lay::run(near(dice, to), len),
+        );
+    }
+    let column = match dice.below(8) {
+        0 => dice.below(4),
+        _ => 2 * u64::from(is_device) + dice.below(2),
     };
+    let width = 1 + u64::from(column % 2 == 0) * dice.below(2);
+    let rows = match dice.below(3) {
+        0 => 1 + dice.below(words),
+        _ => words,
+    };
+    // Rows of the same pitch are told apart exactly, however many they are.
+    let shape = Shape::pitched(width, rows, 4).expect("rows are apart");
+    let room = (to - column - shape.extent_bytes()) / 4;
+    let at = column + 4 * dice.below(room.min(2) + 1);
+    (Lay::run(0, width * rows), Lay { at, shape })
+}
+
+fn pitched(dice: &mut Dice, [width, rows, planes]: [u64; 3], limit: u64) -> Option<Lay> {
+    let row_pitch = width + dice.below(7);
     let plane_pitch = row_pitch * rows + dice.below(40);
     let shape = match (rows, planes) {
         (1, 1) => Shape::contiguous(width),
@@ -273,7 +282,6 @@ fn pitched(
         _ => Shape::pitched_3d(width, rows, row_pitch, planes, plane_pitch).ok()?,
     };
     let room = limit.checked_sub(shape.extent_bytes())?;
-    let room = if words { room.min(8) } else { room };
     let at = dice.below(room + 1);
     Some(Lay { at, shape })
 }

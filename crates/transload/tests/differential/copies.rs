@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use transload::{Cancelled, OnFailure, Priority, Request, TransferError};
+use transload::{Cancelled, OnFailure, Priority, Request, Shape, TransferError};
 
-use crate::bytes::{Lay, any_pair};
+use crate::bytes::{Lay, any_pair, any_words};
 use crate::tally::{Kind, count};
 use crate::worker::{Held, Terms, Worker};
 use crate::world::State;
@@ -37,7 +37,10 @@ impl Worker<'_> {
         };
         let words = wants_words && state.stores[to].is_mapped;
         let lens = (state.stores[from].len(), state.stores[to].len());
-        let (src, dst) = any_pair(dice, lens, words);
+        let (src, dst) = match words {
+            true => any_words(dice, lens, state.stores[from].is_of_device()),
+            false => any_pair(dice, lens),
+        };
         let is_free = state.stores[from].is_free(&src.range(), false)
             && state.stores[to].is_free(&dst.range(), true);
         let (src, dst) = ((from, src), (to, dst));
@@ -95,7 +98,13 @@ impl Worker<'_> {
     fn is_refused(ends: &Ends) -> bool {
         let (src, dst) = (ends.src.1, ends.dst.1);
         let is_plain = src.shape.is_contiguous() && dst.shape.is_contiguous();
-        ends.src.0 == ends.dst.0 && !is_plain && src.meets(dst)
+        let rows = |lay: Lay| lay.shape.rows() * lay.shape.planes();
+        // Of more rows than that nobody finds out.
+        let meet = match rows(src) + rows(dst) > Shape::OVERLAP_ROWS {
+            true => src.shape.overlaps(src.at, &dst.shape, dst.at),
+            false => src.meets(dst),
+        };
+        ends.src.0 == ends.dst.0 && !is_plain && meet
     }
 
     pub(crate) fn copy(&mut self) {
@@ -152,6 +161,64 @@ impl Worker<'_> {
             let transfer = world.manager.submit(&request);
             self.hold(number, &mut state, &ends, transfer, terms, fallible);
         }
+    }
+
+    /// Pieces of mapped memory that lie side by side, from both sides by turns and all at once. They begin and end within
+    /// words.
+    pub(crate) fn pieces(&mut self) {
+        let number = 0;
+        let world = self.worlds[number];
+        self.doing("copies pieces");
+        let mut state = world.lock();
+        let Some(to) = state.any_mapped(&mut self.dice) else {
+            return;
+        };
+        let limit = state.stores[to].len();
+        let turn = state.any(&mut self.dice).unwrap_or(0);
+        let sources = [false, true].map(|is_device| {
+            let mut all = (0..state.stores.len()).map(|at| (at + turn) % state.stores.len());
+            all.find(|at| state.stores[*at].is_of_device() == is_device && *at != to)
+        });
+        let (true, [Some(host), Some(device)]) = (state.stores[to].is_mapped, sources) else {
+            return;
+        };
+        let all = Lay::run(0, limit);
+        if !state.stores[to].is_free(&all.range(), true) {
+            return;
+        }
+        let claim = state.claim(to, all.range(), true);
+        let first = self.held.len();
+        let most = [3, 8, 40, 400][self.below(4) as usize].min(limit / 2) + 1;
+        let mut at = self.below(limit.min(64));
+        for piece in 0..8 + self.below(60) {
+            let from = [host, device][piece as usize % 2];
+            let store = &state.stores[from];
+            let len = (1 + self.below(most)).min(limit - at).min(store.len());
+            let src = Lay::run(self.dice.below(store.len() - len + 1), len);
+            let ends = Ends {
+                src: (from, src),
+                dst: (to, Lay::run(at, len)),
+            };
+            at += len;
+            if !store.is_free(&src.range(), false) {
+                continue;
+            }
+            if let Some(request) = self.request(number, &state, &ends) {
+                self.note(&mut state, &ends, "copies a piece");
+                let transfer = world.manager.submit(&request);
+                self.hold(number, &mut state, &ends, transfer, Terms::default(), false);
+            }
+        }
+        // They are looked at before anybody writes there again.
+        let (store, wanted) = (state.stores[to].number, state.stores[to].bytes.clone());
+        let view = state.stores[to].view(&mut self.dice).clone();
+        drop(state);
+        while self.held.len() > first {
+            self.settle_one();
+        }
+        let found = world.good("read_to_vec", world.manager.read_to_vec(&view));
+        world.compare("pieces", (store, all), &wanted, &found);
+        world.release(store, claim);
     }
 
     fn hold(
@@ -252,7 +319,13 @@ impl Worker<'_> {
             self.ends = None;
             return count(Kind::BatchRefused);
         }
-        let batch = world.good("batch", answer);
+        let what = format!(
+            "batch of {:?}",
+            all.iter()
+                .map(|all| (all.0.src, all.0.dst))
+                .collect::<Vec<_>>()
+        );
+        let batch = world.good(&what, answer);
         count(if stops {
             Kind::BatchStop
         } else {

@@ -29,6 +29,8 @@ fn entries(folder: &str) -> Vec<String> {
 }
 
 fn resident() -> u64 {
+    // SAFETY: it takes no pointer, and any thread may call it at any time.
+    unsafe { libc::malloc_trim(0) };
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
     pages * 4096
@@ -38,6 +40,7 @@ impl Left {
     /// Panics where a round has left more than the first ones.
     pub(crate) fn compare(&mut self, context: &str) {
         self.rounds += 1;
+        println!("{context}: {} MB", resident() >> 20);
         let (threads, descriptors) = ("/proc/self/task", "/proc/self/fd");
         if self.rounds <= WARM {
             self.threads = self.threads.max(entries(threads).len());

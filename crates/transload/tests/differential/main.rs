@@ -2,7 +2,7 @@
 //! over all memories that are here, against plain arrays of bytes.
 //!
 //! `TRANSLOAD_SEED` repeats a run as far as threads allow; `TRANSLOAD_DIFFERENTIAL_SECONDS` says how long it lasts, 60 s
-//! unless set.
+//! unless set; `TRANSLOAD_DIFFERENTIAL_MACHINE` names one of the machines, to have no other.
 //!
 //! What is submitted takes its place in the order of the model and of the engine under one lock of the test's own. Calls
 //! that block get their place elsewhere: for as long as one lasts nobody submits what conflicts with it. Waits, guards and
@@ -70,21 +70,20 @@ fn run(machines: &[Machine], seconds: u64, mix: Mix) {
 #[test]
 fn everything_at_once_agrees_with_plain_arrays() {
     let adapters = round::has_adapters();
-    let machines: &[Machine] = match adapters {
-        true => &[
-            Machine::All,
-            Machine::Host,
-            Machine::Adapters,
-            Machine::Cuda,
-        ],
-        false => &[Machine::Cuda, Machine::Host],
-    };
+    let mut machines = vec![Machine::Cuda, Machine::Host];
+    if adapters {
+        machines.extend([Machine::Adapters, Machine::All]);
+    }
+    let only = std::env::var("TRANSLOAD_DIFFERENTIAL_MACHINE");
+    if let Ok(only) = &only {
+        machines.retain(|machine| format!("{machine:?}") == *only);
+    }
     let seconds = seconds(60);
-    run(machines, seconds, Mix::Everything);
+    run(&machines, seconds, Mix::Everything);
     let (line, missing) = tally::summary(adapters);
     println!("{line}");
     assert!(
-        seconds < 60 || missing.is_empty(),
+        only.is_ok() || seconds < 60 || missing.is_empty(),
         "these never happened: {missing:?}"
     );
     if !adapters {

@@ -233,7 +233,7 @@ impl Worker<'_> {
         let world = self.worlds[0];
         for place in world.places.iter().filter(|_| is_first) {
             let times = if place.ends_with("mapped") { 2 } else { 1 };
-            for len in [64, 4096, 40_000].into_iter().cycle().take(3 * times) {
+            for len in [64, 4096, 20_000].into_iter().cycle().take(3 * times) {
                 let bytes = fresh(&mut self.dice, len);
                 let store = self.allocated(world, place, bytes);
                 world.lock().stores.push(store);

@@ -65,6 +65,7 @@ impl Worker<'_> {
             match self.below(16) {
                 0 => self.borrow(),
                 1..4 => self.settle_one(),
+                4..12 => self.pieces(),
                 _ => self.copy(),
             }
         } else {
@@ -82,6 +83,7 @@ impl Worker<'_> {
                 59 => self.hand_over(),
                 60 => self.foreign(),
                 61 => self.claimed(),
+                62 if self.below(2) == 0 => self.pieces(),
                 62 => self.place(),
                 _ => self.ask(),
             }

@@ -113,6 +113,11 @@ impl Store {
         !claims.any(|claim| (writes || claim.writes) && meets(claim))
     }
 
+    /// Whether a device's engine moves its bytes.
+    pub(crate) fn is_of_device(&self) -> bool {
+        self.views[0].memory().device != transload::DeviceId::CPU0
+    }
+
     /// No handle of a transfer keeps it.
     pub(crate) fn is_loose(&self) -> bool {
         self.is_unclaimed() && Arc::strong_count(&self.in_use) == 1
