@@ -244,11 +244,14 @@ pub(crate) fn any_pair(dice: &mut Dice, (from, to): (u64, u64)) -> (Lay, Lay) {
     (at(dice, from), at(dice, to))
 }
 
+/// Rows of one copy. To an adapter each row is some commands of its own: a million of them take minutes and gigabytes.
+const MOST_ROWS: u64 = 1500;
+
 /// The same, of some bytes of each of many words of the destination, or of a few bytes. Who comes from a device takes the
 /// later bytes of a word as a rule, so that both sides write the same words and not the same bytes.
 pub(crate) fn any_words(dice: &mut Dice, (from, to): (u64, u64), is_device: bool) -> (Lay, Lay) {
     let most = from.min(to);
-    let words = (to / 4).min(from / 2);
+    let words = (to / 4).min(from / 2).min(MOST_ROWS);
     if words < 4 || dice.below(4) == 0 {
         let len = (1 + dice.below(7)).min(most);
         let near = |dice: &mut Dice, limit: u64| dice.below((limit - len).min(24) + 1);

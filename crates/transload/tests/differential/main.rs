@@ -7,7 +7,7 @@
 //! What is submitted takes its place in the order of the model and of the engine under one lock of the test's own. Calls
 //! that block get their place elsewhere: for as long as one lasts nobody submits what conflicts with it. Waits, guards and
 //! drops have no lock.
-#![cfg(all(target_os = "linux", feature = "wgpu", not(any(loom, transload_local))))]
+#![cfg(all(target_os = "linux", not(any(loom, transload_local))))]
 
 #[path = "../adapter/mod.rs"]
 mod adapter;
@@ -16,6 +16,7 @@ mod copies;
 #[path = "../dice/mod.rs"]
 mod dice;
 mod ends;
+mod exchange;
 mod looks;
 mod memory;
 mod round;

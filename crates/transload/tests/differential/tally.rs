@@ -72,8 +72,11 @@ fn is_wgpu_s(info: &std::panic::PanicHookInfo<'_>) -> bool {
     let is_there = info
         .location()
         .is_some_and(|at| at.file().contains("wgpu-core"));
-    let said = info.payload_as_str().unwrap_or_default();
-    is_there && said.starts_with("If the queue is empty, the current submission index")
+    let said = info.payload().downcast_ref::<String>();
+    is_there
+        && said.is_some_and(|said| {
+            said.starts_with("If the queue is empty, the current submission index")
+        })
 }
 
 pub(crate) fn count_panics() {
