@@ -74,7 +74,8 @@ impl Worker<'_> {
                 let place = view.memory().into();
                 let own: wgpu::Buffer = self.inner(old, view, &what);
                 count(Kind::HandOverNative);
-                let buffer = old.manager.adopt_native(place, own);
+                // SAFETY: the manager's own device made it.
+                let buffer = unsafe { old.manager.adopt_native(place, own) };
                 let buffer = old.good("adopt_native", buffer);
                 let mut store = Store::new(buffer, bytes, Origin::Native);
                 store.number = number();

@@ -136,7 +136,9 @@ impl Worker<'_> {
         queue.write_buffer(&own, 0, &bytes);
         queue.submit([]);
         let place = format!("wgpu:{which}/device").parse().unwrap();
-        let buffer = world.good("adopt_native", world.manager.adopt_native(place, own));
+        // SAFETY: the manager's own device made it.
+        let adopted = unsafe { world.manager.adopt_native(place, own) };
+        let buffer = world.good("adopt_native", adopted);
         Store::new(buffer, Bytes::known(bytes), Origin::Native)
     }
 
