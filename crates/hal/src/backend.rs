@@ -58,7 +58,10 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     ///
     /// # Errors
     /// As [`ImportError`] lists.
-    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError>;
+    ///
+    /// # Safety
+    /// Nobody writes the buffer's bytes until it returns: a backend may move them to pages of their own.
+    unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError>;
 
     /// Makes a link usable: enables peer access, registers. Idempotent. May block on the driver.
     ///

@@ -2,6 +2,10 @@
 
 use alloc::boxed::Box;
 use core::fmt;
+#[cfg(all(feature = "std", unix))]
+use std::os::fd::OwnedFd as Owned;
+#[cfg(all(feature = "std", windows))]
+use std::os::windows::io::OwnedHandle as Owned;
 
 #[cfg(all(feature = "std", any(unix, windows)))]
 use transload_core::{Span, StorageId};
@@ -45,12 +49,30 @@ impl fmt::Display for ExternalKind {
     }
 }
 
-/// A handle of the operating system, which closes it when dropped: a file descriptor, on Windows an NT handle.
-#[cfg(all(feature = "std", unix))]
-pub type OsHandle = std::os::fd::OwnedFd;
-/// A handle of the operating system, which closes it when dropped: a file descriptor, on Windows an NT handle.
-#[cfg(all(feature = "std", windows))]
-pub type OsHandle = std::os::windows::io::OwnedHandle;
+/// A handle of the operating system: a file descriptor, on Windows an NT handle. Closes when dropped.
+///
+/// It does not show what it is to safe code, which could write memory with it that a guard shows as a slice.
+#[cfg(all(feature = "std", any(unix, windows)))]
+#[derive(Debug)]
+pub struct OsHandle(Owned);
+
+#[cfg(all(feature = "std", any(unix, windows)))]
+impl OsHandle {
+    /// The handle as the standard library has it: to be sent to another process, or mapped.
+    ///
+    /// # Safety
+    /// As long as buffers of the memory live, nobody writes its bytes while a guard or a transfer has them, nor makes it shorter.
+    pub unsafe fn into_owned(self) -> Owned {
+        self.0
+    }
+}
+
+#[cfg(all(feature = "std", any(unix, windows)))]
+impl From<Owned> for OsHandle {
+    fn from(handle: Owned) -> OsHandle {
+        OsHandle(handle)
+    }
+}
 
 /// Memory on its way into or out of a backend.
 #[non_exhaustive]

@@ -39,6 +39,8 @@ pub use fence::{CompletionSink, Fence, Outcome, Waited};
 pub use ipc::{IpcHandle, IpcHandleError};
 pub use maybe_send::{MaybeSend, MaybeSync};
 pub use op::{Advice, Layout, Op, Part, Transform};
+#[cfg(feature = "std")]
+pub use process::PerProcess;
 pub use process::{Process, ProcessBound};
 #[cfg(feature = "std")]
 pub use regular::{NotRegular, open_regular, read_regular};

@@ -7,6 +7,10 @@
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(feature = "std")]
+use std::boxed::Box;
+#[cfg(feature = "std")]
+use std::sync::OnceLock;
 
 /// The process that made something.
 ///
@@ -86,6 +90,60 @@ impl<T> Drop for ProcessBound<T> {
         if self.process.is_current() {
             // SAFETY: it is dropped here alone, and nothing uses it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
+}
+
+/// A static value that each process has of its own: a child of `fork` does not get its parent's.
+#[cfg(feature = "std")]
+pub struct PerProcess<T> {
+    first: Place<T>,
+}
+
+#[cfg(feature = "std")]
+type Place<T> = OnceLock<Box<Made<T>>>;
+
+/// The value of one process, and those of the children that it forked since.
+#[cfg(feature = "std")]
+struct Made<T> {
+    process: Process,
+    value: T,
+    next: Place<T>,
+}
+
+#[cfg(feature = "std")]
+impl<T> PerProcess<T> {
+    /// No value yet.
+    pub const fn new() -> PerProcess<T> {
+        PerProcess {
+            first: OnceLock::new(),
+        }
+    }
+
+    /// The value of this process, if it is there.
+    pub fn get(&self) -> Option<&T> {
+        let mut made = self.first.get()?;
+        while !made.process.is_current() {
+            made = made.next.get()?;
+        }
+        Some(&made.value)
+    }
+
+    /// The value of this process. The first one that is made stays.
+    pub fn get_or_init(&self, make: impl Fn() -> T) -> &T {
+        let mut place = &self.first;
+        loop {
+            let made = place.get_or_init(|| {
+                Box::new(Made {
+                    process: Process::current(),
+                    value: make(),
+                    next: OnceLock::new(),
+                })
+            });
+            if made.process.is_current() {
+                return &made.value;
+            }
+            place = &made.next;
         }
     }
 }

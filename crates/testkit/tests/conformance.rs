@@ -304,8 +304,9 @@ unsafe impl Backend for Broken {
         unsafe { self.sim.import(memory, external) }
     }
 
-    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
-        self.sim.export(buffer, kind)
+    unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.sim.export(buffer, kind) }
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {

@@ -18,7 +18,8 @@ pub(crate) use claims::{claim, may_write};
 #[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;
-pub(crate) use fork::{PerProcess, watch};
+pub(crate) use fork::watch;
 #[cfg(browser)]
 pub(crate) use microtask::Microtask;
+pub(crate) use transload_hal::PerProcess;
 pub(crate) use verdicts::Keeper;

@@ -63,7 +63,8 @@ fn allocations_imports_and_exports_that_panic_are_errors() {
     assert!(error.to_string().contains("panicked"), "{error}");
 
     bench.sim.add_rule(Rule::panic_in(Call::Import));
-    let external = bench.sim.export(src.raw(), ExternalKind::Object).unwrap();
+    // SAFETY: nobody writes the bytes.
+    let external = unsafe { bench.sim.export(src.raw(), ExternalKind::Object) }.unwrap();
     // SAFETY: the external is what the machine itself gave out.
     let error = unsafe { bench.manager.import(place("sim:0"), external) }.unwrap_err();
     assert!(matches!(error, Error::Import(ImportError::Failed { .. })));
@@ -412,9 +413,14 @@ unsafe impl Backend for Brittle {
         unsafe { self.sim.import(memory, external) }
     }
 
-    fn export(&self, buffer: &RawBuffer, kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(
+        &self,
+        buffer: &RawBuffer,
+        kind: ExternalKind,
+    ) -> Result<External, ImportError> {
         self.count();
-        self.sim.export(buffer, kind)
+        // SAFETY: the caller's promise.
+        unsafe { self.sim.export(buffer, kind) }
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {

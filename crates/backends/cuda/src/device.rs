@@ -200,7 +200,7 @@ unsafe impl Backend for Cuda {
     /// A handle names the whole allocation, even where the buffer is a slice of it, and on hardware whatever
     /// else lies in the same 2 MiB (CUDA C++ Programming Guide, Interprocess Communication): who opens it sees all of
     /// that. The buffer has to live until the other processes have let go.
-    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         memory::export(&self.gpus, &self.exchange, buffer, kind)
     }
 

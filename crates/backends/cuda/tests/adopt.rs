@@ -398,10 +398,8 @@ fn what_is_given_out_is_what_is_there() {
         len_bytes,
         writable,
         owner,
-    } = works
-        .cuda
-        .export(&part, ExternalKind::DevicePointer)
-        .unwrap()
+        // SAFETY: nothing writes the bytes meanwhile, here and below.
+    } = unsafe { works.cuda.export(&part, ExternalKind::DevicePointer) }.unwrap()
     else {
         panic!("it is a device's");
     };
@@ -415,9 +413,9 @@ fn what_is_given_out_is_what_is_there() {
     // The pointer holds the memory.
     assert_eq!(look(driver, position, LEN).len(), LEN);
     drop(owner);
-    let error = works
-        .cuda
-        .export(&works.allocate(pinned(), 1), ExternalKind::DevicePointer);
+    let own = works.allocate(pinned(), 1);
+    // SAFETY: as above.
+    let error = unsafe { works.cuda.export(&own, ExternalKind::DevicePointer) };
     assert_eq!(error.unwrap_err().class(), ErrorClass::Unsupported);
 }
 

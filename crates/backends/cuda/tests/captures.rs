@@ -73,7 +73,8 @@ fn use_all_of(works: &Works, number: u32) {
     let mut spec = AllocSpec::bytes(100);
     spec.shareable = true;
     let exported = works.cuda.allocate(device(number), &spec).unwrap();
-    works.cuda.export(&exported, ExternalKind::CudaIpc).unwrap();
+    // SAFETY: nothing writes the bytes meanwhile.
+    unsafe { works.cuda.export(&exported, ExternalKind::CudaIpc) }.unwrap();
     let owner: Arc<Vec<u8>> = Arc::new(vec![5; LEN]);
     let external = External::Host {
         span: HostSpan::of(&owner),

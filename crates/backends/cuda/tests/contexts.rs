@@ -121,7 +121,9 @@ fn exchange(thread: &Thread<'_>, cuda: &Cuda, buffers: &[&Buffer], theirs: &Own)
             ExternalKind::CudaIpc,
         ] {
             let what = format!("{kind} of {}", buffer.memory());
-            let given = thread.does(&format!("export {what}"), || cuda.export(buffer, kind));
+            // SAFETY: nothing writes the bytes meanwhile.
+            let give = || unsafe { cuda.export(buffer, kind) };
+            let given = thread.does(&format!("export {what}"), give);
             let Ok(external) = given else { continue };
             // SAFETY: it is the backend's own.
             let take = || unsafe { cuda.import(buffer.memory(), external) };

@@ -30,10 +30,15 @@ fn shareable(works: &Works, memory: MemoryId, len: u64) -> Buffer {
 }
 
 fn export(cuda: &Cuda, buffer: &Buffer) -> IpcHandle {
-    match cuda.export(buffer, KIND) {
+    match try_export(cuda, buffer) {
         Ok(External::Ipc(handle)) => handle,
         other => panic!("{other:?}"),
     }
+}
+
+fn try_export(cuda: &Cuda, buffer: &Buffer) -> Result<External, ImportError> {
+    // SAFETY: nothing writes the bytes meanwhile.
+    unsafe { cuda.export(buffer, KIND) }
 }
 
 fn import(works: &Works, memory: MemoryId, handle: IpcHandle) -> Result<Buffer, ImportError> {
@@ -373,7 +378,7 @@ fn what_has_no_handle_is_named() {
         (&managed, "only memory of a device"),
         (&host, "only memory of a device"),
     ] {
-        let error = works.cuda.export(buffer, KIND).unwrap_err();
+        let error = try_export(&works.cuda, buffer).unwrap_err();
         let ImportError::Unsupported {
             memory,
             kind,
@@ -392,6 +397,6 @@ fn what_has_no_handle_is_named() {
         assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
     }
     control("fault call=cuIpcGetMemHandle:801").unwrap();
-    let error = works.cuda.export(&shared, KIND).unwrap_err();
+    let error = try_export(&works.cuda, &shared).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
 }

@@ -131,7 +131,7 @@ unsafe impl Backend for Host {
     /// goes. The caller must not export memory while an operation that it submitted writes the bytes. Code
     /// that took the address another way and registered it with a driver must register it again. Memory that was
     /// allocated [for sharing](AllocSpec::for_sharing) has its descriptor from the start, and export leaves its pages alone.
-    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         memory::export(buffer, kind)
     }
 

@@ -30,12 +30,16 @@ fn small_buffers_take_no_descriptor_until_they_are_exported() {
     }
     File::open("/proc/self/status").unwrap();
     // An address that was given out takes a descriptor of its own, too.
-    let address = |buffer: &Buffer| host.export(buffer, ExternalKind::Host);
+    // SAFETY: nothing writes the bytes meanwhile, here and below.
+    let address = |buffer: &Buffer| unsafe { host.export(buffer, ExternalKind::Host) };
     let refused = buffers.iter().position(|buffer| address(buffer).is_err());
     let refused = refused.expect("there are more buffers than descriptors");
     assert!((LIMIT / 2..LIMIT).contains(&(refused as u64)), "{refused}");
     for kind in [ExternalKind::Host, ExternalKind::File] {
-        let error = host.export(&buffers[refused], kind).err().unwrap();
+        // SAFETY: as above.
+        let error = unsafe { host.export(&buffers[refused], kind) }
+            .err()
+            .unwrap();
         let ImportError::Failed { fault, .. } = &error else {
             panic!("{error}");
         };

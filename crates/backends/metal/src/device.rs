@@ -213,7 +213,7 @@ unsafe impl Backend for Metal {
         }
     }
 
-    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         Err(ImportError::Unsupported {
             memory: buffer.memory(),
             kind,

@@ -8,7 +8,8 @@ use std::{fmt, ptr};
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory,
-    Link, LinkId, MemoryId, MemoryKind, Name, Op, Owner, StorageInfo, SubmitError, Waited,
+    Link, LinkId, MemoryId, MemoryKind, Name, Op, Owner, PerProcess, StorageInfo, SubmitError,
+    Waited,
 };
 
 use crate::exit::{self, Inside, Lease};
@@ -92,6 +93,11 @@ impl Wgpu {
     /// Metal and DirectX 12 that has any; GL only where there is nothing else. Blocks on the drivers.
     #[must_use]
     pub fn discover() -> Wgpu {
+        // Before any driver is loaded, and again behind those that are: a process may end meanwhile.
+        exit::watch();
+        let Some(_inside) = Inside::enter() else {
+            return Wgpu::with_devices([]);
+        };
         let interfaces = INTERFACES.into_iter();
         let opened = interfaces.map(open_all).find(|opened| !opened.is_empty());
         let wgpu = Wgpu::with_devices(opened.unwrap_or_default());
@@ -111,10 +117,14 @@ impl Wgpu {
     /// device that made them ([`Backend::import`]): wgpu confuses objects of different instances.
     #[must_use]
     pub fn with_devices(devices: impl IntoIterator<Item = (wgpu::Device, wgpu::Queue)>) -> Wgpu {
+        // A process that ends takes no more devices.
+        let inside = Inside::enter();
+        let devices = inside.iter().zip([devices.into_iter()]);
+        let devices = devices.flat_map(|(_, devices)| devices);
         let sink = Arc::new(OnceLock::new());
         let numbers = Arc::new(AtomicU64::new(1));
         let mut queues = Vec::new();
-        for (index, (device, queue)) in devices.into_iter().enumerate() {
+        for (index, (device, queue)) in devices.enumerate() {
             let gpu = Arc::new(Gpu {
                 _lease: Lease::new(&device, &queue),
                 id: DeviceId {
@@ -346,7 +356,7 @@ unsafe impl Backend for Wgpu {
         crate::adopt::import(queue.gpu(), memory, external)
     }
 
-    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         Err(ImportError::Unsupported {
             memory: buffer.memory(),
             kind,
@@ -439,8 +449,9 @@ fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
 /// with lavapipe: a jump into what was there, five times in 360 short processes). One for each interface, since
 /// looking at one that is not wanted loads its drivers.
 fn instance_of(interface: wgpu::Backends) -> wgpu::Instance {
-    static KEPT: Mutex<Vec<(wgpu::Backends, wgpu::Instance)>> = Mutex::new(Vec::new());
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    static KEPT: PerProcess<Mutex<Vec<(wgpu::Backends, wgpu::Instance)>>> = PerProcess::new();
+    let kept = KEPT.get_or_init(Mutex::default);
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, instance)) = kept.iter().find(|(of, _)| *of == interface) {
         return instance.clone();
     }

@@ -128,7 +128,8 @@ fn export(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
         let original = bench.make_of(info.id, &spec)?;
         let payload = bench.pattern(4096);
         bench.fill(&original, 0, &payload)?;
-        let external = match bench.backend().export(&original, kind) {
+        // SAFETY: nothing is under way.
+        let external = match unsafe { bench.backend().export(&original, kind) } {
             Ok(external) => external,
             Err(error) if error.class() == ErrorClass::Unsupported => {
                 reasons = error.to_string();

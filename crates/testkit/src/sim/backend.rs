@@ -150,7 +150,7 @@ unsafe impl Backend for Sim {
         }
     }
 
-    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         let memory = buffer.memory();
         self.exchange(Call::Export, memory, kind)?;
         if self.pool(memory).is_none() {

@@ -111,7 +111,10 @@ fn every_call_can_be_made_to_panic_and_leaves_the_machine_usable() {
                 // SAFETY: an object that is nobody's is refused.
                 drop(unsafe { sim.import(mem("sim:0/device"), object) });
             }
-            Call::Export => drop(sim.export(&src, transload_hal::ExternalKind::Object)),
+            Call::Export => {
+                // SAFETY: nobody writes the bytes.
+                drop(unsafe { sim.export(&src, transload_hal::ExternalKind::Object) });
+            }
             Call::Connect => drop(sim.connect(src.memory(), dst.memory())),
             Call::Submit => drop(copy(&sim, &src, &dst, &[])),
             Call::Attach => drop(sim.attach(Arc::new(Log::default()))),

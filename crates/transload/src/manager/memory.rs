@@ -338,7 +338,8 @@ fn export_in_order(
     buffer: &Buffer,
     kind: ExternalKind,
 ) -> Result<Result<External, ImportError>, Fault> {
-    let export = || guarded(|| backend.export(&buffer.raw, kind));
+    // SAFETY: called below where the order keeps writers away, or where bytes stay on their pages.
+    let export = || guarded(|| unsafe { backend.export(&buffer.raw, kind) });
     // Nothing can be waited for in a browser, which has no shared memory either.
     if buffer.memory().kind != MemoryKind::Shared || cfg!(browser) {
         return export();

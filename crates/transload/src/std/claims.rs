@@ -4,26 +4,39 @@
 //! reach belong to the manager that took them in first, until its last buffer of them goes. Several managers may have bytes
 //! that none of them may write.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-use transload_core::{Footprint, Hazards, Shape, Ticket};
+use transload_core::{Footprint, Hazards, Shape, StorageId, Ticket};
 use transload_hal::Buffer;
 use transload_host::HostFile;
 
 use super::PerProcess;
 
-/// Bytes that a manager has. They are free for others when it is dropped.
+/// Bytes that a manager has. They are free for others when the last claim of them is dropped.
 struct Claim {
     table: &'static Mutex<Table>,
-    ticket: Ticket,
+    key: Key,
 }
 
 /// The claims of a process. Who must wait for whom among transfers is who may not share bytes among managers.
 struct Table {
-    claims: Hazards,
-    /// The manager of each claim, by its ticket's index.
+    order: Hazards,
+    /// The place of each in the order, and how many buffers have it: those of one storage are many.
+    claims: BTreeMap<Key, (Ticket, usize)>,
+    /// The manager of each place, by its ticket's index.
     managers: Vec<usize>,
+}
+
+/// What is claimed, and by which manager.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    id: StorageId,
+    base: u64,
+    len_bytes: u64,
+    writable: bool,
+    manager: usize,
 }
 
 /// Claims a buffer that a backend has just made, for as long as its storage lives. False when another manager has some of
@@ -32,34 +45,44 @@ struct Table {
 /// Memory that a program allocates or owns needs no claim: its type has no second owner, or promises that none writes.
 pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
     let info = raw.info();
-    let shape = Shape::contiguous(info.len_bytes);
-    let Ok(footprint) = Footprint::new(info.id, info.base, shape, info.writable) else {
-        return true;
+    let key = Key {
+        id: info.id,
+        base: info.base,
+        len_bytes: info.len_bytes,
+        writable: info.writable,
+        manager,
     };
     let table = table();
-    let Some(ticket) = lock(table).enter(footprint, manager) else {
-        return false;
-    };
-    raw.keep_claim(Box::new(Claim { table, ticket }));
-    true
+    let is_free = lock(table).enter(key);
+    if is_free {
+        raw.keep_claim(Box::new(Claim { table, key }));
+    }
+    is_free
 }
 
 /// Whether a manager may write a file, all of it: no other has some of it.
 pub(crate) fn may_write(file: &HostFile, manager: usize) -> bool {
-    let all = Shape::contiguous(u64::MAX);
-    let Ok(footprint) = Footprint::new(file.storage_id(), 0, all, true) else {
-        return true;
+    let key = Key {
+        id: file.storage_id(),
+        base: 0,
+        len_bytes: u64::MAX,
+        writable: true,
+        manager,
     };
     let mut table = lock(table());
-    let ticket = table.enter(footprint, manager);
-    ticket.is_some_and(|ticket| table.claims.leave(ticket, &mut |_| ()))
+    let is_free = table.enter(key);
+    if is_free {
+        table.leave(&key);
+    }
+    is_free
 }
 
 fn table() -> &'static Mutex<Table> {
     static PROCESS: PerProcess<Mutex<Table>> = PerProcess::new();
     PROCESS.get_or_init(|| {
         Mutex::new(Table {
-            claims: Hazards::new(),
+            order: Hazards::new(),
+            claims: BTreeMap::new(),
             managers: Vec::new(),
         })
     })
@@ -71,26 +94,47 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 }
 
 impl Table {
-    fn enter(&mut self, footprint: Footprint, manager: usize) -> Option<Ticket> {
-        let entered = self.claims.enter(&[footprint]);
+    fn enter(&mut self, key: Key) -> bool {
+        if let Some((_, count)) = self.claims.get_mut(&key) {
+            *count += 1;
+            return true;
+        }
+        let shape = Shape::contiguous(key.len_bytes);
+        let Ok(footprint) = Footprint::new(key.id, key.base, shape, key.writable) else {
+            return false;
+        };
+        let entered = self.order.enter(&[footprint]);
         let ticket = entered.ticket;
         if entered.waits_for > 0 {
-            let others = self.claims.blockers(ticket).iter();
-            if { others }.any(|other| self.managers[other.index()] != manager) {
-                self.claims.leave(ticket, &mut |_| ());
-                return None;
+            let others = self.order.blockers(ticket).iter();
+            if { others }.any(|other| self.managers[other.index()] != key.manager) {
+                self.order.leave(ticket, &mut |_| ());
+                return false;
             }
         }
         if self.managers.len() <= ticket.index() {
             self.managers.resize(ticket.index() + 1, 0);
         }
-        self.managers[ticket.index()] = manager;
-        Some(ticket)
+        self.managers[ticket.index()] = key.manager;
+        self.claims.insert(key, (ticket, 1));
+        true
+    }
+
+    fn leave(&mut self, key: &Key) {
+        let Some((ticket, count)) = self.claims.get_mut(key) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            let ticket = *ticket;
+            self.claims.remove(key);
+            self.order.leave(ticket, &mut |_| ());
+        }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        lock(self.table).claims.leave(self.ticket, &mut |_| ());
+        lock(self.table).leave(&self.key);
     }
 }

@@ -1,6 +1,6 @@
-//! Notices that this process is a child of `fork`, and keeps what each process makes for itself.
+//! Notices that this process is a child of `fork`.
 
-use std::sync::{Once, OnceLock};
+use std::sync::Once;
 
 use transload_hal::Process;
 
@@ -34,52 +34,3 @@ fn register() {
 
 #[cfg(not(forks))]
 fn register() {}
-
-/// A static value that each process has of its own: a child of `fork` does not get its parent's.
-pub(crate) struct PerProcess<T> {
-    first: Place<T>,
-}
-
-type Place<T> = OnceLock<Box<Made<T>>>;
-
-/// The value of one process, and those of the children that it forked since.
-struct Made<T> {
-    process: Process,
-    value: T,
-    next: Place<T>,
-}
-
-impl<T> PerProcess<T> {
-    pub(crate) const fn new() -> PerProcess<T> {
-        PerProcess {
-            first: OnceLock::new(),
-        }
-    }
-
-    /// The value of this process, if it is there.
-    pub(crate) fn get(&self) -> Option<&T> {
-        let mut made = self.first.get()?;
-        while !made.process.is_current() {
-            made = made.next.get()?;
-        }
-        Some(&made.value)
-    }
-
-    /// The value of this process. The first one that is made stays.
-    pub(crate) fn get_or_init(&self, make: impl Fn() -> T) -> &T {
-        let mut place = &self.first;
-        loop {
-            let made = place.get_or_init(|| {
-                Box::new(Made {
-                    process: Process::current(),
-                    value: make(),
-                    next: OnceLock::new(),
-                })
-            });
-            if made.process.is_current() {
-                return &made.value;
-            }
-            place = &made.next;
-        }
-    }
-}

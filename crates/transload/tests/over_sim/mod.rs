@@ -29,12 +29,13 @@ macro_rules! left_to_the_sim {
             unsafe { self.sim.import(memory, external) }
         }
 
-        fn export(
+        unsafe fn export(
             &self,
             buffer: &transload::hal::Buffer,
             kind: transload::hal::ExternalKind,
         ) -> Result<transload::hal::External, transload::hal::ImportError> {
-            self.sim.export(buffer, kind)
+            // SAFETY: the caller's promise.
+            unsafe { self.sim.export(buffer, kind) }
         }
     };
     (@ connect) => {

@@ -294,7 +294,11 @@ unsafe impl Backend for Plain {
         Err(no_exchange(memory, what.kind()))
     }
 
-    fn export(&self, buffer: &RawBuffer, kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(
+        &self,
+        buffer: &RawBuffer,
+        kind: ExternalKind,
+    ) -> Result<External, ImportError> {
         Err(no_exchange(buffer.memory(), kind))
     }
 

@@ -149,7 +149,8 @@ impl<'a> Run<'a> {
         if kind == ExternalKind::CudaIpc && of.is_none_or(|of| of.uuid.is_none()) {
             return;
         }
-        let given = self.cuda.export(&self.memories[index].buffer, kind);
+        // SAFETY: memory of CUDA's stays where it is.
+        let given = unsafe { self.cuda.export(&self.memories[index].buffer, kind) };
         // SAFETY: it is what the backend gave out, and nobody else has it.
         let taken = given.and_then(|external| unsafe { self.cuda.import(memory, external) });
         match taken {

@@ -211,7 +211,7 @@ unsafe impl Backend for Wgpu {
         crate::adopt::import(gpu, memory, external)
     }
 
-    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         Err(ImportError::Unsupported {
             memory: buffer.memory(),
             kind,

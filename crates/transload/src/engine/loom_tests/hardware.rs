@@ -149,7 +149,7 @@ unsafe impl Backend for Lazy {
         Err(ImportError::UnknownMemory { memory })
     }
 
-    fn export(&self, buffer: &Buffer, _kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(&self, buffer: &Buffer, _kind: ExternalKind) -> Result<External, ImportError> {
         let memory = buffer.memory();
         Err(ImportError::UnknownMemory { memory })
     }

@@ -2,11 +2,13 @@
 
 use std::io;
 #[cfg(unix)]
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd as Borrowed};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd as Borrowed, OwnedFd as Owned};
 #[cfg(windows)]
-use std::os::windows::io::{AsHandle as _, AsRawHandle as _, BorrowedHandle as Borrowed};
+use std::os::windows::io::{
+    AsHandle as _, AsRawHandle as _, BorrowedHandle as Borrowed, OwnedHandle as Owned,
+};
 
-use transload_hal::{Buffer, External, ExternalKind, ImportError, OsHandle, Span};
+use transload_hal::{Buffer, External, ExternalKind, ImportError, Span};
 
 use super::super::io_fault;
 use super::HostFile;
@@ -19,7 +21,7 @@ pub(super) const KIND: ExternalKind = if cfg!(windows) {
 };
 
 /// What errors call a file that came as a handle.
-pub(super) fn name(handle: &OsHandle) -> String {
+pub(super) fn name(handle: &Owned) -> String {
     #[cfg(unix)]
     return format!("file descriptor {}", handle.as_raw_fd());
     #[cfg(windows)]
@@ -50,7 +52,7 @@ pub(super) fn export(buffer: &Buffer) -> Result<External, ImportError> {
         .map_err(failed("duplicating a handle"))?;
     Ok(External::Handle {
         kind: KIND,
-        handle: copy,
+        handle: copy.into(),
         span: Span::new(buffer.position(), buffer.len()),
         writable: buffer.is_writable(),
         id: buffer.storage_id(),

@@ -37,6 +37,8 @@ pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buff
         #[cfg(any(unix, windows))]
         (FILE, External::Handle { kind: handles::KIND, handle, span, writable, .. }) => {
             let refused = |error: super::file::FileError| invalid(memory, handles::KIND, error.to_string());
+            // SAFETY: the file is this backend's, which writes in the order of its callers.
+            let handle = unsafe { handle.into_owned() };
             let name = handles::name(&handle);
             let whole = HostFile::from_file(File::from(handle), name, writable).map_err(refused)?;
             let part = whole.slice(span).map_err(refused)?;
@@ -44,10 +46,14 @@ pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buff
         }
         #[cfg(any(target_os = "linux", target_os = "android"))]
         (super::SHARED | PAGEABLE, External::Handle { kind: ExternalKind::File, handle, span, writable, .. }) => {
+            // SAFETY: as above.
+            let handle = unsafe { handle.into_owned() };
             mapped::of_handle(memory, handle, span, writable)
         }
         #[cfg(windows)]
         (super::SHARED, External::Handle { kind: handles::KIND, handle, span, writable, .. }) => {
+            // SAFETY: as above.
+            let handle = unsafe { handle.into_owned() };
             mapped::of_handle(memory, handle, span, writable)
         }
         #[cfg(any(target_os = "linux", target_os = "android", windows))]

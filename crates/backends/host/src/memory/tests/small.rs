@@ -20,7 +20,8 @@ fn descriptor(buffer: &Buffer) -> File {
     let External::Handle { handle, .. } = export(buffer, KIND).unwrap() else {
         panic!("it is exported by its handle");
     };
-    handle.into()
+    // SAFETY: the test writes nothing through it while it has a slice.
+    unsafe { handle.into_owned() }.into()
 }
 
 /// All bytes of the pages that a descriptor shows to a process that maps it.
