@@ -147,3 +147,10 @@ impl<T> PerProcess<T> {
         }
     }
 }
+
+#[cfg(feature = "std")]
+impl<T> Default for PerProcess<T> {
+    fn default() -> PerProcess<T> {
+        PerProcess::new()
+    }
+}
