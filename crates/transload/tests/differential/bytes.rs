@@ -245,7 +245,7 @@ pub(crate) fn any_pair(dice: &mut Dice, (from, to): (u64, u64)) -> (Lay, Lay) {
 }
 
 /// Rows of one copy. To an adapter each row is some commands of its own: a million of them take minutes and gigabytes.
-const MOST_ROWS: u64 = 1500;
+const MOST_ROWS: u64 = 200;
 
 /// The same, of some bytes of each of many words of the destination, or of a few bytes. Who comes from a device takes the
 /// later bytes of a word as a rule, so that both sides write the same words and not the same bytes.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use transload::hal::{ExternalKind, ImportError};
 use transload::host::HostFile;
 use transload::{
-    Buffer, Error, IntoInnerError, IntoInnerReason, OpenError, Request, ShareError, Span,
+    Buffer, DeviceId, Error, IntoInnerError, IntoInnerReason, OpenError, Request, ShareError, Span,
     TransferError,
 };
 
@@ -180,17 +180,20 @@ impl Worker<'_> {
                         .and_then(|file| file.slice(Span::new(*at + store.len() - 1, 1)));
                     assert!(other.manager.adopt_file(range.unwrap()).is_err());
                 }
-                (Origin::Allocated, "cpu:0/shared")
+                (Origin::Allocated, at @ ("cpu:0/shared" | "cuda:0/device" | "cuda:1/device"))
                     if store.views[0].is_writable() && store.is_unclaimed() =>
                 {
-                    let view = store.views[0].clone();
+                    let (view, at) = (store.views[0].clone(), at.parse().unwrap());
+                    let kind = match view.memory().device {
+                        DeviceId::CPU0 => ExternalKind::File,
+                        _ => ExternalKind::DevicePointer,
+                    };
                     drop(state);
-                    let Ok(given) = world.manager.export(&view, ExternalKind::File) else {
+                    let Ok(given) = world.manager.export(&view, kind) else {
                         return;
                     };
                     // SAFETY: the manager gave it out a moment ago, and the view keeps the bytes.
-                    let answer =
-                        unsafe { other.manager.import("cpu:0/shared".parse().unwrap(), given) };
+                    let answer = unsafe { other.manager.import(at, given) };
                     let error = answer.map(drop).unwrap_err();
                     assert!(is_claimed(&error), "{error}");
                     return count(Kind::ClaimRefused);

@@ -111,15 +111,13 @@ fn managers(machine: Machine, dice: &mut Dice, context: &str) -> ([World; 2], Al
             context.to_owned(),
         )
     };
-    let devices = match machine {
+    let devices = || match machine {
         Machine::Adapters | Machine::All => adapters(),
         Machine::Host | Machine::Cuda => Vec::new(),
     };
     let with_cuda = matches!(machine, Machine::Cuda | Machine::All);
-    let worlds = [
-        build("one", &devices, with_cuda),
-        build("other", &[], false),
-    ];
+    // Each opens the adapters for itself. The driver's devices are the same ones.
+    let worlds = ["one", "other"].map(|name| build(name, &devices(), with_cuda));
     (worlds, alive)
 }
 

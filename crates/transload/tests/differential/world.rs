@@ -144,10 +144,13 @@ impl State {
 
     /// Some store that is mapped for both sides, if there is one; else any.
     pub(crate) fn any_mapped(&self, dice: &mut Dice) -> Option<usize> {
-        let turn = dice.below(self.stores.len().max(1) as u64) as usize;
-        let all = (0..self.stores.len()).map(|at| (at + turn) % self.stores.len());
-        let mut mapped = all.filter(|at| self.stores[*at].is_mapped);
-        mapped.next().or_else(|| self.any(dice))
+        let all = self.stores.iter().enumerate();
+        let mapped = all.filter(|(_, store)| store.is_mapped);
+        let mapped: Vec<usize> = mapped.map(|(at, _)| at).collect();
+        match mapped.len() as u64 {
+            0 => self.any(dice),
+            many => Some(mapped[dice.below(many) as usize]),
+        }
     }
 
     pub(crate) fn store(&mut self, number: u32) -> Option<&mut Store> {
