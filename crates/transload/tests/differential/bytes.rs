@@ -244,38 +244,6 @@ pub(crate) fn any_pair(dice: &mut Dice, (from, to): (u64, u64)) -> (Lay, Lay) {
     (at(dice, from), at(dice, to))
 }
 
-/// Rows of one copy. To an adapter each row is some commands of its own: a million of them take minutes and gigabytes.
-const MOST_ROWS: u64 = 200;
-
-/// The same, of some bytes of each of many words of the destination, or of a few bytes. Who comes from a device takes the
-/// later bytes of a word as a rule, so that both sides write the same words and not the same bytes.
-pub(crate) fn any_words(dice: &mut Dice, (from, to): (u64, u64), is_device: bool) -> (Lay, Lay) {
-    let most = from.min(to);
-    let words = (to / 4).min(from / 2).min(MOST_ROWS);
-    if words < 4 || dice.below(4) == 0 {
-        let len = (1 + dice.below(7)).min(most);
-        let near = |dice: &mut Dice, limit: u64| dice.below((limit - len).min(24) + 1);
-        return (
-            Lay::run(near(dice, from), len),
-            Lay::run(near(dice, to), len),
-        );
-    }
-    let column = match dice.below(8) {
-        0 => dice.below(4),
-        _ => 2 * u64::from(is_device) + dice.below(2),
-    };
-    let width = 1 + u64::from(column % 2 == 0) * dice.below(2);
-    let rows = match dice.below(3) {
-        0 => 1 + dice.below(words),
-        _ => words,
-    };
-    // Rows of the same pitch are told apart exactly, however many they are.
-    let shape = Shape::pitched(width, rows, 4).expect("rows are apart");
-    let room = (to - column - shape.extent_bytes()) / 4;
-    let at = column + 4 * dice.below(room.min(2) + 1);
-    (Lay::run(0, width * rows), Lay { at, shape })
-}
-
 fn pitched(dice: &mut Dice, [width, rows, planes]: [u64; 3], limit: u64) -> Option<Lay> {
     let row_pitch = width + dice.below(7);
     let plane_pitch = row_pitch * rows + dice.below(40);

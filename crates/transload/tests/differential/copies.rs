@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use transload::{Cancelled, OnFailure, Priority, Request, Shape, TransferError};
 
-use crate::bytes::{Lay, any_pair, any_words};
+use crate::bytes::{Lay, any_pair};
 use crate::tally::{Kind, count};
+use crate::words::any_words;
 use crate::worker::{Held, Terms, Worker};
 use crate::world::State;
 
 /// Two ends, by the places of their stores in the list.
 #[derive(Clone, Copy)]
-struct Ends {
-    src: (usize, Lay),
-    dst: (usize, Lay),
+pub(crate) struct Ends {
+    pub(crate) src: (usize, Lay),
+    pub(crate) dst: (usize, Lay),
 }
 
 impl Ends {
@@ -48,7 +49,7 @@ impl Worker<'_> {
     }
 
     /// The request, if the chosen view of the destination may be written.
-    fn request(&mut self, world: usize, state: &State, ends: &Ends) -> Option<Request> {
+    pub(crate) fn request(&mut self, world: usize, state: &State, ends: &Ends) -> Option<Request> {
         let world = self.worlds[world];
         let [from, to] = [ends.src, ends.dst].map(|(at, _)| &state.stores[at]);
         let view = from.view(&mut self.dice).clone();
@@ -76,7 +77,7 @@ impl Worker<'_> {
     }
 
     /// Tallies what sort of copy it is, and writes it down.
-    fn note(&self, state: &mut State, ends: &Ends, how: &str) {
+    pub(crate) fn note(&self, state: &mut State, ends: &Ends, how: &str) {
         let (Ends { src, dst }, seat) = (*ends, self.seat);
         let numbers = [src, dst].map(|(at, _)| state.stores[at].number);
         state.note(&numbers, || {
@@ -163,65 +164,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Pieces of mapped memory that lie side by side, from both sides by turns and all at once. They begin and end within
-    /// words.
-    pub(crate) fn pieces(&mut self) {
-        let number = 0;
-        let world = self.worlds[number];
-        self.doing("copies pieces");
-        let mut state = world.lock();
-        let Some(to) = state.any_mapped(&mut self.dice) else {
-            return;
-        };
-        let limit = state.stores[to].len();
-        let turn = state.any(&mut self.dice).unwrap_or(0);
-        let sources = [false, true].map(|is_device| {
-            let mut all = (0..state.stores.len()).map(|at| (at + turn) % state.stores.len());
-            all.find(|at| state.stores[*at].is_of_device() == is_device && *at != to)
-        });
-        let (true, [Some(host), Some(device)]) = (state.stores[to].is_mapped, sources) else {
-            return;
-        };
-        let all = Lay::run(0, limit);
-        if !state.stores[to].is_free(&all.range(), true) {
-            return;
-        }
-        let claim = state.claim(to, all.range(), true);
-        let first = self.held.len();
-        let most = [3, 8, 40, 400][self.below(4) as usize].min(limit / 2) + 1;
-        let mut at = self.below(limit.min(64));
-        for piece in 0..8 + self.below(60) {
-            let from = [host, device][piece as usize % 2];
-            let store = &state.stores[from];
-            let len = (1 + self.below(most)).min(limit - at).min(store.len());
-            let src = Lay::run(self.dice.below(store.len() - len + 1), len);
-            let ends = Ends {
-                src: (from, src),
-                dst: (to, Lay::run(at, len)),
-            };
-            at += len;
-            if !store.is_free(&src.range(), false) {
-                continue;
-            }
-            if let Some(request) = self.request(number, &state, &ends) {
-                self.note(&mut state, &ends, "copies a piece");
-                let transfer = world.manager.submit(&request);
-                self.hold(number, &mut state, &ends, transfer, Terms::default(), false);
-            }
-        }
-        // They are looked at before anybody writes there again.
-        let (store, wanted) = (state.stores[to].number, state.stores[to].bytes.clone());
-        let view = state.stores[to].view(&mut self.dice).clone();
-        drop(state);
-        while self.held.len() > first {
-            self.settle_one();
-        }
-        let found = world.good("read_to_vec", world.manager.read_to_vec(&view));
-        world.compare("pieces", (store, all), &wanted, &found);
-        world.release(store, claim);
-    }
-
-    fn hold(
+    pub(crate) fn hold(
         &mut self,
         world: usize,
         state: &mut State,

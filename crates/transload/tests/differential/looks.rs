@@ -2,12 +2,14 @@
 
 use std::mem::MaybeUninit;
 
-use transload::{Advice, Buffer, GuardError, MemoryKind, ReadGuard, TransferError, WriteGuard};
+use transload::{
+    Advice, Buffer, GuardError, MemoryKind, ReadGuard, Transfer, TransferError, WriteGuard,
+};
 
 use crate::bytes::{Bytes, Lay, any_run, fresh};
 use crate::tally::{Kind, count};
 use crate::worker::Worker;
-use crate::world::{Origin, World};
+use crate::world::{Origin, State, World};
 
 /// Some bytes of a store, and what they must be.
 struct Look<'a> {
@@ -280,10 +282,15 @@ impl<'a> Worker<'a> {
         else {
             return;
         };
-        let is_free = store.is_free(&look.lay.range(), true);
+        let behind = self.copy_behind(&mut state, look, &view);
         drop(state);
-        // A claim of this thread's own may be there: then nothing else is.
-        let _ = is_free;
+        if let Some(behind) = behind {
+            let refused = behind.wait();
+            assert!(
+                matches!(refused, Err(TransferError::GuardHeld { .. })),
+                "{refused:?}"
+            );
+        }
         count(Kind::GuardHeld);
         let part = look.world.good("slice", view.slice(look.lay.range()));
         let refused = part.read().map(drop).unwrap_err();
@@ -300,6 +307,32 @@ impl<'a> Worker<'a> {
             matches!(refused, Err(TransferError::GuardHeld { .. })),
             "{refused:?}"
         );
+    }
+
+    /// A copy of the bytes under this thread's guard, which goes on when the guard has gone.
+    fn copy_behind(
+        &mut self,
+        state: &mut State,
+        look: &Look<'_>,
+        view: &Buffer,
+    ) -> Option<Transfer> {
+        let (mut stores, len) = (state.stores.iter(), look.lay.len() as u64);
+        let from = stores.position(|store| store.number == look.store)?;
+        let to = state.any(&mut self.dice).filter(|to| *to != from)?;
+        let (store, lay) = (&state.stores[to], Lay::run(0, len));
+        let target = store.writable(&mut self.dice).cloned()?;
+        if store.len() < len || !store.is_free(&lay.range(), true) {
+            return None;
+        }
+        let world = look.world;
+        let ends = (world.region(view, look.lay), world.region(&target, lay));
+        let (numbers, seat) = ([look.store, store.number], self.seat);
+        state.note(&numbers, || {
+            format!("{seat}: copies from under its guard, {lay:?}")
+        });
+        let transfer = world.manager.copy(ends.0, ends.1);
+        state.copied((from, look.lay), (to, lay), false);
+        Some(transfer)
     }
 
     /// Lets others go on for a moment.

@@ -2,7 +2,8 @@
 //! over all memories that are here, against plain arrays of bytes.
 //!
 //! `TRANSLOAD_SEED` repeats a run as far as threads allow; `TRANSLOAD_DIFFERENTIAL_SECONDS` says how long it lasts, 60 s
-//! unless set, of which the test of mapped memory has a quarter; `TRANSLOAD_DIFFERENTIAL_MACHINE` names one of the machines, to have no other.
+//! unless set, of which the test of mapped memory has a quarter; `TRANSLOAD_DIFFERENTIAL_MACHINE` names one of the
+//! machines (`Host`, `Adapters`, `Cuda`, `All`), to have no other.
 //!
 //! What is submitted takes its place in the order of the model and of the engine under one lock of the test's own. Calls
 //! that block get their place elsewhere: for as long as one lasts nobody submits what conflicts with it. Waits, guards and
@@ -21,6 +22,7 @@ mod looks;
 mod memory;
 mod round;
 mod tally;
+mod words;
 mod worker;
 mod world;
 
