@@ -38,7 +38,7 @@ impl Worker<'_> {
             0..3 => self.adopted(world, bytes),
             3 => self.file(world, bytes),
             4 => self.mapped_file(world, bytes),
-            5 => self.native(world, bytes),
+            5 | 6 => self.native(world, bytes),
             _ => {
                 let at = self.below(world.places.len() as u64) as usize;
                 self.allocated(world, &world.places[at], bytes)
