@@ -147,7 +147,7 @@ unsafe impl Backend for Words {
         }
     }
 
-    fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+    unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         Err(ImportError::Unsupported {
             memory: buffer.memory(),
             kind,

@@ -2,8 +2,6 @@
 
 use std::sync::Once;
 
-use transload_hal::Process;
-
 /// Has each child that this process forks from now on told from it. The C library calls the handler in the child before
 /// `fork` returns there, so no call of the library asks the system which process it is in.
 ///
@@ -23,7 +21,7 @@ fn register() {
         fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> c_int;
     }
     extern "C" fn in_child() {
-        Process::handle_fork();
+        transload_hal::Process::handle_fork();
     }
     // SAFETY: the handler adds to one atomic number, which is allowed in a child of a process with threads. The C library
     // forgets handlers of a library that is unloaded.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory,
-    Link, LinkId, MemoryId, MemoryKind, Name, Op, Owner, SubmitError, Waited,
+    Link, LinkId, MemoryId, MemoryKind, Name, Op, SubmitError, Waited,
 };
 
 use super::flight;
