@@ -310,7 +310,7 @@ fn engine(fill: impl FnOnce(&mut State)) -> Kept<Arc<Shared>> {
 fn engine_with_a_transfer() -> (Kept<Arc<Shared>>, TransferId) {
     let mut id = None;
     let shared = engine(|state| {
-        let place = state.take_place();
+        let place = state.transfers.take();
         state.transfers[place as usize].stage = Stage::Flying;
         state.live += 1;
         id = Some(state.id(place));

@@ -29,7 +29,7 @@ fn engine_with<const N: usize>() -> (Kept<Arc<Shared>>, [TransferId; N]) {
 
 /// A transfer that waits for one event.
 fn begin(state: &mut State) -> TransferId {
-    let slot = state.take_place();
+    let slot = state.transfers.take();
     let active = &mut state.transfers[slot as usize];
     active.stage = Stage::Waiting;
     active.waits_for = 1;
