@@ -17,6 +17,9 @@ const WARM: u64 = 2;
 /// How much more memory may be resident. An allocator keeps some; what is lost in each round adds up.
 const MORE_BYTES: u64 = 256 << 20;
 
+/// SwiftShader makes a file for compiled code each time it is loaded, and leaves it open when it is unloaded.
+const KEPT_OPEN: &str = "memfd:swiftshader_jit";
+
 fn entries(folder: &str) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let told = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -25,7 +28,8 @@ fn entries(folder: &str) -> Vec<String> {
         text.or_else(|_| std::fs::read_to_string(path.join("comm")))
             .ok()
     };
-    entries.filter_map(told).collect()
+    let ours = |entry: &String| !entry.contains(KEPT_OPEN);
+    entries.filter_map(told).filter(ours).collect()
 }
 
 fn resident() -> u64 {
