@@ -1,7 +1,7 @@
 //! `waiting/growth-*`: what a copy costs beside many transfers that wait or have ended.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant as Clock};
+use std::time::Instant as Clock;
 
 use anyhow::Result;
 use transload::{
@@ -10,18 +10,14 @@ use transload::{
 use transload_testkit::sim::{Completion, Sim};
 use transload_testkit::topology;
 
-use super::ends::payload;
-use crate::case::{Effort, Outcome, Verdict};
-use crate::contest::{self, Contender, POISON, Rules};
+use super::beside;
+use crate::case::{Effort, Outcome};
 use crate::series::Series;
-use crate::way::Way;
 
 pub(super) const COUNTS: [usize; 6] = [10, 100, 1000, 10_000, 100_000, 1_000_000];
 
 /// The length of each copy.
 const LEN: usize = 64;
-/// Informs: no promise of the library has this number. Caches are colder beside a million transfers.
-const LIMIT: f64 = 1.5;
 
 /// The length of each copy that wants a slot, the most of them that have a part of one, and how often one more is timed.
 const STAGED: u64 = 4 << 10;
@@ -44,52 +40,10 @@ pub(super) fn run(
     effort: Effort,
 ) -> Result<Vec<Outcome>> {
     let crowd = Crowd::new(count, others)?;
-    let alone = TransferManager::builder().host().build()?;
-    let mut contenders = vec![
-        copies("beside the others", &crowd.manager)?,
-        copies("alone", &alone)?,
-        copies("alone, again", &alone)?,
-    ];
-    let rules = Rules {
-        rounds: effort.rounds,
-        sample: Duration::from_millis(1),
-        warm: true,
-    };
-    let series = contest::run(&mut contenders, rules)?;
-    let mut outcome = Outcome::new(name, &series[0]);
-    outcome.bytes = LEN as u64;
-    for (contender, series) in contenders.iter().zip(&series).skip(1) {
-        let name = contender.name().to_owned();
-        outcome.baselines.insert(name, series.median());
-    }
-    outcome.noise = series[1].difference(&series[2]);
-    outcome.verified = true;
-    for contender in &mut contenders {
-        outcome.verified &= contender.verify()?;
-    }
-    let ratio = series[0].median() / series[1].median();
-    let of = format!("of the time without {count} others:");
-    let verdict = Verdict::at_most(of, ratio, LIMIT, "");
-    outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
+    let told = format!("{count} others");
+    let mut outcome = beside::run(name.to_owned(), &crowd.manager, &told, LEN, effort)?;
     outcome.verified &= crowd.finish()?;
     Ok(vec![outcome])
-}
-
-/// Copies of a few bytes, each waited for.
-fn copies(name: &str, manager: &TransferManager) -> Result<Box<dyn Contender>> {
-    let src = manager.adopt(payload(LEN))?;
-    let dst = manager.adopt(vec![POISON; LEN])?;
-    let (poisoned, checked, manager) = (dst.clone(), dst.clone(), manager.clone());
-    let turn = move || {
-        manager.copy(&src, &dst).wait()?;
-        Ok(())
-    };
-    let poison = move || {
-        poisoned.write()?.fill(POISON);
-        Ok(())
-    };
-    let check = move || Ok(*checked.read()? == *payload(LEN));
-    Ok(Way::boxed(name, turn, poison, check))
 }
 
 /// Transfers of a byte each, beside the copies that are measured.

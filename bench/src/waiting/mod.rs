@@ -12,6 +12,7 @@
 //! | `stall-*` | how late other transfers are told while one operation does not end |
 
 mod batch;
+mod beside;
 mod ends;
 mod growth;
 mod idle;

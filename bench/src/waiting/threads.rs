@@ -8,15 +8,13 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use transload::{Buffer, Event, Request, TransferManager};
 
+use super::beside;
 use super::ends::payload;
 use super::pause::pause;
-use crate::case::{Effort, Outcome, Verdict};
-use crate::contest::{self, Contender, POISON, Rules};
-use crate::way::Way;
+use crate::case::{Effort, Outcome};
+use crate::contest::POISON;
 
 const LENS: [(&str, usize); 2] = [("4KiB", 4 << 10), ("4MiB", 4 << 20)];
-/// Informs: no promise of the library has this number.
-const LIMIT: f64 = 1.5;
 /// The length of each transfer that is waited for.
 const HELD: usize = 64;
 /// A waiting thread calls a few functions deep.
@@ -24,35 +22,9 @@ const STACK: usize = 256 << 10;
 
 pub(super) fn run(name: &str, count: usize, effort: Effort) -> Result<Vec<Outcome>> {
     let crowd = Crowd::new(count)?;
-    let alone = TransferManager::builder().host().build()?;
+    let told = format!("{count} waiting threads");
     let outcomes = LENS.map(|(size, len)| {
-        let mut contenders = vec![
-            copies("beside waiting threads", &crowd.manager, len)?,
-            copies("alone", &alone, len)?,
-            copies("alone, again", &alone, len)?,
-        ];
-        let rules = Rules {
-            rounds: effort.rounds,
-            sample: Duration::from_millis(1),
-            warm: true,
-        };
-        let series = contest::run(&mut contenders, rules)?;
-        let mut outcome = Outcome::new(format!("{name}/{size}"), &series[0]);
-        outcome.bytes = len as u64;
-        for (contender, series) in contenders.iter().zip(&series).skip(1) {
-            let name = contender.name().to_owned();
-            outcome.baselines.insert(name, series.median());
-        }
-        outcome.noise = series[1].difference(&series[2]);
-        outcome.verified = true;
-        for contender in &mut contenders {
-            outcome.verified &= contender.verify()?;
-        }
-        let ratio = series[0].median() / series[1].median();
-        let of = format!("of the time without {count} waiting threads:");
-        let verdict = Verdict::at_most(of, ratio, LIMIT, "");
-        outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
-        Ok(outcome)
+        beside::run(format!("{name}/{size}"), &crowd.manager, &told, len, effort)
     });
     let mut outcomes = outcomes.into_iter().collect::<Result<Vec<Outcome>>>()?;
     let arrived = crowd.release()?;
@@ -60,23 +32,6 @@ pub(super) fn run(name: &str, count: usize, effort: Effort) -> Result<Vec<Outcom
         outcome.verified &= arrived;
     }
     Ok(outcomes)
-}
-
-/// Copies of that length, each waited for.
-fn copies(name: &str, manager: &TransferManager, len: usize) -> Result<Box<dyn Contender>> {
-    let src = manager.adopt(payload(len))?;
-    let dst = manager.adopt(vec![POISON; len])?;
-    let (poisoned, checked, manager) = (dst.clone(), dst.clone(), manager.clone());
-    let turn = move || {
-        manager.copy(&src, &dst).wait()?;
-        Ok(())
-    };
-    let poison = move || {
-        poisoned.write()?.fill(POISON);
-        Ok(())
-    };
-    let check = move || Ok(*checked.read()? == *payload(len));
-    Ok(Way::boxed(name, turn, poison, check))
 }
 
 /// Threads that each wait for a transfer of their own.
