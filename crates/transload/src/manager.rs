@@ -45,8 +45,9 @@ use crate::{
 /// at once and does nothing. It answers [`TransferError::Forked`], or `Forked` of another error type. A call without an
 /// error answers that there is nothing: no backends, no devices, an event that is not set. Dropping such objects leaks what
 /// they own. A manager that the child makes works, as far as the drivers do: CUDA, Vulkan and Metal may refuse a child
-/// whose parent has used them. Forks are noticed on Unix with the feature `std`, through `pthread_atfork`; children of
-/// `vfork` and of the bare system call `clone` are not, and have to execute another program.
+/// whose parent has used them, and Mesa's drivers let such a child hang in `exit`, but not in `_exit`. Forks are noticed on
+/// Unix with the feature `std`, through `pthread_atfork`; children of `vfork` and of the bare system call `clone` are not,
+/// and have to execute another program.
 #[derive(Clone)]
 pub struct TransferManager {
     pub(crate) shared: Arc<Shared>,

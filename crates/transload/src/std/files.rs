@@ -60,7 +60,8 @@ impl TransferManager {
         self.adopt_file(HostFile::open(path)?)
     }
 
-    /// A new file of `len_bytes` zero bytes as a buffer in `cpu:0/file`, replacing what was there.
+    /// A new file of `len_bytes` zero bytes as a buffer in `cpu:0/file`, replacing what was there at once: transfers of the
+    /// old content that are under way may find zeros.
     /// Transfers write it in place; whoever needs all or nothing creates it under another name and
     /// renames it in the end. A transfer into it that nobody waits for is cut short when the process
     /// ends: [`Transfer::wait`](crate::Transfer::wait) for it, or
