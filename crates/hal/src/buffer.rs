@@ -50,13 +50,13 @@ struct Storage {
     held: ProcessBound<Held>,
 }
 
-/// An owner, what must end before it goes, and what goes after it.
+/// An owner, and what must end before it goes.
 struct Held {
+    /// A manager's claim on the bytes ([`Buffer::keep_claim`]).
     claim: OnceBox<Box<dyn Owner>>,
     guard: Option<Box<dyn Guard>>,
     /// There until it goes or is taken out.
     owner: Option<Box<dyn Owner>>,
-    _keeper: Option<Box<dyn Owner>>,
 }
 
 impl Drop for Held {
@@ -114,7 +114,7 @@ impl Buffer {
     /// library writes.
     pub unsafe fn new(info: StorageInfo, owner: Box<dyn Owner>) -> Buffer {
         // SAFETY: the caller's promise.
-        unsafe { Buffer::with_company(info, None, owner, None) }
+        unsafe { Buffer::with_guard(info, owner, None) }
     }
 
     /// The same, where something about the owner's bytes must end before the owner goes or is taken out.
@@ -127,34 +127,19 @@ impl Buffer {
         guard: Box<dyn Guard>,
     ) -> Buffer {
         // SAFETY: the caller's promise.
-        unsafe { Buffer::with_company(info, Some(guard), owner, None) }
-    }
-
-    /// The same, where it takes more than the owner to keep the bytes: `keeper` goes after it, and
-    /// with it when the owner is taken out.
-    ///
-    /// # Safety
-    /// As [`Buffer::new`], as long as neither is dropped.
-    pub unsafe fn kept(
-        info: StorageInfo,
-        owner: Box<dyn Owner>,
-        keeper: Option<Box<dyn Owner>>,
-    ) -> Buffer {
-        // SAFETY: the caller's promise.
-        unsafe { Buffer::with_company(info, None, owner, keeper) }
+        unsafe { Buffer::with_guard(info, owner, Some(guard)) }
     }
 
     /// # Safety
-    /// As [`Buffer::new`], as long as neither owner nor keeper is dropped.
+    /// As [`Buffer::new`].
     #[allow(
         clippy::arc_with_non_send_sync,
         reason = "where there is one thread, owners need be neither Send nor Sync"
     )]
-    unsafe fn with_company(
+    unsafe fn with_guard(
         info: StorageInfo,
-        guard: Option<Box<dyn Guard>>,
         owner: Box<dyn Owner>,
-        keeper: Option<Box<dyn Owner>>,
+        guard: Option<Box<dyn Guard>>,
     ) -> Buffer {
         let mapped = info.host.map_or(core::ptr::null_mut(), HostSpan::as_ptr);
         Buffer {
@@ -166,7 +151,6 @@ impl Buffer {
                     claim: OnceBox::new(),
                     guard,
                     owner: Some(owner),
-                    _keeper: keeper,
                 }),
             }),
         }

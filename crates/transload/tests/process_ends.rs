@@ -5,14 +5,16 @@
 
 mod adapter;
 
+use std::cell::RefCell;
 use std::env;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{self, Command};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use transload::wgpu_backend::Wgpu;
-use transload::{AllocSpec, Transfer, TransferManager};
+use transload::{AllocSpec, Buffer, Transfer, TransferManager};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -68,6 +70,21 @@ fn by_exit_on_the_thread_of_a_device() {
     all_end("callback", 3);
 }
 
+#[test]
+fn while_threads_discover_devices() {
+    all_end("discovery", 0);
+}
+
+#[test]
+fn in_a_handler_that_goes_on_copying() {
+    all_end("handler", 3);
+}
+
+#[test]
+fn with_a_manager_among_the_locals_of_a_thread() {
+    all_end("locals", 0);
+}
+
 /// Processes that end in that way, with each driver alone and with all of them, end with that code.
 fn all_end(way: &str, code: i32) {
     if Wgpu::discover().is_empty() {
@@ -119,6 +136,49 @@ extern "C" fn linger() {
     while start.elapsed() < Duration::from_millis(50) {
         thread::yield_now();
     }
+}
+
+/// Transfers under way, and what it takes to submit more.
+struct Work {
+    manager: TransferManager,
+    ends: Vec<(Buffer, Buffer)>,
+    transfers: Vec<Transfer>,
+}
+
+impl Work {
+    /// Copies within the devices, to and from the host, and lets everything go. What is refused is refused.
+    fn go_on(self) {
+        for (src, dst) in &self.ends {
+            let _ = self.manager.copy(src, dst).wait();
+            let place = dst.memory().device.into();
+            let _ = self.manager.allocate(place, AllocSpec::bytes(LEN));
+        }
+        for transfer in self.transfers {
+            let _ = transfer.wait();
+        }
+    }
+}
+
+static LATER: Mutex<Option<Work>> = Mutex::new(None);
+
+extern "C" fn go_on() {
+    if let Some(work) = LATER.lock().unwrap().take() {
+        work.go_on();
+    }
+}
+
+struct Local(RefCell<Option<Work>>);
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if let Some(work) = self.0.take() {
+            work.go_on();
+        }
+    }
+}
+
+thread_local! {
+    static LOCAL: Local = const { Local(RefCell::new(None)) };
 }
 
 /// Ends this process in the way that a test above told it. Does nothing without one.
@@ -197,6 +257,41 @@ fn child() -> Outcome {
             loop {
                 thread::park();
             }
+        }
+        "discovery" => {
+            for _ in 0..2 {
+                thread::spawn(|| {
+                    loop {
+                        let _ = TransferManager::discover();
+                    }
+                });
+            }
+        }
+        "handler" => {
+            *LATER.lock().unwrap() = Some(Work {
+                manager,
+                ends,
+                transfers,
+            });
+            // SAFETY: the handler does not unwind: if it panics, the process aborts.
+            unsafe { libc::atexit(go_on) };
+            process::exit(3);
+        }
+        "locals" => {
+            let work = Work {
+                manager,
+                ends,
+                transfers,
+            };
+            // Locals go in the opposite order of their first use: wgpu's before this one.
+            let thread = thread::spawn(|| {
+                LOCAL.with(|local| {
+                    let (src, dst) = &work.ends[0];
+                    work.manager.copy(src, dst).wait().unwrap();
+                    local.0.replace(Some(work))
+                })
+            });
+            thread.join().map(drop).unwrap();
         }
         _ => Err("no such way")?,
     }

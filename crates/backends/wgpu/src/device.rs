@@ -1,7 +1,9 @@
 //! The backend itself: what adapters there are, and the way in to their memories and queues.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use std::{fmt, ptr};
 
@@ -12,7 +14,7 @@ use transload_hal::{
     Waited,
 };
 
-use crate::exit::{self, Inside, Lease};
+use crate::exit::{self, Inside, Kept, Lease};
 use crate::fault::fault_of;
 use crate::identity;
 use crate::inventory::inventory;
@@ -42,7 +44,7 @@ pub struct Wgpu {
 /// One device and what is shared by those who use it.
 pub(crate) struct Gpu {
     pub(crate) id: DeviceId,
-    /// Which device it is, whoever lends it, under whatever name.
+    /// Which device it is in the whole process ([`identity::of`]).
     pub(crate) identity: usize,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
@@ -57,7 +59,7 @@ pub(crate) struct Gpu {
     /// Why the device is gone.
     pub(crate) lost: Arc<OnceLock<Fault>>,
     /// Made for the first copy that wgpu's own commands cannot do.
-    pub(crate) shifter: Mutex<Option<Arc<Shifter>>>,
+    pub(crate) shifter: Mutex<Option<Arc<Kept<Shifter>>>>,
     _lease: Lease,
 }
 
@@ -119,14 +121,16 @@ impl Wgpu {
     pub fn with_devices(devices: impl IntoIterator<Item = (wgpu::Device, wgpu::Queue)>) -> Wgpu {
         // A process that ends takes no more devices.
         let inside = Inside::enter();
-        let devices = inside.iter().zip([devices.into_iter()]);
-        let devices = devices.flat_map(|(_, devices)| devices);
+        let devices: Vec<_> = match inside {
+            Some(_) => devices.into_iter().collect(),
+            None => Vec::new(),
+        };
         let sink = Arc::new(OnceLock::new());
         let numbers = Arc::new(AtomicU64::new(1));
         let mut queues = Vec::new();
-        for (index, (device, queue)) in devices.enumerate() {
+        for (index, (device, queue)) in devices.into_iter().enumerate() {
             let gpu = Arc::new(Gpu {
-                _lease: Lease::new(&device, &queue),
+                _lease: Lease::of(&device, &queue),
                 id: DeviceId {
                     kind: DeviceKind::WGPU,
                     index: index as u32,
@@ -235,7 +239,7 @@ impl Gpu {
     /// # Safety
     /// As [`Buffer::new`].
     pub(crate) unsafe fn storage(&self, info: StorageInfo, owner: impl Owner) -> Buffer {
-        let lease = Lease::new(&self.device, &self.queue);
+        let lease = Lease::of(&self.device, &self.queue);
         // SAFETY: the caller's promise.
         unsafe { Buffer::guarded(info, Box::new(owner), Box::new(lease)) }
     }
@@ -243,17 +247,21 @@ impl Gpu {
     /// Begins work in the driver.
     ///
     /// # Errors
-    /// When the device is lost, or the process ends.
+    /// When the device is lost, or the process ends, or this thread.
     pub(crate) fn enter(&self) -> Result<Inside, Fault> {
         if let Some(fault) = self.lost.get() {
             return Err(fault.clone());
         }
-        Inside::enter().ok_or_else(|| Fault::new(ErrorClass::Lost, "the process is ending"))
+        Inside::enter()
+            .ok_or_else(|| Fault::new(ErrorClass::Lost, "the process is ending, or this thread"))
     }
 
-    /// Runs `f`, and gives what the device complained about meanwhile on this thread as a fault.
+    /// Runs `f`, which is part of work that has begun ([`Gpu::enter`]), and gives what the device complained about meanwhile
+    /// on this thread as a fault.
     pub(crate) fn catching<T>(&self, f: impl FnOnce() -> T) -> Result<T, Fault> {
-        let _inside = self.enter()?;
+        if let Some(fault) = self.lost.get() {
+            return Err(fault.clone());
+        }
         match self.scoped(f) {
             (made, None) => Ok(made),
             (_, Some(error)) => Err(self.blame(fault_of(&error))),
@@ -272,7 +280,7 @@ impl Gpu {
         let mut first = None;
         // The innermost goes first.
         for scope in scopes.into_iter().rev() {
-            first = first.or(pollster::block_on(scope.pop()));
+            first = first.or(at_once(scope.pop()).flatten());
         }
         (made, first)
     }
@@ -288,11 +296,11 @@ impl Gpu {
             let descriptor = wgpu::CommandEncoderDescriptor::default();
             let mut encoder = self.device.create_command_encoder(&descriptor);
             write(&mut encoder);
-            encoder.finish()
+            drop(encoder.finish());
         });
         let kind = ExternalKind::Object;
         match tried {
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
             Err(fault) if fault.class == ErrorClass::Caller => Err(ImportError::Invalid {
                 memory,
                 kind,
@@ -306,12 +314,15 @@ impl Gpu {
         }
     }
 
-    pub(crate) fn shifter(&self) -> Result<Arc<Shifter>, Fault> {
+    pub(crate) fn shifter(&self) -> Result<Arc<Kept<Shifter>>, Fault> {
         let mut kept = self.shifter.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shifter) = &*kept {
             return Ok(Arc::clone(shifter));
         }
-        let shifter = Arc::new(self.catching(|| Shifter::new(&self.device))?);
+        let shifter = self.catching(|| Kept::new(Shifter::new(&self.device)))?;
+        let shifter = Arc::new(shifter);
+        // A driver may load its compiler for the first shader.
+        exit::watch();
         *kept = Some(Arc::clone(&shifter));
         Ok(shifter)
     }
@@ -432,6 +443,14 @@ unsafe impl Backend for Wgpu {
             Some(queue) => queue.wait(fence.number(), limit),
             None => Waited::Settled,
         }
+    }
+}
+
+/// What a future of wgpu's that waits for nothing gives. No need for an executor.
+fn at_once<F: Future>(future: F) -> Option<F::Output> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
     }
 }
 

@@ -8,29 +8,49 @@
 //! So this backend registers an exit handler, too. It refuses new work and waits until the work under way has ended. Exit
 //! handlers run in the opposite order of their registration, so it runs before those of drivers that were loaded earlier.
 
-use std::mem;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
-use transload_hal::{Guard, Owner};
+use transload_hal::{Guard, Owner, PerProcess};
 
-/// How many [`Inside`] there are, and [`CLOSED`] once the process ends.
-static INSIDE: AtomicUsize = AtomicUsize::new(0);
+/// What the exit handler of a process waits at.
+#[derive(Default)]
+struct Door {
+    /// How many [`Inside`] there are, and [`CLOSED`] once the process ends.
+    inside: AtomicUsize,
+    /// Tells the handler that the last one has gone. Nothing else is done under the lock.
+    last: (Mutex<()>, Condvar),
+}
 
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// Tells the handler that the last one has gone. Nothing else is done under the lock.
-static LAST: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+/// A child of `fork` has a door of its own: it has no threads that would lower its parent's number.
+static DOORS: PerProcess<Door> = PerProcess::new();
+
+/// Locals have gone when they are dropped.
+struct Local;
+
+impl Drop for Local {
+    fn drop(&mut self) {}
+}
+
+thread_local! {
+    static HAS_LOCALS: Local = const { Local };
+}
 
 /// Work of this backend in a driver: a call, or a submission that has not settled. The exit handler waits for it.
-pub(crate) struct Inside(());
+pub(crate) struct Inside(&'static Door);
 
 impl Inside {
-    /// Begins work; `None` once the process ends.
+    /// Begins work; `None` once the process ends, or on a thread whose locals have gone: wgpu-core keeps some in debug builds,
+    /// and panics without them.
     pub(crate) fn enter() -> Option<Inside> {
-        let inside = Inside(());
+        HAS_LOCALS.try_with(|_| ()).ok()?;
+        let inside = Inside(DOORS.get_or_init(Door::default));
         // Relaxed here and below: one number orders itself, and guards no other memory.
-        let before = INSIDE.fetch_add(1, Ordering::Relaxed);
+        let before = inside.0.inside.fetch_add(1, Ordering::Relaxed);
         (before & CLOSED == 0).then_some(inside)
     }
 }
@@ -38,46 +58,58 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         // Release: the handler sees the driver's state as this work left it.
-        if INSIDE.fetch_sub(1, Ordering::Release) == CLOSED | 1 {
-            let _waits = LAST.0.lock();
-            LAST.1.notify_all();
+        if self.0.inside.fetch_sub(1, Ordering::Release) == CLOSED | 1 {
+            let _waits = self.0.last.0.lock();
+            self.0.last.1.notify_all();
         }
     }
 }
 
-/// Keeps a device. The last one lets go of it as work of this backend, or leaks it once the process ends: a driver that
-/// shuts down must not destroy a device as well.
-pub(crate) struct Lease {
-    handles: Option<(wgpu::Device, wgpu::Queue)>,
+/// Something of the driver's. It is dropped as work of this backend, and leaked where none may begin: a driver that shuts
+/// down must not destroy it as well.
+pub(crate) struct Kept<T>(ManuallyDrop<T>);
+
+/// Keeps a device.
+pub(crate) type Lease = Kept<(wgpu::Device, wgpu::Queue)>;
+
+impl<T> Kept<T> {
+    pub(crate) fn new(value: T) -> Kept<T> {
+        Kept(ManuallyDrop::new(value))
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        let mut kept = ManuallyDrop::new(self);
+        // SAFETY: it is neither used nor dropped afterwards.
+        unsafe { ManuallyDrop::take(&mut kept.0) }
+    }
 }
 
 impl Lease {
-    pub(crate) fn new(device: &wgpu::Device, queue: &wgpu::Queue) -> Lease {
-        Lease {
-            handles: Some((device.clone(), queue.clone())),
-        }
+    pub(crate) fn of(device: &wgpu::Device, queue: &wgpu::Queue) -> Lease {
+        Kept::new((device.clone(), queue.clone()))
     }
 }
 
-impl Drop for Lease {
+impl<T> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
-        let inside = Inside::enter();
-        let handles = self.handles.take();
-        match inside {
-            Some(_) => drop(handles),
-            None => mem::forget(handles),
+        if let Some(_inside) = Inside::enter() {
+            // SAFETY: it is dropped here alone, and nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
         }
     }
 }
 
-impl Guard for Lease {
-    /// Drops or leaks a buffer of the device in the same way.
+impl<T: Owner> Guard for Kept<T> {
     fn release(self: Box<Self>, owner: Box<dyn Owner>) {
-        let inside = Inside::enter();
-        match inside {
-            Some(_) => drop(owner),
-            None => mem::forget(owner),
-        }
+        drop(Kept::new(owner));
     }
 }
 
@@ -89,13 +121,11 @@ pub(crate) fn watch() {
     use std::sync::{OnceLock, PoisonError};
     use std::time::{Duration, Instant};
 
-    use transload_hal::Process;
-
     /// How long a driver that hangs delays the end of the process.
     const LIMIT: Duration = Duration::from_secs(2);
 
+    /// The first handler that runs sets it.
     static DEADLINE: OnceLock<Instant> = OnceLock::new();
-    static PROCESS: OnceLock<Process> = OnceLock::new();
 
     unsafe extern "C" {
         /// C23, 7.24.4.2.
@@ -103,24 +133,24 @@ pub(crate) fn watch() {
     }
     /// Takes no other lock than its own: the thread that ends the process may hold any.
     extern "C" fn at_exit() {
-        // A child of `fork` has a copy of the number, but not of the threads that would lower it.
-        if PROCESS.get().is_none_or(|process| !process.is_current()) {
+        let Some(door) = DOORS.get() else {
             return;
-        }
-        INSIDE.fetch_or(CLOSED, Ordering::Relaxed);
+        };
+        door.inside.fetch_or(CLOSED, Ordering::Relaxed);
         let deadline = DEADLINE.get_or_init(|| Instant::now() + LIMIT);
-        let mut waits = LAST.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while INSIDE.load(Ordering::Acquire) != CLOSED {
+        let mut waits = door.last.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while door.inside.load(Ordering::Acquire) != CLOSED {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
-            let waited = LAST.1.wait_timeout(waits, left);
+            let waited = door.last.1.wait_timeout(waits, left);
             waits = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-    PROCESS.get_or_init(Process::current);
-    // SAFETY: the handler does not unwind. The C library forgets handlers of a library that is unloaded.
+    // Now, since the handler must not allocate it.
+    DOORS.get_or_init(Door::default);
+    // SAFETY: the handler does not unwind. A library that is unloaded has its handlers run before that.
     let refused = unsafe { atexit(at_exit) };
     // The only refusal is that there is no memory for the entry. Then the process ends as it would without this.
     let _ = refused;
@@ -133,11 +163,28 @@ pub(crate) fn watch() {}
 #[cfg(all(test, unix))]
 mod tests {
     use std::env;
+    use std::ffi::c_int;
+    use std::mem;
     use std::process::{self, Command};
+    use std::thread;
+
+    use transload_hal::Process;
 
     use super::*;
 
     const CHILD: &str = "TRANSLOAD_TEST_CHILD";
+
+    unsafe extern "C" {
+        /// POSIX.1-2008, System Interfaces, `_exit`.
+        fn _exit(status: c_int) -> !;
+    }
+
+    /// Runs a test again, in a process of its own, and gives that one's exit code.
+    fn code_of(test: &str) -> Option<i32> {
+        let mut child = Command::new(env::current_exe().unwrap());
+        child.args(["--exact", &format!("exit::tests::{test}"), "--nocapture"]);
+        child.env(CHILD, "1").status().unwrap().code()
+    }
 
     #[test]
     fn work_that_never_ends_does_not_keep_the_process() {
@@ -146,9 +193,31 @@ mod tests {
             mem::forget(Inside::enter());
             process::exit(3);
         }
-        let name = "exit::tests::work_that_never_ends_does_not_keep_the_process";
-        let mut child = Command::new(env::current_exe().unwrap());
-        child.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
-        assert_eq!(child.status().unwrap().code(), Some(3));
+        let code = code_of("work_that_never_ends_does_not_keep_the_process");
+        assert_eq!(code, Some(3));
+    }
+
+    #[test]
+    fn a_child_of_fork_waits_for_its_own_work_alone() {
+        if env::var_os(CHILD).is_some() {
+            watch();
+            mem::forget(Inside::enter());
+            // As in a child from here on.
+            Process::handle_fork();
+            watch();
+            let inside = Inside::enter().unwrap();
+            assert_eq!(inside.0.inside.load(Ordering::Relaxed), 1);
+            thread::spawn(move || {
+                while Inside::enter().is_some() {
+                    thread::yield_now();
+                }
+                let _waits = &inside;
+                // SAFETY: it ends the process, and no more.
+                unsafe { _exit(4) };
+            });
+            process::exit(3);
+        }
+        let code = code_of("a_child_of_fork_waits_for_its_own_work_alone");
+        assert_eq!(code, Some(4));
     }
 }

@@ -69,7 +69,9 @@ impl Gpu {
     ///
     /// A lost device gives out buffers that are none and says nothing of it. One that is mapped at creation shows that.
     pub(crate) fn probe(&self) -> Result<(), Fault> {
-        let _inside = self.enter()?;
+        if let Some(fault) = self.lost.get() {
+            return Err(fault.clone());
+        }
         let descriptor = wgpu::BufferDescriptor {
             label: Some("transload probe"),
             size: WORD,

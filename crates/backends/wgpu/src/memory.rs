@@ -153,6 +153,8 @@ pub(crate) fn allocate(
             limit: aligned,
         });
     }
+    let refused = |fault| refused(memory, len, fault);
+    let _inside = gpu.enter().map_err(refused)?;
     if memory.kind == MemoryKind::Mapped {
         return map(gpu, memory, len);
     }
@@ -181,7 +183,6 @@ pub(crate) fn allocate(
         mapped_at_creation: mode.is_some(),
     };
     let made = gpu.catching(|| gpu.device.create_buffer(&descriptor));
-    let refused = |fault| refused(memory, len, fault);
     let buffer = made.map_err(refused)?;
     let Some(mode) = mode else {
         // A device that is gone gives out buffers that are none.
@@ -229,5 +230,5 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     };
     // SAFETY: the keeper keeps what the span shows; the handle names the buffer, which is this
     // backend's own.
-    Ok(unsafe { Buffer::kept(info, Box::new(buffer), Some(Box::new(keeper))) })
+    Ok(unsafe { Buffer::guarded(info, Box::new(buffer), Box::new(keeper)) })
 }

@@ -229,7 +229,9 @@ impl Shared {
             true => Some(gpu.shifter()?),
             false => None,
         };
-        let commands = gpu.catching(|| program.encode(&gpu.device, shifter.as_ref()))?;
+        let commands = gpu.catching(|| {
+            program.encode(&gpu.device, shifter.as_ref().map(|shifter| &***shifter))
+        })?;
         self.hand_over(commands)
     }
 

@@ -154,7 +154,7 @@ fn place(gpu: &Gpu, write: impl FnOnce(&mut Program)) {
 /// Submits the commands.
 pub(super) fn run(gpu: &Gpu, program: &Program) {
     let shifter = program.needs_scratch().then(|| gpu.shifter());
-    let commands = program.encode(&gpu.device, shifter.as_ref());
+    let commands = program.encode(&gpu.device, shifter.as_deref());
     gpu.queue.submit([commands]);
 }
 

@@ -41,7 +41,7 @@ impl Importer {
 pub(crate) enum Mapper {}
 
 /// Keeps nothing.
-pub(crate) enum Keeper {}
+pub(crate) type Keeper = crate::exit::Kept<std::convert::Infallible>;
 
 impl Mapper {
     pub(crate) fn of(_: &wgpu::Device) -> Option<Mapper> {

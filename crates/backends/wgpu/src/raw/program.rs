@@ -1,7 +1,5 @@
 //! The commands of one submission.
 
-use std::sync::Arc;
-
 use transload_hal::core::Rows;
 
 use super::texels::Around;
@@ -305,7 +303,7 @@ impl Program {
     pub(crate) fn encode(
         &self,
         device: &wgpu::Device,
-        shifter: Option<&Arc<Shifter>>,
+        shifter: Option<&Shifter>,
     ) -> wgpu::CommandBuffer {
         let descriptor = wgpu::CommandEncoderDescriptor {
             label: Some("transload"),
@@ -372,7 +370,7 @@ impl Program {
 }
 
 impl Buffer {
-    fn of<'a>(&'a self, shifter: Option<&'a Arc<Shifter>>) -> Option<&'a wgpu::Buffer> {
+    fn of<'a>(&'a self, shifter: Option<&'a Shifter>) -> Option<&'a wgpu::Buffer> {
         match self {
             Buffer::Own(buffer) => Some(buffer),
             Buffer::Input => shifter.map(|shifter| &shifter.input),

@@ -1,7 +1,6 @@
 //! The ways through commands and through the shader, on whatever adapter is here.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::super::program::End;
 use super::super::{Shifter, Window};
@@ -10,7 +9,7 @@ use super::*;
 struct Stage {
     device: wgpu::Device,
     queue: wgpu::Queue,
-    shifter: Arc<Shifter>,
+    shifter: Shifter,
 }
 
 const COPIED: wgpu::BufferUsages = wgpu::BufferUsages::COPY_SRC.union(wgpu::BufferUsages::COPY_DST);
@@ -24,7 +23,7 @@ impl Stage {
         let open = |adapter: &wgpu::Adapter| {
             let descriptor = wgpu::DeviceDescriptor::default();
             let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).ok()?;
-            let shifter = Arc::new(Shifter::new(&device));
+            let shifter = Shifter::new(&device);
             Some(Stage {
                 device,
                 queue,

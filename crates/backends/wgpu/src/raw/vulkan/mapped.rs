@@ -13,7 +13,7 @@ use wgpu::hal::api::Vulkan;
 
 use super::types::Types;
 use crate::device::Gpu;
-use crate::exit::Lease;
+use crate::exit::Kept;
 
 /// All that buffers may be used for without a feature.
 const USAGES: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
@@ -32,14 +32,10 @@ pub(crate) struct Mapper {
     types: Types,
 }
 
-/// Keeps the memory of a mapped buffer, even when its user destroys the buffer.
-pub(crate) struct Keeper {
-    _memory: Arc<Memory>,
-    /// Memory goes before its device.
-    _device: Lease,
-}
+/// Keeps the memory of a mapped buffer, even when its user destroys the buffer. It goes before its device.
+pub(crate) type Keeper = Kept<(Arc<Memory>, wgpu::Device, wgpu::Queue)>;
 
-struct Memory {
+pub(crate) struct Memory {
     device: Arc<ash::Device>,
     memory: vk::DeviceMemory,
 }
@@ -122,10 +118,7 @@ impl Mapper {
             gpu.device
                 .create_buffer_from_hal::<Vulkan>(native, &descriptor)
         };
-        let keeper = Keeper {
-            _memory: memory,
-            _device: Lease::new(&gpu.device, &gpu.queue),
-        };
+        let keeper = Kept::new((memory, gpu.device.clone(), gpu.queue.clone()));
         Ok((made, span, keeper))
     }
 
