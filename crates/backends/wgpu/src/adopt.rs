@@ -6,7 +6,6 @@ use transload_hal::core::MemoryId;
 use transload_hal::{Buffer, External, ExternalKind, ImportError};
 
 use crate::device::Gpu;
-use crate::exit::Kept;
 use crate::storage::{PRIVATE, reject_unusable, wrap};
 use crate::texture::{self, Texels};
 
@@ -25,13 +24,7 @@ pub(crate) fn import(
         kind,
         reason: reason.into(),
     };
-    let external = Kept::new(external);
-    let _inside = gpu.enter().map_err(|fault| ImportError::Failed {
-        memory,
-        kind,
-        fault,
-    })?;
-    let External::Object(object) = external.into_inner() else {
+    let External::Object(object) = external else {
         return Err(unsupported("only wgpu's own objects are taken in"));
     };
     let object: Box<dyn Any> = object;

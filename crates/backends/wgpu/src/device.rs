@@ -364,7 +364,14 @@ unsafe impl Backend for Wgpu {
             return Err(ImportError::UnknownMemory { memory });
         };
         let memory = memory.device.memory(MemoryKind::Device);
-        crate::adopt::import(queue.gpu(), memory, external)
+        let kind = external.kind();
+        let external = Kept::new(external);
+        let _inside = queue.gpu().enter().map_err(|fault| ImportError::Failed {
+            memory,
+            kind,
+            fault,
+        })?;
+        crate::adopt::import(queue.gpu(), memory, external.into_inner())
     }
 
     unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
