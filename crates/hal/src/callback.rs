@@ -12,10 +12,16 @@ pub fn run_callback<R>(callback: impl FnOnce() -> R) -> R {
     callback()
 }
 
-/// Whether this thread is inside [`run_callback`]. Without the feature `std` no thread can be marked, and the answer is
-/// false.
+/// Whether this thread is inside [`run_callback`], or [is ending](is_ending). The engine enters no driver on such a thread.
+/// Without the feature `std` the answer is false.
 pub fn in_callback() -> bool {
-    mark::depth() > 0
+    mark::depth().is_none_or(|depth| depth > 0)
+}
+
+/// Whether thread-local values of this thread have been destroyed, as far as they were first used after this one was asked
+/// for. A driver that keeps such values may panic on the thread.
+pub fn is_ending() -> bool {
+    mark::depth().is_none()
 }
 
 #[cfg(feature = "std")]
@@ -23,27 +29,39 @@ mod mark {
     use std::cell::Cell;
     use std::thread_local;
 
+    /// How deep a thread is in callbacks. Its destructor makes the thread-local value one that goes with the others.
+    struct Depth(Cell<u32>);
+
+    impl Drop for Depth {
+        fn drop(&mut self) {}
+    }
+
     thread_local! {
-        static DEPTH: Cell<u32> = const { Cell::new(0) };
+        static DEPTH: Depth = const { Depth(Cell::new(0)) };
+    }
+
+    /// Does nothing where the value has gone.
+    fn change(by: i32) {
+        let _ = DEPTH.try_with(|depth| depth.0.set(depth.0.get().wrapping_add_signed(by)));
     }
 
     pub(super) struct Running;
 
     impl Running {
         pub(super) fn new() -> Running {
-            DEPTH.set(DEPTH.get() + 1);
+            change(1);
             Running
         }
     }
 
     impl Drop for Running {
         fn drop(&mut self) {
-            DEPTH.set(DEPTH.get() - 1);
+            change(-1);
         }
     }
 
-    pub(super) fn depth() -> u32 {
-        DEPTH.get()
+    pub(super) fn depth() -> Option<u32> {
+        DEPTH.try_with(|depth| depth.0.get()).ok()
     }
 }
 
@@ -57,8 +75,8 @@ mod mark {
         }
     }
 
-    pub(super) fn depth() -> u32 {
-        0
+    pub(super) fn depth() -> Option<u32> {
+        Some(0)
     }
 }
 

@@ -29,7 +29,7 @@ mod span;
 pub use alloc_spec::AllocSpec;
 pub use backend::Backend;
 pub use buffer::{Buffer, Guard, Owner, StorageInfo, WeakBuffer};
-pub use callback::{in_callback, run_callback};
+pub use callback::{in_callback, is_ending, run_callback};
 pub use clock::Clock;
 pub use error::{AllocError, ConnectError, ErrorClass, Fault, ImportError, SubmitError};
 #[cfg(all(feature = "std", any(unix, windows)))]

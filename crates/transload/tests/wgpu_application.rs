@@ -3,12 +3,16 @@
 
 mod adapter;
 
-use std::sync::Arc;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use transload::hal::{Advice, ErrorClass, ImportError, Owner};
-use transload::{Buffer, Error, GuardError, IntoInnerReason, Place, Request, TransferManager};
+use transload::{
+    AllocSpec, Buffer, Error, Event, GuardError, IntoInnerReason, Place, Request, TransferManager,
+};
 use transload_wgpu::Wgpu;
 
 /// The application: lanes of numbers, and a shader that is slow on purpose.
@@ -286,6 +290,98 @@ fn a_device_is_polled_by_one_thread_of_the_library_at_a_time() {
         .unwrap();
     assert_eq!(PANICS.load(Ordering::SeqCst), 0);
     assert_eq!(called.load(Ordering::SeqCst), asked.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_callback_that_runs_while_commands_are_submitted_submits_a_copy() {
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let [src, dst, other] = [(); 3].map(|()| app.adopt(app.lanes_buffer()).unwrap());
+    app.manager.copy_from_slice(&lanes(7), &src).unwrap();
+    for _ in 0..20 {
+        let (tell, told) = mpsc::channel();
+        let (manager, from, to) = (app.manager.clone(), src.clone(), other.clone());
+        app.queue.submit([]);
+        app.device
+            .poll(wgpu::PollType::wait_indefinitely())
+            .unwrap();
+        // wgpu calls back when it next looks at the device, for one within the next submission.
+        app.queue.on_submitted_work_done(move || {
+            tell.send(manager.copy(&from, &to)).unwrap();
+        });
+        app.manager.copy(&src, &dst).wait().unwrap();
+        let mut inner = told.recv_timeout(Duration::from_secs(30)).unwrap();
+        let waited = inner.wait_timeout(Duration::from_secs(30));
+        assert!(matches!(waited, Some(Ok(_))), "{waited:?}");
+    }
+    let mut bytes = lanes(0);
+    app.manager.copy_into_slice(&other, &mut bytes).unwrap();
+    assert_eq!(bytes, lanes(7));
+}
+
+thread_local! {
+    static OWN: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+/// Sets an event, and then lets a buffer go, in the destructor of a thread-local value.
+struct Last {
+    event: Event,
+    _buffer: Buffer,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.event.set();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_thread_that_ends_starts_transfers_of_others_and_frees_its_buffers() {
+    const LEN: usize = 16 << 20;
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    let Some(app) = Application::new() else {
+        return;
+    };
+    let [src, dst] = [(); 2].map(|()| app.adopt(app.lanes_buffer()).unwrap());
+    let host = app.manager.adopt(vec![7u8; LEN]).unwrap();
+    let mut first = None;
+    for _ in 0..20 {
+        let event = app.manager.event();
+        let (tell, told) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let last = thread::spawn({
+            let (manager, host, event) = (app.manager.clone(), host.clone(), event.clone());
+            move || {
+                // Thread-local values go in the opposite order of their first use: this one after wgpu's.
+                OWN.with(|own| {
+                    let buffer = manager.allocate(gpu(), AllocSpec::bytes(LEN as u64));
+                    let _buffer = buffer.unwrap();
+                    manager.copy(&host, &_buffer).wait().unwrap();
+                    *own.borrow_mut() = Some(Last { event, _buffer });
+                });
+                tell.send(()).unwrap();
+                goes_on.recv().unwrap();
+            }
+        });
+        told.recv().unwrap();
+        let copies = [(); 3].map(|()| {
+            let request = Request::new(&src, &dst).after(&event);
+            app.manager.submit(&request)
+        });
+        go_on.send(()).unwrap();
+        last.join().unwrap();
+        for copy in copies {
+            copy.wait().unwrap();
+        }
+        first.get_or_insert_with(resident);
+    }
+    let more = resident().saturating_sub(first.unwrap());
+    assert!(more < 8 * LEN, "{more} more bytes are resident");
 }
 
 #[test]

@@ -247,13 +247,13 @@ impl Gpu {
     /// Begins work in the driver.
     ///
     /// # Errors
-    /// When the device is lost, or the process ends, or this thread.
+    /// When the device is lost, or the process or this thread ends.
     pub(crate) fn enter(&self) -> Result<Inside, Fault> {
         if let Some(fault) = self.lost.get() {
             return Err(fault.clone());
         }
         Inside::enter()
-            .ok_or_else(|| Fault::new(ErrorClass::Lost, "the process is ending, or this thread"))
+            .ok_or_else(|| Fault::new(ErrorClass::Lost, "the process or this thread is ending"))
     }
 
     /// Runs `f`, which is part of work that has begun ([`Gpu::enter`]), and gives what the device complained about meanwhile

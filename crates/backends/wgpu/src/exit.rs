@@ -12,8 +12,9 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
+use std::thread;
 
-use transload_hal::{Guard, Owner, PerProcess};
+use transload_hal::{Guard, Owner, PerProcess, is_ending};
 
 /// What the exit handler of a process waits at.
 #[derive(Default)]
@@ -29,25 +30,15 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 /// A child of `fork` has a door of its own: it has no threads that would lower its parent's number.
 static DOORS: PerProcess<Door> = PerProcess::new();
 
-/// Locals have gone when they are dropped.
-struct Local;
-
-impl Drop for Local {
-    fn drop(&mut self) {}
-}
-
-thread_local! {
-    static HAS_LOCALS: Local = const { Local };
-}
-
 /// Work of this backend in a driver: a call, or a submission that has not settled. The exit handler waits for it.
 pub(crate) struct Inside(&'static Door);
 
 impl Inside {
-    /// Begins work; `None` once the process ends, or on a thread whose locals have gone: wgpu-core keeps some in debug builds,
-    /// and panics without them.
+    /// Begins work; `None` once the process ends, and on a thread that ends ([`has_locals`]).
     pub(crate) fn enter() -> Option<Inside> {
-        HAS_LOCALS.try_with(|_| ()).ok()?;
+        if !has_locals() {
+            return None;
+        }
         let inside = Inside(DOORS.get_or_init(Door::default));
         // Relaxed here and below: one number orders itself, and guards no other memory.
         let before = inside.0.inside.fetch_add(1, Ordering::Relaxed);
@@ -65,14 +56,19 @@ impl Drop for Inside {
     }
 }
 
-/// Something of the driver's. It is dropped as work of this backend, and leaked where none may begin: a driver that shuts
+/// Whether wgpu finds the thread-local values that it needs. wgpu-core keeps some in debug builds.
+fn has_locals() -> bool {
+    !(cfg!(debug_assertions) && is_ending())
+}
+
+/// Something of the driver's. It is dropped as work of this backend, and leaked once the process ends: a driver that shuts
 /// down must not destroy it as well.
-pub(crate) struct Kept<T>(ManuallyDrop<T>);
+pub(crate) struct Kept<T: Send + 'static>(ManuallyDrop<T>);
 
 /// Keeps a device.
 pub(crate) type Lease = Kept<(wgpu::Device, wgpu::Queue)>;
 
-impl<T> Kept<T> {
+impl<T: Send> Kept<T> {
     pub(crate) fn new(value: T) -> Kept<T> {
         Kept(ManuallyDrop::new(value))
     }
@@ -90,7 +86,7 @@ impl Lease {
     }
 }
 
-impl<T> Deref for Kept<T> {
+impl<T: Send> Deref for Kept<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -98,11 +94,17 @@ impl<T> Deref for Kept<T> {
     }
 }
 
-impl<T> Drop for Kept<T> {
+impl<T: Send> Drop for Kept<T> {
     fn drop(&mut self) {
-        if let Some(_inside) = Inside::enter() {
-            // SAFETY: it is dropped here alone, and nothing uses it afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.0) };
+        // SAFETY: it is taken here alone, and nothing uses what is left.
+        let mut value = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.0) });
+        if !has_locals() {
+            // Leaked where the system refuses a thread.
+            let elsewhere = move || drop(Kept(value));
+            let _ = thread::Builder::new().spawn(elsewhere);
+        } else if let Some(_inside) = Inside::enter() {
+            // SAFETY: nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut value) };
         }
     }
 }
@@ -166,7 +168,6 @@ mod tests {
     use std::ffi::c_int;
     use std::mem;
     use std::process::{self, Command};
-    use std::thread;
 
     use transload_hal::Process;
 

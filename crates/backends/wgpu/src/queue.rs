@@ -11,7 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use transload_hal::{Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, SubmitError, Waited};
+use transload_hal::{
+    Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, SubmitError, Waited, run_callback,
+};
 
 use crate::device::{BACKEND, Gpu};
 use crate::exit::Inside;
@@ -241,7 +243,8 @@ impl Shared {
     /// that listens here, looks like a refusal although the commands are under way: then they are waited
     /// for, so that nothing touches their memory when this returns.
     fn hand_over(&self, commands: wgpu::CommandBuffer) -> Result<wgpu::SubmissionIndex, Fault> {
-        let submit = || catch_unwind(AssertUnwindSafe(|| self.gpu.queue.submit([commands])));
+        let submit = || self.gpu.queue.submit([commands]);
+        let submit = || catch_unwind(AssertUnwindSafe(|| run_callback(submit)));
         let fault = match self.gpu.catching(submit) {
             Ok(Ok(index)) => return Ok(index),
             Ok(Err(_)) => Fault::new(

@@ -189,7 +189,8 @@ impl Shared {
     pub(super) fn have_toiled(self: &Arc<Self>) {
         #[cfg(threads)]
         if !self.driver.toil(self) {
-            while self.toil() {}
+            // A thread in a callback leaves it to the next one that turns the engine.
+            while !transload_hal::in_callback() && self.toil() {}
         }
     }
 

@@ -394,6 +394,11 @@ impl Order {
         }
     }
 
+    /// Whether the processors carry it out.
+    pub(super) fn is_on_the_host(&self) -> bool {
+        matches!(&self.what, What::Submit { via, .. } if is_on_the_host(via.as_ref()))
+    }
+
     /// Whether both are copies over one link.
     fn goes_with(&self, other: &Order) -> bool {
         let link = |order: &Order| order.copy().map(|copy| (copy.via, order.backend_id));

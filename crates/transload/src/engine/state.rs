@@ -353,6 +353,17 @@ impl State {
         }
     }
 
+    /// Leaves all orders but those for the host's processors to the thread that does what takes long.
+    #[inline(never)]
+    pub(crate) fn leave_to_another_thread(&mut self, orders: &mut Orders) {
+        for at in (0..orders.len()).rev() {
+            if !orders[at].is_on_the_host() {
+                self.later.push_front(orders.remove(at));
+                self.outstanding -= 1;
+            }
+        }
+    }
+
     /// Takes up what was left for later and is this thread's to do.
     pub(crate) fn take_later(&mut self, orders: &mut Orders) {
         if self.pace.slow == Whose::NOBODYS {

@@ -164,7 +164,7 @@ impl Shared {
         if is_left {
             self.signal.notify();
         }
-        if is_late && pace().slow != Whose::ALL {
+        if is_late && (pace().slow != Whose::ALL || self.spares_drivers()) {
             self.have_toiled();
         }
         if is_idle && self.signal.is_heard() {
@@ -180,6 +180,12 @@ impl Shared {
             self.hand_over(turn);
         }
         self.tidy(after);
+    }
+
+    /// Whether this thread runs inside a driver, which must not be entered again. Another thread does what is left then.
+    #[inline]
+    fn spares_drivers(&self) -> bool {
+        cfg!(threads) && self.advances && transload_hal::in_callback()
     }
 
     /// Whether another thread turns the engine if this one does not.
@@ -199,6 +205,9 @@ impl Shared {
         orders: &mut Orders,
     ) -> Option<Instant> {
         state.step(now, pace, &self.completions, orders);
+        if self.spares_drivers() {
+            state.leave_to_another_thread(orders);
+        }
         self.note_attended(state);
         state.next_deadline()
     }

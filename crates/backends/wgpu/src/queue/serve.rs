@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use transload_hal::{Buffer, Fault, Fence, Outcome, Waited};
+use transload_hal::{Buffer, Fault, Fence, Outcome, Waited, run_callback};
 
 use super::{Shared, State, Waiting};
 use crate::device::BACKEND;
@@ -136,7 +136,7 @@ impl Shared {
 
     /// Blocks until all that the driver was given so far is over.
     pub(super) fn drain(&self) {
-        let submit = || self.gpu.queue.submit([]);
+        let submit = || run_callback(|| self.gpu.queue.submit([]));
         loop {
             // A callback that panics is called once.
             let Ok(index) = catch_unwind(AssertUnwindSafe(submit)) else {
