@@ -115,6 +115,9 @@ impl Wgpu {
     /// errors that nobody catches are left alone. That a device was lost this backend finds out by
     /// itself, before it says that bytes moved.
     ///
+    /// Drop all managers of a device before `wgpu::Device::destroy` is called on it. wgpu 30 frees the memory of mapped buffers
+    /// there although views of them live, and staging slots are mapped: a later copy through one may crash the process.
+    ///
     /// The devices may be of several instances, but buffers are to be handed over together with the
     /// device that made them ([`Backend::import`]): wgpu confuses objects of different instances.
     #[must_use]
@@ -173,7 +176,7 @@ impl Wgpu {
 
     /// The handles of a device, for work of the user's own on buffers that the manager allocated. Errors
     /// of such work that nobody catches are dropped silently where [`Wgpu::discover`] opened the device:
-    /// `wgpu::Device::on_uncaptured_error` changes that.
+    /// `wgpu::Device::on_uncaptured_error` changes that. Of `wgpu::Device::destroy`, see [`Wgpu::with_devices`].
     #[must_use]
     pub fn handles(&self, device: DeviceId) -> Option<(wgpu::Device, wgpu::Queue)> {
         let gpu = self.queue(device)?.gpu();
