@@ -1,4 +1,4 @@
-//! The program is asked for its cases, as those ask it who name them as evidence.
+//! The program lists its cases.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::stage::{Session, Verdict};
-use crate::targets::{Choice, Library, at_once, toolchains_for};
+use crate::targets::{Choice, Library, toolchains_for};
 
 /// Clippy over every published library and program, for each target; and the documentation of those that it is
 /// published for. Tests are left out: what they depend on does not all exist in the browser.
@@ -19,24 +19,14 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     };
     let mut verdict = Verdict::passed();
     for (toolchain, targets) in toolchains {
-        let linted = at_once(&mut verdict, &targets, |targets| {
-            let mut lint = toolchain.cargo(session, "clippy", targets, Library::Std);
-            select(&mut lint, session).args(["--bins", "--", "-D", "warnings"]);
-            lint
-        })?;
-        for target in &linted {
-            session.support.saw(target, "linted, warnings denied");
-        }
+        let mut lint = toolchain.cargo(session, "clippy", &targets, Library::Std);
+        verdict.run(select(&mut lint, session).args(["--bins", "--", "-D", "warnings"]))?;
         let with_pages = |target: &&str| DOCUMENTED.contains(target);
         let targets: Vec<_> = targets.into_iter().filter(with_pages).collect();
-        let documented = at_once(&mut verdict, &targets, |targets| {
-            let mut document = toolchain.cargo(session, "doc", targets, Library::Std);
-            select(&mut document, session).arg("--no-deps");
+        if !targets.is_empty() {
+            let mut document = toolchain.cargo(session, "doc", &targets, Library::Std);
             document.env("RUSTDOCFLAGS", "-D warnings");
-            document
-        })?;
-        for target in documented {
-            session.support.saw(target, "documentation built");
+            verdict.run(select(&mut document, session).arg("--no-deps"))?;
         }
     }
     verdict.note = TARGETS.join(", ");
@@ -47,13 +37,13 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
 fn select<'a>(cargo: &'a mut Command, session: &Session) -> &'a mut Command {
     cargo.args(["--lib", "--all-features"]);
     let published = session.workspace.members.iter();
-    for package in published.filter(|package| package.about.is_published()) {
+    for package in published.filter(|package| package.is_published()) {
         cargo.args(["-p", &package.name]);
     }
     cargo
 }
 
-pub(crate) const TARGETS: [&str; 6] = [
+const TARGETS: [&str; 6] = [
     "aarch64-unknown-linux-gnu",
     "aarch64-apple-darwin",
     "x86_64-apple-darwin",

@@ -18,11 +18,6 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let tool = Tool::provide(&DENY, &mut session.installer, &session.workspace)?;
     session.found(tool.version());
     let mut verdict = Verdict::passed();
-    let rules = fs::read_to_string(session.workspace.root.join(RULES))
-        .with_context(|| format!("cannot read {RULES}"))?;
-    for complaint in complaints(&rules)? {
-        verdict.fail(&complaint);
-    }
     let main = &session.workspace;
     check(&tool, main, main, &mut verdict)?;
     let others = main.others()?;
@@ -65,23 +60,6 @@ fn lints(is_main: bool) -> impl Iterator<Item = &'static str> {
     UNUSED.into_iter().flat_map(move |lint| [flag, lint])
 }
 
-/// Which exceptions in `rules` do not say why.
-fn complaints(rules: &str) -> Result<Vec<String>> {
-    let rules: toml::Table = toml::from_str(rules).context(RULES)?;
-    let skipped = rules.get("bans").and_then(|bans| bans.get("skip"));
-    let skipped = skipped.and_then(toml::Value::as_array);
-    let without_reason = |entry: &&toml::Value| {
-        let reason = entry.get("reason").and_then(toml::Value::as_str);
-        reason.is_none_or(str::is_empty)
-    };
-    Ok(skipped
-        .into_iter()
-        .flatten()
-        .filter(without_reason)
-        .map(|entry| format!("{RULES} skips {entry} without a reason"))
-        .collect())
-}
-
 const RULES: &str = "deny.toml";
 
 /// How cargo-deny calls an exception that nothing needs.
@@ -106,27 +84,3 @@ const DENY: Recipe = Recipe {
         ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
     ],
 };
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_exception_gives_its_reason() {
-        let rules = "[bans]\nskip = [{ crate = \"a@1\", reason = \"b's\" }, { crate = \"c@1\" }]\n";
-        let told = complaints(rules).unwrap();
-        assert_eq!(told.len(), 1);
-        assert!(told[0].contains("c@1"), "{told:?}");
-        let bare = complaints("[bans]\nskip = [\"a@1\"]\n").unwrap();
-        assert_eq!(bare, ["deny.toml skips \"a@1\" without a reason"]);
-        assert!(complaints("[bans]\n").unwrap().is_empty());
-    }
-
-    #[test]
-    fn what_nothing_needs_is_a_mistake_in_the_main_workspace_alone() {
-        assert!(lints(true).any(|word| word == "--deny"));
-        assert!(!lints(true).any(|word| word == "--allow"));
-        assert!(!lints(false).any(|word| word == "--deny"));
-        assert_eq!(lints(false).count(), 2 * UNUSED.len());
-    }
-}

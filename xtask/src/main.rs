@@ -2,7 +2,7 @@
 //!
 //! `test` is the one command that tells whether the tree is good: continuous
 //! integration runs exactly it. The other tasks are the parts of it that one
-//! wants alone (`evidence`, `sentinels`, `doubles`, `public-api`), and the ones for people
+//! wants alone (`sentinels`, `doubles`, `public-api`), and the ones for people
 //! (`demo`, `bench`).
 
 #![forbid(unsafe_code)]
@@ -15,9 +15,7 @@ mod counts;
 mod cross;
 mod demo;
 mod deny;
-mod direction;
 mod doubles;
-mod evidence;
 mod habits;
 mod install;
 mod manifests;
@@ -30,12 +28,10 @@ mod sentinels;
 mod skips;
 mod stage;
 mod suites;
-mod support;
 mod surface;
 mod table;
 mod targets;
 mod test;
-mod testlist;
 mod tool;
 mod versions;
 mod vulkan;
@@ -55,9 +51,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let answer = Workspace::load().and_then(|workspace| match arguments.task {
         Task::Test(options) => test::run(workspace, &options),
-        Task::Evidence(options) => evidence::run(&workspace, &options),
         Task::Sentinels(options) => sentinels::run(&workspace, &options),
-        Task::Support => support::accept(&workspace).map(|()| true),
         Task::Doubles(options) => doubles::run(&workspace, &options),
         Task::PublicApi(options) => surface::run(&workspace, &options),
         Task::Demo(options) => demo::run(&workspace, &options),
@@ -86,12 +80,8 @@ enum Task {
     /// The checks and tests of the project; what continuous integration runs
     #[command(after_help = test::INSTALLS)]
     Test(test::Options),
-    /// The table that says, for each demand, which test shows it
-    Evidence(evidence::Options),
     /// Breaks a copy of the tree on purpose and proves that tests turn red
     Sentinels(sentinels::Options),
-    /// Puts what the last run of the tests saw into the README's table of targets
-    Support,
     /// Builds what stands in for drivers of hardware, and prints NAME: PATH of each library, or of what cargo is given
     Doubles(doubles::Options),
     /// Compares what the libraries show to programs with the files in docs/public-api

@@ -1,218 +1,147 @@
-//! The stage that reads every member's manifest: what the workspace decides
-//! must be taken from there.
+//! The stage that reads the manifests: packages of one workspace take what they share from it.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use crate::stage::{Session, Verdict};
+use crate::workspace::Package;
 
-/// Fails with one sentence for each member that does not take a field, or the
-/// lints, from the workspace.
+/// Reports each line that a manifest lacks.
 ///
 /// # Errors
 /// When a manifest cannot be read.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    for member in &session.workspace.members {
-        let text = fs::read_to_string(&member.manifest_path)
-            .with_context(|| format!("cannot read {}", member.manifest_path.display()))?;
-        for complaint in complaints(&member.name, &text)? {
-            verdict.fail(&complaint);
+    let main = &session.workspace;
+    let root = read(&main.root.join("Cargo.toml"))?;
+    for member in &main.members {
+        let manifest = read(&member.manifest_path)?;
+        let among_crates = main.relative(&member.manifest_path).starts_with("crates");
+        let mut lines = [&SHARED[..], &OWN].concat();
+        if among_crates {
+            lines.extend(PUBLISHED);
+        } else {
+            lines.push("publish = false");
         }
-    }
-    let root = fs::read_to_string(session.workspace.root.join("Cargo.toml"))?;
-    for complaint in root_complaints(&root)? {
-        verdict.fail(&complaint);
-    }
-    let mut packages = session.workspace.members.len();
-    for other in session.workspace.others()? {
-        let name = session.workspace.relative(&other.root).display();
-        let manifest = fs::read_to_string(other.root.join("Cargo.toml"))?;
-        for complaint in other_complaints(&name.to_string(), &manifest, &root)? {
-            verdict.fail(&complaint);
-        }
-        for member in &other.members {
-            let text = fs::read_to_string(&member.manifest_path)
-                .with_context(|| format!("cannot read {}", member.manifest_path.display()))?;
-            for complaint in unpublished_complaints(&member.name, &text)? {
-                verdict.fail(&complaint);
+        report(&mut verdict, member, &manifest, &lines);
+        if among_crates {
+            let page = format!("documentation = \"https://docs.rs/{}\"", member.name);
+            report(&mut verdict, member, &manifest, &[&page]);
+            for file in FILES {
+                if !member.manifest_path.with_file_name(file).is_file() {
+                    verdict.fail(&format!("`{}` has no file {file}", member.name));
+                }
             }
         }
-        packages += other.members.len();
     }
-    verdict.note = format!("{packages} packages");
+    let others = main.others()?;
+    for other in &others {
+        let manifest = read(&other.root.join("Cargo.toml"))?;
+        let name = main.relative(&other.root).display().to_string();
+        for line in decisions(&root) {
+            if !has(&manifest, line) {
+                verdict.fail(&format!(
+                    "`{name}` lacks `{line}`, as the main workspace has it"
+                ));
+            }
+        }
+        for member in &other.members {
+            let manifest = read(&member.manifest_path)?;
+            let lines = [&SHARED[..], &["publish = false"]].concat();
+            report(&mut verdict, member, &manifest, &lines);
+        }
+    }
+    let packages = others
+        .iter()
+        .map(|other| other.members.len())
+        .sum::<usize>();
+    verdict.note = format!("{} packages", packages + main.members.len());
     Ok(verdict)
 }
 
-fn complaints(package: &str, manifest: &str) -> Result<Vec<String>> {
-    let fields = ["version"].iter().chain(&SHARED).chain(&["repository"]);
-    let manifest: toml::Table = toml::from_str(manifest).with_context(|| package.to_owned())?;
-    Ok(inheritance(package, &manifest, fields))
-}
-
-/// A member of another workspace: nobody gets it from a registry.
-fn unpublished_complaints(package: &str, manifest: &str) -> Result<Vec<String>> {
-    let manifest: toml::Table = toml::from_str(manifest).with_context(|| package.to_owned())?;
-    let mut complaints = inheritance(package, &manifest, SHARED.iter());
-    if value(&manifest, &["package", "publish"]).and_then(toml::Value::as_bool) != Some(false) {
-        complaints.push(format!("`{package}` does not say `publish = false`"));
+fn report(verdict: &mut Verdict, package: &Package, manifest: &str, lines: &[&str]) {
+    for line in lines.iter().filter(|line| !has(manifest, line)) {
+        verdict.fail(&format!(
+            "the manifest of `{}` lacks the line `{line}`",
+            package.name
+        ));
     }
-    Ok(complaints)
 }
 
-/// Another workspace decides as the main one does, whose manifest is `main`.
-fn other_complaints(workspace: &str, manifest: &str, main: &str) -> Result<Vec<String>> {
-    let manifest: toml::Table = toml::from_str(manifest).with_context(|| workspace.to_owned())?;
-    let main: toml::Table = toml::from_str(main)?;
-    let mut complaints = Vec::new();
-    let mut compare = |path: &[&str]| {
-        let decided = value(&main, path);
-        if decided.is_some() && value(&manifest, path) != decided {
-            complaints.push(format!(
-                "`{workspace}` does not say `{}` as the main workspace does",
-                path.join(".")
-            ));
+fn has(manifest: &str, line: &str) -> bool {
+    manifest.lines().any(|of| of == line)
+}
+
+/// The lines of the main workspace's manifest that other workspaces repeat. `unexpected_cfgs` names configurations of the
+/// main workspace alone.
+fn decisions(root: &str) -> impl Iterator<Item = &str> {
+    let mut section = "";
+    root.lines().filter(move |line| {
+        if line.starts_with('[') {
+            section = line;
         }
-    };
-    for field in SHARED {
-        compare(&["workspace", "package", field]);
-    }
-    for tool in ["rust", "clippy"] {
-        let lints = value(&main, &["workspace", "lints", tool]).and_then(toml::Value::as_table);
-        for lint in lints.into_iter().flat_map(toml::Table::keys) {
-            // Names configurations of the main workspace's own.
-            if lint != "unexpected_cfgs" {
-                compare(&["workspace", "lints", tool, lint]);
+        let field = line.split(' ').next().unwrap_or_default();
+        match section {
+            "[workspace.package]" => ["edition", "rust-version", "license"].contains(&field),
+            "[workspace.lints.rust]" | "[workspace.lints.clippy]" => {
+                line.contains(" = ") && field != "unexpected_cfgs"
             }
+            _ => false,
         }
-    }
-    Ok(complaints)
+    })
 }
 
-/// Which of `fields`, and the lints, the package does not take from its workspace.
-fn inheritance<'a>(
-    package: &str,
-    manifest: &toml::Table,
-    fields: impl Iterator<Item = &'a &'a str>,
-) -> Vec<String> {
-    let inherits =
-        |path: &[&str]| value(manifest, path).and_then(toml::Value::as_bool) == Some(true);
-    let mut complaints = Vec::new();
-    for field in fields {
-        if !inherits(&["package", field, "workspace"]) {
-            complaints.push(format!(
-                "`{package}` does not take `{field}` from the workspace"
-            ));
-        }
-    }
-    if !inherits(&["lints", "workspace"]) {
-        complaints.push(format!("`{package}` does not take the workspace's lints"));
-    }
-    complaints
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn root_complaints(manifest: &str) -> Result<Vec<String>> {
-    let manifest: toml::Table = toml::from_str(manifest)?;
-    let mut complaints = Vec::new();
-    let package =
-        |field| value(&manifest, &["workspace", "package", field]).and_then(toml::Value::as_str);
-    if package("license") != Some("MIT OR Apache-2.0") {
-        complaints.push("the workspace's licence is not `MIT OR Apache-2.0`".to_owned());
-    }
-    if package("rust-version").is_none() {
-        complaints.push("the workspace names no `rust-version`".to_owned());
-    }
-    for tool in ["rust", "clippy"] {
-        if value(&manifest, &["workspace", "lints", tool]).is_none() {
-            complaints.push(format!("the workspace sets no lints for {tool}"));
-        }
-    }
-    Ok(complaints)
-}
+/// In the manifest of every package. The last one follows `[lints]`: no other table has it.
+const SHARED: [&str; 4] = [
+    "edition.workspace = true",
+    "rust-version.workspace = true",
+    "license.workspace = true",
+    "workspace = true",
+];
 
-fn value<'a>(table: &'a toml::Table, path: &[&str]) -> Option<&'a toml::Value> {
-    let (first, rest) = path.split_first()?;
-    rest.iter()
-        .try_fold(table.get(*first)?, |value, name| value.get(name))
-}
+/// In those of the main workspace.
+const OWN: [&str; 2] = ["version.workspace = true", "repository.workspace = true"];
 
-/// What every workspace of the tree decides in the same way.
-const SHARED: [&str; 3] = ["edition", "rust-version", "license"];
+/// In those of packages that are published: all packages in `crates`.
+const PUBLISHED: [&str; 7] = [
+    "authors.workspace = true",
+    "categories.workspace = true",
+    "keywords.workspace = true",
+    "include.workspace = true",
+    "readme = \"README.md\"",
+    "[package.metadata.docs.rs]",
+    "all-features = true",
+];
+
+/// Files beside those manifests.
+const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_member_that_decides_for_itself_is_told() {
-        let manifest = "\
-[package]
-name = \"a\"
-version.workspace = true
-edition.workspace = true
-rust-version.workspace = true
-license = \"MIT\"
-repository.workspace = true
-";
-        assert_eq!(
-            complaints("a", manifest).unwrap(),
-            [
-                "`a` does not take `license` from the workspace",
-                "`a` does not take the workspace's lints",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_workspace_without_its_decisions_is_told() {
-        assert_eq!(
-            root_complaints("[workspace]\nmembers = []\n")
-                .unwrap()
-                .len(),
-            4
-        );
-    }
-
-    #[test]
-    fn another_workspace_decides_as_the_main_one_does() {
-        let main = "\
+    fn other_workspaces_repeat_the_edition_and_the_lints() {
+        let root = "\
 [workspace.package]
+version = \"1\"
 edition = \"2024\"
-license = \"MIT\"
 [workspace.lints.rust]
 missing_docs = \"warn\"
-unexpected_cfgs = \"warn\"
-[workspace.lints.clippy]
-todo = \"deny\"
+unexpected_cfgs = { level = \"warn\", check-cfg = [
+    'cfg(loom)',
+] }
+[profile.dev]
+debug = 1
 ";
-        let told = |other: &str| other_complaints("doubles/x", other, main).unwrap();
-        assert!(told(main).is_empty());
-        assert_eq!(
-            told(&main.replace("2024", "2021").replace("todo", "dbg_macro")),
-            [
-                "`doubles/x` does not say `workspace.package.edition` as the main workspace does",
-                "`doubles/x` does not say `workspace.lints.clippy.todo` as the main workspace does",
-            ]
-        );
-        assert!(told(&main.replace("unexpected_cfgs = \"warn\"\n", "")).is_empty());
-    }
-
-    #[test]
-    fn what_stays_in_the_tree_says_that_it_is_not_published() {
-        let manifest = "\
-[package]
-name = \"a\"
-version = \"0.0.0\"
-edition.workspace = true
-rust-version.workspace = true
-license.workspace = true
-[lints]
-workspace = true
-";
-        let told = |text: &str| unpublished_complaints("a", text).unwrap();
-        assert_eq!(told(manifest), ["`a` does not say `publish = false`"]);
-        let closed = manifest.replace("version = \"0.0.0\"", "publish = false");
-        assert!(told(&closed).is_empty());
+        let lines: Vec<&str> = decisions(root).collect();
+        assert_eq!(lines, ["edition = \"2024\"", "missing_docs = \"warn\""]);
+        assert!(has(root, lines[1]) && !has(root, "edition = \"2021\""));
     }
 }

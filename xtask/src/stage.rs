@@ -12,7 +12,6 @@ use crate::counts::Counts;
 use crate::doubles::Calls;
 use crate::install::Installer;
 use crate::process::{self, Ending, Finished};
-use crate::support::Support;
 use crate::workspace::Workspace;
 
 /// A named part of the test run.
@@ -35,10 +34,6 @@ pub(crate) struct Session {
     pub(crate) skipped: Vec<String>,
     /// Which functions of the CUDA driver were called, by the stage whose tests did so.
     pub(crate) calls: BTreeMap<&'static str, Calls>,
-    /// What was done for each target.
-    pub(crate) support: Support,
-    /// The stages that have ended, with how.
-    pub(crate) endings: Vec<(&'static str, Outcome)>,
 }
 
 impl Session {

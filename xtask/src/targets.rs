@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 
 use crate::checks::first_line;
 use crate::install::Provision;
-use crate::stage::{Session, Verdict};
+use crate::stage::Session;
 use crate::workspace::forget_outer_cargo;
 
 /// A way to build for a target.
@@ -57,29 +57,6 @@ pub(crate) fn toolchains_for(session: &mut Session, targets: &[&'static str]) ->
         }
     }
     Ok(Choice::Use(toolchains))
-}
-
-/// Runs what `call` makes for all of `targets` at once: while a large crate of one of them keeps a core, those of the
-/// others have the other cores. Where that fails, each is tried by itself, so that the transcript says whose fault it
-/// is. Gives those that passed.
-///
-/// # Errors
-/// When the command cannot be started.
-pub(crate) fn at_once(
-    verdict: &mut Verdict,
-    targets: &[&'static str],
-    call: impl Fn(&[&str]) -> Command,
-) -> Result<Vec<&'static str>> {
-    if targets.is_empty() || verdict.run(&mut call(targets))?.success() {
-        return Ok(targets.to_vec());
-    }
-    let mut passed = Vec::new();
-    for &target in targets {
-        if verdict.run(&mut call(&[target]))?.success() {
-            passed.push(target);
-        }
-    }
-    Ok(passed)
 }
 
 /// The toolchain for one target, or the reason why there is none.
@@ -191,40 +168,3 @@ pub(crate) const DEBIAN_SOURCES: &str = "/usr/lib/rustlib/src";
 
 /// Debian's newest toolchain, its clippy, and the standard library's sources.
 const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "rust-web-clippy"];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stage::Outcome;
-
-    /// A command that fails where `b` is among the targets.
-    fn all_but_b(targets: &[&str]) -> Command {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "case $0 in *b*) exit 1;; esac"]);
-        shell.arg(targets.concat());
-        shell
-    }
-
-    #[test]
-    fn of_targets_tried_at_once_the_one_at_fault_is_found() {
-        let mut verdict = Verdict::passed();
-        assert_eq!(
-            at_once(&mut verdict, &["a", "c"], all_but_b).unwrap(),
-            ["a", "c"]
-        );
-        assert_eq!(verdict.outcome, Outcome::Passed);
-        assert_eq!(
-            at_once(&mut verdict, &["a", "b", "c"], all_but_b).unwrap(),
-            ["a", "c"]
-        );
-        assert_eq!(verdict.outcome, Outcome::Failed);
-    }
-
-    #[test]
-    fn where_there_is_no_target_nothing_runs() {
-        let mut verdict = Verdict::passed();
-        let none = at_once(&mut verdict, &[], |_| unreachable!("nothing to run")).unwrap();
-        assert!(none.is_empty());
-        assert_eq!(verdict.transcript, "");
-    }
-}

@@ -10,12 +10,11 @@ use crate::counts::Counts;
 use crate::install::Installer;
 use crate::process::seconds;
 use crate::stage::{Outcome, Session, Stage, Verdict};
-use crate::support::Support;
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
-    browser, checks, clients, cross, deny, direction, doubles, evidence, habits, manifests, no_std,
-    package, sanitizers, sentinels, suites, support, surface, versions, wine,
+    browser, checks, clients, cross, deny, doubles, habits, manifests, no_std, package, sanitizers,
+    sentinels, suites, surface, versions, wine,
 };
 
 /// What to run.
@@ -49,18 +48,12 @@ is not installed, `cargo install` builds it into the target folder, which takes
 minutes, once.";
 
 /// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 28] = [
+pub(crate) const STAGES: [Stage; 25] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
         full_only: false,
         run: checks::format,
-    },
-    Stage {
-        name: "direction",
-        about: "no dependency points the wrong way",
-        full_only: false,
-        run: direction::stage,
     },
     Stage {
         name: "manifests",
@@ -82,7 +75,7 @@ pub(crate) const STAGES: [Stage; 28] = [
     },
     Stage {
         name: "deny",
-        about: "licences, versions and sources of all dependencies are as deny.toml allows",
+        about: "dependencies, their direction, licences, versions and sources are as deny.toml allows",
         full_only: false,
         run: deny::stage,
     },
@@ -183,18 +176,6 @@ pub(crate) const STAGES: [Stage; 28] = [
         run: sanitizers::stage,
     },
     Stage {
-        name: "support",
-        about: "the README's table of targets is what the run saw",
-        full_only: false,
-        run: support::stage,
-    },
-    Stage {
-        name: "evidence",
-        about: "every demand names what shows it, and that exists",
-        full_only: false,
-        run: evidence::stage,
-    },
-    Stage {
         name: "unpacked",
         about: "every package builds from what would be published",
         full_only: true,
@@ -241,8 +222,6 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> Result<bool> {
         found: checks::machine(),
         skipped: Vec::new(),
         calls: BTreeMap::new(),
-        support: Support::default(),
-        endings: Vec::new(),
     };
     let mut results = Vec::new();
     for stage in chosen {
@@ -284,7 +263,6 @@ fn run_one(stage: &Stage, session: &mut Session) -> StageResult {
         verdict
     });
     let elapsed = start.elapsed();
-    session.endings.push((stage.name, verdict.outcome.clone()));
     if verdict.outcome == Outcome::Failed {
         println!("{}", verdict.transcript.trim_end());
     }

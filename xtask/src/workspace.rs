@@ -10,7 +10,6 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use crate::doubles::bindings;
-use crate::package::About;
 
 /// The project on disk: its root folder, its target folder, its packages.
 #[derive(Debug, Clone)]
@@ -28,20 +27,24 @@ pub(crate) struct Workspace {
 /// One member of the workspace.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Package {
-    pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
-    #[serde(flatten)]
-    pub(crate) about: About,
+    /// The registries that may have it; `None` is all of them.
+    publish: Option<Vec<String>>,
 }
 
 /// One line of a member's dependency tables.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// `None` for an ordinary dependency, else `dev` or `build`.
-    pub(crate) kind: Option<String>,
+}
+
+impl Package {
+    /// Whether a registry may have it.
+    pub(crate) fn is_published(&self) -> bool {
+        self.publish.is_none()
+    }
 }
 
 impl Workspace {
@@ -94,17 +97,6 @@ impl Workspace {
         folders.retain(|folder| folder.join("Cargo.toml").is_file());
         folders.sort();
         folders.iter().map(|folder| self.other(folder)).collect()
-    }
-
-    /// Those of [`Workspace::others`] that stand in for hardware.
-    ///
-    /// # Errors
-    /// As [`Workspace::load`].
-    pub(crate) fn doubles(&self) -> Result<Vec<Self>> {
-        let folder = self.root.join(DOUBLES);
-        let mut others = self.others()?;
-        others.retain(|other| other.root.starts_with(&folder));
-        Ok(others)
     }
 
     /// The workspace in `folder`, with its target folder below this one's.

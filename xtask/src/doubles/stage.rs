@@ -35,12 +35,6 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         if finished.success() && Counts::read(&finished.output).ran() == 0 {
             verdict.fail(&format!("{} has no test", double.name));
         }
-        if finished.success() && double.name == METAL {
-            session.support.saw(
-                "aarch64-apple-darwin",
-                "Metal executed against a double, on Linux",
-            );
-        }
         // Nextest runs no examples of documentation.
         let mut examples = double.workspace.task("test")?;
         verdict.run_tests(examples.args(["--doc", "--locked", "--no-fail-fast"]))?;
@@ -57,6 +51,3 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     verdict.note = notes.join(", ");
     Ok(verdict)
 }
-
-/// The double that the backend itself is built against.
-const METAL: &str = "metal";

@@ -1,0 +1,165 @@
+//! The public surface: `docs/public-api` holds what the libraries show to programs, so a change of it shows.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use public_api::Builder;
+
+use crate::checks::output_of;
+use crate::stage::{Outcome, Session, Verdict};
+use crate::workspace::Workspace;
+
+/// What to do with the public surface.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Writes the surface as it is into the files, which the stage `surface` goes by
+    #[arg(long)]
+    accept: bool,
+}
+
+/// Compares what the libraries show with the files.
+///
+/// # Errors
+/// When cargo cannot be started, or rustdoc writes something unexpected.
+pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+    check(&session.workspace, false)
+}
+
+/// `cargo xtask public-api`: the same as the stage, or accepts what has changed.
+///
+/// # Errors
+/// As [`stage`]; when a file cannot be written.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
+    let verdict = check(workspace, options.accept)?;
+    println!("{}{}", verdict.transcript, verdict.note);
+    Ok(verdict.outcome != Outcome::Failed)
+}
+
+fn check(workspace: &Workspace, accept: bool) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let setting = setting()?;
+    // rustdoc's words for the same surface differ from one compiler and system to another.
+    let kept = fs::read_to_string(file(workspace, "transload"))?;
+    let first = kept.lines().next().unwrap_or_default();
+    if first != setting && !accept {
+        return Ok(Verdict::skipped(format!(
+            "the files are `{first}`, this is `{setting}`"
+        )));
+    }
+    // All packages at once: with fewer, cargo would build some dependencies again, with fewer features.
+    let mut cargo = workspace.cargo();
+    cargo
+        .args(["doc", "--workspace", "--lib", "--no-deps", "--all-features"])
+        .env("RUSTDOC", env::current_exe()?)
+        .env(
+            STANDING_IN,
+            env::var_os("RUSTDOC").unwrap_or_else(|| "rustdoc".into()),
+        )
+        .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json")
+        .env_remove("CARGO_BUILD_TARGET");
+    if !verdict.run(&mut cargo)?.success() {
+        return Ok(verdict);
+    }
+    verdict.transcript.clear();
+    let mut count = 0;
+    for package in workspace
+        .members
+        .iter()
+        .filter(|member| member.is_published())
+    {
+        // A program shows nothing, and a backend of another system's nothing here.
+        let json = format!("doc/{}.json", package.name.replace('-', "_"));
+        let json = workspace.target.join(json);
+        if !json.is_file() || NOT_HERE.contains(&package.name.as_str()) {
+            continue;
+        }
+        let text = format!("{setting}\n{}", listed(&json)?);
+        count += text.lines().count() - 1;
+        let path = file(workspace, &package.name);
+        if accept {
+            fs::write(&path, text)?;
+            continue;
+        }
+        let kept = fs::read_to_string(&path).with_context(|| {
+            format!(
+                "{} is not there: cargo xtask public-api --accept",
+                path.display()
+            )
+        })?;
+        if kept != text {
+            let changes = changes(&kept, &text).join("\n");
+            verdict.fail(&format!(
+                "the public surface of {} has changed (- is gone, + is new):\n{changes}\nto accept it: cargo xtask \
+                 public-api --accept",
+                package.name
+            ));
+        }
+    }
+    verdict.note = format!("{count} items");
+    Ok(verdict)
+}
+
+/// The items of a library, one a line, without the implementations that nearly every type has.
+fn listed(json: &Path) -> Result<String> {
+    let surface = Builder::from_rustdoc_json(json)
+        .omit_blanket_impls(true)
+        .omit_auto_trait_impls(true)
+        .omit_auto_derived_impls(true)
+        .build()
+        .with_context(|| format!("cannot read {}", json.display()))?;
+    Ok(surface.items().map(|item| format!("{item}\n")).collect())
+}
+
+fn changes(old: &str, new: &str) -> Vec<String> {
+    let (before, after): (BTreeSet<&str>, BTreeSet<&str>) =
+        (old.lines().collect(), new.lines().collect());
+    let gone = before.difference(&after).map(|line| format!("-{line}"));
+    gone.chain(after.difference(&before).map(|line| format!("+{line}")))
+        .collect()
+}
+
+/// The compiler, without its patch version, and the system.
+fn setting() -> Result<String> {
+    let said = output_of(Command::new("rustc").arg("-vV")).context("rustc does not run")?;
+    let field = |name: &str| {
+        said.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    };
+    let (Some(release), Some(host)) = (field("release"), field("host")) else {
+        bail!("rustc says nothing of itself:\n{said}");
+    };
+    let minor = release.rsplit_once('.').map_or(release, |(minor, _)| minor);
+    Ok(format!("# rustc {minor} for {host}"))
+}
+
+fn file(workspace: &Workspace, package: &str) -> PathBuf {
+    workspace
+        .root
+        .join(format!("docs/public-api/{package}.txt"))
+}
+
+/// Runs rustdoc with its unstable options, if this program was started in its place: `None` if it was not. With the
+/// variable set for all of cargo, half of the dependencies would be built again: their build scripts look for it.
+pub(crate) fn stand_in_for_rustdoc() -> Option<ExitCode> {
+    let rustdoc = env::var_os(STANDING_IN)?;
+    let mut rustdoc = Command::new(rustdoc);
+    let status = rustdoc
+        .args(env::args_os().skip(1))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .status();
+    Some(match status {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// Names rustdoc to the program that stands in for it.
+const STANDING_IN: &str = "TRANSLOAD_XTASK_RUSTDOC";
+
+/// Empty on the system that lists.
+const NOT_HERE: [&str; 1] = ["transload-metal"];
