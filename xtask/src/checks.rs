@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::stage::{Session, Verdict};
 use crate::workspace::Workspace;
@@ -94,6 +94,16 @@ pub(crate) fn machine() -> Vec<String> {
         }
     }
     found
+}
+
+/// The target that rustc builds for here.
+///
+/// # Errors
+/// When rustc cannot be asked.
+pub(crate) fn host() -> Result<String> {
+    let said = output_of(Command::new("rustc").arg("-vV")).context("rustc does not run")?;
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc -vV tells no host")?.to_owned())
 }
 
 /// The first line that `command` writes, when it succeeds.

@@ -19,10 +19,10 @@ mod doubles;
 mod habits;
 mod install;
 mod manifests;
-mod nextest;
 mod no_std;
 mod package;
 mod process;
+mod runner;
 mod sanitizers;
 mod sentinels;
 mod skips;
@@ -46,6 +46,9 @@ use crate::workspace::Workspace;
 
 fn main() -> ExitCode {
     if let Some(code) = surface::stand_in_for_rustdoc() {
+        return code;
+    }
+    if let Some(code) = runner::stand_in_for_tests() {
         return code;
     }
     let arguments = Arguments::parse();

@@ -15,7 +15,7 @@ use crate::checks::first_line;
 use crate::counts::Counts;
 use crate::doubles::Double;
 use crate::install::Provision;
-use crate::nextest::Nextest;
+use crate::runner::run_by_this_program;
 use crate::stage::{Outcome, Session, Verdict};
 use crate::targets::{DEBIAN_SOURCES, debian_toolchain, provide_debian};
 use crate::workspace::{METAL, Workspace};
@@ -30,14 +30,13 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     }
     let cuda = Double::cuda_driver(&session.workspace)?;
     let subjects = subjects(&session.workspace)?;
-    let nextest = Nextest::provide(&mut session.installer, &session.workspace)?;
     let mut verdict = Verdict::passed();
     let mut ran = vec!["AddressSanitizer"];
-    ADDRESS.examine(&mut verdict, &subjects, &nextest, address_cargo)?;
+    ADDRESS.examine(&mut verdict, &subjects, address_cargo)?;
     match thread_sysroot(session, &cuda)? {
         Ok(sysroot) => {
             let cargo = |subject: &Workspace| thread_cargo(session, subject, &sysroot);
-            THREAD.examine(&mut verdict, &subjects, &nextest, cargo)?;
+            THREAD.examine(&mut verdict, &subjects, cargo)?;
             ran.push("ThreadSanitizer");
         }
         Err(reason) => session.skipped.push(format!("ThreadSanitizer: {reason}")),
@@ -123,7 +122,6 @@ impl Sanitizer {
         &self,
         verdict: &mut Verdict,
         subjects: &[Subject],
-        nextest: &Nextest,
         cargo: impl Fn(&Workspace) -> Command,
     ) -> Result<()> {
         if let Some(first) = subjects.first() {
@@ -140,9 +138,10 @@ impl Sanitizer {
             if verdict.outcome == Outcome::Failed {
                 break;
             }
-            let mut cargo = cargo(&subject.workspace);
-            self.arm(&mut cargo);
-            let mut run = nextest.run_for(&cargo, &subject.workspace)?;
+            let mut run = cargo(&subject.workspace);
+            self.arm(&mut run);
+            run_by_this_program(&mut run, TARGET)?;
+            run.arg("test").args(subject.workspace.arguments()?);
             run.args(self.arguments)
                 .args(["--locked", "--target", TARGET]);
             run.args(["--package", subject.package]).args(subject.tests);

@@ -19,14 +19,26 @@ pub(crate) struct Stage {
     pub(crate) name: &'static str,
     /// What it shows, for `--list`.
     pub(crate) about: &'static str,
-    /// Whether it runs only with `--full` or when it is asked for by name.
-    pub(crate) full_only: bool,
+    pub(crate) tier: Tier,
     pub(crate) run: fn(&mut Session) -> Result<Verdict>,
+}
+
+/// Which runs a stage is part of. Each stage runs when it is asked for by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Tier {
+    /// Every run.
+    Quick,
+    /// Runs with `--all`.
+    All,
+    /// Runs with `--full`.
+    Full,
 }
 
 /// What the stages of one run share.
 pub(crate) struct Session {
     pub(crate) workspace: Workspace,
+    /// What was asked for.
+    pub(crate) tier: Tier,
     pub(crate) installer: Installer,
     /// Tools that stages came upon, for the closing summary.
     pub(crate) found: Vec<String>,

@@ -5,28 +5,29 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::nextest::Nextest;
+use crate::runner;
 use crate::skips::Skips;
-use crate::stage::{Outcome, Session, Verdict};
+use crate::stage::{Outcome, Session, Tier, Verdict};
 use crate::vulkan::Drivers;
-use crate::workspace::{Package, Workspace};
+use crate::workspace::Package;
 
-/// Unit and integration tests of every package, with all features.
+/// Unit and integration tests of every package, with all features: over lavapipe, and with `--all` over both drivers.
 ///
 /// # Errors
-/// When cargo cannot be started, or nextest cannot be had.
+/// When cargo cannot be started.
 pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut runner = main_runner(session)?;
+    let mut runner = runner::tests(&session.workspace)?;
     let skips = Skips::new(&session.workspace.target, "tests")?;
     skips.tell(&mut runner);
-    let drivers = Drivers::provide(&mut session.installer, &session.workspace.target)?;
+    let both = session.tier > Tier::Quick;
+    let drivers = Drivers::provide(&mut session.installer, &session.workspace.target, both)?;
     drivers.tell(&mut runner);
     for found in drivers.found() {
         session.found(found);
     }
     session.skipped.extend(drivers.absent().iter().cloned());
-    verdict.run_tests(runner.args(["--workspace", "--all-features"]))?;
+    verdict.run_tests(runner.args(["--workspace", "--all-features", "--tests"]))?;
     session.skipped.extend(skips.settle(&mut verdict.counts)?);
     Ok(verdict)
 }
@@ -38,22 +39,22 @@ pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
 /// As [`tests`].
 pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut runner = main_runner(session)?;
+    let mut runner = runner::tests(&session.workspace)?;
     // What is skipped was told by the stage with the usual number of cases.
     let skips = Skips::new(&session.workspace.target, "properties")?;
     skips.tell(&mut runner);
-    Drivers::provide(&mut session.installer, &session.workspace.target)?.tell(&mut runner);
+    Drivers::provide(&mut session.installer, &session.workspace.target, true)?.tell(&mut runner);
     runner
         .env("PROPTEST_CASES", PROPERTY_CASES)
         .env("EXPLORE", "full")
-        .args(["--workspace", "--all-features"]);
+        .args(["--workspace", "--all-features", "--tests"]);
     verdict.run_tests(&mut runner)?;
     skips.settle(&mut verdict.counts)?;
     verdict.note = format!("{PROPERTY_CASES} cases per property");
     Ok(verdict)
 }
 
-/// The examples in the documentation. Nextest does not run these.
+/// The examples in the documentation.
 ///
 /// # Errors
 /// When cargo cannot be started.
@@ -124,24 +125,6 @@ pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
         return Ok(Verdict::skipped("it builds; no tests for it"));
     }
     Ok(verdict)
-}
-
-fn main_runner(session: &mut Session) -> Result<Command> {
-    let workspace = session.workspace.clone();
-    runner(session, &workspace)
-}
-
-/// What runs the tests of `workspace`.
-///
-/// # Errors
-/// As [`Nextest::provide`] and [`Workspace::arguments`].
-pub(crate) fn runner(session: &mut Session, workspace: &Workspace) -> Result<Command> {
-    let nextest = Nextest::provide(&mut session.installer, &session.workspace)?;
-    session.found(nextest.version());
-    let mut run = nextest.run(workspace)?;
-    run.args(["--no-tests", "pass", "--hide-progress-bar"]);
-    run.args(["--status-level", "slow", "--final-status-level", "slow"]);
-    Ok(run)
 }
 
 /// A cargo call whose code is built with `--cfg name`, in a target folder of

@@ -9,7 +9,7 @@ use clap::Args;
 use crate::counts::Counts;
 use crate::install::Installer;
 use crate::process::seconds;
-use crate::stage::{Outcome, Session, Stage, Verdict};
+use crate::stage::{Outcome, Session, Stage, Tier, Verdict};
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
@@ -20,7 +20,10 @@ use crate::{
 /// What to run.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Also the stages that take long: more cases per property, sentinels, a build of each package
+    /// Also the stages that build for other targets, install tools, or compare with what is published
+    #[arg(long)]
+    all: bool,
+    /// All that, and more cases per property, sentinels, a browser, a build of each package: hours
     #[arg(long)]
     full: bool,
     /// Only these stages, with commas between them; may be given several times
@@ -31,172 +34,179 @@ pub(crate) struct Options {
     list: bool,
 }
 
+impl Options {
+    fn tier(&self) -> Tier {
+        match (self.full, self.all) {
+            (true, _) => Tier::Full,
+            (_, true) => Tier::All,
+            _ => Tier::Quick,
+        }
+    }
+}
+
 /// What it may change on the machine.
 pub(crate) const INSTALLS: &str = "\
-The stages no_std and cross need standard libraries of other systems. Where rustup
-has none, on Debian and its descendants, as root or with a sudo that asks for no
-password, they install Debian's toolchain with apt-get (150 MB). The stage
-sanitizers needs it too, as it comes with the standard library's sources. The stage
-wine installs Wine and a linker for programs of Windows (162 MB). The stage
-clients installs python3-venv, and NVIDIA's bindings for Python with pip into the
-target folder. The stage tests installs Mesa's software Vulkan driver in the same
-way, and fetches a second one (32 MB) into the target folder. The stage browser
-installs Chromium, the driver of it, and a linker (132 MB), and builds wasm-bindgen's
-runner of tests. Elsewhere they are skipped, and the end of the run says so. Tests
-are run by cargo-nextest, and dependencies are looked at by cargo-deny: where one
-is not installed, `cargo install` builds it into the target folder, which takes
-minutes, once.";
+On Debian and its descendants, as root or with a sudo that asks for no password, the stage tests
+installs Mesa's software Vulkan driver with apt-get. With --all:
+  tests              takes SwiftShader out of Debian's chromium-common (32 MB, kept in the target folder)
+  no_std, cross      install Debian's toolchain where rustup has no library for a target (150 MB)
+  sanitizers         install the same toolchain
+  wine               installs Wine and a linker for programs of Windows (162 MB)
+  clients            installs python3-venv, and NVIDIA's bindings for Python into the target folder
+  deny               builds cargo-deny into the target folder, once, where it is not installed
+With --full the stage browser installs Chromium, its driver and a linker (132 MB), and builds
+wasm-bindgen's runner of tests. Elsewhere these stages are skipped, and the end of the run says so.";
 
 /// Every stage, cheap ones first.
 pub(crate) const STAGES: [Stage; 25] = [
     Stage {
         name: "format",
         about: "rustfmt would change nothing",
-        full_only: false,
+        tier: Tier::Quick,
         run: checks::format,
     },
     Stage {
         name: "manifests",
         about: "every package takes lints, licence and versions from the workspace",
-        full_only: false,
+        tier: Tier::Quick,
         run: manifests::stage,
     },
     Stage {
         name: "habits",
         about: "no sleeps, no timed or ignored tests, no overlong files",
-        full_only: false,
+        tier: Tier::Quick,
         run: habits::stage,
     },
     Stage {
         name: "patches",
         about: "every sentinel still fits the tree that it is to break",
-        full_only: false,
+        tier: Tier::Quick,
         run: sentinels::fit,
     },
     Stage {
         name: "deny",
         about: "dependencies, their direction, licences, versions and sources are as deny.toml allows",
-        full_only: false,
+        tier: Tier::All,
         run: deny::stage,
     },
     Stage {
         name: "lint",
         about: "clippy, all targets, all features, warnings denied",
-        full_only: false,
+        tier: Tier::Quick,
         run: checks::lint,
     },
     Stage {
         name: "docs",
         about: "the documentation builds, warnings denied",
-        full_only: false,
+        tier: Tier::All,
         run: checks::docs,
     },
     Stage {
         name: "surface",
         about: "what the libraries show to programs is what docs/public-api says",
-        full_only: false,
+        tier: Tier::All,
         run: surface::stage,
     },
     Stage {
         name: "package",
         about: "every package could be published, with its licences and nothing stray",
-        full_only: false,
+        tier: Tier::All,
         run: package::stage,
     },
     Stage {
         name: "tests",
         about: "unit and integration tests",
-        full_only: false,
+        tier: Tier::Quick,
         run: suites::tests,
     },
     Stage {
         name: "doctests",
         about: "the examples in the documentation compile and run",
-        full_only: false,
+        tier: Tier::Quick,
         run: suites::doctests,
     },
     Stage {
         name: "no_std",
         about: "core, hal and the engine build where there is no operating system",
-        full_only: false,
+        tier: Tier::All,
         run: no_std::stage,
     },
     Stage {
         name: "cross",
         about: "clippy for the other systems, the browser too, warnings denied; documentation for two",
-        full_only: false,
+        tier: Tier::All,
         run: cross::stage,
     },
     Stage {
         name: "wine",
         about: "tests of the host backend as programs of Windows, under Wine",
-        full_only: false,
+        tier: Tier::All,
         run: wine::stage,
     },
     Stage {
         name: "loom",
         about: "every interleaving of the small concurrent parts",
-        full_only: false,
+        tier: Tier::All,
         run: suites::loom,
     },
     Stage {
         name: "local",
         about: "the single-threaded build, whose types are not Send",
-        full_only: false,
+        tier: Tier::All,
         run: suites::local,
     },
     Stage {
         name: "versions",
         about: "the binding of the CUDA driver agrees with cudarc's for every version of CUDA",
-        full_only: false,
+        tier: Tier::All,
         run: versions::stage,
     },
     Stage {
         name: "doubles",
         about: "the stand-ins for drivers build, and pass their own tests",
-        full_only: false,
+        tier: Tier::Quick,
         run: doubles::stage,
     },
     Stage {
         name: "clients",
         about: "cudarc and NVIDIA's Python bindings take the double for the driver",
-        full_only: false,
+        tier: Tier::All,
         run: clients::stage,
     },
     Stage {
         name: "calls",
         about: "every function of the CUDA binding is called by a test, or listed with a reason",
-        full_only: false,
+        tier: Tier::All,
         run: doubles::calls,
     },
     Stage {
         name: "sanitizers",
         about: "tests of the doubles, under AddressSanitizer and ThreadSanitizer",
-        full_only: false,
+        tier: Tier::All,
         run: sanitizers::stage,
     },
     Stage {
         name: "unpacked",
         about: "every package builds from what would be published",
-        full_only: true,
+        tier: Tier::Full,
         run: package::build,
     },
     Stage {
         name: "browser",
         about: "tests of the library in a browser's page",
-        full_only: true,
+        tier: Tier::Full,
         run: browser::stage,
     },
     Stage {
         name: "properties",
         about: "the tests again, with many more cases per property",
-        full_only: true,
+        tier: Tier::Full,
         run: suites::properties,
     },
     Stage {
         name: "sentinels",
         about: "faults put in on purpose turn tests red",
-        full_only: true,
+        tier: Tier::Full,
         run: sentinels::stage,
     },
 ];
@@ -209,7 +219,11 @@ pub(crate) const STAGES: [Stage; 25] = [
 pub(crate) fn run(workspace: Workspace, options: &Options) -> Result<bool> {
     if options.list {
         let rows = STAGES.map(|stage| {
-            let when = if stage.full_only { "--full" } else { "always" };
+            let when = match stage.tier {
+                Tier::Quick => "always",
+                Tier::All => "--all",
+                Tier::Full => "--full",
+            };
             [stage.name.into(), when.into(), stage.about.into()]
         });
         print!("{}", table(["stage", "runs", "shows"], &rows));
@@ -218,6 +232,7 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> Result<bool> {
     let chosen = choose(options)?;
     let mut session = Session {
         workspace,
+        tier: options.tier(),
         installer: Installer::default(),
         found: checks::machine(),
         skipped: Vec::new(),
@@ -242,16 +257,12 @@ fn choose(options: &Options) -> Result<Vec<&'static Stage>> {
             bail!("no stage is called `{name}`; `cargo xtask test --list` lists them");
         }
     }
-    Ok(STAGES
-        .iter()
-        .filter(|stage| {
-            if options.only.is_empty() {
-                options.full || !stage.full_only
-            } else {
-                options.only.iter().any(|name| name == stage.name)
-            }
-        })
-        .collect())
+    let tier = options.tier();
+    let is_chosen = |stage: &&Stage| match &options.only[..] {
+        [] => stage.tier <= tier,
+        only => only.iter().any(|name| name == stage.name),
+    };
+    Ok(STAGES.iter().filter(is_chosen).collect())
 }
 
 fn run_one(stage: &Stage, session: &mut Session) -> StageResult {
@@ -431,6 +442,7 @@ mod tests {
     #[test]
     fn an_unknown_stage_is_refused_by_name() {
         let options = Options {
+            all: false,
             full: false,
             only: vec!["nonsense".into()],
             list: false,
@@ -462,21 +474,22 @@ mod tests {
 
     #[test]
     fn long_stages_run_only_when_asked_for() {
-        let names = |full, only: &[&str]| -> Vec<&str> {
+        let names = |all, full, only: &[&str]| -> Vec<&str> {
             let only = only.iter().map(|&name| name.to_owned()).collect();
             let options = Options {
+                all,
                 full,
                 only,
                 list: false,
             };
-            choose(&options)
-                .unwrap()
-                .iter()
-                .map(|stage| stage.name)
-                .collect()
+            let chosen = choose(&options).unwrap();
+            chosen.iter().map(|stage| stage.name).collect()
         };
-        assert!(!names(false, &[]).contains(&"sentinels"));
-        assert!(names(true, &[]).contains(&"sentinels"));
-        assert_eq!(names(false, &["sentinels"]), ["sentinels"]);
+        assert!(names(false, false, &[]).contains(&"tests"));
+        assert!(!names(false, false, &[]).contains(&"cross"));
+        assert!(names(true, false, &[]).contains(&"cross"));
+        assert!(!names(true, false, &[]).contains(&"sentinels"));
+        assert_eq!(names(false, true, &[]).len(), STAGES.len());
+        assert_eq!(names(false, false, &["sentinels"]), ["sentinels"]);
     }
 }

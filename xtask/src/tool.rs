@@ -113,26 +113,6 @@ impl Tool {
         call
     }
 
-    /// The same where `cargo` builds, in its folder and with its environment. Of what cargo finds by itself the one in
-    /// use is asked, as another may not find it.
-    pub(crate) fn call_for(&self, cargo: &Command) -> Command {
-        let mut call = Command::new(self.program());
-        for (name, value) in cargo.get_envs() {
-            match value {
-                Some(value) => call.env(name, value),
-                None => call.env_remove(name),
-            };
-        }
-        if let Some(folder) = cargo.get_current_dir() {
-            call.current_dir(folder);
-        }
-        call.env("CARGO", cargo.get_program());
-        if let Call::Cargo(command) = self.call {
-            call.arg(command);
-        }
-        call
-    }
-
     /// Where it lies.
     pub(crate) fn program(&self) -> PathBuf {
         let own = self.program.clone();

@@ -22,18 +22,20 @@ pub(crate) struct Drivers {
 }
 
 impl Drivers {
-    /// Installs lavapipe and fetches SwiftShader, where they are missing and
-    /// this run may. SwiftShader is kept under `target` for the next run.
+    /// Installs lavapipe, and fetches SwiftShader too where `both` are wanted, if they are missing and this run may.
+    /// SwiftShader is kept under `target` for the next run.
     ///
     /// # Errors
     /// When installing was tried and failed, or `target` cannot be written.
-    pub(crate) fn provide(installer: &mut Installer, target: &Path) -> Result<Self> {
+    pub(crate) fn provide(installer: &mut Installer, target: &Path, both: bool) -> Result<Self> {
         let mut drivers = Self::none();
         if let Some(variable) = chosen() {
             drivers.found.push(format!("Vulkan drivers of {variable}"));
             return Ok(drivers);
         }
-        drivers.add("SwiftShader", swiftshader(installer, target)?);
+        if both {
+            drivers.add("SwiftShader", swiftshader(installer, target)?);
+        }
         drivers.add("lavapipe", lavapipe(installer)?);
         Ok(drivers)
     }

@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 
 use crate::counts::Counts;
 use crate::doubles::{self, Calls, Double, Profile};
+use crate::runner;
 use crate::skips::Skips;
 use crate::stage::{Session, Verdict};
-use crate::suites::runner;
 use crate::vulkan::Drivers;
 
 /// cudarc, then NVIDIA's own bindings for Python. Each has a suite under `doubles/cuda-driver/clients`.
@@ -29,8 +29,8 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let calls = Calls::new(&double, "clients")?;
     let mut verdict = Verdict::passed();
 
-    let mut cargo = runner(session, &double.workspace)?;
-    cargo.args(["--package", "transload-double-cudarc"]);
+    let mut cargo = runner::tests(&double.workspace)?;
+    cargo.args(["--tests", "--package", "transload-double-cudarc"]);
     // Apart from the double's own files, which cargo would put on the loader's path.
     cargo.env("CARGO_TARGET_DIR", double.workspace.target.join("clients"));
     let skips = Skips::new(&double.workspace.target, "clients")?;
@@ -62,11 +62,11 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
 
 /// Vulkan's memory in the double, which is a part of the test's own program there.
 fn vulkan(session: &mut Session, double: &Double, verdict: &mut Verdict) -> Result<()> {
-    let mut cargo = runner(session, &double.workspace)?;
-    cargo.args(["--package", "transload-double-vulkan"]);
+    let mut cargo = runner::tests(&double.workspace)?;
+    cargo.args(["--tests", "--package", "transload-double-vulkan"]);
     let skips = Skips::new(&double.workspace.target, "vulkan")?;
     skips.tell(&mut cargo);
-    let drivers = Drivers::provide(&mut session.installer, &session.workspace.target)?;
+    let drivers = Drivers::provide(&mut session.installer, &session.workspace.target, true)?;
     drivers.tell(&mut cargo);
     let finished = verdict.run_tests(&mut cargo)?;
     let ran = Counts::read(&finished.output).ran();

@@ -2,7 +2,6 @@
 
 pub(crate) mod bindings;
 mod calls;
-mod cold;
 mod stage;
 
 use std::ffi::OsStr;

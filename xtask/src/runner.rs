@@ -1,0 +1,148 @@
+//! Runs each test in a process of its own, several at a time. Tests over a double need that: a process poses as one machine.
+//!
+//! Cargo starts this program in the place of each test program (`CARGO_TARGET_*_RUNNER`).
+
+use std::collections::VecDeque;
+use std::env;
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::checks::{host, output_of};
+use crate::process::{self, Ending, seconds};
+use crate::workspace::Workspace;
+
+/// A call that runs tests of `workspace`. The caller adds which.
+///
+/// # Errors
+/// As [`Workspace::task`].
+pub(crate) fn tests(workspace: &Workspace) -> Result<Command> {
+    let mut cargo = workspace.task("test")?;
+    cargo.arg("--no-fail-fast");
+    run_by_this_program(&mut cargo, &host()?)?;
+    Ok(cargo)
+}
+
+/// Has `cargo` start this program in the place of programs for `target`.
+///
+/// # Errors
+/// When the system does not tell where this program lies.
+pub(crate) fn run_by_this_program(cargo: &mut Command, target: &str) -> Result<()> {
+    let target = target.to_uppercase().replace('-', "_");
+    cargo.env(format!("CARGO_TARGET_{target}_RUNNER"), env::current_exe()?);
+    cargo.env(STANDING_IN, target);
+    Ok(())
+}
+
+/// Runs the tests of a program, if cargo started this one in its place: `None` if it did not.
+pub(crate) fn stand_in_for_tests() -> Option<ExitCode> {
+    let target = env::var(STANDING_IN).ok()?;
+    let mut words = env::args_os().skip(1);
+    let program = words.next()?;
+    let call = |words: &[OsString]| {
+        let mut call = Command::new(&program);
+        call.args(words).env_remove(STANDING_IN);
+        call.env_remove(format!("CARGO_TARGET_{target}_RUNNER"));
+        call
+    };
+    let words: Vec<OsString> = words.collect();
+    Some(match run(&|| call(&words)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// What became of the tests so far.
+#[derive(Default)]
+struct Ended {
+    passed: usize,
+    failed: Vec<String>,
+}
+
+fn run(program: &(dyn Fn() -> Command + Sync)) -> Result<bool> {
+    let list = output_of(program().args(["--list", "--format", "terse"]));
+    let list = list.context("the test program does not list its tests")?;
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let (alone, beside): (Vec<&str>, Vec<&str>) = names.partition(|name| ALONE.contains(name));
+    let ended = Mutex::new(Ended::default());
+    let start = Instant::now();
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    for (threads, limit, names) in [(threads, LIMIT, beside), (1, LIMIT_ALONE, alone)] {
+        let names = Mutex::new(VecDeque::from(names));
+        thread::scope(|scope| {
+            let serve = || {
+                while let Some(name) = lock(&names).pop_front() {
+                    run_one(program(), name, limit, &ended)?;
+                }
+                Ok::<(), anyhow::Error>(())
+            };
+            let all: Vec<_> = (0..threads).map(|_| scope.spawn(serve)).collect();
+            all.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+    }
+    let Ended { passed, failed } = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!(
+        "test result: {}. {passed} passed; {} failed; 0 ignored; finished in {}",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        failed.len(),
+        seconds(start.elapsed()),
+    );
+    Ok(failed.is_empty())
+}
+
+fn run_one(mut test: Command, name: &str, limit: Duration, ended: &Mutex<Ended>) -> Result<()> {
+    let start = Instant::now();
+    let finished = process::run(test.args(["--exact", name, "--test-threads=1"]), limit)?;
+    let mut ended = lock(ended);
+    // A program that ends well without having run its test has lost it.
+    if finished.success() && finished.output.contains("test result: ok. 1 passed") {
+        ended.passed += 1;
+        if start.elapsed() > SLOW {
+            println!("slow: {name} ({})", seconds(start.elapsed()));
+        }
+        return Ok(());
+    }
+    let how = match finished.ending {
+        Ending::TimedOut(limit) => format!("killed after {}", seconds(limit)),
+        ending => format!("{ending:?}"),
+    };
+    // In the words of libtest, by which failed tests are found. What the test's own process said is indented, as it is not to
+    // be counted again.
+    println!("test {name} ... FAILED\n    ({how})");
+    for line in finished.output.trim().lines() {
+        println!("    {line}");
+    }
+    ended.failed.push(name.to_owned());
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Names the target to the program that stands in for test programs.
+const STANDING_IN: &str = "TRANSLOAD_XTASK_RUNS_TESTS";
+
+/// A test that hangs fails long before the run's own limit.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A test that takes longer is named.
+const SLOW: Duration = Duration::from_secs(30);
+
+/// Tests of several threads that run for as long as `TRANSLOAD_DIFFERENTIAL_SECONDS` says, and have a watchdog of their own.
+const ALONE: [&str; 2] = [
+    "everything_at_once_agrees_with_plain_arrays",
+    "short_writes_to_mapped_memory_leave_their_words_alone",
+];
+const LIMIT_ALONE: Duration = Duration::from_secs(5 * 3600);
