@@ -279,8 +279,16 @@ pub enum SubmitError {
         /// Why not.
         reason: Cow<'static, str>,
     },
-    /// As many operations are under way as the backend takes at a time. The engine submits these again when one has ended,
-    /// so a backend with nothing under way does not answer so.
+    /// The backend has reached its limit of submissions under way. The caller submits the operations again when another of its
+    /// submissions to the backend has ended, so the backend frees a place before it tells the outcome.
+    ///
+    /// The limit may belong to the whole backend, to a device, or to an [`EngineId`](transload_core::EngineId). Operations that
+    /// wait for one engine do not hold up operations for another one.
+    ///
+    /// The limit counts the caller's own submissions. If the caller has nothing under way in the backend, it does not poll
+    /// for room: it treats this answer as a refusal of the class [`ErrorClass::Exhausted`], and the transfer takes another
+    /// route or fails. If other programs have taken all places of a driver, the backend answers [`SubmitError::Refused`] with
+    /// that class.
     #[error("{limit} submissions are under way, the most that there can be")]
     Full {
         /// How many.

@@ -178,6 +178,7 @@ impl State {
         active.proof = terms.proof;
         active.over_one_link = terms.over.is_some();
         active.cancel_on_drop = terms.cancel_on_drop;
+        active.stop_asked = false;
         active.stopped_at = 0;
         active.shown_bytes = 0;
         active.submitted = now;

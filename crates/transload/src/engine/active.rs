@@ -9,6 +9,7 @@ use transload_core::{DeviceId, Instant, MemoryId, Plan, Shape};
 use transload_hal::{BackendId, Buffer, Fault, Fence};
 
 use super::admit::queue::Turn;
+use super::backlog::Line;
 use super::batch::BatchFlag;
 use super::digest::Digest;
 use super::event::EventCell;
@@ -101,7 +102,7 @@ pub(crate) struct Active {
     pub(crate) leases: Vec<Lease>,
     pub(crate) flying: Vec<(Fence, TaskId)>,
     /// Operations that their backend had no room for, the oldest first.
-    pub(crate) postponed: Vec<Task>,
+    pub(crate) postponed: Vec<(Line, Task)>,
     /// Operations and allocations that were handed to a thread and not come back, and those in `postponed`.
     pub(crate) ordered: u32,
     /// The backends were asked to stop all that is in `flying`.

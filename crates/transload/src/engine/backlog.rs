@@ -1,31 +1,84 @@
 //! Operations that their backend has no room for.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
-use transload_core::flight::{Settled, Task};
+use transload_core::EngineId;
+use transload_core::flight::{Flight, Settled, Task};
 use transload_hal::{BackendId, Fault};
 
 use super::active::TransferId;
-use super::order::Orders;
+use super::order::{Orders, What};
 use super::state::{Registered, State, queue_of};
 
-/// A backend takes so many operations at a time. The others wait here, each in its transfer's `postponed`, and as many are
-/// submitted as operations of the backend end.
+/// The engine of a backend that an operation goes to.
+pub(crate) type Line = (BackendId, EngineId);
+
+/// The operations that wait until a backend has room, and what tells when it may have some. Operations for one engine of
+/// the backend do not hold up those for another one: each may have places of its own.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    /// The transfer of each operation that waits, by priority, the highest first, then in their order.
-    waiting: [VecDeque<TransferId>; 3],
-    /// Operations that have ended since the first one had to wait, less those that were submitted.
-    room: usize,
-    /// Refusals in a row although nothing was under way.
-    in_vain: u32,
+    /// One for each engine that operations wait for. Empty as long as the backend has room.
+    queues: Vec<Queue>,
+    /// How many operations, hints and calls of `submit` have ended.
+    ended: u64,
+    /// Calls of `submit` that the engine has not recorded.
+    out: usize,
 }
 
-/// A thread may record a refusal when another one has recorded the ends of all that was in the way. So often in a row that
-/// does not happen.
-const MOST_IN_VAIN: u32 = 1000;
+/// Operations that wait for one engine of a backend. Each is in its transfer's `postponed`.
+struct Queue {
+    line: Line,
+    /// The transfer of each operation, by priority, the highest first, then in their order. The operation may have been
+    /// withdrawn.
+    waiting: [VecDeque<TransferId>; 3],
+    /// The part of `Backlog::ended` that this queue has used: each end has one operation of it submitted.
+    spent: u64,
+}
+
+/// A backend's answer that it has no room.
+pub(crate) struct Full {
+    pub(crate) task: Task,
+    pub(crate) fault: Fault,
+    /// `Backlog::ended` when the operation was handed out.
+    pub(crate) since: u64,
+}
 
 impl Backlog {
+    /// A thread is about to call `submit`. Answers what has ended so far.
+    pub(super) fn handle_call(&mut self) -> u64 {
+        self.out += 1;
+        self.ended
+    }
+
+    /// An operation or a hint has ended: the backend may have room for one more.
+    pub(super) fn handle_ended(&mut self) {
+        self.ended += 1;
+    }
+
+    /// Whether operations wait for an engine of the backend.
+    pub(crate) fn has_queue(&self, line: Line) -> bool {
+        self.queues.iter().any(|queue| queue.line == line)
+    }
+
+    /// The queue of an engine, with an attempt for each end after `since`.
+    fn queue(&mut self, line: Line, since: u64) -> &mut Queue {
+        let known = self.queues.iter().position(|queue| queue.line == line);
+        let at = known.unwrap_or_else(|| {
+            self.queues.push(Queue {
+                line,
+                waiting: Default::default(),
+                spent: since,
+            });
+            self.queues.len() - 1
+        });
+        let queue = &mut self.queues[at];
+        queue.spent = queue.spent.min(since);
+        queue
+    }
+}
+
+impl Queue {
     fn is_empty(&self) -> bool {
         self.waiting.iter().all(VecDeque::is_empty)
     }
@@ -33,91 +86,123 @@ impl Backlog {
     fn pop(&mut self) -> Option<TransferId> {
         self.waiting.iter_mut().find_map(VecDeque::pop_front)
     }
-
-    /// An operation of the backend has ended.
-    pub(crate) fn handle_ended(&mut self) {
-        self.in_vain = 0;
-        if !self.is_empty() {
-            self.room += 1;
-        }
-    }
-}
-
-impl Registered {
-    /// Whether an operation that waits may be submitted.
-    fn takes_more(&self) -> bool {
-        self.backlog.room > 0 || self.pending == 0 || self.lost.is_some()
-    }
-
-    /// Whether others wait that came before.
-    pub(crate) fn is_backed_up(&self) -> bool {
-        !self.backlog.is_empty()
-    }
 }
 
 impl State {
-    /// The backend had no room for an operation.
-    pub(crate) fn handle_full(
-        &mut self,
-        id: TransferId,
-        task: Task,
-        name: BackendId,
-        fault: Fault,
-    ) {
-        let mut backends = self.backends.iter_mut();
-        let known = backends.find(|known| known.id == name);
-        if let Some(known) = known.filter(|known| known.pending == 0) {
-            known.backlog.in_vain += 1;
-            if known.backlog.in_vain > MOST_IN_VAIN {
-                known.backlog.in_vain = 0;
-                return self.handle_refused(id, task.id, name, fault);
+    pub(super) fn registered_mut(&mut self, name: BackendId) -> Option<&mut Registered> {
+        self.backends.iter_mut().find(|known| known.id == name)
+    }
+
+    /// Whether an operation, a hint or a call of `submit` is under way in a backend: its end will be seen.
+    fn is_engaged(&self, known: &Registered) -> bool {
+        known.pending > 0 || known.backlog.out > 0 || self.hints.are_with(known.id)
+    }
+
+    /// Counts orders that the thread which turns the engine takes.
+    pub(crate) fn hand_out(&mut self, orders: &mut Orders) {
+        self.outstanding += orders.len();
+        for order in orders {
+            if let What::Submit { since, .. } = &mut order.what
+                && let Some(known) = self.registered_mut(order.backend_id)
+            {
+                *since = known.backlog.handle_call();
             }
         }
-        self.postpone(id, task, name);
     }
 
-    /// Has an operation wait until its backend has room. It counts among those that were handed out.
-    pub(crate) fn postpone(&mut self, id: TransferId, task: Task, name: BackendId) {
-        let mut backends = self.backends.iter_mut();
-        let known = backends.find(|known| known.id == name);
-        let active = self.transfers.get_mut(id.slot as usize);
-        let (Some(known), Some(active)) = (known, active) else {
+    /// Whether operations wait until the backend has room.
+    pub(super) fn is_backed_up(&self, name: BackendId) -> bool {
+        let known = self.registered(name);
+        known.is_some_and(|known| !known.backlog.queues.is_empty())
+    }
+
+    /// A call of `submit` has returned. A call that leaves nothing under way is an end: it may have had a place meanwhile.
+    pub(super) fn handle_returned(&mut self, name: BackendId, has_ended: bool) {
+        if let Some(known) = self.registered_mut(name) {
+            known.backlog.out -= 1;
+            known.backlog.ended += u64::from(has_ended);
+        }
+    }
+
+    /// The backend had no room for an operation, which waits for the next end. The operation counts as refused if its
+    /// leg stops, or if the engine had nothing else in the backend and so no end would follow.
+    pub(crate) fn handle_full(&mut self, id: TransferId, full: Full, name: BackendId) {
+        let Full { task, fault, since } = full;
+        let is_wanted = self.transfer(id).is_some_and(|active| {
+            let is_stopping = active.flight.as_ref().is_none_or(Flight::is_stopping);
+            !is_stopping && active.fault.is_none()
+        });
+        if !is_wanted {
+            return self.handle_settled(id, task.id, Settled::Refused);
+        }
+        let is_worth_it = self
+            .registered(name)
+            .is_some_and(|known| known.backlog.ended > since || self.is_engaged(known));
+        let line = self.line_of(id.slot, &task);
+        let (Some(line), true) = (line, is_worth_it) else {
+            return self.handle_refused(id, task.id, name, fault);
+        };
+        self.postpone(id, task, line, since);
+    }
+
+    /// Has an operation wait for an end in its backend after `since`. It counts among those that were handed out.
+    pub(crate) fn postpone(&mut self, id: TransferId, task: Task, line: Line, since: u64) {
+        let Some(known) = self.backends.iter_mut().find(|known| known.id == line.0) else {
             return;
         };
+        let active = &mut self.transfers[id.slot as usize];
         active.ordered += 1;
-        active.postponed.push(task);
-        known.backlog.waiting[queue_of(active.priority)].push_back(id);
+        active.postponed.push((line, task));
+        let queue = known.backlog.queue(line, since);
+        queue.waiting[queue_of(active.priority)].push_back(id);
     }
 
-    /// Submits what has waited and has room now.
+    /// Submits operations that have waited and may have room now.
+    #[inline]
     pub(crate) fn resume(&mut self, orders: &mut Orders) {
         for at in 0..self.backends.len() {
-            while self.backends[at].takes_more() && !orders.is_full() {
-                let backlog = &mut self.backends[at].backlog;
-                let Some(id) = backlog.pop() else {
-                    backlog.room = 0;
-                    break;
-                };
-                // It may have been stopped.
-                let Some(active) = self
-                    .transfer(id)
-                    .filter(|active| !active.postponed.is_empty())
-                else {
-                    continue;
-                };
-                let task = active.postponed.remove(0);
-                active.ordered -= 1;
-                let backlog = &mut self.backends[at].backlog;
-                backlog.room = backlog.room.saturating_sub(1);
+            if !self.backends[at].backlog.queues.is_empty() {
+                self.resume_at(at, orders);
+            }
+        }
+    }
+
+    #[cold]
+    fn resume_at(&mut self, at: usize, orders: &mut Orders) {
+        let known = &self.backends[at];
+        let takes_all = known.lost.is_some() || !self.is_engaged(known);
+        let ended = known.backlog.ended;
+        let mut queues = core::mem::take(&mut self.backends[at].backlog.queues);
+        for queue in &mut queues {
+            while (takes_all || queue.spent < ended)
+                && !orders.is_full()
+                && let Some(id) = queue.pop()
+            {
+                let postponed = self.transfer(id).map(|active| &mut active.postponed);
+                let task = postponed.and_then(|postponed| {
+                    let of_queue = |(line, _): &(Line, Task)| *line == queue.line;
+                    let first = postponed.iter().position(of_queue)?;
+                    Some(postponed.remove(first).1)
+                });
+                // It may have been withdrawn.
+                let Some(task) = task else { continue };
+                queue.spent = ended.min(queue.spent + 1);
+                self.transfers[id.slot as usize].ordered -= 1;
                 self.order_now(id.slot, task, orders);
             }
         }
+        queues.retain(|queue| !queue.is_empty());
+        // Engines may share the places of their backend: each is the first one in turn.
+        if let [_, _, ..] = queues[..] {
+            queues.rotate_left(1);
+        }
+        self.backends[at].backlog.queues = queues;
     }
 
     /// Takes back the operations of a transfer that wait.
     pub(crate) fn withdraw_postponed(&mut self, slot: u32) {
         let id = self.id(slot);
-        while let Some(task) = self.transfers[slot as usize].postponed.pop() {
+        while let Some((_, task)) = self.transfers[slot as usize].postponed.pop() {
             self.transfers[slot as usize].ordered -= 1;
             self.handle_settled(id, task.id, Settled::Refused);
         }

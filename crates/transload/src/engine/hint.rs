@@ -31,6 +31,12 @@ impl Hints {
         }
     }
 
+    /// Whether a hint of that backend's is under way.
+    pub(crate) fn are_with(&self, backend: BackendId) -> bool {
+        let mut open = self.0.iter().filter(|(_, outcome)| outcome.is_none());
+        open.any(|(fence, _)| fence.backend() == backend)
+    }
+
     /// Nobody waits for the fence any more.
     fn forget(&mut self, fence: Fence) {
         self.0.retain(|(known, _)| *known != fence);
@@ -100,13 +106,15 @@ impl Shared {
             offset: end.offset,
             len_bytes: end.shape.extent_bytes(),
         };
-        self.state.with(|state| state.outstanding += 1);
+        self.state.with(|state| state.begin_hint(name));
         // SAFETY: the operand's bounds were checked, its buffer lives as long as this call, the
         // guard keeps writers away, and this call returns only when the fence has settled.
         let submitted = guarded(|| unsafe { backend.submit(None, &[wish.about(part)], &[]) });
         let submitted =
             submitted.and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));
-        self.change(|state| state.note_hint(&submitted));
+        if self.change(|state| state.note_hint(name, &submitted)) {
+            self.turn_quickly();
+        }
         let fence = submitted?;
         if fence.is_settled() {
             return Ok(());
@@ -139,14 +147,26 @@ impl Shared {
 }
 
 impl State {
-    fn note_hint(&mut self, submitted: &Result<Fence, Fault>) {
+    fn begin_hint(&mut self, name: BackendId) {
+        self.outstanding += 1;
+        if let Some(known) = self.registered_mut(name) {
+            known.backlog.handle_call();
+        }
+    }
+
+    /// Answers whether operations wait that may have room now.
+    fn note_hint(&mut self, name: BackendId, submitted: &Result<Fence, Fault>) -> bool {
         self.outstanding -= 1;
+        let mut is_under_way = false;
         if let Ok(fence) = submitted
             && !fence.is_settled()
         {
             let early = self.early.iter().position(|(early, _)| early == fence);
             let outcome = early.map(|at| self.early.swap_remove(at).1);
+            is_under_way = outcome.is_none();
             self.hints.0.push((*fence, outcome));
         }
+        self.handle_returned(name, !is_under_way);
+        !is_under_way && self.is_backed_up(name)
     }
 }

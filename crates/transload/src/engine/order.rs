@@ -12,6 +12,7 @@ use transload_hal::{
 
 use super::active::{Active, Operand, TransferId};
 use super::admit::Wanted;
+use super::backlog::Full;
 use super::digest::Digest;
 use super::proof::{Errand, Found};
 use super::unwind::guarded;
@@ -48,6 +49,8 @@ pub(crate) enum What {
         /// The link that the plan chose, for copies.
         via: Option<LinkId>,
         bound: Bound,
+        /// What had ended in the backend when this was handed out.
+        since: u64,
     },
     Allocate {
         wanted: Wanted,
@@ -76,8 +79,8 @@ pub(crate) enum DeedResult {
         task: TaskId,
         fence: Result<Fence, Fault>,
     },
-    /// The backend has no room for it, and something of it is under way.
-    Full(Box<(Task, Fault)>),
+    /// The backend has no room for it.
+    Full(Box<Full>),
     Stopped {
         task: TaskId,
         moved_bytes: u64,
@@ -88,11 +91,15 @@ pub(crate) enum DeedResult {
 
 impl DeedResult {
     #[inline]
-    fn of(task: &Task, submitted: Result<Fence, SubmitError>) -> DeedResult {
+    fn of(task: &Task, since: u64, submitted: Result<Fence, SubmitError>) -> DeedResult {
         let fence = match submitted {
             Ok(fence) => Ok(fence),
             Err(error @ SubmitError::Full { .. }) => {
-                return DeedResult::Full(Box::new((*task, error.into_fault())));
+                return DeedResult::Full(Box::new(Full {
+                    task: *task,
+                    fault: error.into_fault(),
+                    since,
+                }));
             }
             Err(error) => Err(error.into_fault()),
         };
@@ -343,20 +350,20 @@ fn execute_here(orders: &[Order], deeds: &mut Deeds) {
 /// Hands copies over one link to its backend.
 fn execute_together<'a>(orders: impl Iterator<Item = &'a Order>, deeds: &mut Deeds) {
     let mut ops = ArrayVec::<Op<'_>, ORDERS>::new();
-    let mut tasks = ArrayVec::<(&Order, Task), ORDERS>::new();
+    let mut tasks = ArrayVec::<(&Order, Task, u64), ORDERS>::new();
     let mut link = None;
     for order in orders {
         if let Some(copy) = order.copy() {
             ops.push(copy.op);
-            tasks.push((order, copy.task));
+            tasks.push((order, copy.task, copy.since));
             link = Some((copy.via, &order.backend));
         }
     }
     let Some((via, backend)) = link else { return };
     let mut left = tasks.into_iter();
     let mut tell = |fence: Result<Fence, SubmitError>| {
-        if let Some((order, task)) = left.next() {
-            deeds.push(order.deed(DeedResult::of(&task, fence)));
+        if let Some((order, task, since)) = left.next() {
+            deeds.push(order.deed(DeedResult::of(&task, since, fence)));
         }
     };
     // SAFETY: as in `Order::execute`, for each of them.
@@ -364,15 +371,16 @@ fn execute_together<'a>(orders: impl Iterator<Item = &'a Order>, deeds: &mut Dee
     // It did nothing of what it did not tell.
     let silent = || Fault::new(ErrorClass::Failed, "the backend said nothing of the copy");
     let fault = ended.err().unwrap_or_else(silent);
-    deeds.extend(left.map(|(order, task)| {
+    deeds.extend(left.map(|(order, task, since)| {
         let fence = Err(SubmitError::Refused(fault.clone()));
-        order.deed(DeedResult::of(&task, fence))
+        order.deed(DeedResult::of(&task, since, fence))
     }));
 }
 
 /// A copy of one range to another over a link.
 struct Copy<'a> {
     task: Task,
+    since: u64,
     via: LinkId,
     op: Op<'a>,
 }
@@ -385,8 +393,10 @@ impl Order {
                 task,
                 via: Some(via),
                 bound: Bound::Copy { src, dst, len },
+                since,
             } => Some(Copy {
                 task: *task,
+                since: *since,
                 via: *via,
                 op: copy_of(src, dst, *len),
             }),
@@ -418,7 +428,12 @@ impl Order {
     /// Does it by itself. Here and in `execute_together` the engine hands memory to a backend, and nowhere else.
     fn execute(&self) -> DeedResult {
         match &self.what {
-            What::Submit { task, via, bound } => {
+            What::Submit {
+                task,
+                via,
+                bound,
+                since,
+            } => {
                 // SAFETY of both calls: bounds were checked when the transfer was accepted, and a task's span
                 // lies within the payload. The transfer's record holds its buffers, its leases
                 // and its digests until every fence of it has settled. Hazards keep conflicting
@@ -433,6 +448,7 @@ impl Order {
                 let fence = guarded(|| bound.with_ops(submit));
                 DeedResult::of(
                     task,
+                    *since,
                     fence.unwrap_or_else(|fault| Err(SubmitError::Refused(fault))),
                 )
             }

@@ -7,6 +7,7 @@ use transload_core::{Instant, Plan, Purpose, Step};
 use transload_hal::{ErrorClass, Fault};
 
 use super::active::{Active, Stage};
+use super::backlog::Line;
 use super::completions::Completions;
 use super::order::{Bound, Order, Orders, What, is_on_the_host, pins_pages};
 use super::state::{Pace, State};
@@ -52,7 +53,7 @@ impl State {
                 break;
             }
         }
-        self.outstanding += orders.len();
+        self.hand_out(orders);
     }
 
     /// Nothing stands before the transfer any more.
@@ -113,17 +114,22 @@ impl State {
         }
     }
 
-    /// Hands an operation out, behind those that wait for the same backend.
+    /// Hands an operation out, behind those that wait for the same engine of its backend.
     fn order(&mut self, slot: u32, task: Task, orders: &mut Orders) {
-        let backend = step_of(&self.transfers[slot as usize], &task).map(|step| step.backend);
-        let known = backend.and_then(|backend| self.registered(backend));
-        match known
-            .filter(|known| known.is_backed_up())
-            .map(|known| known.id)
-        {
-            Some(backend) => self.postpone(self.id(slot), task, backend),
+        let waits = |line: &Line| {
+            let known = self.registered(line.0);
+            known.is_some_and(|known| known.backlog.has_queue(*line))
+        };
+        match self.line_of(slot, &task).filter(waits) {
+            Some(line) => self.postpone(self.id(slot), task, line, u64::MAX),
             None => self.order_now(slot, task, orders),
         }
+    }
+
+    /// The engine that an operation goes to.
+    pub(crate) fn line_of(&self, slot: u32, task: &Task) -> Option<Line> {
+        let step = step_of(&self.transfers[slot as usize], task)?;
+        Some((step.backend, step.engine))
     }
 
     pub(crate) fn order_now(&mut self, slot: u32, task: Task, orders: &mut Orders) {
@@ -162,6 +168,7 @@ impl State {
                 task,
                 via: step.link,
                 bound,
+                since: 0,
             },
             is_apart: !copies_here,
         };

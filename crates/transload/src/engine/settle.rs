@@ -58,6 +58,14 @@ impl State {
         if let Some(active) = self.transfer(id) {
             active.ordered -= 1;
         }
+        match &result {
+            DeedResult::Submitted { fence, .. } => {
+                let is_under_way = fence.as_ref().is_ok_and(|fence| !fence.is_settled());
+                self.handle_returned(backend, !is_under_way);
+            }
+            DeedResult::Full(_) => self.handle_returned(backend, false),
+            _ => {}
+        }
         match result {
             DeedResult::Submitted {
                 task,
@@ -71,10 +79,7 @@ impl State {
                 task,
                 fence: Err(fault),
             } => self.handle_refused(id, task, backend, fault),
-            DeedResult::Full(full) => {
-                let (task, fault) = *full;
-                self.handle_full(id, task, backend, fault);
-            }
+            DeedResult::Full(full) => self.handle_full(id, *full, backend),
             DeedResult::Stopped { task, moved_bytes } => self.handle_stop(id, task, moved_bytes),
             DeedResult::Proved(proved) => {
                 let (job, found) = *proved;
@@ -135,8 +140,13 @@ impl State {
     /// A fence has settled.
     pub(crate) fn handle_outcome(&mut self, fence: Fence, outcome: Outcome) {
         let Some((id, task)) = self.pending.remove(&fence) else {
-            if let Some(outcome) = self.hints.settle(fence, outcome) {
-                self.early.push((fence, outcome));
+            match self.hints.settle(fence, outcome) {
+                Some(outcome) => self.early.push((fence, outcome)),
+                None => {
+                    if let Some(known) = self.registered_mut(fence.backend()) {
+                        known.backlog.handle_ended();
+                    }
+                }
             }
             return;
         };
@@ -193,8 +203,10 @@ impl State {
         let Some(active) = self.transfer(id) else {
             return;
         };
-        if let Some(flight) = &mut active.flight {
-            flight.handle_settled(task, settled);
+        let flight = active.flight.as_mut();
+        let failure = flight.and_then(|flight| flight.handle_settled(task, settled));
+        if failure.is_some() {
+            self.withdraw_postponed(id.slot);
         }
         self.enqueue(id.slot);
     }

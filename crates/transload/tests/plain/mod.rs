@@ -99,13 +99,17 @@ pub(crate) fn register(manager: &TransferManager, kind: &str) -> Arc<Desk> {
 }
 
 impl Plain {
-    fn new(kind: &str) -> Plain {
+    pub(crate) fn new(kind: &str) -> Plain {
         let memory: MemoryId = format!("{kind}:0/device").parse().unwrap();
         Plain {
             id: BackendId(memory.device.kind.0),
             memory,
             desk: Arc::default(),
         }
+    }
+
+    pub(crate) fn desk(&self) -> &Arc<Desk> {
+        &self.desk
     }
 }
 
@@ -156,7 +160,12 @@ impl Desk {
 
     /// Whether no copy is pending.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lock().pending.is_empty()
+        self.pending() == 0
+    }
+
+    /// How many copies are pending.
+    pub(crate) fn pending(&self) -> usize {
+        self.lock().pending.len()
     }
 
     /// Decides how outcomes are told from now on.
