@@ -5,7 +5,9 @@
 //! nobody locks: they were left by processes that were killed.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+#[cfg(unix)]
+use std::fs::Permissions;
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -18,8 +20,8 @@ pub struct Partial {
     /// Where it goes: the file behind a link is replaced, and the link stays.
     target: PathBuf,
     file: NamedTempFile,
-    /// Those of the file that it replaces. Until it is placed, only its owner reads it.
-    permissions: Option<Permissions>,
+    /// The file that it replaces. Until it takes that file's place, only its owner reads it.
+    replaced: Option<Metadata>,
 }
 
 impl Partial {
@@ -32,17 +34,17 @@ impl Partial {
             Err(error) if error.kind() == ErrorKind::NotFound => path.into(),
             target => target?,
         };
-        let permissions = match fs::metadata(&target) {
+        let replaced = match fs::metadata(&target) {
             Ok(found) if !found.is_file() => return Err(NotRegular.into()),
-            Ok(found) => Some(found.permissions()),
+            Ok(found) => Some(found),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
         remove_stale(folder(&target));
         Ok(Partial {
-            file: create_in(folder(&target), permissions.is_some())?,
+            file: create_in(folder(&target), replaced.is_some())?,
             target,
-            permissions,
+            replaced,
         })
     }
 
@@ -69,11 +71,14 @@ impl Partial {
 
     /// Gives it its place. After a crash of the machine, half of it may be there.
     ///
+    /// It takes over the owner, the group and the permission bits of the file that it replaces, without set-user-ID and
+    /// set-group-ID. Where the system refuses the owner or the group, it gets fewer bits: no user may do more than before.
+    ///
     /// # Errors
     /// When the system refuses. The place is as it was, and the file is removed.
     pub fn place(self) -> io::Result<()> {
-        if let Some(permissions) = self.permissions {
-            self.file.as_file().set_permissions(permissions)?;
+        if let Some(replaced) = &self.replaced {
+            take_over(self.file.as_file(), replaced)?;
         }
         let (file, path) = self.file.keep()?;
         // `NamedTempFile::persist` replaces no file that somebody reads on Windows.
@@ -105,6 +110,45 @@ pub fn folder(path: &Path) -> &Path {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     }
+}
+
+/// Gives a file the owner, the group and the permission bits of another one, as far as the system allows. Until the
+/// bits are set, only the owner can read the file.
+#[cfg(unix)]
+fn take_over(file: &File, replaced: &Metadata) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    let same = |found: &Metadata| (found.uid() == replaced.uid(), found.gid() == replaced.gid());
+    let (mut owner, mut group) = same(&file.metadata()?);
+    if !(owner && group) {
+        let (uid, gid) = (Some(replaced.uid()), Some(replaced.gid()));
+        // Without privileges, a user cannot give a file away, but can choose among the user's own groups.
+        let _ = fchown(file, uid, gid).or_else(|_| fchown(file, None, gid));
+        // Some file systems report success and change nothing.
+        (owner, group) = same(&file.metadata()?);
+    }
+    let mode = kept_bits(replaced.mode(), owner, group);
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Returns the permission bits of a file that replaces one with `mode`. Set-user-ID and set-group-ID are left out: they
+/// were given to the old content. With another owner or group, a user may fall into another class than before, so a
+/// class loses the bits that its users did not have in the old file.
+#[cfg(unix)]
+fn kept_bits(mode: u32, same_owner: bool, same_group: bool) -> u32 {
+    let (owner, mut group, mut other) = (mode & 0o700, mode >> 3 & 7, mode & 7);
+    if !same_group {
+        (group, other) = (group & other, group & other);
+    }
+    if !same_owner {
+        (group, other) = (group & owner >> 6, other & owner >> 6);
+    }
+    owner | group << 3 | other
+}
+
+/// Where files have no modes, they can be read-only.
+#[cfg(not(unix))]
+fn take_over(file: &File, replaced: &Metadata) -> io::Result<()> {
+    file.set_permissions(replaced.permissions())
 }
 
 #[cfg_attr(
@@ -247,5 +291,124 @@ mod tests {
         let new = folder.path().join("new");
         Partial::write(&new, b"new").unwrap().place().unwrap();
         assert_eq!(mode(&new), usual);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn no_class_of_users_gains_bits_from_another_owner_or_group() {
+        for (mode, same_owner, same_group, kept) in [
+            (0o106_755, true, true, 0o755),
+            (0o101_644, true, true, 0o644),
+            (0o640, true, false, 0o600),
+            (0o664, true, false, 0o644),
+            (0o644, false, false, 0o644),
+            // The group was kept out of what all others read.
+            (0o604, true, false, 0o600),
+            (0o640, false, true, 0o640),
+            // So was the owner, who falls into another class now.
+            (0o066, false, true, 0),
+        ] {
+            let told = kept_bits(mode, same_owner, same_group);
+            assert_eq!(told, kept, "{mode:o} {same_owner} {same_group}");
+        }
+        // For every mode and every user, the new file grants only what the old one granted.
+        let class = |owner: bool, group: bool| match (owner, group) {
+            (true, _) => 6,
+            (_, true) => 3,
+            _ => 0,
+        };
+        for mode in 0..=0o777_u32 {
+            for case in 0..64_u32 {
+                let [
+                    same_owner,
+                    same_group,
+                    was_owner,
+                    was_group,
+                    is_owner,
+                    is_group,
+                ] = [0, 1, 2, 3, 4, 5].map(|bit| case >> bit & 1 == 1);
+                let impossible = same_owner && was_owner != is_owner
+                    || same_group && was_group != is_group
+                    || !same_owner && was_owner && is_owner;
+                // The new owner wrote the content.
+                if impossible || is_owner {
+                    continue;
+                }
+                let granted = kept_bits(mode, same_owner, same_group) >> class(false, is_group) & 7;
+                let before = mode >> class(was_owner, was_group) & 7;
+                assert_eq!(granted & !before, 0, "{mode:o} {case:b}");
+            }
+        }
+    }
+
+    /// Runs `act` on a thread that has the rights of user and group 1001 on files. False where the process may not.
+    #[cfg(target_os = "linux")]
+    fn as_another_user(act: impl FnOnce() + Send + 'static) -> bool {
+        if !rustix::process::geteuid().is_root() {
+            return false;
+        }
+        let thread = std::thread::spawn(|| {
+            // SAFETY: the call takes a number, and changes this thread alone.
+            unsafe { libc::setfsgid(1001) };
+            // SAFETY: as above.
+            unsafe { libc::setfsuid(1001) };
+            act();
+        });
+        thread.join().unwrap();
+        true
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_replaced_file_keeps_owner_and_group_and_loses_set_user_id() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+        let base = tempfile::tempdir().unwrap();
+        let file = base.path().join("file");
+        let look = |path: &Path| {
+            let found = fs::metadata(path).unwrap();
+            (found.uid(), found.gid(), found.mode() & 0o7777)
+        };
+        fs::write(&file, b"before").unwrap();
+        let (uid, gid) = match chown(&file, Some(1000), Some(1000)) {
+            Ok(()) => (1000, 1000),
+            Err(_) => (look(&file).0, look(&file).1),
+        };
+        for (mode, kept) in [(0o6755, 0o755), (0o640, 0o640), (0o1600, 0o600)] {
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            let partial = Partial::write(&file, b"after").unwrap();
+            assert_eq!(look(partial.path()).2, 0o600);
+            partial.place().unwrap();
+            assert_eq!(look(&file), (uid, gid, kept));
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_whose_owner_and_group_cannot_be_kept_opens_to_no_further_user() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+        let base = tempfile::tempdir().unwrap();
+        fs::set_permissions(base.path(), Permissions::from_mode(0o777)).unwrap();
+        for (name, group, mode, expected) in [
+            ("both", 1000, 0o6640, (1001, 1001, 0o600)),
+            ("open", 1000, 0o644, (1001, 1001, 0o644)),
+            // The user's own group is kept.
+            ("owner", 1001, 0o2640, (1001, 1001, 0o640)),
+        ] {
+            let path = base.path().join(name);
+            fs::write(&path, b"before").unwrap();
+            let save = {
+                let path = path.clone();
+                move || Partial::write(&path, b"after").unwrap().place().unwrap()
+            };
+            let owned = chown(&path, Some(1000), Some(group));
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            if owned.is_err() || !as_another_user(save) {
+                return;
+            }
+            let found = fs::metadata(&path).unwrap();
+            let told = (found.uid(), found.gid(), found.mode() & 0o7777);
+            assert_eq!(told, expected, "{name}");
+            assert_eq!(fs::read(&path).unwrap(), b"after");
+        }
     }
 }
