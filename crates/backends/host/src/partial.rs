@@ -17,7 +17,7 @@ use transload_hal::{NotRegular, open_regular};
 /// A file beside its place, which it takes when it is whole. Dropped before that, it is removed.
 #[derive(Debug)]
 pub struct Partial {
-    /// Where it goes: the file behind a link is replaced, and the link stays.
+    /// Where it goes: the file behind a link is replaced or created, and the link stays.
     target: PathBuf,
     file: NamedTempFile,
     /// The file that it replaces. Until it takes that file's place, only its owner reads it.
@@ -25,19 +25,17 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// Makes an empty file in the folder of `path`.
+    /// Makes an empty file in the folder of `path`, or of the file that a link at `path` leads to, missing or not.
     ///
     /// # Errors
-    /// When `path` leads to what is no regular file ([`NotRegular`]), or the system refuses.
+    /// When `path` leads to what is no regular file ([`NotRegular`]), when links lead in a circle, or when the system
+    /// refuses.
     pub fn beside(path: &Path) -> io::Result<Partial> {
-        let target = match fs::canonicalize(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => path.into(),
-            target => target?,
-        };
-        let replaced = match fs::metadata(&target) {
+        // The system looks first. It refuses circles, and links that it protects users from (`protected_symlinks`).
+        let (target, replaced) = match fs::metadata(path) {
             Ok(found) if !found.is_file() => return Err(NotRegular.into()),
-            Ok(found) => Some(found),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Ok(found) => (fs::canonicalize(path)?, Some(found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => (behind_links(path)?, None),
             Err(error) => return Err(error),
         };
         remove_stale(folder(&target));
@@ -48,7 +46,8 @@ impl Partial {
         })
     }
 
-    /// Makes a file of these bytes, and the folders that lead to it.
+    /// Makes a file of these bytes, and the folders that lead to `path`. The folder that a link at `path` leads to
+    /// must be there.
     ///
     /// # Errors
     /// As [`Partial::beside`].
@@ -111,6 +110,27 @@ pub fn folder(path: &Path) -> &Path {
         _ => Path::new("."),
     }
 }
+
+/// Follows links that end at no file, to the place that the last one names. A relative link starts at its own folder.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    let mut place = path.to_owned();
+    for _ in 0..=MOST_LINKS {
+        match fs::symlink_metadata(&place) {
+            Ok(found) if found.is_symlink() => {
+                place = folder(&place).join(fs::read_link(&place)?);
+            }
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => return Ok(place),
+        }
+    }
+    let path = path.display();
+    Err(io::Error::other(format!(
+        "more than {MOST_LINKS} links lead from {path}"
+    )))
+}
+
+/// How many links are followed one after the other: as many as Linux follows.
+const MOST_LINKS: usize = 40;
 
 /// Gives a file the owner, the group and the permission bits of another one, as far as the system allows. Until the
 /// bits are set, only the owner can read the file.
@@ -291,6 +311,57 @@ mod tests {
         let new = folder.path().join("new");
         Partial::write(&new, b"new").unwrap().place().unwrap();
         assert_eq!(mode(&new), usual);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_to_a_missing_file_stays_and_the_file_is_created_behind_it() {
+        use std::os::unix::fs::symlink;
+        let base = tempfile::tempdir().unwrap();
+        let (here, there) = (base.path().join("here"), base.path().join("there"));
+        fs::create_dir(&here).unwrap();
+        fs::create_dir(&there).unwrap();
+        symlink("../there/second", here.join("relative")).unwrap();
+        symlink("file", there.join("second")).unwrap();
+        symlink(there.join("other"), here.join("absolute")).unwrap();
+        for (link, made) in [("relative", "file"), ("absolute", "other")] {
+            let partial = Partial::write(&here.join(link), b"new").unwrap();
+            assert_eq!(partial.path().parent().unwrap(), folder(&partial.target));
+            partial.place().unwrap();
+            assert!(here.join(link).is_symlink());
+            assert_eq!(fs::read(there.join(made)).unwrap(), b"new");
+        }
+        assert!(there.join("second").is_symlink());
+        assert_eq!(names(&there), ["file", "other", "second"]);
+        assert_eq!(names(&here), ["absolute", "relative"]);
+        // The folder behind a link is the user's to make.
+        symlink(base.path().join("no/file"), here.join("away")).unwrap();
+        let error = Partial::write(&here.join("away"), b"new").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_that_lead_in_a_circle_or_on_and_on_are_refused() {
+        use std::os::unix::fs::symlink;
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: String| base.path().join(name);
+        for link in 0..=MOST_LINKS {
+            symlink(format!("{}", link + 1), at(link.to_string())).unwrap();
+        }
+        symlink("circle", at("circle".into())).unwrap();
+        let before = names(base.path());
+        for name in ["circle", "0"] {
+            let path = at(name.into());
+            let error = Partial::write(&path, b"new").unwrap_err();
+            assert_ne!(error.kind(), ErrorKind::NotFound, "{error}");
+            let error = behind_links(&path).unwrap_err().to_string();
+            let told = ["more than 40 links", path.to_str().unwrap()];
+            assert!(told.iter().all(|part| error.contains(part)), "{error}");
+        }
+        assert_eq!(names(base.path()), before);
+        let end = behind_links(&at("1".into())).unwrap();
+        assert_eq!(end, at((MOST_LINKS + 1).to_string()));
     }
 
     #[cfg(unix)]
