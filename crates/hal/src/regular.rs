@@ -13,6 +13,18 @@ use std::vec::Vec;
 /// [`NotRegular`], in an [`io::Error`] of the kind [`InvalidInput`](io::ErrorKind::InvalidInput), for a folder, a pipe,
 /// a socket and a device; otherwise what the system says.
 pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = open_without_blocking(path, options)?;
+    #[cfg(unix)]
+    {
+        // Reads through `io_uring` would fail where the page cache lacks the bytes.
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
+    }
+    Ok(file)
+}
+
+/// The same, and the file stays non-blocking on Unix.
+fn open_without_blocking(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => return Err(NotRegular.into()),
         // The options may say that it is to be created.
@@ -24,21 +36,18 @@ pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
     if !file.metadata()?.is_file() {
         return Err(NotRegular.into());
     }
-    #[cfg(unix)]
-    {
-        // Reads through `io_uring` would fail where the page cache lacks the bytes.
-        let flags = rustix::fs::fcntl_getfl(&file)?;
-        rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
-    }
     Ok(file)
 }
 
-/// Reads a regular file, whole. Blocks on the file.
+/// Reads a regular file, whole. Blocks on the disk.
 ///
 /// # Errors
-/// As [`open_regular`]; and [`FileTooLarge`](io::ErrorKind::FileTooLarge) when the file has more than `most_bytes`.
+/// As [`open_regular`]; [`FileTooLarge`](io::ErrorKind::FileTooLarge) when the file has more than `most_bytes`; on Unix,
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) when the end of the file never comes and a read would wait for more bytes,
+/// as in `/proc/kmsg`.
 pub fn read_regular(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
-    let file = open_regular(path, OpenOptions::new().read(true))?;
+    // A file system that makes up its files may wait for their bytes. It heeds the flag; reads from a disk ignore it.
+    let file = open_without_blocking(path, OpenOptions::new().read(true))?;
     let mut bytes = Vec::new();
     file.take(most_bytes.saturating_add(1))
         .read_to_end(&mut bytes)?;

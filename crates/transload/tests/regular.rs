@@ -2,6 +2,8 @@
 #![cfg(unix)]
 
 use std::fs::{self, OpenOptions};
+#[cfg(target_os = "linux")]
+use std::io::ErrorKind::WouldBlock;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -148,6 +150,27 @@ fn files_that_are_longer_than_any_description_are_not_read_to_the_end() {
     for told in told {
         assert!(told.contains("it is longer than 16777216 bytes"), "{told}");
         assert!(told.contains(path.to_str().unwrap()), "{told}");
+    }
+}
+
+/// The system calls `/proc/kmsg` a regular file, and a read of it waits for the next message of the kernel.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_whose_reads_wait_for_bytes_is_refused_and_holds_nothing_up() {
+    let path = PathBuf::from("/proc/kmsg");
+    if fs::File::open(&path).is_err() {
+        return;
+    }
+    let at = path.clone();
+    match at_once("a profile", move || Profile::load(at)) {
+        Err(ProfileError::Read { source, .. }) => assert_eq!(source.kind(), WouldBlock, "{source}"),
+        other => panic!("{other:?}"),
+    }
+    match at_once("a topology", move || topology::from_file(path)) {
+        Err(topology::TopologyError::Io { source, .. }) => {
+            assert_eq!(source.kind(), WouldBlock, "{source}");
+        }
+        other => panic!("{other:?}"),
     }
 }
 
