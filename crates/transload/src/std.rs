@@ -14,7 +14,7 @@ pub mod probe;
 pub mod profile;
 mod verdicts;
 
-pub(crate) use claims::{claim, may_write};
+pub(crate) use claims::{claim, claim_file};
 #[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;

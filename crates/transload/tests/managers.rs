@@ -1,6 +1,8 @@
 //! Two managers of one process and the same bytes: one order over them, or the second manager is refused.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use transload::hal::{ErrorClass, ExternalKind, ImportError};
 use transload::host::HostFile;
@@ -122,6 +124,43 @@ fn a_file_that_another_manager_has_is_not_cut_off() -> Outcome {
     other.create_file(path, 10)?;
     assert_eq!(std::fs::read(path)?, [0; 10]);
     Ok(())
+}
+
+#[test]
+fn a_file_has_the_length_of_the_buffer_while_managers_race_for_it() {
+    let (one, other) = managers();
+    let named = Named::new("raced", &[1; 100]);
+    let path = &named.0;
+    let has_its_length = |opened: Result<Buffer, OpenError>| match opened {
+        Ok(buffer) => {
+            let len_bytes = std::fs::metadata(path).unwrap().len();
+            assert_eq!(len_bytes, buffer.len(), "another manager cut it off");
+            true
+        }
+        refused => !is_refused(refused),
+    };
+    let is_over = AtomicBool::new(false);
+    let (opened, created) = std::thread::scope(|scope| {
+        let creator = scope.spawn(|| {
+            let mut created = 0;
+            while !is_over.load(Relaxed) {
+                let len_bytes = 10 + created as u64 % 90;
+                created += usize::from(has_its_length(other.create_file(path, len_bytes)));
+            }
+            created
+        });
+        let open = |round: u64| match round % 4 {
+            0 => one.create_file(path, 100),
+            _ => one.open_file(path),
+        };
+        let rounds = 0..20_000;
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            rounds.filter(|&round| has_its_length(open(round))).count()
+        }));
+        is_over.store(true, Relaxed);
+        (opened.unwrap(), creator.join().unwrap())
+    });
+    assert!(opened > 0 && created > 0, "{opened} and {created}");
 }
 
 #[test]

@@ -8,14 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
+use super::PerProcess;
 use transload_core::{Footprint, Hazards, Shape, StorageId, Ticket};
 use transload_hal::Buffer;
-use transload_host::HostFile;
-
-use super::PerProcess;
 
 /// Bytes that a manager has. They are free for others when the last claim of them is dropped.
-struct Claim {
+pub(crate) struct Claim {
     table: &'static Mutex<Table>,
     key: Key,
 }
@@ -60,21 +58,19 @@ pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
     is_free
 }
 
-/// Whether a manager may write a file, all of it: no other has some of it.
-pub(crate) fn may_write(file: &HostFile, manager: usize) -> bool {
+/// Claims a file, all of it, before its length is looked at or changed. The claim holds other managers off until the
+/// buffer has its own. `None` when another manager has some of the file, and one of the two may write it.
+pub(crate) fn claim_file(id: StorageId, writable: bool, manager: usize) -> Option<Claim> {
     let key = Key {
-        id: file.storage_id(),
+        id,
         base: 0,
         len_bytes: u64::MAX,
-        writable: true,
+        writable,
         manager,
     };
-    let mut table = lock(table());
-    let is_free = table.enter(key);
-    if is_free {
-        table.leave(&key);
-    }
-    is_free
+    let table = table();
+    let is_free = lock(table).enter(key);
+    is_free.then_some(Claim { table, key })
 }
 
 fn table() -> &'static Mutex<Table> {

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use transload_hal::{ErrorClass, External, ExternalKind, ImportError};
+use transload_hal::{ErrorClass, External, ExternalKind, ImportError, MemoryId, StorageId};
 use transload_host::memory::{FILE, SHARED};
 use transload_host::{FileError, HostFile};
 
+use super::claims::Claim;
 use crate::{Buffer, Error, TransferManager};
 
 /// Why a file did not become a buffer.
@@ -57,7 +58,9 @@ impl TransferManager {
     /// When it is missing, unreadable or no regular file, when it has content and no fixed length, as the files of
     /// `/proc` do ([`FileError::NoFixedLength`]), or no backend takes files.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
-        self.adopt_file(HostFile::open(path)?)
+        let path = path.as_ref();
+        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, FILE, false))?;
+        self.adopt_file(file)
     }
 
     /// A new file of `len_bytes` zero bytes as a buffer in `cpu:0/file`, replacing what was there at once: transfers of the
@@ -68,20 +71,38 @@ impl TransferManager {
     /// [`wait_idle`](TransferManager::wait_idle) before the end.
     ///
     /// # Errors
-    /// When it cannot be created or made that long, or no backend takes files. A length that no file can have
+    /// When it cannot be created or made that long, may not be both read and written, belongs to another manager
+    /// ([`ImportError::Claimed`]; it is as it was then), or no backend takes files. A length that no file can have
     /// ([`FileError::TooLong`]) is the caller's mistake; a disk without room is exhausted.
     pub fn create_file(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
-        // What another manager has must not be cut off first and refused then.
-        let known = HostFile::open(path);
-        if known.is_ok_and(|known| !super::may_write(&known, self.shared.serial)) {
-            let (memory, kind) = (FILE, ExternalKind::Object);
-            return Err(OpenError::Manager {
+        // The claim must last until the buffer has its own. Otherwise another manager could take the file in meanwhile,
+        // and this one would have cut it off when it is refused.
+        let claim = self.claims(path, FILE, true);
+        let (file, _claim) = HostFile::create_claimed(path, len_bytes, claim)?;
+        self.adopt_file(file)
+    }
+
+    /// Claims the bytes of the file at `path` for this manager, or says that another manager has them.
+    fn claims(
+        &self,
+        path: &Path,
+        memory: MemoryId,
+        writable: bool,
+    ) -> impl FnOnce(StorageId) -> Result<Claim, OpenError> {
+        move |id| {
+            let claim = super::claim_file(id, writable, self.shared.serial);
+            claim.ok_or_else(|| OpenError::Manager {
                 path: path.display().to_string(),
-                source: Box::new(ImportError::Claimed { memory, kind }.into()),
-            });
+                source: Box::new(
+                    ImportError::Claimed {
+                        memory,
+                        kind: ExternalKind::Object,
+                    }
+                    .into(),
+                ),
+            })
         }
-        self.adopt_file(HostFile::create(path, len_bytes)?)
     }
 
     /// A file that is open already, or a range of one, as a buffer in `cpu:0/file`.
@@ -111,7 +132,8 @@ impl TransferManager {
     /// SIGBUS, and nobody changes its bytes, which guards show as `&[u8]`. Where that cannot be
     /// promised, [`TransferManager::open_file`] asks nothing.
     pub unsafe fn map_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
-        let file = HostFile::open(path)?;
+        let path = path.as_ref();
+        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, SHARED, false))?;
         let path = file.path().display().to_string();
         // SAFETY: the caller's promise is the one that the backend asks for.
         let buffer = unsafe { self.import(SHARED.into(), External::Object(Box::new(file))) };

@@ -101,9 +101,24 @@ impl HostFile {
     /// # Errors
     /// When it is missing, unreadable, no regular file, or has no fixed length. A pipe is refused at once.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
+        let (file, ()) = Self::open_claimed(path, |_| Ok::<_, FileError>(()))?;
+        Ok(file)
+    }
+
+    /// Opens as [`HostFile::open`] does, and claims the bytes before it looks at the length.
+    ///
+    /// # Errors
+    /// As [`HostFile::open`], and what `claim` refuses.
+    #[doc(hidden)]
+    pub fn open_claimed<C, E: From<FileError>>(
+        path: impl AsRef<Path>,
+        claim: impl FnOnce(StorageId) -> Result<C, E>,
+    ) -> Result<(Self, C), E> {
         let path = path.as_ref();
         let file = open(path, OpenOptions::new().read(true))?;
-        Self::new(file, path.to_owned(), false)
+        let known = Self::identified(file, path.to_owned(), false)?;
+        let claim = claim(known.id)?;
+        Ok((known.measured()?, claim))
     }
 
     /// Opens a file for reading and writing, whole.
@@ -122,13 +137,30 @@ impl HostFile {
     /// When it cannot be created or not be made that long, or what is there is no regular file. A length that no file
     /// can have is refused before anything is replaced.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self, FileError> {
+        let (file, ()) = Self::create_claimed(path, len_bytes, |_| Ok::<_, FileError>(()))?;
+        Ok(file)
+    }
+
+    /// Creates as [`HostFile::create`] does, and claims the bytes before it cuts off what is there.
+    ///
+    /// # Errors
+    /// As [`HostFile::create`], and what `claim` refuses. What is there is as it was then.
+    #[doc(hidden)]
+    pub fn create_claimed<C, E: From<FileError>>(
+        path: impl AsRef<Path>,
+        len_bytes: u64,
+        claim: impl FnOnce(StorageId) -> Result<C, E>,
+    ) -> Result<(Self, C), E> {
         let path = path.as_ref();
         check_len(path, len_bytes)?;
         let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create(true).truncate(true);
+        let options = options.read(true).write(true).create(true).truncate(false);
         let file = open(path, options)?;
-        set_len(&file, path, len_bytes)?;
-        Self::new(file, path.to_owned(), true)
+        let known = Self::identified(file, path.to_owned(), true)?;
+        let claim = claim(known.id)?;
+        set_len(&known.file, path, 0)?;
+        set_len(&known.file, path, len_bytes)?;
+        Ok((known.measured()?, claim))
     }
 
     /// Takes a file that is open already, whole. `path` is what errors call it; `writable` says whether
@@ -220,6 +252,11 @@ impl HostFile {
     }
 
     fn new(file: File, path: PathBuf, writable: bool) -> Result<Self, FileError> {
+        Self::identified(file, path, writable)?.measured()
+    }
+
+    /// Finds out whose bytes the file has. Its length is not known yet.
+    fn identified(file: File, path: PathBuf, writable: bool) -> Result<Self, FileError> {
         let metadata = file.metadata().map_err(system(&path))?;
         if !metadata.is_file() {
             return Err(FileError::NotRegular { path });
@@ -229,25 +266,31 @@ impl HostFile {
         let alias = super::alias::Alias::of(&metadata);
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let id = alias.as_ref().map_or(id, |alias| alias.id());
-        let mut len_bytes = metadata.len();
-        if len_bytes == 0 && has_content(&file) {
-            // Another program may have written the first bytes meanwhile. Only a file that is still empty is none.
-            len_bytes = file.metadata().map_err(system(&path))?.len();
-            if len_bytes == 0 {
-                return Err(FileError::NoFixedLength { path });
-            }
-        }
-        let span = Span::new(0, len_bytes);
         Ok(Self {
             file,
             path,
-            span,
+            span: Span::new(0, 0),
             writable,
             id,
             #[cfg(any(target_os = "linux", target_os = "android"))]
             _alias: alias,
             is_memory: false,
         })
+    }
+
+    /// Looks at the length, and covers the file whole.
+    fn measured(mut self) -> Result<Self, FileError> {
+        let look = |file: &File| file.metadata().map(|found| found.len());
+        let mut len_bytes = look(&self.file).map_err(system(&self.path))?;
+        if len_bytes == 0 && has_content(&self.file) {
+            // Another program may have written the first bytes meanwhile. Only a file that is still empty is none.
+            len_bytes = look(&self.file).map_err(system(&self.path))?;
+            if len_bytes == 0 {
+                return Err(FileError::NoFixedLength { path: self.path });
+            }
+        }
+        self.span = Span::new(0, len_bytes);
+        Ok(self)
     }
 }
 
