@@ -40,6 +40,11 @@ use crate::{BackendId, Inventory, Topology};
 /// The version of this schema.
 pub const SCHEMA: i64 = 1;
 
+/// The largest number of links that a machine may describe. A mesh makes a link for each ordered pair of its members, so
+/// a text of 1 MB could ask for 100 million links. The limit suffices for a mesh of 512 memories, of which a topology is
+/// made within 110 MB. Eight GPUs on a switch have 56 such links.
+pub const MOST_LINKS: u64 = 1 << 18;
+
 /// A whole machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -211,7 +216,8 @@ impl Machine {
     /// The machine as the inventory of one backend, all devices marked as simulated.
     ///
     /// # Errors
-    /// The first thing that [`SchemaError`] objects to, in the order of the file.
+    /// The first thing that [`SchemaError`] objects to, in the order of the file; before all entries
+    /// [`SchemaError::TooManyLinks`].
     pub fn inventory(&self, backend: BackendId) -> Result<Inventory, SchemaError> {
         convert::inventory(self, backend)
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use transload_core::schema::SchemaError;
+use transload_core::schema::{MOST_LINKS, SchemaError};
 use transload_hal::core::Topology;
 use transload_hal::{Access, LinkClass, MemoryId};
 use transload_testkit::sim::BACKEND;
@@ -169,6 +169,60 @@ fn what_a_machine_lacks_is_refused_by_name() {
     }
     let error = from_str("schema = 1\nname = \"empty\"").unwrap_err();
     assert!(error.to_string().contains("no devices"), "{error}");
+}
+
+/// A machine with one memory for each device, a mesh of them all, and links from the first ones to themselves.
+fn switch(members: u64, to_themselves: u64) -> String {
+    use std::fmt::Write;
+    let (mut text, mut names) = (
+        String::from("schema = 1\nname = \"switch\"\n"),
+        String::new(),
+    );
+    for member in 0..members {
+        let memory = "memory = [{ kind = \"device\", memory_bytes = 1000 }]";
+        let device = format!("id = \"sim:{member}\"\nname = \"d\"\n{memory}");
+        writeln!(text, "[[device]]\n{device}").unwrap();
+        write!(names, "\"sim:{member}/device\",").unwrap();
+    }
+    for member in 0..to_themselves {
+        let ends = format!("src = \"sim:{member}/device\"\ndst = \"sim:{member}/device\"");
+        let link = format!("engine = \"sim:{member}#0\"\nclass = \"local\"\nboth = true");
+        writeln!(text, "[[link]]\n{ends}\n{link}").unwrap();
+    }
+    let mesh = format!("members = [{names}]\nengine_index = 1\nclass = \"fabric\"");
+    writeln!(text, "[[mesh]]\n{mesh}").unwrap();
+    text
+}
+
+#[test]
+fn a_machine_may_describe_so_many_links_and_no_more() {
+    let mut machine = from_str(&switch(512, 512)).unwrap();
+    let links = machine.inventory(BACKEND).unwrap().links.len() as u64;
+    assert_eq!(links, MOST_LINKS);
+    // All entries count, not only one mesh.
+    machine.links.push(machine.links[0].clone());
+    let error = machine.inventory(BACKEND).unwrap_err();
+    let (links, limit) = (MOST_LINKS + 1, MOST_LINKS);
+    assert_eq!(error, SchemaError::TooManyLinks { links, limit });
+    // These would take gigabytes, were the links not counted before they are made.
+    for (members, to_themselves, expected) in [
+        (513, 0, 513 * 512),
+        (1000, 1, 1000 * 999 + 1),
+        (10_000, 0, 10_000 * 9999),
+    ] {
+        let error = from_str(&switch(members, to_themselves)).unwrap_err();
+        let told = error.to_string();
+        let TopologyError::Schema { source, .. } = error else {
+            panic!("{told}");
+        };
+        let too_many = SchemaError::TooManyLinks {
+            links: expected,
+            limit: MOST_LINKS,
+        };
+        assert_eq!(source, too_many);
+        assert!(told.contains(&expected.to_string()), "{told}");
+        assert!(told.contains("at most 262144"), "{told}");
+    }
 }
 
 #[test]

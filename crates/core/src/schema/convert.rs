@@ -6,7 +6,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::figures::Checked;
-use super::{DeviceEntry, LinkEntry, Machine, MemoryEntry, MeshEntry, SCHEMA, SchemaError};
+use super::{
+    DeviceEntry, LinkEntry, MOST_LINKS, Machine, MemoryEntry, MeshEntry, SCHEMA, SchemaError,
+};
 use crate::defaults::LINK_DEPTH;
 use crate::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Link, LinkId,
@@ -33,6 +35,14 @@ pub(super) fn inventory(machine: &Machine, backend: BackendId) -> Result<Invento
     if machine.devices.is_empty() {
         return Err(SchemaError::NoDevices {
             name: machine.name.clone(),
+        });
+    }
+    // Counted first: a mesh takes far more memory than its text.
+    let links = link_count(machine);
+    if links > MOST_LINKS {
+        return Err(SchemaError::TooManyLinks {
+            links,
+            limit: MOST_LINKS,
         });
     }
     let mut all = Draft {
@@ -68,6 +78,22 @@ pub(super) fn inventory(machine: &Machine, backend: BackendId) -> Result<Invento
         all.inventory.transform = Some((engine, cost.into()));
     }
     Ok(all.inventory)
+}
+
+/// Returns how many links the entries make, without making them.
+fn link_count(machine: &Machine) -> u64 {
+    let links = machine
+        .links
+        .iter()
+        .map(|entry| match entry.both && entry.src != entry.dst {
+            true => 2,
+            false => 1,
+        });
+    let meshes = machine.meshes.iter().map(|entry| {
+        let members = entry.members.len() as u64;
+        members.saturating_mul(members.saturating_sub(1))
+    });
+    links.chain(meshes).fold(0, u64::saturating_add)
 }
 
 fn add_device(all: &mut Draft, entry: &DeviceEntry) -> Result<(), SchemaError> {

@@ -137,6 +137,16 @@ pub enum SchemaError {
         /// How many it has.
         members: usize,
     },
+    /// More links than [`MOST_LINKS`](super::MOST_LINKS), each pair of a mesh's members counted twice, once a direction.
+    #[error(
+        "the machine describes {links} links; at most {limit} are read: describe fewer links, or smaller meshes"
+    )]
+    TooManyLinks {
+        /// How many the links and meshes make together.
+        links: u64,
+        /// The largest number that is read.
+        limit: u64,
+    },
     /// What a topology objects to and no rule above found.
     #[error(transparent)]
     Topology(#[from] TopologyError),
