@@ -77,7 +77,7 @@ impl Partial {
     /// When the system refuses. The place is as it was, and the file is removed.
     pub fn place(self) -> io::Result<()> {
         if let Some(replaced) = &self.replaced {
-            take_over(self.file.as_file(), replaced)?;
+            take_over(self.file.as_file(), replaced, &self.target)?;
         }
         let (file, path) = self.file.keep()?;
         // `NamedTempFile::persist` replaces no file that somebody reads on Windows.
@@ -135,7 +135,15 @@ const MOST_LINKS: usize = 40;
 /// Gives a file the owner, the group and the permission bits of another one, as far as the system allows. Until the
 /// bits are set, only the owner can read the file.
 #[cfg(unix)]
-fn take_over(file: &File, replaced: &Metadata) -> io::Result<()> {
+#[cfg_attr(
+    not(any(target_os = "linux", target_os = "android")),
+    expect(
+        unused_variables,
+        unused_mut,
+        reason = "only there lists are looked at"
+    )
+)]
+fn take_over(file: &File, replaced: &Metadata, target: &Path) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
     let same = |found: &Metadata| (found.uid() == replaced.uid(), found.gid() == replaced.gid());
     let (mut owner, mut group) = same(&file.metadata()?);
@@ -146,8 +154,33 @@ fn take_over(file: &File, replaced: &Metadata) -> io::Result<()> {
         // Some file systems report success and change nothing.
         (owner, group) = same(&file.metadata()?);
     }
-    let mode = kept_bits(replaced.mode(), owner, group);
+    let mut mode = kept_bits(replaced.mode(), owner, group);
+    // With an access control list, the group's bits are those that any entry may grant, and not what the group has.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    if let Some(list) = access_control_list(target)
+        && !(owner && group && give_list(file, &list).is_ok())
+    {
+        mode &= 0o700;
+    }
     file.set_permissions(Permissions::from_mode(mode))
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const LIST: &str = "system.posix_acl_access";
+
+/// Returns the access control list of a file, as the system stores it; `None` where the mode says everything.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn access_control_list(path: &Path) -> Option<Vec<u8>> {
+    // The system has no longer ones.
+    let mut list = vec![0; 64 << 10];
+    let len = rustix::fs::getxattr(path, LIST, &mut list[..]).ok()?;
+    list.truncate(len);
+    Some(list)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn give_list(file: &File, list: &[u8]) -> rustix::io::Result<()> {
+    rustix::fs::fsetxattr(file, LIST, list, rustix::fs::XattrFlags::empty())
 }
 
 /// Returns the permission bits of a file that replaces one with `mode`. Set-user-ID and set-group-ID are left out: they
@@ -167,7 +200,7 @@ fn kept_bits(mode: u32, same_owner: bool, same_group: bool) -> u32 {
 
 /// Where files have no modes, they can be read-only.
 #[cfg(not(unix))]
-fn take_over(file: &File, replaced: &Metadata) -> io::Result<()> {
+fn take_over(file: &File, replaced: &Metadata, _: &Path) -> io::Result<()> {
     file.set_permissions(replaced.permissions())
 }
 
@@ -450,6 +483,45 @@ mod tests {
             assert_eq!(look(partial.path()).2, 0o600);
             partial.place().unwrap();
             assert_eq!(look(&file), (uid, gid, kept));
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_access_control_list_is_kept_or_only_the_owner_has_the_file() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = tempfile::tempdir().unwrap();
+        fs::set_permissions(base.path(), Permissions::from_mode(0o777)).unwrap();
+        let path = base.path().join("file");
+        fs::write(&path, b"before").unwrap();
+        // The owner rw, user 1002 rw, the group nothing, the mask rw, others nothing (`linux/posix_acl_xattr.h`).
+        let mut list = 2_u32.to_le_bytes().to_vec();
+        let all = u32::MAX;
+        let entries: [(u16, u16, u32); 5] = [
+            (1, 6, all),
+            (2, 6, 1002),
+            (4, 0, all),
+            (16, 6, all),
+            (32, 0, all),
+        ];
+        for (tag, bits, id) in entries {
+            list.extend(tag.to_le_bytes().into_iter().chain(bits.to_le_bytes()));
+            list.extend(id.to_le_bytes());
+        }
+        if give_list(&File::open(&path).unwrap(), &list).is_err() {
+            return;
+        }
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o660);
+        Partial::write(&path, b"after").unwrap().place().unwrap();
+        assert_eq!(access_control_list(&path).unwrap(), list);
+        assert_eq!(mode(), 0o660);
+        let save = {
+            let path = path.clone();
+            move || Partial::write(&path, b"after").unwrap().place().unwrap()
+        };
+        if as_another_user(save) {
+            assert_eq!((access_control_list(&path), mode()), (None, 0o600));
         }
     }
 
