@@ -24,6 +24,7 @@ impl State {
         &mut self,
         now: Instant,
         pace: Pace,
+        spares_drivers: bool,
         completions: &Completions,
         orders: &mut Orders,
     ) {
@@ -52,6 +53,9 @@ impl State {
             if !self.has_ready() {
                 break;
             }
+        }
+        if spares_drivers {
+            self.leave_to_another_thread(orders);
         }
         self.hand_out(orders);
     }

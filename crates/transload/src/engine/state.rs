@@ -359,7 +359,6 @@ impl State {
         for at in (0..orders.len()).rev() {
             if !orders[at].is_on_the_host() {
                 self.later.push_front(orders.remove(at));
-                self.outstanding -= 1;
             }
         }
     }

@@ -204,10 +204,7 @@ impl Shared {
         pace: Pace,
         orders: &mut Orders,
     ) -> Option<Instant> {
-        state.step(now, pace, &self.completions, orders);
-        if self.spares_drivers() {
-            state.leave_to_another_thread(orders);
-        }
+        state.step(now, pace, self.spares_drivers(), &self.completions, orders);
         self.note_attended(state);
         state.next_deadline()
     }
