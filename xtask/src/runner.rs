@@ -77,9 +77,11 @@ fn run(program: &(dyn Fn() -> Command + Sync)) -> Result<bool> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     for (threads, limit, names) in [(threads, LIMIT, beside), (1, LIMIT_ALONE, alone)] {
         let names = Mutex::new(VecDeque::from(names));
+        // No loop holds the lock while its test runs.
+        let next = || lock(&names).pop_front();
         thread::scope(|scope| {
             let serve = || {
-                while let Some(name) = lock(&names).pop_front() {
+                while let Some(name) = next() {
                     run_one(program(), name, limit, &ended)?;
                 }
                 Ok::<(), anyhow::Error>(())
