@@ -197,8 +197,8 @@ pub enum ImportError {
     },
     /// Another manager has some of the bytes, and one of the two may write them: their transfers would not be in order.
     #[error(
-        "another manager of this process has bytes of this {kind} for {memory}, and one of the two may write them: use one \
-         manager for both, or drop the other one's buffers first"
+        "cannot take {kind} into {memory}: another manager of this process has some of its bytes, and one of the two may \
+         write them; use one manager for both, or drop the other one's buffers first"
     )]
     Claimed {
         /// The memory.

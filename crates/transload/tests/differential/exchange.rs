@@ -34,12 +34,11 @@ impl Worker<'_> {
         let all = Lay::run(0, store.len());
         let bytes = store.bytes.clone().closed();
         let check = |found: &[u8]| old.compare("into_inner", (store.number, all), &bytes, found);
-        // Pinned views are let go of when their devices are idle, which may never be here.
-        let is_lent = is_lent
-            && store
-                .views
-                .iter()
-                .any(|view| view.memory().to_string() == "cpu:0/pinned");
+        // A pinned view goes when its device is idle, which may never be here. A view of a file keeps the manager's claim until
+        // the last transfer of the view has gone, and other threads keep the manager from being idle.
+        let is_pinned = |view: &Buffer| view.memory().to_string() == "cpu:0/pinned";
+        let is_file = matches!(store.origin, Origin::File { .. });
+        let is_lent = is_lent && (is_file || store.views.iter().any(is_pinned));
         let world = self.worlds[to];
         let (buffer, origin) = match &store.origin {
             _ if is_lent => return store.remove_file(),
