@@ -1,6 +1,7 @@
 //! Once warm, moving bytes allocates nothing: not on the calling thread and not on any other.
 
 mod counted;
+#[path = "all/rig/mod.rs"]
 mod rig;
 
 use counted::{allocations, assert_allocates_nothing, start};

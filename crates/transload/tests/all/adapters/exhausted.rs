@@ -1,0 +1,85 @@
+//! More memory than an adapter has.
+
+use transload::hal::AllocError;
+use transload::{AllocSpec, Error};
+
+#[cfg(target_os = "linux")]
+use crate::adapters::machine::alone;
+use crate::adapters::machine::{Adapter, Adapters, MIB, pattern};
+
+/// Bytes go there and come back.
+fn works(adapters: &Adapters, on: &Adapter) {
+    let sent = pattern(MIB + 1, 4);
+    let src = adapters.manager.adopt(sent.clone()).unwrap();
+    let dst = adapters.buffer(on, sent.len() as u64);
+    adapters.manager.copy(&src, &dst).wait().unwrap();
+    assert!(on.bytes_of(&dst) == sent, "{on:?}");
+}
+
+#[test]
+fn more_than_a_buffer_may_have_is_too_large() {
+    let Some(adapters) = Adapters::open(1) else {
+        return;
+    };
+    for adapter in &adapters.all {
+        let limit = adapter.device.limits().max_buffer_size;
+        let spec = AllocSpec::bytes(limit + 1);
+        match adapters.manager.allocate(adapter.place(), spec) {
+            Err(Error::Alloc(AllocError::TooLarge {
+                memory,
+                len_bytes,
+                limit_bytes,
+            })) => {
+                assert_eq!(memory, adapter.memory());
+                assert_eq!((len_bytes, limit_bytes), (limit + 1, limit));
+            }
+            other => panic!("{adapter:?}: {other:?}"),
+        }
+        works(&adapters, adapter);
+    }
+}
+
+/// Its own process may have 6 GiB of addresses and no more, so that a software driver, whose memory is
+/// the host's, has an end.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_device_says_so_and_works_on() {
+    if !alone(
+        "adapters::exhausted::a_full_device_says_so_and_works_on",
+        "ulimit -v 6291456",
+    ) {
+        return;
+    }
+    let Some(adapters) = Adapters::open(1) else {
+        return;
+    };
+    for adapter in &adapters.all {
+        const LEN: u64 = 512 * MIB;
+        let mut held = Vec::new();
+        let error = loop {
+            assert!(held.len() < 64, "{adapter:?} has no end");
+            let spec = AllocSpec::bytes(LEN);
+            match adapters.manager.allocate(adapter.place(), spec) {
+                Ok(buffer) => held.push(buffer),
+                Err(error) => break error,
+            }
+        };
+        println!("{adapter:?}, after {} buffers: {error}", held.len());
+        assert_eq!(
+            error.class(),
+            transload::hal::ErrorClass::Exhausted,
+            "{error}"
+        );
+        match error {
+            Error::Alloc(AllocError::OutOfMemory {
+                memory, len_bytes, ..
+            }) => assert_eq!((memory, len_bytes), (adapter.memory(), LEN)),
+            other => panic!("{adapter:?}: {other:?}"),
+        }
+        // With what it has, and after giving it back.
+        held.pop();
+        works(&adapters, adapter);
+        drop(held);
+        works(&adapters, adapter);
+    }
+}

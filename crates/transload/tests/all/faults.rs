@@ -1,0 +1,13 @@
+//! A fault at every step of every sort of plan, in every completion mode, with and without another
+//! route: right bytes and a truthful report, or a typed error; and an engine that goes on.
+
+mod chaos;
+mod double;
+mod hints;
+mod in_place;
+mod mixed;
+mod odd;
+mod pitched;
+mod scenarios;
+mod silent;
+mod sweep;

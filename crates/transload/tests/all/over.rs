@@ -1,0 +1,85 @@
+//! Copies over one link, chosen by hand.
+#![cfg(not(loom))]
+
+use std::sync::Arc;
+
+use crate::rig::{Outcome, Rig, bytes, place, without_peers};
+use transload::model::{Access, LinkId};
+use transload::{AllocSpec, Method, Request, StagingBudget, TransferError};
+use transload_testkit::sim::{Completion, Rule, Script};
+
+fn link(src: &str, dst: &str, engine: &str) -> LinkId {
+    LinkId {
+        src: src.parse().unwrap(),
+        dst: dst.parse().unwrap(),
+        engine: engine.parse().unwrap(),
+        access: Access::Native,
+    }
+}
+
+const LEN: usize = (40 << 20) + 3;
+
+#[test]
+fn the_link_is_taken_in_one_pass_although_another_way_costs_less() -> Outcome {
+    let rig = Rig::new(&without_peers(1), Completion::Timed, 64 << 20);
+    let src = rig.filled("cpu:0", &bytes(LEN, 1));
+    let dst = rig.empty("sim:0", LEN);
+    // The direct link moves 8 GB/s, pinned memory between them 10 and 25.
+    assert_eq!(
+        rig.manager.copy(&src, &dst).wait()?.method(),
+        Method::HostStaged
+    );
+    let direct = link("cpu:0/pageable", "sim:0/device", "sim:0#0");
+    let second = rig.filled("cpu:0", &bytes(LEN, 2));
+    let report = rig
+        .manager
+        .submit(&Request::new(&second, &dst).over(direct))
+        .wait()?;
+    assert_eq!(report.method(), Method::DirectCopy);
+    let known = rig.manager.topology();
+    let cost = known.links_between(direct.src, direct.dst).next().unwrap();
+    assert_eq!(
+        report.elapsed().as_nanos(),
+        u128::from(cost.cost.at(LEN as u64))
+    );
+    assert!(rig.bytes_of(&dst) == bytes(LEN, 2));
+    Ok(())
+}
+
+#[test]
+fn there_is_no_other_way_when_the_link_fails_or_is_not_there() -> Outcome {
+    let fails = Rule::fail_after(100).over("cpu:0/pageable".parse()?, "sim:0/device".parse()?);
+    let budget = Arc::new(StagingBudget::new(64 << 20));
+    let script = Script::new().with(fails);
+    let rig = Rig::scripted(&without_peers(1), Completion::Timed, &budget, script);
+    let src = rig.filled("cpu:0", &bytes(1000, 1));
+    let dst = rig.empty("sim:0", 1000);
+    let direct = link("cpu:0/pageable", "sim:0/device", "sim:0#0");
+    let request = Request::new(&src, &dst).over(direct);
+    let failed = rig.manager.submit(&request).wait();
+    assert!(
+        matches!(&failed, Err(TransferError::Failed(failure)) if failure.routes_tried == 1),
+        "{failed:?}"
+    );
+    // The rule struck once, and what is barred for others is there for who asks for it by name.
+    rig.manager.submit(&request).wait()?;
+    assert!(rig.bytes_of(&dst) == bytes(1000, 1));
+
+    let elsewhere = rig
+        .manager
+        .allocate(place("cpu:0/pinned"), AllocSpec::bytes(1000))?;
+    for (request, told) in [
+        (
+            Request::new(&src, &elsewhere).over(direct),
+            "goes from cpu:0/pageable to sim:0/device",
+        ),
+        (
+            Request::new(&src, &dst).over(link("cpu:0/pageable", "sim:0/device", "sim:0#7")),
+            "sim:0#7 has no such link",
+        ),
+    ] {
+        let error = rig.manager.submit(&request).wait().unwrap_err();
+        assert!(error.to_string().contains(told), "{error}");
+    }
+    Ok(())
+}

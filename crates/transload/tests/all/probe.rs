@@ -1,0 +1,301 @@
+//! Probes of simulated machines, whose costs are known, and of the host.
+#![cfg(not(loom))]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::rig::{Outcome, Rig, place, without_peers};
+use transload::model::{LinkId, Topology};
+use transload::probe::{Found, LinkReport, ProbeOptions, ProbePhase, ProbeReport};
+use transload::{Method, StagingBudget, TransferManager};
+use transload_testkit::sim::{Completion, Rule, Script};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Ends by its samples: a slow machine that runs tests has hours.
+fn options(sizes: &[u64], samples: u32) -> ProbeOptions {
+    let mut options = ProbeOptions::quick();
+    options.budget = Duration::from_secs(10_000);
+    options.sizes = sizes.to_vec();
+    options.samples = samples;
+    options
+}
+
+fn scripted(script: Script) -> Rig {
+    let budget = Arc::new(StagingBudget::new(64 << 20));
+    Rig::scripted(&without_peers(1), Completion::Timed, &budget, script)
+}
+
+fn links<'a>(topology: &'a Topology, src: &str, dst: &str) -> &'a transload::model::Link {
+    let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+    topology.links_between(src, dst).next().unwrap()
+}
+
+fn report(report: &ProbeReport, id: LinkId) -> &LinkReport {
+    report.links.iter().find(|link| link.id == id).unwrap()
+}
+
+#[test]
+fn a_probe_finds_the_costs_of_the_model() -> Outcome {
+    let rig = Rig::new(&without_peers(2), Completion::Timed, 64 << 20);
+    let model = rig.manager.topology();
+    let found = rig
+        .manager
+        .probe(&options(&[4 * KIB, 64 * KIB, MIB, 4 * MIB], 2));
+    assert!(found.simulated);
+    assert_eq!(found.links.len(), model.links().len());
+    let measured = rig.manager.topology();
+    for link in model.links() {
+        let now = measured
+            .links()
+            .iter()
+            .find(|known| known.id == link.id)
+            .unwrap();
+        assert!(measured.is_measured(link.id), "{:?}", link.id);
+        for bytes in [1, 4 * KIB, 5000, 300_000, MIB, 3 * MIB, 4 * MIB, 16 * MIB] {
+            let (now, wanted) = (now.cost.at(bytes), link.cost.at(bytes));
+            // Beyond what was measured the fixed part is taken for a part of the rate.
+            let most = if bytes > 4 * MIB {
+                wanted / 50
+            } else {
+                1 + wanted / 1000
+            };
+            assert!(
+                now.abs_diff(wanted) <= most,
+                "{:?}, {bytes} bytes: {now} for {wanted}",
+                link.id
+            );
+        }
+        assert!(!report(&found, link.id).faulty);
+    }
+    assert_eq!(found.profile.links().len(), model.links().len());
+    found.profile.check(&measured)?;
+    assert!(
+        rig.sim.violations().is_empty(),
+        "{:?}",
+        rig.sim.violations()
+    );
+    Ok(())
+}
+
+#[test]
+fn every_ordered_pair_is_timed_the_way_that_the_planner_goes() -> Outcome {
+    let rig = Rig::new(&without_peers(2), Completion::Timed, 64 << 20);
+    let found = rig.manager.probe(&options(&[4 * KIB, MIB], 2));
+    let memories = rig.manager.memories();
+    assert_eq!(found.pairs.len(), memories.len() * memories.len() * 2);
+    for pair in &found.pairs {
+        let Found::Time(time) = &pair.found else {
+            panic!("{pair:?}")
+        };
+        let explained = rig
+            .manager
+            .explain_places(pair.src.into(), pair.dst.into(), pair.bytes)?;
+        assert_eq!(pair.method, Some(explained.chosen.method), "{pair:?}");
+        let predicted = explained.chosen.predicted_ns.unwrap();
+        assert!(
+            time.median_ns.abs_diff(predicted) <= 1 + predicted / 100,
+            "{pair:?}, {predicted}"
+        );
+        assert_eq!(
+            (time.low_ns, time.high_ns),
+            (time.median_ns, time.median_ns)
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_link_that_moves_wrong_bytes_is_found_among_all_gets_no_cost_and_is_not_used() -> Outcome {
+    let model = scripted(Script::new()).manager.topology();
+    for link in model.links() {
+        let (src, dst) = (link.id.src, link.id.dst);
+        let rig = scripted(Script::new().with(Rule::corrupt(5).over(src, dst).always()));
+        let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
+        assert_eq!(found.faulty().collect::<Vec<_>>(), [link.id]);
+        for (_, size) in &report(&found, link.id).sizes {
+            assert_eq!(size, &Found::WrongBytes);
+        }
+        assert!(!rig.manager.topology().is_measured(link.id));
+        let kept = found
+            .profile
+            .links()
+            .iter()
+            .find(|kept| kept.id == link.id)
+            .unwrap();
+        assert!(kept.faulty && kept.points.is_empty());
+        // The planner goes round it where it can, and says so where it cannot.
+        assert_eq!(found.wrong_pairs().count(), 0, "{src} → {dst}");
+        match rig.manager.explain_places(src.into(), dst.into(), MIB) {
+            Ok(explained) => assert_ne!(explained.chosen.route, [src, dst]),
+            Err(error) => assert!(error.to_string().contains("wrong bytes"), "{error}"),
+        }
+    }
+    Ok(())
+}
+
+/// One memory, and the link that copies within it.
+const ALONE: &str = r#"
+    schema = 1
+    name = "alone"
+    [[device]]
+    id = "cpu:0"
+    name = "host"
+    memory = [{ kind = "pageable", memory_bytes = 1_000_000_000 }]
+    [[link]]
+    src = "cpu:0/pageable"
+    dst = "cpu:0/pageable"
+    engine = "cpu:0#0"
+    class = "local"
+    latency_ns = 100
+    bytes_per_second = 10_000_000_000
+"#;
+
+#[test]
+fn one_wrong_byte_once_at_one_size_is_enough() {
+    // The first copy checks 4 KiB, the second one 64 KiB; the third is timed and looked at by nobody.
+    for (nth, lies) in [(1, true), (2, true), (3, false)] {
+        let script = Script::new().with(Rule::corrupt(4095).nth(nth));
+        let budget = Arc::new(StagingBudget::new(64 << 20));
+        let rig = Rig::scripted(ALONE, Completion::Timed, &budget, script);
+        let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
+        assert_eq!(found.links[0].faulty, lies, "{nth}: {found:?}");
+        assert_eq!(found.profile.links()[0].faulty, lies);
+    }
+}
+
+#[test]
+fn a_link_that_fails_is_told_and_the_others_are_measured_round_it() -> Outcome {
+    let model = scripted(Script::new()).manager.topology();
+    for link in model.links() {
+        let (src, dst) = (link.id.src, link.id.dst);
+        let rig = scripted(Script::new().with(Rule::fail_after(7).over(src, dst).always()));
+        let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
+        assert_eq!(found.faulty().count(), 0);
+        for other in &found.links {
+            for (_, size) in &other.sizes {
+                match size {
+                    Found::Failed(reason) => {
+                        assert!(
+                            other.id == link.id && reason.contains("simulated fault"),
+                            "{other:?}"
+                        );
+                    }
+                    Found::Time(_) => assert!(other.id != link.id, "{other:?}"),
+                    unexpected => panic!("{unexpected:?}"),
+                }
+            }
+        }
+        assert_eq!(found.profile.links().len(), found.links.len() - 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_link_that_hangs_does_not_hang_the_probe() -> Outcome {
+    let (src, dst) = ("cpu:0/pinned".parse()?, "sim:0/device".parse()?);
+    let rig = scripted(Script::new().with(Rule::never_answer().over(src, dst).always()));
+    let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
+    let hangs = links(&rig.manager.topology(), "cpu:0/pinned", "sim:0/device").id;
+    assert_eq!(found.faulty().count(), 0);
+    for link in &found.links {
+        for (_, size) in &link.sizes {
+            match size {
+                // The thread that still waits for the copy that hangs moves the virtual clock, and with it
+                // the deadlines of others; a link whose bytes went over one of those is not checked.
+                Found::Failed(why) => assert!(
+                    why.contains("deadline") || why.contains("no way leads there"),
+                    "{link:?}"
+                ),
+                Found::Time(_) => assert!(link.id != hangs, "{link:?}"),
+                unexpected => panic!("{unexpected:?}"),
+            }
+        }
+    }
+    assert!(found.profile.links().iter().all(|link| link.id != hangs));
+    Ok(())
+}
+
+#[test]
+fn what_was_measured_changes_which_way_the_planner_goes() -> Outcome {
+    let (src, dst) = ("cpu:0/pageable".parse()?, "sim:0/device".parse()?);
+    // The backend's own figures leave out that each copy over the direct link takes 5 ms more.
+    let slow = Script::new().with(Rule::delay_ns(5_000_000).over(src, dst).always());
+    let rig = scripted(slow.clone());
+    let (from, to) = (place("cpu:0"), place("sim:0"));
+    let before = rig.manager.explain_places(from, to, 4 * KIB)?;
+    assert_eq!(before.chosen.method, Method::DirectCopy);
+    let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB, MIB], 2));
+    let after = rig.manager.explain_places(from, to, 4 * KIB)?;
+    assert_eq!(after.chosen.method, Method::HostStaged);
+    let cost = links(&rig.manager.topology(), "cpu:0/pageable", "sim:0/device")
+        .cost
+        .clone();
+    assert!(cost.at(4 * KIB) > 5_000_000);
+    // The pairs were timed that way too, and faster than by the default.
+    let mut pairs = found.pairs.iter();
+    let pair = pairs
+        .find(|pair| (pair.src, pair.dst, pair.bytes) == (src, dst, 4 * KIB))
+        .unwrap();
+    assert_eq!(pair.method, Some(Method::HostStaged));
+    assert!(matches!(&pair.found, Found::Time(time) if time.median_ns < 1_000_000));
+
+    // The next program plans so from the start.
+    let file = std::env::temp_dir().join(format!("transload-probe-{}.toml", std::process::id()));
+    found.profile.save(&file)?;
+    let next = scripted(slow);
+    next.manager
+        .apply_profile(&transload::Profile::load(&file)?)?;
+    std::fs::remove_file(file)?;
+    assert_eq!(next.manager.explain_places(from, to, 4 * KIB)?, after);
+    Ok(())
+}
+
+#[test]
+fn a_budget_that_is_over_ends_the_probe_and_nothing_is_made_up() {
+    let rig = scripted(Script::new());
+    let mut all = options(&[4 * KIB], 3);
+    all.budget = Duration::ZERO;
+    let mut phases = Vec::new();
+    let found = rig
+        .manager
+        .probe_watched(&all, &mut |progress| phases.push(progress.phase));
+    let sizes = found.links.iter().flat_map(|link| &link.sizes);
+    assert!(sizes.clone().count() > 0);
+    assert!({ sizes }.all(|(_, found)| found == &Found::NotReached));
+    assert!(
+        found
+            .pairs
+            .iter()
+            .all(|pair| pair.found == Found::NotReached && pair.method.is_none())
+    );
+    assert_eq!(found.profile.links(), []);
+    // Whoever watches hears of the phases in order.
+    assert!(phases.contains(&ProbePhase::CheckingLinks));
+    let order = |phase: &ProbePhase| *phase as u8;
+    assert!(phases.is_sorted_by_key(order), "{phases:?}");
+}
+
+#[test]
+fn the_host_is_probed_in_memory_shared_memory_and_files() -> Outcome {
+    let manager = TransferManager::builder().host().build()?;
+    let found = manager.probe(&options(&[256, 64 * KIB], 6));
+    assert!(!found.simulated);
+    let memories = manager.memories().len();
+    assert_eq!(found.pairs.len(), memories * memories * 2);
+    for pair in &found.pairs {
+        let Found::Time(time) = &pair.found else {
+            panic!("{pair:?}")
+        };
+        // Which of them was cheaper is this machine's to say, and changes with what else it does.
+        let ways = [Method::DirectCopy, Method::HostStaged];
+        assert!(ways.map(Some).contains(&pair.method), "{pair:?}");
+        assert!(time.low_ns <= time.median_ns && time.median_ns <= time.high_ns);
+        assert_eq!(time.samples, 6);
+        assert!(time.confidence > 0.95);
+    }
+    found.profile.check(&manager.topology())?;
+    assert_eq!(found.profile.links().len(), memories * memories);
+    Ok(())
+}

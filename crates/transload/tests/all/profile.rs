@@ -1,0 +1,363 @@
+//! Profiles: written, read, refused, applied.
+#![cfg(not(loom))]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::rig::{Outcome, Rig, place, without_peers};
+use transload::model::{Access, LinkId};
+use transload::profile::{ENVIRONMENT, FORMAT, MeasuredLink, Point, saved_path};
+use transload::{Builder, Method, Profile, ProfileError, TransferManager};
+use transload_testkit::sim::{Completion, Sim};
+use transload_testkit::topology;
+
+/// A file in a folder that goes when the test is over.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let folder = format!("transload-profile-{name}-{}", std::process::id());
+        Place(std::env::temp_dir().join(folder))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("profile.toml")
+    }
+
+    fn holding(&self, text: &str) -> PathBuf {
+        fs::create_dir_all(&self.0).unwrap();
+        fs::write(self.file(), text).unwrap();
+        self.file()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const KIB: u64 = 1 << 10;
+
+fn rig() -> Rig {
+    Rig::new(&without_peers(2), Completion::Timed, 64 << 20)
+}
+
+/// The direct link from the heap to the first device.
+fn direct() -> LinkId {
+    LinkId {
+        src: "cpu:0/pageable".parse().unwrap(),
+        dst: "sim:0/device".parse().unwrap(),
+        engine: "sim:0#0".parse().unwrap(),
+        access: Access::Native,
+    }
+}
+
+fn point(bytes: u64, ns: u64) -> Point {
+    Point {
+        bytes,
+        ns,
+        low_ns: ns - 1,
+        high_ns: ns + 2,
+        samples: 40,
+    }
+}
+
+/// The direct link as fast as none is, and another one that lies.
+fn measured() -> Vec<MeasuredLink> {
+    let lies = LinkId {
+        dst: "sim:1/device".parse().unwrap(),
+        engine: "sim:1#0".parse().unwrap(),
+        ..direct()
+    };
+    vec![
+        MeasuredLink {
+            id: direct(),
+            points: vec![point(4 * KIB, 10), point(16 << 20, 1000)],
+            faulty: false,
+        },
+        MeasuredLink {
+            id: lies,
+            points: Vec::new(),
+            faulty: true,
+        },
+    ]
+}
+
+fn method(manager: &TransferManager, dst: &str) -> Method {
+    let explained = manager.explain_places(place("cpu:0"), place(dst), 16 << 20);
+    explained.unwrap().chosen.method
+}
+
+#[test]
+fn a_profile_comes_back_as_it_was_written_and_is_text_that_people_read() -> Outcome {
+    let folder = Place::new("round");
+    let profile = Profile::new(&rig().manager.topology(), measured());
+    profile.save(folder.file())?;
+    let back = Profile::load(folder.file())?;
+    assert_eq!(
+        (back.machine(), back.links()),
+        (profile.machine(), profile.links())
+    );
+    assert_eq!(back.origin(), Some(&*folder.file()));
+    back.check(&rig().manager.topology())?;
+    let text = fs::read_to_string(folder.file())?;
+    for line in [
+        "# What `transload probe` measured",
+        "format = 1",
+        "cpu = \"host (simulated)\"",
+        "id = \"sim:1\"",
+        "src = \"cpu:0/pageable\"",
+        "engine = \"sim:0#0\"",
+        "bytes = 16777216",
+        "faulty = true",
+    ] {
+        assert!(
+            text.lines().any(|found| found.starts_with(line)),
+            "{line}: {text}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn fields_of_later_versions_are_ignored() -> Outcome {
+    let folder = Place::new("later");
+    let profile = Profile::new(&rig().manager.topology(), measured());
+    profile.save(folder.file())?;
+    let text = fs::read_to_string(folder.file())?;
+    let text = text
+        .replacen("format = 1", "format = 1\nmood = \"new\"", 1)
+        .replacen("[[link]]", "[[link]]\nloaded_ns = 7", 1)
+        + "\n[transforms]\nxxh3 = 1\n";
+    let back = Profile::parse(&text, None)?;
+    assert_eq!(
+        (back.machine(), back.links()),
+        (profile.machine(), profile.links())
+    );
+    Ok(())
+}
+
+#[test]
+fn what_is_garbled_newer_or_not_there_is_refused_with_a_sentence_that_names_it() -> Outcome {
+    let folder = Place::new("garbled");
+    let path = folder.file();
+    let missing = Profile::load(&path).unwrap_err();
+    assert!(matches!(missing, ProfileError::Read { .. }), "{missing}");
+    Profile::new(&rig().manager.topology(), measured()).save(&path)?;
+    let good = fs::read_to_string(&path)?;
+    let newer = format!("format = {}", FORMAT + 1);
+    for (text, told) in [
+        (String::new(), "does not say which format"),
+        ("{\"json\": 1}".into(), "line 1"),
+        (good[..good.len() / 2].into(), "line"),
+        (good.replacen("format = 1", "format = -1", 1), "line"),
+        (good.replacen("format = 1", "format = 0", 1), "no format 0"),
+        (
+            good.replacen("format = 1", &newer, 1),
+            "format 2, and this version reads formats up to 1",
+        ),
+        (
+            good.replacen("\"sim:0#0\"", "\"sim:0\"", 1),
+            "is not an engine",
+        ),
+        (good.replacen("\"native\"", "\"magic\"", 1), "is no access"),
+        (
+            good.replacen("bytes = 16777216", "bytes = 4096", 1),
+            "do not rise",
+        ),
+        (good.replacen("bytes = 4096", "bytes = 0", 1), "do not rise"),
+        (good.replacen("ns = 10", "ns = -10", 1), "line"),
+        (good.replace("sim:1", "sim:0"), "twice"),
+    ] {
+        let error = Profile::load(folder.holding(&text))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(told), "{told}: {error}");
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    fs::write(&path, [0xFF, 0xFE, 0])?;
+    let error = Profile::load(&path).unwrap_err();
+    assert!(matches!(error, ProfileError::Garbled { .. }), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_profile_of_as_many_links_as_a_file_holds_is_read_and_its_last_link_is_compared_with_all() {
+    const LINKS: usize = 120_000;
+    let link = |number: usize| {
+        let (device, engine) = (number >> 8, number & 255);
+        format!(
+            "[[link]]\nsrc = \"cpu:0/pageable\"\ndst = \"sim:{device}/device\"\n\
+             engine = \"sim:{device}#{engine}\"\naccess = \"native\"\n"
+        )
+    };
+    let mut text = String::from(
+        "format = 1\n[machine]\nlibrary = \"1\"\nos = \"o\"\narch = \"a\"\ncpu = \"c\"\ncpus = 1\n",
+    );
+    text.extend((0..LINKS).map(link));
+    assert!(text.len() > 11_000_000, "{}", text.len());
+    let profile = Profile::parse(&text, None).unwrap();
+    assert_eq!(profile.links().len(), LINKS);
+    let twice = text + &link(LINKS / 2);
+    let error = Profile::parse(&twice, None).unwrap_err().to_string();
+    assert!(
+        error.contains("cpu:0/pageable → sim:234/device over sim:234#96 twice"),
+        "{error}"
+    );
+}
+
+#[test]
+fn another_machine_and_a_changed_one_are_told_apart_and_every_difference_is_named() -> Outcome {
+    let rig = rig();
+    let folder = Place::new("foreign");
+    Profile::new(&rig.manager.topology(), measured()).save(folder.file())?;
+    let good = fs::read_to_string(folder.file())?;
+    let version = env!("CARGO_PKG_VERSION");
+    let (os, cpu) = (std::env::consts::OS, "cpu = \"host (simulated)\"");
+    let extra = "[[machine.device]]\nid = \"sim:9\"\nbackend = \"sim\"\nname = \"GPU\"\n\n[[link]]";
+    let cases = [
+        (
+            cpu,
+            "cpu = \"other\"",
+            true,
+            "the processor: other there, host (simulated) here",
+        ),
+        ("cpus = 0", "cpus = 8", true, "processors: 8 there, 0 here"),
+        (
+            &format!("os = \"{os}\""),
+            "os = \"plan9\"",
+            true,
+            &format!("the system: plan9 there, {os} here"),
+        ),
+        (
+            "name = \"GPU (simulated)\"",
+            "name = \"Card\"",
+            true,
+            "sim:0: Card there, GPU (simulated) here",
+        ),
+        (
+            &format!("library = \"{version}\""),
+            "library = \"0.0.1\"",
+            false,
+            &format!("the library's version: 0.0.1 there, {version} here"),
+        ),
+        (
+            "name = \"GPU (simulated)\"",
+            "name = \"GPU (simulated)\"\ndriver = \"5.0\"",
+            false,
+            "the driver of sim:0: 5.0 there, unknown here",
+        ),
+        (
+            "id = \"sim:1\"",
+            "id = \"sim:7\"",
+            false,
+            "sim:1 (GPU (simulated)) was not measured; sim:7 (GPU (simulated)) is not here any more",
+        ),
+        ("[[link]]", extra, false, "sim:9 (GPU) is not here any more"),
+    ];
+    for (from, to, foreign, told) in cases {
+        assert!(good.contains(from), "{from}");
+        let text = good.replacen(from, to, 1);
+        let profile = Profile::load(folder.holding(&text))?;
+        let error = rig.manager.apply_profile(&profile).unwrap_err();
+        match &error {
+            ProfileError::Foreign { .. } => assert!(foreign, "{error}"),
+            ProfileError::Stale { .. } => assert!(!foreign, "{error}"),
+            other => panic!("{other}"),
+        }
+        assert!(error.to_string().ends_with(told), "{error}");
+        // Nothing of it was applied.
+        assert!(!rig.manager.topology().is_measured(direct()));
+    }
+    let every = good
+        .replacen(cpu, "cpu = \"other\"", 1)
+        .replacen("cpus = 0", "cpus = 8", 1);
+    let error = Profile::parse(&every, None)?
+        .check(&rig.manager.topology())
+        .unwrap_err();
+    assert_eq!(error.to_string().matches(" there, ").count(), 2, "{error}");
+    Ok(())
+}
+
+#[test]
+fn backends_that_a_program_lacks_do_not_matter() -> Outcome {
+    let folder = Place::new("lacks");
+    let manager = TransferManager::builder().host().build()?;
+    Profile::new(&manager.topology(), Vec::new()).save(folder.file())?;
+    let text = fs::read_to_string(folder.file())?
+        + "\n[[machine.device]]\nid = \"cuda:0\"\nbackend = \"cuda\"\nname = \"GPU\"\n";
+    Profile::parse(&text, None)?.check(&manager.topology())?;
+    Ok(())
+}
+
+#[test]
+fn the_planner_goes_by_a_profile_and_never_over_a_link_that_lied() -> Outcome {
+    let rig = rig();
+    assert_eq!(method(&rig.manager, "sim:0"), Method::HostStaged);
+    let profile = Profile::new(&rig.manager.topology(), measured());
+    let by_default = rig
+        .manager
+        .explain_places(place("cpu:0"), place("sim:0"), 4 * KIB)?;
+    assert!(!by_default.chosen.measured && by_default.to_string().contains("default costs"));
+    rig.manager.apply_profile(&profile)?;
+    assert_eq!(method(&rig.manager, "sim:0"), Method::DirectCopy);
+    let explained = rig
+        .manager
+        .explain_places(place("cpu:0"), place("sim:0"), 4 * KIB)?;
+    assert!(explained.chosen.measured && explained.chosen.lanes[0].measured);
+    // The other ways are over links that nobody has measured.
+    assert!(explained.rejected.iter().all(|way| !way.measured));
+    let known = rig.manager.topology();
+    assert!(known.is_measured(direct()));
+    let cost = known
+        .links()
+        .iter()
+        .find(|link| link.id == direct())
+        .unwrap();
+    assert_eq!((cost.cost.at(4 * KIB), cost.cost.at(16 << 20)), (10, 1000));
+    // 64 KiB go directly by the model.
+    let explained = rig
+        .manager
+        .explain_places(place("cpu:0"), place("sim:1"), 4 * KIB)?;
+    assert_eq!(explained.chosen.method, Method::HostStaged);
+    assert!(
+        explained
+            .to_string()
+            .contains("wrong bytes when the machine was probed"),
+        "{explained}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_builder_takes_a_profile_and_refuses_one_of_another_machine() -> Outcome {
+    let sim = |text: &str| Arc::new(Sim::new(&topology::from_str(text).unwrap()).unwrap());
+    let build = |gpus, profile| -> Result<TransferManager, transload::Error> {
+        Builder::default()
+            .backend(sim(&without_peers(gpus)))
+            .profile(profile)
+            .build()
+    };
+    let profile = Profile::new(&rig().manager.topology(), measured());
+    let manager = build(2, profile.clone())?;
+    assert_eq!(method(&manager, "sim:0"), Method::DirectCopy);
+    let error = build(1, profile).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("sim:1 (GPU (simulated)) is not here any more"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn no_test_reads_what_was_measured_of_the_machine_at_hand() {
+    // Set in .cargo/config.toml.
+    assert_eq!(std::env::var(ENVIRONMENT).as_deref(), Ok(""));
+    assert_eq!(saved_path(), None);
+    assert_eq!(Profile::saved(), Ok(None));
+}

@@ -1,0 +1,375 @@
+//! Paths that failed, for how long nothing goes over them, and what proofs are worth.
+
+use crate::common;
+use transload::hal::ErrorClass;
+use transload::model::schema::Machine;
+use transload::{AllocSpec, Method, Request, TransferError};
+use transload_testkit::sim::{Call, Completion, Rule, Sim};
+
+use crate::common::{Banded, Bench, SECOND, SLOT, Sketch, marked, mem, place, two_devices};
+
+const LEN: u64 = 2 * SLOT + 1;
+
+/// Two devices with a link between them, and the way over the processor.
+fn joined(access: &str) -> Sketch {
+    two_devices()
+        .link("sim:0/device", "sim:1/device", "sim:0#2", access)
+        .link("cpu:0/pageable", "sim:0/device", "sim:0#0", "native")
+        .link("cpu:0/pageable", "sim:1/device", "sim:1#0", "native")
+        .link("sim:1/device", "cpu:0/pageable", "sim:1#1", "native")
+}
+
+struct Pair {
+    bench: Bench,
+    src: Banded,
+    dst: Banded,
+}
+
+impl Pair {
+    fn new(machine: &Machine) -> Pair {
+        let bench = Bench::over(Sim::new(machine).unwrap(), 3, 1);
+        let src = Banded::new(&bench, "sim:0", marked(LEN), LEN);
+        let dst = Banded::new(&bench, "sim:1", &[], LEN);
+        Pair { bench, src, dst }
+    }
+
+    fn request(&self) -> Request {
+        Request::new(self.src.region(), self.dst.region())
+    }
+
+    /// Copies over poison; answers the method and how many routes failed before.
+    fn copy(&self) -> (Method, usize) {
+        let poison = vec![0xEE; self.dst.len as usize];
+        let raw = self.dst.buffer.raw();
+        self.bench.sim.write(raw, common::BAND, &poison).unwrap();
+        let report = self.bench.manager.submit(&self.request()).wait().unwrap();
+        let inner = self.dst.inner(&self.bench, &report);
+        assert!(inner == marked(LEN), "wrong bytes after {report}");
+        (report.method(), report.fallbacks().len())
+    }
+
+    fn add_rule(&self, rule: Rule) {
+        let link = (mem("sim:0/device"), mem("sim:1/device"));
+        self.bench.sim.add_rule(rule.over(link.0, link.1));
+    }
+
+    fn struck(&self) -> u64 {
+        self.bench
+            .sim
+            .script()
+            .rules()
+            .iter()
+            .map(Rule::fired)
+            .sum()
+    }
+}
+
+#[test]
+fn a_link_that_fails_rests_for_30_s_doubling_to_300() {
+    let pair = Pair::new(&joined("native").machine());
+    pair.add_rule(Rule::fail_after(100).always());
+    for (failures, seconds) in (1..).zip([30, 60, 120, 240, 300, 300, 300]) {
+        let before = pair.bench.now();
+        assert_eq!(pair.copy(), (Method::HostStaged, 1), "failure {failures}");
+        let after = pair.bench.now();
+        assert_eq!(pair.struck(), failures);
+        // Nobody tries it while it rests, however often something is copied.
+        assert_eq!(
+            pair.copy(),
+            (Method::HostStaged, 0),
+            "right after failure {failures}"
+        );
+        let rested = before + seconds * SECOND;
+        pair.bench.pass(rested - pair.bench.now() - 1_000_000);
+        assert_eq!(
+            pair.copy(),
+            (Method::HostStaged, 0),
+            "too early after {failures}"
+        );
+        assert_eq!(pair.struck(), failures);
+        let released = after + seconds * SECOND;
+        pair.bench.pass(released.saturating_sub(pair.bench.now()));
+    }
+}
+
+#[test]
+fn operands_that_a_link_does_not_take_leave_it_to_others() {
+    let pair = Pair::new(&joined("native").machine());
+    pair.add_rule(Rule::refuse(Call::Submit, ErrorClass::Unsupported));
+    assert_eq!(pair.copy(), (Method::HostStaged, 1));
+    assert_eq!(pair.copy(), (Method::DirectCopy, 0), "the next one");
+}
+
+#[test]
+fn a_success_after_the_rest_makes_up_for_the_failures() {
+    let pair = Pair::new(&joined("native").machine());
+    pair.add_rule(Rule::refuse(Call::Submit, ErrorClass::Failed).times(2));
+    for seconds in [30, 60] {
+        assert_eq!(pair.copy(), (Method::HostStaged, 1));
+        pair.bench.pass(seconds * SECOND);
+    }
+    assert_eq!(pair.copy(), (Method::DirectCopy, 0));
+    pair.add_rule(Rule::refuse(Call::Submit, ErrorClass::Failed));
+    assert_eq!(pair.copy(), (Method::HostStaged, 1));
+    pair.bench.pass(30 * SECOND);
+    assert_eq!(
+        pair.copy(),
+        (Method::DirectCopy, 0),
+        "30 s again, and not 120"
+    );
+}
+
+#[test]
+fn without_another_route_the_error_says_what_rests() {
+    let machine = Sketch::new()
+        .device("sim:0", &["device"])
+        .device("sim:1", &["device"])
+        .link("sim:0/device", "sim:1/device", "sim:0#2", "native")
+        .machine();
+    let pair = Pair::new(&machine);
+    pair.add_rule(Rule::fail_after(0));
+    let error = pair
+        .bench
+        .manager
+        .submit(&pair.request())
+        .wait()
+        .unwrap_err();
+    let TransferError::Failed(failure) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(failure.step, Some(0));
+    assert_eq!((failure.span.offset, failure.span.len), (0, LEN));
+    assert_eq!(failure.routes_tried, 1);
+    assert!(
+        failure.route.contains("sim:0/device → sim:1/device"),
+        "{error}"
+    );
+    assert!(failure.fault.message.contains("simulated fault"), "{error}");
+    let refused = pair
+        .bench
+        .manager
+        .submit(&pair.request())
+        .wait()
+        .unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, TransferError::NoRoute { .. }), "{text}");
+    assert!(
+        text.contains("quarantine") && text.contains("simulated fault"),
+        "{text}"
+    );
+    assert_eq!(pair.struck(), 1);
+    pair.bench.pass(30 * SECOND);
+    assert_eq!(pair.copy(), (Method::DirectCopy, 0));
+}
+
+#[test]
+fn exhaustion_passes_and_bars_nothing() {
+    let pair = Pair::new(&joined("native").machine());
+    pair.add_rule(Rule::refuse(Call::Submit, ErrorClass::Exhausted));
+    assert_eq!(pair.copy(), (Method::HostStaged, 1));
+    assert_eq!(pair.copy(), (Method::DirectCopy, 0));
+}
+
+#[test]
+fn clear_cache_lifts_every_bar() {
+    let pair = Pair::new(&joined("native").machine());
+    pair.add_rule(Rule::fail_after(0));
+    assert_eq!(pair.copy(), (Method::HostStaged, 1));
+    pair.bench.manager.clear_cache();
+    assert_eq!(pair.copy(), (Method::DirectCopy, 0));
+}
+
+#[test]
+fn prepared_copies_follow_bars_and_forgetting() {
+    let pair = Pair::new(&joined("native").machine());
+    let prepared = pair.bench.manager.prepare(&pair.request()).unwrap();
+    let post = || {
+        let report = prepared.post().wait().unwrap();
+        (report.method(), report.fallbacks().len())
+    };
+    assert_eq!(post(), (Method::DirectCopy, 0));
+    pair.add_rule(Rule::fail_after(7));
+    assert_eq!(post(), (Method::HostStaged, 1));
+    assert_eq!(post(), (Method::HostStaged, 0), "while it rests");
+    pair.bench.pass(30 * SECOND);
+    assert_eq!(post(), (Method::DirectCopy, 0), "the first one after it");
+    pair.bench.manager.clear_cache();
+    assert_eq!(post(), (Method::DirectCopy, 0));
+    pair.add_rule(Rule::fail_after(7).times(2));
+    assert_eq!(post(), (Method::HostStaged, 1));
+    pair.bench.manager.clear_cache();
+    assert_eq!(post(), (Method::HostStaged, 1));
+    assert!(pair.dst.inner(&pair.bench, &()) == marked(LEN));
+}
+
+#[test]
+fn a_failure_of_one_step_bars_its_link_and_no_other() {
+    let sketch = two_devices()
+        .device("cpu:7", &["shared+"])
+        .slow_link("sim:0/device", "cpu:7/shared", "sim:0#4")
+        .slow_link("cpu:7/shared", "sim:1/device", "sim:1#4");
+    let pair = Pair::new(&sketch.machine());
+    let second = (mem("cpu:0/pinned"), mem("sim:1/device"));
+    let rule = Rule::fail_after(0).over(second.0, second.1).nth(2);
+    pair.bench.sim.add_rule(rule);
+    let report = pair.bench.manager.submit(&pair.request()).wait().unwrap();
+    assert_eq!(report.fallbacks().len(), 1);
+    let explanation = pair.bench.manager.explain(&pair.request()).unwrap();
+    let text = explanation.to_string();
+    assert!(text.contains("cpu:7/shared"), "{text}");
+    // The first step's link is as good as before.
+    let pinned = pair.bench.empty("cpu:0/pinned", LEN);
+    let src = pair.src.region();
+    let report = pair.bench.manager.copy(src, &pinned).wait().unwrap();
+    assert_eq!(
+        (report.method(), report.fallbacks()),
+        (Method::DirectCopy, &[][..])
+    );
+    let dst = pair.dst.region();
+    let refused = pair.bench.manager.copy(&pinned, dst).wait();
+    assert!(
+        refused.is_err(),
+        "the second step's link rests: {refused:?}"
+    );
+}
+
+#[test]
+fn bytes_that_went_another_way_prove_nothing() {
+    let pair = Pair::new(&joined("peer").machine());
+    // The proof's own crossing fails; later the link moves wrong bytes.
+    pair.add_rule(Rule::fail_after(0));
+    pair.add_rule(Rule::corrupt(3).nth(1).always());
+    assert_eq!(pair.copy(), (Method::HostStaged, 1));
+    pair.bench.pass(30 * SECOND);
+    assert_eq!(pair.copy(), (Method::HostStaged, 1), "found out by a proof");
+    pair.bench.pass(1000 * SECOND);
+    assert_eq!(
+        pair.copy(),
+        (Method::HostStaged, 0),
+        "and never trusted again"
+    );
+}
+
+#[test]
+fn a_proof_that_met_a_passing_fault_is_tried_again() {
+    for rule in [
+        Rule::refuse(Call::Connect, ErrorClass::Exhausted),
+        Rule::refuse(Call::Allocate, ErrorClass::Exhausted),
+        Rule::fail_after(5).over(mem("sim:0/device"), mem("sim:1/device")),
+        Rule::refuse(Call::Submit, ErrorClass::Failed)
+            .over(mem("cpu:0/pageable"), mem("sim:0/device")),
+    ] {
+        let pair = Pair::new(&joined("peer").machine());
+        pair.bench.sim.add_rule(rule.clone());
+        let (method, fallbacks) = pair.copy();
+        assert!(fallbacks <= 1, "{rule:?}");
+        assert!(method == Method::HostStaged || fallbacks == 0, "{rule:?}");
+        pair.bench.pass(30 * SECOND);
+        assert_eq!(pair.copy(), (Method::PeerToPeer, 0), "{rule:?}");
+    }
+}
+
+#[test]
+fn a_link_that_lied_is_trusted_only_after_somebody_says_so() {
+    let pair = Pair::new(&joined("peer").machine());
+    pair.add_rule(Rule::corrupt(40_000));
+    assert_eq!(pair.copy(), (Method::HostStaged, 1));
+    pair.bench.pass(100_000 * SECOND);
+    assert_eq!(pair.copy(), (Method::HostStaged, 0));
+    pair.bench.manager.clear_cache();
+    assert_eq!(pair.copy(), (Method::PeerToPeer, 0), "proven this time");
+}
+
+#[test]
+fn a_proof_is_made_once_and_for_all_who_wait() {
+    let pair = Pair::new(&joined("peer").machine());
+    let other = (
+        pair.bench.empty("sim:0", LEN),
+        pair.bench.empty("sim:1", LEN),
+    );
+    let first = pair.bench.manager.submit(&pair.request());
+    let second = pair.bench.manager.copy(&other.0, &other.1);
+    for transfer in [first, second] {
+        assert_eq!(transfer.wait().unwrap().method(), Method::PeerToPeer);
+    }
+    assert_eq!(pair.copy().0, Method::PeerToPeer);
+    let used = pair.bench.sim.engine_use();
+    let crossed = used
+        .iter()
+        .find(|engine| engine.engine.to_string() == "sim:0#2");
+    assert_eq!(
+        crossed.unwrap().operations,
+        1 + 3,
+        "one pattern and three copies"
+    );
+    // The engine's own copies are nobody's statistics.
+    let total: u64 = pair
+        .bench
+        .manager
+        .stats()
+        .paths
+        .iter()
+        .map(|path| path.total.transfers)
+        .sum();
+    assert_eq!(total, 3);
+}
+
+#[test]
+fn verification_finds_a_lying_link_and_goes_another_way() {
+    let pair = Pair::new(&joined("native").machine());
+    pair.add_rule(Rule::corrupt(LEN - 1).always());
+    let request = pair.request().verify();
+    let report = pair.bench.manager.submit(&request).wait().unwrap();
+    assert_eq!(
+        (report.method(), report.fallbacks().len()),
+        (Method::HostStaged, 1)
+    );
+    assert!(
+        report.fallbacks()[0].fault.to_string().contains("differ"),
+        "{report}"
+    );
+    assert!(pair.dst.inner(&pair.bench, &report) == marked(LEN));
+    // It is not asked again while it rests, verified or not.
+    assert_eq!(pair.copy(), (Method::HostStaged, 0));
+}
+
+#[test]
+fn a_lost_device_is_said_to_be_lost_and_the_others_go_on() {
+    let pair = Pair::new(&joined("native").machine());
+    let (host, other) = (
+        pair.bench.filled("cpu:0", marked(LEN)),
+        pair.bench.empty("sim:0", LEN),
+    );
+    pair.bench.sim.lose_device(common::device("sim:1"));
+    let error = pair
+        .bench
+        .manager
+        .submit(&pair.request())
+        .wait()
+        .unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Lost, "{error}");
+    let error = pair
+        .bench
+        .manager
+        .allocate(place("sim:1"), AllocSpec::bytes(1))
+        .unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Lost, "{error}");
+    assert!(error.to_string().contains("sim:1"), "{error}");
+    pair.bench.manager.copy(&host, &other).wait().unwrap();
+    assert!(pair.bench.read(&other) == marked(LEN));
+    let Pair { bench, src, dst } = pair;
+    drop((src, dst, host, other));
+    bench.manager.clear_cache();
+    assert_eq!(bench.sim.leaks(), []);
+    assert_eq!(bench.budget.used_bytes(), 0);
+}
+
+/// `Completion::Timed` is what `Sim::new` gives; the times above rest on it.
+#[test]
+fn time_passes_only_when_it_is_told_to() {
+    assert_eq!(Completion::default(), Completion::Timed);
+    let pair = Pair::new(&joined("native").machine());
+    assert_eq!(pair.bench.now(), 0);
+    pair.bench.pass(7);
+    assert_eq!(pair.bench.now(), 7);
+}
