@@ -6,20 +6,20 @@
 pub struct AllocSpec {
     /// How many bytes. 0 gives an empty buffer.
     pub len_bytes: u64,
-    /// The first byte's address is a multiple of this power of two, or of the memory's own alignment
-    /// if that is larger.
+    /// The address of the first byte is a multiple of this power of two, or of the memory's own alignment if that is
+    /// larger.
     pub alignment: u64,
     /// Back the memory by huge pages where the system has them.
     pub huge_pages: bool,
     /// The engine will use it as a staging slot: reused often, never seen by users.
     pub staging: bool,
-    /// It will be given out: exported, shared with another process. Where ordinary allocations cannot leave the
-    /// process, this one can if the memory can at all, and may take longer to come and go. Memories whose
-    /// allocations can all be given out, or none, ignore it.
+    /// The memory will be exported or shared with another process. Where ordinary allocations cannot leave the process,
+    /// this one can if the memory supports that at all; it may take longer to allocate and to free. Memories whose
+    /// allocations can all be exported, or none, ignore this.
     pub shareable: bool,
-    /// The host only ever writes it, front to back, and devices read it: where the system has such memory it is
-    /// kept out of the processors' caches, so that devices need not look there. The host reads it all the same,
-    /// but very slowly. Memories of other kinds ignore it.
+    /// The host only writes the memory, front to back, and devices read it. Where the system has such memory, it is
+    /// kept out of the processors' caches, so that devices need not look there. The host can read it, but very slowly.
+    /// Memories of other kinds ignore this.
     pub write_combined: bool,
 }
 

@@ -12,8 +12,8 @@ use transload_core::{BackendId, MemoryId, Span, StorageId};
 
 use crate::{HostSpan, MaybeSend, MaybeSync, ProcessBound};
 
-/// What keeps a storage's memory alive, and gives it back when dropped: a backend's own allocation,
-/// or the object that a user handed over.
+/// Keeps a storage's memory alive, and frees it when dropped: a backend's own allocation, or the object that a user
+/// handed over.
 pub trait Owner: Any + MaybeSend + MaybeSync {}
 impl<T: Any + MaybeSend + MaybeSync> Owner for T {}
 
@@ -32,14 +32,15 @@ pub struct StorageInfo {
     pub backend: BackendId,
     /// Whether it may be written.
     pub writable: bool,
-    /// Where the host can touch it. `None` for memory that it cannot reach, or cannot reach yet.
+    /// Where the host can access it. `None` for memory that the host cannot reach, or cannot reach yet.
     pub host: Option<HostSpan>,
 }
 
-/// Something about an owner's bytes that must end before the owner goes or is taken out, such as their registration
-/// with a driver. Dropping it ends it, however long that takes.
+/// A use of an owner's bytes that must end before the owner is dropped or taken out, such as their registration with a
+/// driver. Dropping the guard ends the use and blocks until that is done.
 pub trait Guard: Owner {
-    /// The last view is gone: ends, and lets the owner go after that. Where it takes its time, others may do both later.
+    /// Called when the last view is gone: ends the use, and drops the owner after that. An implementation for which
+    /// this takes long may hand both to another thread.
     fn release(self: Box<Self>, owner: Box<dyn Owner>);
 }
 
@@ -55,13 +56,13 @@ struct Held {
     /// A manager's claim on the bytes ([`Buffer::keep_claim`]).
     claim: OnceBox<Box<dyn Owner>>,
     guard: Option<Box<dyn Guard>>,
-    /// There until it goes or is taken out.
+    /// `None` once it was dropped or taken out.
     owner: Option<Box<dyn Owner>>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Others may have the same bytes as soon as the owner goes.
+        // Another manager may take the bytes as soon as the owner is dropped.
         self.claim = OnceBox::new();
         if let Some((guard, owner)) = self.guard.take().zip(self.owner.take()) {
             guard.release(owner);
@@ -69,7 +70,7 @@ impl Drop for Held {
     }
 }
 
-/// A view that keeps nothing alive, by which a backend finds a storage again as long as others do.
+/// A view that keeps nothing alive. A backend finds a storage again with it while other views exist.
 #[derive(Clone)]
 pub struct WeakBuffer {
     storage: Weak<Storage>,
@@ -96,7 +97,7 @@ impl WeakBuffer {
     }
 }
 
-/// A view of some bytes of a storage. Clones share the storage; the last one to go gives it back. A child of `fork` leaks
+/// A view of some bytes of a storage. Clones share the storage; dropping the last one frees it. A child of `fork` leaks
 /// the storages of its parent ([`ProcessBound`]).
 #[derive(Clone)]
 pub struct Buffer {
@@ -105,19 +106,18 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// The whole of a new storage. For backends.
+    /// Makes a buffer of a whole new storage. For backends.
     ///
     /// # Safety
-    /// As long as `owner` is not dropped: `info.host`, where given, is valid for reads of
-    /// `info.len_bytes` bytes, and for writes if `info.writable`; `info.id` and `info.base` name
-    /// those bytes truthfully; and nobody outside the library writes them, or reads them while the
-    /// library writes.
+    /// As long as `owner` is not dropped: `info.host`, where given, is valid for reads of `info.len_bytes` bytes, and
+    /// for writes if `info.writable`; `info.id` and `info.base` name those bytes truthfully; and no code outside the
+    /// library writes them, or reads them while the library writes.
     pub unsafe fn new(info: StorageInfo, owner: Box<dyn Owner>) -> Buffer {
         // SAFETY: the caller's promise.
         unsafe { Buffer::with_guard(info, owner, None) }
     }
 
-    /// The same, where something about the owner's bytes must end before the owner goes or is taken out.
+    /// As [`Buffer::new`], with a guard whose use of the bytes must end before the owner is dropped or taken out.
     ///
     /// # Safety
     /// As [`Buffer::new`].
@@ -201,8 +201,7 @@ impl Buffer {
         self.storage.info.base + self.span.offset
     }
 
-    /// `len` bytes from `offset` on, as a view of its own; `None` where they do not all lie within
-    /// this one.
+    /// Returns `len` bytes from `offset` on as a view of their own; `None` where they do not all lie within this one.
     pub fn slice(&self, offset: u64, len: u64) -> Option<Buffer> {
         Span::new(offset, len).fits(self.span.len).then(|| Buffer {
             storage: Arc::clone(&self.storage),
@@ -226,8 +225,8 @@ impl Buffer {
         }
     }
 
-    /// Where the host can touch `len` bytes from `offset` on now; `None` where it cannot, or where
-    /// they do not all lie within the view.
+    /// Returns where the host can access `len` bytes from `offset` on now; `None` where it cannot, or where the bytes
+    /// do not all lie within the view.
     pub fn host(&self, offset: u64, len: u64) -> Option<HostSpan> {
         let start = NonNull::new(self.storage.mapped.load(Ordering::Acquire))?;
         if !Span::new(offset, len).fits(self.span.len) {
@@ -237,8 +236,8 @@ impl Buffer {
         whole.slice(self.span.offset + offset, len)
     }
 
-    /// Tells where the host finds the storage's first byte from now on, or that it no longer can.
-    /// For backends, when they map and unmap.
+    /// Sets where the host finds the storage's first byte from now on; `None` when it no longer can. For backends, when
+    /// they map and unmap.
     ///
     /// # Safety
     /// As [`Buffer::new`] for `start`, until the next call.
@@ -247,8 +246,8 @@ impl Buffer {
         self.storage.mapped.store(start, Ordering::Release);
     }
 
-    /// Makes this view, which must be the only one of its storage, weak ones included, show other memory, without
-    /// allocating; answers false and changes nothing where other views exist. The owner stays.
+    /// Makes this view show other memory, without allocating. It must be the only view of its storage, weak ones
+    /// included: returns false and changes nothing where others exist. The owner stays.
     ///
     /// # Safety
     /// As [`Buffer::new`], but for as long as the buffer shows that memory instead of as long as the
@@ -263,13 +262,13 @@ impl Buffer {
         true
     }
 
-    /// Keeps a manager's claim on the bytes until the storage goes or its owner is taken out, and drops it before that. A
-    /// storage keeps one claim: false, and the claim is dropped, when there is one already.
+    /// Keeps a manager's claim on the bytes until the storage is dropped or its owner is taken out, and drops the claim
+    /// before that. Returns false, and drops the claim, when the storage already has one.
     pub fn keep_claim(&self, claim: Box<dyn Owner>) -> bool {
         self.storage.held.claim.set(Box::new(claim)).is_ok()
     }
 
-    /// What keeps the bytes alive, if it is a `T`: how a backend finds its own object again.
+    /// Returns the owner, if it is a `T`. A backend finds its own object again this way.
     pub fn native<T: Any>(&self) -> Option<&T> {
         let owner: &dyn Any = self.storage.held.owner.as_deref()?;
         owner.downcast_ref()
@@ -285,7 +284,7 @@ impl Buffer {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
 
-    /// Takes the owner out. Blocks where a guard has something to end before that.
+    /// Takes the owner out. Blocks while a guard ends its use of the bytes.
     ///
     /// # Errors
     /// The buffer itself, when other views exist or the owner is no `T`.
@@ -345,7 +344,7 @@ mod tests {
             writable: true,
             host: Some(host),
         };
-        // SAFETY: the vector's heap block does not move and is touched by nobody else.
+        // SAFETY: the vector's heap block does not move, and nothing but this buffer touches it.
         unsafe { Buffer::new(info, Box::new(bytes)) }
     }
 

@@ -1,12 +1,12 @@
-//! Callbacks of the program's that backends run.
+//! Backends run callbacks of the program.
 
-/// Runs a callback of the program's, and marks the thread meanwhile.
+/// Runs a callback of the program, and marks the thread meanwhile.
 ///
-/// A backend calls this where a callback may run on a thread that settles fences: what the callback waited for there
-/// would never end. While the thread is marked the engine refuses to wait on it. A backend whose callback may run on
-/// either kind of thread marks both, so that a program gets the same answer each time.
+/// A backend calls this where a callback may run on a thread that settles fences: a wait for such a fence in the
+/// callback would never end. While the thread is marked, the engine refuses to wait on it. A backend whose callback may
+/// run on either kind of thread marks both, so that a program gets the same answer each time.
 ///
-/// A callback that unwinds unwinds out of this, and the thread is as before.
+/// If the callback unwinds, so does this function, and the thread's mark is as before.
 pub fn run_callback<R>(callback: impl FnOnce() -> R) -> R {
     let _running = mark::Running::new();
     callback()
@@ -18,8 +18,8 @@ pub fn in_callback() -> bool {
     mark::depth().is_none_or(|depth| depth > 0)
 }
 
-/// Whether thread-local values of this thread have been destroyed, as far as they were first used after this one was asked
-/// for. A driver that keeps such values may panic on the thread.
+/// Returns whether the thread-local values of this thread have been destroyed, as far as they were first used after the
+/// first call of this. A driver that keeps such values may panic on the thread.
 pub fn is_ending() -> bool {
     mark::depth().is_none()
 }
@@ -29,7 +29,8 @@ mod mark {
     use std::cell::Cell;
     use std::thread_local;
 
-    /// How deep a thread is in callbacks. Its destructor makes the thread-local value one that goes with the others.
+    /// The number of callbacks that the thread is inside of. Its destructor makes this thread-local value one that is
+    /// destroyed with the others.
     struct Depth(Cell<u32>);
 
     impl Drop for Depth {
@@ -40,7 +41,7 @@ mod mark {
         static DEPTH: Depth = const { Depth(Cell::new(0)) };
     }
 
-    /// Does nothing where the value has gone.
+    /// Does nothing when the value has been destroyed.
     fn change(by: i32) {
         let _ = DEPTH.try_with(|depth| depth.0.set(depth.0.get().wrapping_add_signed(by)));
     }

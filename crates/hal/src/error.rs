@@ -1,4 +1,4 @@
-//! What can go wrong at a backend. Every error answers [`ErrorClass`]: whose turn is it now?
+//! Errors of backends. Every error has an [`ErrorClass`].
 
 use alloc::borrow::Cow;
 use core::fmt;
@@ -7,12 +7,12 @@ use transload_core::{DeviceId, MemoryId};
 
 use crate::ExternalKind;
 
-/// The four answers to a failure, and a fifth where the hardware gave none.
+/// The category of an error. Use it to decide whether to retry, to try another way, or to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorClass {
-    /// The caller's mistake; the same call can never work. A request for more than a memory, or a file system, could
-    /// ever hold is one, where that limit is known.
+    /// The caller's mistake; the same call can never work. This includes a request for more than a memory, or a file
+    /// system, could ever hold, where that limit is known.
     Caller,
     /// Something this machine, driver or build lacks; another way may exist.
     Unsupported,
@@ -24,7 +24,7 @@ pub enum ErrorClass {
     Failed,
 }
 
-/// Why an operation failed after it was accepted, or while it was.
+/// Why the backend refused an operation, or why an accepted operation failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// The sort of failure.
@@ -130,7 +130,7 @@ pub enum AllocError {
     },
 }
 
-/// Which of the two conditions the alignment in a memory does not meet, and its limit there.
+/// Displays which of the two conditions an alignment does not meet, and the memory's limit.
 struct Misaligned(MemoryId, u64, u64);
 
 impl fmt::Display for Misaligned {
@@ -151,7 +151,7 @@ impl fmt::Display for Misaligned {
 }
 
 impl AllocError {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
             AllocError::UnknownMemory { .. }
@@ -175,7 +175,7 @@ pub enum ImportError {
         /// What was asked for.
         memory: MemoryId,
     },
-    /// This memory takes or gives nothing of that kind.
+    /// This memory cannot import or export things of that kind.
     #[error("{memory} cannot exchange {kind}: {reason}")]
     Unsupported {
         /// The memory.
@@ -219,7 +219,7 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
             ImportError::UnknownMemory { .. }
@@ -258,7 +258,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
             ConnectError::NoAccess { .. } => ErrorClass::Unsupported,

@@ -1,4 +1,4 @@
-//! Memory that comes from, or goes to, somebody else.
+//! Memory that a backend imports from, or exports to, code outside of it.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -12,7 +12,7 @@ use transload_core::{Span, StorageId};
 
 use crate::{HostSpan, IpcHandle, Owner};
 
-/// What sort of thing an [`External`] is.
+/// The sort of an [`External`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ExternalKind {
@@ -30,7 +30,7 @@ pub enum ExternalKind {
     DevicePointer,
     /// A Windows NT handle.
     Win32,
-    /// An object of the backend's own world.
+    /// An object of a type that the backend defines or knows.
     Object,
 }
 
@@ -51,17 +51,18 @@ impl fmt::Display for ExternalKind {
 
 /// A handle of the operating system: a file descriptor, on Windows an NT handle. Closes when dropped.
 ///
-/// It does not show what it is to safe code, which could write memory with it that a guard shows as a slice.
+/// Safe code cannot get the handle out: it could write memory with the handle that a guard shows as a slice.
 #[cfg(all(feature = "std", any(unix, windows)))]
 #[derive(Debug)]
 pub struct OsHandle(Owned);
 
 #[cfg(all(feature = "std", any(unix, windows)))]
 impl OsHandle {
-    /// The handle as the standard library has it: to be sent to another process, or mapped.
+    /// Returns the handle as the standard library's type, to send it to another process or to map it.
     ///
     /// # Safety
-    /// As long as buffers of the memory live, nobody writes its bytes while a guard or a transfer has them, nor makes it shorter.
+    /// As long as buffers of the memory live, no code outside the library writes its bytes while a guard or a transfer
+    /// uses them, and none makes it shorter.
     pub unsafe fn into_owned(self) -> Owned {
         self.0
     }
@@ -74,7 +75,7 @@ impl From<Owned> for OsHandle {
     }
 }
 
-/// Memory on its way into or out of a backend.
+/// Memory that is being imported or exported.
 #[non_exhaustive]
 pub enum External {
     /// Host memory that an owner keeps in place.
@@ -83,10 +84,10 @@ pub enum External {
         span: HostSpan,
         /// Whether they may be written.
         writable: bool,
-        /// What keeps them in place; it comes back from [`crate::Buffer::into_owner`].
+        /// Keeps the bytes in place; [`crate::Buffer::into_owner`] returns it.
         owner: Box<dyn Owner>,
     },
-    /// Memory that a driver of devices knows by its address, and that an owner keeps.
+    /// Memory that a device driver knows by its address, and that an owner keeps alive.
     Device {
         /// The address of the first byte.
         address: u64,
@@ -94,12 +95,12 @@ pub enum External {
         len_bytes: u64,
         /// Whether they may be written.
         writable: bool,
-        /// What keeps them; it comes back from [`crate::Buffer::into_owner`].
+        /// Keeps the memory alive; [`crate::Buffer::into_owner`] returns it.
         owner: Box<dyn Owner>,
     },
     /// Memory of a device, named for other processes.
     Ipc(IpcHandle),
-    /// A handle that the operating system or a driver gave out. It is closed with this value, unless it is taken out.
+    /// A handle that the operating system or a driver gave out. Dropping this value closes it, unless it was taken out.
     #[cfg(all(feature = "std", any(unix, windows)))]
     Handle {
         /// What sort of handle.
@@ -110,7 +111,7 @@ pub enum External {
         span: Span,
         /// Whether they may be written.
         writable: bool,
-        /// Whose bytes they are, so that views on both sides are known to be one memory.
+        /// The identity of the bytes, so that views on both sides are known to be one memory.
         id: StorageId,
     },
     /// An object that the backend knows: a `std::fs::File`, a `wgpu::Buffer`.

@@ -1,4 +1,4 @@
-//! Fences, and how their settling is made known.
+//! Fences, and the sink that receives their outcomes.
 
 use core::fmt;
 
@@ -25,7 +25,7 @@ impl Fence {
         Fence { backend, number: 0 }
     }
 
-    /// Whether it was done when `submit` returned.
+    /// Returns whether the operations were done when `submit` returned.
     pub const fn is_settled(&self) -> bool {
         self.number == 0
     }
@@ -47,7 +47,7 @@ impl fmt::Debug for Fence {
     }
 }
 
-/// How operations ended. In each case they are quiet: nothing of theirs will touch a region again.
+/// How operations ended. In each case they are quiet: none of them touches a region again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// All bytes moved.
@@ -58,23 +58,23 @@ pub enum Outcome {
         /// stands for several operations.
         leading_bytes: u64,
     },
-    /// Some or all did not; the destination range is unspecified.
+    /// Some or all bytes did not move; the destination range is unspecified.
     Failed(Fault),
-    /// The device is gone, and every fence and allocation of it with it.
+    /// The device is gone, with every fence and allocation of it.
     Lost(Fault),
 }
 
-/// What a limited wait saw.
+/// The result of a wait with a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
     /// The fence has settled, and its outcome was pushed to the sink.
     Settled,
-    /// It had not when the limit ran out.
+    /// The fence had not settled when the limit ran out.
     TimedOut,
 }
 
-/// Where a backend tells outcomes. The engine's end of it only queues and notifies, so it may be
-/// called from any thread, any callback, and from within `submit`, `pump`, `wait` and `stop`.
+/// Receives outcomes from a backend. The engine's sink only queues and notifies, so a backend may call it from any
+/// thread, any callback, and from within `submit`, `pump`, `wait` and `stop`.
 pub trait CompletionSink: Send + Sync {
     /// `fence` has settled. Called once for each fence that was not settled when `submit` returned.
     fn settle(&self, fence: Fence, outcome: Outcome);

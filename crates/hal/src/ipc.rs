@@ -6,12 +6,12 @@ use transload_core::{Span, Uuid};
 
 use crate::ExternalKind;
 
-/// Memory of a device, as another process of the machine can open it: plain data, for whatever way the two processes
-/// have to tell each other things.
+/// A handle to memory of a device, with which another process of the machine can open that memory. It is plain data:
+/// the two processes may exchange it by any means.
 ///
-/// It keeps nothing alive. Whoever gave it out keeps the buffer until every process that opened it has let its own
-/// go: what is freed before may be somebody else's memory by then. And it orders nothing: transfers of two processes
-/// know nothing of each other.
+/// The handle keeps nothing alive. The exporting process keeps the buffer until every process that opened it has
+/// dropped its own: memory that is freed earlier may belong to another allocation by then. The handle orders nothing:
+/// the transfers of two processes are not ordered against each other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IpcHandle {
     kind: ExternalKind,
@@ -26,34 +26,34 @@ pub struct IpcHandle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IpcHandleError {
-    /// Cut off, or more than the handle.
+    /// Shorter or longer than a handle.
     #[error("a handle has {} bytes, not {len_bytes}", IpcHandle::BYTES)]
     Length {
         /// How many there are.
         len_bytes: usize,
     },
-    /// Something else.
+    /// The bytes do not start as a handle does.
     #[error("the bytes do not begin as a handle does")]
     Foreign,
-    /// Of a version of this library that writes handles otherwise.
+    /// Written by a version of this library with another format.
     #[error(
         "the handle is of version {version}, and this library reads version {}",
         IpcHandle::VERSION
     )]
     Version {
-        /// The version that it says.
+        /// The version in the bytes.
         version: u8,
     },
-    /// A handle, but not as it was made.
+    /// A handle whose checksum does not match.
     #[error("the handle was changed on its way")]
     Damaged,
-    /// Of a kind that this library does not know.
+    /// A handle of a kind that this library does not know.
     #[error("the handle is of kind {kind}, which this library does not know")]
     Kind {
-        /// The kind that it says.
+        /// The kind in the bytes.
         kind: u8,
     },
-    /// It names bytes past the end of the memory.
+    /// The handle names bytes past the end of the memory.
     #[error("the handle names {span} of {allocation_bytes} bytes")]
     Bounds {
         /// The bytes.
@@ -63,29 +63,29 @@ pub enum IpcHandleError {
     },
 }
 
-/// What a handle begins with.
+/// The first bytes of each handle.
 const MAGIC: [u8; 8] = *b"tlipcmem";
 
-/// The kinds of handles, with the numbers that stand for them.
+/// The kinds of handles, with their numbers in the bytes.
 const KINDS: [(u8, ExternalKind); 1] = [(1, ExternalKind::CudaIpc)];
 
 const WRITABLE: u8 = 1;
 
 impl IpcHandle {
-    /// How long a handle is as bytes.
+    /// The length of a handle in bytes.
     pub const BYTES: usize = 128;
 
-    /// How long a driver's own part of it is: CUDA's, HIP's and Level Zero's are all as long.
+    /// The length of the driver's own part of it: the same for CUDA, HIP and Level Zero.
     pub const TOKEN_BYTES: usize = 64;
 
-    /// The version of [`IpcHandle::to_bytes`].
+    /// The version of the format that [`IpcHandle::to_bytes`] writes.
     pub const VERSION: u8 = 1;
 
-    /// For backends: the bytes `span` of an allocation of `allocation_bytes` bytes on a device, which the driver
-    /// calls `token`.
+    /// Makes a handle to the bytes `span` of an allocation of `allocation_bytes` bytes on a device. `token` is the
+    /// driver's name of the allocation. For backends.
     ///
     /// # Errors
-    /// When the span does not lie within the allocation, or the kind is none of memory for other processes.
+    /// When the span does not lie within the allocation, or the kind does not name memory for other processes.
     pub fn new(
         kind: ExternalKind,
         token: [u8; IpcHandle::TOKEN_BYTES],
@@ -113,27 +113,27 @@ impl IpcHandle {
         })
     }
 
-    /// Whose handle it is.
+    /// Returns the kind of the handle, which tells which driver it belongs to.
     pub fn kind(&self) -> ExternalKind {
         self.kind
     }
 
-    /// What the driver calls the allocation.
+    /// Returns the driver's name of the allocation.
     pub fn token(&self) -> &[u8; IpcHandle::TOKEN_BYTES] {
         &self.token
     }
 
-    /// The device that the memory is on. Its number may be another one in another process.
+    /// Returns the UUID of the device that the memory is on. Its number may differ from one process to another.
     pub fn device(&self) -> Uuid {
         self.device
     }
 
-    /// How long the allocation is, of which [`IpcHandle::span`] is shown.
+    /// Returns the length of the allocation, of which the handle shows [`IpcHandle::span`].
     pub fn allocation_bytes(&self) -> u64 {
         self.allocation_bytes
     }
 
-    /// Which bytes of the allocation.
+    /// Returns which bytes of the allocation the handle shows.
     pub fn span(&self) -> Span {
         self.span
     }
@@ -143,7 +143,7 @@ impl IpcHandle {
         self.writable
     }
 
-    /// The handle as bytes, the same on every machine.
+    /// Returns the handle as bytes, in a format that is the same on every machine.
     pub fn to_bytes(&self) -> [u8; IpcHandle::BYTES] {
         let mut bytes = [0; IpcHandle::BYTES];
         let (body, sum) = bytes.split_at_mut(SUMMED);
@@ -160,10 +160,10 @@ impl IpcHandle {
         bytes
     }
 
-    /// The handle that [`IpcHandle::to_bytes`] made.
+    /// Reads a handle that [`IpcHandle::to_bytes`] wrote.
     ///
-    /// Bytes that were changed on their way are found out; whoever means to deceive is not. What comes from
-    /// somebody who is not trusted must not be imported.
+    /// A checksum detects accidental changes, but no forgery: do not import handles from a process that you do not
+    /// trust.
     ///
     /// # Errors
     /// As [`IpcHandleError`] lists.
@@ -199,7 +199,7 @@ impl IpcHandle {
 }
 
 impl fmt::Debug for IpcHandle {
-    /// Without the token, which opens the memory to whoever has it.
+    /// Omits the token: with it any process could open the memory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IpcHandle")
             .field("kind", &self.kind)
@@ -211,7 +211,7 @@ impl fmt::Debug for IpcHandle {
     }
 }
 
-/// How many of the bytes the checksum is of; it comes after them.
+/// The number of leading bytes that the checksum covers; the checksum comes after them.
 const SUMMED: usize = IpcHandle::BYTES - 8;
 
 fn number_of(kind: ExternalKind) -> Option<u8> {
@@ -238,7 +238,7 @@ mod tests {
         IpcHandle::new(ExternalKind::CudaIpc, token, device, 5000, span, true)
     }
 
-    /// The bytes with another one at a place, as somebody would write them who makes handles so.
+    /// Returns the bytes with one byte replaced and the checksum corrected.
     fn with(at: usize, byte: u8) -> [u8; IpcHandle::BYTES] {
         let mut bytes = handle(Span::new(100, 200)).unwrap().to_bytes();
         bytes[at] = byte;

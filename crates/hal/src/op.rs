@@ -1,4 +1,4 @@
-//! What a backend is asked to do.
+//! Operations, as the engine submits them to a backend.
 
 use transload_core::{DeviceId, MemoryId, Shape, Span};
 
@@ -36,7 +36,7 @@ impl<'a> From<Part<'a>> for Layout<'a> {
     }
 }
 
-/// An operation. Operands lie within their buffers; who submits sees to that.
+/// An operation. The caller of `submit` guarantees that operands lie within their buffers.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Op<'a> {
@@ -58,8 +58,9 @@ pub enum Op<'a> {
         /// Which bytes of the two payloads.
         span: Span,
     },
-    /// Maps the buffer, after which [`Buffer::host`] finds it. Where it is managed, and found anyway: the host is going
-    /// to write, and nothing else writes its copy of these bytes until they are released.
+    /// Maps the buffer; [`Buffer::host`] finds it afterwards. For managed memory, which [`Buffer::host`] finds without
+    /// this: announces that the host is going to write, and nothing else writes the host's copy of these bytes until
+    /// they are released.
     AcquireHost {
         /// What to map.
         buffer: &'a Buffer,
@@ -69,8 +70,7 @@ pub enum Op<'a> {
         /// What to unmap.
         buffer: &'a Buffer,
     },
-    /// Brings the bytes near the device that will use them next, where the memory is managed,
-    /// paged or on disk. A hint.
+    /// Brings the bytes near the device that will use them next, where the memory is managed, paged or on disk. A hint.
     Prefetch {
         /// What to bring.
         part: Part<'a>,
@@ -84,8 +84,8 @@ pub enum Op<'a> {
         /// How they will be used.
         advice: Advice,
     },
-    /// Settles when all that the device was given before, by others too, is done with the bytes, and
-    /// what it wrote is visible to the host. Moves nothing.
+    /// Settles when the device has finished with the bytes all work that it was given before, by other programs' code
+    /// too, and when its writes are visible to the host. Moves nothing.
     MakeVisible {
         /// Which bytes.
         part: Part<'a>,
@@ -98,13 +98,13 @@ pub enum Op<'a> {
         span: Span,
         /// What looks at them.
         transform: &'a dyn Transform,
-        /// What the transform is told of the position of the first byte.
+        /// The position of the first byte, as it is passed to the transform.
         position: u64,
     },
 }
 
-/// How bytes will be used, and where they are best kept. The former is for memory that is paged and for files, the
-/// latter for memory that a driver moves between devices. A memory ignores what means nothing to it.
+/// How bytes will be used, and where they are best kept. The first four are for paged memory and files, the others for
+/// memory that a driver moves between devices. A memory ignores advice that means nothing to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Advice {
@@ -124,14 +124,14 @@ pub enum Advice {
     KeptAt(DeviceId),
     /// No longer [`Advice::KeptAt`] any device.
     KeptAnywhere,
-    /// By that device too, which had better reach them where they are than wait for them to come.
+    /// Also used by that device, which should access them where they are instead of waiting for them to be moved.
     UsedBy(DeviceId),
     /// No longer [`Advice::UsedBy`] that device.
     NotUsedBy(DeviceId),
 }
 
 impl Advice {
-    /// The device that it names.
+    /// Returns the device that the advice names.
     #[must_use]
     pub const fn device(self) -> Option<DeviceId> {
         match self {
@@ -153,7 +153,7 @@ pub trait Transform: MaybeSend + MaybeSync {
 }
 
 impl Op<'_> {
-    /// The memories that a copy goes from and to; `None` for whatever is no copy, and so goes over no link.
+    /// Returns the source and destination memory of a copy; `None` for other operations, which go over no link.
     #[must_use]
     pub fn ends(&self) -> Option<(MemoryId, MemoryId)> {
         match self {

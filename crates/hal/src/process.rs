@@ -1,8 +1,8 @@
 //! Telling a process from the children that it forks.
 //!
-//! A child of `fork` has a copy of the memory and one thread. Locks that other threads held at the fork stay locked there,
-//! threads that would complete an operation are missing, and drivers refuse or crash. So the child must not touch what the
-//! parent made, and it must not drop it either: it leaks it.
+//! A child of `fork` has a copy of the memory and one thread. Locks that other threads held at the fork stay locked
+//! there, threads that would complete an operation are missing, and drivers refuse or crash. So the child must not
+//! touch what the parent made, and must not drop it either: it leaks it.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
@@ -12,7 +12,7 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::OnceLock;
 
-/// The process that made something.
+/// Identifies the process that made something.
 ///
 /// A child of `fork` differs from its parent once the program has [`Process::handle_fork`] called in each child.
 /// `transload` does so before it makes its first manager, on Unix and with its feature `std`. Where there is no `fork`,
@@ -38,13 +38,13 @@ impl Process {
         Process { forks }
     }
 
-    /// Whether it is this process. Costs one relaxed load and a comparison.
+    /// Returns whether this is the current process. Costs one relaxed load and a comparison.
     #[inline]
     pub fn is_current(self) -> bool {
         self == Process::current()
     }
 
-    /// Makes this process differ from its parent. To be called in a child of `fork`, once and before other code of the
+    /// Makes this process differ from its parent. Call it in a child of `fork`, once and before other code of the
     /// library; it is async-signal-safe.
     pub fn handle_fork() {
         // Relaxed: the child has one thread, and threads that it starts see what happened before.
@@ -94,7 +94,7 @@ impl<T> Drop for ProcessBound<T> {
     }
 }
 
-/// A static value that each process has of its own: a child of `fork` does not get its parent's.
+/// A static value of which each process has its own: a child of `fork` does not get its parent's.
 #[cfg(feature = "std")]
 pub struct PerProcess<T> {
     first: Place<T>,

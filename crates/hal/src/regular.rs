@@ -1,4 +1,4 @@
-//! Files at paths of the user's, opened so that no pipe and no device holds the caller up.
+//! Files at paths that a user names, opened so that no pipe and no device blocks the caller.
 
 use core::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::vec::Vec;
 
-/// Opens a regular file as the options say, and refuses everything else at once. [`OpenOptions::open`] waits for the
-/// other end of a pipe, and may start what a device does.
+/// Opens a regular file with the options, and refuses everything else at once. [`OpenOptions::open`] waits for the
+/// other end of a pipe, and opening a device file may start something on the device.
 ///
 /// # Errors
 /// [`NotRegular`], in an [`io::Error`] of the kind [`InvalidInput`](io::ErrorKind::InvalidInput), for a folder, a pipe,
@@ -46,7 +46,7 @@ fn open_without_blocking(path: &Path, options: &mut OpenOptions) -> io::Result<F
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when the end of the file never comes and a read would wait for more bytes,
 /// as in `/proc/kmsg`.
 pub fn read_regular(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
-    // A file system that makes up its files may wait for their bytes. It heeds the flag; reads from a disk ignore it.
+    // A file system that generates its files may wait for their bytes. It obeys the flag; reads from a disk ignore it.
     let file = open_without_blocking(path, OpenOptions::new().read(true))?;
     let mut bytes = Vec::new();
     file.take(most_bytes.saturating_add(1))
@@ -63,7 +63,8 @@ fn open_at_once(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     match options.custom_flags(flags).open(path) {
-        // Somebody has a lease on the file, as servers of files do. The system takes it back while the caller waits.
+        // Another process has a lease on the file, as file servers do. The system revokes the lease while the caller
+        // waits.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             options.custom_flags(0).open(path)
         }
@@ -76,12 +77,12 @@ fn open_at_once(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.open(path)
 }
 
-/// The refusal of what is no regular file: a folder, a pipe, a socket, a device.
+/// The error for a path that names no regular file: a folder, a pipe, a socket, a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotRegular;
 
 impl NotRegular {
-    /// Tells whether the error is this refusal.
+    /// Returns whether `error` is this one.
     pub fn is(error: &io::Error) -> bool {
         error
             .get_ref()

@@ -1,21 +1,21 @@
-//! Raw host memory: an address and a length, and the few ways in which the library touches it.
+//! Raw host memory: an address, a length, and the operations of the library on it.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 /// `len` bytes of host memory at an address.
 ///
-/// A span is a description, not a right: it says nothing about who else reads or writes the bytes,
-/// and nothing keeps them alive. Whoever touches them shows why that is sound. There is no safe way
-/// from a span to a slice, since a device may write behind it.
+/// A span is a description, not a right: it does not say which other code reads or writes the bytes, and does not keep
+/// them alive. Code that touches the bytes shows why that is sound. There is no safe way from a span to a slice, since
+/// a device may write the bytes at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostSpan {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the span is an address and a length; every method that touches memory is unsafe and puts
-// exclusion between threads upon its caller.
+// SAFETY: the span is an address and a length; every method that touches memory is unsafe and leaves exclusion between
+// threads to its caller.
 unsafe impl Send for HostSpan {}
 // SAFETY: as above.
 unsafe impl Sync for HostSpan {}
@@ -80,7 +80,7 @@ impl HostSpan {
         if offset.checked_add(len)? > self.len {
             return None;
         }
-        // Wrapping, so that an address alone is formed; it lies within the span by the check above.
+        // Wrapping, so that only an address is formed; it lies within the span by the check above.
         let start = NonNull::new(self.start.as_ptr().wrapping_add(offset))?;
         Some(HostSpan { start, len })
     }
@@ -88,8 +88,8 @@ impl HostSpan {
     /// Copies all bytes of `self` to `dst`, which may overlap it.
     ///
     /// # Safety
-    /// Both spans are valid for as long as the call lasts, `dst` may be written, nobody else writes
-    /// either or reads `dst` meanwhile, and `dst` is no shorter than `self`.
+    /// Both spans are valid for as long as the call lasts, `dst` may be written, no other thread or device writes
+    /// either span or reads `dst` meanwhile, and `dst` is no shorter than `self`.
     pub unsafe fn copy_to(self, dst: HostSpan) {
         debug_assert!(self.len <= dst.len);
         // SAFETY: validity, exclusion and length are the caller's.
@@ -99,7 +99,7 @@ impl HostSpan {
     /// Sets every byte to `value`.
     ///
     /// # Safety
-    /// The span is valid and may be written, and nobody else touches it meanwhile.
+    /// The span is valid and may be written, and no other thread or device touches it meanwhile.
     pub unsafe fn fill(self, value: u8) {
         // SAFETY: validity and exclusion are the caller's.
         unsafe { core::ptr::write_bytes(self.as_ptr(), value, self.len) }
