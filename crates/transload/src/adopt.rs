@@ -141,12 +141,12 @@ unsafe impl Adopt for memmap2::MmapMut {
     }
 }
 
-/// An object that was adopted, under a name that nobody else has: its bytes are the manager's now,
-/// and are not to be reached through it.
+/// An adopted object, in a type that only this crate can name: its bytes are the manager's now, and other code must not
+/// reach them through the object.
 pub(crate) struct Adopted<T>(pub(crate) T);
 
-/// What borrowed memory is owned by: the caller's frame, which waits until the engine is done.
+/// The owner of borrowed memory: the caller's frame, which waits until the engine is done.
 pub(crate) struct Borrowed;
 
-/// Where a view points that shows nothing.
+/// The address of a view that shows no bytes.
 pub(crate) const NOWHERE: HostSpan = HostSpan::new(NonNull::dangling(), 0);

@@ -12,8 +12,8 @@ use crate::engine::shared::Shared;
 use crate::error::{GuardError, RegionError};
 use crate::{ReadFuture, ReadGuard, WriteFuture, WriteGuard};
 
-/// A counted view of some memory, known to one manager. Clones and slices show the same bytes; the
-/// memory goes when the last of them has gone and no transfer needs it.
+/// A counted view of some memory, known to one manager. Clones and slices show the same bytes. The memory is freed when
+/// the last of them was dropped and no transfer needs it.
 #[derive(Clone)]
 pub struct Buffer {
     pub(crate) raw: transload_hal::Buffer,
@@ -33,7 +33,7 @@ pub struct IntoInnerError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IntoInnerReason {
-    /// The memory belongs to no such object.
+    /// The owner of the memory is no such object.
     OtherOwner,
     /// Other views of the memory exist, or a transfer of it is under way.
     InUse,
@@ -41,7 +41,7 @@ pub enum IntoInnerReason {
     Forked,
 }
 
-/// What is said of the buffer.
+/// The text continues "the buffer in {memory}".
 impl fmt::Display for IntoInnerReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -105,7 +105,7 @@ impl Buffer {
             Bound::Excluded(before) => before.checked_add(1).ok_or(out_of_bounds(*before, 1))?,
             Bound::Unbounded => 0,
         };
-        // A range that ends with the last number of all is one longer than its bounds are apart.
+        // A range that ends with the largest number is one longer than the distance of its bounds.
         let past_all = |last: u64| out_of_bounds(start, (last - start).saturating_add(1));
         let end = match range.end_bound() {
             Bound::Included(last) => last.checked_add(1).ok_or_else(|| past_all(*last))?,
@@ -125,12 +125,12 @@ impl Buffer {
         Ok(Buffer::new(raw, &self.shared))
     }
 
-    /// The bytes, to be read by the host. Blocks until transfers that write them and were submitted
-    /// before have ended, and while a [`WriteGuard`] on any of the bytes lives; transfers that come
-    /// later wait for the guard.
+    /// Returns a guard with which the host reads the bytes. Blocks until transfers that write them and were submitted
+    /// before have ended, and while a [`WriteGuard`] on any of the bytes lives; transfers that come later wait for the
+    /// guard.
     ///
-    /// Managed memory is made visible first: whatever its device was given to do by then, by others too,
-    /// is waited for. What a device is given while the guard lives must leave the bytes alone.
+    /// Managed memory is made visible first: this waits for all work that its device was given by then, by other code
+    /// too. Work that the device is given while the guard lives must leave the bytes alone.
     ///
     /// # While this thread holds a guard
     /// A call that would wait for a guard of the calling thread returns an error: this call and [`Buffer::write`]
@@ -141,16 +141,15 @@ impl Buffer {
     /// [`TransferManager::wait_idle`](crate::TransferManager::wait_idle). Without the feature `std` threads cannot be
     /// told apart, and all such waits never end.
     ///
-    /// # Errors
-    /// When the host cannot reach the memory through a pointer, or its device does not make it visible; for `mapped`
-    /// memory, which commands of the program's own may write meanwhile: it is read and written by copies; and when the
-    /// call would wait for a guard of this thread.
+    /// When the host cannot reach the memory through a pointer, or its device does not make it visible. For `mapped`
+    /// memory, because commands of the program may write it meanwhile: read and write it by copies. When the call would
+    /// wait for a guard of this thread.
     pub fn read(&self) -> Result<ReadGuard, GuardError> {
         ReadGuard::new(self)
     }
 
-    /// The bytes, to be read and written by the host; as [`Buffer::read`], and transfers and guards
-    /// that read them wait too, and are waited for.
+    /// Returns a guard with which the host reads and writes the bytes. As [`Buffer::read`]; transfers and guards that
+    /// read the bytes wait too, and are waited for.
     ///
     /// # Errors
     /// As [`Buffer::read`], and when the buffer is read-only.
@@ -158,8 +157,8 @@ impl Buffer {
         WriteGuard::new(self)
     }
 
-    /// As [`Buffer::read`], and waits for no transfer and no guard. Managed memory is made visible all the same, which
-    /// waits for its device.
+    /// As [`Buffer::read`], but waits for no transfer and no guard. It still makes managed memory visible, which waits
+    /// for its device.
     ///
     /// # Errors
     /// As [`Buffer::read`], for a guard that this thread holds too. [`GuardError::WouldBlock`] when transfers or guards of
@@ -168,8 +167,8 @@ impl Buffer {
         ReadGuard::now(self)
     }
 
-    /// As [`Buffer::write`], and waits for no transfer and no guard. Managed memory is made visible all the same, which
-    /// waits for its device.
+    /// As [`Buffer::write`], but waits for no transfer and no guard. It still makes managed memory visible, which waits
+    /// for its device.
     ///
     /// # Errors
     /// As [`Buffer::write`], for a guard that this thread holds too. [`GuardError::WouldBlock`] when transfers or guards of
@@ -178,16 +177,17 @@ impl Buffer {
         WriteGuard::now(self)
     }
 
-    /// A future of the guard that [`Buffer::read`] returns.
+    /// Returns a future of the guard that [`Buffer::read`] returns.
     ///
-    /// The guard has its place in the order when this returns, before it is polled: transfers that write the bytes and
-    /// are submitted later wait until the guard is dropped, or the future. The future may go to another thread; the guard
-    /// stays on the thread that polled it, so in a task that moves between threads hold no guard over an `await`: close
-    /// the block that it lives in before. To `drop` it is not enough for the compiler. In a task of one thread, as on tokio's
-    /// `LocalSet`, it may be held.
-    /// Awaiting blocks in one case: to make managed memory visible.
+    /// The guard has its place in the order when this returns, before the future is polled: transfers that write the
+    /// bytes and are submitted later wait until the guard, or the future, is dropped. The future may go to another
+    /// thread; the guard stays on the thread that polled it. So in a task that moves between threads hold no guard over
+    /// an `await`: close the block that it lives in before. A call of `drop` is not enough for the compiler. In a task
+    /// of one thread, as on tokio's `LocalSet`, it may be held. Awaiting blocks in one case: to make managed memory
+    /// visible.
     ///
-    /// A task that holds a guard and awaits a transfer or guard that waits for it is not refused: it never ends.
+    /// The engine does not refuse a task that holds a guard and awaits a transfer or guard that waits for it: the task
+    /// never ends.
     ///
     /// ```
     /// # #[cfg(feature = "std")] {
@@ -206,39 +206,38 @@ impl Buffer {
         ReadFuture::new(self)
     }
 
-    /// A future of the guard that [`Buffer::write`] returns; as [`Buffer::read_async`], and transfers that read the
-    /// bytes wait too.
+    /// Returns a future of the guard that [`Buffer::write`] returns; as [`Buffer::read_async`], and transfers that read
+    /// the bytes wait too.
     pub fn write_async(&self) -> WriteFuture {
         WriteFuture::new(self)
     }
 
-    /// The backend's own object behind the memory, if it is a `T`: the `wgpu::Buffer`, whether it was
-    /// allocated or came by [`TransferManager::adopt_native`](crate::TransferManager::adopt_native). It is
-    /// the whole storage, also where this is a slice of it.
+    /// Returns the backend's own object behind the memory, if it is a `T`: the `wgpu::Buffer`, whether it was allocated
+    /// or passed to [`TransferManager::adopt_native`](crate::TransferManager::adopt_native). It is the whole storage,
+    /// also where this is a slice of it.
     ///
-    /// An owner of host memory that was adopted is not shown: its bytes are the manager's until
-    /// [`Buffer::into_inner`] gives it back.
+    /// Returns `None` for the owner of adopted host memory: its bytes are the manager's until [`Buffer::into_inner`]
+    /// gives it back.
     pub fn native<T: Any>(&self) -> Option<&T> {
         self.raw.native()
     }
 
-    /// The view as backends see it.
+    /// Returns the view as backends see it.
     pub fn raw(&self) -> &transload_hal::Buffer {
         &self.raw
     }
 
     /// Gives back the object that was adopted.
     ///
-    /// A transfer whose deadline passed, or that was dropped, may still have operations under way, for
-    /// which this does not wait. [`TransferManager::wait_idle`](crate::TransferManager::wait_idle) does.
-    /// Taking a guard and dropping it, `drop(buffer.write()?)`, waits for this buffer's transfers alone;
-    /// another thread that turned the engine lets go of its view a moment later, so ask again then, with
-    /// the buffer that the error gives back. A view that was [shared](crate::TransferManager::share) with pinned memory
-    /// is let go of when devices are idle, which may be after it was dropped: ask again then, too.
+    /// A transfer whose deadline passed, or that was dropped, may still have operations under way. This does not wait
+    /// for them; [`TransferManager::wait_idle`](crate::TransferManager::wait_idle) does. Taking a guard and dropping
+    /// it, `drop(buffer.write()?)`, waits for this buffer's transfers alone. Another thread that turned the engine may
+    /// drop its view a moment later: ask again then, with the buffer that the error gives back. A view that was
+    /// [shared](crate::TransferManager::share) with pinned memory is let go of when devices are idle, which may be
+    /// after it was dropped: ask again then, too.
     ///
-    /// # Errors
-    /// The buffer itself, when it was made otherwise, when it has other views, when a transfer of
-    /// it is under way, or in a child of `fork`.
+    /// The buffer itself, when its owner is no `T`, when it has other views, when a transfer of it is under way, or in
+    /// a child of `fork`.
     pub fn into_inner<T: Any>(self) -> Result<T, IntoInnerError> {
         if self.shared.is_forked() {
             let reason = IntoInnerReason::Forked;

@@ -1,4 +1,4 @@
-//! A manager that is not the default one.
+//! Builds managers with other settings than the default.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use crate::engine::staging::{Pool, StagingBudget};
 use crate::engine::state::State;
 use crate::{Error, TransferManager};
 
-/// Makes a [`TransferManager`] that differs from the default.
+/// Makes a [`TransferManager`] with other settings than the default.
 pub struct Builder {
     backends: Vec<Arc<dyn Backend>>,
     clock: Option<Arc<dyn Clock>>,
@@ -44,87 +44,85 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// With a backend. They are registered in the order of these calls.
+    /// Adds a backend. Backends are registered in the order of these calls.
     pub fn backend(mut self, backend: Arc<dyn Backend>) -> Builder {
         self.backends.push(backend);
         self
     }
 
-    /// With a clock of the caller's, who decides when time passes, as in a simulation. Transfers whose handle is held then
-    /// advance only while a thread waits, polls or calls [`TransferManager::turn`]; the manager's own thread looks after
-    /// futures and dropped transfers alone.
+    /// Takes the time from the caller's clock, as in a simulation, where the caller decides when time passes. Transfers
+    /// whose handle is held then advance only while a thread waits, polls or calls [`TransferManager::turn`]; the
+    /// manager's own thread serves only futures and dropped transfers.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
         self.clock = Some(clock);
         self
     }
 
-    /// With a staging budget of its own, or one that it shares with other managers, in place of the
-    /// process's.
+    /// Uses a staging budget of its own, or one that it shares with other managers, in place of the process's.
     pub fn staging(mut self, budget: Arc<StagingBudget>) -> Builder {
         self.budget = Some(budget);
         self
     }
 
-    /// With at most so many links at once for one transfer, 1 to 4.
+    /// Limits a transfer to `lanes` links at once, 1 to 4.
     pub fn lanes(mut self, lanes: u8) -> Builder {
         self.lanes = lanes.clamp(1, Limits::MAX_LANES);
         self
     }
 
-    /// With a plan cache for so many pairs of memories, at least 1.
+    /// Sets for how many pairs of memories the plan cache has room, at least 1.
     pub fn cached_plans(mut self, plans: usize) -> Builder {
         self.plans = plans.max(1);
         self
     }
 
-    /// With transfers counted through the `metrics` facade as they end: `transload_transfers_total`,
-    /// `transload_bytes_total`, `transload_failures_total`, `transload_fallbacks_total` and
-    /// `transload_seconds`, each by method. Off unless asked for, since a facade without a recorder
-    /// cannot be told from one that listens, and asking it costs more than the rest of a small copy's
-    /// bookkeeping.
+    /// Counts transfers through the `metrics` facade as they end: `transload_transfers_total`, `transload_bytes_total`,
+    /// `transload_failures_total`, `transload_fallbacks_total` and `transload_seconds`, each by method. Off by default:
+    /// the library cannot tell a facade without a recorder from one with a recorder, and calling it costs more than the
+    /// rest of a small copy's bookkeeping.
     #[cfg(feature = "metrics")]
     pub fn metrics(mut self, on: bool) -> Builder {
         self.metrics = on;
         self
     }
 
-    /// With the costs of that profile, in place of a saved one's.
+    /// Plans with the costs of that profile, in place of a saved one's.
     #[cfg(feature = "std")]
     pub fn profile(mut self, profile: crate::Profile) -> Builder {
         self.costs = crate::std::profile::Costs::Given(Box::new(profile));
         self
     }
 
-    /// With the backends' default figures for costs, whatever was measured of this machine, and without
-    /// the verdicts that are kept beside it. After [`Builder::discover`], which reads the saved profile.
+    /// Plans with the backends' default figures for costs, even if this machine was measured, and without the verdicts
+    /// that are kept beside the profile. Call it after [`Builder::discover`], which reads the saved profile.
     #[cfg(feature = "std")]
     pub fn default_costs(mut self) -> Builder {
         self.costs = Default::default();
         self
     }
 
-    /// With the verdicts of proofs in that file: what earlier processes found out about links between two
-    /// devices is gone by, and what this one finds out is added.
+    /// Keeps the verdicts of proofs in that file. The manager uses what earlier processes found out about links between
+    /// two devices, and adds what it finds out itself.
     ///
-    /// Before such a link carries anybody's bytes, a pattern is sent over it and compared. Where the file
-    /// says that it was proven, the two devices are only connected; where it says that the link moved
-    /// wrong bytes, nothing goes over it. That holds as long as the version of this library, the driver
-    /// and the UUIDs and slots of both devices are what they were: a device without a UUID, or whose
-    /// driver does not name itself, is proven by every process, and so are imports of host memory. What
-    /// the machine's firmware does to links is not seen: after a change there,
-    /// [`TransferManager::clear_cache`] or [`TransferManager::probe`] has them proven anew.
+    /// Before such a link carries a transfer, the engine sends a pattern over it and compares. Where the file says that
+    /// the link was proven, the engine only connects the two devices; where it says that the link moved wrong bytes,
+    /// the engine does not use it. A verdict holds as long as the version of this library, the driver, and the UUIDs
+    /// and slots of both devices stay the same. A device without a UUID, or whose driver does not name itself, is
+    /// proven by every process, and so are imports of host memory. Transload cannot detect what the machine's firmware
+    /// does to links: after a firmware change call [`TransferManager::clear_cache`] or [`TransferManager::probe`],
+    /// which have them proven anew.
     ///
-    /// [`Builder::discover`] keeps verdicts [beside](crate::profile::verdicts_path) the saved profile;
-    /// others keep none unless this is called. A file that is missing, damaged or of a later version is
-    /// as good as none, and one that cannot be written stays as it is: no transfer fails for that. A
-    /// thread of its own writes, and the last handle of the manager waits for it, five seconds at most.
+    /// [`Builder::discover`] keeps verdicts [beside](crate::profile::verdicts_path) the saved profile; other managers
+    /// keep none unless this is called. A file that is missing, damaged or of a later version counts as none. A file
+    /// that cannot be written stays as it is: no transfer fails for that. A thread of its own writes the file, and
+    /// dropping the last handle of the manager waits for that thread, 5 seconds at most.
     #[cfg(feature = "std")]
     pub fn keep_verdicts(mut self, path: impl Into<std::path::PathBuf>) -> Builder {
         self.verdicts = Some(path.into());
         self
     }
 
-    /// The manager.
+    /// Makes the manager.
     ///
     /// # Errors
     /// When a backend is not accepted, or a profile that was given is not of this machine.
@@ -172,8 +170,8 @@ impl core::fmt::Debug for Builder {
     }
 }
 
-/// The budget that every manager of the process shares unless it is told otherwise. A child of `fork` has its own: slots of
-/// the parent never come back there.
+/// Returns the budget that all managers of the process share unless they are given another one. A child of `fork` has
+/// its own: slots of the parent never come back there.
 #[cfg(threads)]
 fn process_budget() -> Arc<StagingBudget> {
     static PROCESS: crate::std::PerProcess<Arc<StagingBudget>> = crate::std::PerProcess::new();
@@ -181,7 +179,7 @@ fn process_budget() -> Arc<StagingBudget> {
     Arc::clone(PROCESS.get_or_init(of_default))
 }
 
-/// Where a process has one thread, it is the thread's.
+/// Where a process has one thread, the budget belongs to that thread.
 #[cfg(all(feature = "std", not(threads)))]
 fn process_budget() -> Arc<StagingBudget> {
     std::thread_local! {
@@ -192,7 +190,7 @@ fn process_budget() -> Arc<StagingBudget> {
     PROCESS.with(|process| Arc::clone(process.get_or_init(of_default)))
 }
 
-/// Without an operating system a program has one manager, and it has the budget.
+/// Without an operating system a program has one manager, which has the budget for itself.
 #[cfg(not(feature = "std"))]
 fn process_budget() -> Arc<StagingBudget> {
     Arc::new(StagingBudget::new(defaults::STAGING_BUDGET_BYTES))

@@ -87,7 +87,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
             Error::Parse(_) | Error::Shape(_) | Error::Region(_) => ErrorClass::Caller,
@@ -213,7 +213,7 @@ pub enum RegisterError {
 }
 
 impl RegisterError {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
             RegisterError::Panicked { .. } => ErrorClass::Failed,
@@ -412,7 +412,7 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
             TransferError::Region(_)
@@ -540,7 +540,7 @@ pub enum GuardError {
 }
 
 impl GuardError {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
             GuardError::NotHostAddressable { .. } | GuardError::NotExclusive { .. } => {
@@ -581,7 +581,7 @@ pub enum ShareError {
 }
 
 impl ShareError {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
             ShareError::Place(error) => error.class(),

@@ -1,4 +1,4 @@
-//! The host's own look at a buffer, as part of the order.
+//! Guards: the host's access to a buffer, as part of the order.
 
 use alloc::sync::Arc;
 use core::future::Future;
@@ -26,7 +26,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Has `enter` give a guard its place, if the buffer can have one.
+    /// Calls `enter`, which gives a guard its place in the order, if the buffer can have one.
     fn new(
         buffer: &Buffer,
         writes: bool,
@@ -36,8 +36,8 @@ impl Entry {
         let raw = &buffer.raw;
         let memory = raw.memory();
         let not_addressable = || GuardError::NotHostAddressable { memory };
-        // Managed memory is written by commands that take unsafe code to give; mapped memory by any. A slot is unmapped as
-        // long as its device reads it, which is no writer in the order.
+        // Only unsafe code can have a device write managed memory; safe code can have it write mapped memory. A slot is
+        // unmapped while its device reads it, which is no write in the order.
         if memory.kind == MemoryKind::Mapped || memory.kind.takes_turns() {
             return Err(GuardError::NotExclusive { memory });
         }
@@ -67,7 +67,7 @@ impl Entry {
         self.end.buffer.memory()
     }
 
-    /// Where a device works on the memory, what its users gave it to do is over before the host looks.
+    /// Waits for the work that other code gave the device of the memory, before the host looks.
     fn make_visible(&self) -> Result<(), GuardError> {
         let memory = self.memory();
         if !memory.kind.is_hidden() {
@@ -100,29 +100,29 @@ impl Drop for Entry {
 struct Guard {
     entry: Entry,
     span: HostSpan,
-    /// Whether the device was told that the host writes.
+    /// Whether the backend was told that the host writes.
     tells: bool,
     _own: OfOneThread,
 }
 
 impl Guard {
-    /// Waits for its turn.
+    /// Waits for its turn in the order.
     fn new(buffer: &Buffer, writes: bool) -> Result<Guard, GuardError> {
         let enter =
             |shared: &Arc<Shared>, end, footprint| Ok(shared.guard_in_turn(end, footprint)?);
         Guard::of(Entry::new(buffer, writes, enter)?)
     }
 
-    /// Has its turn now or not at all.
+    /// Takes its turn now, or returns an error.
     fn now(buffer: &Buffer, writes: bool) -> Result<Guard, GuardError> {
         let enter = |shared: &Arc<Shared>, end, footprint| shared.guard_now(end, footprint);
         Guard::of(Entry::new(buffer, writes, enter)?)
     }
 
-    /// Nothing stands before it in the order any more.
+    /// Called when nothing stands before the entry in the order any more.
     fn of(entry: Entry) -> Result<Guard, GuardError> {
         entry.make_visible()?;
-        // What went before may have moved the bytes.
+        // Transfers that went before may have moved the bytes.
         let memory = entry.memory();
         let span = entry.end.buffer.host(0, entry.end.buffer.len());
         let span = span.ok_or(GuardError::NotHostAddressable { memory })?;
@@ -140,8 +140,9 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Where host and device have a copy each, nobody brings the device's over while the host writes: other bytes of the
-    /// buffer are no conflict, and may come with it. A backend that does not need to hear of that says so.
+    /// Announces that the host writes. Where host and device have a copy each, the backend then does not copy the
+    /// device's bytes over the host's, not even for other bytes of the buffer, which the order does not see as a
+    /// conflict. A backend that does not need this answers `Unsupported`.
     fn tell_writes(&self) -> Result<(), GuardError> {
         let memory = self.entry.memory();
         match self.entry.ask_of_copies(Wish::AcquireHost) {
@@ -152,7 +153,7 @@ impl Guard {
         }
     }
 
-    /// The device learns that the host wrote its copy. Nothing can be done about any answer here.
+    /// Tells the backend that the host wrote its copy. Ignores the answer, since a drop cannot act on it.
     fn tell_written(&self) {
         if self.tells {
             let _ = self.entry.ask_of_copies(Wish::ReleaseHost);
@@ -170,29 +171,29 @@ impl Drop for Guard {
     }
 }
 
-/// What has it cannot be sent to another thread: the engine counts a guard to the thread that took it, to tell a wait for
-/// that very thread.
+/// Makes its owner stay on one thread: the engine counts a guard to the thread that took it, to recognise a wait of
+/// that thread for its own guard.
 struct OfOneThread(PhantomData<*const ()>);
 
-// SAFETY: there is nothing in it.
+// SAFETY: the type holds no value.
 unsafe impl Sync for OfOneThread {}
 
-/// The bytes of a buffer, readable as long as the guard lives. Transfers that write them wait.
+/// A guard with which the host reads the bytes of a buffer. Transfers that write them wait while it lives.
 ///
 /// It is a slice of bytes; `bytemuck::cast_slice::<u8, f32>(&guard)` shows it as elements. That panics where the buffer
-/// does not start at a multiple of the elements' alignment, or has no whole number of them: what was adopted from
-/// elements does, and [`AllocSpec::aligned`](crate::AllocSpec::aligned) makes memory that does.
+/// does not start at a multiple of the elements' alignment, or does not hold a whole number of them. Memory adopted
+/// from elements meets both conditions, and so does memory of [`AllocSpec::aligned`](crate::AllocSpec::aligned).
 ///
-/// A guard stays on the thread that took it, as one of [`std::sync::Mutex`] does: a call that would wait for this
+/// A guard stays on the thread that took it, as one of [`std::sync::Mutex`] does. So a call that would wait for this
 /// thread's own guard is an error and no deadlock. Other threads may use the slice.
 ///
 /// [`std::sync::Mutex`]: https://doc.rust-lang.org/std/sync/struct.Mutex.html
 #[must_use = "a guard that is dropped at once holds up nothing"]
 pub struct ReadGuard(Guard);
 
-/// The bytes of a buffer, readable and writable as long as the guard lives. Transfers that touch
-/// them wait. `bytemuck::cast_slice_mut` shows them as elements, as for a [`ReadGuard`], and it stays on its thread as
-/// that one does.
+/// A guard with which the host reads and writes the bytes of a buffer. Transfers that touch them wait while it lives.
+/// `bytemuck::cast_slice_mut` shows them as elements, as for a [`ReadGuard`], and the guard stays on its thread as that
+/// one does.
 #[must_use = "a guard that is dropped at once holds up nothing"]
 pub struct WriteGuard(Guard);
 
@@ -230,8 +231,8 @@ impl Deref for WriteGuard {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the guard's buffer keeps the span valid, and as long as the guard is in the order
-        // nobody else touches it.
+        // SAFETY: the guard's buffer keeps the span valid, and as long as the guard is in the order no transfer and no
+        // other guard touches it.
         unsafe { self.0.span.as_slice() }
     }
 }
@@ -277,11 +278,11 @@ impl Coming {
     }
 }
 
-/// A [`ReadGuard`] to be awaited, from [`Buffer::read_async`]. Dropping it gives its place in the order back.
+/// A future of a [`ReadGuard`], from [`Buffer::read_async`]. Dropping it gives its place in the order back.
 #[must_use = "it holds up transfers that write the bytes until it is awaited or dropped"]
 pub struct ReadFuture(Coming);
 
-/// A [`WriteGuard`] to be awaited, from [`Buffer::write_async`]. Dropping it gives its place in the order back.
+/// A future of a [`WriteGuard`], from [`Buffer::write_async`]. Dropping it gives its place in the order back.
 #[must_use = "it holds up transfers of the bytes until it is awaited or dropped"]
 pub struct WriteFuture(Coming);
 

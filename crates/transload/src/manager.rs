@@ -1,4 +1,4 @@
-//! The front door.
+//! The manager, which is the entry point of the library.
 
 mod copies;
 mod memory;
@@ -23,8 +23,8 @@ use crate::{
 
 /// Knows the machine, makes buffers, and moves bytes between them.
 ///
-/// Clones are the same manager. When the last handle has gone (manager, buffers, transfers) and
-/// detached transfers have completed, everything is given back.
+/// Clones are the same manager. When the last handle (manager, buffers, transfers) was dropped and detached transfers
+/// have completed, all resources are freed.
 ///
 /// # When the process ends
 /// A process that returns from `main` or calls `exit` does not wait for its transfers: call
@@ -60,7 +60,7 @@ impl Drop for TransferManager {
     }
 }
 
-/// A backend as it was registered.
+/// A registered backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendInfo {
     /// Its name.
@@ -69,7 +69,7 @@ pub struct BackendInfo {
     pub devices: Vec<DeviceId>,
 }
 
-/// Where [`TransferManager::place`] left the bytes.
+/// The result of [`TransferManager::place`].
 #[derive(Debug)]
 pub struct Placed {
     /// The bytes, at the place.
@@ -85,7 +85,7 @@ impl Default for TransferManager {
 }
 
 impl TransferManager {
-    /// A manager without backends, with the process's staging budget and the system's clock.
+    /// Makes a manager without backends, with the process's staging budget and the system's clock.
     pub fn new() -> TransferManager {
         match Builder::default().build() {
             Ok(manager) => manager,
@@ -93,24 +93,24 @@ impl TransferManager {
         }
     }
 
-    /// A manager that is not the default one.
+    /// Returns a builder for a manager with other settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Registers a backend: its devices and links take part from now on, and plans are made anew.
+    /// Registers a backend. From now on transfers use its devices and links, and plans are made anew.
     ///
     /// # Errors
-    /// When a backend of that name is registered already, or a device, memory or link of its is; or
-    /// when it panics. The manager is as it was then.
+    /// When a backend of that name, or a device, memory or link of the backend, is registered already; or when the
+    /// backend panics. The manager is unchanged then.
     pub fn register_backend(&self, backend: impl Backend) -> Result<(), RegisterError> {
         self.register_shared(Arc::new(backend))
     }
 
-    /// As [`TransferManager::register_backend`], for a backend that others hold too.
+    /// As [`TransferManager::register_backend`], for a backend that the program holds too.
     ///
     /// # Errors
-    /// As there.
+    /// As [`TransferManager::register_backend`] lists.
     pub fn register_shared(&self, backend: Arc<dyn Backend>) -> Result<(), RegisterError> {
         let panicked = |fault: transload_hal::Fault| RegisterError::Panicked {
             message: fault.message.into_owned(),
@@ -142,7 +142,7 @@ impl TransferManager {
         Ok(())
     }
 
-    /// The backends, in the order of registration.
+    /// Returns the backends, in the order of registration.
     pub fn backends(&self) -> Vec<BackendInfo> {
         let listed = self.shared.inspect(|state| {
             let devices = state.topology.devices();
@@ -158,7 +158,7 @@ impl TransferManager {
         listed.unwrap_or_default()
     }
 
-    /// The registered backend of that type, to reach what only it can do.
+    /// Returns the registered backend of that type. Use it for functions that only this backend has.
     pub fn backend<B: Backend>(&self) -> Option<Arc<B>> {
         let backends = self.shared.inspect(|state| {
             let known = state.backends.iter();
@@ -169,7 +169,7 @@ impl TransferManager {
         backends.ok()?.into_iter().find_map(downcast)
     }
 
-    /// Every device of every backend.
+    /// Returns every device of every backend.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         let listed = self
             .shared
@@ -177,7 +177,7 @@ impl TransferManager {
         listed.unwrap_or_default()
     }
 
-    /// Every memory of every backend.
+    /// Returns every memory of every backend.
     pub fn memories(&self) -> Vec<MemoryInfo> {
         let listed = self
             .shared
@@ -185,13 +185,13 @@ impl TransferManager {
         listed.unwrap_or_default()
     }
 
-    /// The machine as the planner sees it now: devices, memories, and links with their costs.
+    /// Returns the machine as the planner sees it now: devices, memories, and links with their costs.
     pub fn topology(&self) -> Topology {
         let topology = self.shared.inspect(|state| state.topology.clone());
         topology.unwrap_or_default()
     }
 
-    /// The memory that a place means here.
+    /// Returns the memory that a place names on this machine.
     ///
     /// # Errors
     /// When there is no such device, or it has no such memory.
@@ -223,10 +223,10 @@ impl TransferManager {
         })?
     }
 
-    /// The way that a request would go now, and those that it would not, with reasons.
+    /// Returns the way that a request would go now, and the rejected ways, with reasons.
     ///
     /// # Errors
-    /// When it would be refused.
+    /// When the request would be refused.
     pub fn explain(&self, request: &Request) -> Result<Explanation, TransferError> {
         let checked = self.check(request)?;
         let (src, dst) = (&checked.src, &checked.dst);
@@ -234,7 +234,7 @@ impl TransferManager {
         self.explain_key(key, checked.len_bytes())
     }
 
-    /// The way that `bytes` contiguous bytes would go from one place to another now.
+    /// Returns the way that `bytes` contiguous bytes would go from one place to another now.
     ///
     /// # Errors
     /// When a place is not here, or no route joins them.
@@ -248,12 +248,12 @@ impl TransferManager {
         self.explain_key(transload_core::PlanKey::copy(src, dst), bytes)
     }
 
-    /// An event for requests to start after, or to set when they are over.
+    /// Makes an event for requests to start after, or to set when they are over.
     pub fn event(&self) -> Event {
         Event::new(Arc::clone(&self.shared))
     }
 
-    /// What transfers did so far, by path, method and size.
+    /// Returns what transfers have done so far, by path, method and size.
     pub fn stats(&self) -> Snapshot {
         let stats = self.shared.inspect(|state| state.stats.snapshot());
         stats.unwrap_or_else(|_| Stats::default().snapshot())
@@ -264,9 +264,8 @@ impl TransferManager {
         let _ = self.shared.inspect(|state| state.stats.reset());
     }
 
-    /// Forgets plans, quarantines and proofs, those of earlier processes too, and gives idle staging slots
-    /// back: the next transfer finds out anew. Verdicts that are kept on disk stay there for others, until
-    /// a proof ends with another one.
+    /// Forgets plans, quarantines and proofs, those of earlier processes too, and frees idle staging slots: the next
+    /// transfer finds out anew. Verdicts on disk stay there for other processes, until a proof ends with another one.
     pub fn clear_cache(&self) {
         if self.shared.is_forked() {
             return;
@@ -278,34 +277,34 @@ impl TransferManager {
         drop(idle);
     }
 
-    /// The staging budget that this manager draws on.
+    /// Returns the staging budget that this manager uses.
     pub fn staging(&self) -> Arc<StagingBudget> {
         Arc::clone(&self.shared.budget)
     }
 
-    /// The time by the manager's clock, for deadlines.
+    /// Returns the time by the manager's clock, for deadlines.
     pub fn now(&self) -> Instant {
         self.shared.clock.now()
     }
 
-    /// Does what can be done now, without blocking, and answers when something is to be done next.
-    /// Only programs without an operating system, and tests, need to call it.
+    /// Turns the engine once: does what can be done now, without blocking, and returns the time at which it has to be
+    /// called next. Only programs without an operating system, and tests, need to call it.
     pub fn turn(&self) -> Option<Instant> {
         self.shared.turn()
     }
 
-    /// Blocks until none of this manager's transfers is under way, those that were dropped, those of
-    /// other threads, and those whose operations outlast their deadline included. The thread turns the
-    /// engine meanwhile, so this is also what completes dropped transfers in builds without threads.
+    /// Blocks until none of this manager's transfers is under way. This includes dropped transfers, transfers of other
+    /// threads, and transfers whose operations outlast their deadline. The thread turns the engine meanwhile, so this
+    /// also completes dropped transfers in builds without threads.
     ///
-    /// The buffers of dropped transfers have been let go of when it returns. It must not be called where
-    /// they are: in the `drop` of something that was adopted.
+    /// The buffers of dropped transfers have been dropped when it returns. Do not call it from such a drop, as in the
+    /// `Drop` of an adopted object.
     ///
     /// In a child of `fork` it returns at once.
     ///
-    /// With nothing under way it returns at once, whatever guards are held. A transfer that waits for an
-    /// [`Event`] that nobody sets, or for a guard that this very thread holds, is waited for without
-    /// end: [`TransferManager::wait_idle_timeout`] has one.
+    /// With nothing under way it returns at once, even while guards are held. It never returns if a transfer waits for
+    /// an [`Event`] that is never set, or for a guard that this very thread holds:
+    /// [`TransferManager::wait_idle_timeout`] has a limit.
     ///
     /// In the browser, where nothing may block, it returns at once: transfers go on when the page's own code has
     /// returned to the browser.
@@ -313,8 +312,8 @@ impl TransferManager {
         self.shared.block_until_idle(None);
     }
 
-    /// As [`TransferManager::wait_idle`], until the limit has passed by the manager's clock. False when
-    /// a transfer is still under way then; it goes on as if nothing had happened. False in a child of `fork`.
+    /// As [`TransferManager::wait_idle`], until the limit has passed by the manager's clock. Returns false when a
+    /// transfer is still under way then; the transfer goes on. Returns false in a child of `fork`.
     #[must_use = "the limit may have passed with transfers still under way"]
     pub fn wait_idle_timeout(&self, limit: Duration) -> bool {
         let until = self.shared.clock.now() + limit;

@@ -1,4 +1,4 @@
-//! What is to be copied, and on which terms.
+//! Requests: what to copy, and on which terms.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -38,32 +38,32 @@ impl Request {
         self
     }
 
-    /// Goes over exactly that link, in one pass and one piece, whatever it costs. Where the link is not
-    /// there or fails, so does the copy: no other way is tried. For measuring links, and for finding out
-    /// which of them fails; [`TransferManager::topology`](crate::TransferManager::topology) lists them.
-    /// Memory of kind `mapped` is not made visible first: whoever's own commands use it waits for those.
+    /// Copies over exactly that link, in one pass and one piece, whatever it costs. The copy fails where the link does
+    /// not exist or fails: no other way is tried. Use it to measure links, and to find out which of them fails;
+    /// [`TransferManager::topology`](crate::TransferManager::topology) lists them. The copy does not make memory of
+    /// kind `mapped` visible first: a program whose own commands use that memory waits for them before.
     pub fn over(mut self, link: LinkId) -> Request {
         self.terms.over = Some(link);
         self
     }
 
-    /// Goes before or after others that wait for the same engine or the same staging.
+    /// Sets whether the transfer goes before or after others that wait for the same engine or the same staging.
     pub fn priority(mut self, priority: Priority) -> Request {
         self.terms.priority = priority;
         self
     }
 
-    /// Gives up at that time by the manager's clock, which [`TransferManager::now`](crate::TransferManager::now) tells:
-    /// `manager.now() + limit`. The result is there at once. Until the operations that are under way have ended, the
-    /// transfer keeps its place in the order and its buffers: those of the host's stop between two pieces, as for
-    /// [`Transfer::cancel`], and may fill a little more than the bytes that were told; a device's cannot be called back, and
-    /// may never end.
+    /// Ends the transfer with an error at that time by the manager's clock, which
+    /// [`TransferManager::now`](crate::TransferManager::now) tells: `manager.now() + limit`. The result is available at
+    /// once. Until the operations under way have ended, the transfer keeps its place in the order and its buffers.
+    /// Operations of the host's threads stop between two pieces, as for [`Transfer::cancel`], and may write a little
+    /// more than the bytes that the error names; operations of a device cannot be called back, and may never end.
     pub fn deadline(mut self, at: Instant) -> Request {
         self.terms.deadline = Some(at);
         self
     }
 
-    /// Starts only when the event was set. May be called several times.
+    /// Starts the transfer only after the event was set. May be called several times.
     pub fn after(mut self, event: &Event) -> Request {
         self.terms.after.push(Arc::clone(&event.cell));
         self
@@ -75,7 +75,7 @@ impl Request {
         self
     }
 
-    /// Has the transfer stop when its handle is dropped before it is over, as [`Transfer::cancel`] does, but without
+    /// Stops the transfer when its handle is dropped before it is over, as [`Transfer::cancel`] does, but without
     /// waiting: for futures that a timeout or a `select` drops. Otherwise a dropped transfer goes on.
     pub fn cancel_on_drop(mut self) -> Request {
         self.terms.cancel_on_drop = true;
@@ -109,13 +109,13 @@ impl core::fmt::Debug for Request {
     }
 }
 
-/// What becomes of the rest of a batch when one of its transfers fails.
+/// What happens to the rest of a batch when one of its transfers fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
     /// The others go on.
     #[default]
     GoOn,
-    /// Those that have not begun are not started.
+    /// Transfers that have not begun are not started.
     Stop,
 }
 
@@ -123,7 +123,7 @@ pub enum OnFailure {
 #[must_use = "a batch that is dropped goes on, but nothing waits for it or learns how it ends"]
 pub struct Batch {
     transfers: Vec<Transfer>,
-    /// Results of the first of them, for a batch that is awaited.
+    /// Results of the first transfers, for a batch that is awaited.
     results: Vec<Result<Report, TransferError>>,
 }
 
@@ -135,8 +135,8 @@ impl Batch {
         }
     }
 
-    /// Waits for all of them. The results are in the order of the requests: for one that stands behind a guard of this
-    /// thread's it is [`TransferError::GuardHeld`], as for [`Transfer::wait`].
+    /// Waits for all transfers. The results are in the order of the requests. A transfer that waits for a guard of this
+    /// thread has the result [`TransferError::GuardHeld`], as for [`Transfer::wait`].
     pub fn wait(self) -> Vec<Result<Report, TransferError>> {
         let rest = self.transfers.into_iter().skip(self.results.len());
         self.results
@@ -145,19 +145,20 @@ impl Batch {
             .collect()
     }
 
-    /// Whether all of them are over. Takes in what has happened, and does not block.
+    /// Returns whether all transfers are over. Takes in outcomes that have arrived, and does not block.
     pub fn is_over(&self) -> bool {
         self.transfers.iter().all(Transfer::is_over)
     }
 
-    /// Payload bytes that have arrived, and all of them, summed over the transfers whose results were not taken.
+    /// Returns how many payload bytes have arrived, and how many there are in all, summed over the transfers whose
+    /// results were not taken.
     pub fn progress(&self) -> (u64, u64) {
         let each = self.transfers.iter().filter_map(Transfer::progress);
         each.fold((0, 0), |(arrived, all), one| (arrived + one.0, all + one.1))
     }
 
-    /// Stops those that are not over, and blocks until their operations are quiet. The answers are in the order of the
-    /// requests.
+    /// Stops the transfers that are not over, and blocks until their operations are quiet. The answers are in the order
+    /// of the requests.
     pub fn cancel(self) -> Vec<Cancelled> {
         self.canceller().cancel();
         let taken = self.results.into_iter().map(Cancelled::Finished);
@@ -166,7 +167,7 @@ impl Batch {
         taken.chain(rest).collect()
     }
 
-    /// What stops all of them, from any thread.
+    /// Returns a handle that stops all of them, from any thread.
     pub fn canceller(&self) -> Canceller {
         Canceller::of(&self.transfers)
     }
@@ -184,7 +185,7 @@ impl Batch {
 impl Future for Batch {
     type Output = Vec<Result<Report, TransferError>>;
 
-    /// Waits for one after the other: all of them advance meanwhile.
+    /// Waits for one after the other; all of them advance meanwhile.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let batch = self.get_mut();
         while let Some(next) = batch.transfers.get_mut(batch.results.len()) {

@@ -13,15 +13,14 @@ use crate::engine::active::TransferId;
 use crate::engine::shared::Shared;
 use crate::{Report, TransferError};
 
-/// A copy that was submitted. It is a `Future` of its [`Report`] and can be waited for without any
-/// runtime.
+/// A submitted copy. It is a `Future` of its [`Report`] and can be waited for without any runtime.
 ///
 /// Dropping it detaches the transfer: it goes on, and its buffers live until it has completed, unless
 /// the process [ends](crate::TransferManager#when-the-process-ends) first.
 ///
-/// With the feature `std` it goes on by itself, whether its handle is waited for, polled, looked at or neither. One thing
-/// waits for a look at it: a copy whose operations were all under way when it was submitted and that fails on its device
-/// takes another way when its owner waits, polls or asks.
+/// With the feature `std` it advances by itself, whether its handle is waited for, polled, looked at or none of these.
+/// There is one exception: a copy whose operations were all under way when it was submitted, and that fails on its
+/// device, takes another way only when its owner waits, polls or asks.
 #[must_use = "a transfer that is dropped goes on, but nobody waits for it or learns how it ends"]
 pub struct Transfer {
     inner: Inner,
@@ -32,7 +31,7 @@ enum Inner {
         shared: Arc<Shared>,
         id: TransferId,
     },
-    /// It was refused or was over at once, or its result was taken.
+    /// The transfer was refused or was over at once, or its result was taken.
     Settled(Option<Result<Report, TransferError>>),
 }
 
@@ -44,10 +43,10 @@ pub enum Cancelled {
     /// It stopped. The destination's first `leading_bytes` bytes equal the source; what follows them
     /// is unspecified.
     Stopped {
-        /// How far it came.
+        /// The number of leading bytes.
         leading_bytes: u64,
     },
-    /// It had finished already, or ended in another way.
+    /// The transfer had finished already, or ended in another way.
     Finished(Result<Report, TransferError>),
 }
 
@@ -61,8 +60,8 @@ impl Cancelled {
     }
 }
 
-/// Stops transfers whose handles are elsewhere: with a thread that waits, or a task that awaits. Those get
-/// [`TransferError::Cancelled`], or the result of a transfer that had finished.
+/// Stops transfers whose handles are held elsewhere, by a thread that waits or a task that awaits. Their result is then
+/// [`TransferError::Cancelled`], or that of a transfer that had finished.
 ///
 /// It keeps neither the manager nor any buffer alive. Clones stop the same transfers.
 #[derive(Clone)]
@@ -85,7 +84,7 @@ impl Canceller {
         Canceller { shared, ids }
     }
 
-    /// Asks the transfers to stop. Does not block; what is over stays so.
+    /// Asks the transfers to stop. Does not block; a transfer that is over keeps its result.
     pub fn cancel(&self) {
         if let Some(shared) = self.shared.upgrade() {
             for id in self.ids.iter() {
@@ -110,14 +109,14 @@ impl Transfer {
         }
     }
 
-    /// One that was refused, or was over before anybody could wait for it.
+    /// Makes the handle of a transfer that was refused, or was over before a thread could wait for it.
     pub(crate) fn settled(result: Option<Result<Report, TransferError>>) -> Transfer {
         Transfer {
             inner: Inner::Settled(result),
         }
     }
 
-    /// Whether it was not accepted, for a transfer that was just submitted.
+    /// Returns whether the transfer, which was just submitted, was refused.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self.inner, Inner::Settled(Some(Err(_))))
     }
@@ -128,9 +127,10 @@ impl Transfer {
     /// Await it.
     ///
     /// # Errors
-    /// As [`TransferError`] lists. [`TransferError::GuardHeld`] when it waits for a guard that this thread holds: it
-    /// goes on like one that was dropped, when that guard is dropped. One with a deadline is waited for, and ends there.
-    /// [`TransferError::WouldBlock`] in a callback of a backend, where waiting for a device may never end; it goes on.
+    /// As [`TransferError`] lists. [`TransferError::GuardHeld`] when the transfer waits for a guard that this thread
+    /// holds: it goes on like a dropped transfer once that guard is dropped. A transfer with a deadline is waited for
+    /// all the same, and ends at its deadline. [`TransferError::WouldBlock`] in a callback of a backend, where waiting
+    /// for a device may never end; the transfer goes on.
     pub fn wait(mut self) -> Result<Report, TransferError> {
         if let Some(result) = self.take_if_over() {
             return result;
@@ -142,8 +142,8 @@ impl Transfer {
         self.take().unwrap_or(Err(TransferError::ResultTaken))
     }
 
-    /// Blocks until it is over, or the limit has passed by the manager's clock: then `None`, and the
-    /// transfer goes on as if nothing had happened.
+    /// Blocks until it is over, or the limit has passed by the manager's clock. Returns `None` in the latter case; the
+    /// transfer goes on.
     pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<Report, TransferError>> {
         if let Inner::Submitted { shared, id } = &self.inner {
             #[cfg(browser)]
@@ -158,7 +158,7 @@ impl Transfer {
         self.take()
     }
 
-    /// Whether it is over. Takes in what has happened, and does not block.
+    /// Returns whether it is over. Takes in outcomes that have arrived, and does not block.
     pub fn is_over(&self) -> bool {
         match &self.inner {
             Inner::Submitted { shared, id } => {
@@ -171,9 +171,9 @@ impl Transfer {
         }
     }
 
-    /// Payload bytes that have arrived, and all of them. `None` when it was refused or its result
-    /// was taken. A transfer that [verifies](crate::Request::verify) reads both ends when all have arrived, and is over
-    /// after that.
+    /// Returns how many payload bytes have arrived, and how many there are in all. `None` when the transfer was refused
+    /// or its result was taken. A transfer that [verifies](crate::Request::verify) reads both ends after all bytes have
+    /// arrived, and is over after that.
     pub fn progress(&self) -> Option<(u64, u64)> {
         match &self.inner {
             Inner::Submitted { shared, id } => {
@@ -185,14 +185,15 @@ impl Transfer {
         }
     }
 
-    /// The fences that the transfer still waits for, once nothing of it is left to be submitted: when all of
-    /// them have settled well, the bytes are there. None of them for a transfer that is over and ended well. `None` while
-    /// it waits for something else, has steps to submit, or will compare the ends; and when it failed.
+    /// Returns the fences that the transfer still waits for, once all of its operations are submitted: the bytes have
+    /// arrived when all of these have settled as done. The list is empty for a transfer that has ended well. Returns
+    /// `None` while the transfer waits for something else, has steps to submit, or will compare the ends; and when it
+    /// failed.
     ///
-    /// A transfer that goes over one link in one piece and waits for nobody is submitted when the call that made it
-    /// returns. So a stream of the user's can wait for it without a thread: `transload_cuda::Cuda::follow`. Should an
-    /// operation fail, the transfer goes another way with operations that these fences know nothing of; how it ended is
-    /// for [`Transfer::wait`] to say.
+    /// A transfer that goes over one link in one piece, and waits for no other transfer, guard or event, is submitted
+    /// when the call that made it returns. So a stream of the program can wait for it without a thread:
+    /// `transload_cuda::Cuda::follow`. If an operation fails, the transfer takes another way with operations that are
+    /// not among these fences; [`Transfer::wait`] tells how it ended.
     pub fn fences(&self) -> Option<Vec<Fence>> {
         match &self.inner {
             Inner::Submitted { shared, id } => shared.fences(*id),
@@ -203,10 +204,11 @@ impl Transfer {
         }
     }
 
-    /// Stops it, and blocks until its operations are quiet. Those of the host's that are under way stop between two pieces,
-    /// after a fraction of a millisecond as a rule; what a device has begun ends. What could not be stopped any more has
-    /// finished; the answer says which. In the browser and in a callback of a backend it does not block: with operations
-    /// under way the answer is the error of a call that would, and the transfer stops by itself.
+    /// Stops the transfer, and blocks until its operations are quiet. Operations of the host's threads stop between two
+    /// pieces, as a rule after a fraction of a millisecond; operations that a device has begun run to their end. A
+    /// transfer that could no longer be stopped has finished; the answer tells which. In the browser and in a callback
+    /// of a backend this does not block: with operations under way it returns the error of a call that would block, and
+    /// the transfer stops by itself.
     pub fn cancel(mut self) -> Cancelled {
         let has_started = self.stop();
         if let Inner::Submitted { shared, id } = &self.inner {
@@ -219,20 +221,20 @@ impl Transfer {
         Cancelled::new(has_started, result)
     }
 
-    /// Stops it, and answers when its operations are quiet, as [`Transfer::cancel`] does. It is asked to stop at once, and
-    /// stops though the future is dropped.
+    /// Stops the transfer, and resolves when its operations are quiet, as [`Transfer::cancel`] does. The transfer is
+    /// asked to stop at once, and stops even if the future is dropped.
     #[must_use = "the transfer stops without it; the future tells how far it came"]
     pub fn cancel_async(self) -> impl Future<Output = Cancelled> {
         let has_started = self.stop();
         async move { Cancelled::new(has_started, self.await) }
     }
 
-    /// What stops it from any thread, while this handle is waited for or awaited.
+    /// Returns a handle that stops the transfer from any thread, while this one is waited for or awaited.
     pub fn canceller(&self) -> Canceller {
         Canceller::of(core::slice::from_ref(self))
     }
 
-    /// Asks it to stop. Answers whether it had begun.
+    /// Asks the transfer to stop. Returns whether it had begun.
     fn stop(&self) -> bool {
         match &self.inner {
             Inner::Submitted { shared, id } => shared.cancel(*id),

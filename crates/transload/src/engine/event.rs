@@ -1,4 +1,4 @@
-//! The user's own work as something that transfers wait for, or that waits for them.
+//! Events: the program's own work as something that transfers wait for, or that waits for them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -32,8 +32,8 @@ impl EventCell {
         }
     }
 
-    /// Whether the transfer has to wait; if so it is told when the event is set. Transfers that wait no longer, as
-    /// `waits` says, are forgotten where there is no room for another one.
+    /// Returns whether the transfer has to wait; if so, it is woken when the event is set. Where there is no room for
+    /// another transfer, those that wait no longer, as `waits` says, are removed.
     pub(crate) fn subscribe(&self, id: TransferId, waits: impl Fn(TransferId) -> bool) -> bool {
         self.inner.with(|inner| {
             let waiting = &mut inner.waiting;
@@ -48,7 +48,7 @@ impl EventCell {
         })
     }
 
-    /// Sets the event; answers who waited for it. Does nothing in a child of `fork`.
+    /// Sets the event; returns the transfers that waited for it. Does nothing in a child of `fork`.
     pub(crate) fn set(&self) -> Vec<TransferId> {
         if !self.process.is_current() {
             return Vec::new();
@@ -60,14 +60,14 @@ impl EventCell {
     }
 }
 
-/// Something that happens once: set by the user's own code, or by a transfer when it is over.
+/// Something that happens once. The program's own code sets it, or a transfer when it is over.
 ///
 /// A request lists events that it starts [after](crate::Request::after) and events that are set
 /// [then](crate::Request::then). Clones are the same event.
 ///
-/// An event is not waited for by itself: who needs to know waits for a transfer. What starts after an event that is
-/// never set waits for good, unless it has a [deadline](crate::Request::deadline) or is cancelled: an event sets itself
-/// neither when its last handle is dropped nor when its [setter](Event::setter) is, uncalled.
+/// A thread cannot wait for an event, only for a transfer. A transfer after an event that is never set waits for ever,
+/// unless it has a [deadline](crate::Request::deadline) or is cancelled: dropping the last handle of an event, or its
+/// [setter](Event::setter) without a call, does not set it.
 #[derive(Clone)]
 pub struct Event {
     pub(crate) cell: Arc<EventCell>,
@@ -82,18 +82,18 @@ impl Event {
         }
     }
 
-    /// Lets go on what waits for the event, now and in future. Does not block; transfers that can
+    /// Sets the event. Transfers that start after it may start, now and in future. Does not block; transfers that can
     /// start do so on this thread. Setting it again changes nothing. In a child of `fork` it does nothing.
     pub fn set(&self) {
         let waiting = self.cell.set();
         self.shared.events_set(&waiting);
     }
 
-    /// What sets the event from wherever that happens to be: a driver's callback, a signal's handler
-    /// thread, a place that holds locks. It notes the fact and notifies, and runs nothing else: what
-    /// waited starts on the thread that waits for it, or on the manager's own.
+    /// Returns a function that sets the event from any context: a driver's callback, a signal handler's thread, code
+    /// that holds locks. The function notes the fact and notifies, and runs nothing else: transfers start on the thread
+    /// that waits for them, or on the manager's own.
     ///
-    /// It does not keep the manager alive.
+    /// The function does not keep the manager alive.
     #[must_use = "the event is set only when this is called; dropped, it leaves what waits for the event waiting"]
     pub fn setter(&self) -> impl FnOnce() + MaybeSend + use<> {
         let cell = Arc::clone(&self.cell);
@@ -101,7 +101,7 @@ impl Event {
         move || completions.tell(&cell.set())
     }
 
-    /// Whether it was set. False in a child of `fork`.
+    /// Returns whether the event was set. False in a child of `fork`.
     pub fn is_set(&self) -> bool {
         self.cell.process.is_current() && self.cell.inner.with(|inner| inner.set)
     }

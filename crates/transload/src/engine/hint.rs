@@ -1,7 +1,7 @@
-//! What a backend is asked about bytes without moving any for the user, outside any flight: hints, and to make what a
-//! device did visible.
+//! Requests to a backend about bytes that move none for the user, outside any flight: hints, and requests to make a
+//! device's writes visible.
 //!
-//! Who asks has a place in the order, since a backend may touch the bytes, and submits and awaits by itself.
+//! The caller has a place in the order, since a backend may touch the bytes, and submits and awaits by itself.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,11 +19,11 @@ use super::unwind::guarded;
 pub(crate) struct Hints(Vec<(Fence, Option<Outcome>)>);
 
 impl Hints {
-    /// Takes the outcome of a hint's fence; gives back any other.
+    /// Takes the outcome of a hint's fence; returns the outcome of any other fence.
     pub(crate) fn settle(&mut self, fence: Fence, outcome: Outcome) -> Option<Outcome> {
         match self.0.iter_mut().find(|(known, _)| *known == fence) {
             Some((_, settled)) => {
-                // A second one that a backend tells of it is a mistake of the backend's.
+                // A second outcome of one fence is a mistake of the backend.
                 settled.get_or_insert(outcome);
                 None
             }
@@ -31,13 +31,13 @@ impl Hints {
         }
     }
 
-    /// Whether a hint of that backend's is under way.
+    /// Returns whether a hint of that backend is under way.
     pub(crate) fn are_with(&self, backend: BackendId) -> bool {
         let mut open = self.0.iter().filter(|(_, outcome)| outcome.is_none());
         open.any(|(fence, _)| fence.backend() == backend)
     }
 
-    /// Nobody waits for the fence any more.
+    /// Removes the fence: no thread waits for it any more.
     fn forget(&mut self, fence: Fence) {
         self.0.retain(|(known, _)| *known != fence);
     }
@@ -50,7 +50,7 @@ impl Hints {
     }
 }
 
-/// What is asked.
+/// The kind of request.
 #[derive(Clone, Copy)]
 pub(crate) enum Wish {
     Prefetch(DeviceId),
@@ -79,7 +79,7 @@ impl Wish {
 }
 
 impl Shared {
-    /// The backend of the memory that an operand lies in.
+    /// Returns the backend of the memory that an operand lies in.
     pub(crate) fn backend_of(&self, end: &Operand) -> Option<(Arc<dyn Backend>, BackendId)> {
         self.state.with(|state| {
             let known = state.registered(end.buffer.backend())?;
@@ -87,7 +87,7 @@ impl Shared {
         })
     }
 
-    /// Asks a backend something about bytes, and blocks until it is done. The caller holds a guard on them.
+    /// Submits a request about bytes to a backend, and blocks until it is done. The caller holds a guard on them.
     pub(crate) fn ask(
         self: &Arc<Self>,
         (backend, name): &(Arc<dyn Backend>, BackendId),
@@ -133,7 +133,7 @@ impl Shared {
                 }
                 (Some(Outcome::Failed(fault) | Outcome::Lost(fault)), _) => return Err(fault),
                 (None, Some(fault)) => {
-                    // It panicked, and may still touch the bytes: they are never freed.
+                    // The backend panicked, and may still touch the bytes: they are never freed.
                     core::mem::forget(end.buffer.clone());
                     self.state.with(|state| state.hints.forget(fence));
                     return Err(fault);
@@ -154,7 +154,7 @@ impl State {
         }
     }
 
-    /// Answers whether operations wait that may have room now.
+    /// Returns whether operations wait in the backlog that may have room now.
     fn note_hint(&mut self, name: BackendId, submitted: &Result<Fence, Fault>) -> bool {
         self.outstanding -= 1;
         let mut is_under_way = false;

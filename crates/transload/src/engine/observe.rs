@@ -1,7 +1,7 @@
-//! What others are told of transfers: events for `tracing`, counters for `metrics`.
+//! Reports transfers to observers: events for `tracing`, counters for `metrics`.
 //!
-//! Told when the lock has been let go, and whatever panics there is swallowed: a trace never fails a
-//! transfer. Switched off, each costs one load.
+//! Runs after the lock was released, and catches panics: a trace never fails a transfer. Switched off, each costs one
+//! load.
 
 use alloc::string::String;
 
@@ -9,7 +9,7 @@ use transload_core::{MemoryId, Method};
 
 use crate::{Report, TransferError};
 
-/// A transfer that has ended, for those who watch.
+/// A transfer that has ended, as it is reported.
 #[cfg_attr(
     not(any(feature = "tracing", feature = "metrics")),
     expect(dead_code, reason = "nobody can watch in this build")
@@ -44,7 +44,7 @@ impl Ended {
         }
     }
 
-    /// Tells everybody who watches.
+    /// Reports the transfer to `tracing` and `metrics`.
     #[cold]
     #[inline(never)]
     pub(crate) fn tell(&self, metrics: bool) {
@@ -54,7 +54,7 @@ impl Ended {
                 self.count();
             }
         });
-        // A watcher that panics is its author's concern; the transfer has ended as it has.
+        // A panic of an observer is not reported: the result of the transfer stands.
         drop(told);
     }
 
@@ -98,7 +98,7 @@ impl Ended {
     fn count(&self) {}
 }
 
-/// Whether anybody watches. `tracing` answers by its static level alone: no subscriber is called.
+/// Returns whether an observer is there. `tracing` answers by its static level alone: no subscriber is called.
 pub(crate) fn is_watched(metrics: bool) -> bool {
     #[cfg(feature = "tracing")]
     if tracing::level_enabled!(tracing::Level::DEBUG) {

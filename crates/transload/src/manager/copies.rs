@@ -29,13 +29,13 @@ use super::TransferManager;
 const AT_ONCE: usize = 256;
 
 impl TransferManager {
-    /// Copies all of `src` to all of `dst`. Copies between host memories of up to some 1 MiB are done when this returns; in
-    /// any case the result is the transfer's to tell.
+    /// Copies all of `src` to all of `dst`. Copies between host memories of up to some 1 MiB are done when this
+    /// returns. In any case the transfer tells the result.
     pub fn copy(&self, src: impl Into<Region>, dst: impl Into<Region>) -> Transfer {
         self.submit(&Request::new(src, dst))
     }
 
-    /// Submits a request. It is accepted whole, or refused having done nothing.
+    /// Submits a request. The request is accepted whole, or refused without any effect.
     pub fn submit(&self, request: &Request) -> Transfer {
         let submitted = match self.check(request) {
             Ok(checked) => self.submit_checked(checked, &request.terms),
@@ -45,12 +45,12 @@ impl TransferManager {
         submitted
     }
 
-    /// Submits several requests, all or none. `on_failure` says what becomes of those that have not
-    /// begun when one of them fails. Takes some 1 µs for each. Copies between host memories of up to 32 KiB are made by the
-    /// calling thread, larger ones by others.
+    /// Submits several requests, all or none. `on_failure` says what happens to transfers that have not begun when one
+    /// of them fails. Takes some 1 µs for each. The calling thread makes copies between host memories of up to 32 KiB,
+    /// other threads make larger ones.
     ///
     /// # Errors
-    /// What is wrong with the first request that cannot be accepted, and its index.
+    /// The index of the first request that cannot be accepted, and what is wrong with it.
     pub fn copy_batch(
         &self,
         requests: &[Request],
@@ -80,7 +80,7 @@ impl TransferManager {
             })?;
             self.shared.state.give_way();
         }
-        // All or none: each waits until every one was accepted.
+        // All or none: each transfer waits until every request was accepted.
         let gate = Arc::new(EventCell::new(&self.shared));
         let mut ids = Vec::with_capacity(requests.len());
         let mut parts = checked.into_iter().zip(chosen).zip(requests);
@@ -100,7 +100,7 @@ impl TransferManager {
                 Ok(())
             });
             if let Err(error) = accepted {
-                // Nothing was submitted for the others: the gate is shut.
+                // Nothing was submitted for the other requests: the gate is shut.
                 self.shared
                     .change(|state| ids.into_iter().for_each(|id| state.withdraw(id)));
                 self.shared.turn_quickly();
@@ -114,7 +114,7 @@ impl TransferManager {
         Ok(Batch::new(ids.into_iter().map(handle).collect()))
     }
 
-    /// Copies borrowed bytes. Blocks until nothing of the copy is under way any more.
+    /// Copies borrowed bytes. Blocks until no operation of the copy is under way any more.
     ///
     /// # Errors
     /// As [`TransferError`] lists.
@@ -130,7 +130,7 @@ impl TransferManager {
         })
     }
 
-    /// Copies to borrowed bytes. Blocks until nothing of the copy is under way any more.
+    /// Copies to borrowed bytes. Blocks until no operation of the copy is under way any more.
     ///
     /// # Errors
     /// As [`TransferError`] lists.
@@ -142,8 +142,8 @@ impl TransferManager {
         self.copy_into(&src.into(), HostSpan::of_mut(dst))
     }
 
-    /// Copies to borrowed memory that has no values yet, and returns it as the bytes that arrived. As
-    /// [`TransferManager::copy_into_slice`], and spares the program filling the memory before.
+    /// Copies to borrowed memory that has no values yet, and returns the bytes that arrived. As
+    /// [`TransferManager::copy_into_slice`], but the program need not fill the memory before.
     ///
     /// Memory for bytes of a file is filled with zeroes first, since files are read into initialised memory.
     ///
@@ -160,7 +160,7 @@ impl TransferManager {
     /// ```
     ///
     /// # Errors
-    /// As [`TransferError`] lists. What the memory holds is unspecified then, and may still have no values.
+    /// As [`TransferError`] lists. The content of the memory is unspecified then, and may still have no values.
     pub fn copy_into_uninit<'a>(
         &self,
         src: impl Into<Region>,
@@ -223,7 +223,7 @@ impl TransferManager {
         })
     }
 
-    /// Checks and plans a request once, to be posted any number of times.
+    /// Checks and plans a request once; the result can be posted any number of times.
     ///
     /// # Errors
     /// As [`TransferError`] lists.
@@ -232,24 +232,22 @@ impl TransferManager {
         Prepared::new(&self.shared, request)
     }
 
-    /// Asks the memory's backend to bring a region's bytes near a device before they are needed:
-    /// migrates managed memory, reads a file ahead, touches pages. Blocks until the backend has done
-    /// it, behind transfers that write the bytes and were submitted before. What the memory cannot do
-    /// is left undone.
+    /// Asks the memory's backend to bring a region's bytes near a device before they are needed: migrates managed
+    /// memory, reads a file ahead, touches pages. Blocks until the backend has done it, behind transfers that write the
+    /// bytes and were submitted before. Ignores requests that the memory does not support.
     ///
     /// # Errors
-    /// When the device is not here, or the backend refuses or fails.
+    /// When this machine has no such device, or the backend refuses or fails.
     pub fn prefetch(&self, region: impl Into<Region>, device: Place) -> Result<(), Error> {
         let to = self.resolve(device)?.device;
         self.hint(&region.into(), Wish::Prefetch(to))
     }
 
-    /// Says how a region's bytes will be used, or where they are best kept. Moves nothing and changes no
-    /// byte. Waits and blocks as [`TransferManager::prefetch`] does. Advice that means nothing to a memory
-    /// is ignored.
+    /// Tells how a region's bytes will be used, or where they are best kept. Moves nothing and changes no byte. Waits
+    /// and blocks as [`TransferManager::prefetch`] does. Ignores advice that means nothing to a memory.
     ///
     /// # Errors
-    /// When a device that the advice names is not here, or the backend fails.
+    /// When this machine lacks a device that the advice names, or the backend fails.
     pub fn advise(&self, region: impl Into<Region>, advice: Advice) -> Result<(), Error> {
         if let Some(device) = advice.device() {
             self.resolve(device.into())?;
@@ -272,7 +270,7 @@ impl TransferManager {
             Err(fault) if fault.class != ErrorClass::Unsupported => {
                 Err(Error::Hint { memory, fault })
             }
-            // What the memory cannot do is left undone.
+            // A request that the memory does not support is ignored.
             _ => Ok(()),
         }
     }
@@ -293,8 +291,8 @@ impl TransferManager {
         Ok(region.operand())
     }
 
-    /// Wraps borrowed memory for the length of a call. The wrapper is reused, so nothing is
-    /// allocated once there is one for each thread that copies at a time.
+    /// Wraps borrowed memory for the length of a call. The wrapper is reused, so nothing is allocated once each thread
+    /// that copies at the same time has one.
     fn with_borrowed(
         &self,
         span: HostSpan,
@@ -337,22 +335,22 @@ impl TransferManager {
         result
     }
 
-    /// Submits, and returns only when nothing of it is under way any more, whatever happens.
+    /// Submits a copy, and returns only when no operation of it is under way any more, even if this unwinds.
     fn submit_quietly(&self, checked: Checked) -> Result<Report, TransferError> {
-        /// Waits for it even while something unwinds, a waker of somebody else's perhaps.
+        /// Waits for the transfer while a panic unwinds, as one out of another transfer's waker.
         struct Quiet<'a>(&'a Arc<Shared>, Cell<Option<TransferId>>);
         impl Drop for Quiet<'_> {
             fn drop(&mut self) {
                 if let Some(id) = self.1.get() {
-                    // It may wait for a guard of this thread.
+                    // The transfer may wait for a guard of this thread.
                     self.0.cancel(id);
                     self.0.block_on(id, None);
                 }
             }
         }
         if checked.leaves_the_host() && (cfg!(browser) || transload_hal::in_callback()) {
-            // Its bytes are borrowed until this returns, and the browser goes on only then; or the thread that ends the
-            // device's work.
+            // The bytes are borrowed until this returns. The browser goes on only after that, and a callback may run on
+            // the very thread that ends the device's work.
             return Err(TransferError::WouldBlock);
         }
         let quiet = Quiet(&self.shared, Cell::new(None));
@@ -364,7 +362,7 @@ impl TransferManager {
         });
         let may_wait = quiet.1.get().map(|id| self.shared.may_wait(id));
         if let Some(Err(deadlock)) = may_wait {
-            // It waits for others. Before it has begun to be cancelled is to be over.
+            // The transfer waits for others. If it is cancelled before it has begun, it is over.
             return match submitted.cancel() {
                 Cancelled::NotStarted => {
                     quiet.1.set(None);
@@ -389,7 +387,8 @@ impl TransferManager {
     }
 }
 
-/// Plans a checked request and takes it in. It is taken out where it is used: what a closure owns moves wherever that goes.
+/// Plans and accepts a checked request. The request is taken out of `checked` here, because a value that a closure owns
+/// is moved with each move of the closure.
 fn accept(
     state: &mut State,
     checked: &mut Option<Checked>,

@@ -1,4 +1,4 @@
-//! Making buffers: allocated, adopted, imported, shared, placed.
+//! Makes buffers: allocated, adopted, imported, shared, placed.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -20,11 +20,11 @@ use crate::{Buffer, Error, GuardError, PlaceError, ShareError};
 use super::{Placed, TransferManager};
 
 impl TransferManager {
-    /// Allocates memory at a place. What it holds at first is unspecified. Where there is no room, the idle staging
-    /// slots that this manager has on the device are given up and it is tried once more.
+    /// Allocates memory at a place. Its first content is unspecified. Where there is no room, the manager frees its
+    /// idle staging slots on the device and tries once more.
     ///
     /// # Errors
-    /// When the place is not here, or has no room.
+    /// When this machine has no such place, or the place has no room.
     pub fn allocate(&self, place: Place, spec: AllocSpec) -> Result<Buffer, Error> {
         let memory = self.resolve(place)?;
         let backend = self
@@ -48,22 +48,22 @@ impl TransferManager {
             answer => answer,
         };
         match memory.kind {
-            // The program cannot reach it but through the manager.
+            // The program can reach it only through the manager.
             MemoryKind::Pageable => Ok(Buffer::new(raw?, &self.shared)),
             _ => self.claimed(raw?, ExternalKind::Object),
         }
     }
 
-    /// Takes in memory that the caller owns, without copying it: a `Vec<f32>`, an `Arc<[u8]>`, or what else
-    /// [`Adopt`] lists. [`Buffer::into_inner`] gives the same object back. It is ordinary memory then, and stays so: see [`TransferManager::share`] for memory that devices
-    /// use again and again.
+    /// Takes in memory that the caller owns, without copying it: a `Vec<f32>`, an `Arc<[u8]>`, or another type that
+    /// [`Adopt`] lists. [`Buffer::into_inner`] gives the same object back. The memory stays ordinary memory: see
+    /// [`TransferManager::share`] for memory that devices use again and again.
     ///
     /// # Errors
     /// When no backend has ordinary host memory. The object is dropped then.
     pub fn adopt<T: Adopt>(&self, owner: T) -> Result<Buffer, Error> {
         let memory = DeviceId::CPU0.memory(MemoryKind::Pageable);
         let mut owner = Box::new(Adopted(owner));
-        // Taken where the object stays from now on.
+        // Taken after the object has reached its final place.
         let span = owner.0.span();
         let external = External::Host {
             span,
@@ -71,44 +71,44 @@ impl TransferManager {
             owner,
         };
         let import = |backend: &dyn Backend, memory| {
-            // SAFETY: `Adopt` promises that the span is valid and untouched by others as long as its
-            // owner lives, and the owner goes with it.
+            // SAFETY: `Adopt` promises that the span is valid and untouched by others as long as its owner lives, and
+            // the owner is passed along with it.
             unsafe { backend.import(memory, external) }
         };
         let raw = self.make(memory.into(), ExternalKind::Host, import)?;
         Ok(Buffer::new(raw, &self.shared))
     }
 
-    /// Takes in an object of a backend's own world, without copying: of an application that draws, a
-    /// `wgpu::Buffer` that was made with both `COPY_SRC` and `COPY_DST`, or a `wgpu::Texture` with
-    /// `COPY_SRC` to be read, `COPY_DST` to be written, or both. [`Buffer::native`] shows it,
-    /// [`Buffer::into_inner`] gives it back, and handles of the same object that are adopted one after the
-    /// other are one memory: their transfers are in order.
+    /// Takes in an object of a type that a backend knows, without copying: a `wgpu::Buffer` that was made with both
+    /// `COPY_SRC` and `COPY_DST`, or a `wgpu::Texture` with `COPY_SRC` to be read, `COPY_DST` to be written, or both.
+    /// [`Buffer::native`] shows it, and [`Buffer::into_inner`] gives it back. Handles of the same object that are
+    /// adopted one after the other are one memory: their transfers are in order.
     ///
-    /// The caller may keep handles of an object of wgpu's and use them meanwhile: wgpu checks what is done with it. What
-    /// the caller's own work does to the bytes is not in the order of transfers, though:
-    /// [`Request::after`](crate::Request::after) and [`Request::then`](crate::Request::then) put it there.
+    /// The caller may keep handles of a wgpu object and use them meanwhile: wgpu checks their use. The order of
+    /// transfers does not cover the caller's own work on the bytes; [`Request::after`](crate::Request::after) and
+    /// [`Request::then`](crate::Request::then) order transfers and that work.
     ///
     /// It is [`TransferManager::import`] of an [`External::Object`].
     ///
     /// # Errors
-    /// When the place is not here, or takes no such object, or not this one: it is of another device of the same
-    /// `wgpu::Instance`, was made for other uses, or another manager has it. The object is dropped then.
+    /// When this machine has no such place, or the place takes no such object, or not this one: it is of another device
+    /// of the same `wgpu::Instance`, was made for other uses, or another manager has it. The object is dropped then.
     ///
     /// # Safety
-    /// As the backend says at its `Backend::import`. An object of wgpu's was made by a device of the `wgpu::Instance` that
-    /// made the device of `place`: wgpu knows objects by numbers, which each instance counts anew, so an object of another
-    /// instance would stand for whichever object has its number.
+    /// As the backend says at its `Backend::import`. A wgpu object was made by a device of the `wgpu::Instance` that
+    /// made the device of `place`: wgpu identifies objects by numbers, which each instance counts anew, so an object of
+    /// another instance would stand for whichever object has its number.
     pub unsafe fn adopt_native<T: Owner>(&self, place: Place, object: T) -> Result<Buffer, Error> {
         // SAFETY: the caller's promise.
         unsafe { self.import(place, External::object(object)) }
     }
 
-    /// Takes in memory that comes from elsewhere: a handle, an object of a backend's own world. Each backend says at its
-    /// `Backend::import` what it takes, and into which memory: `host::Host`, `cuda_backend::Cuda`, `metal_backend::Metal`.
+    /// Takes in memory from outside the library: a handle, or an object of a type that a backend knows. Each backend
+    /// says at its `Backend::import` what it takes, and into which memory: `host::Host`, `cuda_backend::Cuda`,
+    /// `metal_backend::Metal`.
     ///
     /// # Errors
-    /// When the place is not here, or cannot take such a thing. It is dropped then.
+    /// When this machine has no such place, or the place cannot take such a thing, which is dropped then.
     ///
     /// # Safety
     /// As [`Backend::import`].
@@ -121,18 +121,18 @@ impl TransferManager {
         self.take_in(place, kind, import)
     }
 
-    /// Takes in memory of a device that another process gave out with [`TransferManager::export`] and told this
-    /// one: on whichever device of this process has the handle's UUID.
+    /// Takes in memory of a device that another process gave out with [`TransferManager::export`]. The buffer is on the
+    /// device of this process that has the handle's UUID.
     ///
-    /// Transfers of this manager are in order among each other. What the other process does with the bytes
-    /// meanwhile is for the two to agree upon.
+    /// Transfers of this manager are in order among each other. The two processes must agree upon when each of them
+    /// uses the bytes.
     ///
     /// # Errors
     /// When the device is not here, or its backend does not open the handle.
     ///
     /// # Safety
-    /// The handle came from a process that is trusted, whose buffer lives until this one and all views of it are
-    /// gone, and neither writes bytes while the other uses them.
+    /// The handle came from a trusted process. That process keeps its buffer until this one and all views of it are
+    /// dropped, and neither process writes bytes while the other uses them.
     pub unsafe fn import_ipc(&self, handle: &IpcHandle) -> Result<Buffer, Error> {
         let device = DeviceName::Uuid(handle.device());
         // One GPU may be a device of several backends.
@@ -157,19 +157,19 @@ impl TransferManager {
         }))
     }
 
-    /// Gives memory out, for another process, another library or another backend to take in. What kinds there are
-    /// depends on the memory; memory of devices that is to leave the process is best allocated
-    /// [for sharing](AllocSpec::for_sharing).
+    /// Exports memory, for another process, another library or another backend to import. The available kinds depend on
+    /// the memory. Device memory that is to leave the process is best allocated [for sharing](AllocSpec::for_sharing).
     ///
-    /// What was given out as a [handle for other processes](External::Ipc) or a file descriptor says nothing of how
-    /// long it is used: that is for the two to agree upon.
+    /// A [handle for other processes](External::Ipc) or a file descriptor does not tell how long the importer uses the
+    /// memory: both sides must agree upon that.
     ///
-    /// For shared memory (`cpu:0/shared`) this blocks as [`Buffer::read`] does: behind transfers that write the buffer and
-    /// were submitted before, and while a [`WriteGuard`](crate::WriteGuard) on any of its bytes lives. Small buffers of
-    /// it may get a descriptor at their first export only, and then move from one page to another behind their address.
+    /// For shared memory (`cpu:0/shared`) this blocks as [`Buffer::read`] does: until transfers that write the buffer
+    /// and were submitted before have ended, and while a [`WriteGuard`](crate::WriteGuard) on any of its bytes lives.
+    /// Small buffers of this memory may get a descriptor only at their first export; their bytes then move to other
+    /// pages at the same address.
     ///
     /// # Errors
-    /// When the memory cannot be given out so.
+    /// When the memory cannot be exported as that kind.
     pub fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, Error> {
         self.shared.check_fork()?;
         buffer.shared.check_fork()?;
@@ -184,7 +184,7 @@ impl TransferManager {
         Ok(export_in_order(&*backend, buffer, kind).map_err(fault)??)
     }
 
-    /// Has the backend of a place make a buffer of what others may have, too.
+    /// Has the backend of a place make a buffer of memory that other code may have, too.
     fn take_in(
         &self,
         place: Place,
@@ -213,7 +213,7 @@ impl TransferManager {
         Ok(guarded(|| make(&*backend, memory)).map_err(fault)??)
     }
 
-    /// A buffer of what a backend has made, unless it shows bytes of another manager.
+    /// Makes a buffer of a view that a backend has made, unless it shows bytes of another manager.
     fn claimed(&self, raw: transload_hal::Buffer, kind: ExternalKind) -> Result<Buffer, Error> {
         let memory = raw.memory();
         #[cfg(feature = "std")]
@@ -224,31 +224,32 @@ impl TransferManager {
         Ok(Buffer::new(raw, &self.shared))
     }
 
-    /// Takes a view that a backend has made into the manager, so that it takes part in transfers.
+    /// Takes a view that a backend has made into the manager, so that transfers can use it.
     ///
     /// # Safety
-    /// Nobody outside this manager touches the storage as long as a view of it lives: no other
-    /// manager knows it, for their transfers would not be ordered against each other.
+    /// No code outside this manager touches the storage as long as a view of it lives, and no other manager knows it,
+    /// for their transfers would not be ordered against each other.
     pub unsafe fn wrap(&self, raw: transload_hal::Buffer) -> Buffer {
-        // Nobody else has it, as the caller promises.
+        // No other manager has it, as the caller promises.
         #[cfg(feature = "std")]
         let _ = crate::std::claim(&raw, self.shared.serial);
         Buffer::new(raw, &self.shared)
     }
 
-    /// The same memory as seen from another place, without a copy.
+    /// Returns the same memory as seen from another place, without a copy.
     ///
-    /// Host memory that devices are to use again and again is shared with `cpu:0/pinned`, where a backend has that: it
-    /// is registered with the driver where it lies, devices reach it in place through the view, and it is let go when
-    /// the last view of that kind goes. Nothing is registered unasked: memory that is locked in place is
-    /// missing elsewhere, and to lock a gigabyte takes half a second to a second (1 to 2 GB/s: openvm-org/stark-backend
-    /// issue 384). That has paid after five to ten uses where one thread fills staging slots (8 GB/s against 55:
-    /// rapidsai/kvikio issue 456), and after hundreds, if at all, where several keep up with the wire.
+    /// Host memory that devices use again and again is shared with `cpu:0/pinned`, where a backend has that. The
+    /// backend registers the memory with the driver where it lies, devices reach it in place through the view, and the
+    /// registration ends when the last view of that kind is dropped. The library registers no memory unasked: locked
+    /// memory is missing elsewhere, and to lock a gigabyte takes half a second to a second (1 to 2 GB/s:
+    /// openvm-org/stark-backend issue 384). That pays after five to ten uses where one thread fills staging slots (8
+    /// GB/s against 55: rapidsai/kvikio issue 456), and after hundreds, if at all, where several threads keep up with
+    /// the link.
     ///
-    /// Shared memory (`cpu:0/shared`) is exported for that, and blocks as [`TransferManager::export`] says.
+    /// Shared memory (`cpu:0/shared`) is exported first, which blocks as [`TransferManager::export`] says.
     ///
     /// # Errors
-    /// When the place is not here, or the two memory systems have nothing that both can hold; the
+    /// When this machine has no such place, or the two memory systems have no kind of memory that both can hold; the
     /// error says why each way of sharing failed.
     pub fn share(&self, buffer: &Buffer, place: Place) -> Result<Buffer, ShareError> {
         buffer.shared.check_fork()?;
@@ -263,8 +264,8 @@ impl TransferManager {
         let mut reasons = Vec::new();
         let (from, to) = (self.backend_of(src), self.backend_of(dst));
         if let (Some(from), Some(to)) = (from, to) {
-            // Somebody else may cut a file off or write to it while it is mapped, so that is for the
-            // caller to promise (`map_file`).
+            // Another process may truncate or write a file while it is mapped, so only the caller can promise that none
+            // does (`map_file`).
             let is_file = src.kind == MemoryKind::File;
             for &kind in HANDED_ON {
                 if is_file && matches!(kind, ExternalKind::File | ExternalKind::Win32) {
@@ -289,11 +290,11 @@ impl TransferManager {
         })
     }
 
-    /// The bytes of `buffer` at a place: a view where the memory can be shared, else a copy in memory
-    /// that is allocated there. Blocks until they are there.
+    /// Returns the bytes of `buffer` at a place: a view where the memory can be shared, otherwise a copy in memory that
+    /// is allocated there. Blocks until the bytes have arrived.
     ///
     /// # Errors
-    /// When the place is not here or has no room, or the copy fails.
+    /// When this machine has no such place, the place has no room, or the copy fails.
     pub fn place(&self, buffer: &Buffer, place: Place) -> Result<Placed, Error> {
         let memory = self.resolve(place)?;
         if let Ok(buffer) = self.share(buffer, memory.into()) {
@@ -318,7 +319,7 @@ impl TransferManager {
     }
 }
 
-/// As what two backends may hand memory on to each other on this system, the best first.
+/// The kinds by which two backends may share memory on this system, the best first.
 const HANDED_ON: &[ExternalKind] = if cfg!(windows) {
     &[ExternalKind::Host, ExternalKind::Win32]
 } else {
@@ -330,9 +331,9 @@ const HANDED_ON: &[ExternalKind] = if cfg!(windows) {
     ]
 };
 
-/// Exports a buffer. Shared memory may be copied to pages of its own then, which would lose what is written meanwhile. So
-/// the export has a place in the order: writers of any of the buffer's bytes go before it or behind it. Readers may go
-/// on, a guard of the same thread among them.
+/// Exports a buffer. The backend may copy shared memory to pages of its own then, which would lose concurrent writes.
+/// So the export has a place in the order: writers of any of the buffer's bytes go before it or behind it. Readers may
+/// go on, among them a guard of the same thread.
 fn export_in_order(
     backend: &dyn Backend,
     buffer: &Buffer,
@@ -340,7 +341,7 @@ fn export_in_order(
 ) -> Result<Result<External, ImportError>, Fault> {
     // SAFETY: called below where the order keeps writers away, or where bytes stay on their pages.
     let export = || guarded(|| unsafe { backend.export(&buffer.raw, kind) });
-    // Nothing can be waited for in a browser, which has no shared memory either.
+    // A browser can wait for nothing here, and has no shared memory either.
     if buffer.memory().kind != MemoryKind::Shared || cfg!(browser) {
         return export();
     }
@@ -353,7 +354,7 @@ fn export_in_order(
     let Ok(footprint) = footprint(&end, false) else {
         return export();
     };
-    // The manager of the buffer has its order, whichever manager exports.
+    // The manager that made the buffer holds its order, whichever manager exports it.
     let shared = &buffer.shared;
     let guard = shared.guard_in_turn(end, footprint).map_err(|deadlock| {
         let message = GuardError::from(deadlock).to_string();

@@ -1,4 +1,4 @@
-//! Files as memory: `cpu:0/file` by positioned reads and writes, `cpu:0/shared` through a mapping.
+//! Files as memory: `cpu:0/file` with positioned reads and writes, `cpu:0/shared` with a mapping.
 
 use std::path::Path;
 
@@ -13,21 +13,21 @@ use crate::{Buffer, Error, TransferManager};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The system did not open or create it, it is nothing with positions and a length, or it cannot have the length
-    /// that was asked for. Names the path.
+    /// The system did not open or create the file, it has no positions or no length, or it cannot have the requested
+    /// length. The error names the path.
     #[error(transparent)]
     File(#[from] FileError),
     /// The manager did not take it in.
     #[error("{path}: {source}")]
     Manager {
-        /// What the file is called.
+        /// The path of the file.
         path: String,
         /// Why not.
         source: Box<Error>,
     },
 }
 
-/// Two are the same when they say the same: what the system said has no equality of its own.
+/// Two errors are equal when their texts are: the system's errors cannot be compared.
 impl PartialEq for OpenError {
     fn eq(&self, other: &OpenError) -> bool {
         self.class() == other.class() && self.to_string() == other.to_string()
@@ -37,7 +37,7 @@ impl PartialEq for OpenError {
 impl Eq for OpenError {}
 
 impl OpenError {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         use std::io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull};
         match self {
@@ -51,39 +51,38 @@ impl OpenError {
 }
 
 impl TransferManager {
-    /// A file, whole, as a read-only buffer in `cpu:0/file`. Its length is the one that it has now:
-    /// when somebody shortens it later, transfers that need the lost bytes fail and name it.
+    /// Opens a whole file as a read-only buffer in `cpu:0/file`. The buffer has the length of the file at the time of
+    /// the call: if the file is shortened later, transfers that need the lost bytes fail and name it.
     ///
     /// # Errors
-    /// When it is missing, unreadable or no regular file, when it has content and no fixed length, as the files of
-    /// `/proc` do ([`FileError::NoFixedLength`]), or no backend takes files.
+    /// When the file is missing, unreadable or no regular file, when it has content and no fixed length, as the files
+    /// of `/proc` do ([`FileError::NoFixedLength`]), or when no backend takes files.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
         let (file, _claim) = HostFile::open_claimed(path, self.claims(path, FILE, false))?;
         self.adopt_file(file)
     }
 
-    /// A new file of `len_bytes` zero bytes as a buffer in `cpu:0/file`, replacing what was there at once: transfers of the
-    /// old content that are under way may find zeros.
-    /// Transfers write it in place; whoever needs all or nothing creates it under another name and
-    /// renames it in the end. A transfer into it that nobody waits for is cut short when the process
-    /// ends: [`Transfer::wait`](crate::Transfer::wait) for it, or
-    /// [`wait_idle`](TransferManager::wait_idle) before the end.
+    /// Creates a file of `len_bytes` zero bytes as a buffer in `cpu:0/file`. Replaces an existing file at once:
+    /// transfers of the old content that are under way may find zeros. Transfers write the file in place. A program
+    /// that needs all bytes or none creates it under another name and renames it in the end. The end of the process
+    /// cuts short a transfer into the file: call [`Transfer::wait`](crate::Transfer::wait), or
+    /// [`wait_idle`](TransferManager::wait_idle), before.
     ///
     /// # Errors
-    /// When it cannot be created or made that long, may not be both read and written, belongs to another manager
-    /// ([`ImportError::Claimed`]; it is as it was then), or no backend takes files. A length that no file can have
-    /// ([`FileError::TooLong`]) is the caller's mistake; a disk without room is exhausted.
+    /// When the file cannot be created or made that long, may not be both read and written, belongs to another manager
+    /// ([`ImportError::Claimed`]; it is unchanged then), or when no backend takes files. A length that no file can have
+    /// ([`FileError::TooLong`]) is of the class `Caller`, a disk without room of the class `Exhausted`.
     pub fn create_file(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
         // The claim must last until the buffer has its own. Otherwise another manager could take the file in meanwhile,
-        // and this one would have cut it off when it is refused.
+        // and this manager would be refused only after it has truncated the file.
         let claim = self.claims(path, FILE, true);
         let (file, _claim) = HostFile::create_claimed(path, len_bytes, claim)?;
         self.adopt_file(file)
     }
 
-    /// Claims the bytes of the file at `path` for this manager, or says that another manager has them.
+    /// Claims the bytes of the file at `path` for this manager, or returns that another manager has them.
     fn claims(
         &self,
         path: &Path,
@@ -105,15 +104,15 @@ impl TransferManager {
         }
     }
 
-    /// A file that is open already, or a range of one, as a buffer in `cpu:0/file`.
-    /// [`Buffer::into_inner`] gives the [`HostFile`] back.
+    /// Takes in an open file, or a range of one, as a buffer in `cpu:0/file`. [`Buffer::into_inner`] gives the
+    /// [`HostFile`] back.
     ///
     /// # Errors
     /// When no backend takes files.
     pub fn adopt_file(&self, file: HostFile) -> Result<Buffer, OpenError> {
         let path = file.path().display().to_string();
-        // SAFETY: a file that is read and written by position asks nothing of the caller: whatever
-        // others do to it shows as other bytes or as an error.
+        // SAFETY: a file that is read and written by position asks nothing of the caller: accesses by other code show
+        // as other bytes or as an error.
         let buffer = unsafe { self.import(FILE.into(), External::Object(Box::new(file))) };
         buffer.map_err(|source| OpenError::Manager {
             path,
@@ -121,16 +120,16 @@ impl TransferManager {
         })
     }
 
-    /// A file, whole, mapped read-only as a buffer in `cpu:0/shared`: the host loads its bytes out of
-    /// the page cache, without a copy. Linux only.
+    /// Maps a whole file read-only as a buffer in `cpu:0/shared`: the host loads its bytes out of the page cache,
+    /// without a copy. Linux only.
     ///
     /// # Errors
-    /// When it is missing, unreadable or no regular file, or the system does not map it.
+    /// When the file is missing, unreadable or no regular file, or the system does not map it.
     ///
     /// # Safety
-    /// As long as the buffer or any view of it lives, nobody shortens the file, which would raise
-    /// SIGBUS, and nobody changes its bytes, which guards show as `&[u8]`. Where that cannot be
-    /// promised, [`TransferManager::open_file`] asks nothing.
+    /// As long as the buffer or any view of it lives, no program shortens the file, which would raise SIGBUS, and none
+    /// changes its bytes, which guards show as `&[u8]`. Where the caller cannot promise that, use
+    /// [`TransferManager::open_file`], which is safe.
     pub unsafe fn map_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
         let (file, _claim) = HostFile::open_claimed(path, self.claims(path, SHARED, false))?;

@@ -76,7 +76,7 @@ impl From<Forked> for ProfileError {
 }
 
 impl ProfileError {
-    /// Whose turn it is now.
+    /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
             ProfileError::Write { source, .. }
