@@ -1,4 +1,4 @@
-//! What the engine knows of one transfer while somebody cares about it.
+//! The engine's record of one transfer, from its acceptance until its handle is gone.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -32,15 +32,15 @@ pub(crate) struct TransferId {
     pub(crate) generation: u32,
 }
 
-/// When a transfer goes before others that wait for the same engine or slots.
+/// Which transfers go first among those that wait for the same engine or slots.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Priority {
-    /// After all others.
+    /// After the others.
     Low,
     /// In the order of submission.
     #[default]
     Normal,
-    /// Before all others.
+    /// Before the others.
     High,
 }
 
@@ -54,9 +54,9 @@ pub(crate) enum Stage {
     Proving,
     /// Its flight is under way.
     Flying,
-    /// A guard that has what it waited for.
+    /// A guard that has its turn.
     Guarding,
-    /// Its result is there.
+    /// The result is known.
     Over,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Boarded {
     pub(crate) buffer: Option<Buffer>,
 }
 
-/// One transfer, or one guard. Places are reused, with what they had allocated.
+/// One transfer, or one guard. Places are reused, together with their allocated lists.
 pub(crate) struct Active {
     pub(crate) generation: u32,
     pub(crate) stage: Stage,
@@ -101,17 +101,17 @@ pub(crate) struct Active {
     pub(crate) boarded: Vec<Boarded>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) flying: Vec<(Fence, TaskId)>,
-    /// Operations that their backend had no room for, the oldest first.
+    /// Operations for which their backend had no room, the oldest first.
     pub(crate) postponed: Vec<(Line, Task)>,
-    /// Operations and allocations that were handed to a thread and not come back, and those in `postponed`.
+    /// Operations and allocations that a thread has taken and not recorded yet, and those in `postponed`.
     pub(crate) ordered: u32,
     /// The backends were asked to stop all that is in `flying`.
     pub(crate) stop_asked: bool,
     /// Leading bytes that were in place when the backends were asked.
     pub(crate) stopped_at: u64,
-    /// The most bytes that its owner was told have arrived.
+    /// The most arrived bytes that its owner has been told.
     pub(crate) shown_bytes: u64,
-    /// It is to stop when its handle goes.
+    /// The transfer stops when its handle is dropped.
     pub(crate) cancel_on_drop: bool,
     /// Why the current leg failed, and at which backend.
     pub(crate) fault: Option<(BackendId, Fault)>,
@@ -124,20 +124,21 @@ pub(crate) struct Active {
     pub(crate) submitted: Instant,
     pub(crate) begun: Instant,
     pub(crate) waker: Option<Waker>,
-    /// A thread must listen for what becomes of it.
+    /// A thread must listen for outcomes of the transfer.
     pub(crate) needs_care: bool,
     /// The thread that waits for it is blocked in a backend, and counts among `State::tended`.
     pub(crate) is_tended: bool,
-    /// Nobody holds its handle any more.
+    /// The handle is gone.
     pub(crate) detached: bool,
-    /// A backend of it was given up: its buffers may still be written, and are never used again.
+    /// The buffers may still be written by a backend that was given up: they are never used again.
     pub(crate) tainted: bool,
-    /// The engine's own: proofs and the like. Not counted, not traced.
+    /// The job of which this transfer is a step, for transfers of the engine itself. Such transfers are not counted and
+    /// not traced.
     pub(crate) proof: Option<usize>,
-    /// Its owner wants that link and no other: there is no failover.
+    /// The owner wants that link and no other: there is no failover.
     pub(crate) over_one_link: bool,
     pub(crate) result: Option<Result<Report, TransferError>>,
-    /// Its owner was told the result although operations of it are still under way.
+    /// The owner was told the result although operations are still under way.
     pub(crate) answered: bool,
 }
 
@@ -192,17 +193,17 @@ impl Active {
         }
     }
 
-    /// Whether a result is still to come.
+    /// Returns whether the result is still to come.
     pub(crate) fn is_live(&self) -> bool {
         !matches!(self.stage, Stage::Free | Stage::Over)
     }
 
-    /// Whether its owner has something to wait for.
+    /// Returns whether the owner has something to wait for.
     pub(crate) fn is_awaited(&self) -> bool {
         self.is_live() && self.stage != Stage::Guarding && !self.answered
     }
 
-    /// What the flight's role `Src` means in its present phase.
+    /// Returns the operand for the flight's role `Src` in its present phase.
     pub(crate) fn read_end(&self) -> Option<&Operand> {
         match self.flight.as_ref().map(Flight::phase) {
             Some(Phase::CheckDst) => self.dst.as_ref(),
@@ -210,7 +211,7 @@ impl Active {
         }
     }
 
-    /// The devices at its ends.
+    /// Returns the devices at its ends.
     pub(crate) fn pair_of_ends(&self) -> Pair {
         let device = |end: &Operand| end.buffer.memory().device;
         let [src, dst] = [&self.src, &self.dst].map(|end| end.as_ref().map(device));
@@ -218,7 +219,7 @@ impl Active {
         Pair::between(src, dst)
     }
 
-    /// The digest that the flight's transforms feed in its present phase.
+    /// Returns the digest that the flight's transforms feed in its present phase.
     pub(crate) fn digest(&self) -> Option<&Arc<Digest>> {
         let at = usize::from(self.flight.as_ref().map(Flight::phase) == Some(Phase::CheckDst));
         self.digests.as_ref().map(|digests| &digests[at])

@@ -1,4 +1,4 @@
-//! Where news is put, from any thread and any callback: outcomes by backends, events by users.
+//! The queue of news for the engine, from any thread and any callback: outcomes from backends, events from users.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -10,15 +10,15 @@ use super::active::TransferId;
 use super::signal::Signal;
 use super::sync::{AtomicUsize, Lock};
 
-/// The queue between backends and the engine. Settling a fence queues its outcome and notifies, no
-/// more: it takes no other lock and calls nothing, so it is safe inside drivers' callbacks.
+/// The queue between backends and the engine. Settling a fence queues its outcome and notifies, and does nothing else:
+/// it takes no other lock and runs no other code, so it is safe inside drivers' callbacks.
 pub(crate) struct Completions {
     queue: Lock<VecDeque<(Fence, Outcome)>>,
-    /// How many there are, so that whoever finds none need not take the lock.
+    /// The number of outcomes, so that a thread that finds 0 need not take the lock.
     len: AtomicUsize,
-    /// Transfers one of whose events was set where the engine must not be turned.
+    /// Transfers of which an event was set where the engine must not be turned.
     awaited: Lock<VecDeque<TransferId>>,
-    /// How many there are.
+    /// Their number.
     awaited_len: AtomicUsize,
     signal: Arc<Signal>,
 }
@@ -27,8 +27,8 @@ impl Completions {
     /// A queue with room for as many outcomes as are usually under way; it grows if there are more.
     const CAPACITY: usize = 256;
 
-    /// How many outcomes, or transfers that waited for an event, one step takes in: what others want to do under the
-    /// engine's lock waits for no more.
+    /// How many outcomes, or transfers that waited for an event, one step takes in: other threads that want the
+    /// engine's lock wait no longer than that.
     pub(crate) const AT_ONCE: usize = 256;
 
     pub(crate) fn new(signal: Arc<Signal>) -> Completions {
@@ -41,15 +41,15 @@ impl Completions {
         }
     }
 
-    /// Whether anything waits to be taken.
+    /// Returns whether anything is queued.
     pub(crate) fn has_any(&self) -> bool {
         let count = |len: &AtomicUsize| len.load(Ordering::Acquire);
         count(&self.len) > 0 || count(&self.awaited_len) > 0
     }
 
-    /// The oldest outcome that nobody has taken.
+    /// Takes the oldest outcome.
     pub(crate) fn take(&self) -> Option<(Fence, Outcome)> {
-        // Who sees 0 here while an outcome is on its way is notified after it has arrived.
+        // A thread that reads 0 here while an outcome is being queued is notified after the outcome was queued.
         if self.len.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -60,7 +60,7 @@ impl Completions {
         })
     }
 
-    /// Queues word to transfers that an event which they waited for was set, and notifies, no more.
+    /// Queues transfers whose event was set, and notifies.
     pub(crate) fn tell(&self, waiting: &[TransferId]) {
         if waiting.is_empty() {
             return;
@@ -72,7 +72,7 @@ impl Completions {
         self.signal.notify();
     }
 
-    /// A transfer one of whose events was set, once for each of them.
+    /// Takes a transfer whose event was set, once for each of its events.
     pub(crate) fn take_awaited(&self) -> Option<TransferId> {
         if self.awaited_len.load(Ordering::Acquire) == 0 {
             return None;

@@ -1,12 +1,12 @@
 //! Verdicts of proofs that outlast the process.
 //!
-//! The engine knows neither files nor drivers. It is told what earlier processes found out
-//! ([`State::recall`]), and tells what it finds out itself (`After::verdicts`); what is done about
-//! either happens outside its lock. A link that was proven before sends no pattern, but is still
-//! connected before it carries anything, once in each process. A link that was condemned stays so.
+//! The engine knows neither files nor drivers. [`State::recall`] tells it what earlier processes found out, and
+//! `After::verdicts` reports what it finds out itself; both are read and written outside its lock. A link that was
+//! proven before sends no pattern, but is still connected before it carries anything, once in each process. A link that
+//! was condemned stays so.
 //!
-//! Links between two devices alone ([`Access::Peer`]). An import depends on memory that this process
-//! has and the next one has not, and proving it costs next to nothing.
+//! Only links between two devices ([`Access::Peer`]) have verdicts. An import depends on memory of this process, which
+//! the next one does not have, and proving it costs next to nothing.
 
 use alloc::string::String;
 #[cfg(feature = "std")]
@@ -18,17 +18,17 @@ use transload_core::{Access, DeviceInfo, LinkId, MemoryId, Topology};
 use super::state::State;
 use crate::explain::Proof;
 
-/// What a proof found out about a link.
+/// The result of a proof.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Judgement {
     /// A pattern came back as it went.
     Proven,
-    /// It moved wrong bytes: in a sentence, how that showed.
+    /// The link moved wrong bytes: a sentence tells how that showed.
     Condemned(String),
 }
 
-/// A judgement with the devices at both ends, for whoever keeps it; without one, what was known of
-/// the link does not hold any more.
+/// A judgement with the devices at both ends, for the keeper of verdicts. Without a judgement, the kept one does not
+/// hold any more.
 #[cfg_attr(
     not(feature = "std"),
     expect(dead_code, reason = "nobody can keep it without an operating system")
@@ -42,27 +42,27 @@ pub(crate) struct Verdict {
 /// What earlier processes found out.
 #[derive(Default)]
 pub(crate) struct Kept {
-    /// Whether anybody keeps what this process finds out.
+    /// Whether the manager keeps what this process finds out.
     pub(crate) is_wanted: bool,
     proven: HashSet<LinkId>,
     condemned: HashSet<LinkId>,
 }
 
 impl Kept {
-    /// Whether an earlier process has proven the link, so that it needs only be connected.
+    /// Returns whether an earlier process has proven the link, so that the engine need only connect it.
     pub(crate) fn is_proven(&self, link: LinkId) -> bool {
         self.proven.contains(&link)
     }
 
-    /// Has this process find out for itself.
+    /// Forgets the verdicts, so that this process proves links itself.
     pub(crate) fn forget(&mut self) {
         self.proven.clear();
         self.condemned.clear();
     }
 }
 
-/// The devices at the ends of a link whose verdicts can be kept: told from all others by a UUID, under
-/// a driver that names itself.
+/// Returns the devices at the ends of a link whose verdicts can be kept: devices with a UUID, under a driver that names
+/// itself.
 pub(crate) fn ends(topology: &Topology, link: LinkId) -> Option<[&DeviceInfo; 2]> {
     let told_apart = |device: &&DeviceInfo| {
         let twins = topology.devices().iter();
@@ -77,7 +77,7 @@ pub(crate) fn ends(topology: &Topology, link: LinkId) -> Option<[&DeviceInfo; 2]
 }
 
 impl State {
-    /// Takes in what earlier processes found out. What this one has found out stands.
+    /// Takes in what earlier processes found out. Verdicts of this process remain.
     #[cfg(feature = "std")]
     pub(crate) fn recall(&mut self, recalled: Vec<(LinkId, Judgement)>) {
         for (link, judgement) in recalled {
@@ -98,7 +98,7 @@ impl State {
         self.cache.invalidate();
     }
 
-    /// Tells whoever keeps verdicts of a new one.
+    /// Reports a new verdict to the keeper of verdicts.
     pub(crate) fn note_verdict(&mut self, link: LinkId, judgement: Option<Judgement>) {
         if !self.kept.is_wanted {
             return;
@@ -112,8 +112,8 @@ impl State {
         }
     }
 
-    /// Bytes that went over the link, and perhaps over others, arrived changed. If it was proven, it is
-    /// proven again before its next use, by whatever process.
+    /// Bytes that went over the link, and perhaps over others, arrived changed. If the link was proven, the next
+    /// process that uses it, this one included, proves it again first.
     pub(crate) fn doubt(&mut self, link: LinkId) {
         let was_proven = self.proofs.forget_link(link);
         if self.kept.proven.remove(&link) || was_proven {
@@ -121,8 +121,8 @@ impl State {
         }
     }
 
-    /// Before a probe: links between devices are proven anew, those that an earlier process condemned
-    /// too. Those that this process condemned stay so.
+    /// Called before a probe: links between devices are proven anew, those that an earlier process condemned too. Links
+    /// that this process condemned stay so.
     #[cfg(feature = "std")]
     pub(crate) fn distrust_peers(&mut self) {
         let links: Vec<LinkId> = self.topology.links().iter().map(|link| link.id).collect();

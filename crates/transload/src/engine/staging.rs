@@ -1,9 +1,8 @@
 //! Staging slots, within one budget for the whole process.
 //!
-//! Slots that nobody leases stay in their manager's pool, since memory that was touched, pinned or
-//! registered once is worth keeping. They count against the budget; when it is short, idle slots of
-//! any manager are given up first. What still does not fit waits. No device leases so much that others cannot stage:
-//! [`shares`] has the rule.
+//! Slots that are not leased stay in their manager's pool, since memory that was touched, pinned or registered once is
+//! worth keeping. They count against the budget; when it is short, idle slots of any manager are freed first. A lease
+//! that still does not fit waits. No device leases so much that others cannot stage: [`shares`] has the rule.
 
 mod shares;
 mod shelf;
@@ -50,15 +49,15 @@ struct Account {
     limit_bytes: u64,
     used_bytes: u64,
     peak_bytes: u64,
-    /// What is leased of it. The rest is idle.
+    /// What is leased of the budget. The rest is idle.
     shares: Shares,
     pools: Vec<Weak<Slots>>,
 }
 
-/// What came of asking for first slots.
+/// The result of asking for first slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Leased {
-    /// All of them. Those that are left without a buffer are to be allocated.
+    /// All slots are leased. Those without a buffer are to be allocated.
     All,
     /// None, since a device has its share.
     NoShare,
@@ -68,7 +67,7 @@ pub(crate) enum Leased {
     Coming,
 }
 
-/// What came of asking for one more slot.
+/// The result of asking for one more slot.
 pub(crate) enum Further {
     Slot(Buffer),
     /// Room for a slot, which is to be allocated.
@@ -91,23 +90,23 @@ impl StagingBudget {
         }
     }
 
-    /// The most that may be held, in bytes.
+    /// Returns the most bytes that may be held.
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes
     }
 
-    /// What is held now, leased or idle, in bytes.
+    /// Returns how many bytes are held now, leased or idle.
     pub fn used_bytes(&self) -> u64 {
         self.account.with(|account| account.used_bytes)
     }
 
-    /// The most that was ever held at once, in bytes.
+    /// Returns the most bytes that were ever held at once.
     pub fn peak_bytes(&self) -> u64 {
         self.account.with(|account| account.peak_bytes)
     }
 
-    /// Leases all that is wanted or nothing, in one step: a manager that tries in vain must not
-    /// hold anything in between, or two that try could refuse each other for ever.
+    /// Leases all slots or none, in one step: a manager that is refused must not hold anything in between, or two
+    /// managers could refuse each other for ever.
     fn lease(
         &self,
         slots: &Slots,
@@ -176,8 +175,8 @@ impl StagingBudget {
         })
     }
 
-    /// Ends the lease of slots of `leased` bytes, of which `gone` bytes are no longer kept: a transfer that was refused may have the
-    /// room now.
+    /// Ends the lease of slots of `leased` bytes, of which `gone` bytes are no longer kept. Notifies managers that were
+    /// refused: they may have the room now.
     fn release(&self, pair: Pair, leased: u64, gone: u64) {
         self.account.with(|account| {
             account.shares.remove(pair, leased);
@@ -185,7 +184,7 @@ impl StagingBudget {
         });
     }
 
-    /// Gives back the room of idle slots.
+    /// Returns the room of idle slots to the budget.
     fn release_idle(&self, bytes: u64) {
         self.account.with(|account| account.release(bytes));
     }
@@ -199,8 +198,8 @@ impl StagingBudget {
 }
 
 impl Account {
-    /// Takes `bytes` out of the budget, giving up idle slots where that helps; they are pushed to
-    /// `evicted`, to be dropped where no lock is held. False when it does not fit.
+    /// Takes `bytes` out of the budget, freeing idle slots where that helps: these are pushed to `evicted`, to be
+    /// dropped where no lock is held. Returns false when `bytes` does not fit.
     fn reserve(&mut self, bytes: u64, evicted: &mut Vec<Buffer>) -> bool {
         while self.used_bytes.saturating_add(bytes) > self.limit_bytes {
             let pools = self.pools.iter().filter_map(Weak::upgrade);
@@ -241,11 +240,11 @@ pub(crate) struct Pool {
     slots: Arc<Slots>,
 }
 
-/// What the budget sees of a pool. Apart from it, so that the budget, which looks at all pools under
-/// its lock, is never the one to drop a pool: that would enter the lock a second time.
+/// The part of a pool that the budget sees. It is apart from the pool, so that the budget, which looks at all pools
+/// under its lock, never drops a pool: that would enter the lock a second time.
 struct Slots {
     shelf: Lock<Shelf>,
-    /// Refused since the last time that it was notified. Touched under the account's lock alone.
+    /// The manager was refused since it was last notified. Accessed under the account's lock alone.
     starved: AtomicBool,
     signal: Arc<Signal>,
 }
@@ -265,8 +264,8 @@ impl Pool {
         &self.budget
     }
 
-    /// A slot or a part of one, or room for a slot, for everything that is wanted, or nothing at all. A transfer that
-    /// waits for its share is added to `claims`.
+    /// Leases a slot or a part of one, or room for it, for each wanted one, or nothing at all. A transfer that waits
+    /// for its share is added to `claims`.
     pub(crate) fn lease(
         &self,
         pair: Pair,
@@ -278,7 +277,7 @@ impl Pool {
         self.budget.lease(slots, pair, claims, wanted, evicted)
     }
 
-    /// One more slot of that size in that memory, or room for it.
+    /// Leases one more slot of that size in that memory, or room for it.
     pub(crate) fn lease_further(
         &self,
         pair: Pair,
@@ -290,7 +289,7 @@ impl Pool {
         { &self.budget }.lease_further(slots, pair, claims, wanted, evicted)
     }
 
-    /// A slot that a lease left to be allocated is there, or cannot be had.
+    /// Records that a slot which a lease left to be allocated was allocated, or could not be.
     pub(crate) fn handle_allocated(&self, wanted: &Wanted, is_there: bool) {
         let Wanted {
             memory,
@@ -307,7 +306,8 @@ impl Pool {
         }
     }
 
-    /// What a transfer gets of a new slot: all of it, or so many bytes while others of its pair may have the rest.
+    /// Returns the transfer's share of a new slot: all of it, or a part, while other transfers of its pair may have the
+    /// rest.
     pub(crate) fn share(&self, slot: Buffer, wanted: &Wanted) -> Buffer {
         match wanted.part {
             Some(part) => { &self.slots.shelf }.with(|shelf| shelf.share(slot, part, wanted.pair)),
@@ -315,18 +315,18 @@ impl Pool {
         }
     }
 
-    /// Room that was leased and no slot came of it.
+    /// Returns leased room for which no slot was allocated.
     pub(crate) fn release(&self, pair: Pair, bytes: u64) {
         self.budget.release(pair, bytes, bytes);
     }
 
-    /// A slot, or a part of one, that the pair leases no more. What is of no more use is pushed to `evicted`, to be dropped
-    /// where no lock is held.
+    /// Takes back a slot, or a part of one, that the pair leases no more. A slot that is of no more use is pushed to
+    /// `evicted`, to be dropped where no lock is held.
     pub(crate) fn give_back(&self, slot: Buffer, pair: Pair, evicted: &mut Vec<Buffer>) {
         self.put(slot, pair, false, evicted);
     }
 
-    /// The same of one that something may still write to.
+    /// The same for a slot to which an operation may still write.
     pub(crate) fn give_back_spoilt(&self, slot: Buffer, pair: Pair, evicted: &mut Vec<Buffer>) {
         self.put(slot, pair, true, evicted);
     }
@@ -341,12 +341,12 @@ impl Pool {
         evicted.extend(useless);
     }
 
-    /// Gives up every idle slot.
+    /// Frees every idle slot.
     pub(crate) fn trim(&self) -> Vec<Buffer> {
         self.give_up(|_| true)
     }
 
-    /// Gives up every idle slot in a device's memories.
+    /// Frees every idle slot in a device's memories.
     pub(crate) fn trim_of(&self, device: DeviceId) -> Vec<Buffer> {
         self.give_up(|memory| memory.device == device)
     }
@@ -374,7 +374,7 @@ impl Slots {
         self.shelf.with(find)
     }
 
-    /// What a lease lacks is being allocated.
+    /// Records that the missing slots of a lease are being allocated.
     fn expect_missing(&self, leased: &[Boarded], pair: Pair) {
         let is_shared = |want: &&Boarded| want.buffer.is_none() && want.part.is_some();
         for want in leased.iter().filter(is_shared) {
@@ -425,8 +425,8 @@ mod tests {
         let (first, first_signal) = pool(&budget);
         let (second, second_signal) = pool(&budget);
         assert_eq!(lease(&first, device(0), &[60]), Leased::All);
-        // The first of the two would fit: were it held for a moment, the managers would refuse and
-        // wake each other for ever.
+        // The first of the two would fit: if it were held for a moment, the managers would refuse and wake each other
+        // for ever.
         assert_eq!(lease(&second, device(1), &[30, 30]), Leased::NoRoom);
         assert_eq!(lease(&first, device(2), &[41]), Leased::NoRoom);
         assert_eq!(lease(&first, device(0), &[1]), Leased::NoShare);

@@ -27,31 +27,31 @@ use super::proof::Proofs;
 use super::staging::{Claims, Pool};
 use crate::{RegisterError, Report, TransferError};
 
-/// A backend and what the engine remembers of it.
+/// A backend, with the engine's records about it.
 pub(crate) struct Registered {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) id: BackendId,
     pub(crate) unattended: bool,
     /// Fences of it that have not settled.
     pub(crate) pending: usize,
-    /// The same, where a thread must look at them.
+    /// The same, for a backend whose fences settle only when a thread calls it.
     pub(crate) attended: BTreeSet<Fence>,
     pub(crate) backlog: Backlog,
-    /// It panicked where nothing can be known of its fences.
+    /// Set when the backend panicked where the engine can know nothing of its fences any more.
     pub(crate) lost: Option<Fault>,
 }
 
-/// Transfers that there is room for from the start: more than most programs have under way, so that
-/// what happens for the first time after a while allocates no more than what happens often.
+/// The number of transfers for which there is room from the start: more than most programs have under way, so that rare
+/// events allocate no more than frequent ones.
 const ROOM: usize = 32;
 
-/// What a thread that turns the engine does itself. A thread that serves other transfers copies nothing and does nothing
-/// that takes long: those transfers would wait for it.
+/// Which work a thread that turns the engine does itself. A thread that serves other transfers copies nothing and does
+/// nothing that takes long: those transfers would wait for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pace {
-    /// Whose small copies it makes on the spot.
+    /// The transfers whose small copies the thread makes on the spot.
     pub(crate) copies: Whose,
-    /// For whom it does what takes long.
+    /// The transfers for which the thread does work that takes long.
     pub(crate) slow: Whose,
 }
 
@@ -60,17 +60,17 @@ pub(crate) struct Pace {
 pub(crate) struct Whose(u64);
 
 impl Pace {
-    /// All there is to do.
+    /// All work.
     pub(crate) const FULL: Pace = Pace {
         copies: Whose::ALL,
         slow: Whose::ALL,
     };
-    /// Only what is quick, for all transfers.
+    /// Only quick work, for all transfers.
     pub(crate) const QUICK: Pace = Pace {
         copies: Whose::ALL,
         slow: Whose::NOBODYS,
     };
-    /// Only what holds up no transfer.
+    /// Only work that delays no transfer.
     pub(crate) const SERVING: Pace = Pace {
         copies: Whose::NOBODYS,
         slow: Whose::NOBODYS,
@@ -90,14 +90,14 @@ impl Whose {
         self == Whose::ALL || self == Whose::one(id)
     }
 
-    /// The place of the one.
+    /// The place of the transfer, where it is a single one.
     fn place(self) -> Option<usize> {
         let is_one = self != Whose::ALL && self != Whose::NOBODYS;
         is_one.then_some((self.0 >> 32) as usize)
     }
 }
 
-/// The engine's state. Its methods never block, never call a backend, and never wake anybody.
+/// The engine's state. Its methods never block, never call a backend, and never wake a thread or task.
 pub(crate) struct State {
     pub(crate) backends: Vec<Registered>,
     pub(crate) topology: Topology,
@@ -115,28 +115,28 @@ pub(crate) struct State {
     pub(crate) ready: [VecDeque<u32>; 3],
     /// Transfers that wait for their first slots, first come first served within a priority.
     pub(crate) boarding: Queue,
-    /// What those of them that wait for their share keep for themselves, as of the last look.
+    /// What transfers in `boarding` that wait for their share reserve, as of the last look.
     pub(crate) claims: Claims,
-    /// One of them waits for something else than its share, as of the last look.
+    /// Whether one of the transfers in `boarding` waits for something else than its share, as of the last look.
     pub(crate) waits_for_room: bool,
-    /// The place of who was admitted last, whatever became of it.
+    /// The place of the transfer that was admitted last, even if that transfer is over.
     pub(crate) admitted: Option<u32>,
     /// Transfers that could use more slots than they have.
     pub(crate) hungry: Vec<u32>,
     pub(crate) pending: HashMap<Fence, (TransferId, TaskId)>,
     /// Outcomes of fences that a thread has submitted and not recorded yet.
     pub(crate) early: Vec<(Fence, Outcome)>,
-    /// Orders that threads have taken and not come back with.
+    /// Orders that threads have taken and not recorded yet.
     pub(crate) outstanding: usize,
-    /// Orders that take long, for the thread that does them.
+    /// Orders that take long, for the thread that carries such orders out.
     pub(crate) later: VecDeque<Order>,
     pub(crate) pace: Pace,
     pub(crate) live: usize,
     /// Transfers under way: guards are none.
     pub(crate) moving: usize,
-    /// Transfers and guards that need a thread which listens, and threads that wait for all of them.
+    /// How many transfers and guards need a thread that listens, plus the threads that wait for all transfers.
     pub(crate) care: usize,
-    /// Threads that are blocked in a backend for a transfer of their own, which they look after.
+    /// Threads that are blocked in a backend for a transfer of their own. Such a thread looks after its transfer.
     pub(crate) tended: usize,
     /// Whether transfers whose handle is held need care.
     pub(crate) advances: bool,
@@ -144,7 +144,7 @@ pub(crate) struct State {
     pub(crate) idlers: Vec<Waker>,
     /// The time of the last round. Never ahead of the clock.
     pub(crate) now: Instant,
-    /// Kept for its room while tickets leave.
+    /// An empty list whose allocation is reused when tickets leave.
     pub(crate) freed: Vec<Ticket>,
     pub(crate) limits: Limits,
     pub(crate) deadlines: Deadlines,
@@ -155,13 +155,13 @@ pub(crate) struct State {
     pub(crate) hints: Hints,
     /// Whether ends of transfers are counted in `metrics`.
     pub(crate) metrics: bool,
-    /// Wrappers for borrowed memory that nobody uses now.
+    /// Wrappers for borrowed memory that are not in use.
     pub(crate) borrowed: Vec<Buffer>,
-    /// Digests that nobody uses now.
+    /// Digests that are not in use.
     pub(crate) digests: Vec<[Arc<Digest>; 2]>,
 }
 
-/// A transfer that has moved its bytes and has no place any more.
+/// A transfer that has moved its bytes and has left its place.
 #[derive(Default)]
 pub(crate) struct Done {
     pub(crate) result: Option<Result<Report, TransferError>>,
@@ -169,26 +169,26 @@ pub(crate) struct Done {
     pub(crate) buffers: [Option<Buffer>; 2],
 }
 
-/// What is left to do when the lock has been let go.
+/// Work for the time after the lock is released.
 #[derive(Default)]
 pub(crate) struct After {
     pub(crate) wakers: Vec<Waker>,
     pub(crate) buffers: Vec<Buffer>,
-    /// Verdicts of proofs, where anybody keeps them.
+    /// Verdicts of proofs, if the manager keeps verdicts.
     pub(crate) verdicts: Vec<Verdict>,
-    /// Transfers that have ended, where anybody watches.
+    /// Transfers that have ended, if an observer is there.
     pub(crate) ended: Vec<Ended>,
     /// Whether `ended` goes to `metrics` too.
     pub(crate) metrics: bool,
 }
 
 impl After {
-    /// Whether what is left to do may take any time: it is not the engine's own code.
+    /// Whether the work may take any time, because it runs code outside the engine.
     pub(crate) fn calls_others(&self, is_parker: impl Fn(&Waker) -> bool) -> bool {
         !self.buffers.is_empty() || !self.wakers.iter().all(is_parker)
     }
 
-    /// Kept out of the way of those whom nobody watches.
+    /// Out of line, so that it does not slow transfers down where no observer is there.
     #[cold]
     #[inline(never)]
     pub(crate) fn note(&mut self, ended: Ended, metrics: bool) {
@@ -257,15 +257,15 @@ impl State {
         self.backends.iter().find(|known| known.id == id)
     }
 
-    /// The transfer, if its place is still its own.
+    /// Returns the transfer, if its place was not given to another one.
     pub(crate) fn transfer(&mut self, id: TransferId) -> Option<&mut Active> {
         self.transfers
             .get_mut(id.slot as usize)
             .filter(|active| active.generation == id.generation && active.stage != Stage::Free)
     }
 
-    /// Puts the report of a transfer that has moved its bytes into `done`, and frees its place. One
-    /// that failed is left to its handle.
+    /// Puts the report of a transfer that has moved its bytes into `done`, and frees its place. A transfer that failed
+    /// keeps its place until its handle takes the result.
     pub(crate) fn take_done(&mut self, id: TransferId, done: &mut Done) {
         let Some(active) = self.transfer(id) else {
             return;
@@ -283,33 +283,34 @@ impl State {
         self.releasing > 0 || self.moving > 0
     }
 
-    /// Calls the threads that wait until nothing is under way, if that is so.
+    /// Adds the threads that wait until nothing is under way to `wakers`, if nothing is.
     pub(crate) fn tell_idlers(&mut self, wakers: &mut Vec<Waker>) {
         if !self.is_moving() {
             wakers.append(&mut self.idlers);
         }
     }
 
-    /// Has a thread called when nothing is under way.
+    /// Registers a waker to be called when nothing is under way.
     pub(crate) fn watch_idle(&mut self, waker: Waker) {
         if !self.idlers.iter().any(|known| known.will_wake(&waker)) {
             self.idlers.push(waker);
         }
     }
 
-    /// Whether a transfer needs a thread that listens, and is not looked after by one that waits for it in a backend.
+    /// Returns whether a transfer needs a thread that listens, and no thread that waits for it in a backend looks after
+    /// it.
     pub(crate) fn needs_listener(&self) -> bool {
         self.care > self.tended
     }
 
-    /// The same of the other transfers.
+    /// The same for the transfers other than `own`.
     pub(crate) fn others_need_listener(&self, own: Whose) -> bool {
         let own = own.place().and_then(|slot| self.transfers.get(slot));
         let is_counted = own.is_some_and(|own| own.needs_care && !own.is_tended);
         self.care - usize::from(is_counted) > self.tended
     }
 
-    /// Notes whether a transfer needs a thread that listens.
+    /// Records whether a transfer needs a thread that listens.
     #[inline]
     pub(crate) fn care_for(&mut self, slot: u32, needs: bool) {
         let active = &mut self.transfers[slot as usize];
@@ -323,8 +324,9 @@ impl State {
         }
     }
 
-    /// A transfer whose operations are all under way needs no thread: hardware finishes it, and its owner finds out. Not
-    /// so where its end is to be told, where others wait for its slots, and where a backend must be looked at.
+    /// Records that a transfer whose operations are all under way needs no thread: hardware finishes it, and its owner
+    /// finds out. It still needs one where its end must be reported, where others wait for its slots, and where a
+    /// backend settles fences only when a thread calls it.
     #[inline]
     pub(crate) fn leave_to_hardware(&mut self, id: TransferId) {
         let is_flying = |active: &mut Active| active.stage == Stage::Flying && active.ordered == 0;
@@ -345,7 +347,8 @@ impl State {
         }
     }
 
-    /// Gives an order that takes long to the thread that turns the engine, or leaves it to the one that does such things.
+    /// Gives an order that takes long to the thread that turns the engine, or leaves it to the thread that carries such
+    /// orders out.
     pub(crate) fn hand_out_slow(&mut self, order: Order, orders: &mut Orders) {
         match self.pace.slow.has(order.id) {
             true => orders.push(order),
@@ -353,7 +356,7 @@ impl State {
         }
     }
 
-    /// Leaves all orders but those for the host's processors to the thread that does what takes long.
+    /// Leaves all orders, except those for the host's processors, to the thread that carries out orders that take long.
     #[inline(never)]
     pub(crate) fn leave_to_another_thread(&mut self, orders: &mut Orders) {
         for at in (0..orders.len()).rev() {
@@ -363,7 +366,7 @@ impl State {
         }
     }
 
-    /// Takes up what was left for later and is this thread's to do.
+    /// Takes the orders out of `later` that this thread may carry out.
     pub(crate) fn take_later(&mut self, orders: &mut Orders) {
         if self.pace.slow == Whose::NOBODYS {
             return;
@@ -384,7 +387,7 @@ impl State {
         }
     }
 
-    /// Enters a guard on a region. Answers whether it has its turn, too: nothing stands before it.
+    /// Enters a guard on a region. Also returns whether the guard has its turn: nothing stands before it.
     pub(crate) fn guard(&mut self, end: Operand, footprint: Footprint) -> (TransferId, bool) {
         let slot = self.transfers.take();
         let active = &mut self.transfers[slot as usize];
@@ -400,7 +403,7 @@ impl State {
         self.transfer(id).is_some_and(|active| active.is_awaited())
     }
 
-    /// Gives a place back. Nothing of the transfer is under way, and nobody holds its handle.
+    /// Frees a place. No operation of the transfer is under way, and its handle is gone.
     pub(crate) fn free_place(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         active.generation = active.generation.wrapping_add(1);
@@ -425,7 +428,7 @@ impl State {
         active.fault = None;
         active.proof = None;
         active.over_one_link = false;
-        // An allocation for it may be under way still, and it may be in the queue for slots.
+        // An allocation for the transfer may still be under way, and the transfer may be in the queue for slots.
         active.ordered = 0;
         if active.boarding.take().is_some() {
             self.boarding.leave(&self.transfers);
@@ -454,7 +457,7 @@ impl State {
     pub(crate) fn next_ready(&mut self) -> Option<u32> {
         loop {
             let slot = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
-            // One that ended meanwhile may have gone.
+            // A transfer that ended meanwhile may have left its place.
             if let Some(active) = self.transfers.get_mut(slot as usize) {
                 active.queued = false;
                 return Some(slot);
@@ -462,7 +465,7 @@ impl State {
         }
     }
 
-    /// Puts a transfer back that was not looked at to the end.
+    /// Puts a transfer back whose turn was not completed.
     pub(crate) fn requeue_front(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         if !active.queued {
@@ -471,7 +474,7 @@ impl State {
         }
     }
 
-    /// Takes a backend in. Plans are made anew.
+    /// Registers a backend. Plans are made anew.
     pub(crate) fn register(
         &mut self,
         backend: Arc<dyn Backend>,
@@ -497,7 +500,7 @@ impl State {
         Ok(())
     }
 
-    /// Forgets what was found out about the machine.
+    /// Forgets what the engine found out about the machine.
     pub(crate) fn forget(&mut self) {
         self.quarantine.clear();
         self.proofs.forget();
@@ -505,7 +508,7 @@ impl State {
         self.cache.invalidate();
     }
 
-    /// Why a link may not be used now.
+    /// Returns why a link may not be used now.
     pub(crate) fn barred(&self, link: LinkId, now: Instant) -> Option<Barred> {
         let link_of = self.topology.links().iter().find(|known| known.id == link);
         let lost = |known: &Registered| known.lost.is_some();
@@ -518,8 +521,8 @@ impl State {
 }
 
 impl Drop for State {
-    /// When the last handle goes while operations are under way, as it can where no thread turns the
-    /// engine, what they touch is never freed: that nobody waits for them does not make them quiet.
+    /// When the last handle is dropped while operations are under way, as it can be where no thread turns the engine,
+    /// their memory is never freed: the operations may still touch it, although no thread waits for them.
     fn drop(&mut self) {
         for (id, _) in core::mem::take(&mut self.pending).into_values() {
             let Some(active) = self.transfer(id) else {

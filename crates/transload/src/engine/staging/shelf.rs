@@ -1,10 +1,10 @@
-//! The slots of one manager that no transfer has to itself: idle ones, and those that small transfers share.
+//! The slots of one manager that are not leased whole: idle ones, and those that small transfers share.
 //!
-//! A slot is as large as a chunk. Transfers of which two or more fit into one take parts of it, each behind the one before,
-//! and have them as others have slots: each fills, drains and returns its own whenever it likes. The slot is idle
-//! again when the last part is back; until then only what lies behind all parts that are out is given out, so that
-//! nothing has to be kept about the gaps. All transfers that share a slot go between the same two devices, so the
-//! slot counts with those alone.
+//! A slot is as large as a chunk. Transfers of which two or more fit into one take parts of it, each behind the one
+//! before, and use them as other transfers use slots: each fills, drains and returns its own at any time. The slot is
+//! idle again when the last part was returned. Until then only the bytes behind all leased parts are given out, so that
+//! no list of gaps is needed. All transfers that share a slot go between the same two devices, so the slot counts with
+//! those alone.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use transload_hal::Buffer;
 
 use super::shares::Pair;
 
-/// So many of the shared slots, the latest, are asked for room: those that were shared earlier are full, or nearly so.
+/// How many of the shared slots, the latest ones, are searched for room: earlier ones are full, or nearly so.
 const ASKED: usize = 4;
 
 #[derive(Default)]
@@ -25,30 +25,30 @@ pub(super) struct Shelf {
     coming: Vec<(MemoryId, u64, Pair)>,
 }
 
-/// A slot of which at least one part is in a transfer's hands.
+/// A slot of which a transfer has at least one part.
 struct Shared {
     slot: Buffer,
     pair: Pair,
     /// Where the next part begins.
     given_bytes: u64,
-    /// Parts that have not come back.
+    /// Parts that were not returned yet.
     parts: u32,
-    /// Something may still write to parts of it that have come back: it is of no more use.
+    /// An operation may still write to parts that were returned: the slot is of no more use.
     is_spoilt: bool,
 }
 
-/// What there is for a transfer that wants a slot, or a part of one.
+/// The result of a search for a slot, or for a part of one.
 pub(super) enum Found {
-    /// It, or a part of it, out of a slot that was idle.
+    /// The slot, or a part of it, out of a slot that was idle.
     Idle(Buffer),
-    /// Room for it in a slot that is leased already.
+    /// A part of a slot that is leased already.
     Part(Buffer),
-    /// A slot with room for it is being allocated: it is worth waiting for.
+    /// A slot with room is being allocated: the transfer should wait for it.
     Coming,
     Nothing,
 }
 
-/// What came back with a slot or a part.
+/// The result of returning a slot or a part.
 pub(super) struct Back {
     /// The bytes of the slot, if no transfer has a part of it any more.
     pub(super) free_bytes: u64,
@@ -57,7 +57,7 @@ pub(super) struct Back {
 }
 
 impl Shelf {
-    /// A slot of `bytes` bytes, or a part of so many bytes of one that transfers of that pair share.
+    /// Finds a slot of `bytes` bytes, or a part of one that transfers of that pair share.
     pub(super) fn find(
         &mut self,
         memory: MemoryId,
@@ -83,14 +83,14 @@ impl Shelf {
         }
     }
 
-    /// An idle slot, the whole of it.
+    /// Takes a whole idle slot.
     pub(super) fn take(&mut self, memory: MemoryId, bytes: u64) -> Option<Buffer> {
         let is_meant = |slot: &Buffer| slot.memory() == memory && slot.len() == bytes;
         let at = self.idle.iter().position(is_meant)?;
         Some(self.idle.swap_remove(at))
     }
 
-    /// The first `part` bytes of a slot that others of that pair may share from now on.
+    /// Takes the first `part` bytes of a slot that other transfers of that pair may share from now on.
     pub(super) fn share(&mut self, slot: Buffer, part: u64, pair: Pair) -> Buffer {
         let mut shared = Shared {
             slot,
@@ -104,24 +104,24 @@ impl Shelf {
                 self.shared.push(shared);
                 part
             }
-            // It is too short for that, and then for anybody else too.
+            // The slot is too short for that, and so for any other transfer.
             None => shared.slot,
         }
     }
 
-    /// A slot to be shared is being allocated.
+    /// Records that a slot to be shared is being allocated.
     pub(super) fn expect(&mut self, memory: MemoryId, bytes: u64, pair: Pair) {
         self.coming.push((memory, bytes, pair));
     }
 
-    /// It was allocated, or was not.
+    /// Records that the slot was allocated, or could not be.
     pub(super) fn expect_no_more(&mut self, memory: MemoryId, bytes: u64, pair: Pair) {
         let wanted = (memory, bytes, pair);
         let at = self.coming.iter().position(|one| *one == wanted);
         at.map(|at| self.coming.swap_remove(at));
     }
 
-    /// Takes a slot or a part back, which something may still write to if it `is_spoilt`.
+    /// Takes a slot or a part back. `is_spoilt`: an operation may still write to it.
     pub(super) fn put(&mut self, slot: Buffer, is_spoilt: bool) -> Back {
         let Some(at) = self.shared.iter().position(|shared| shared.holds(&slot)) else {
             return self.put_whole(slot, is_spoilt);
@@ -129,7 +129,7 @@ impl Shelf {
         let shared = &mut self.shared[at];
         shared.parts -= 1;
         shared.is_spoilt |= is_spoilt;
-        // A lease that cannot have all that it wants gives back what it has just got.
+        // A lease that cannot have all its slots returns the ones that it has just got.
         if shared.end_of(&slot) == shared.given_bytes {
             shared.given_bytes -= slot.len();
         }
@@ -173,12 +173,12 @@ impl Shared {
         Some(given)
     }
 
-    /// Where a part of it ends.
+    /// Returns where a part of the slot ends.
     fn end_of(&self, part: &Buffer) -> u64 {
         part.span().offset + part.len() - self.slot.span().offset
     }
 
-    /// Whether that is a part of it.
+    /// Returns whether that is a part of the slot.
     fn holds(&self, part: &Buffer) -> bool {
         let (whole, part_span) = (self.slot.span(), part.span());
         let starts_behind = part_span.offset.checked_sub(whole.offset);
@@ -205,7 +205,7 @@ pub(super) mod tests {
         DeviceId::CPU0.memory(MemoryKind::Pinned)
     }
 
-    /// A slot that is the second half of its storage, as one of a backend's that carves them from larger memory.
+    /// A slot that is the second half of its storage, as from a backend that carves slots from larger memory.
     fn slot() -> Buffer {
         buffer(2 * SLOT).slice(SLOT, SLOT).unwrap()
     }
@@ -222,7 +222,7 @@ pub(super) mod tests {
             writable: true,
             host: Some(host),
         };
-        // SAFETY: the vector's block stays in place until the vector is dropped, and nobody else has it.
+        // SAFETY: the vector's block stays in place until the vector is dropped, and nothing but the buffer uses it.
         unsafe { Buffer::new(info, Box::new(bytes)) }
     }
 
@@ -254,7 +254,7 @@ pub(super) mod tests {
         assert!(shelf.put(last.unwrap(), false).useless.is_none());
         let slot = shelf.take(memory(), SLOT).expect("it is idle");
         assert_eq!((slot.span().offset, slot.len()), (SLOT, SLOT));
-        // What has a slot to itself gives back all of it.
+        // A transfer with a slot to itself gives back all of it.
         assert!(shelf.put(slot, false).useless.is_none());
         assert_eq!(shelf.idle.len(), 1);
         assert!(part_of(&mut shelf, PART).is_some());
