@@ -1,4 +1,4 @@
-//! A request on its way to a transfer: checked, planned, put in order.
+//! Accepts requests: checks, plans and orders them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,9 +14,9 @@ use super::event::EventCell;
 use super::state::State;
 use crate::{RegionError, TransferError};
 
-/// Memory that host and device share is written by the host in bytes, and by the device's engine in words,
-/// of which it puts back what it found beside a transfer's bytes. So two transfers that write bytes of one
-/// word go one after the other. Elsewhere one engine does all the writing, in its own order.
+/// The host writes memory that it shares with a device in bytes. The device's engine writes it in words, and writes the
+/// old bytes beside a transfer's bytes back. So two transfers that write bytes of one word go one after the other. In
+/// other memory one engine does all writes, in its own order.
 const MAPPED_GRAIN: u64 = 4;
 
 /// A request whose ends were checked.
@@ -25,12 +25,12 @@ pub(crate) struct Checked {
     pub(crate) src: Operand,
     pub(crate) dst: Operand,
     pub(crate) in_place: bool,
-    /// What takes part in the order: both ends, or the one that is not borrowed.
+    /// The footprints in the order: of both ends, or of the one that is not borrowed.
     pub(crate) footprints: ArrayVec<Footprint, 2>,
 }
 
 impl Checked {
-    /// Whether an end is no memory of the host's, whose copies are done when they are submitted.
+    /// Returns whether an end is not host memory. Copies between host memories are done when they are submitted.
     pub(crate) fn leaves_the_host(&self) -> bool {
         let ends = [&self.src, &self.dst];
         ends.into_iter()
@@ -38,13 +38,13 @@ impl Checked {
     }
 }
 
-/// How a transfer is to be carried out.
+/// The terms of a transfer.
 #[derive(Clone, Default)]
 pub(crate) struct Terms {
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Instant>,
     pub(crate) verify: bool,
-    /// The one link that it goes over, where no other will do.
+    /// The link that it must use, if it names one.
     pub(crate) over: Option<LinkId>,
     pub(crate) after: Vec<Arc<EventCell>>,
     pub(crate) then: Vec<Arc<EventCell>>,
@@ -92,9 +92,9 @@ impl Checked {
         })
     }
 
-    /// The same for an end that the caller has borrowed: while the borrow lasts nobody else can touch
-    /// its bytes, so it needs no place in the order. It may lie under a guard of the caller's own,
-    /// which a place in the order would wait for without end.
+    /// The same for an end that the caller has borrowed: while the borrow lasts no other code can touch its bytes, so
+    /// it needs no place in the order. It may lie under a guard of the caller's own, and a place in the order would
+    /// wait for that guard for ever.
     pub(crate) fn with_borrowed_src(mut self) -> Checked {
         self.footprints.remove(0);
         self
@@ -106,7 +106,7 @@ impl Checked {
         self
     }
 
-    /// What [`State::accept`] wants, taken apart.
+    /// Returns the arguments of [`State::accept`].
     pub(crate) fn parts(&self) -> (bool, &[Footprint]) {
         (self.in_place, &self.footprints)
     }
@@ -116,7 +116,7 @@ impl Checked {
     }
 }
 
-/// What one end touches, once its bounds were checked.
+/// Returns the footprint of one end, once its bounds were checked.
 pub(crate) fn footprint(end: &Operand, writes: bool) -> Result<Footprint, TransferError> {
     let buffer = &end.buffer;
     let out_of_bounds = RegionError::OutOfBounds {
@@ -136,8 +136,7 @@ pub(crate) fn footprint(end: &Operand, writes: bool) -> Result<Footprint, Transf
 }
 
 impl State {
-    /// Takes a checked request in: its ends, whether they overlap, and what takes part in the order.
-    /// From here on it is a transfer.
+    /// Makes a transfer of a checked request: of its ends, whether they overlap, and its footprints.
     pub(crate) fn accept(
         &mut self,
         (src, dst): (Operand, Operand),
@@ -188,7 +187,7 @@ impl State {
         Ok(self.id(slot))
     }
 
-    /// Digests that have seen nothing, for the two ends.
+    /// Returns empty digests for the two ends.
     fn take_digests(&mut self) -> [Arc<Digest>; 2] {
         match self.digests.pop() {
             Some(digests) => {
@@ -199,7 +198,7 @@ impl State {
         }
     }
 
-    /// Gives a transfer or guard its place in the order, and lets it go on if nothing is before it.
+    /// Gives a transfer or guard its place in the order, and starts it if nothing stands before it.
     pub(crate) fn enter(&mut self, slot: u32, footprints: &[Footprint], after: &[Arc<EventCell>]) {
         self.live += 1;
         self.moving += usize::from(self.transfers[slot as usize].dst.is_some());
@@ -222,7 +221,7 @@ impl State {
         }
     }
 
-    /// One of the things that a transfer waited for has happened.
+    /// Takes in that one of the things that a transfer waits for has happened.
     pub(crate) fn handle_awaited(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         if active.stage == Stage::Waiting && active.waits_for > 0 {

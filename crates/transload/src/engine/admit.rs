@@ -1,4 +1,4 @@
-//! Slots for flights: the first of each ring all at once, further ones as they come.
+//! Slots for flights: the first of each ring all at once, further ones as they become free.
 
 pub(crate) mod queue;
 
@@ -19,20 +19,20 @@ use super::state::State;
 pub(crate) struct Wanted {
     /// The lane and the ring.
     pub(crate) at: (u8, u8),
-    /// Which of the flight's legs: another one has other rings.
+    /// The leg of the flight that the ring belongs to: another leg has other rings.
     pub(crate) leg: u32,
     pub(crate) memory: MemoryId,
     pub(crate) bytes: u64,
-    /// What the flight takes of it, where others may have the rest.
+    /// The part of the slot that the flight takes, where other transfers may have the rest.
     pub(crate) part: Option<u64>,
-    /// The devices that it counts with.
+    /// The devices that the slot counts with.
     pub(crate) pair: Pair,
 }
 
 impl State {
-    /// The flight needs the first slots of its rings. It waits behind the transfers that came before it, so that
-    /// none is starved; and it holds no slot while it waits, so that two flights cannot each hold
-    /// what the other one lacks.
+    /// Queues a flight that needs the first slots of its rings. It waits behind the transfers that came before it, so
+    /// that none starves. It holds no slot while it waits, so that two flights cannot each hold the slots that the
+    /// other one lacks.
     pub(crate) fn ask_for_slots(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         let pair = active.pair_of_ends();
@@ -43,11 +43,11 @@ impl State {
         active.boarding = Some(self.boarding.push(slot, pair, active.priority));
     }
 
-    /// Admits transfers in their order, as long as there are slots, and one after the other: the next one when the last
-    /// one was looked at, in its turn with those that are under way already. So of many small transfers some drain while
-    /// others fill, instead of all filling first.
+    /// Admits transfers in their order, as long as there are slots, and one at a time: the next one after the last one
+    /// had its turn among those that are under way already. So of many small transfers some drain while others fill,
+    /// instead of all filling first.
     ///
-    /// A transfer whose device has its share is passed by transfers of other devices. All others wait for their turn.
+    /// Transfers of other devices pass a transfer whose device has its share. All others wait for their turn.
     pub(crate) fn board(&mut self, orders: &mut Orders) {
         self.claims.clear();
         self.waits_for_room = false;
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// One slot for each ring, all or none. Those that must be allocated become orders.
+    /// Leases one slot for each ring, all or none. Slots that must be allocated become orders.
     fn lease_first(&mut self, slot: u32, orders: &mut Orders) -> Leased {
         let id = self.id(slot);
         let active = &mut self.transfers[slot as usize];
@@ -144,7 +144,7 @@ impl State {
         Leased::All
     }
 
-    /// Hands the slots to the flight, once all of them are there.
+    /// Gives the slots to the flight, once all of them are allocated.
     fn admit(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         let complete = active
@@ -176,7 +176,7 @@ impl State {
         self.enqueue(slot);
     }
 
-    /// A slot was allocated, or was not.
+    /// Takes in that a slot was allocated, or could not be.
     pub(crate) fn handle_slot(
         &mut self,
         id: TransferId,
@@ -190,7 +190,7 @@ impl State {
             legs == Some(wanted.leg) && active.is_live()
         };
         let Some(active) = self.transfer(id).filter(same_leg) else {
-            // Its leg is over; the slot may serve another transfer.
+            // The leg is over; the slot may serve another transfer.
             if let Ok(buffer) = slot {
                 let evicted = &mut self.after.buffers;
                 self.pool.give_back(buffer, wanted.pair, evicted);
@@ -210,7 +210,7 @@ impl State {
                 active.fault.get_or_insert((backend, fault));
             }
             (None, Ok(buffer)) => return self.grant(id.slot, wanted, buffer),
-            // A further slot that could not be had: the flight goes on with those that it has.
+            // A further slot could not be had: the flight goes on with the slots that it has.
             (None, Err(_)) => return,
         }
         let active = &self.transfers[id.slot as usize];
@@ -225,7 +225,7 @@ impl State {
         }
     }
 
-    /// Some of the first slots could not be had.
+    /// Fails a leg of which some first slots could not be had.
     fn turn_away(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         for boarded in active.boarded.drain(..) {
@@ -240,7 +240,7 @@ impl State {
         self.enqueue(slot);
     }
 
-    /// The flight has no more use for a slot.
+    /// Takes back a slot that the flight no longer needs.
     pub(crate) fn take_slot_back(&mut self, slot: u32, id: SlotId) {
         let active = &mut self.transfers[slot as usize];
         let Some(at) = active.leases.iter().position(|lease| lease.id == id) else {
@@ -249,13 +249,13 @@ impl State {
         let buffer = active.leases.swap_remove(at).buffer;
         let evicted = &mut self.after.buffers;
         match active.tainted {
-            // It was leaked on purpose, and is of no more use as a slot.
+            // The slot was leaked on purpose, and is of no more use.
             true => self.pool.give_back_spoilt(buffer, active.pair, evicted),
             false => self.pool.give_back(buffer, active.pair, evicted),
         }
     }
 
-    /// Remembers that the flight could use more slots.
+    /// Records that the flight could use more slots.
     pub(crate) fn note_hunger(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         if !active.hungry && wanted(active).is_some() {
@@ -265,7 +265,7 @@ impl State {
     }
 
     /// Gives further slots to flights that could use them, while no transfer waits for first slots that could have
-    /// them. What waits for its share could not.
+    /// them. A transfer that waits for its share could not.
     pub(crate) fn feed(&mut self, orders: &mut Orders) {
         while let Some(slot) = self.hungry.last().copied() {
             if self.waits_for_room || orders.is_full() {
@@ -279,7 +279,7 @@ impl State {
             let (evicted, one) = (&mut self.after.buffers, (wanted.memory, wanted.bytes));
             match { &self.pool }.lease_further(wanted.pair, &self.claims, one, evicted) {
                 Further::Slot(buffer) => self.grant(slot, wanted, buffer),
-                // Another slot may be on its way already; one at a time is asked for.
+                // Another slot may be under allocation already; the engine asks for one at a time.
                 Further::Room => {
                     self.fed();
                     if !self.order_slot(self.id(slot), wanted, orders) {
@@ -291,7 +291,7 @@ impl State {
         }
     }
 
-    /// The last of those that could use more slots is not to be asked again for now.
+    /// Removes the last flight that could use more slots from the list for now.
     fn fed(&mut self) {
         let slot = self.hungry.pop();
         if let Some(active) = slot.and_then(|slot| self.transfers.get_mut(slot as usize)) {
@@ -299,7 +299,7 @@ impl State {
         }
     }
 
-    /// Gives a further slot to the ring of the leg that it was meant for.
+    /// Gives a further slot to the ring of the leg that asked for it.
     fn grant(&mut self, slot: u32, wanted: Wanted, buffer: Buffer) {
         let active = &mut self.transfers[slot as usize];
         let fits = wanted.memory == buffer.memory() && wanted.bytes == buffer.len();

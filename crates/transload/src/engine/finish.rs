@@ -1,4 +1,4 @@
-//! How transfers end.
+//! The end of transfers.
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -30,7 +30,7 @@ impl State {
                 let last = in_place.and_then(Flight::plan);
                 let noted = |last| active.tried.last().is_some_and(|at| Arc::ptr_eq(at, last));
                 if last.is_some_and(|last| !noted(last)) {
-                    // Its source may be changed, so no other route was asked for.
+                    // The copy may have changed its own source, so no other route was asked for.
                     self.give_up_leg(slot, failure, now);
                 }
                 Err(self.failure(slot, failure))
@@ -55,8 +55,8 @@ impl State {
         self.finish(slot, result);
     }
 
-    /// The deadline has passed while operations are under way, and who knows when they end: the owner
-    /// is told now. The transfer keeps its place in the order and its buffers until they are quiet.
+    /// Ends a transfer whose deadline has passed while operations are under way, which may take any time: its owner
+    /// gets the result now. The transfer keeps its place in the order and its buffers until they are quiet.
     pub(crate) fn answer_at_deadline(&mut self, slot: u32, now: Instant) {
         let active = &mut self.transfers[slot as usize];
         if active.deadline.is_none_or(|deadline| now < deadline) {
@@ -76,7 +76,7 @@ impl State {
         self.transfers[slot as usize].result = Some(result);
     }
 
-    /// Leaves the order, tells everybody who waits, and keeps the result for its owner.
+    /// Leaves the order, wakes the threads and tasks that wait, and keeps the result for the owner.
     pub(crate) fn finish(&mut self, slot: u32, result: Result<Report, TransferError>) {
         let active = &mut self.transfers[slot as usize];
         if let (Err(_), Some(batch)) = (&result, &active.batch) {
@@ -84,7 +84,7 @@ impl State {
         }
         self.clear_deadline(slot);
         let active = &mut self.transfers[slot as usize];
-        // First slots that were leased for a flight that was stopped before it was admitted.
+        // First slots that were leased for a flight that stopped before it was admitted.
         for boarded in active.boarded.drain(..) {
             if let Some(buffer) = boarded.buffer {
                 let evicted = &mut self.after.buffers;
@@ -123,7 +123,7 @@ impl State {
         batch.is_some_and(|batch| batch.has_failed())
     }
 
-    /// Asks a transfer to stop. Answers whether any operation of it was ever handed out.
+    /// Asks a transfer to stop. Returns whether any operation of it was ever handed out.
     pub(crate) fn cancel(&mut self, id: TransferId) -> bool {
         let Some(active) = self.transfer(id) else {
             return false;
@@ -144,14 +144,15 @@ impl State {
         started
     }
 
-    /// Whether operations of a flight that was told to stop are under way, and no thread has asked the backends yet.
+    /// Returns whether operations of a flight that must stop are under way, and no thread has asked the backends to
+    /// stop them yet.
     pub(crate) fn must_stop(&self, slot: u32) -> bool {
         let active = &self.transfers[slot as usize];
         !active.stop_asked && active.flight.as_ref().is_some_and(Flight::is_stopping)
     }
 
-    /// Asks the backends to stop what is under way, and takes back what was left for later. False when another thread has to
-    /// carry out other orders first.
+    /// Asks the backends to stop the operations that are under way, and withdraws orders from `later`. Returns false
+    /// when another thread has to carry out other orders first.
     pub(crate) fn stop_operations(&mut self, slot: u32, orders: &mut Orders) -> bool {
         let id = self.id(slot);
         self.withdraw_postponed(slot);
@@ -188,7 +189,7 @@ impl State {
         true
     }
 
-    /// Takes back a transfer that was accepted in the same breath.
+    /// Withdraws a transfer that was accepted in the same call.
     pub(crate) fn withdraw(&mut self, id: TransferId) {
         if let Some(active) = self.transfer(id) {
             active.detached = true;
@@ -196,7 +197,7 @@ impl State {
         }
     }
 
-    /// Gives up a place in the order, and lets go on who waited for it.
+    /// Gives up a place in the order, and starts the transfers that waited for it.
     pub(crate) fn leave(&mut self, slot: u32) {
         self.live -= 1;
         self.moving -= usize::from(self.transfers[slot as usize].dst.is_some());
@@ -223,7 +224,7 @@ impl State {
         }
     }
 
-    /// The links that carried the payload have made up for failures of the past.
+    /// Restores the trust in the links that carried the payload after earlier failures.
     fn trust(&mut self, slot: u32, now: Instant) {
         let flight = self.transfers[slot as usize].flight.as_ref();
         let plan = flight.and_then(|flight| flight.copied_by().or(flight.plan()));
@@ -284,7 +285,7 @@ impl State {
         }))
     }
 
-    /// A statistic never fails a transfer: what it cannot count it leaves out.
+    /// Counts a transfer in the statistics. Leaves out what it cannot count: a statistic never fails a transfer.
     fn count(&mut self, slot: u32, result: &Result<Report, TransferError>) {
         let active = &self.transfers[slot as usize];
         if active.proof.is_some() {

@@ -1,4 +1,4 @@
-//! How threads and tasks wait for the engine, and which thread listens meanwhile.
+//! Waits of threads and tasks for the engine, and the choice of the thread that listens meanwhile.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -16,21 +16,20 @@ use super::state::{Pace, State, Whose};
 use super::unwind::guarded;
 use super::wait::{Block, Wait};
 
-/// The longest that a thread blocks in a backend before it looks for itself again. As good as for
-/// ever, so that a backend may put the thread to any work; and an end, in case a driver forgets it.
+/// The longest time that a thread blocks in a backend before it looks at the engine again: long enough for the backend
+/// to put the thread to any work, and an end in case a driver never reports.
 pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
-/// The longest that a thread blocks in a backend that tells outcomes only to threads that call it, while it listens for
-/// others. A copy elsewhere whose start and end both come while such a thread blocks is told two of these later; the
-/// engine's aim is 5 ms.
+/// The longest time that a listener blocks in a backend that tells outcomes only to threads that call it. A copy
+/// elsewhere that starts and ends while such a thread blocks is reported two of these later; the engine's aim is 5 ms.
 const SLICE: Duration = Duration::from_millis(1);
 
 impl Shared {
-    /// Turns the engine until the transfer or guard is no longer under way, or `until` has passed.
-    /// False when it still is. True in a child of `fork`, where the result is an error.
+    /// Turns the engine until the transfer or guard is no longer under way, or `until` has passed. Returns false in the
+    /// latter case. Returns true in a child of `fork`, where the result is an error.
     ///
-    /// The thread blocks in the backend of its own operations where it can, and another thread listens for the other
-    /// transfers, if there are any that need it; else it parks, and listens itself if no other thread does.
+    /// The thread blocks in the backend of its own operations where it can; another thread then listens for the other
+    /// transfers, if any of them needs that. Otherwise the thread parks, and listens itself if no other thread does.
     pub(crate) fn block_on(self: &Arc<Self>, id: TransferId, until: Option<Instant>) -> bool {
         if self.is_forked() {
             return true;
@@ -78,13 +77,13 @@ impl Shared {
                 Wait::Park => self.rest(&parker, seen, until),
             }
         };
-        // It is the executor's code, and what it panics about its own concern.
+        // The drop runs the executor's code, whose panics are caught.
         let _ = guarded(|| drop(theirs));
         is_over
     }
 
-    /// Blocks until no transfer is under way and none's buffers are still held, or `until` has passed:
-    /// false when one still is, and in a child of `fork`, which cannot know.
+    /// Blocks until no transfer is under way and their buffers are dropped, or `until` has passed. Returns false in the
+    /// latter case, and in a child of `fork`, which cannot know.
     pub(crate) fn block_until_idle(self: &Arc<Self>, until: Option<Instant>) -> bool {
         if self.is_forked() {
             return false;
@@ -117,8 +116,8 @@ impl Shared {
         }
     }
 
-    /// Parks until this thread is called, or listens for all transfers until something happens; until that point in time at
-    /// most.
+    /// Parks until this thread is woken, or listens for all transfers until something happens; in both cases until
+    /// `until` at most.
     fn rest(&self, parker: &OwnParker, seen: u64, until: Option<Instant>) {
         match self.signal.listen(parker, seen) {
             Listening::News => {}
@@ -132,10 +131,12 @@ impl Shared {
         }
     }
 
-    /// Listens until that point in time at most: has backends tell outcomes by themselves, and blocks in one that does not.
+    /// Listens until `until` at most: asks backends to report outcomes without a call, and blocks in one that needs a
+    /// call.
     fn listen(&self, until: Option<Instant>, park: impl FnOnce(Option<Duration>)) {
         self.expect();
-        // As it is now that this thread listens: who comes later with a deadline, or with operations to look at, calls it.
+        // Reads the state after this thread became the listener: threads that later set a deadline, or submit
+        // operations to a backend that needs a call, notify it.
         let (next, attended) = self
             .state
             .with(|state| (state.next_deadline(), state.attended_block()));
@@ -146,8 +147,8 @@ impl Shared {
         }
     }
 
-    /// What the manager's own thread does while it listens. Answers how long it may sleep, `None` for as long as it is not
-    /// called.
+    /// The work of the manager's own thread while it listens. Returns how long the thread may sleep, `None` until it is
+    /// woken.
     #[cfg(threads)]
     pub(crate) fn drive(self: &Arc<Self>) -> Option<Duration> {
         let turn = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| false);
@@ -163,7 +164,7 @@ impl Shared {
         sleep
     }
 
-    /// Does one thing that takes long, for the thread that does. False when there is none.
+    /// Carries out one order that takes long, on the thread for such orders. Returns false when there is none.
     #[cfg(threads)]
     pub(crate) fn toil(self: &Arc<Self>) -> bool {
         let mut has_order = false;
@@ -177,7 +178,7 @@ impl Shared {
         has_order
     }
 
-    /// Waits a moment for the manager's own threads to let go of it, where nothing is under way.
+    /// Waits a moment for the manager's own threads to drop their handles of it, where nothing is under way.
     #[cfg(threads)]
     pub(crate) fn let_own_threads_go(&self) {
         if !self.is_forked() && self.state.with(|state| state.live == 0) {
@@ -185,16 +186,16 @@ impl Shared {
         }
     }
 
-    /// Has another thread do what takes long; this one where there can be none.
+    /// Has another thread carry out orders that take long, or does so itself where there can be no other thread.
     pub(super) fn have_toiled(self: &Arc<Self>) {
         #[cfg(threads)]
         if !self.driver.toil(self) {
-            // A thread in a callback leaves it to the next one that turns the engine.
+            // A thread in a callback leaves them to the next thread that turns the engine.
             while !transload_hal::in_callback() && self.toil() {}
         }
     }
 
-    /// This thread listens no longer: the manager's own does, if any transfer needs it.
+    /// Ends the listening of this thread: the manager's own thread listens, if any transfer needs that.
     pub(super) fn leave_listening(
         self: &Arc<Self>,
         needs_listener: bool,
@@ -207,18 +208,18 @@ impl Shared {
         }
     }
 
-    /// Has the manager's own thread listen, unless another one does.
+    /// Makes the manager's own thread listen, unless another one does.
     pub(super) fn appoint(self: &Arc<Self>, seen: u64, next: Option<Instant>) {
         #[cfg(threads)]
         {
             let must_look = next.is_some() || self.attended.load(Ordering::Relaxed) > 0;
             if self.driver.can_listen() && self.signal.appoint(self, seen, must_look) {
                 self.expect();
-                // What needed it may have ended meanwhile.
+                // The transfer that needed a listener may have ended meanwhile.
                 if !self.state.with(|state| state.needs_listener()) {
                     self.dismiss(next);
                 } else if !must_look && self.attended.load(Ordering::Relaxed) > 0 {
-                    // A thread that submitted just before the appointment found no listener to call.
+                    // A thread that submitted just before the appointment found no listener to notify.
                     self.signal.notify();
                 }
             }
@@ -228,10 +229,10 @@ impl Shared {
         let _ = (seen, next);
     }
 
-    /// Has the manager's own thread listen no longer, unless a transfer was submitted meanwhile that found it listening.
+    /// Ends the listening of the manager's own thread, unless a transfer was submitted meanwhile that relies on it.
     pub(super) fn dismiss(self: &Arc<Self>, next: Option<Instant>) {
         if self.signal.dismiss().is_some() && self.state.with(|state| state.needs_listener()) {
-            // Whatever happened in between, it looks.
+            // The thread looks, whatever happened in between.
             self.appoint(u64::MAX, next);
         }
     }
@@ -248,7 +249,7 @@ impl Shared {
         fences: &[Fence],
         limit: Duration,
     ) {
-        // Settled or not, the caller looks at what is in the queue.
+        // Settled or not, the caller looks at the queue of outcomes.
         let waited: Result<Waited, Fault> = guarded(|| match fences {
             [fence] => backend.wait(*fence, limit.min(LONGEST)),
             fences => backend.wait_any(fences, limit.min(LONGEST)),
@@ -258,16 +259,16 @@ impl Shared {
         }
     }
 
-    /// Turns the engine, has `waker` called when the transfer is over, and sees to it that it will be. False when it is over
-    /// already.
+    /// Turns the engine, registers `waker` to be called when the transfer is over, and ensures that it will be called.
+    /// Returns false when the transfer is over already.
     pub(crate) fn poll(self: &Arc<Self>, id: TransferId, waker: &Waker) -> bool {
         if self.is_forked() {
             return false;
         }
         let seen = self.signal.seen();
         self.turn_at(Pace::SERVING);
-        // Cloned before the lock is taken and dropped after it was let go: both are the executor's
-        // code, and the last waker of a task may drop transfers with it.
+        // Cloned before the lock is taken and dropped after its release: both run the executor's code, and the last
+        // waker of a task may drop transfers with it.
         let mut own = Some(waker.clone());
         let needs_listener = self.state.with(|state| {
             let active = state.transfer(id).filter(|active| active.is_awaited())?;
@@ -285,8 +286,8 @@ impl Shared {
         true
     }
 
-    /// Where no thread turns the engine, a task is woken by the next completion; and at once where
-    /// completions are seen only by a task that looks.
+    /// Where no thread turns the engine, the next completion wakes the task. Where completions are seen only by a task
+    /// that looks, the task is woken at once.
     pub(crate) fn ensure_wake(&self, waker: &Waker) {
         #[cfg(not(threads))]
         if self.attended.load(Ordering::Relaxed) > 0 {
@@ -294,7 +295,7 @@ impl Shared {
         } else {
             self.signal.watch(waker);
         }
-        // The system refuses a thread: the task looks for itself.
+        // The system refuses a thread: the task has to look for itself.
         #[cfg(threads)]
         if !self.driver.can_listen() {
             waker.wake_by_ref();

@@ -1,5 +1,5 @@
-//! Every interleaving of the small concurrent parts, as far as loom's memory model goes. A wake-up
-//! that is lost shows as a deadlock.
+//! Runs every interleaving of the small concurrent parts, as far as loom's memory model goes. A lost wake-up shows as a
+//! deadlock.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -108,7 +108,7 @@ fn slot() -> Buffer {
         writable: true,
         host: Some(host),
     };
-    // SAFETY: the vector's block stays in place until the vector is dropped, and nobody else has it.
+    // SAFETY: the vector's block stays in place until the vector is dropped, and nothing but the buffer uses it.
     unsafe { Buffer::new(info, Box::new(bytes)) }
 }
 

@@ -1,4 +1,4 @@
-//! What is to be done outside the engine's lock: operations to submit, slots to allocate.
+//! Orders, which are carried out outside the engine's lock: operations to submit, slots to allocate.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -18,18 +18,18 @@ use super::proof::{Errand, Found};
 use super::unwind::guarded;
 
 /// How many orders a thread takes at a time: at least as many as the first slots of the largest plan, four lanes of
-/// three rings. Where there is an operating system, enough for small copies to be worth handing over together; elsewhere
-/// stacks are small, and a thread's orders, of some 300 bytes each, live on its stack.
+/// three rings. With an operating system it is enough for small copies to be submitted together. Without one stacks are
+/// small, and a thread's orders, of some 300 bytes each, lie on its stack.
 pub(crate) const ORDERS: usize = if cfg!(feature = "std") { 32 } else { 12 };
 
-/// A submission that imports host memory pins its pages first: 15 to 21 ms for 256 MiB, measured on lavapipe and
-/// SwiftShader, which is some 70 µs for this.
+/// The most bytes of host memory that a quick submission pins. A submission that imports host memory pins its pages
+/// first: 15 to 21 ms for 256 MiB, measured on lavapipe and SwiftShader, which is some 70 µs for this.
 const PINNED_QUICKLY_BYTES: u64 = 1 << 20;
 
 pub(crate) type Orders = ArrayVec<Order, ORDERS>;
 pub(crate) type Deeds = ArrayVec<Deed, ORDERS>;
 
-/// Something to do.
+/// An order.
 pub(crate) struct Order {
     pub(crate) id: TransferId,
     pub(crate) backend: Arc<dyn Backend>,
@@ -49,7 +49,7 @@ pub(crate) enum What {
         /// The link that the plan chose, for copies.
         via: Option<LinkId>,
         bound: Bound,
-        /// What had ended in the backend when this was handed out.
+        /// `Backlog::ended` of the backend when this was handed out.
         since: u64,
     },
     Allocate {
@@ -66,20 +66,20 @@ pub(crate) enum What {
     },
 }
 
-/// What came of it.
+/// The result of an order.
 pub(crate) struct Deed {
     pub(crate) id: TransferId,
     pub(crate) backend: transload_hal::BackendId,
     pub(crate) result: DeedResult,
 }
 
-/// Small, for each submission moves one: what is rare is boxed.
+/// Small, since each submission moves one: rare variants are boxed.
 pub(crate) enum DeedResult {
     Submitted {
         task: TaskId,
         fence: Result<Fence, Fault>,
     },
-    /// The backend has no room for it.
+    /// The backend has no room for the operation.
     Full(Box<Full>),
     Stopped {
         task: TaskId,
@@ -137,13 +137,13 @@ pub(crate) enum Bound {
         span: Span,
         digest: Arc<Digest>,
     },
-    /// The region that the chunk lies in.
+    /// The region of which the chunk is a part.
     MakeVisible { at: Operand },
 }
 
 /// One side of a task.
 enum End<'a> {
-    /// A region of the user's, which holds the whole payload.
+    /// A region of a user, which holds the whole payload.
     Region(&'a Operand),
     /// A slot, which holds the chunk alone.
     Slot(&'a Buffer),
@@ -157,7 +157,7 @@ impl End<'_> {
         }
     }
 
-    /// The buffer, and where the chunk starts in it, of a side that is contiguous.
+    /// Returns the buffer of a contiguous side, and where the chunk starts in it.
     fn first(&self, span: Span) -> (Buffer, u64) {
         match self {
             End::Region(region) => (region.buffer.clone(), region.offset + span.offset),
@@ -205,7 +205,7 @@ impl Bound {
             },
             Work::MakeVisible { at } => match end(at)? {
                 End::Region(region) => Bound::MakeVisible { at: region.clone() },
-                // Slots belong to nobody outside.
+                // Code outside the engine has no access to slots.
                 End::Slot(_) => return None,
             },
             Work::Transform { at } => {
@@ -294,7 +294,7 @@ impl Bound {
     }
 }
 
-/// Whether a submission may take longer than it should: the driver pins pages for it.
+/// Returns whether a submission may take long, because the driver pins pages for it.
 #[inline]
 pub(crate) fn pins_pages(task: &Task, via: Option<&LinkId>) -> bool {
     let is_guest =
@@ -306,14 +306,14 @@ pub(crate) fn pins_pages(task: &Task, via: Option<&LinkId>) -> bool {
         })
 }
 
-/// Whether the processors carry a submission out: on the thread that submits, if they may.
+/// Returns whether the processors carry a submission out, on the thread that submits if they may.
 #[inline]
 pub(crate) fn is_on_the_host(via: Option<&LinkId>) -> bool {
     via.is_none_or(|via| via.engine.device == DeviceId::CPU0)
 }
 
-/// Does orders, which may be done in any sequence: what has to wait is not ordered yet. Those come first that hold this
-/// thread up no further.
+/// Carries orders out. Their sequence does not matter: an operation that must wait for another one is not ordered yet.
+/// Orders that delay this thread no further come first.
 pub(crate) fn execute(orders: &[Order], deeds: &mut Deeds) {
     if let [order] = orders {
         return deeds.push(order.deed(order.execute()));
@@ -323,9 +323,9 @@ pub(crate) fn execute(orders: &[Order], deeds: &mut Deeds) {
     execute_here(orders, deeds);
 }
 
-/// Does the others. Copies over one link are handed to its backend at once, when it is the turn of the first of them.
+/// Carries out the other orders. Copies over one link are submitted together, when the first of them comes up.
 fn execute_here(orders: &[Order], deeds: &mut Deeds) {
-    // Of each order, the first one that it goes with: itself, for most.
+    // For each order, the first order that it is submitted with: itself, for most.
     let mut firsts = ArrayVec::<usize, ORDERS>::new();
     for (at, order) in orders.iter().enumerate() {
         let mut leading = (0..at).filter(|other| firsts[*other] == *other);
@@ -339,7 +339,7 @@ fn execute_here(orders: &[Order], deeds: &mut Deeds) {
         let of_it = orders.iter().zip(&firsts);
         let of_it = of_it.filter(|(_, first)| **first == at);
         match of_it.clone().count() {
-            // It went with an earlier one.
+            // It was submitted with an earlier one.
             0 => {}
             1 => deeds.push(order.deed(order.execute())),
             _ => execute_together(of_it.map(|(order, _)| order), deeds),
@@ -347,7 +347,7 @@ fn execute_here(orders: &[Order], deeds: &mut Deeds) {
     }
 }
 
-/// Hands copies over one link to its backend.
+/// Submits copies over one link together.
 fn execute_together<'a>(orders: impl Iterator<Item = &'a Order>, deeds: &mut Deeds) {
     let mut ops = ArrayVec::<Op<'_>, ORDERS>::new();
     let mut tasks = ArrayVec::<(&Order, Task, u64), ORDERS>::new();
@@ -368,7 +368,7 @@ fn execute_together<'a>(orders: impl Iterator<Item = &'a Order>, deeds: &mut Dee
     };
     // SAFETY: as in `Order::execute`, for each of them.
     let ended = guarded(|| unsafe { backend.submit_each(via, &ops, &mut tell) });
-    // It did nothing of what it did not tell.
+    // The backend did not do the copies for which it did not call `told`.
     let silent = || Fault::new(ErrorClass::Failed, "the backend said nothing of the copy");
     let fault = ended.err().unwrap_or_else(silent);
     deeds.extend(left.map(|(order, task, since)| {
@@ -386,7 +386,7 @@ struct Copy<'a> {
 }
 
 impl Order {
-    /// The copy that it is, if it is nothing else.
+    /// Returns the copy, if the order is a single one.
     fn copy(&self) -> Option<Copy<'_>> {
         match &self.what {
             What::Submit {
@@ -404,19 +404,19 @@ impl Order {
         }
     }
 
-    /// Whether the processors carry it out.
+    /// Returns whether the processors carry the order out.
     pub(super) fn is_on_the_host(&self) -> bool {
         matches!(&self.what, What::Submit { via, .. } if is_on_the_host(via.as_ref()))
     }
 
-    /// Whether both are copies over one link.
+    /// Returns whether both are copies over one link.
     fn goes_with(&self, other: &Order) -> bool {
         let link = |order: &Order| order.copy().map(|copy| (copy.via, order.backend_id));
         let is_either_apart = self.is_apart || other.is_apart;
         !is_either_apart && link(self).is_some_and(|of| link(other) == Some(of))
     }
 
-    /// What is recorded of it.
+    /// Makes the record of the order's result.
     fn deed(&self, result: DeedResult) -> Deed {
         Deed {
             id: self.id,
@@ -425,7 +425,7 @@ impl Order {
         }
     }
 
-    /// Does it by itself. Here and in `execute_together` the engine hands memory to a backend, and nowhere else.
+    /// Carries the order out by itself. Only this function and `execute_together` pass memory to a backend.
     fn execute(&self) -> DeedResult {
         match &self.what {
             What::Submit {
@@ -434,11 +434,10 @@ impl Order {
                 bound,
                 since,
             } => {
-                // SAFETY of both calls: bounds were checked when the transfer was accepted, and a task's span
-                // lies within the payload. The transfer's record holds its buffers, its leases
-                // and its digests until every fence of it has settled. Hazards keep conflicting
-                // transfers apart, guards and blocking calls keep everybody else out, and a
-                // slot, or a part of one, belongs to one chunk at a time.
+                // SAFETY of both calls: bounds were checked when the transfer was accepted, and a task's span lies
+                // within the payload. The transfer's record holds its buffers, its leases and its digests until every
+                // fence of it has settled. Hazards keep conflicting transfers apart, guards and blocking calls keep all
+                // other code out, and a slot, or a part of one, belongs to one chunk at a time.
                 let submit = |ops: &[Op<'_>]| match self.is_apart {
                     // SAFETY: as above.
                     true => unsafe { self.backend.submit_apart(*via, ops, &[]) },
@@ -470,8 +469,8 @@ impl Order {
     }
 }
 
-/// What a backend said to a call that the engine made on its own account, for a slot or a proof: that
-/// is never the caller's mistake.
+/// The fault of a call that the engine made on its own account, for a slot or a proof: it is never the caller's
+/// mistake.
 pub(super) fn own_fault(class: ErrorClass, error: &dyn core::fmt::Display) -> Fault {
     let class = match class {
         ErrorClass::Caller => ErrorClass::Unsupported,

@@ -6,13 +6,13 @@ use core::ops::{Index, IndexMut};
 
 use super::active::{Active, Stage, TransferId};
 
-/// A transfer has a place from the moment it is accepted until its handle goes. Places are reused.
+/// A transfer has a place from the moment it is accepted until its handle is dropped. Places are reused.
 ///
-/// A few places keep what they allocated while they are free, so that a program with a steady load allocates nothing. The
+/// A few places keep their allocations while they are free, so that a program with a steady load allocates nothing. The
 /// others keep 20 bytes each: a burst of a million transfers leaves 20 MB.
 pub(crate) struct Places {
     all: Vec<Place>,
-    /// Free places that keep what they allocated. The last one is taken first.
+    /// Free places that keep their allocations. The last one is taken first.
     warm: Vec<u32>,
     cold: Vec<u32>,
 }
@@ -20,11 +20,12 @@ pub(crate) struct Places {
 enum Place {
     /// Taken, or free and warm.
     Warm(Box<Active>),
-    /// Free: how often it was used.
+    /// Free: the number of its earlier uses.
     Cold(u32),
 }
 
-/// The most free places that keep what they allocated, about 2 KiB each: more transfers than most programs have under way.
+/// The most free places that keep their allocations, about 2 KiB each: more transfers than most programs have under
+/// way.
 const WARM: usize = 256;
 
 impl Places {
@@ -54,7 +55,7 @@ impl Places {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// The transfer has left its place, and let go of all that others gave it.
+    /// Takes back the place of a transfer that holds nothing of others any more.
     pub(crate) fn give_back(&mut self, slot: u32) {
         if self.warm.len() < WARM {
             return self.warm.push(slot);
@@ -63,7 +64,7 @@ impl Places {
         self.cold.push(slot);
     }
 
-    /// Whether a transfer waits for events or for others.
+    /// Returns whether a transfer waits for events or for other transfers.
     pub(crate) fn waits(&self, id: TransferId) -> bool {
         let active = self.get(id.slot as usize);
         active.is_some_and(|active| {

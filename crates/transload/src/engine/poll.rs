@@ -1,4 +1,4 @@
-//! What transfers do next, until there are orders for the thread that turns the engine.
+//! The next step of each transfer, until there are orders for the thread that turns the engine.
 
 use alloc::sync::Arc;
 
@@ -13,13 +13,13 @@ use super::order::{Bound, Order, Orders, What, is_on_the_host, pins_pages};
 use super::state::{Pace, State};
 use crate::Fallback;
 
-/// Up to this size a thread that starts other transfers copies for them, too. Of larger copies a batch takes as long by the
-/// host's threads, and is submitted sooner: 4,000 of 64 KiB in 6 ms and not 19, 2,000 of 256 KiB in 3 ms and not 30 (EPYC,
-/// 2 cores).
+/// Up to this size a thread that starts other transfers also makes their copies. The host's threads take as long for a
+/// batch of larger copies, and the batch is submitted sooner: 4,000 of 64 KiB in 6 ms and not 19, 2,000 of 256 KiB in 3
+/// ms and not 30 (EPYC, 2 cores).
 const QUICKLY_COPIED_BYTES: u64 = 32 << 10;
 
 impl State {
-    /// One round: takes in outcomes, looks at the clock, and fills `orders`.
+    /// Makes one round: takes in outcomes, looks at the clock, and fills `orders`.
     pub(crate) fn step(
         &mut self,
         now: Instant,
@@ -60,7 +60,7 @@ impl State {
         self.hand_out(orders);
     }
 
-    /// Nothing stands before the transfer any more.
+    /// Starts a transfer: nothing stands before it any more.
     pub(crate) fn launch(&mut self, slot: u32) {
         let active = &mut self.transfers[slot as usize];
         if active.flight.is_none() || active.dst.is_none() {
@@ -108,7 +108,7 @@ impl State {
                     if self.must_stop(slot) && !self.stop_operations(slot, orders) {
                         return self.requeue_front(slot);
                     }
-                    // What has moved by then is told with the answer.
+                    // The answer tells what has moved by then.
                     if self.transfers[slot as usize].ordered == 0 {
                         self.answer_at_deadline(slot, now);
                     }
@@ -130,7 +130,7 @@ impl State {
         }
     }
 
-    /// The engine that an operation goes to.
+    /// Returns the engine that an operation goes to.
     pub(crate) fn line_of(&self, slot: u32, task: &Task) -> Option<Line> {
         let step = step_of(&self.transfers[slot as usize], task)?;
         Some((step.backend, step.engine))
@@ -163,7 +163,7 @@ impl State {
         let copies_here =
             self.pace.copies.has(id) && is_small || !is_on_the_host(step.link.as_ref());
         let pins_pages = pins_pages(&task, step.link.as_ref());
-        // An order is large, and each small copy hands one out: it is made where it stays.
+        // An order is large, and each small copy hands one out: it is constructed in its final place.
         let order = || Order {
             id,
             backend: Arc::clone(&known.backend),
@@ -185,15 +185,15 @@ impl State {
         self.transfers[slot as usize].ordered += 1;
     }
 
-    /// The leg failed: charges it to what failed, and finds another way.
+    /// Handles the failure of a leg: blames the link that failed, and finds another way.
     fn reroute(&mut self, slot: u32, failure: Failure, now: Instant) {
         let class = self.give_up_leg(slot, failure, now);
         if class.is_none_or(|class| class == ErrorClass::Caller) {
-            // Another route would meet the same mistake.
+            // Another route would fail by the same mistake.
             return self.answer_route(slot, None);
         }
         let active = &self.transfers[slot as usize];
-        // Bytes that went another way prove nothing about the link.
+        // Bytes that took another way prove nothing about the link.
         let crossing = active.proof.is_some_and(|job| self.proofs.is_crossing(job));
         let only_way = active.over_one_link && failure.phase == Phase::Copy;
         let next = match crossing || only_way {
@@ -203,8 +203,8 @@ impl State {
         self.answer_route(slot, next);
     }
 
-    /// Notes what was tried and why it failed, and charges it to who is to blame. Answers whose turn
-    /// it is.
+    /// Records a failed plan and its fault, and blames the links that may have caused it. Returns the class of the
+    /// fault.
     pub(crate) fn give_up_leg(
         &mut self,
         slot: u32,
@@ -230,10 +230,10 @@ impl State {
             fault: fault.clone(),
         });
         active.tried.push(failed.clone());
-        // A checksum is there only from a comparison to the next leg.
+        // A checksum is present only between a comparison and the next leg.
         let compared = active.checksum.is_some();
-        // A route is not to blame for its caller's mistake, nor for what has run out; nor a link that
-        // serves others for operands that it does not take.
+        // A caller's mistake and an exhausted resource are not the route's fault. Operands that a link does not take
+        // are not the link's fault: it serves others.
         let blameless = [
             ErrorClass::Caller,
             ErrorClass::Exhausted,
@@ -261,9 +261,9 @@ impl State {
                     self.quarantine.bar(link, now, reason);
                 }
             }
-            // Its slots could not be had, or a proof failed: that is told elsewhere.
+            // The slots could not be had, or a proof failed: other code reports that.
             None if !compared => return,
-            // Bytes differ at the end: any of the links may have changed them.
+            // The bytes at the ends differ: any of the links may have changed them.
             None => {
                 for link in failed.links() {
                     self.quarantine.bar(link, now, reason.clone());
@@ -297,7 +297,7 @@ impl State {
     fn answer_route(&mut self, slot: u32, plan: Option<Arc<Plan>>) {
         let active = &mut self.transfers[slot as usize];
         if plan.is_some() {
-            // The next leg fails for reasons of its own; without one, this is the last reason.
+            // The next leg has faults of its own; without a next leg, this fault is the last one.
             active.fault = None;
             active.checksum = None;
         }
@@ -325,13 +325,13 @@ impl State {
     }
 }
 
-/// The step of its plan that an operation is.
+/// Returns the step of its plan that an operation belongs to.
 fn step_of<'a>(active: &'a Active, task: &Task) -> Option<&'a Step> {
     let plan = active.flight.as_ref()?.plan()?;
     Some(&plan.lanes[usize::from(task.id.lane)].steps[usize::from(task.step)])
 }
 
-/// An overlapping copy goes in a single operation or not at all.
+/// An overlapping copy must be a single operation.
 fn fits(active: &Active, plan: &Plan) -> bool {
     let in_place = active.flight.as_ref().is_some_and(Flight::is_in_place);
     !in_place || plan.moves_whole()

@@ -1,10 +1,9 @@
-//! Paths are proven before they carry anybody's bytes.
+//! Proofs of paths, before they carry transfers of users.
 //!
-//! Some machines grant peer access, or an import, and then move wrong bytes without a word. So the
-//! first transfer over such a link waits while a job of the engine connects the two memories, sends
-//! a pattern over the link into poisoned memory, reads it back another way and compares. The verdict
-//! holds as long as the manager lives, or until its caches are cleared; where verdicts are kept, later
-//! processes go by it too ([`super::kept`]).
+//! Some machines grant peer access, or an import, and then move wrong bytes without an error. So the first transfer
+//! over such a link waits while a job of the engine connects the two memories, sends a pattern over the link into
+//! poisoned memory, reads it back another way and compares. The verdict holds as long as the manager lives, or until
+//! its caches are cleared; where verdicts are kept, later processes use it too ([`super::kept`]).
 
 mod blame;
 
@@ -29,20 +28,20 @@ use super::order::{Order, Orders, What, own_fault};
 use super::state::State;
 use super::unwind::guarded;
 
-/// Bytes that a proof sends: sixteen small pages and an odd tail, so that page-wise and
-/// cache-line-wise mistakes both show.
+/// The bytes that a proof sends: sixteen small pages and an odd tail, so that mistakes in units of pages and of cache
+/// lines both show.
 const PROOF_BYTES: u64 = (64 << 10) + 13;
 
-/// Where they begin, in memory that can: at a page, since links that reach whole pages refuse others. The largest page
-/// that is not a huge one has 64 KiB, on Arm.
+/// The alignment of these bytes, in memory that supports it: a page, since links that reach whole pages refuse other
+/// ranges. The largest page that is not a huge one has 64 KiB, on Arm.
 const PROOF_ALIGNMENT: u64 = 64 << 10;
 
-/// What is known of links that need proof.
+/// The state of proofs.
 #[derive(Default)]
 pub(crate) struct Proofs {
     proven: HashSet<LinkId>,
     jobs: Vec<Job>,
-    /// Jobs that have something to do outside the lock.
+    /// Jobs with an errand to do outside the lock.
     errands: VecDeque<usize>,
 }
 
@@ -56,7 +55,7 @@ struct Job {
     back: Option<Buffer>,
     /// Whether only this link can have changed the pattern.
     alone: bool,
-    /// How it came back from the destination.
+    /// The way that the pattern took back from the destination.
     way_back: Option<Arc<Plan>>,
     waiting: Vec<TransferId>,
 }
@@ -66,23 +65,23 @@ enum ProofStage {
     Connecting,
     AllocatingSrc,
     AllocatingDst,
-    /// The destination gets bytes that the pattern nowhere has.
+    /// The destination is filled with bytes that differ from the pattern everywhere.
     Poisoning,
     Filling,
     Crossing,
     Reading,
     Comparing,
-    // It came back changed, and other links may be to blame.
+    // The pattern came back changed, and other links may have changed it.
     ReadingSrc,
     ComparingSrc,
-    /// The destination gets the pattern by another way.
+    /// The destination is filled with the pattern by another way.
     Refilling,
     ReadingAgain,
     ComparingAgain,
     Over,
 }
 
-/// Something that a proof has done outside the lock.
+/// A step of a proof that is done outside the lock.
 pub(crate) enum Errand {
     Connect {
         src: MemoryId,
@@ -97,7 +96,7 @@ pub(crate) enum Errand {
     },
 }
 
-/// What an errand brought.
+/// The result of an errand.
 pub(crate) enum Found {
     Connected,
     Scratch(Buffer),
@@ -109,24 +108,24 @@ impl Proofs {
         self.proven.clear();
     }
 
-    /// False when it was not proven.
+    /// Returns false when the link was not proven.
     pub(crate) fn forget_link(&mut self, link: LinkId) -> bool {
         self.proven.remove(&link)
     }
 
-    /// Whether the link may carry users' bytes.
+    /// Returns whether the link may carry transfers of users.
     pub(crate) fn is_proven(&self, link: LinkId) -> bool {
         self.proven.contains(&link)
     }
 
-    /// Whether the job is sending its pattern over the link itself.
+    /// Returns whether the job is sending its pattern over the link itself.
     pub(crate) fn is_crossing(&self, job: usize) -> bool {
         self.jobs[job].stage == ProofStage::Crossing
     }
 }
 
 impl Job {
-    /// What its stage copies, and where to; `None` where it copies nothing.
+    /// Returns the source and destination of the copy in its stage; `None` where the stage copies nothing.
     fn copy(&self) -> Option<(Buffer, Buffer)> {
         let (from, to) = match self.stage {
             ProofStage::Poisoning => (&self.back, &self.dst),
@@ -173,7 +172,7 @@ impl Errand {
 }
 
 impl State {
-    /// Whether the transfer's leg must wait for a proof; if so it is waiting when this returns.
+    /// Returns whether the transfer's leg must wait for a proof. If so, the transfer waits when this returns.
     pub(crate) fn must_prove_first(&mut self, slot: u32, now: Instant) -> bool {
         let active = &self.transfers[slot as usize];
         let starting = active.flight.as_ref().filter(|flight| {
@@ -188,8 +187,8 @@ impl State {
             return false;
         };
         if let Some(barred) = self.barred(link, now) {
-            // Its proof failed just now, or it was planned before the link was found out: the leg
-            // fails and another is planned.
+            // The link's proof failed just now, or the leg was planned before the link was found to be bad: the leg
+            // fails and another one is planned.
             let backend = self.backend_of_link(link);
             let active = &mut self.transfers[slot as usize];
             active.fault.get_or_insert_with(|| {
@@ -306,7 +305,7 @@ impl State {
         }
     }
 
-    /// An errand is done.
+    /// Takes in the result of an errand.
     pub(crate) fn handle_errand(&mut self, at: usize, found: Result<Found, Fault>) {
         let job = &mut self.proofs.jobs[at];
         let next = match (job.stage, found) {
@@ -338,7 +337,8 @@ impl State {
         self.proceed(at, next);
     }
 
-    /// A transfer of a proof is over. One that is done went over its first route, or over another.
+    /// Takes in the end of a transfer of a proof. `Ok(true)`: it went over its first route; `Ok(false)`: over another
+    /// one.
     pub(crate) fn handle_proof_step(&mut self, at: usize, done: Result<bool, Fault>) {
         match done {
             Ok(true) => {}
@@ -386,8 +386,8 @@ impl State {
         } else {
             let key = PlanKey::copy(from.memory(), to.memory());
             let plans = self.plans(key, now).map_err(|error| refused(&error))?;
-            // Best a way that needs no proof or has it; another unproven one will do, since a
-            // pattern that survives the round trip speaks for all of its links.
+            // Prefers a way that needs no proof or has one. Another unproven way will do, since a pattern that survives
+            // the round trip proves all of its links.
             let ways: Vec<Arc<Plan>> = plans.alternatives(PROOF_BYTES).collect();
             let sound =
                 |link: &LinkId| !link.access.needs_proof() || self.proofs.proven.contains(link);
@@ -432,7 +432,7 @@ impl State {
         self.let_go(at);
     }
 
-    /// The proof came to no end: the link rests, and is tried again later.
+    /// Ends a proof without a result: the link is quarantined, and proven again later.
     fn disprove(&mut self, at: usize, fault: Fault) {
         let link = self.proofs.jobs[at].link;
         let reason = alloc::format!("its proof failed: {fault}");
@@ -440,7 +440,7 @@ impl State {
         self.tell_why(at, fault);
     }
 
-    /// Who waited for the proof learns what it met.
+    /// Gives the transfers that waited for the proof its fault.
     fn tell_why(&mut self, at: usize, fault: Fault) {
         self.cache.invalidate();
         let link = self.proofs.jobs[at].link;
@@ -464,7 +464,7 @@ impl State {
         self.let_go(at);
     }
 
-    /// Ends a job; who waited for it looks again.
+    /// Ends a job; the transfers that waited for it go on.
     fn let_go(&mut self, at: usize) {
         let job = &mut self.proofs.jobs[at];
         job.stage = ProofStage::Over;
@@ -494,18 +494,19 @@ impl State {
     }
 }
 
-/// No two neighbours, pages or cache lines alike, and never the poison.
+/// No two neighbouring bytes, pages or cache lines are alike, and none is the poison.
 fn pattern_byte(at: u64) -> u8 {
     let mixed = at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
     if mixed == 0xA5 { 0x5A } else { mixed as u8 }
 }
 
-/// Host memory that holds what the pattern nowhere has.
+/// Host memory with bytes that the pattern does not contain.
 fn poison() -> Buffer {
     scratch(|_| 0xA5)
 }
 
-/// Host memory of the engine's own, which begins with a page: where no other way is left, it goes over the link itself.
+/// Host memory of the engine's own, which begins with a page. If no other way is left, it is an end of the link under
+/// proof.
 fn scratch(byte: impl Fn(u64) -> u8) -> Buffer {
     let mut bytes = vec![0; (PROOF_BYTES + PROOF_ALIGNMENT) as usize];
     let start = HostSpan::of(&bytes).addr();
@@ -525,6 +526,6 @@ fn scratch(byte: impl Fn(u64) -> u8) -> Buffer {
         writable: true,
         host: Some(host),
     };
-    // SAFETY: the vector's block stays in place until the vector is dropped, and nobody else has it.
+    // SAFETY: the vector's block stays in place until the vector is dropped, and nothing but the buffer uses it.
     unsafe { Buffer::new(info, Box::new(bytes)) }
 }

@@ -1,4 +1,4 @@
-//! What became of operations.
+//! Outcomes of operations.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use super::state::State;
 use crate::adopt::Borrowed;
 
 impl State {
-    /// The fences of a transfer of which nothing is left to be submitted; none of them once it has ended well.
+    /// Returns the fences of a transfer of which nothing is left to be submitted; none once it has ended well.
     pub(crate) fn fences(&mut self, id: TransferId) -> Option<Vec<Fence>> {
         let active = self.transfer(id)?;
         if let Some(result) = &active.result {
@@ -23,7 +23,8 @@ impl State {
         (is_known && is_out).then(|| fences.collect())
     }
 
-    /// Whether an operation was submitted that is under way, and more of its transfer is left to be submitted.
+    /// Returns whether the deed submitted an operation that is under way, and more of its transfer is left to be
+    /// submitted.
     pub(crate) fn is_partial(&mut self, deed: &Deed) -> bool {
         let DeedResult::Submitted {
             fence: Ok(fence), ..
@@ -37,14 +38,14 @@ impl State {
         !fence.is_settled() && !flight.is_some_and(Flight::is_out)
     }
 
-    /// What a thread did with its orders.
+    /// Records what a thread did with its orders.
     pub(crate) fn record(&mut self, deeds: &mut Deeds) {
         self.outstanding -= deeds.len();
         for deed in deeds.drain(..) {
             self.record_one(deed);
         }
         if self.outstanding == 0 {
-            // Nobody can be about to record them: they are not ours.
+            // No thread is about to record them: they belong to no order of this engine.
             self.early.clear();
         }
     }
@@ -92,7 +93,7 @@ impl State {
         }
     }
 
-    /// A backend was asked to stop an operation, and so many of its leading bytes were in place.
+    /// A backend was asked to stop an operation, of which `moved_bytes` leading bytes had moved.
     fn handle_stop(&mut self, id: TransferId, task: TaskId, moved_bytes: u64) {
         let Some(active) = self.transfer(id) else {
             return;
@@ -104,7 +105,7 @@ impl State {
         self.enqueue(id.slot);
     }
 
-    /// The fence of an operation is known; its outcome may be too.
+    /// The fence of an operation is known; its outcome may be known too.
     fn handle_submitted(&mut self, id: TransferId, task: TaskId, fence: Fence) {
         self.pending.insert(fence, (id, task));
         if let Some(known) = self
@@ -119,7 +120,7 @@ impl State {
             if let Some(fault) = known.lost.clone()
                 && !self.is_borrowed(id)
             {
-                // It was given up while it took this operation.
+                // The backend was given up while it accepted this operation.
                 self.leak_buffers(id);
                 return self.handle_outcome(fence, Outcome::Lost(fault));
             }
@@ -175,7 +176,7 @@ impl State {
         }
     }
 
-    /// An operation was refused: nothing was done.
+    /// An operation was refused: the backend did nothing.
     pub(crate) fn handle_refused(
         &mut self,
         id: TransferId,
@@ -211,9 +212,9 @@ impl State {
         self.enqueue(id.slot);
     }
 
-    /// A backend panicked where nothing can be known of its fences: it is given up. The buffers of
-    /// its operations are never freed, in case something still writes to them; operations on borrowed
-    /// bytes are waited for all the same.
+    /// Gives a backend up that panicked where the engine can know nothing of its fences any more. The buffers of its
+    /// operations are never freed, in case the backend still writes to them. Calls with borrowed bytes still wait for
+    /// their operations.
     pub(crate) fn give_up_backend(&mut self, backend: BackendId, fault: &Fault) {
         let Some(known) = self.backends.iter_mut().find(|known| known.id == backend) else {
             return;
@@ -231,7 +232,7 @@ impl State {
             let Some((id, _)) = self.pending.get(&fence).copied() else {
                 continue;
             };
-            // A caller's frame cannot be leaked: its call stays until the operation has ended.
+            // A caller's stack frame cannot be leaked: the call waits until the operation has ended.
             if self.is_borrowed(id) {
                 continue;
             }

@@ -1,12 +1,11 @@
-//! The one lock of the engine, on whatever the build has.
+//! The lock of the engine, by the primitives of the build.
 //!
-//! With `std` it is a mutex, under loom a modelled one, and without an operating system a critical
-//! section: the embedding program says what that means on its machine (disabled interrupts on a
-//! single core). It is held only while the state machine moves, never over a copy, a driver call or
-//! a waker.
+//! With `std` it is a mutex, under loom a modelled one, and without an operating system a critical section, which the
+//! embedding program implements for its machine (disabled interrupts on a single core). It is held only while the state
+//! machine moves, never over a copy, a driver call or a waker.
 //!
-//! The mutex is the standard library's: one that hands itself over in turn (parking_lot's) keeps a table of the whole
-//! process's, which a child of `fork` may inherit locked.
+//! We use the standard library's mutex. The alternative, one that is handed over in turn (parking_lot's), keeps a table
+//! for the whole process, which a child of `fork` may inherit locked.
 
 #[cfg(feature = "std")]
 use core::sync::atomic::Ordering;
@@ -24,7 +23,7 @@ use std::sync::{Mutex, MutexGuard};
 #[cfg(all(feature = "std", not(loom)))]
 use std::thread::yield_now;
 
-/// The stack of a thread in a model that turns the engine: those that loom gives by default hold no list of orders.
+/// The stack size of a modelled thread that turns the engine: loom's default has no room for a list of orders.
 #[cfg(all(feature = "std", loom))]
 pub(crate) const LOOM_STACK_WORDS: usize = 1 << 14;
 
@@ -33,7 +32,7 @@ pub(crate) const LOOM_STACK_WORDS: usize = 1 << 14;
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
     value: Mutex<T>,
-    /// Threads that sleep until they have it.
+    /// How many threads sleep until they have the lock.
     waiting: AtomicUsize,
 }
 
@@ -51,8 +50,8 @@ impl<T> Lock<T> {
         f(&mut self.guard())
     }
 
-    /// Lets threads that sleep here go first, for one that takes the lock again and again: the mutex lets it pass those.
-    /// For so many yields at most, since threads keep coming.
+    /// Lets threads that sleep here go first, for a thread that takes the lock again and again: the mutex would let
+    /// that thread pass them. Yields a limited number of times, since threads keep coming.
     pub(crate) fn give_way(&self) {
         let mut moments = 0..100;
         while self.waiting.load(Ordering::Relaxed) > 0 && moments.next().is_some() {
@@ -60,8 +59,8 @@ impl<T> Lock<T> {
         }
     }
 
-    // Nothing that runs under the lock unwinds half-way through a change that others rely on:
-    // backends and wakers are called outside it. So a poisoned lock is entered all the same.
+    // No panic leaves a change under the lock half-made: backends and wakers are called outside it. So a poisoned lock
+    // is entered all the same.
     #[cfg(not(loom))]
     fn guard(&self) -> MutexGuard<'_, T> {
         use std::sync::TryLockError;

@@ -13,25 +13,26 @@ use super::shared::Shared;
 use super::state::{After, Pace, Registered, State, Whose};
 use super::unwind::guarded;
 
-/// How things stand after a turn.
+/// The state of the engine after a turn.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Turn {
-    /// The events that it has taken in, at least.
+    /// The number of events that the turn has taken in, at least.
     pub(super) seen: u64,
-    /// When something is to be done next.
+    /// The time at which the engine must be turned again.
     pub(super) next: Option<Instant>,
     /// A transfer needs a thread that listens.
     pub(super) needs_listener: bool,
 }
 
 impl Shared {
-    /// Does what can be done now, and answers when something is to be done next. What is under way then becomes known
-    /// by itself, for the caller looks again some time.
+    /// Does the work that can be done now, and returns the time at which the engine must be turned again. Backends
+    /// report the operations that are then under way without a call, since the caller may turn the engine only much
+    /// later.
     pub(crate) fn turn(self: &Arc<Self>) -> Option<Instant> {
         self.turn_at(Pace::FULL)
     }
 
-    /// The same, but for what takes long: a thread of the manager's own does that.
+    /// The same, except work that takes long: a thread of the manager's own does that.
     pub(crate) fn turn_quickly(self: &Arc<Self>) -> Option<Instant> {
         self.turn_at(Pace::QUICK)
     }
@@ -40,7 +41,7 @@ impl Shared {
         if self.is_forked() {
             return None;
         }
-        // Who serves others in passing goes on after one round.
+        // A thread that serves other transfers in passing stops after one round.
         let turn = self.turn_with(|| pace, |_, _, _| (), |_| pace == Pace::SERVING);
         if self.unattended.load(Ordering::Relaxed) > 0 {
             self.expect();
@@ -49,27 +50,27 @@ impl Shared {
         turn.next
     }
 
-    /// This thread turns the engine no longer: another one listens, if any transfer needs it.
+    /// Called when this thread stops turning the engine: another one listens, if any transfer needs that.
     pub(super) fn hand_over(self: &Arc<Self>, turn: &Turn) {
         if self.advances && turn.needs_listener && !self.signal.is_heard() {
             self.appoint(turn.seen, turn.next);
         }
     }
 
-    /// Takes in what has happened, where transfers advance by themselves: a program that asks how far one is need not wait
-    /// for it.
+    /// Takes in outcomes that have arrived, where transfers advance by themselves: a program that asks for the progress
+    /// of a transfer need not wait for it.
     pub(crate) fn look(self: &Arc<Self>) {
         if self.advances {
             self.turn_at(Pace::SERVING);
         }
     }
 
-    /// Has `begin` touch the state, turns the engine, and has `look` see the state after each step:
-    /// all three in one go under the lock where that will do, for a small copy's whole cost is in
-    /// such steps. What they find they leave in what they capture, which is moved nowhere.
+    /// Lets `begin` change the state, turns the engine, and lets `look` see the state after each step. All three run in
+    /// one section under the lock where that is enough, because such steps are the whole cost of a small copy. The
+    /// closures leave results in captured variables, which are not moved.
     ///
-    /// Ends when nothing is left to do, or `look` says that this thread has what it came for: what others need then the
-    /// listener does.
+    /// Ends when no work is left, or when `look` returns that this thread has the outcome that it waits for. The
+    /// listener then does the work for other transfers.
     pub(super) fn turn_with(
         self: &Arc<Self>,
         pace: impl Fn() -> Pace,
@@ -83,9 +84,9 @@ impl Shared {
         };
         let mut after = None;
         let (mut is_late, mut is_idle, mut is_content) = (false, false, false);
-        // Transfers of others need a thread that listens.
+        // Other transfers need a thread that listens.
         let mut is_needed = false;
-        // Where no thread does it for this one, this one does it all.
+        // Where the manager has no thread of its own, this thread does all work.
         let pace = || match self.advances {
             true => pace(),
             false => Pace::FULL,
@@ -113,12 +114,12 @@ impl Shared {
             if is_content && orders.is_empty() {
                 break;
             }
-            // A page may be missing, a driver may take its time: another thread listens meanwhile.
+            // A page fault or a driver may take long: another thread listens meanwhile.
             if is_needed && !orders.is_empty() {
                 self.hand_over(&turn);
             }
             execute(&orders, &mut deeds);
-            // Before anybody can learn that a transfer is over: no view of its buffers is left then.
+            // Drops this thread's views of the buffers before any thread can learn that a transfer is over.
             orders.clear();
             let had_deeds = !deeds.is_empty();
             let mut is_awaited = false;
@@ -144,12 +145,12 @@ impl Shared {
                 self.tidy_beside(after, is_needed, &turn);
             }
             let is_attended = self.attended.load(Ordering::Relaxed) > 0;
-            // What was just submitted to a backend that must be looked at was not there for the
-            // look above; and a step takes in so many outcomes, and no more.
+            // The look above came before operations that were just submitted to a backend that must be called; and a
+            // step takes in a limited number of outcomes.
             is_news = had_deeds && is_attended || self.completions.has_any();
             let is_heard = self.signal.is_heard();
-            // The rest of a transfer follows upon the outcomes of what there is of it, whichever thread learns of them;
-            // and a thread that listens has spoken to the backends before these operations were there.
+            // The rest of a transfer is submitted after the outcomes of its first operations, whichever thread takes
+            // them in. A thread that listens called `Backend::expect` before these operations were submitted.
             if had_deeds && (is_awaited || is_heard) {
                 self.expect();
             }
@@ -160,7 +161,7 @@ impl Shared {
         if is_left || is_content && is_news {
             self.appoint(u64::MAX, turn.next);
         }
-        // A listener was told of each outcome, and of nothing that this thread did.
+        // A listener was notified of each outcome, but not of what this thread did.
         if is_left {
             self.signal.notify();
         }
@@ -173,7 +174,8 @@ impl Shared {
         turn
     }
 
-    /// Does what must not be done under the lock, with another thread listening where it may take any time.
+    /// Does the work for which the lock must not be held. Another thread listens meanwhile if the work may take any
+    /// time.
     #[inline(never)]
     fn tidy_beside(self: &Arc<Self>, after: After, is_needed: bool, turn: &Turn) {
         if is_needed && after.calls_others(|waker| self.signal.is_parker(waker)) {
@@ -182,13 +184,14 @@ impl Shared {
         self.tidy(after);
     }
 
-    /// Whether this thread runs inside a driver, which must not be entered again. Another thread does what is left then.
+    /// Returns whether this thread runs inside a driver, which must not be entered again. Another thread does the rest
+    /// of the work then.
     #[inline]
     fn spares_drivers(&self) -> bool {
         cfg!(threads) && self.advances && transload_hal::in_callback()
     }
 
-    /// Whether another thread turns the engine if this one does not.
+    /// Returns whether another thread turns the engine if this one does not.
     fn can_leave(&self) -> bool {
         #[cfg(threads)]
         let can_leave = self.advances && self.driver.can_listen();
@@ -209,7 +212,7 @@ impl Shared {
         state.next_deadline()
     }
 
-    /// Has `f` touch the state, and then does what must not be done under the lock.
+    /// Lets `f` change the state, and then does the work for which the lock must not be held.
     pub(crate) fn change<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let (result, after) = self.state.with(|state| (f(state), take_after(state)));
         if let Some(after) = after {
@@ -218,13 +221,13 @@ impl Shared {
         result
     }
 
-    /// Tells the backends that outcomes are to come by themselves: one that was given up too, for operations on borrowed
-    /// bytes are waited for all the same.
+    /// Calls `Backend::expect` of each backend that completes unattended. This includes a backend that was given up,
+    /// because calls with borrowed bytes still wait for its operations.
     pub(super) fn expect(&self) {
         self.ask_each(|known| known.unattended, |backend| backend.expect());
     }
 
-    /// Looks at the backends that must be looked at, if they have anything to do.
+    /// Calls `Backend::pump` of the backends that need it, if they have operations under way.
     #[inline]
     fn pump(&self) {
         if self.attended.load(Ordering::Relaxed) > 0 {
@@ -238,7 +241,7 @@ impl Shared {
         self.ask_each(is_busy, |backend| backend.pump());
     }
 
-    /// Asks every backend of a sort that has operations under way, without the lock.
+    /// Calls `ask` for every backend of a kind that has operations under way, without the lock.
     fn ask_each(&self, is_meant: impl Fn(&Registered) -> bool, ask: impl Fn(&dyn Backend)) {
         for index in 0.. {
             let known = self.state.with(|state| {
@@ -265,7 +268,7 @@ impl Shared {
         self.unattended.store(unattended, Ordering::Relaxed);
     }
 
-    /// Does what must not be done under the lock.
+    /// Does the work for which the lock must not be held.
     fn tidy(&self, after: After) {
         let After {
             mut wakers,
@@ -274,9 +277,8 @@ impl Shared {
             ended,
             metrics,
         } = after;
-        // A user's own code runs here, and what it panics about is its own concern: neither orders
-        // that are still to be carried out nor a borrowed copy may be cut short by it. The lists keep
-        // their room for the next time.
+        // The user's code runs here. Its panics are caught, so that they cut short neither orders that are still to be
+        // carried out nor a borrowed copy. The lists keep their allocation for the next time.
         let releases = !buffers.is_empty();
         for buffer in buffers.drain(..) {
             let _ = guarded(|| drop(buffer));
@@ -305,7 +307,7 @@ impl Shared {
         });
     }
 
-    /// Hands new verdicts to whoever keeps them.
+    /// Passes new verdicts to the keeper of verdicts.
     fn keep(&self, verdicts: Vec<Verdict>) {
         #[cfg(feature = "std")]
         if let Some(keeper) = &self.keeper {
@@ -316,7 +318,7 @@ impl Shared {
     }
 }
 
-/// What a step leaves to do once the lock is let go.
+/// Returns the work that a step leaves for the time after the lock is released.
 #[inline(always)]
 fn take_after(state: &mut State) -> Option<After> {
     match state.after.is_empty() && state.idlers.is_empty() {

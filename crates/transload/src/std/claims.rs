@@ -1,8 +1,8 @@
-//! Which manager has which bytes, in the whole process.
+//! Claims of managers on bytes, in the whole process.
 //!
-//! Each manager orders its own transfers, and knows nothing of those of others. So bytes that more than one manager could
-//! reach belong to the manager that took them in first, until its last buffer of them goes. Several managers may have bytes
-//! that none of them may write.
+//! Each manager orders its own transfers, and knows nothing of the transfers of other managers. So bytes that more than
+//! one manager could reach belong to the manager that took them in first, until its last buffer of them is dropped.
+//! Several managers may have bytes that none of them may write.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,16 +12,17 @@ use super::PerProcess;
 use transload_core::{Footprint, Hazards, Shape, StorageId, Ticket};
 use transload_hal::Buffer;
 
-/// Bytes that a manager has. They are free for others when the last claim of them is dropped.
+/// A manager's claim on bytes. Other managers may claim them when the last claim is dropped.
 pub(crate) struct Claim {
     table: &'static Mutex<Table>,
     key: Key,
 }
 
-/// The claims of a process. Who must wait for whom among transfers is who may not share bytes among managers.
+/// The claims of a process. The rule is the one of hazards: two managers must not share bytes if two transfers of them
+/// would have to wait for each other.
 struct Table {
     order: Hazards,
-    /// The place of each in the order, and how many buffers have it: those of one storage are many.
+    /// The place of each claim in the order, and how many buffers have it: one storage may have many buffers.
     claims: BTreeMap<Key, (Ticket, usize)>,
     /// The manager of each place, by its ticket's index.
     managers: Vec<usize>,
@@ -40,7 +41,8 @@ struct Key {
 /// Claims a buffer that a backend has just made, for as long as its storage lives. False when another manager has some of
 /// its bytes, and one of the two may write them.
 ///
-/// Memory that a program allocates or owns needs no claim: its type has no second owner, or promises that none writes.
+/// Memory that a program allocates or owns needs no claim: its type has no second owner, or promises that no code
+/// writes it.
 pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
     let info = raw.info();
     let key = Key {
@@ -58,8 +60,8 @@ pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
     is_free
 }
 
-/// Claims a file, all of it, before its length is looked at or changed. The claim holds other managers off until the
-/// buffer has its own. `None` when another manager has some of the file, and one of the two may write it.
+/// Claims a whole file, before its length is read or changed. The claim keeps other managers out until the buffer has
+/// its own. `None` when another manager has some of the file, and one of the two may write it.
 pub(crate) fn claim_file(id: StorageId, writable: bool, manager: usize) -> Option<Claim> {
     let key = Key {
         id,
@@ -84,7 +86,7 @@ fn table() -> &'static Mutex<Table> {
     })
 }
 
-/// Nothing under the lock can panic half-way through a change.
+/// No code under the lock can panic half-way through a change.
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Turns the engine when nobody else does, where there is no thread: for detached transfers, and for deadlines.
+//! Turns the engine where there is no thread, for detached transfers and for deadlines.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -19,23 +19,23 @@ extern "C" {
     fn set_timeout(callback: &JsValue, milliseconds: i32);
 }
 
-/// A task of the page's, which the browser runs as a microtask each time that something has completed, from the
-/// first transfer that needs it until none is under way; and a timer for as long as one has a deadline.
+/// A task of the page, which the browser runs as a microtask after each completion, from the first transfer that needs
+/// it until none is under way; and a timer while a transfer has a deadline.
 #[derive(Default)]
 pub(crate) struct Microtask {
     is_there: Cell<bool>,
-    /// When the timer that comes first wakes whoever waits.
+    /// When the earliest timer wakes the tasks that wait.
     alarm: Rc<Cell<Option<Instant>>>,
 }
 
 impl Microtask {
-    /// Starts the task, if it is not there.
+    /// Starts the task, unless it runs.
     pub(crate) fn ensure(&self, shared: &Arc<Shared>) {
         self.set_alarm(shared);
         if self.is_there.replace(true) {
             return;
         }
-        // Holds the manager until its transfers are over, and no longer.
+        // Keeps the manager alive until its transfers are over, and no longer.
         let mut held = Some(Arc::clone(shared));
         wasm_bindgen_futures::spawn_local(poll_fn(move |context| {
             let Some(shared) = &held else {
@@ -53,7 +53,7 @@ impl Microtask {
         }));
     }
 
-    /// Has the browser wake whoever waits when the next deadline passes, unless it will do so before.
+    /// Sets a browser timer that wakes the tasks that wait when the next deadline passes, unless an earlier one is set.
     fn set_alarm(&self, shared: &Shared) {
         let now = shared.clock.now();
         let Some(at) = shared.state.with(|state| state.next_deadline()) else {
@@ -70,7 +70,7 @@ impl Microtask {
             }
             signal.notify();
         });
-        // One that rings too early finds the deadline ahead, and is set again. None rings in 25 days or more.
+        // A timer that fires too early finds the deadline ahead, and is set again. No timer runs for 25 days or more.
         let left = at.0.saturating_sub(now.0).div_ceil(1_000_000);
         set_timeout(&ring, i32::try_from(left).unwrap_or(i32::MAX));
     }

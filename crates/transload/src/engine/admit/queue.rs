@@ -1,7 +1,7 @@
 //! Transfers that wait for their first slots, in one line for each pair of devices.
 //!
-//! Lines keep a look at the queue short. A transfer that waits for its device's share is passed by transfers of other
-//! devices and by none of its own pair, so of each line only the head is of interest, however long a batch is.
+//! Lines make a look at the queue short. Transfers of other devices pass a transfer that waits for its device's share,
+//! and transfers of its own pair do not. So only the head of each line matters, however long a batch is.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,21 +12,21 @@ use super::super::places::Places;
 use super::super::staging::Pair;
 use super::super::state::queue_of;
 
-/// Each step costs as much as there are pairs of devices, and no more for the transfers that wait. One that goes while it
-/// waits stays in its line until its turn comes or most of those in line have gone.
+/// Each step costs as much as there are pairs of devices, and no more for the transfers that wait. A transfer that ends
+/// while it waits stays in its line until its turn comes or most of the entries are of ended transfers.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// A line stays when it is empty: its room serves the next batch, and a machine has few pairs.
+    /// A line stays when it is empty: the next batch uses its allocation, and a machine has few pairs.
     lines: Vec<Line>,
     last: u64,
-    /// How many entries there are, and how many of them are of transfers that have gone.
+    /// How many entries there are, and how many of them belong to transfers that have ended.
     waiting: usize,
     gone: usize,
 }
 
 struct Line {
     pair: Pair,
-    /// Of each priority, the highest first.
+    /// One queue for each priority, the highest first.
     waiting: [VecDeque<Waiting>; 3],
 }
 
@@ -35,7 +35,7 @@ struct Waiting {
     turn: Turn,
 }
 
-/// When a transfer's turn is: by priority, then in the order of asking. The smaller one comes first.
+/// The turn of a transfer: by priority, then in the order of asking. The smaller one comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Turn(Reverse<Priority>, u64);
 
@@ -47,11 +47,11 @@ pub(crate) struct Head {
     line: usize,
 }
 
-/// So many entries of transfers that have gone are not worth a look at all of them.
+/// Up to this many entries of ended transfers are not worth a look at all entries.
 const FEW: usize = 64;
 
 impl Queue {
-    /// Puts the transfer at that place behind all that asked before it with its priority or a higher one.
+    /// Puts the transfer at that place behind all transfers that asked before it with its priority or a higher one.
     pub(crate) fn push(&mut self, slot: u32, pair: Pair, priority: Priority) -> Turn {
         self.last += 1;
         let turn = Turn(Reverse(priority), self.last);
@@ -92,7 +92,7 @@ impl Queue {
         self.waiting -= 1;
     }
 
-    /// A transfer that was in line has gone.
+    /// Takes in that a transfer in line has ended.
     pub(crate) fn leave(&mut self, transfers: &Places) {
         self.gone += 1;
         if 2 * self.gone < self.waiting + FEW {
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// A queue, and the places of those in it.
+    /// A queue, and the places of its transfers.
     struct Waiters(Queue, Places);
 
     impl Waiters {

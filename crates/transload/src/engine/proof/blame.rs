@@ -1,9 +1,9 @@
-//! Who changed a pattern that came back changed.
+//! Finds the link that changed a pattern.
 //!
-//! It has passed other links on its way there and back. Where one of those was not proven either, the link
-//! under proof is not used by this process, but other processes are not told of it yet. What lies at its
-//! source is read first; then the pattern goes to its destination by another way, and back from there over
-//! the same links as before. Where both come back as they went, the link alone has changed it.
+//! The pattern has passed other links on its way there and back. If one of those was not proven either, this process
+//! does not use the link under proof, but other processes are not told of it yet. The job first reads the bytes at the
+//! link's source. Then it sends the pattern to the destination by another way, and back from there over the same links
+//! as before. If both come back unchanged, only the link under proof can have changed the pattern.
 
 use alloc::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::engine::kept::Judgement;
 use crate::engine::state::State;
 
 impl ProofStage {
-    /// Whether a pattern came back changed, and it is being found out why.
+    /// Returns whether the job looks for the link that changed a pattern.
     fn is_inquiry(self) -> bool {
         use ProofStage::{ComparingAgain, ComparingSrc, ReadingAgain, ReadingSrc, Refilling};
         matches!(
@@ -26,7 +26,7 @@ impl ProofStage {
 }
 
 impl Job {
-    /// A step goes that way.
+    /// Records the way of a step.
     pub(super) fn note_way(&mut self, way: &Arc<Plan>, is_trusted: bool) {
         match self.stage {
             ProofStage::Reading => {
@@ -42,7 +42,7 @@ impl Job {
         }
     }
 
-    /// A step failed on its way, and was done over another.
+    /// Records that a step failed on its way, and was done over another one.
     pub(super) fn note_detour(&mut self) {
         self.alone = false;
         self.way_back = None;
@@ -61,7 +61,7 @@ impl State {
         self.proceed(at, ProofStage::ReadingSrc);
     }
 
-    /// What came of a comparison by which it is found out why.
+    /// Takes in a comparison that tells which link changed the pattern.
     pub(super) fn handle_compared_again(&mut self, at: usize, found: &Found) {
         let job = &mut self.proofs.jobs[at];
         job.alone &= matches!(found, Found::Equal(true));
@@ -72,8 +72,8 @@ impl State {
         self.proceed(at, ProofStage::Refilling);
     }
 
-    /// A step of a proof failed. What was seen before stands: a link that may have changed a pattern is
-    /// not tried again in a while.
+    /// A step of a proof failed. Earlier results stand: a link that may have changed a pattern is not tried again for a
+    /// while.
     pub(super) fn give_up_proof(&mut self, at: usize, fault: Fault) {
         let job = &mut self.proofs.jobs[at];
         if !job.stage.is_inquiry() {
@@ -83,8 +83,8 @@ impl State {
         self.condemn(at);
     }
 
-    /// The link moved wrong bytes. Time does not make it trustworthy. Other processes hear of it only
-    /// where no other link can have been to blame.
+    /// Condemns the link: it moved wrong bytes, and time does not make it trustworthy. Other processes are told only if
+    /// no other link can have changed the pattern.
     fn condemn(&mut self, at: usize) {
         let message = "a pattern that was sent over the link came back changed";
         let fault = Fault::new(ErrorClass::Failed, message);

@@ -1,4 +1,4 @@
-//! Where profiles lie, and how they get there.
+//! The file of a profile: its place, and how it is read and written.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use transload_host::partial::Partial;
 
 use super::{Profile, ProfileError};
 
-/// The environment variable that says where the saved profile is: a path, or nothing for none.
+/// The environment variable with the path of the saved profile. If it is an empty string, there is no saved profile.
 pub const ENVIRONMENT: &str = "TRANSLOAD_PROFILE";
 
-/// Where the saved profile of this machine is, whether or not there is one: what the environment
-/// variable `TRANSLOAD_PROFILE` says, else `transload/profile.toml` in the platform's folder for caches
-/// (`$XDG_CACHE_HOME` or `~/.cache`, `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows). `None`
-/// where the variable is set to nothing, and where there is no such folder.
+/// Returns the path of this machine's saved profile, whether or not the file exists: the value of the environment
+/// variable `TRANSLOAD_PROFILE`, otherwise `transload/profile.toml` in the platform's folder for caches
+/// (`$XDG_CACHE_HOME` or `~/.cache`, `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows). `None` where the
+/// variable is empty, and where there is no such folder.
 pub fn saved_path() -> Option<PathBuf> {
     match std::env::var_os(ENVIRONMENT) {
         Some(path) if path.is_empty() => None,
@@ -28,17 +28,16 @@ pub fn saved_path() -> Option<PathBuf> {
     }
 }
 
-/// Where verdicts of proofs are kept that belong to a profile: beside it, as `profile.verdicts.toml`
-/// beside `profile.toml`.
+/// Returns the path of the verdicts that belong to a profile: beside it, `profile.verdicts.toml` beside `profile.toml`.
 pub fn verdicts_path(profile: &Path) -> PathBuf {
     profile.with_extension("verdicts.toml")
 }
 
 impl Profile {
-    /// The saved profile of this machine; `None` where there is none.
+    /// Reads the saved profile of this machine; `None` where there is none.
     ///
     /// # Errors
-    /// As [`Profile::load`]. Whether it is of this machine still is for [`Profile::check`] to say.
+    /// As [`Profile::load`]. Call [`Profile::check`] to find out whether the profile still holds for this machine.
     pub fn saved() -> Result<Option<Profile>, ProfileError> {
         let Some(path) = saved_path() else {
             return Ok(None);
@@ -54,7 +53,7 @@ impl Profile {
     /// Reads a profile. Blocks on the file.
     ///
     /// # Errors
-    /// When it cannot be read or is no regular file, is no profile, or is of a later format.
+    /// When the file cannot be read or is no regular file, is no profile, or is of a later format.
     pub fn load(path: impl AsRef<Path>) -> Result<Profile, ProfileError> {
         let path = path.as_ref();
         let garbled = |reason: String| ProfileError::Garbled {
@@ -73,12 +72,13 @@ impl Profile {
         Profile::parse(&text, Some(path))
     }
 
-    /// Writes the profile, whole or not at all: beside its place, to the disk, then renamed. Makes the
-    /// folders that lead there. Blocks on the disk. What a killed process leaves beside the place
-    /// (`.transload-RANDOM.partial`) the next save in the folder removes.
+    /// Writes the profile, whole or not at all: to a file beside its place, to the disk, then renamed. Makes the
+    /// missing folders of the path. Blocks on the disk. A killed process may leave a file `.transload-RANDOM.partial`
+    /// there; the next save in the folder removes it.
     ///
     /// # Errors
-    /// When what is in the place is no regular file, or the system refuses. What was there is as it was then.
+    /// When the path names something that is no regular file, or the system refuses. An existing profile is unchanged
+    /// then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), ProfileError> {
         let path = path.as_ref();
         let text = self.to_toml();
@@ -91,8 +91,7 @@ impl Profile {
     }
 }
 
-/// A link and its points take a kilobyte; the largest machine that was looked at has fewer than 1000
-/// links.
+/// A link and its points take a kilobyte; the largest machine that was examined has fewer than 1000 links.
 const MOST_BYTES: u64 = 16 << 20;
 
 #[cfg(test)]
@@ -110,7 +109,7 @@ mod tests {
         let profile = Profile::new(&Topology::new(), Vec::new());
         profile.save(&path).unwrap();
         let before = fs::read(&path).unwrap();
-        // As after a crash: it is neither removed nor placed, and nobody locks it.
+        // As after a crash: it is neither removed nor placed, and no process locks it.
         let crashed = Partial::write(&path, b"half of a prof").unwrap();
         let left = crashed.path().to_path_buf();
         crashed.file().unlock().unwrap();
@@ -118,7 +117,7 @@ mod tests {
         assert!(left.exists());
         assert_eq!(fs::read(&path).unwrap(), before);
         assert_eq!(Profile::load(&path).unwrap().machine(), profile.machine());
-        // The next one takes it away.
+        // The next save removes it.
         profile.save(&path).unwrap();
         let entries = fs::read_dir(path.parent().unwrap()).unwrap();
         assert_eq!(entries.count(), 1);

@@ -1,4 +1,4 @@
-//! Whoever writes verdicts down, so that no thread that moves bytes waits for a disk.
+//! Writes verdicts down, so that no thread that moves bytes waits for a disk.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::engine::unwind::guarded;
 #[cfg(threads)]
 pub(crate) use threaded::Keeper;
 
-/// Without threads, whoever turns the engine writes.
+/// Without threads, the thread that turns the engine writes.
 #[cfg(not(threads))]
 pub(crate) struct Keeper {
     path: PathBuf,
@@ -30,7 +30,7 @@ impl Keeper {
     }
 }
 
-/// Writes verdicts down. What cannot be written is found out again by the next process.
+/// Writes verdicts down. A verdict that cannot be written is found out again by the next process.
 fn write(path: &Path, verdicts: &[Verdict]) {
     if verdicts.is_empty() {
         return;
@@ -53,7 +53,7 @@ mod threaded {
 
     use super::{Entry, PathBuf, Verdict, store, write};
 
-    /// Has a thread write, which is there only while there is something to write.
+    /// Has a thread write verdicts. The thread runs only while there are verdicts to write.
     pub(crate) struct Keeper {
         desk: Arc<Desk>,
     }
@@ -61,7 +61,7 @@ mod threaded {
     struct Desk {
         path: PathBuf,
         inbox: Mutex<Inbox>,
-        /// Told when the thread ends.
+        /// Notified when the thread ends.
         done: Condvar,
     }
 
@@ -106,7 +106,7 @@ mod threaded {
         }
     }
 
-    /// A process that ends right after its first transfer has written what it found out.
+    /// Waits for the thread, so that a process that ends right after its first transfer has written its verdicts.
     impl Drop for Keeper {
         fn drop(&mut self) {
             let busy = |inbox: &mut Inbox| inbox.writing;
@@ -136,6 +136,6 @@ mod threaded {
         }
     }
 
-    /// Much longer than it takes; but another process may hold the lock for ever.
+    /// Much longer than writing takes; but another process may hold the lock for ever.
     const PATIENCE: Duration = Duration::from_secs(5);
 }

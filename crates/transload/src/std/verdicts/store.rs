@@ -1,4 +1,4 @@
-//! Where verdicts lie, and how they get there.
+//! The file of verdicts: its place, and how it is read and written.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,7 +12,7 @@ use super::text::{self, Unread};
 use super::{Entry, merge};
 use crate::engine::kept::Verdict;
 
-/// What the file says. One that is missing or damaged says nothing.
+/// Reads the file. A file that is missing or damaged has no entries.
 ///
 /// # Errors
 /// When the system does not read it, or a later version wrote it.
@@ -30,10 +30,10 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Entry>> {
     }
 }
 
-/// Adds verdicts to what the file says by now, whatever other processes have added meanwhile.
+/// Adds verdicts to the file, keeping those that other processes have added meanwhile.
 ///
 /// # Errors
-/// When the system does not read or write it, or a later version wrote it. It is as it was then.
+/// When the system does not read or write the file, or a later version wrote it. The file is unchanged then.
 pub(super) fn add(path: &Path, verdicts: &[Verdict]) -> io::Result<()> {
     fs::create_dir_all(folder(path))?;
     let _locked = lock(path)?;
@@ -42,13 +42,12 @@ pub(super) fn add(path: &Path, verdicts: &[Verdict]) -> io::Result<()> {
         return Ok(());
     }
     let text = text::to_toml(&entries).ok_or(ErrorKind::InvalidData)?;
-    // What a crash of the machine damages is proven once more.
+    // A verdict that a crash of the machine damages is found out again.
     Partial::write(path, text.as_bytes())?.place()
 }
 
-/// Keeps other processes from writing until the file that comes back is closed: between reading and
-/// renaming, what another one wrote would be lost. The file itself is replaced each time, so that what is
-/// locked lies beside it.
+/// Keeps other processes from writing until the returned file is closed: between reading and renaming, what another
+/// process wrote would be lost. The verdicts' file itself is replaced each time, so the lock is on a file beside it.
 fn lock(path: &Path) -> io::Result<File> {
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or(ErrorKind::InvalidInput)?);
@@ -56,8 +55,8 @@ fn lock(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(false);
     let file = open_regular(&folder(path).join(name), options)?;
-    // Whoever waits for a process that was stopped is a thread that nobody waits for; where there is but
-    // one thread, it does not wait.
+    // A process that holds the lock may be stopped. The thread that waits for it here is the keeper's own, for which no
+    // transfer waits. Where there is only one thread, it does not wait.
     #[cfg(threads)]
     let locked = file.lock();
     #[cfg(not(threads))]
@@ -66,10 +65,10 @@ fn lock(path: &Path) -> io::Result<File> {
         Err(fs::TryLockError::Error(error)) => Err(error),
         Ok(()) => Ok(()),
     };
-    // Not every file system locks. Then a verdict may be lost, and its link is proven once more.
+    // Not every file system supports locks. Without one a verdict may be lost, and its link is proven once more.
     let _ = locked;
     Ok(file)
 }
 
-/// Twice what as many entries take as are kept, half a kilobyte each.
+/// Twice the size of the most entries that are kept, half a kilobyte each.
 pub(super) const MOST_BYTES: u64 = 4 << 20;
