@@ -1,4 +1,4 @@
-//! Plans that were made before.
+//! A cache of plans.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -9,20 +9,19 @@ use crate::{PlanKey, PlanSet};
 
 /// A bounded memory of [`PlanSet`]s under their [`PlanKey`].
 ///
-/// What is kept under a key is the whole set, every size range of it, so a look-up never has to
-/// guess whether a plan fits a payload: [`PlanSet::choose`] decides that by the size itself.
+/// Each key holds the whole set with every size range, so a look-up never has to guess whether a plan fits a payload:
+/// [`PlanSet::choose`] decides that by the exact size.
 ///
-/// Plans hold for one state of the machine. Whatever changes that state (a backend registered, a link
-/// put into quarantine or let out of it, new measurements) calls [`PlanCache::invalidate`], which
-/// forgets all of them and starts a new epoch; who keeps a plan elsewhere compares epochs.
+/// Plans hold for one state of the machine. The engine calls [`PlanCache::invalidate`] when that state changes (a
+/// backend registered, a link put into quarantine or let out of it, new measurements). This forgets all plans and
+/// starts a new epoch; a holder of a plan elsewhere compares epochs.
 ///
-/// A hit hashes the key once and allocates nothing. When the cache is full, the set that was looked
-/// up longest ago makes room; finding it takes time proportional to the capacity, next to the
-/// planning that it follows.
+/// A hit hashes the key once and allocates nothing. When the cache is full, the set that was looked up longest ago is
+/// removed; finding it takes time proportional to the capacity, which is small next to the planning before it.
 pub struct PlanCache {
     entries: HashMap<PlanKey, Entry>,
     capacity: usize,
-    /// Counts look-ups and insertions, and so orders them.
+    /// Counts look-ups and insertions, to order them.
     clock: u64,
     epoch: u64,
     stats: CacheStats,
@@ -33,25 +32,25 @@ struct Entry {
     used_at: u64,
 }
 
-/// What a cache has done since it was made.
+/// Counts of a cache since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
     /// Look-ups that found plans.
     pub hits: u64,
     /// Look-ups that found none.
     pub misses: u64,
-    /// Sets that made room for others.
+    /// Sets that were removed to make room.
     pub evictions: u64,
-    /// How often everything was forgotten.
+    /// How often all sets were forgotten.
     pub invalidations: u64,
 }
 
 impl PlanCache {
-    /// How many sets are kept unless the builder says otherwise: the pairs of 16 memories. A set of
-    /// an 8-GPU machine takes 6 to 50 KiB, the more the more memories one can stage in.
+    /// How many sets are kept unless the builder says otherwise: the pairs of 16 memories. A set of an 8-GPU machine
+    /// takes 6 to 50 KiB, more with more memories that one can stage in.
     pub const DEFAULT_CAPACITY: usize = 256;
 
-    /// An empty cache for `capacity` sets, at least 1. Allocates nothing yet.
+    /// Makes an empty cache for `capacity` sets, at least 1. Allocates nothing yet.
     pub fn new(capacity: usize) -> PlanCache {
         PlanCache {
             entries: HashMap::new(),
@@ -62,7 +61,7 @@ impl PlanCache {
         }
     }
 
-    /// The plans under `key`, which count as used now. Allocates nothing.
+    /// Returns the plans under `key`, which count as used now. Allocates nothing.
     pub fn get(&mut self, key: &PlanKey) -> Option<Arc<PlanSet>> {
         self.clock += 1;
         match self.entries.get_mut(key) {
@@ -78,8 +77,8 @@ impl PlanCache {
         }
     }
 
-    /// Keeps `plans` under `key`, in place of what was there. In a full cache the set that was used
-    /// longest ago goes.
+    /// Keeps `plans` under `key`, replacing the set there. In a full cache the set that was used longest ago is
+    /// removed.
     pub fn insert(&mut self, key: PlanKey, plans: Arc<PlanSet>) {
         self.clock += 1;
         if self.entries.len() >= self.capacity && !self.entries.contains_key(&key) {
@@ -93,34 +92,34 @@ impl PlanCache {
         self.entries.insert(key, Entry { plans, used_at });
     }
 
-    /// Forgets everything and starts a new epoch: plans made before are plans no more.
+    /// Forgets all plans and starts a new epoch, in which earlier plans do not hold.
     pub fn invalidate(&mut self) {
         self.entries.clear();
         self.epoch += 1;
         self.stats.invalidations += 1;
     }
 
-    /// How often the plans have become invalid.
+    /// Returns how often the plans have become invalid.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// How many sets are kept.
+    /// Returns how many sets are kept.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether none is kept.
+    /// Returns whether no set is kept.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How many sets are kept at most.
+    /// Returns how many sets are kept at most.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// What the cache has done.
+    /// Returns the counts of the cache.
     pub fn stats(&self) -> CacheStats {
         self.stats
     }

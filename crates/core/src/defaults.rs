@@ -1,11 +1,11 @@
-//! Figures that stand until this machine was measured.
+//! Default costs, for machines that were not measured.
 //!
-//! They only rank routes against each other until a profile replaces them; no promise rests on
-//! them. Each is a round figure for its kind of wire, with the reason beside it.
+//! They only rank routes against each other until a profile replaces them; no promise depends on them. Each is a round
+//! figure for its kind of link, with the reason beside it.
 
 use crate::{Cost, LinkClass};
 
-/// The cost of one pass over a link of that class.
+/// Returns the cost of one pass over a link of that class.
 pub const fn link_cost(class: LinkClass) -> Cost {
     match class {
         // One thread's memcpy past the caches of a server core: 10 to 12 GB/s; 100 ns to submit.
@@ -22,18 +22,19 @@ pub const fn link_cost(class: LinkClass) -> Cost {
     }
 }
 
-/// The cost of one pass of the processors' to or from a file: what the page cache gives, 20 µs for a thread to wake
-/// and call the system, then 8 GB/s to read and 2 GB/s to write into fresh pages. A cold file takes what its
-/// drive takes. Whoever lists a link between a file and host memory uses it, so that no way looks cheaper than it is.
+/// Returns the cost of one pass of the processors to or from a file: that of the page cache, 20 µs for a thread to wake
+/// and call the system, then 8 GB/s to read and 2 GB/s to write into fresh pages. A file that is not cached takes the
+/// time of its drive. Each backend that lists a link between a file and host memory uses this cost, so that no way
+/// looks cheaper than it is.
 pub const fn file_cost(writes: bool) -> Cost {
     Cost::from_rate(20_000, if writes { 2_000_000_000 } else { 8_000_000_000 })
 }
 
-/// The cost of making what a device did visible to others: its queue runs dry, and somebody hears of
-/// it, as after a small copy over a bus.
+/// The cost of making a device's writes visible: the device's queue runs dry and a thread is told, as after a small
+/// copy over a bus.
 pub const VISIBLE_COST: Cost = Cost::new(10_000, 0);
 
-/// The largest chunk for a link of that class, in bytes; a power of two.
+/// Returns the largest chunk for a link of that class, in bytes; a power of two.
 ///
 /// The planner may take smaller ones where they cost less. Longer chunks amortise submission,
 /// shorter ones overlap sooner, hold less staging, and let a cancel or a failure stop sooner.
@@ -57,21 +58,22 @@ pub const fn max_chunk_bytes(class: LinkClass) -> u64 {
 /// (10 µs) exceeds the time on a 24 GB/s bus (2.7 µs at 64 KiB).
 pub const MIN_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Where several transfers share a slot their parts begin at multiples of this, in bytes: pages. Drivers import and
-/// lock whole pages, and no two threads write one line of a cache.
+/// The alignment of the parts of a slot that several transfers share, in bytes: a page. Drivers import and lock whole
+/// pages, and no two threads then write one cache line.
 pub const PART_ALIGNMENT_BYTES: u64 = 4096;
 
-/// Slots per ring at most: one fills, one drains, and the others keep both ends busy while either is late, or while who
-/// is told of an end has yet to be woken. With three, 16 MiB over a link that is modelled at 4 GB/s took 1.3 times as
-/// long as over the link alone, with four 1.07 times, with five no less (`cuda/staged-up-16MiB` of `bench`).
+/// The most slots per ring: one fills, one drains, and the others keep both ends busy while either is late, or while
+/// the thread that is told of an end has yet to wake. With three, 16 MiB over a link that is modelled at 4 GB/s took
+/// 1.3 times as long as over the link alone, with four 1.07 times, with five no less (`cuda/staged-up-16MiB` of
+/// `bench`).
 ///
-/// A ring has more than one only where all slots of the transfer are at most half of those that the budget has room for,
-/// rounded up: the engine keeps the others for other devices.
+/// A ring has more than one slot only where all slots of the transfer are at most half of those that the budget has
+/// room for, rounded up: the engine keeps the other half for other devices.
 pub const RING_SLOTS: u16 = 4;
 
 /// Operations of one transfer that keep a link busy: the next is queued before one ends.
 pub const LINK_DEPTH: u16 = 2;
 
-/// Staging that the whole process may hold, in bytes, unless the builder says otherwise. Pinned
-/// memory is taken from everybody else, so the default stays small: four 16 MiB slots.
+/// The staging memory that the whole process may hold, in bytes, unless the builder says otherwise. Pinned memory is
+/// missing elsewhere on the machine, so the default stays small: four 16 MiB slots.
 pub const STAGING_BUDGET_BYTES: u64 = 64 << 20;

@@ -1,12 +1,11 @@
-//! Names of devices, memories and places, and how people write them.
+//! Names of devices, memories and places, and their notation.
 
 use core::fmt;
 use core::str::FromStr;
 
 use crate::{Name, ParseError};
 
-/// What sort of device an id names: `cpu`, `cuda`, `wgpu`, `metal`, `sim`, or any kind that a
-/// backend registers.
+/// The kind of a device: `cpu`, `cuda`, `wgpu`, `metal`, `sim`, or any kind that a backend registers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceKind(pub Name);
 
@@ -95,7 +94,7 @@ impl FromStr for DeviceId {
     }
 }
 
-/// The sort of a memory, which decides who can reach it and how.
+/// The kind of a memory, which decides which code and devices can reach it and how.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -105,11 +104,11 @@ pub enum MemoryKind {
     Pinned,
     /// A device's own memory.
     Device,
-    /// Memory that a driver migrates between host and device. Before others touch it, its device is asked to
+    /// Memory that a driver migrates between host and device. Before other engines touch it, its device is asked to
     /// [make it visible](crate::StepKind::MakeVisible).
     Managed,
-    /// Device memory that others see through a mapping too: before they touch it, its device is asked
-    /// to [make it visible](crate::StepKind::MakeVisible).
+    /// Device memory that other engines see through a mapping: before they touch it, its device is asked to [make it
+    /// visible](crate::StepKind::MakeVisible).
     Mapped,
     /// Memory that the host writes and a device copies out of.
     Upload,
@@ -135,23 +134,22 @@ impl MemoryKind {
         MemoryKind::File,
     ];
 
-    /// Whether a device works on it at its users' behest while others reach it in place, so that it is asked to
-    /// [make it visible](crate::StepKind::MakeVisible) before they touch it.
+    /// Returns whether a device works on the memory for its users while other engines reach it in place. The device is
+    /// then asked to [make it visible](crate::StepKind::MakeVisible) before they touch it.
     ///
-    /// Transfers are ordered among each other as it is; what users give a device by themselves is known to its
-    /// driver alone. A device's own engines need not ask, since users order their commands with those. Nor is
-    /// pinned memory asked for: that is the host's, where a device is the guest.
+    /// Transfers are ordered among each other without this, but only the driver knows the work that users give a device
+    /// themselves. A device's own engines need not ask, since users order their commands with those. Pinned memory
+    /// needs no question either: it belongs to the host, and the device is the guest.
     pub const fn is_hidden(self) -> bool {
         matches!(self, MemoryKind::Managed | MemoryKind::Mapped)
     }
 
-    /// Whether a buffer in it is the host's or the device's as a whole, and never a part of it the one's while
-    /// another part is the other's.
+    /// Returns whether a buffer belongs to the host or to the device as a whole, never in parts to both.
     pub const fn takes_turns(self) -> bool {
         matches!(self, MemoryKind::Upload | MemoryKind::Readback)
     }
 
-    /// The kind in lower case, as it is written in a place: `cpu:0/shared`.
+    /// Returns the kind in lower case, as it is written in a place: `cpu:0/shared`.
     pub const fn as_str(self) -> &'static str {
         match self {
             MemoryKind::Pageable => "pageable",
@@ -246,7 +244,7 @@ impl FromStr for Uuid {
 
     fn from_str(text: &str) -> Result<Uuid, ParseError> {
         let error = || ParseError::device(text);
-        // Vendors' tools print `GPU-…`.
+        // Vendor tools print `GPU-…`.
         let digits = text
             .strip_prefix("GPU-")
             .or_else(|| text.strip_prefix("gpu-"))
@@ -270,7 +268,7 @@ impl FromStr for Uuid {
     }
 }
 
-/// How a person names a device: by id or by UUID.
+/// A device as users name it: by id or by UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeviceName {
     /// `cuda:1`
@@ -299,7 +297,7 @@ impl FromStr for DeviceName {
     }
 }
 
-/// Where bytes shall live: a device, and the kind of its memory where the default will not do.
+/// A place for bytes: a device, and the kind of its memory if the default is not wanted.
 ///
 /// Written `cuda:0`, `cpu:0/shared`, or with a UUID in place of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

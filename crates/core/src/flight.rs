@@ -1,13 +1,12 @@
 //! A transfer under way, as a state machine without I/O.
 //!
-//! A flight knows payload spans and roles; no address, no buffer, no backend handle. Whoever drives
-//! it asks [`Flight::poll_action`] what to do, does it, and hands back what happened through the
-//! `handle_*` functions. It carries the payload over one plan at a time, each attempt a *leg*. When
-//! a leg fails it waits until all its operations are quiet, returns its slots, and asks for another
-//! route from the first byte that has not arrived.
+//! A flight knows payload spans and roles, but no address, buffer or backend handle. Its driver asks
+//! [`Flight::poll_action`] what to do, does it, and reports the result through the `handle_*` functions. The flight
+//! carries the payload over one plan at a time, each attempt a *leg*. When a leg fails, the flight waits until all its
+//! operations are quiet, returns its slots, and asks for another route from the first byte that has not arrived.
 //!
-//! With verification the copy is one of three phases: afterwards both ends are read through a
-//! checksum, by routes of their own, and compared.
+//! With verification the copy is one of three phases: afterwards the flight reads both ends through a checksum, by
+//! routes of their own, and has them compared.
 
 mod lane;
 mod leg;
@@ -25,7 +24,7 @@ pub use task::{Endpoint, SlotId, Task, TaskId, Work};
 
 use crate::{Instant, Plan, Span};
 
-/// What a flight is to do.
+/// The task of a flight.
 #[derive(Clone, Debug)]
 pub struct FlightSpec {
     /// The payload in bytes.
@@ -34,11 +33,11 @@ pub struct FlightSpec {
     pub plan: Arc<Plan>,
     /// The plans that read source and destination through a checksum afterwards.
     pub verify: Option<Verify>,
-    /// Source and destination overlap: the payload moves as one chunk, by a plan of one lane whose
-    /// slots, if it has any, hold the whole payload. Once an operation was more than refused no
-    /// other route is tried, since the source may be changed.
+    /// Source and destination overlap: the payload moves as one chunk, by a plan of one lane whose slots, if it has
+    /// any, hold the whole payload. Once an operation was accepted, no other route is tried, since the source may be
+    /// changed.
     pub in_place: bool,
-    /// When to give up. Operations that are under way then still end.
+    /// The time at which the flight gives up. Operations that are under way then still end.
     pub deadline: Option<Instant>,
 }
 
@@ -51,7 +50,7 @@ pub struct Verify {
     pub dst: Arc<Plan>,
 }
 
-/// Which part of its work a flight is at.
+/// The phase of a flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Phase {
     /// Moves the payload.
@@ -62,7 +61,7 @@ pub enum Phase {
     CheckDst,
 }
 
-/// What the driver is to do next.
+/// The next task of the flight's driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Lease one slot for each of [`Flight::rings`], all or none, then call
@@ -70,33 +69,33 @@ pub enum Action {
     Lease,
     /// Submit an operation; call [`Flight::handle_settled`] when it has ended or was refused.
     Submit(Task),
-    /// Take a slot back. Nothing uses it any more.
+    /// Take a slot back. No operation uses it any more.
     Return(SlotId),
     /// The leg failed: find another plan, then call [`Flight::handle_route`].
     Route(Failure),
     /// Compare the two checksums, then call [`Flight::handle_compared`].
     Compare,
-    /// It is over. No operation is under way, no slot is held, and nothing follows.
+    /// The flight is over: no operation is under way, no slot is held, and nothing follows.
     Finish(Verdict),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum State {
-    /// The leg's rings need their first slots; asked for already or not.
+    /// The leg's rings need their first slots. `asked`: the driver was asked for them.
     Boarding { asked: bool },
     /// Operations may be submitted.
     Moving,
-    /// Something went wrong; waits until nothing is under way.
+    /// The leg failed; waits until nothing is under way.
     Failing(Failure),
     /// Waits for another plan.
     Rerouting(Failure),
-    /// Waits for the comparison; asked for already or not.
+    /// Waits for the comparison. `asked`: the driver was asked for it.
     Comparing { asked: bool },
-    /// Told to stop; waits until nothing is under way.
+    /// Asked to stop; waits until nothing is under way.
     Stopping(StopReason),
-    /// The verdict is known and not given yet.
+    /// The verdict is known, but the driver was not told yet.
     Ending(Verdict),
-    /// The verdict was given.
+    /// The driver was told the verdict.
     Over,
 }
 
@@ -106,7 +105,7 @@ pub struct Flight {
     leg: Leg,
     state: State,
     phase: Phase,
-    /// The phase that the leg was begun for; behind `phase` only after a comparison failed.
+    /// The phase for which the leg was begun; it differs from `phase` only after a comparison failed.
     leg_phase: Phase,
     len_bytes: u64,
     /// Leading bytes of the copy that arrived in earlier legs, or all of them once it is done.
@@ -115,17 +114,17 @@ pub struct Flight {
     copied: Option<Arc<Plan>>,
     in_place: bool,
     started: bool,
-    /// Some operation was more than refused.
+    /// Whether an operation was accepted and has settled.
     touched: bool,
     deadline: Option<Instant>,
     legs: u32,
 }
 
 impl Flight {
-    /// A flight that has not begun.
+    /// Makes a flight that has not begun.
     ///
     /// # Errors
-    /// When one of the plans is not one that can be run.
+    /// When one of the plans cannot be run.
     pub fn new(spec: FlightSpec) -> Result<Flight, PlanError> {
         let mut flight = Flight {
             leg: Leg::default(),
@@ -146,7 +145,7 @@ impl Flight {
         Ok(flight)
     }
 
-    /// Makes a flight that is over into a new one, keeping what it had allocated.
+    /// Makes a flight that is over into a new one, keeping its allocations.
     ///
     /// # Errors
     /// As [`Flight::new`]; the flight is over then.
@@ -362,13 +361,13 @@ impl Flight {
         self.copied.as_ref()
     }
 
-    /// How many legs were begun: 1 unless routes failed or the copy is verified.
+    /// Returns how many legs were begun: 1 unless routes failed or the copy is verified.
     pub fn legs(&self) -> u32 {
         self.legs
     }
 
-    /// Payload bytes that have arrived, in whatever order. Counts whole chunks, and what operations that were stopped
-    /// have moved; [`Flight::is_last_step`] tells which operations under way may be added.
+    /// Returns how many payload bytes have arrived, in any order. Counts whole chunks, and the bytes that stopped
+    /// operations have moved; [`Flight::is_last_step`] tells which operations under way may be added.
     pub fn copied_bytes(&self) -> u64 {
         match self.phase {
             Phase::Copy if self.leg_phase == Phase::Copy => self.leg.arrived_bytes(),
@@ -377,13 +376,13 @@ impl Flight {
         }
     }
 
-    /// Whether an operation of the copy is under way that takes its chunk through the last step: the bytes that it has
+    /// Returns whether an operation under way takes its chunk of the copy through the last step: the bytes that it has
     /// moved so far have arrived, and [`Flight::copied_bytes`] does not count them yet.
     pub fn is_last_step(&self, task: TaskId) -> bool {
         (self.phase, self.leg_phase) == (Phase::Copy, Phase::Copy) && self.leg.is_last_step(task)
     }
 
-    /// [`Flight::leading_bytes`] when the first `moved_bytes` bytes of an operation under way have moved.
+    /// Returns [`Flight::leading_bytes`] when the first `moved_bytes` bytes of an operation under way have moved.
     pub fn leading_bytes_with(&self, task: TaskId, moved_bytes: u64) -> u64 {
         let leading_bytes = self.leading_bytes();
         let span = self
@@ -395,13 +394,13 @@ impl Flight {
         })
     }
 
-    /// Whether it was told to stop, and waits until nothing is under way.
+    /// Returns whether the flight was asked to stop, and waits until nothing is under way.
     pub fn is_stopping(&self) -> bool {
         matches!(self.state, State::Stopping(_))
     }
 
-    /// Whether nothing is left to be submitted: once every operation under way has ended well, the copy is done. Never
-    /// where a comparison follows.
+    /// Returns whether nothing is left to be submitted: the copy is done once every operation under way has ended well.
+    /// Always false where a comparison follows.
     pub fn is_out(&self) -> bool {
         self.state == State::Moving
             && self.phase == Phase::Copy
@@ -409,7 +408,7 @@ impl Flight {
             && self.leg.is_out()
     }
 
-    /// When the flight gives up by itself.
+    /// Returns the time at which the flight gives up.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Over | State::Stopping(_) | State::Ending(_) => None,
@@ -417,32 +416,32 @@ impl Flight {
         }
     }
 
-    /// Whether the leg has not asked for anything yet.
+    /// Returns whether the leg has asked for nothing yet.
     pub fn is_at_start_of_leg(&self) -> bool {
         self.state == (State::Boarding { asked: false })
     }
 
-    /// Whether it waits for the answer to [`Action::Lease`].
+    /// Returns whether the flight waits for the answer to [`Action::Lease`].
     pub fn is_boarding(&self) -> bool {
         self.state == (State::Boarding { asked: true })
     }
 
-    /// Whether any operation was ever submitted.
+    /// Returns whether any operation was ever submitted.
     pub fn has_started(&self) -> bool {
         self.started
     }
 
-    /// Whether source and destination overlap.
+    /// Returns whether source and destination overlap.
     pub fn is_in_place(&self) -> bool {
         self.in_place
     }
 
-    /// Whether the verdict was given.
+    /// Returns whether the driver was told the verdict.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
     }
 
-    /// For comparing states: all but the plans.
+    /// For comparing states: everything except the plans.
     #[cfg(test)]
     fn state_key(&self) -> impl Ord + core::hash::Hash + core::fmt::Debug + Clone + use<> {
         (
@@ -457,14 +456,14 @@ impl Flight {
     fn begin_leg(&mut self, plan: Arc<Plan>) -> Result<(), PlanError> {
         let from = match self.phase {
             Phase::Copy => self.arrived,
-            // A checksum is of the whole payload or of nothing.
+            // A checksum covers the whole payload.
             Phase::CheckSrc | Phase::CheckDst => 0,
         };
         let span = Span::new(from, self.len_bytes - from);
         self.leg
             .start(plan, span, self.in_place && self.phase == Phase::Copy)?;
         if self.phase == Phase::Copy {
-            // Known until now, so that whoever looks for another route sees which one to leave out.
+            // Kept until now, so that the engine, which looks for another route, sees which one to leave out.
             self.copied = None;
         }
         self.legs += 1;
@@ -473,7 +472,7 @@ impl Flight {
         Ok(())
     }
 
-    /// The leg is done: on to the next phase, or the end.
+    /// The leg is done: starts the next phase, or ends the flight.
     fn finish_phase(&mut self) {
         let next = match (self.phase, &self.verify) {
             (Phase::Copy, verify) => {
@@ -502,7 +501,7 @@ impl Flight {
         }
     }
 
-    /// The failed leg is quiet. True when another route is to be asked for.
+    /// Called when the failed leg is quiet. Returns true when the flight asks for another route.
     fn give_up_or_reroute(&mut self, failure: Failure) -> bool {
         self.arrived = self.leading_bytes();
         if self.in_place && self.touched && self.phase == Phase::Copy {
@@ -543,8 +542,8 @@ impl Flight {
         }
     }
 
-    /// Leading bytes of the destination that equal the source by now: whole chunks, and the leading bytes of an
-    /// operation that was stopped.
+    /// Returns how many leading bytes of the destination equal the source: whole chunks, and the leading bytes of a
+    /// stopped operation.
     pub fn leading_bytes(&self) -> u64 {
         match self.phase {
             Phase::Copy if self.leg_phase == Phase::Copy => {

@@ -10,14 +10,13 @@ use index::{Index, KEPT, NIL};
 
 pub use footprint::{Footprint, FootprintError};
 
-/// Who must wait for whom: transfers that share bytes of a storage, one of them writing, take
-/// effect in the order in which they entered; all others run together.
+/// The order of transfers: those that share bytes of a storage, one of them writing, take effect in the order in which
+/// they entered; all others run together.
 ///
-/// A transfer [enters](Hazards::enter) with all its footprints at once, may start when every ticket
-/// that it waits for has left, and [leaves](Hazards::leave) when its last operation is quiet, or
-/// when it was given up before the first. Tickets leave in any order. A ticket waits for *every*
-/// earlier conflicting ticket and not only for the last, so one that is cancelled between two
-/// others leaves their order as it is.
+/// A transfer [enters](Hazards::enter) with all its footprints at once, may start when every ticket that it waits for
+/// has left, and [leaves](Hazards::leave) when its last operation is quiet, or when it was given up before the first.
+/// Tickets leave in any order. A ticket waits for *every* earlier conflicting ticket and not only for the last, so
+/// cancelling a ticket between two others does not change their order.
 ///
 /// # Cost
 /// With `n` footprints alive, entering and leaving takes `O(log n + k)` for each footprint, with `k`
@@ -28,7 +27,7 @@ pub use footprint::{Footprint, FootprintError};
 /// footprints stays below the most that were alive at once. Where it falls below a quarter of that, and of 1,024, most of
 /// the memory goes back.
 ///
-/// Nothing here blocks. It is plain data for its owner to guard.
+/// Nothing here blocks. The owner guards it against concurrent use.
 ///
 /// ```
 /// use transload_core::{Footprint, Hazards, Shape, StorageId};
@@ -57,33 +56,33 @@ pub struct Hazards {
     live: usize,
     /// The order of the last ticket that entered; 0 before the first.
     entered: u64,
-    /// The number of the last search; slots that it has counted bear it.
+    /// The number of the last search. A slot holds the number of the last search that counted it.
     search: u64,
-    /// What the last search found; kept for its capacity.
+    /// The tickets that the last search found; kept for its capacity.
     found: Vec<Ticket>,
 }
 
-/// Names a transfer in [`Hazards`] from the moment it enters until it leaves, and never another one
-/// afterwards. Tickets compare in the order in which they entered.
+/// Identifies a transfer in [`Hazards`] from the moment it enters until it leaves, and never another one afterwards.
+/// Tickets compare in the order in which they entered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket {
-    /// Counts all tickets, from 1; unique, so it tells the users of one slot apart.
+    /// The number of the ticket, counted from 1. It is unique, so it tells the users of one slot apart.
     order: u64,
     slot: usize,
 }
 
 impl Ticket {
-    /// A small number that no other live ticket has: below the most tickets that were ever live at
-    /// once. The owner may keep its own table of transfers by it.
+    /// Returns a number that no other live ticket has. It is below the most tickets that were ever live at once, so the
+    /// owner may index a table of transfers with it.
     pub const fn index(self) -> usize {
         self.slot
     }
 }
 
-/// What [`Hazards::enter`] answers.
+/// The result of [`Hazards::enter`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entered {
-    /// The transfer's name from now on.
+    /// The transfer's ticket.
     pub ticket: Ticket,
     /// How many earlier tickets must leave before it may start.
     pub waits_for: usize,
@@ -91,7 +90,7 @@ pub struct Entered {
 
 #[derive(Clone, Debug)]
 struct Slot {
-    /// The order of the ticket that lives here; 0, which no ticket has, when none does.
+    /// The order of the ticket in this slot; 0, which no ticket has, when the slot is free.
     order: u64,
     /// The ticket's first footprint, or the next free slot.
     chain: usize,
@@ -106,7 +105,7 @@ impl Default for Hazards {
 }
 
 impl Hazards {
-    /// No tickets. Allocates nothing.
+    /// Makes an empty order. Allocates nothing.
     pub const fn new() -> Hazards {
         Hazards {
             index: Index::new(),
@@ -119,19 +118,18 @@ impl Hazards {
         }
     }
 
-    /// How many tickets are live.
+    /// Returns how many tickets are live.
     pub const fn len(&self) -> usize {
         self.live
     }
 
-    /// Whether no ticket is live.
+    /// Returns whether no ticket is live.
     pub const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// Gives the next place in the order to a transfer that touches `footprints`, and says how many
-    /// tickets it waits for. Its own footprints never conflict with each other; empty ones conflict
-    /// with nothing.
+    /// Gives a transfer that touches `footprints` the next place in the order, and returns how many tickets it waits
+    /// for. Its own footprints never conflict with each other; empty ones conflict with nothing.
     pub fn enter(&mut self, footprints: &[Footprint]) -> Entered {
         self.entered += 1;
         let ticket = Ticket {
@@ -165,9 +163,8 @@ impl Hazards {
         Entered { ticket, waits_for }
     }
 
-    /// Takes a ticket out, finished or given up, and calls `freed` for each ticket that waits for
-    /// none any more, in the order in which they entered. False, and nothing happens, when the
-    /// ticket has left already.
+    /// Removes a ticket, finished or given up, and calls `freed` for each ticket that waits for none any more, in the
+    /// order in which they entered. Returns false and does nothing when the ticket has left already.
     pub fn leave(&mut self, ticket: Ticket, freed: &mut impl FnMut(Ticket)) -> bool {
         let Some(first) = self.live(ticket).map(|slot| slot.chain) else {
             return false;
@@ -178,7 +175,7 @@ impl Hazards {
             node = self.index.chain(node);
         }
         self.found.clear();
-        // Nobody is behind the last that entered, which a lone copy always is.
+        // No ticket is behind the one that entered last, which a lone copy always is.
         if ticket.order < self.entered {
             self.find_conflicting(first, |other| other > ticket);
         }
@@ -206,13 +203,13 @@ impl Hazards {
         true
     }
 
-    /// How many tickets this one still waits for; `None` when it has left.
+    /// Returns how many tickets this one still waits for; `None` when it has left.
     pub fn waits_for(&self, ticket: Ticket) -> Option<usize> {
         self.live(ticket).map(|slot| slot.waits_for)
     }
 
-    /// The tickets that this one still waits for, in the order in which they entered; none when it
-    /// has left. Costs as much as entering.
+    /// Returns the tickets that this one still waits for, in the order in which they entered; none when it has left.
+    /// Costs as much as entering.
     pub fn blockers(&mut self, ticket: Ticket) -> &[Ticket] {
         self.found.clear();
         if let Some(first) = self.live(ticket).map(|slot| slot.chain) {
@@ -222,7 +219,7 @@ impl Hazards {
         &self.found
     }
 
-    /// Whether a transfer that touches `footprints` would have to wait if it entered now.
+    /// Returns whether a transfer that touches `footprints` would have to wait if it entered now.
     pub fn conflicts(&self, footprints: &[Footprint]) -> bool {
         footprints.iter().any(|footprint| {
             self.index
@@ -246,7 +243,7 @@ impl Hazards {
                     order: other.order,
                     slot,
                 };
-                // Asked the way round that `enter` asked, so that it gets the same answer.
+                // Compared in the same direction as in `enter`, so that the answer is the same.
                 if other.counted_by != self.search
                     && wanted(ticket)
                     && self.index.footprint(node).conflicts_with(footprint)
@@ -265,7 +262,7 @@ impl Hazards {
             .filter(|slot| slot.order == ticket.order)
     }
 
-    /// Moves what is live to as much memory as it needs.
+    /// Moves the live entries to as much memory as they need.
     #[cold]
     fn shrink(&mut self) {
         let mut index = self.index.emptied();

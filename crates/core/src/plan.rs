@@ -6,7 +6,7 @@ use core::fmt;
 use crate::defaults::PART_ALIGNMENT_BYTES;
 use crate::{BackendId, Curve, EngineId, Estimate, LinkId, MemoryId, Method, Route};
 
-/// What a step reads or writes. The engine binds roles to regions; nothing below it knows more.
+/// An operand of a step. The engine binds roles to regions; code below the engine sees only roles.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
     /// The source region.
@@ -17,7 +17,7 @@ pub enum Role {
     Slot(u8),
 }
 
-/// What a step does to a chunk.
+/// The operation of a step on a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum StepKind {
@@ -34,8 +34,8 @@ pub enum StepKind {
         /// Where the chunk is.
         at: Role,
     },
-    /// Waits for what the memory's own device does with the chunk, outside the library too, and makes
-    /// it visible to whoever takes the next step. Comes before an engine of another device touches
+    /// Waits until the memory's own device has finished its work on the chunk, work from outside the library too, and
+    /// makes the chunk visible to the engine of the next step. Comes before an engine of another device touches
     /// [mapped](crate::MemoryKind::Mapped) memory.
     MakeVisible {
         /// Where the chunk is.
@@ -46,15 +46,15 @@ pub enum StepKind {
 /// One operation on each chunk of a lane.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// What it does.
+    /// The operation.
     pub kind: StepKind,
     /// The backend that executes it.
     pub backend: BackendId,
-    /// The engine that is busy meanwhile.
+    /// The engine that executes it.
     pub engine: EngineId,
-    /// What it costs for one chunk.
+    /// The cost for one chunk.
     pub cost: Curve,
-    /// The link of a copy, so that a failure is charged to it; `None` for all else.
+    /// The link of a copy, which is blamed for a failure; `None` for other steps.
     pub link: Option<LinkId>,
 }
 
@@ -68,12 +68,12 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// How many bytes of a slot of `slot_bytes` bytes a transfer takes whose only chunk has `bytes` bytes, when small
-    /// transfers share slots; `None` where it has the slot to itself.
+    /// Returns how many bytes of a slot of `slot_bytes` bytes a transfer takes whose only chunk has `bytes` bytes, when
+    /// small transfers share slots; `None` where the transfer has the slot to itself.
     ///
-    /// A part costs nothing that a slot would not, and holds nobody up: with a slot for each, as many transfers
-    /// or more hold as many slots or more, each of which counts against the budget and was locked in place first. So
-    /// sharing pays as soon as a slot has room for two, and never where host and device have to take turns.
+    /// A part costs no more than a slot, and delays no transfer: with a slot for each, as many transfers or more hold
+    /// as many slots or more, each of which counts against the budget and was locked in place first. So sharing pays as
+    /// soon as a slot has room for two parts. It is never done where host and device have to take turns.
     pub fn part_bytes(&self, slot_bytes: u64, bytes: u64) -> Option<u64> {
         let part = bytes
             .max(1)
@@ -102,8 +102,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// How many transfers of `bytes` bytes share a slot of the lane at most: 1 where each has its own, 0 where the lane
-    /// has no slots.
+    /// Returns how many transfers of `bytes` bytes share a slot of the lane at most: 1 where each has its own, 0 where
+    /// the lane has no slots.
     pub fn to_a_slot(&self, bytes: u64) -> u64 {
         let sharers = |ring: &Ring| match ring.part_bytes(self.chunk_bytes, bytes) {
             Some(part) => self.chunk_bytes / part.max(1),
@@ -118,7 +118,7 @@ impl Lane {
 /// Most plans have one lane; a plan over several links at once has one for each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// What users call it.
+    /// The method under which users see the plan.
     pub method: Method,
     /// The pipelines. At least one.
     pub lanes: Vec<Lane>,
@@ -128,34 +128,34 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The estimated time in nanoseconds for `bytes` bytes.
+    /// Returns the estimated time in nanoseconds for `bytes` bytes.
     pub fn estimate_ns(&self, bytes: u64) -> u64 {
         self.estimate.at(bytes)
     }
 
-    /// The size of a chunk in the first lane, in bytes.
+    /// Returns the size of a chunk in the first lane, in bytes.
     pub fn chunk_bytes(&self) -> u64 {
         self.lanes.first().map_or(0, |lane| lane.chunk_bytes)
     }
 
-    /// The links that the plan runs over.
+    /// Returns the links that the plan runs over.
     pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.lanes
             .iter()
             .flat_map(|lane| lane.steps.iter().filter_map(|step| step.link))
     }
 
-    /// Whether every chunk moves in one pass, without staging.
+    /// Returns whether every chunk moves in one pass, without staging.
     pub fn is_one_pass(&self) -> bool {
         self.lanes.iter().all(|lane| lane.rings.is_empty())
     }
 
-    /// Whether the payload can move as a whole, in a single operation: what an overlapping copy needs.
+    /// Returns whether the payload can move as a whole, in a single operation, as an overlapping copy must.
     pub fn moves_whole(&self) -> bool {
         self.lanes.len() == 1 && self.is_one_pass()
     }
 
-    /// The staging that the plan can use, in bytes, when every ring has all its slots.
+    /// Returns how many bytes of staging the plan can use, when every ring has all its slots.
     pub fn staging_bytes(&self) -> u64 {
         self.lanes
             .iter()

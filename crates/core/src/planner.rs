@@ -1,20 +1,18 @@
-//! From a topology to plans: every route, what each costs as a function of size, and who is the
-//! cheapest from which size on.
+//! Makes plans from a topology: lists every route, its cost as a function of size, and the cheapest route for each
+//! range of sizes.
 //!
 //! A planning is a pure function of its arguments, in three parts:
-//! 1. **Survey.** The links that can be part of a way from source to destination are picked, and
-//!    every way over one, two or three of them is listed; all but the ends lie in staging memories.
-//!    A way is flawed, and not looked at further, when a link of it is barred, cannot cope with gaps,
-//!    or there is no room for its slots.
-//! 2. **Contest.** Each way enters with what it costs as a function of size: in a single chunk (step
-//!    after step), and in chunks of each power of two that has room (the pipeline rule). The best
-//!    ways that share no engine enter together as well. The lower envelope of all those lines says
-//!    who wins from which byte on.
-//! 3. **Plans.** Only winners are built. The rest stays a list of numbers, from which reasons and
-//!    alternatives are worked out when somebody asks.
+//! 1. **Survey.** The planner picks the links that can be part of a way from source to destination, and lists every way
+//!    over one, two or three of them; all memories but the ends are staging memories. A way is flawed, and not
+//!    considered further, when a link of it is barred or does not support gaps, or there is no room for its slots.
+//! 2. **Contest.** Each way enters with its cost as a function of size: in a single chunk (step after step), and in
+//!    chunks of each power of two that has room (the pipeline rule). The best ways that share no engine enter together
+//!    as well. The lower envelope of all those lines tells which contender wins from which byte on.
+//! 3. **Plans.** Only winners are built. The rest stays a list of numbers, from which reasons and alternatives are
+//!    computed on request.
 //!
-//! The rule for pipelines and the idea to compare cost lines per range of sizes are those that UCX
-//! selects its protocols by; the code and the integers are our own.
+//! The rule for pipelines and the idea to compare cost lines per range of sizes are those by which UCX selects its
+//! protocols; the code and the integers are our own.
 
 mod assemble;
 mod contest;
@@ -33,7 +31,7 @@ pub use set::PlanSet;
 
 use crate::{LinkId, Topology};
 
-/// Plans for every size, over the links of `topology` for which `barred` gives no reason against.
+/// Makes plans for every size, over the links of `topology` for which `barred` returns no reason.
 ///
 /// Deterministic: equal arguments give equal sets. Of two plans that cost the same the one with fewer
 /// passes is taken, then the one whose links are listed earlier, then the one with smaller chunks.

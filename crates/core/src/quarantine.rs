@@ -1,4 +1,4 @@
-//! Links that failed, and for how long nothing goes over them.
+//! Links that failed, and how long transfers avoid them.
 
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
@@ -8,17 +8,17 @@ use crate::{Instant, LinkId};
 
 /// Bars a link that failed: 30 s, twice as long after each further failure in a row, 300 s at most.
 ///
-/// A bar ends by itself when its time has come; the failures before it are remembered until a
-/// transfer over the link [succeeds](Quarantine::succeeded). A link whose proof failed is
-/// [condemned](Quarantine::condemn): barred until it is cleared by hand.
+/// A bar ends by itself when its time has come. The number of failures before it is kept until a transfer over the link
+/// [succeeds](Quarantine::succeeded). A link whose proof failed is [condemned](Quarantine::condemn): barred until it is
+/// cleared by hand.
 ///
-/// Plans that were chosen under one [generation](Quarantine::generation) hold under it only. Bars
-/// end at their time, but the generation moves on when [`Quarantine::release_due`] says so: whoever
-/// keeps plans calls it before looking one up, which takes a comparison while nothing is due.
+/// Plans that were chosen under one [generation](Quarantine::generation) hold under that one only. Bars end at their
+/// time, but the generation changes only in [`Quarantine::release_due`]: an owner of plans calls it before it looks one
+/// up, which costs a comparison while no bar is due.
 #[derive(Clone, Debug)]
 pub struct Quarantine {
     records: BTreeMap<LinkId, Record>,
-    /// The earliest end of a bar that was not released so far.
+    /// The earliest end of a bar that was not released yet.
     due: Option<Instant>,
     generation: u64,
     max_links: usize,
@@ -29,7 +29,7 @@ pub struct Quarantine {
 pub struct Bar {
     /// The first moment at which the link may be used again; `None` for a link that was condemned.
     pub until: Option<Instant>,
-    /// What happened, as a sentence.
+    /// The failure, as a sentence.
     pub reason: Cow<'static, str>,
     /// How many failures in a row led to it, without those that happened while the link was barred.
     pub failures: u32,
@@ -38,7 +38,7 @@ pub struct Bar {
 #[derive(Clone, Debug)]
 struct Record {
     bar: Bar,
-    /// Whether the end of the bar was made known by a new generation.
+    /// Whether a new generation announced the end of the bar.
     released: bool,
 }
 
@@ -49,25 +49,25 @@ impl Default for Quarantine {
 }
 
 impl Quarantine {
-    /// The first bar: long enough that a driver has reset a device, short enough that a user who
-    /// fixed the cause need not restart.
+    /// The first bar: long enough for a driver to reset a device, short enough that a user need not restart after
+    /// fixing the cause.
     pub const FIRST: Duration = Duration::from_secs(30);
 
     /// The longest bar: a link that always fails costs one failed attempt in five minutes.
     pub const LONGEST: Duration = Duration::from_secs(300);
 
-    /// How many failed links are remembered unless [`Quarantine::with_max_links`] says otherwise.
-    /// The largest machine that was looked at, 8 devices and a switch, has fewer than 200 links.
+    /// How many failed links are kept unless [`Quarantine::with_max_links`] says otherwise. The largest machine that
+    /// was examined, 8 devices and a switch, has fewer than 200 links.
     pub const MAX_LINKS: usize = 1024;
 
-    /// Nothing barred, nothing allocated.
+    /// Makes an empty quarantine. Allocates nothing.
     pub const fn new() -> Quarantine {
         Quarantine::with_max_links(Quarantine::MAX_LINKS)
     }
 
-    /// The same with another bound on the links that are remembered, at least 1. When it is
-    /// reached, the one whose bar ends first is forgotten. Condemned links do not count and are never
-    /// forgotten: there are at most as many as the machine has links.
+    /// The same with another limit of links that are kept, at least 1. When the limit is reached, the link whose bar
+    /// ends first is forgotten. Condemned links do not count and are never forgotten: there are at most as many as the
+    /// machine has links.
     pub const fn with_max_links(max_links: usize) -> Quarantine {
         Quarantine {
             records: BTreeMap::new(),
@@ -79,8 +79,8 @@ impl Quarantine {
 
     /// Bars a link that has failed at `now`, and returns the bar that holds from now on.
     ///
-    /// A failure while the link is barred changes nothing: it is one of the transfers that were
-    /// under way when the first of them failed, and says no more than that one did.
+    /// A failure while the link is barred changes nothing: that transfer was under way when the first one failed, and
+    /// tells nothing new.
     pub fn bar(&mut self, link: LinkId, now: Instant, reason: impl Into<Cow<'static, str>>) -> Bar {
         let before = match self.records.get(&link) {
             Some(record) if record.bar.holds(now) => return record.bar.clone(),
@@ -138,13 +138,13 @@ impl Quarantine {
         }
     }
 
-    /// The bar that keeps transfers from the link at `now`, where there is one.
+    /// Returns the bar that keeps transfers from the link at `now`, if there is one.
     pub fn barred(&self, link: LinkId, now: Instant) -> Option<&Bar> {
         let bar = &self.records.get(&link)?.bar;
         bar.holds(now).then_some(bar)
     }
 
-    /// Every link that is barred at `now`, in the order of their names.
+    /// Returns every link that is barred at `now`, in the order of their names.
     pub fn all_barred(&self, now: Instant) -> impl Iterator<Item = (LinkId, &Bar)> {
         self.records
             .iter()
@@ -152,13 +152,13 @@ impl Quarantine {
             .filter(move |(_, bar)| bar.holds(now))
     }
 
-    /// When the next bar ends, at least `now`; `None` when none will by itself. Nobody has to wake up
-    /// for it.
+    /// Returns when the next bar ends, at least `now`; `None` when none ends by itself. No thread has to wake up for
+    /// it.
     pub fn next_release(&self, now: Instant) -> Option<Instant> {
         self.due.map(|due| due.max(now))
     }
 
-    /// Makes known, by a new generation, which bars have ended; returns how many.
+    /// Announces the bars that have ended by a new generation; returns how many they are.
     pub fn release_due(&mut self, now: Instant) -> usize {
         if self.due.is_none_or(|due| due > now) {
             return 0;
@@ -182,7 +182,7 @@ impl Quarantine {
         }
     }
 
-    /// Forgets one link. False when nothing was remembered of it.
+    /// Forgets one link. Returns false when the link was not known.
     pub fn clear_link(&mut self, link: LinkId) -> bool {
         let known = self.records.remove(&link).is_some();
         if known {
@@ -191,7 +191,7 @@ impl Quarantine {
         known
     }
 
-    /// A number that changes whenever a link is barred, released or cleared.
+    /// Returns a number that changes whenever a link is barred, released or cleared.
     pub const fn generation(&self) -> u64 {
         self.generation
     }
@@ -220,13 +220,13 @@ impl Quarantine {
 }
 
 impl Bar {
-    /// Whether the bar keeps transfers away at `now`.
+    /// Returns whether the bar keeps transfers away at `now`.
     pub fn holds(&self, now: Instant) -> bool {
         self.until.is_none_or(|until| now < until)
     }
 }
 
-/// How long the bar after so many failures in a row lasts.
+/// Returns the length of the bar after `failures` failures in a row.
 fn length_of_bar(failures: u32) -> Duration {
     let doubled = 1u32.checked_shl(failures.saturating_sub(1));
     doubled
@@ -371,7 +371,7 @@ mod tests {
         let barred: Vec<LinkId> = quarantine.all_barred(at(7)).map(|(link, _)| link).collect();
         assert_eq!(barred, [link(0), link(2), link(9)]);
         assert_eq!(quarantine.next_release(at(7)), Some(at(35)));
-        // A link that is remembered needs no room.
+        // A link that is known already needs no room.
         quarantine.bar(link(0), at(35), "refused");
         assert_eq!(quarantine.all_barred(at(35)).count(), 3);
     }

@@ -26,8 +26,7 @@ impl fmt::Debug for BackendId {
     }
 }
 
-/// A copy engine: hardware that works through what it is given one after the other. Written
-/// `cuda:0#1`.
+/// A copy engine: hardware that executes its operations one after the other. Written `cuda:0#1`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EngineId {
     /// The device that the engine belongs to.
@@ -64,24 +63,24 @@ impl FromStr for EngineId {
 /// A device as its backend describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceInfo {
-    /// Its name here.
+    /// Its name on this machine.
     pub id: DeviceId,
     /// The backend that drives it.
     pub backend: BackendId,
-    /// What its vendor calls it.
+    /// The vendor's name of the device.
     pub name: String,
     /// A software implementation of what is usually hardware.
     pub software: bool,
-    /// A stand-in whose times are modelled. Never true of anything that a user should rely on.
+    /// A stand-in whose times are modelled. Users must not rely on it.
     pub simulated: bool,
     /// The bytes of its own memory, where known.
     pub memory_bytes: Option<u64>,
-    /// The driver and its version, as it says itself, where known: measurements made under another
-    /// one do not hold.
+    /// The driver and its version, as the driver reports them, where known: measurements under another driver do not
+    /// hold.
     pub driver: Option<String>,
     /// Its universally unique id, where it has one.
     pub uuid: Option<Uuid>,
-    /// Where it is plugged in, where it is and that is known.
+    /// The slot that it is plugged into, where it has one that is known.
     pub pci: Option<PciAddress>,
     /// The NUMA node that it is attached to, where known.
     pub numa_node: Option<u32>,
@@ -90,7 +89,7 @@ pub struct DeviceInfo {
 /// A memory as its backend describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryInfo {
-    /// Its name here.
+    /// Its name on this machine.
     pub id: MemoryId,
     /// The backend that allocates in it.
     pub backend: BackendId,
@@ -106,8 +105,8 @@ pub struct MemoryInfo {
     pub staging: bool,
 }
 
-/// What sort of wire a link runs over. Decides the default cost and chunk size where nothing was
-/// measured ([`crate::defaults`]).
+/// The kind of connection of a link. Decides the default cost and chunk size where nothing was measured
+/// ([`crate::defaults`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum LinkClass {
@@ -145,14 +144,13 @@ impl LinkClass {
     }
 }
 
-/// How a link's engine reaches the two memories. Memories that no link joins have no access to
-/// each other, and bytes between them are staged.
+/// How a link's engine reaches the two memories. Bytes between memories without a link are staged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Access {
     /// Both memories are native to the engine.
     Native,
-    /// One of them is the other side's, imported, registered or mapped.
+    /// One of the memories belongs to the other side, and is imported, registered or mapped.
     Import,
     /// They belong to two devices that reach each other over a link.
     Peer,
@@ -185,16 +183,16 @@ impl Access {
     }
 }
 
-/// Names a link wherever topologies are rebuilt: what quarantine and profiles remember.
+/// Identifies a link across topologies: quarantine and profiles use it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId {
     /// Where bytes come from.
     pub src: MemoryId,
     /// Where they go.
     pub dst: MemoryId,
-    /// What moves them.
+    /// The engine that moves them.
     pub engine: EngineId,
-    /// How it reaches them.
+    /// How the engine reaches them.
     pub access: Access,
 }
 
@@ -207,11 +205,11 @@ pub struct Link {
     pub id: LinkId,
     /// The backend that executes it.
     pub backend: BackendId,
-    /// The wire.
+    /// The kind of connection.
     pub class: LinkClass,
-    /// What a pass costs, from submission to completion.
+    /// The cost of a pass, from submission to completion.
     pub cost: Curve,
-    /// Whether pitched shapes move in one operation; else the link takes contiguous ones only.
+    /// Whether pitched shapes move in one operation; otherwise the link takes contiguous ones only.
     pub pitched: bool,
     /// How many operations of one transfer keep the link busy; at least 1.
     /// [`LINK_DEPTH`](crate::defaults::LINK_DEPTH) where an engine has a queue of its own, and 1 where
@@ -219,7 +217,7 @@ pub struct Link {
     pub depth: u16,
 }
 
-/// A way between two memories that other machines have, and why it is not here.
+/// A way between two memories that other machines have, and why this machine lacks it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lack {
     /// Where bytes would come from.
@@ -228,11 +226,11 @@ pub struct Lack {
     pub dst: MemoryId,
     /// How an engine would reach them.
     pub access: Access,
-    /// Why it does not: what the device, its driver, or who opened it left out.
+    /// Why no engine does: what the device, its driver, or the program that opened it left out.
     pub reason: Cow<'static, str>,
 }
 
-/// All that one backend brings to the machine.
+/// The devices, memories and links of one backend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inventory {
     /// The backend.
@@ -243,7 +241,7 @@ pub struct Inventory {
     pub memories: Vec<MemoryInfo>,
     /// The links that its engines serve. An end may be another backend's memory.
     pub links: Vec<Link>,
-    /// Links that it would serve if the machine were a little different. For explanations.
+    /// Links that the backend would serve on a slightly different machine. For explanations.
     pub lacks: Vec<Lack>,
     /// The engine that runs [transforms](crate::StepKind::Transform) over host-addressable memory,
     /// with its cost per byte; `None` where the backend runs none.
@@ -262,14 +260,14 @@ pub struct Topology {
     measured: BTreeSet<LinkId>,
 }
 
-/// An engine that transforms bytes in place of moving them.
+/// An engine that transforms bytes in place instead of moving them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transformer {
     /// The backend that executes it.
     pub backend: BackendId,
     /// The engine.
     pub engine: EngineId,
-    /// What a pass costs.
+    /// The cost of a pass.
     pub cost: Curve,
 }
 
@@ -282,7 +280,7 @@ pub enum TopologyError {
     DuplicateDevice {
         /// The name.
         device: DeviceId,
-        /// Who has it.
+        /// The backend that has the device.
         backend: BackendId,
     },
     /// Two memories of one name.
@@ -296,7 +294,7 @@ pub enum TopologyError {
     DuplicateLink {
         /// The name.
         link: LinkId,
-        /// Who lists it.
+        /// The backend that lists it.
         backend: BackendId,
     },
     /// An alignment that is no power of two.

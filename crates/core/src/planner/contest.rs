@@ -1,4 +1,4 @@
-//! Who competes for which sizes, and who wins them.
+//! Finds the contender that wins each range of sizes.
 
 use alloc::vec::Vec;
 
@@ -8,17 +8,17 @@ use super::pipeline::Tail;
 use super::survey::{MIN_LOG2, Survey};
 use crate::estimate::Line;
 
-/// A plan, by numbers: what is needed to build it.
+/// A plan as numbers: enough to build it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Pick {
     /// One way with chunks of 2^`log2` bytes.
     One { way: usize, log2: u32 },
-    /// Several at once.
+    /// Several ways at once.
     Several(Bundle),
 }
 
 impl Pick {
-    /// Whether the pick moves bytes over the way.
+    /// Returns whether the pick moves bytes over the way.
     pub(super) fn takes(&self, way: usize) -> bool {
         match self {
             Pick::One { way: taken, .. } => *taken == way,
@@ -27,7 +27,7 @@ impl Pick {
     }
 }
 
-/// What a contender stands for. The order is that of preference among equals.
+/// A contender. The order is that of preference among equals.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Bid {
     /// The way, in a single chunk.
@@ -39,7 +39,7 @@ enum Bid {
 }
 
 impl Bid {
-    /// Bundles come last: they take more passes. Of one way smaller chunks come first.
+    /// Bundles come last: they take more passes. Among chunks of one way smaller ones come first.
     fn rank(&self) -> (usize, u32) {
         match self {
             Bid::Whole { way } => (*way, 0),
@@ -49,7 +49,7 @@ impl Bid {
     }
 }
 
-/// The winners by first size, the first of which is 0. Empty when no way can be taken.
+/// Returns the winners by first size, the first of which is 0. Empty when no way can be taken.
 pub(super) fn contest(survey: &Survey) -> Vec<(u64, Pick)> {
     let mut arena: Vec<(u64, Line)> = Vec::with_capacity(4 * survey.ways.len());
     let mut contenders = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn contest(survey: &Survey) -> Vec<(u64, Pick)> {
     let mut won: Vec<(u64, Bid)> = Vec::new();
     for (from, who, _) in envelope(&contenders, &arena) {
         let what = contenders[who].what;
-        // A contender of several lines wins with one after the other.
+        // A contender of several lines may win with one after the other.
         if won.last().is_none_or(|(_, last)| *last != what) {
             won.push((from, what));
         }
@@ -84,7 +84,7 @@ pub(super) fn contest(survey: &Survey) -> Vec<(u64, Pick)> {
     picks
 }
 
-/// The winners among the chunk sizes of one way, by first size.
+/// Returns the winners among the chunk sizes of one way, by first size.
 pub(super) fn alone(survey: &Survey, way: usize) -> Vec<(u64, Line)> {
     let mut arena = Vec::new();
     let mut contenders = Vec::new();
@@ -106,7 +106,7 @@ pub(super) fn alone(survey: &Survey, way: usize) -> Vec<(u64, Line)> {
         .collect()
 }
 
-/// What the way costs for `bytes` bytes with its best chunk, and the exponent of that.
+/// Returns the cost of the way for `bytes` bytes with its best chunk, and the exponent of that chunk.
 pub(super) fn best_chunk(survey: &Survey, way: usize, bytes: u64) -> Option<(Line, u32)> {
     let (smallest, largest) = survey.ways[way].chunks.ok()?;
     let mut best: Option<(Line, u32)> = None;
@@ -126,8 +126,8 @@ pub(super) fn best_chunk(survey: &Survey, way: usize, bytes: u64) -> Option<(Lin
     best
 }
 
-/// The chunk of a way that wins in one chunk until `end`: what is cut next if that is the same way,
-/// so that both are one plan; else the smallest that is large enough, which holds the least staging.
+/// Returns the chunk size of a way that wins in one chunk until `end`: that of the next winner if this is the same way,
+/// so that both are one plan; otherwise the smallest that is large enough, which holds the least staging.
 fn whole_chunk(survey: &Survey, way: usize, end: Option<(u64, Bid)>) -> u32 {
     let (smallest, largest) = survey.ways[way]
         .chunks
@@ -144,7 +144,7 @@ fn whole_chunk(survey: &Survey, way: usize, end: Option<(u64, Bid)>) -> u32 {
     }
 }
 
-/// Enters each way in one chunk, but for those that an earlier one covers.
+/// Enters each way in one chunk, except ways that an earlier one covers.
 fn enter_wholes(
     survey: &Survey,
     arena: &mut Vec<(u64, Line)>,
@@ -186,8 +186,8 @@ fn enter_whole(
     });
 }
 
-/// Enters each way in chunks of each size, but for those that lose to another one with the same
-/// chunk everywhere: their fixed cost and their period are both no smaller.
+/// Enters each way in chunks of each size, except ways that lose to another one with the same chunk everywhere: both
+/// their fixed cost and their period are no smaller.
 fn enter_chunked(
     survey: &Survey,
     arena: &mut Vec<(u64, Line)>,

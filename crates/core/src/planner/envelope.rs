@@ -1,4 +1,4 @@
-//! The lower envelope: who is cheapest from which size on.
+//! The lower envelope: the cheapest contender for each range of sizes.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -6,25 +6,22 @@ use core::ops::Range;
 
 use crate::estimate::Line;
 
-/// One that may be the cheapest at some size: straight lines by first size, which lie in a common
-/// arena, up to where it ends.
+/// A contender: straight lines by first size, which lie in a common arena, up to where it ends.
 #[derive(Clone, Debug)]
 pub(super) struct Contender<T> {
     pub(super) lines: Range<usize>,
-    /// The first size that it is not there for; `None` where it is there for all.
+    /// The first size at which it is absent; `None` where it is there for all sizes.
     pub(super) until: Option<u64>,
     pub(super) what: T,
 }
 
-/// The contenders that are cheapest, as (first size, position among `contenders`, line), rising from
-/// the first size that any of them is there for. Of two that are equal the earlier one counts as
-/// cheaper.
+/// Returns the cheapest contenders, as (first size, position among `contenders`, line), from the first size at which
+/// any of them is there. Of two equal ones the earlier one counts as cheaper.
 ///
-/// Between two neighbouring breakpoints (sizes where a line starts or a contender ends) all are
-/// straight, and the walk along their lower envelope goes from one crossing to the next: from the
-/// cheapest one at hand, the next is the one of the flatter lines that undercuts it first. Crossings
-/// are computed by integer division of exact numbers ([`Line`]), so each is the very first size
-/// at which the next one wins.
+/// Between two neighbouring breakpoints (sizes where a line starts or a contender ends) all lines are straight. The
+/// walk along their lower envelope goes from one crossing to the next: from the cheapest line at hand to the flatter
+/// line that undercuts it first. Crossings are computed by integer division of exact numbers ([`Line`]), so each is the
+/// very first size at which the next line wins.
 pub(super) fn envelope<T>(
     contenders: &[Contender<T>],
     arena: &[(u64, Line)],
@@ -102,8 +99,8 @@ fn walk(
     }
 }
 
-/// Whether `a` is there and at most as high as `b` at every size that `b` is there for. Both start at
-/// one size and lie in order.
+/// Returns whether `a` is there and at most as high as `b` at every size that `b` is there for. Both start at one size
+/// and lie in order.
 pub(super) fn covers(
     a: &[(u64, Line)],
     a_until: Option<u64>,

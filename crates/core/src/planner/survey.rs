@@ -1,4 +1,4 @@
-//! The part of the machine that a key concerns: its links, and every way that they make.
+//! The part of the machine that a key concerns: its links, and every way over them.
 
 use alloc::vec::Vec;
 
@@ -10,8 +10,8 @@ use crate::{
     Transformer,
 };
 
-/// Exponents of the chunk sizes that are looked at: powers of two from
-/// [`MIN_CHUNK_BYTES`] to the largest of any class of link.
+/// Exponents of the chunk sizes that are considered: powers of two from [`MIN_CHUNK_BYTES`] to the largest of any class
+/// of link.
 pub(super) const MIN_LOG2: u32 = MIN_CHUNK_BYTES.ilog2();
 const MAX_LOG2: u32 = {
     let mut largest = 0;
@@ -38,7 +38,7 @@ pub(super) struct Hop {
     chunk_ns: ChunkTimes,
 }
 
-/// What a set of plans is made from, and all that is kept of the topology.
+/// The input of a set of plans, and the only part of the topology that the set keeps.
 #[derive(Clone, Debug)]
 pub(super) struct Survey {
     pub(super) key: PlanKey,
@@ -47,22 +47,22 @@ pub(super) struct Survey {
     pub(super) transformers: Vec<(Transformer, ChunkTimes)>,
     /// What it costs to make a chunk visible.
     pub(super) visible: (Curve, ChunkTimes),
-    /// Whose memory source and destination are.
+    /// The owners of the memories of source and destination.
     owners: [Owner; 2],
     /// In the order of preference among equals: fewer passes, then links that are listed earlier.
     pub(super) ways: Vec<Way>,
 }
 
-/// Who has to be asked before others touch a memory.
+/// The device of a memory, which may have to make it visible before other engines touch it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     pub(super) backend: BackendId,
     pub(super) engine: EngineId,
-    /// Whether it has to be asked at all.
+    /// Whether the device has to make it visible.
     hides: bool,
 }
 
-/// Where a hop's end lies.
+/// The place of a hop's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// In the memory of the region that the hop reads, or writes.
@@ -118,7 +118,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Nanoseconds that `act` takes for a chunk of 2^`log2` bytes.
+    /// Returns how many nanoseconds `act` takes for a chunk of 2^`log2` bytes.
     pub(super) fn chunk_ns(&self, act: Act, log2: u32) -> u64 {
         let size = (log2 - MIN_LOG2) as usize;
         match act {
@@ -128,7 +128,7 @@ impl Survey {
         }
     }
 
-    /// What `act` costs as a function of size.
+    /// Returns the cost of `act` as a function of size.
     pub(super) fn curve(&self, act: Act) -> &Curve {
         match act {
             Act::Copy(hop) => &self.hops[usize::from(hop)].link.cost,
@@ -137,7 +137,7 @@ impl Survey {
         }
     }
 
-    /// Whose memory a region is.
+    /// Returns the owner of a region's memory.
     pub(super) fn owner(&self, region: Region) -> &Owner {
         match region {
             Region::Src => &self.owners[0],
@@ -145,7 +145,7 @@ impl Survey {
         }
     }
 
-    /// Whether the region must be made visible before the act touches it.
+    /// Returns whether the region must be made visible before the act touches it.
     fn is_hidden(&self, act: Act, region: Region) -> bool {
         let owner = self.owner(region);
         let by = match act {
@@ -156,7 +156,7 @@ impl Survey {
         owner.hides && by.device != owner.engine.device
     }
 
-    /// Keeps the links that can be part of a way, and tells where their ends lie.
+    /// Picks the links that can be part of a way, and records where their ends lie.
     fn take_links(
         &mut self,
         topology: &Topology,
@@ -183,7 +183,7 @@ impl Survey {
             if digest && to == End::Region || from == to && from != End::Region {
                 continue;
             }
-            // Acts name hops by 16 bits; a machine of more links keeps the first.
+            // Acts identify hops by 16 bits; a machine with more links keeps the first ones.
             if self.hops.len() > usize::from(u16::MAX) {
                 break;
             }
@@ -280,7 +280,7 @@ impl Survey {
                 .or(dst.host_addressable.then_some(links.len())),
         };
         match copies_before {
-            // A digest that ends where the host cannot read is no way at all.
+            // A digest that ends where the host cannot read is no way.
             None if self.key.purpose == Purpose::Digest => {}
             Some(before) if !self.transformers.is_empty() => {
                 for by in 0..self.transformers.len() as u16 {
@@ -317,7 +317,7 @@ impl Survey {
         if !self.key.pitched {
             return None;
         }
-        // Slots are contiguous: only what touches a region has to cope with its gaps.
+        // Slots are contiguous: only acts on a region must support its gaps.
         let last = copies().count().wrapping_sub(1);
         let touches = |at| at == 0 || at == last && self.key.purpose != Purpose::Digest;
         copies()
@@ -393,7 +393,7 @@ fn times(cost: &Curve) -> ChunkTimes {
     core::array::from_fn(|i| cost.at(1 << (MIN_LOG2 as usize + i)))
 }
 
-/// Equality that looks at the numbers first: of the memories of a machine most differ there.
+/// Compares the numbers first: most memories of a machine differ there.
 fn same(a: MemoryId, b: MemoryId) -> bool {
     a.kind == b.kind && a.device.index == b.device.index && a.device.kind == b.device.kind
 }

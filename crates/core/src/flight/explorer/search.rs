@@ -1,4 +1,4 @@
-//! The search: each state once, and from each state everything that can happen next.
+//! The search: visits each state once, and from each state every possible next one.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -14,7 +14,7 @@ use crate::{Method, Plan};
 /// A flight that has more states than this in one scenario is running in circles.
 const MOST_STATES: usize = 4_000_000;
 
-/// What an exploration came to.
+/// The result of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Explored {
     pub(super) states: usize,
@@ -38,11 +38,11 @@ enum Event {
     DeadlinePasses,
 }
 
-/// Visits every state that a scenario can reach. The owner who drops the handle hands nothing in:
-/// that the flight ends nevertheless is part of what is checked.
+/// Visits every state that a scenario can reach. An owner that drops the handle causes no event: the search also checks
+/// that the flight ends nevertheless.
 ///
 /// # Panics
-/// With the events that lead there, when a promise is broken in some state.
+/// With the events that lead to the state, when a promise is broken in a state.
 pub(super) fn explore(scenario: &Scenario) -> Explored {
     let root = (scenario.flight(), Model::new());
     let mut seen = HashMap::from([((root.0.state_key(), root.1.clone()), 0u32)]);
@@ -101,7 +101,7 @@ pub(super) fn explore(scenario: &Scenario) -> Explored {
     }
 }
 
-/// All that can happen in a state.
+/// Returns all events that can happen in a state.
 fn events(flight: &Flight, model: &Model, scenario: &Scenario) -> Vec<Event> {
     let mut events = vec![Event::Poll];
     for (id, span) in model.leg.spans_running() {
@@ -144,7 +144,7 @@ fn events(flight: &Flight, model: &Model, scenario: &Scenario) -> Vec<Event> {
     events
 }
 
-/// Lets an event happen to the flight and tells the model.
+/// Applies an event to the flight and to the model.
 fn happen(event: Event, scenario: &Scenario, flight: &mut Flight, model: &mut Model) -> Check {
     match event {
         Event::Poll => {
@@ -183,8 +183,8 @@ fn happen(event: Event, scenario: &Scenario, flight: &mut Flight, model: &mut Mo
     model.agrees(scenario, flight)
 }
 
-/// What nobody asked for changes nothing: answers to no question, operations that are not under
-/// way, and whatever comes after the end.
+/// Unexpected inputs change nothing: answers without a question, operations that are not under way, and any input after
+/// the end.
 fn ignores_strays(flight: &Flight, model: &Model, scenario: &Scenario) -> Check {
     let mut probed = flight.clone();
     let mut running = model.leg.running();
@@ -228,7 +228,7 @@ fn ignores_strays(flight: &Flight, model: &Model, scenario: &Scenario) -> Check 
     Ok(())
 }
 
-/// The events that lead to a state, the first ones first.
+/// Returns the events that lead to a state, the first ones first.
 fn trail(origins: &[(u32, Event)], state: u32) -> Vec<Event> {
     let mut trail = Vec::new();
     let mut at = state;
