@@ -1,8 +1,8 @@
-//! The engine: what turns accepted requests into moved bytes. Needs no operating system.
+//! The engine: turns accepted requests into moved bytes. Needs no operating system.
 //!
-//! [`shared::Shared`] is what every handle points to. Its lock guards [`state::State`], which never
-//! blocks and never calls a backend: it fills a list of [`order::Orders`], and the thread that turns
-//! the engine carries them out with the lock let go.
+//! Every handle points to a [`shared::Shared`]. Its lock guards [`state::State`], which never blocks and never calls a
+//! backend: it fills a list of [`order::Orders`], and the thread that turns the engine carries them out after it has
+//! released the lock.
 
 pub(crate) mod accept;
 pub(crate) mod active;

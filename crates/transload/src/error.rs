@@ -1,4 +1,4 @@
-//! What can go wrong, one enum for each kind of operation, folded into [`Error`].
+//! Errors, one enum for each kind of operation, folded into [`Error`].
 
 mod forked;
 
@@ -19,7 +19,7 @@ use crate::{OpenError, ProfileError};
 
 pub(crate) use forked::{FORKED, Forked};
 
-/// Any error of the library: `?` turns each of its others into this one.
+/// Any error of the library: `?` converts each of its other errors into this one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -41,10 +41,10 @@ pub enum Error {
     /// Memories that were not connected.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A shape that cannot be.
+    /// A shape that is not possible.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// A region that cannot be.
+    /// A region that is not possible.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// A transfer that was refused or failed.
@@ -67,8 +67,7 @@ pub enum Error {
     #[cfg(feature = "std")]
     #[error(transparent)]
     Profile(Arc<ProfileError>),
-    /// A buffer that did not give its owner back. The buffer, which [`IntoInnerError`] holds, is dropped
-    /// when that turns into this.
+    /// A buffer that did not give its owner back. The conversion drops the buffer, which [`IntoInnerError`] holds.
     #[error("the buffer in {memory} {reason}")]
     IntoInner {
         /// The memory of the buffer.
@@ -144,12 +143,12 @@ impl From<transload_host::FileError> for Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// No backend brought such a device.
+    /// No backend has such a device.
     #[error("there is no device {device} here; there are: {known}")]
     UnknownDevice {
         /// What was asked for.
         device: DeviceName,
-        /// The devices that are here.
+        /// The devices of this machine.
         known: String,
     },
     /// The device has no memory of that kind.
@@ -160,7 +159,7 @@ pub enum PlaceError {
         /// The memories that the device has.
         known: String,
     },
-    /// As [`TransferError::Forked`], which this turns into.
+    /// As [`TransferError::Forked`], which this converts into.
     #[error("{FORKED}")]
     Forked,
 }
@@ -177,17 +176,17 @@ impl PlaceError {
     }
 }
 
-/// Why a backend was not registered. The manager is as it was.
+/// Why a backend was not registered. The manager is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// One of that name is there already.
+    /// A backend of that name is registered already.
     #[error("a backend named {backend} is registered already")]
     Duplicate {
         /// The name.
         backend: BackendId,
     },
-    /// What it brings does not fit what is there.
+    /// A device, memory or link of the backend does not fit the registered ones.
     #[error("backend {backend} does not fit: {error}")]
     Topology {
         /// The name.
@@ -195,16 +194,16 @@ pub enum RegisterError {
         /// Why not.
         error: TopologyError,
     },
-    /// It takes part in another manager.
+    /// The backend takes part in another manager.
     #[error("backend {backend} takes part in another manager already")]
     Taken {
         /// The name.
         backend: BackendId,
     },
-    /// It panicked.
+    /// The backend panicked.
     #[error("backend panicked while it was registered: {message}")]
     Panicked {
-        /// What it said.
+        /// The text of the panic.
         message: String,
     },
     /// As [`TransferError::Forked`].
@@ -233,7 +232,7 @@ pub enum RegionError {
         memory: MemoryId,
         /// Where the region starts.
         offset: u64,
-        /// From its first to the end of its last byte.
+        /// The length from its first byte to the end of its last one.
         len: u64,
         /// The length of the buffer.
         limit: u64,
@@ -283,7 +282,7 @@ pub enum RegionError {
     },
 }
 
-/// The first request of a batch that cannot be accepted. Nothing was done for the others.
+/// The first request of a batch that cannot be accepted. The other requests had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("request {index} of the batch: {source}")]
 pub struct BatchError {
@@ -320,7 +319,7 @@ pub enum TransferError {
         /// Their memory.
         memory: MemoryId,
     },
-    /// Verification of a copy whose source and destination overlap: the source is changed by it.
+    /// Verification of a copy whose source and destination overlap: the copy changes the source.
     #[error(
         "source and destination overlap in {memory}, so that they cannot be compared afterwards"
     )]
@@ -337,16 +336,16 @@ pub enum TransferError {
     /// An event that another manager made.
     #[error("an event that the request names belongs to another manager")]
     ForeignEvent,
-    /// This process is a child of `fork`, and its parent made the manager. The call did nothing. Make a manager in this
-    /// process.
+    /// This process is a child of `fork`, and its parent made the manager. The call had no effect. Make a manager in
+    /// this process.
     #[error("{FORKED}")]
     Forked,
     /// The result was taken before, by an `await` or a wait.
     #[error("the result of this transfer was taken already")]
     ResultTaken,
-    /// The call would wait for a guard that the calling thread holds itself: the transfer, or one that goes before it,
-    /// touches bytes of that guard. A transfer that was submitted goes on when the guard is dropped; one of borrowed
-    /// bytes was not begun.
+    /// The call would wait for a guard that the calling thread holds: the transfer, or one that goes before it, touches
+    /// bytes of that guard. A submitted transfer goes on when the guard is dropped; a transfer of borrowed bytes was
+    /// not begun.
     #[error(
         "cannot wait here: the transfer waits for a guard on bytes in {memory} that this thread holds; drop the guard \
          first"
@@ -355,15 +354,15 @@ pub enum TransferError {
         /// The memory of the guard that is held.
         memory: MemoryId,
     },
-    /// The call would wait where nothing may wait: in the browser, which goes on only when the page's own code has
-    /// returned to it, or in a callback of a backend such as `Cuda::when_done`, which may run on the thread that the
-    /// transfer ends on. A transfer that was submitted goes on; one of borrowed bytes was not begun.
+    /// The call would block where it must not: in the browser, which goes on only when the page's own code has returned
+    /// to it, or in a callback of a backend such as `Cuda::when_done`, which may run on the thread that ends the
+    /// transfer. A submitted transfer goes on; a transfer of borrowed bytes was not begun.
     #[error(
         "nothing can wait here, in the browser or in a callback of a backend: submit the transfer and await it, or wait \
          for it on another thread"
     )]
     WouldBlock,
-    /// No engine, and no two engines with a memory between them, reach both ends.
+    /// No engine reaches both ends, and no two engines with a memory between them do.
     #[error("no route from {src} to {dst}: {reasons}")]
     NoRoute {
         /// The source.
@@ -388,19 +387,19 @@ pub enum TransferError {
         /// The checksum of the destination.
         dst_checksum: u64,
     },
-    /// It was cancelled.
+    /// The transfer was cancelled.
     #[error("cancelled after {leading_bytes} leading bytes")]
     Cancelled {
         /// Leading bytes of the destination that equal the source.
         leading_bytes: u64,
     },
-    /// Its deadline passed.
+    /// The deadline of the transfer passed.
     #[error("the deadline passed after {leading_bytes} leading bytes")]
     Deadline {
         /// Leading bytes of the destination that equal the source.
         leading_bytes: u64,
     },
-    /// A predecessor in its batch failed, and the batch stops there.
+    /// A predecessor in its batch failed, and the batch stops at the first failure.
     #[error("not started: an earlier transfer of the batch failed")]
     BatchStopped,
     /// Borrowed memory could not be wrapped.
@@ -441,18 +440,18 @@ impl TransferError {
 /// The last failure of a transfer that has no route left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferFailure {
-    /// The backend that was at work.
+    /// The backend that executed the step.
     pub backend: BackendId,
-    /// The device whose engine executed the step; `None` when its staging slots could not be had, or
-    /// its link was found unfit before.
+    /// The device whose engine executed the step; `None` when its staging slots could not be had, or the link was found
+    /// unfit before.
     pub device: Option<DeviceId>,
     /// The route that failed last.
     pub route: String,
     /// The step of the route, from 0; `None` when its staging slots could not be had.
     pub step: Option<u8>,
-    /// The payload bytes that the operation was about.
+    /// The payload bytes of the operation.
     pub span: Span,
-    /// What went wrong.
+    /// The fault.
     pub fault: Fault,
     /// How many routes were tried.
     pub routes_tried: u32,
@@ -486,7 +485,7 @@ impl core::error::Error for TransferFailure {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuardError {
-    /// The host cannot touch this memory.
+    /// The host cannot access this memory through a pointer.
     #[error("the host cannot reach {memory} through a pointer")]
     NotHostAddressable {
         /// The memory.
@@ -515,9 +514,10 @@ pub enum GuardError {
         /// The memory of the guard that is held.
         memory: MemoryId,
     },
-    /// The guard has to wait for transfers or guards of the same bytes, and the call may not: it is
-    /// [`Buffer::try_read`](crate::Buffer::try_read) or [`Buffer::try_write`](crate::Buffer::try_write), or made in a
-    /// callback of a backend, or in the browser, which ends transfers when the page's own code has returned to it.
+    /// The guard has to wait for transfers or guards of the same bytes, and the call must not block: it is
+    /// [`Buffer::try_read`](crate::Buffer::try_read) or [`Buffer::try_write`](crate::Buffer::try_write), or was made in
+    /// a callback of a backend, or in the browser, which ends transfers only when the page's own code has returned to
+    /// it.
     #[error(
         "a guard on {memory} has to wait for transfers or other guards of the same bytes, and this call may not: await \
          the guard, or try again later"
@@ -526,7 +526,7 @@ pub enum GuardError {
         /// The memory.
         memory: MemoryId,
     },
-    /// The device that works on the bytes was asked to make them visible, and did not.
+    /// The device of the memory was asked to make the bytes visible, and failed.
     #[error("{memory} was not made visible: {fault}")]
     NotVisible {
         /// The memory.
@@ -559,7 +559,7 @@ impl GuardError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// The place is not here.
+    /// This machine has no such place.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A buffer that another manager made.
@@ -568,14 +568,14 @@ pub enum ShareError {
         /// The memory.
         memory: MemoryId,
     },
-    /// The two memory systems have nothing that both can hold.
+    /// The two memory systems have no kind of memory that both can hold.
     #[error("{src} cannot be shared with {dst}: {reason}")]
     Unsupported {
         /// The memory of the buffer.
         src: MemoryId,
         /// The memory of the view.
         dst: MemoryId,
-        /// What each way of sharing failed of.
+        /// Why each way of sharing failed.
         reason: String,
     },
 }

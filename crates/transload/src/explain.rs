@@ -1,4 +1,4 @@
-//! Why a transfer would go the way that it would.
+//! Explains which way a transfer would go.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -14,7 +14,7 @@ use transload_core::{
 /// One way that was considered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// How it would be called.
+    /// The method under which users see it.
     pub method: Method,
     /// The memories that bytes would visit, over the first of the lanes.
     pub route: Vec<MemoryId>,
@@ -23,21 +23,20 @@ pub struct Choice {
     /// The routes that carry the payload at the same time, each a share of it. Most plans have one
     /// lane; ways that have no plan have none.
     pub lanes: Vec<LaneChoice>,
-    /// How long it would take, in nanoseconds, on a machine with nothing else to do; `None` for ways
-    /// that cannot be taken.
+    /// The predicted time in nanoseconds on an otherwise idle machine; `None` for ways that cannot be taken.
     pub predicted_ns: Option<u64>,
-    /// Whether that rests on costs that were measured on this machine, for all links of the way; else
+    /// Whether the prediction rests on costs that were measured on this machine, for all links of the way; otherwise
     /// some are default figures.
     pub measured: bool,
-    /// How its links came to be trusted, as the least trusted one did; `None` where none needs a proof,
-    /// and for ways that cannot be taken.
+    /// How its links came to be trusted, for the least trusted one; `None` where none needs a proof, and for ways that
+    /// cannot be taken.
     pub proof: Option<Proof>,
-    /// Why it was not chosen; `None` for the one that was.
+    /// Why the way was not chosen; `None` for the chosen one.
     pub reason: Option<String>,
 }
 
-/// How a link came to be trusted that may not carry anybody's bytes without a proof: a link between
-/// devices, or one over imported memory. From the least trusted to the most.
+/// How a link came to be trusted that needs a proof before it carries a transfer: a link between devices, or one over
+/// imported memory. From the least trusted to the most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Proof {
@@ -51,7 +50,7 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// `to come`, `kept` or `made`.
+    /// Returns `to come`, `kept` or `made`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Proof::ToCome => "to come",
@@ -61,34 +60,34 @@ impl Proof {
     }
 }
 
-/// One of the routes that a plan takes at the same time.
+/// One of the routes that a plan uses at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneChoice {
-    /// How the route would be called alone.
+    /// The method of the route alone.
     pub method: Method,
     /// The memories that its bytes visit.
     pub route: Vec<MemoryId>,
     /// The size of its chunks in bytes.
     pub chunk_bytes: u64,
-    /// How many transfers like this one share a staging slot, at most: 1 where each has slots to itself, 0 where
-    /// nothing is staged.
+    /// The most transfers like this one that share a staging slot: 1 where each has slots to itself, 0 where nothing is
+    /// staged.
     pub to_a_slot: u64,
-    /// Its part of the payload, of 1; with all lanes it adds up to that.
+    /// Its part of the payload: the shares of all lanes add up to 1.
     pub share: f64,
     /// Whether the costs of its links were measured on this machine.
     pub measured: bool,
 }
 
-/// The way that a transfer would go, and those that it would not.
+/// The way that a transfer would go, and the ways that were rejected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The payload in bytes.
     pub bytes: u64,
     /// The way.
     pub chosen: Choice,
-    /// The others, the best first.
+    /// The other ways, the best first.
     pub rejected: Vec<Choice>,
-    /// Whether a simulated device is on the way: then its figures are modelled, not measured.
+    /// Whether a simulated device is on the way: its figures are modelled then, not measured.
     pub simulated: bool,
 }
 
@@ -147,7 +146,7 @@ impl Explanation {
     }
 }
 
-/// How the least trusted of the links came to be trusted.
+/// Returns how the least trusted of the links came to be trusted.
 fn least(
     links: impl Iterator<Item = LinkId>,
     proof: &dyn Fn(LinkId) -> Option<Proof>,
@@ -173,7 +172,7 @@ fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
                 chunk_bytes: lane.chunk_bytes,
                 to_a_slot: match plan.lanes.len() {
                     1 => lane.to_a_slot(bytes),
-                    // Parts of a payload that was worth dividing are many chunks long.
+                    // Parts of a payload that is worth dividing are many chunks long.
                     _ => u64::from(!lane.rings.is_empty()),
                 },
                 share: f64::from(lane.share) / total.max(1) as f64,
@@ -195,7 +194,7 @@ fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
     }
 }
 
-/// A route as it is printed behind its method.
+/// A route as it is displayed after its method.
 struct Visits<'a>(&'a [MemoryId]);
 
 impl fmt::Display for Visits<'_> {
@@ -219,7 +218,7 @@ impl fmt::Display for LaneChoice {
     }
 }
 
-/// A plan of several lanes has a line for each below its own.
+/// A plan of several lanes has one more line for each lane.
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.method.fmt(f)?;

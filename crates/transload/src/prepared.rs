@@ -1,4 +1,4 @@
-//! A copy that is made again and again.
+//! Copies that are made again and again.
 
 use alloc::sync::Arc;
 
@@ -6,15 +6,15 @@ use crate::engine::accept::{Checked, Chosen, Terms};
 use crate::engine::shared::Shared;
 use crate::{Request, Transfer, TransferError};
 
-/// A copy that was checked and planned once, to be posted any number of times.
+/// A copy that was checked and planned once, and can be posted any number of times.
 ///
-/// Posting checks nothing again and allocates nothing. Once routes have changed, by a backend that was
-/// added, a link that failed or a cleared cache, each post looks its plan up.
+/// Posting checks nothing again and allocates nothing. When routes have changed, because a backend was added, a link
+/// failed or a cache was cleared, each later post looks its plan up.
 pub struct Prepared {
     shared: Arc<Shared>,
     checked: Checked,
     terms: Terms,
-    /// The plan, and the state of routes that it was made for.
+    /// The plan, and the state of routes for which it was made.
     chosen: (u64, Chosen),
 }
 

@@ -1,4 +1,4 @@
-//! A part of a buffer, of any shape.
+//! Regions: parts of a buffer, of any shape.
 
 use transload_core::Shape;
 
@@ -6,11 +6,11 @@ use crate::Buffer;
 use crate::engine::active::Operand;
 use crate::error::RegionError;
 
-/// A shape laid over a buffer: what a request copies from or to.
+/// A shape laid over a buffer: the source or the destination of a request.
 ///
-/// `&Buffer` turns into the region of all its bytes. For a range of bytes [`Buffer::slice`] is enough:
-/// what it returns is a buffer, and so a region. [`Region::rect`] is a rectangle of an image; other rows at a pitch, and
-/// blocks of them, need [`Region::new`].
+/// `&Buffer` converts into the region of all its bytes. For a range of bytes use [`Buffer::slice`]: it returns a
+/// buffer, which is a region. [`Region::rect`] is a rectangle of an image; other rows at a pitch, and blocks of them,
+/// need [`Region::new`].
 #[derive(Clone, Debug)]
 pub struct Region {
     pub(crate) buffer: Buffer,
@@ -25,9 +25,9 @@ pub struct Rect {
     pub x: u64,
     /// The first row.
     pub y: u64,
-    /// How many elements of each row.
+    /// The number of elements of each row.
     pub width: u64,
-    /// How many rows.
+    /// The number of rows.
     pub height: u64,
     /// The size of an element: 4 for a texel of RGBA8.
     pub element_bytes: u64,
@@ -93,7 +93,7 @@ impl Region {
         Region::new(buffer, offset, shape).map_err(|_| past_end)
     }
 
-    /// `shape`, its first byte at `offset` of `buffer`.
+    /// Makes the region of `shape`, whose first byte is at `offset` of `buffer`.
     ///
     /// # Errors
     /// When the shape ends past the buffer's end.

@@ -1,4 +1,4 @@
-//! What a transfer did.
+//! Reports of transfers.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use core::time::Duration;
 use transload_core::{ByteRate, ByteSize, MemoryId, MemoryKind, Method, Plan, Topology};
 use transload_hal::Fault;
 
-/// What a transfer did, and how long it took.
+/// The result of a transfer, and its times.
 #[derive(Clone, PartialEq)]
 pub struct Report {
     pub(crate) src: Option<MemoryId>,
@@ -25,13 +25,13 @@ pub struct Report {
 /// A route that failed before another one succeeded.
 #[derive(Clone, PartialEq)]
 pub struct Fallback {
-    /// What was tried.
+    /// The plan that was tried.
     pub plan: Arc<Plan>,
     /// Why it failed.
     pub fault: Fault,
 }
 
-/// A plan in a line, where all of it would fill a page.
+/// A plan in one line, since the full form fills a page.
 struct InALine<'a>(&'a Plan);
 
 impl fmt::Debug for InALine<'_> {
@@ -66,39 +66,39 @@ impl fmt::Debug for Fallback {
 }
 
 impl Report {
-    /// Payload bytes that moved.
+    /// Returns how many payload bytes moved.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How they moved.
+    /// Returns how the bytes moved.
     pub fn method(&self) -> Method {
         self.plan
             .as_ref()
             .map_or(Method::DirectCopy, |plan| plan.method)
     }
 
-    /// The plan that moved the last byte.
+    /// Returns the plan that moved the last byte.
     pub fn plan(&self) -> Option<&Plan> {
         self.plan.as_deref()
     }
 
-    /// The memories that the bytes visited, over the first of the plan's lanes.
+    /// Returns the memories that the bytes visited, over the first of the plan's lanes.
     pub fn route(&self) -> impl Iterator<Item = MemoryId> + '_ {
         let plan = self.plan.as_ref();
         let route = plan.and_then(|plan| plan.lanes.first()?.route.as_ref());
         route.into_iter().flat_map(|route| route.memories())
     }
 
-    /// From the submission to the moment at which nothing stood before the transfer any more: earlier transfers and
+    /// Returns the time from the submission until nothing stood before the transfer any more: earlier transfers and
     /// guards of the same bytes, and the events that it starts after.
     pub fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited_ns)
     }
 
-    /// From that moment to the last byte, verification included.
+    /// Returns the time from that moment to the last byte, verification included.
     ///
-    /// The time includes work that the program itself gave a device before, where the copy has to wait for that work:
+    /// The time includes work that the program gave a device before, where the copy has to wait for that work:
     /// - A copy of the host's to or from `mapped` or managed memory first waits until the device's queue has run dry
     ///   ([`StepKind::MakeVisible`](crate::model::StepKind::MakeVisible) in the [plan](Report::plan)).
     /// - A copy by a device's own engine runs behind what the program submitted to the same queue, as through wgpu.
@@ -108,24 +108,24 @@ impl Report {
         Duration::from_nanos(self.elapsed_ns)
     }
 
-    /// Payload bytes per second of [`Report::elapsed`], and so of all that this includes; `None` when the clock did not
-    /// move.
+    /// Returns payload bytes per second of [`Report::elapsed`], and so with everything that this time includes; `None`
+    /// when the clock did not move.
     pub fn bytes_per_second(&self) -> Option<f64> {
         (self.elapsed_ns > 0).then(|| self.bytes as f64 / (self.elapsed_ns as f64 / 1e9))
     }
 
-    /// The xxh3-64 of the payload, read at both ends after the copy and found equal; `None` when
-    /// the request did not ask for verification.
+    /// Returns the xxh3-64 of the payload, read at both ends after the copy and found equal; `None` when the request
+    /// did not ask for verification.
     pub fn checksum(&self) -> Option<u64> {
         self.checksum
     }
 
-    /// The routes that failed before.
+    /// Returns the routes that failed before.
     pub fn fallbacks(&self) -> &[Fallback] {
         &self.fallbacks
     }
 
-    /// Whether a simulated device took part: then its times are modelled, not measured.
+    /// Returns whether a simulated device took part: its times are modelled then, not measured.
     pub fn is_simulated(&self) -> bool {
         self.simulated
     }
@@ -139,7 +139,7 @@ impl Report {
     }
 }
 
-/// A memory as reports name it: the device alone where it is the obvious memory of the device.
+/// A memory as reports name it: only the device, where the memory is the obvious one of the device.
 struct Short(Option<MemoryId>);
 
 impl fmt::Display for Short {

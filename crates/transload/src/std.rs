@@ -1,4 +1,4 @@
-//! What needs an operating system: a thread, and finding out what the machine has.
+//! The parts that need an operating system: threads, discovery, files, the probe.
 
 #[cfg(browser)]
 pub(crate) mod browser_clock;

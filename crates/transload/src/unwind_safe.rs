@@ -1,12 +1,12 @@
-//! What a program may go on using after it caught a panic.
+//! Unwind safety: a program may go on using a manager after it caught a panic.
 //!
-//! The compiler cannot find this out by itself: the engine holds trait objects (backends, a clock, wakers), which say
-//! nothing about unwinding. It holds all the same, because no panic leaves the engine half-way through a change:
-//! - The state machine moves under one lock, and nothing that is not the engine's own runs under that lock: backends,
-//!   wakers, traces and the drop of buffers are called outside it. So no panic of theirs poisons the lock, and a lock
-//!   that is poisoned is entered all the same (`engine::sync`).
-//! - A panic of a backend is caught where it is called. It becomes a refusal or the loss of the backend, and neither
-//!   leaves a transfer without an outcome.
+//! The compiler cannot prove this: the engine holds trait objects (backends, a clock, wakers), which say nothing about
+//! unwinding. It holds because no panic leaves the engine half-way through a change:
+//! - The state machine moves under one lock, and only code of the engine runs under that lock: backends, wakers, traces
+//!   and drops of buffers are called outside it. So their panics do not poison the lock, and a poisoned lock is entered
+//!   all the same (`engine::sync`).
+//! - A panic of a backend is caught at the call. It becomes a refusal or the loss of the backend, and neither leaves a
+//!   transfer without an outcome.
 //! - A call that unwinds while it holds borrowed memory first waits until its transfer is quiet.
 //!
 //! The handles themselves are counted references and plain data.

@@ -1,4 +1,4 @@
-//! A slice inside an object that others hold too.
+//! A slice inside an object that other code holds too.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -9,7 +9,7 @@ use transload_hal::{HostSpan, Owner};
 use super::Adopt;
 
 /// A slice that an object behind an [`Arc`] owns, to be [adopted](crate::TransferManager::adopt) read-only without a
-/// copy: the weights of a model that the program goes on using, say.
+/// copy: for example the weights of a model that the program goes on using.
 ///
 /// ```
 /// # #[cfg(feature = "std")] {
@@ -37,9 +37,9 @@ pub struct OwnedSlice<O: ?Sized> {
 }
 
 impl<O: ?Sized + 'static> OwnedSlice<O> {
-    /// Calls `slice` once, and remembers which elements it answers with.
+    /// Calls `slice` once, and keeps the span of the returned elements.
     ///
-    /// A closure can borrow from the owner alone, or answer with something static:
+    /// The closure can only return a slice of the owner, or a static one:
     ///
     /// ```compile_fail
     /// # use std::sync::Arc;
@@ -51,14 +51,14 @@ impl<O: ?Sized + 'static> OwnedSlice<O> {
     pub fn new<T: NoUninit>(owner: Arc<O>, slice: impl FnOnce(&O) -> &[T]) -> OwnedSlice<O> {
         // The closure's type holds for every lifetime `'a` in `&'a O -> &'a [T]`, and `O` is static. So the slice is
         // valid and unchanged for as long as a shared reference to the owner could live, which is as long as this
-        // handle does: meanwhile safe code gets no mutable reference to the owner (`Arc::get_mut` wants the only
-        // handle), and the owner stays where it is when the handle moves. It is asked once, so an owner that would
-        // answer differently the next time (`AsRef`, `Deref`) does not matter.
+        // handle does: meanwhile safe code gets no mutable reference to the owner (`Arc::get_mut` needs the only
+        // handle), and the owner stays in place when the handle moves. The closure is called once, so an owner that
+        // would return another slice the next time (`AsRef`, `Deref`) does not matter.
         let bytes = HostSpan::of(bytemuck::cast_slice(slice(&owner)));
         OwnedSlice { owner, bytes }
     }
 
-    /// Gives the owner back.
+    /// Returns the owner.
     pub fn into_owner(self) -> Arc<O> {
         self.owner
     }

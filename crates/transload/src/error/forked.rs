@@ -1,12 +1,12 @@
-//! What a child of `fork` is told.
+//! The error of a child of `fork`.
 
 use super::{Error, GuardError, PlaceError, RegisterError, ShareError, TransferError};
 
-/// What a child of `fork` is told that asks something of its parent's manager.
+/// The error text for a call on the manager of the parent in a child of `fork`.
 pub(crate) const FORKED: &str =
     "the manager was made before this process was forked: make one in this process";
 
-/// Why the engine does nothing: its manager was made before this process was forked.
+/// The engine does nothing because its manager was made before this process was forked.
 #[derive(Debug)]
 pub(crate) struct Forked;
 

@@ -1,4 +1,4 @@
-//! Finding out what this machine has.
+//! Discovery of this machine's memories and devices.
 
 use alloc::sync::Arc;
 
@@ -6,21 +6,20 @@ use super::profile::Costs;
 use crate::{Builder, Error, TransferManager};
 
 impl Builder {
-    /// With the host: the heap, shared memory and files.
+    /// Adds the host backend: the heap, shared memory and files.
     pub fn host(self) -> Builder {
         self.backend(Arc::new(transload_host::Host::new()))
     }
 
-    /// With every backend of this build whose hardware is here, and with the costs of the saved profile
-    /// and the verdicts beside it unless another one was given: the host, with the feature `cuda` every
-    /// device that NVIDIA's driver shows, with the feature `metal` every device of Metal's, and with the feature `wgpu`
-    /// every adapter that a device can be opened on. A GPU that answers to several is there as often; CUDA and wgpu
-    /// give it one UUID.
+    /// Adds every backend of this build whose hardware is present: the host, with the feature `cuda` every device of
+    /// NVIDIA's driver, with the feature `metal` every device of Metal, and with the feature `wgpu` every adapter on
+    /// which a device can be opened. Uses the costs of the saved profile and the verdicts beside it, unless another
+    /// profile was given. A GPU that several backends drive appears once for each; CUDA and wgpu give it one UUID.
     ///
-    /// In the browser adapters are not among them: a device is opened by awaiting `Wgpu::request`, and registered by hand.
+    /// In the browser this adds no adapters: await `Wgpu::request` to open a device, and register the backend.
     ///
-    /// Blocks on the drivers, some of which write to standard error what they think of the environment.
-    /// [`Builder::host`] asks none.
+    /// Blocks on the drivers, some of which write messages about the environment to standard error. [`Builder::host`]
+    /// calls no driver.
     pub fn discover(mut self) -> Builder {
         if let Costs::Default = self.costs {
             self.costs = Costs::Saved;
@@ -35,7 +34,7 @@ impl Builder {
         found
     }
 
-    /// With the CUDA devices that are here. Why there are none `Cuda::discover` says.
+    /// Adds the CUDA devices of this machine. `Cuda::discover` tells why there are none.
     #[cfg(cuda)]
     fn cuda(self) -> Builder {
         match transload_cuda::Cuda::discover() {
@@ -44,7 +43,7 @@ impl Builder {
         }
     }
 
-    /// With the Metal devices that are here. Why there are none `Metal::discover` says.
+    /// Adds the Metal devices of this machine. `Metal::discover` tells why there are none.
     #[cfg(metal)]
     fn metal(self) -> Builder {
         match transload_metal::Metal::discover() {
@@ -53,7 +52,7 @@ impl Builder {
         }
     }
 
-    /// With the adapters that are here. A backend without any would only be asked in vain.
+    /// Adds the adapters of this machine. A backend without adapters is not registered.
     #[cfg(all(adapters, not(browser)))]
     fn adapters(self) -> Builder {
         let adapters = transload_wgpu::Wgpu::discover();
@@ -65,15 +64,14 @@ impl Builder {
 }
 
 impl TransferManager {
-    /// A manager with every backend of this build whose hardware is here, as [`Builder::discover`]
-    /// finds it. Each call opens devices of its own.
+    /// Makes a manager with every backend of this build whose hardware is present, as [`Builder::discover`] finds it.
+    /// Each call opens its own devices.
     ///
-    /// It plans with the costs that `transload probe` or [`TransferManager::probe`] measured of this
-    /// machine and saved at [`saved_path`](crate::profile::saved_path). A saved profile that is damaged,
-    /// out of date or of another machine is not used, and nothing else comes of it;
-    /// [`Profile::saved`](crate::Profile::saved) and [`TransferManager::apply_profile`] say why.
-    /// [`Builder::default_costs`] does without. What proofs found out about links between devices is kept
-    /// beside it ([`Builder::keep_verdicts`]).
+    /// The manager plans with the costs that `transload probe` or [`TransferManager::probe`] measured on this machine
+    /// and saved at [`saved_path`](crate::profile::saved_path). It ignores a saved profile that is damaged, out of date
+    /// or of another machine; [`Profile::saved`](crate::Profile::saved) and [`TransferManager::apply_profile`] tell
+    /// why. [`Builder::default_costs`] ignores every saved profile. The verdicts of proofs of links between devices are
+    /// kept beside the profile ([`Builder::keep_verdicts`]).
     ///
     /// # Errors
     /// When the host's own memory cannot be used.
@@ -81,7 +79,8 @@ impl TransferManager {
         TransferManager::builder().discover().build()
     }
 
-    /// The manager that the whole process shares, discovered by the first who asks. A child of `fork` discovers its own.
+    /// Returns the manager that the whole process shares. The first call discovers it. A child of `fork` discovers its
+    /// own.
     ///
     /// # Errors
     /// As [`TransferManager::discover`]; the next caller tries again.
@@ -95,8 +94,7 @@ impl TransferManager {
         Ok(PROCESS.get_or_init(|| manager.clone()))
     }
 
-    /// The manager that the whole process, which has one thread, shares; discovered by the first who
-    /// asks.
+    /// Returns the manager that the whole process, which has one thread, shares. The first call discovers it.
     ///
     /// # Errors
     /// As [`TransferManager::discover`]; the next caller tries again.

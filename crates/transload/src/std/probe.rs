@@ -1,13 +1,13 @@
-//! Measuring a machine: what each link costs, and what the planner then makes of it.
+//! The probe: measures the cost of each link of a machine, and times the resulting plans.
 //!
-//! Links first: over each, copies of several sizes, one after the other in rounds, so that what slows the
-//! machine down for a while slows all of them. Before a size counts, a pattern was sent over the link into
-//! poisoned memory, brought back another way and compared. Then the medians replace the default costs,
-//! and each ordered pair of memories is timed the way that the planner now goes.
+//! The probe measures links first: over each link, copies of several sizes, one after the other in rounds, so that a
+//! temporary slowdown of the machine affects all of them. Before it times a size, it sends a pattern over the link into
+//! poisoned memory, brings it back another way and compares. Then the medians replace the default costs, and the probe
+//! times each ordered pair of memories over the way that the planner now chooses.
 //!
-//! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache; but each
-//! copy takes the next stretch of its memory, as the pieces of a large copy do, so that processors find
-//! its bytes in no cache of theirs that is smaller than the largest size.
+//! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache. But each copy uses
+//! the next part of its memory, as the pieces of a large copy do, so that no processor cache smaller than the largest
+//! size holds its bytes.
 
 mod cell;
 mod check;
@@ -33,20 +33,20 @@ use crate::TransferManager;
 
 pub use sample::Interval;
 
-/// What is measured, and how long.
+/// The sizes and limits of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProbeOptions {
-    /// How long it may take by the clock on the wall. What was not reached by then is left out, the
-    /// largest sizes first; a link that was not measured to the end keeps its default costs.
+    /// The limit of the probe's duration by the wall clock. Measurements that were not reached by then are left out,
+    /// the largest sizes first; a link that was not measured to the end keeps its default costs.
     pub budget: Duration,
-    /// The sizes in bytes. A link is measured up to the largest piece that the planner cuts for it.
+    /// The sizes in bytes. The probe measures a link up to the largest piece that the planner cuts for it.
     pub sizes: Vec<u64>,
-    /// The most copies that are timed of one size over one link, up to 1000.
+    /// The most timed copies of one size over one link, up to 1000.
     pub samples: u32,
 }
 
-/// What a probe found.
+/// The results of a probe.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ProbeReport {
@@ -54,63 +54,63 @@ pub struct ProbeReport {
     pub links: Vec<LinkReport>,
     /// Every ordered pair of memories that users can name, in each size, by source, destination and size.
     pub pairs: Vec<PairReport>,
-    /// What the planner goes by from now on, to be saved.
+    /// The costs that the planner uses from now on. Save it to use them in later processes.
     pub profile: Profile,
-    /// Whether a device is simulated: then its times are the model's.
+    /// Whether a device is simulated: its times are the model's then.
     pub simulated: bool,
 }
 
-/// What a probe found out about a link.
+/// The results of a probe for a link.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LinkReport {
     /// The link.
     pub id: LinkId,
-    /// It moved wrong bytes. It gets no cost, and nothing is sent over it any more.
+    /// The link moved wrong bytes. It gets no cost, and is not used any more.
     pub faulty: bool,
-    /// Each size in bytes, rising, and what came of it.
+    /// Each size in bytes, rising, and its result.
     pub sizes: Vec<(u64, Found)>,
 }
 
-/// What a probe found out about a pair of memories.
+/// The results of a probe for a pair of memories.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PairReport {
-    /// Where the bytes came from.
+    /// The source of the bytes.
     pub src: MemoryId,
-    /// Where they went.
+    /// Their destination.
     pub dst: MemoryId,
-    /// How many.
+    /// Their number.
     pub bytes: u64,
-    /// How they moved; `None` where they did not.
+    /// How the bytes moved; `None` where they did not.
     pub method: Option<Method>,
-    /// What came of it.
+    /// The result.
     pub found: Found,
 }
 
-/// What came of copies of one size.
+/// The result of copies of one size.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Found {
-    /// The bytes were right, and it took so long.
+    /// The bytes were right, and the copies took this time.
     Time(Interval),
     /// The bytes that arrived were not those that were sent.
     WrongBytes,
     /// Nothing could be copied, for this reason.
     Failed(String),
-    /// The time was up before.
+    /// The time was up before the size was reached.
     NotReached,
 }
 
-/// How far a probe has come.
+/// The progress of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProbeProgress {
-    /// What it is doing.
+    /// The current phase.
     pub phase: ProbePhase,
-    /// How much of the budget is over.
+    /// How much of the budget has passed.
     pub elapsed: Duration,
-    /// All of it.
+    /// The whole budget.
     pub budget: Duration,
 }
 
@@ -163,13 +163,13 @@ impl ProbeReport {
         }
     }
 
-    /// The links that moved wrong bytes.
+    /// Returns the links that moved wrong bytes.
     pub fn faulty(&self) -> impl Iterator<Item = LinkId> + '_ {
         let faulty = self.links.iter().filter(|link| link.faulty);
         faulty.map(|link| link.id)
     }
 
-    /// The pairs between which wrong bytes arrived, although no link of theirs is known to be faulty.
+    /// Returns the pairs between which wrong bytes arrived, although none of their links is known to be faulty.
     pub fn wrong_pairs(&self) -> impl Iterator<Item = &PairReport> {
         let pairs = self.pairs.iter();
         pairs.filter(|pair| pair.found == Found::WrongBytes)
@@ -177,22 +177,22 @@ impl ProbeReport {
 }
 
 impl TransferManager {
-    /// Measures every link of this machine, plans with what it found from then on, and times every
-    /// ordered pair of memories. Blocks for the budget, or until every size has its samples. Other
-    /// transfers meanwhile disturb it. Its copies count in [`TransferManager::stats`].
+    /// Measures every link of this machine, plans with the results from then on, and times every ordered pair of
+    /// memories. Blocks for the budget, or until every size has its samples. Other transfers at the same time disturb
+    /// the results. The probe's copies count in [`TransferManager::stats`].
     ///
-    /// Links between devices are proven anew, and where verdicts are kept
-    /// ([`Builder::keep_verdicts`](crate::Builder::keep_verdicts)), what comes of it replaces what was
-    /// known of them. Nothing else is written: [`Profile::save`] does that. Links that moved wrong bytes
-    /// are not used any more, until [`TransferManager::clear_cache`].
+    /// Links between devices are proven anew. Where verdicts are kept
+    /// ([`Builder::keep_verdicts`](crate::Builder::keep_verdicts)), the new verdicts replace the old ones. The probe
+    /// writes nothing else: [`Profile::save`] does. Links that moved wrong bytes are not used any more, until
+    /// [`TransferManager::clear_cache`].
     ///
-    /// In the browser, where nothing may block, only links between memories of the host are measured. In a child of `fork`
-    /// the report of the parent's manager is empty.
+    /// In the browser, where no call may block, the probe measures only links between memories of the host. In a child
+    /// of `fork` it returns an empty report for the parent's manager.
     pub fn probe(&self, options: &ProbeOptions) -> ProbeReport {
         self.probe_watched(options, &mut |_| {})
     }
 
-    /// As [`TransferManager::probe`], and calls `watch` between copies, outside what is timed.
+    /// As [`TransferManager::probe`], and calls `watch` between copies, outside the timed part.
     pub fn probe_watched(
         &self,
         options: &ProbeOptions,
@@ -250,7 +250,7 @@ impl TransferManager {
         }
     }
 
-    /// Whether the engine has found out that the link moves wrong bytes.
+    /// Returns whether the engine has found out that the link moves wrong bytes.
     fn is_condemned(&self, link: LinkId) -> bool {
         let now = self.now();
         self.shared.state.with(|state| {
@@ -260,21 +260,21 @@ impl TransferManager {
     }
 }
 
-/// The time that a probe has.
+/// The time limit of a probe.
 struct Timer {
     started: Instant,
     budget: Duration,
 }
 
 impl Timer {
-    /// A function that answers whether the phase may go on, and tells how far it has come.
+    /// Returns a function that reports the progress of the phase and returns whether it may go on.
     fn phase(
         &self,
         phase: ProbePhase,
         watch: &mut (dyn FnMut(ProbeProgress) + '_),
     ) -> impl FnMut() -> bool {
-        // What an early phase leaves, the next one has. Checks come to an end by themselves, on most
-        // machines in a tenth of this, and a few rounds are worth more than many of the smaller sizes.
+        // A phase uses the time that an earlier one leaves. Checks end by themselves, on most machines in a tenth of
+        // this, and a few rounds are worth more than many of the smaller sizes.
         let share = match phase {
             ProbePhase::CheckingLinks => 50,
             ProbePhase::TimingLinks => 65,
@@ -294,7 +294,7 @@ impl Timer {
     }
 }
 
-/// The sizes, rising, each once.
+/// Returns the sizes, rising, each once.
 fn sizes(options: &ProbeOptions) -> Vec<u64> {
     let mut sizes = options.sizes.clone();
     sizes.retain(|bytes| *bytes > 0);
@@ -303,7 +303,7 @@ fn sizes(options: &ProbeOptions) -> Vec<u64> {
     sizes
 }
 
-/// The smaller sizes of all links first: when the time is up, each link has some.
+/// Orders the smaller sizes of all links first: when the time is up, each link has some.
 fn by_size(mut cells: Vec<Cell>) -> Vec<Cell> {
     cells.sort_by_key(|cell| cell.bytes);
     cells
@@ -314,7 +314,7 @@ fn link_cells(topology: &Topology, sizes: &[u64]) -> Vec<Cell> {
     for link in topology.links() {
         let (src, dst) = (link.id.src, link.id.dst);
         let Some(room) = room(topology, src, dst) else {
-            // An end that no backend here has.
+            // No registered backend has this end.
             continue;
         };
         let most = room.min(defaults::max_chunk_bytes(link.class));
@@ -341,7 +341,7 @@ fn pair_cells(topology: &Topology, sizes: &[u64]) -> Vec<Cell> {
     by_size(cells)
 }
 
-/// The largest allocation that both memories have room for.
+/// Returns the largest allocation for which both memories have room.
 fn room(topology: &Topology, src: MemoryId, dst: MemoryId) -> Option<u64> {
     let of = |memory| topology.memory(memory).map(|info| info.max_alloc_bytes);
     Some(of(src)?.min(of(dst)?))
@@ -380,7 +380,7 @@ fn pair_report(cell: Cell) -> PairReport {
     }
 }
 
-/// What a profile keeps of a link; `None` where nothing was found out.
+/// Returns a profile's record of a link; `None` where nothing was measured.
 fn measured(link: &LinkReport) -> Option<MeasuredLink> {
     let point = |(bytes, found): &(u64, Found)| match found {
         Found::Time(interval) => Some(Point {
@@ -392,7 +392,7 @@ fn measured(link: &LinkReport) -> Option<MeasuredLink> {
         }),
         _ => None,
     };
-    // Small copies alone say nothing of large ones, so a link is measured to the end or not at all.
+    // Small copies alone tell nothing about large ones, so a link is measured to the end or not at all.
     let reached = || {
         link.sizes
             .iter()

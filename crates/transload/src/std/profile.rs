@@ -1,13 +1,13 @@
-//! What was measured of a machine, on disk.
+//! Profiles: measured costs of a machine's links, on disk.
 //!
-//! [`TransferManager::probe`](crate::TransferManager::probe) makes a [`Profile`]; its costs replace the
-//! default figures that the planner has until then. It is a TOML file of a version of its own, under the
-//! [`Fingerprint`] of the machine that it was measured on. What is of another machine, out of date,
-//! garbled or of a later version is refused with a sentence and changes nothing.
+//! [`TransferManager::probe`](crate::TransferManager::probe) makes a [`Profile`]; its costs replace the planner's
+//! default figures. A profile is a TOML file with a format version, under the [`Fingerprint`] of the machine that it
+//! was measured on. A profile of another machine, or one that is out of date, garbled or of a later version, is refused
+//! with a reason and has no effect.
 //!
-//! [`TransferManager::discover`](crate::TransferManager::discover) reads the saved one, from
-//! [`saved_path`]. What proofs found out about links between devices is kept beside it, at
-//! [`verdicts_path`] ([`Builder::keep_verdicts`](crate::Builder::keep_verdicts)).
+//! [`TransferManager::discover`](crate::TransferManager::discover) reads the saved profile from [`saved_path`]. The
+//! verdicts of proofs of links between devices are kept beside it, at [`verdicts_path`]
+//! ([`Builder::keep_verdicts`](crate::Builder::keep_verdicts)).
 
 mod error;
 mod fingerprint;
@@ -24,11 +24,10 @@ pub use store::{ENVIRONMENT, saved_path, verdicts_path};
 
 use crate::TransferManager;
 
-/// The version of the format that this library writes. It reads this one and ignores fields that it does
-/// not know.
+/// The version of the format that this library writes. It reads this version and ignores fields that it does not know.
 pub const FORMAT: u32 = 1;
 
-/// What a machine's links cost, as measured on it.
+/// The measured costs of a machine's links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     machine: Fingerprint,
@@ -36,14 +35,14 @@ pub struct Profile {
     origin: Option<PathBuf>,
 }
 
-/// What was measured of one link.
+/// The measurements of one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasuredLink {
     /// The link.
     pub id: LinkId,
     /// The times, by rising size. Empty for a faulty link.
     pub points: Vec<Point>,
-    /// It moved wrong bytes: nothing is sent over it.
+    /// The link moved wrong bytes and is not used.
     pub faulty: bool,
 }
 
@@ -56,15 +55,15 @@ pub struct Point {
     pub ns: u64,
     /// The lower end of the median's confidence interval, in nanoseconds.
     pub low_ns: u64,
-    /// Its upper end.
+    /// The upper end of the interval, in nanoseconds.
     pub high_ns: u64,
-    /// How many copies were timed.
+    /// The number of timed copies.
     pub samples: u32,
 }
 
 impl MeasuredLink {
-    /// The cost as a function of size, through the medians ([`Curve::through`]); `None` where there is
-    /// nothing to make it of.
+    /// Returns the cost as a function of size, through the medians ([`Curve::through`]); `None` where the link has no
+    /// usable measurements.
     pub fn curve(&self) -> Option<Curve> {
         let timing = |point: &Point| Timing {
             bytes: point.bytes,
@@ -80,7 +79,7 @@ impl MeasuredLink {
 }
 
 impl Profile {
-    /// A profile of the machine with that topology.
+    /// Makes a profile of the machine with that topology.
     pub fn new(topology: &Topology, links: Vec<MeasuredLink>) -> Profile {
         Profile {
             machine: Fingerprint::of(topology),
@@ -89,23 +88,23 @@ impl Profile {
         }
     }
 
-    /// The machine that it was measured on.
+    /// Returns the machine that it was measured on.
     pub fn machine(&self) -> &Fingerprint {
         &self.machine
     }
 
-    /// What was measured.
+    /// Returns the measured links.
     pub fn links(&self) -> &[MeasuredLink] {
         &self.links
     }
 
-    /// The file that it was read from; `None` where it was not.
+    /// Returns the file that it was read from; `None` where it was not read from a file.
     pub fn origin(&self) -> Option<&Path> {
         self.origin.as_deref()
     }
 
-    /// Whether it is of the machine with that topology. Only backends that the topology has count: a
-    /// program without a backend uses what was measured of the others.
+    /// Checks that the profile is of the machine with that topology. Only backends that the topology has count: a
+    /// program without a backend uses the measurements of the others.
     ///
     /// # Errors
     /// [`ProfileError::Foreign`] and [`ProfileError::Stale`], which name every difference.
@@ -123,12 +122,11 @@ impl Profile {
 }
 
 impl TransferManager {
-    /// Plans with the costs of a profile from now on. Links that the profile does not know keep what they
-    /// have; faulty ones are not used until [`TransferManager::clear_cache`].
+    /// Plans with the costs of a profile from now on. Links that the profile does not know keep their costs; faulty
+    /// ones are not used until [`TransferManager::clear_cache`].
     ///
     /// # Errors
-    /// When the profile is of another machine or out of date ([`Profile::check`]). Nothing has changed
-    /// then.
+    /// When the profile is of another machine or out of date ([`Profile::check`]). The costs are unchanged then.
     pub fn apply_profile(&self, profile: &Profile) -> Result<(), ProfileError> {
         let topology = self.shared.inspect(|state| state.topology.clone())?;
         profile.check(&topology)?;
@@ -136,7 +134,7 @@ impl TransferManager {
         Ok(())
     }
 
-    /// The same of a profile that was measured here just now.
+    /// The same for a profile that was measured here just now.
     pub(super) fn adopt_profile(&self, profile: &Profile) {
         let curves: Vec<_> = profile.links.iter().map(MeasuredLink::curve).collect();
         self.shared.change(|state| {
@@ -156,7 +154,7 @@ impl TransferManager {
 /// Why a link of a profile is not used.
 pub(super) const FAULTY: &str = "it moved wrong bytes when the machine was probed";
 
-/// What a builder does about costs.
+/// The costs that a builder uses.
 #[derive(Debug, Default)]
 pub(crate) enum Costs {
     /// The backends' own figures.
@@ -169,7 +167,7 @@ pub(crate) enum Costs {
 }
 
 impl Costs {
-    /// Where verdicts are kept under such costs, unless told otherwise.
+    /// Returns where verdicts are kept with such costs, unless the program names another file.
     pub(crate) fn verdicts(&self) -> Option<PathBuf> {
         match self {
             Costs::Saved => Some(verdicts_path(&saved_path()?)),
@@ -178,8 +176,7 @@ impl Costs {
     }
 
     /// # Errors
-    /// When the profile that was given is not of this machine. A saved one that is not never stands in
-    /// the way.
+    /// When the profile that was given is not of this machine. A saved profile that is not of this machine is ignored.
     pub(crate) fn apply(self, manager: &TransferManager) -> Result<(), ProfileError> {
         match self {
             Costs::Default => Ok(()),

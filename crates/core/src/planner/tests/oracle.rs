@@ -48,7 +48,7 @@ fn extend<'a>(
     }
 }
 
-/// A route with its transform: steps as (engine, cost), who holds which slot, and where.
+/// A route with its transform: steps as (engine, cost), and the steps between which each slot is held.
 struct Pipeline<'a> {
     links: Vec<&'a Link>,
     steps: Vec<(EngineId, &'a Curve)>,

@@ -9,7 +9,7 @@ use transload_hal::AllocSpec;
 use super::cell::Cell;
 use crate::{Buffer, Error, Report, Request, TransferError, TransferManager};
 
-/// What a buffer is for. What brings a pattern there and what brings it back never share one: what one
+/// The use of a buffer. Copies that bring a pattern there and copies that bring it back never share one: bytes that one
 /// of them left would look like the work of the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Role {
@@ -21,7 +21,7 @@ pub(super) enum Role {
     Back,
 }
 
-/// Buffers, made when they are first wanted, and patterns.
+/// Buffers, allocated at their first use, and patterns.
 pub(super) struct Ground<'a> {
     manager: &'a TransferManager,
     buffers: HashMap<(MemoryId, u64, Role), Buffer>,
@@ -41,7 +41,7 @@ impl<'a> Ground<'a> {
         }
     }
 
-    /// The buffer for that.
+    /// Returns the buffer for that use.
     pub(super) fn buffer(
         &mut self,
         memory: MemoryId,
@@ -54,7 +54,7 @@ impl<'a> Ground<'a> {
         }
         let spec = AllocSpec::bytes(bytes);
         let spec = match memory.kind {
-            // Memories that hold nothing but slots.
+            // Memories that hold only slots.
             MemoryKind::Upload | MemoryKind::Readback => spec.for_staging(),
             _ => spec,
         };
@@ -63,9 +63,9 @@ impl<'a> Ground<'a> {
         Ok(buffer)
     }
 
-    /// The memory of a copy that is timed, the `turn`th of its cell: each takes the next stretch of a
-    /// larger buffer, as the pieces of a large copy do, so that it finds its bytes in no cache. Slots are
-    /// used again and again, as staging does.
+    /// Returns the memory of a timed copy, the `turn`th of its cell. Each copy uses the next part of a larger buffer,
+    /// as the pieces of a large copy do, so that no cache holds its bytes. Slots are used again and again, as in
+    /// staging.
     pub(super) fn stretch(
         &mut self,
         memory: MemoryId,
@@ -78,14 +78,14 @@ impl<'a> Ground<'a> {
         }
         let whole = match self.buffer(memory, self.most.max(bytes), role) {
             Ok(whole) => whole,
-            // It has no room for so much.
+            // The memory has no room for so much.
             Err(_) => self.buffer(memory, bytes, role)?,
         };
         let start = turn as u64 % (whole.len() / bytes.max(1)).max(1) * bytes;
         Ok(whole.slice(start..start + bytes)?)
     }
 
-    /// Copies all of one buffer to another, over one link or as the planner says.
+    /// Copies all of one buffer to another, over one link or over the planner's choice.
     pub(super) fn copy(
         &self,
         src: &Buffer,
@@ -95,8 +95,8 @@ impl<'a> Ground<'a> {
         Ok(self.manager.submit(&request(src, dst, over)).wait()?)
     }
 
-    /// The same where the link may hang: gives it up after a while, with all buffers, since the copy may
-    /// still be under way.
+    /// The same where the link may hang: gives the copy up after a while, with all buffers, since it may still be under
+    /// way.
     fn try_copy(&mut self, src: &Buffer, dst: &Buffer, over: Option<LinkId>) -> Result<(), Error> {
         let request = request(src, dst, over).deadline(self.manager.now() + PATIENCE);
         let copied = self.manager.submit(&request).wait();
@@ -139,7 +139,7 @@ impl<'a> Ground<'a> {
             .map_err(Stopped::on(*last))
     }
 
-    /// Brings back what `src` holds, link by link, and compares it with the pattern.
+    /// Brings the bytes of `src` back, link by link, and compares them with the pattern.
     pub(super) fn compare(
         &mut self,
         number: usize,
@@ -190,12 +190,12 @@ fn request(src: &Buffer, dst: &Buffer, over: Option<LinkId>) -> Request {
     }
 }
 
-/// No link that anybody wants takes so long for 64 MiB.
+/// No useful link takes this long for 64 MiB.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why a pattern did not come there or back.
+/// Why a pattern was not brought there or back.
 pub(super) struct Stopped {
-    /// The link that failed on the way; `None` where it was none.
+    /// The link that failed on the way; `None` where no link failed.
     pub(super) at: Option<LinkId>,
     pub(super) why: String,
 }
@@ -224,19 +224,19 @@ pub(super) const HOME: MemoryId = DeviceId::CPU0.memory(MemoryKind::Pageable);
 pub(super) enum What {
     /// The pattern of that number.
     Pattern(usize),
-    /// What is nowhere equal to it.
+    /// Bytes that differ from it everywhere.
     Poison(usize),
 }
 
-/// Bytes that repeat nowhere near, seen through a window that moves from number to number: what an
-/// earlier copy left is not taken for the work of a later one.
+/// Bytes that do not repeat within a wide range, seen through a window that moves from number to number: bytes that an
+/// earlier copy left are not taken for the work of a later one.
 struct Patterns {
     plain: Vec<u8>,
     inverse: Vec<u8>,
 }
 
-/// Where windows begin: as many places as a page has, sixteen times over, so that no two neighbours
-/// look alike to what works in pages.
+/// The number of places where windows begin: as many as a page has bytes, sixteen times over, so that no two
+/// neighbouring windows look alike to hardware that works in pages.
 const WINDOWS: usize = 64 << 10;
 
 impl Patterns {

@@ -1,4 +1,4 @@
-//! Why a profile was not used or not written.
+//! Errors of profiles.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use crate::error::{FORKED, Forked};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// The system did not read it.
+    /// The system did not read the file.
     #[error("the profile in {path} was not read: {source}", path = path.display())]
     Read {
         /// The file.
@@ -21,7 +21,7 @@ pub enum ProfileError {
         /// Why not.
         source: io::Error,
     },
-    /// The system did not write it. What was there before is as it was.
+    /// The system did not write the file. An existing file is unchanged.
     #[error("the profile was not saved in {path}: {source}", path = path.display())]
     Write {
         /// The file.
@@ -29,12 +29,12 @@ pub enum ProfileError {
         /// Why not.
         source: io::Error,
     },
-    /// It is no profile, or a damaged one.
+    /// The file is no profile, or a damaged one.
     #[error("{} is damaged, or is none: {reason}", Named(path))]
     Garbled {
         /// The file.
         path: Option<PathBuf>,
-        /// What is wrong, and where.
+        /// What is wrong with it, and where.
         reason: String,
     },
     /// A later version of this library wrote it.
@@ -48,7 +48,7 @@ pub enum ProfileError {
         /// Its format.
         format: u64,
     },
-    /// It was measured on another machine.
+    /// The profile was measured on another machine.
     #[error("{} is of another machine: {}", Named(path), differences.join("; "))]
     Foreign {
         /// The file.
@@ -56,7 +56,7 @@ pub enum ProfileError {
         /// What differs, a clause each.
         differences: Vec<String>,
     },
-    /// It was measured on this machine, which has changed.
+    /// The profile was measured on this machine, which has changed.
     #[error("{} is out of date: {}", Named(path), differences.join("; "))]
     Stale {
         /// The file.
@@ -92,7 +92,7 @@ impl ProfileError {
     }
 }
 
-/// Two are the same when they say the same: what the system said has no equality of its own.
+/// Two errors are equal when their texts are: the system's errors cannot be compared.
 impl PartialEq for ProfileError {
     fn eq(&self, other: &ProfileError) -> bool {
         self.to_string() == other.to_string()
@@ -101,7 +101,7 @@ impl PartialEq for ProfileError {
 
 impl Eq for ProfileError {}
 
-/// The profile as a sentence begins with it.
+/// Displays the profile as the first words of a sentence.
 struct Named<'a>(&'a Option<PathBuf>);
 
 impl fmt::Display for Named<'_> {

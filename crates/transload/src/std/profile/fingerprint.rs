@@ -1,32 +1,32 @@
-//! What tells one machine from another, and from itself after a change.
+//! Fingerprints, which tell one machine from another, and from itself after a change.
 
 use transload_core::{DeviceId, DeviceInfo, Topology};
 
-/// What measurements of a machine depend on, in clear text.
+/// The properties of a machine on which its measurements depend, in clear text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// The version of this library: another one may copy otherwise.
+    /// The version of this library: another one may copy in another way.
     pub library: String,
-    /// The operating system, as Rust calls it.
+    /// The operating system, by Rust's name.
     pub os: String,
-    /// The processor's architecture, as Rust calls it.
+    /// The processor's architecture, by Rust's name.
     pub arch: String,
-    /// What the processor calls itself; empty where there is none.
+    /// The name that the processor reports; empty where there is none.
     pub cpu: String,
-    /// How many processors the process may use; 0 where the processor is simulated.
+    /// The number of processors that the process may use; 0 where the processor is simulated.
     pub cpus: u64,
     /// Every device.
     pub devices: Vec<DevicePrint>,
 }
 
-/// What measurements of a device depend on.
+/// The properties of a device on which its measurements depend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePrint {
-    /// Its name here: `wgpu:0`.
+    /// Its name on this machine: `wgpu:0`.
     pub id: String,
     /// The backend that drives it.
     pub backend: String,
-    /// What its vendor calls it.
+    /// The vendor's name of the device.
     pub name: String,
     /// The driver and its version, where known.
     pub driver: Option<String>,
@@ -35,7 +35,7 @@ pub struct DevicePrint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of the machine with that topology, as this process sees it.
+    /// Returns the fingerprint of the machine with that topology, as this process sees it.
     pub fn of(topology: &Topology) -> Fingerprint {
         let processor = topology.device(DeviceId::CPU0);
         let is_real = processor.is_some_and(|device| !device.simulated);
@@ -50,7 +50,7 @@ impl Fingerprint {
         }
     }
 
-    /// What differs on the machine `here`, each as a clause, and whether any of it means that this is
+    /// Returns the differences from the machine `here`, each as a clause, and whether any of them means that this is
     /// another machine. `None` when measurements hold.
     pub(super) fn differences(&self, here: &Fingerprint) -> Option<(bool, Vec<String>)> {
         let mut found = Differences::default();
@@ -92,7 +92,7 @@ impl DevicePrint {
     }
 
     fn compare(&self, here: &DevicePrint, found: &mut Differences) {
-        // The first processor's name is the machine's, and was compared.
+        // The first processor's name is the machine's, and was compared already.
         if self.id != DeviceId::CPU0.to_string() {
             found.compare(true, &self.id, &self.name, &here.name);
         }

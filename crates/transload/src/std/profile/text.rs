@@ -81,7 +81,7 @@ impl Profile {
         Ok(format!("{HEADER}\n{text}"))
     }
 
-    /// Reads the text of a file. `origin` is what errors call it by.
+    /// Reads the text of a file. `origin` is the file's name in errors.
     ///
     /// # Errors
     /// When it is no profile, or is of a later format.
@@ -225,7 +225,7 @@ impl From<MachineText> for Fingerprint {
     }
 }
 
-/// What the parser says, in one line.
+/// Returns the parser's message in one line.
 fn told(error: &toml::de::Error, text: &str) -> String {
     let message = error
         .message()

@@ -1,15 +1,15 @@
-//! What a verdict holds for: two devices, what drives them, and what moves bytes between them.
+//! The print of a verdict: two devices, their drivers, and the engine that moves bytes between them.
 
 use transload_core::{DeviceId, DeviceInfo, LinkId, MemoryId, PciAddress, Uuid};
 
-/// A link, and what tells it from others and from itself after a change.
+/// A link, with the properties that identify it and that must not change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LinkPrint {
-    /// As the process called it that found out. Numbers of devices change with what a process may see.
+    /// The link by the names of the process that proved it. Numbers of devices depend on what a process may see.
     pub(super) id: LinkId,
     pub(super) src: EndPrint,
     pub(super) dst: EndPrint,
-    /// The version of this library: another one may copy otherwise.
+    /// The version of this library: another one may copy in another way.
     pub(super) library: String,
     /// Whether a device is a stand-in, which may bear the UUID of a real one.
     pub(super) simulated: bool,
@@ -25,7 +25,7 @@ pub(super) struct EndPrint {
 }
 
 impl LinkPrint {
-    /// The print of a link between these devices; `None` where one has no UUID or no known driver.
+    /// Returns the print of a link between these devices; `None` where one has no UUID or no known driver.
     pub(super) fn new(id: LinkId, [src, dst]: [&DeviceInfo; 2]) -> Option<LinkPrint> {
         Some(LinkPrint {
             id,
@@ -36,7 +36,7 @@ impl LinkPrint {
         })
     }
 
-    /// Whether both are of one link, whatever drives it.
+    /// Returns whether both are of one link, whatever drives it.
     pub(super) fn is_same_link(&self, other: &LinkPrint) -> bool {
         let end = |memory: MemoryId| (memory.device.kind, memory.kind);
         let ends = |print: &LinkPrint| {
@@ -47,7 +47,7 @@ impl LinkPrint {
         ends(self) == ends(other) && sort(self) == sort(other)
     }
 
-    /// Whether what was found out under this print holds under the other one.
+    /// Returns whether a verdict under this print holds under the other one.
     pub(super) fn holds_for(&self, here: &LinkPrint) -> bool {
         self.is_same_link(here)
             && self.src == here.src
@@ -55,7 +55,7 @@ impl LinkPrint {
             && self.library == here.library
     }
 
-    /// The engine, and whose it is: that of an end, or of a device beside.
+    /// Returns the engine with its owner: one of the ends, or another device.
     fn engine(&self) -> (Owner, u16) {
         let engine = self.id.engine;
         let owner = match engine.device {
