@@ -1,4 +1,4 @@
-//! Sizes, rates and times as people write them, and as reports print them.
+//! Sizes, rates and times in the notation of users and reports.
 
 use core::fmt;
 use core::str::FromStr;

@@ -1,4 +1,4 @@
-//! What a copy costs, in integers, so that plans compare exactly and tests can too.
+//! Costs of copies, in integers, so that comparisons of plans and tests are exact.
 
 mod through;
 
@@ -46,7 +46,7 @@ impl Cost {
     /// Nanoseconds for `bytes` bytes, rounded up; at most `u64::MAX`.
     pub const fn at(&self, bytes: u64) -> u64 {
         const FS_PER_NS: u64 = 1_000_000;
-        // The planner asks thousands of times, and a 128-bit division costs ten of the others.
+        // The planner asks thousands of times, and a 128-bit division costs as much as ten 64-bit ones.
         if let Some(product) = bytes.checked_mul(self.fs_per_byte) {
             return self.fixed_ns.saturating_add(product.div_ceil(FS_PER_NS));
         }
@@ -78,7 +78,7 @@ pub struct Curve {
     pieces: Vec<Piece>,
 }
 
-/// Why pieces make no curve.
+/// Why the pieces do not form a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CurveError {

@@ -1,10 +1,10 @@
-//! The part of Transload that needs nothing but memory to think in: names, shapes, costs, the
-//! machine's topology, plans and the planner, hazards, statistics, and the state machine that
-//! executes a plan. No I/O, no clock, no lock, no unsafe code, no operating system.
+//! The part of Transload that needs only memory: names, shapes, costs, the machine's topology, plans and the planner,
+//! hazards, statistics, and the state machine that executes a plan. No I/O, no clock, no lock, no unsafe code, no
+//! operating system.
 //!
-//! Time is an argument everywhere ([`Instant`]), and so is every event: tests step the whole of it
-//! by hand. Users of the library want the crate `transload`; authors of backends want
-//! `transload-hal`, which re-exports what they need of this one.
+//! Time is always an argument ([`Instant`]), and so is every event: tests step all of it themselves. Users of the
+//! library need the crate `transload`; authors of backends need `transload-hal`, which re-exports the parts of this
+//! crate that they use.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What goes wrong when a person's text is read.
+//! Errors of reading names and sizes as text.
 
 use alloc::string::String;
 

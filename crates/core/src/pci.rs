@@ -1,4 +1,4 @@
-//! Where a device is plugged in.
+//! Addresses on the PCI bus.
 
 use core::fmt;
 use core::str::FromStr;

@@ -1,11 +1,11 @@
-//! The path that bytes take: which memories they visit, and how that is called.
+//! Routes: the memories that bytes visit, and the method's name.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use crate::{Access, Link, MemoryId};
 
-/// The five words that users see for how bytes moved.
+/// The five methods by which bytes move, as users see them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Method {
     /// One engine reads and writes memory that is native to it, in one pass.
@@ -79,7 +79,7 @@ impl Route {
         &self.links
     }
 
-    /// How a copy over this route is called.
+    /// Returns the method of a copy over this route.
     pub fn method(&self) -> Method {
         match self.links.as_slice() {
             [link] => Method::of_access(link.id.access),

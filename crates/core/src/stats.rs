@@ -1,4 +1,4 @@
-//! What transfers did: counts, rates and latencies for each path, method and size class.
+//! Statistics of transfers: counts, rates and latencies for each path, method and size class.
 
 mod histogram;
 mod snapshot;
@@ -30,8 +30,8 @@ pub struct Sample {
     pub duration_ns: u64,
     /// The routes that were given up before this one.
     pub fallbacks: u32,
-    /// Whether the bytes arrived. Of a failed transfer only the failure and the fallbacks count:
-    /// what it moved and how long it took says nothing about the path.
+    /// Whether the transfer failed. Of a failed transfer only the failure and the fallbacks count: the bytes that it
+    /// moved and its duration tell nothing about the path.
     pub failed: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct Stats {
     paths: Vec<(Key, Path)>,
     /// Where each path lies in `paths`.
     places: HashMap<Key, usize>,
-    /// The place of the last one that was asked for: a program's next copy often goes the same way.
+    /// The place of the path that was used last: a program's next copy often takes the same path.
     last: usize,
     other: Option<Path>,
     max_paths: usize,

@@ -1,4 +1,4 @@
-//! What memory a view really shows.
+//! The identity of the memory behind a view.
 
 use crate::Name;
 

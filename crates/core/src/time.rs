@@ -1,4 +1,4 @@
-//! Time as the core sees it: a number that the caller hands in.
+//! Time as the core sees it: a number that the caller passes.
 
 use core::fmt;
 use core::ops::Add;
@@ -6,8 +6,8 @@ use core::time::Duration;
 
 /// A point in time: nanoseconds since an origin that the clock's owner chose.
 ///
-/// Nothing here reads a clock. `std::time::Instant` panics in browsers and tests want to step time
-/// themselves, so every function that needs the time takes it as an argument.
+/// Nothing here reads a clock: `std::time::Instant` panics in browsers, and tests step time themselves. Every function
+/// that needs the time takes it as an argument.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub u64);
 

@@ -1,6 +1,5 @@
-//! Moves bytes between any two memories of a machine, by the fastest path that the machine really
-//! has. It proves a path before it trusts it, says `Ok` only when the bytes moved, and can explain
-//! its choice.
+//! Moves bytes between any two memories of a machine, by the fastest path that the machine really has. The library
+//! proves a path before it trusts it, returns `Ok` only when the bytes moved, and can explain its choice.
 //!
 //! ```
 //! # #[cfg(feature = "std")] {
@@ -16,23 +15,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Start at [`TransferManager`]. A copy returns a [`Transfer`], which is a `Future` and can be
-//! waited for without any runtime; its [`Report`] says which way the bytes went, how fast, and which
-//! ways failed before.
+//! Start at [`TransferManager`]. A copy returns a [`Transfer`], which is a `Future` and can be waited for without any
+//! runtime. Its [`Report`] tells which way the bytes took, how fast they moved, and which ways failed before.
 //!
-//! # Memory that a program has already
-//! [`TransferManager::adopt`] takes in a `Vec<T>` of plain data and the like ([`Adopt`] lists them), [`TransferManager::open_file`] a file,
-//! [`TransferManager::adopt_native`] a `wgpu::Buffer` or `wgpu::Texture`, [`TransferManager::import`] memory of a
-//! CUDA device by its address, or a buffer of Metal's: none of them is copied. What a
-//! program only borrows goes through [`TransferManager::copy_from_slice`] and
+//! # Existing memory of a program
+//! [`TransferManager::adopt`] takes in a `Vec<T>` of plain data and other types that [`Adopt`] lists,
+//! [`TransferManager::open_file`] a file, [`TransferManager::adopt_native`] a `wgpu::Buffer` or `wgpu::Texture`,
+//! [`TransferManager::import`] memory of a CUDA device by its address, or a buffer of Metal's. None of these calls
+//! copies the bytes. For borrowed memory use [`TransferManager::copy_from_slice`] and
 //! [`TransferManager::copy_into_slice`]. [`TransferManager::read_to_vec`] makes a vector of a buffer's bytes, and
 //! [`TransferManager::copy_into_uninit`] writes memory that has no values yet.
 //!
 //! # CUDA devices
-//! With the feature `cuda` [`TransferManager::discover`] finds them, as `cuda:0` and so on, by NVIDIA's driver, which is
-//! loaded when the program runs: `libcuda.so.1` or `nvcuda.dll`, or the library that the environment variable
-//! `TRANSLOAD_CUDA_DRIVER` names. Where there is none, or one older than CUDA 11, the manager has all but these
-//! devices, and `cuda_backend::Cuda::discover` says why.
+//! With the feature `cuda`, [`TransferManager::discover`] finds them as `cuda:0` and so on through NVIDIA's driver,
+//! which is loaded when the program runs: `libcuda.so.1` or `nvcuda.dll`, or the library that the environment variable
+//! `TRANSLOAD_CUDA_DRIVER` names. Without a driver, or with one older than CUDA 11, the manager lacks only these
+//! devices, and `cuda_backend::Cuda::discover` returns the reason.
 //!
 //! | place | memory |
 //! |---|---|
@@ -70,16 +68,16 @@
 //! # }
 //! ```
 //!
-//! Transfers and what the program does in CUDA streams of its own are in no order. `manager.backend::<Cuda>()` is the
-//! backend, whose `when_done` and `when_event` set an [`Event`] for a transfer to start [after](Request::after), and
-//! whose `follow` has a stream wait for the [fences](Transfer::fences) of a transfer.
+//! Transfers are not ordered against the work of the program in its own CUDA streams. `manager.backend::<Cuda>()`
+//! returns the backend: its `when_done` and `when_event` set an [`Event`] for a transfer to start
+//! [after](Request::after), and its `follow` makes a stream wait for the [fences](Transfer::fences) of a transfer.
 //!
-//! All of this has run on a stand-in for the driver alone so far (`doubles/cuda-driver` in the repository), and on no
-//! GPU. What a stand-in did is called simulated ([`Report::is_simulated`], `DeviceInfo::simulated`).
+//! So far all of this has run only on a stand-in for the driver (`doubles/cuda-driver` in the repository), and on no
+//! GPU. Results of a stand-in are called simulated ([`Report::is_simulated`], `DeviceInfo::simulated`).
 //!
 //! # Graphics adapters
-//! With the feature `wgpu` [`TransferManager::discover`] finds them, as `wgpu:0` and so on. A program
-//! that has a `wgpu::Device` already, of wgpu 30, lends it to a manager:
+//! With the feature `wgpu`, [`TransferManager::discover`] finds them as `wgpu:0` and so on. A program that has a
+//! `wgpu::Device` already, of wgpu 30, lends it to a manager:
 //!
 //! ```
 //! # #[cfg(all(feature = "wgpu", not(any(target_family = "wasm", transload_local, loom))))] {
@@ -99,15 +97,14 @@
 //! # }
 //! ```
 //!
-//! In the browser a device is opened by awaiting `Wgpu::request`, or the page lends its own. Transfers are awaited there:
-//! what would block is an error, since the browser goes on only when the page's own code has returned to it.
+//! In the browser a program awaits `Wgpu::request` to open a device, or lends its own. Transfers are awaited there: a
+//! call that would block is an error, since the browser goes on only when the page's own code has returned to it.
 //!
-//! `Wgpu::when_done` sets an [`Event`] when a submission of the program's own is over, for a transfer
-//! to start [after](Request::after). Whole programs are in the folder `examples` of this crate: `upload`,
-//! `adopt`, `readback`.
+//! `Wgpu::when_done` sets an [`Event`] when a submission of the program is over, for a transfer to start
+//! [after](Request::after). The folder `examples` of this crate has whole programs: `upload`, `adopt`, `readback`.
 //!
 //! # Metal devices
-//! With the feature `metal` [`TransferManager::discover`] finds them, as `metal:0` and so on, on Apple's machines.
+//! With the feature `metal`, [`TransferManager::discover`] finds them as `metal:0` and so on, on Apple's machines.
 //!
 //! | place | memory |
 //! |---|---|
@@ -141,12 +138,12 @@
 //!
 //! A program that has a `MTLDevice` already lends it, as it lends one of wgpu:
 //! `manager.register_backend(Metal::with_devices([device])?)`. Metal's objects are those of objc2-metal 0.3.
-//! `Metal::when_done` and `when_event` start a transfer after the program's own commands, `follow` and `signal` have
+//! `Metal::when_done` and `when_event` start a transfer after the program's own commands; `follow` and `signal` make
 //! commands start after a transfer.
 //!
-//! On other systems the feature brings nothing: there is no `metal_backend`, and `metal:0` is a device that is not
-//! here ([`PlaceError::UnknownDevice`]). All of this was type-checked for Apple, and executed against a double of Metal
-//! (`doubles/metal` in the repository); on a Mac not yet.
+//! On other systems the feature adds nothing: there is no `metal_backend`, and `metal:0` is a device that the machine
+//! lacks ([`PlaceError::UnknownDevice`]). All of this was type-checked for Apple, and executed against a double of
+//! Metal (`doubles/metal` in the repository); not on a Mac yet.
 //!
 //! # Features
 //! `std`, which is on unless it is switched off: the host's memory, files, discovery, the probe, a

@@ -1,4 +1,4 @@
-//! How operations, legs and flights end.
+//! Outcomes of operations, legs and flights.
 
 use super::Phase;
 use crate::Span;

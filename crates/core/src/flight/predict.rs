@@ -1,4 +1,4 @@
-//! How long a plan takes on engines that have nothing else to do.
+//! Predicts the time of a plan on engines that have nothing else to do.
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::sync::Arc;
@@ -7,15 +7,15 @@ use core::cmp::Reverse;
 use super::{Action, Flight, FlightSpec, PlanError, Settled};
 use crate::{EngineId, Instant, Plan};
 
-/// The time in nanoseconds that `len_bytes` bytes take over `plan`: a dry run of the flight itself.
+/// Returns the time in nanoseconds that `len_bytes` bytes take over `plan`, by a dry run of the flight itself.
 ///
-/// Each engine works through its operations in the order of submission, for as long as the step's
-/// cost says; every ring has all its slots. So the answer holds for the pipeline as it is executed,
-/// partial last chunk included, and no formula has to be kept in step with the state machine. It
-/// takes time proportional to the number of chunks: for explanations and reports, not for planning.
+/// Each engine executes its operations in the order of submission, each for the step's cost; every ring has all its
+/// slots. So the answer holds for the pipeline as it is executed, partial last chunk included, and no formula must
+/// follow changes of the state machine. It takes time proportional to the number of chunks: use it for explanations and
+/// reports, not for planning.
 ///
 /// # Errors
-/// When the plan is not one that can be run.
+/// When the plan cannot be run.
 pub fn predict_ns(plan: &Arc<Plan>, len_bytes: u64) -> Result<u64, PlanError> {
     let mut flight = Flight::new(FlightSpec {
         len_bytes,

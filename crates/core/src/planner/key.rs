@@ -1,8 +1,8 @@
-//! What a plan is asked for, and what bounds it.
+//! The key of a plan, and the planner's limits.
 
 use crate::{MemoryId, defaults};
 
-/// All that a plan depends on besides the machine: small, `Copy`, and what the cache looks up.
+/// Everything that a plan depends on besides the machine. Small and `Copy`: it is the key of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PlanKey {
     /// Where the bytes are.

@@ -1,4 +1,4 @@
-//! What the planner answers: a plan for every size, and what became of every route.
+//! The answer of the planner: a plan for every size, and the reason against every other route.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -45,7 +45,7 @@ impl PlanSet {
         }
     }
 
-    /// What the plans are for.
+    /// Returns the key of the plans.
     pub fn key(&self) -> &PlanKey {
         &self.survey.key
     }

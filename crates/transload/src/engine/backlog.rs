@@ -1,4 +1,4 @@
-//! Operations that their backend has no room for.
+//! Operations for which their backend has no room.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -14,11 +14,11 @@ use super::state::{Registered, State, queue_of};
 /// The engine of a backend that an operation goes to.
 pub(crate) type Line = (BackendId, EngineId);
 
-/// The operations that wait until a backend has room, and what tells when it may have some. Operations for one engine of
-/// the backend do not hold up those for another one: each may have places of its own.
+/// The operations that wait until a backend has room, and the counts that tell when it may have some. Operations for
+/// one engine of the backend do not hold up those for another one: each engine may have places of its own.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    /// One for each engine that operations wait for. Empty as long as the backend has room.
+    /// One queue for each engine that operations wait for. Empty while the backend has room.
     queues: Vec<Queue>,
     /// How many operations, hints and calls of `submit` have ended.
     ended: u64,
@@ -32,7 +32,7 @@ struct Queue {
     /// The transfer of each operation, by priority, the highest first, then in their order. The operation may have been
     /// withdrawn.
     waiting: [VecDeque<TransferId>; 3],
-    /// The part of `Backlog::ended` that this queue has used: each end has one operation of it submitted.
+    /// The part of `Backlog::ended` that this queue has used: for each end one operation of the queue is submitted.
     spent: u64,
 }
 
@@ -45,23 +45,23 @@ pub(crate) struct Full {
 }
 
 impl Backlog {
-    /// A thread is about to call `submit`. Answers what has ended so far.
+    /// Called before a thread calls `submit`. Returns how many operations have ended so far.
     pub(super) fn handle_call(&mut self) -> u64 {
         self.out += 1;
         self.ended
     }
 
-    /// An operation or a hint has ended: the backend may have room for one more.
+    /// Takes in that an operation or a hint has ended: the backend may have room for one more.
     pub(super) fn handle_ended(&mut self) {
         self.ended += 1;
     }
 
-    /// Whether operations wait for an engine of the backend.
+    /// Returns whether operations wait for an engine of the backend.
     pub(crate) fn has_queue(&self, line: Line) -> bool {
         self.queues.iter().any(|queue| queue.line == line)
     }
 
-    /// The queue of an engine, with an attempt for each end after `since`.
+    /// Returns the queue of an engine, with an attempt for each end after `since`.
     fn queue(&mut self, line: Line, since: u64) -> &mut Queue {
         let known = self.queues.iter().position(|queue| queue.line == line);
         let at = known.unwrap_or_else(|| {
@@ -93,7 +93,8 @@ impl State {
         self.backends.iter_mut().find(|known| known.id == name)
     }
 
-    /// Whether an operation, a hint or a call of `submit` is under way in a backend: its end will be seen.
+    /// Returns whether an operation, a hint or a call of `submit` is under way in a backend: the engine will see its
+    /// end.
     fn is_engaged(&self, known: &Registered) -> bool {
         known.pending > 0 || known.backlog.out > 0 || self.hints.are_with(known.id)
     }
@@ -110,13 +111,14 @@ impl State {
         }
     }
 
-    /// Whether operations wait until the backend has room.
+    /// Returns whether operations wait until the backend has room.
     pub(super) fn is_backed_up(&self, name: BackendId) -> bool {
         let known = self.registered(name);
         known.is_some_and(|known| !known.backlog.queues.is_empty())
     }
 
-    /// A call of `submit` has returned. A call that leaves nothing under way is an end: it may have had a place meanwhile.
+    /// Takes in that a call of `submit` has returned. A call that leaves nothing under way counts as an end: it may
+    /// have held a place meanwhile.
     pub(super) fn handle_returned(&mut self, name: BackendId, has_ended: bool) {
         if let Some(known) = self.registered_mut(name) {
             known.backlog.out -= 1;
@@ -124,8 +126,8 @@ impl State {
         }
     }
 
-    /// The backend had no room for an operation, which waits for the next end. The operation counts as refused if its
-    /// leg stops, or if the engine had nothing else in the backend and so no end would follow.
+    /// Takes in that the backend had no room for an operation, which then waits for the next end. The operation counts
+    /// as refused if its leg stops, or if the engine had nothing else in the backend and so no end would follow.
     pub(crate) fn handle_full(&mut self, id: TransferId, full: Full, name: BackendId) {
         let Full { task, fault, since } = full;
         let is_wanted = self.transfer(id).is_some_and(|active| {
@@ -145,7 +147,8 @@ impl State {
         self.postpone(id, task, line, since);
     }
 
-    /// Has an operation wait for an end in its backend after `since`. It counts among those that were handed out.
+    /// Makes an operation wait for an end in its backend after `since`. It counts among the operations that were handed
+    /// out.
     pub(crate) fn postpone(&mut self, id: TransferId, task: Task, line: Line, since: u64) {
         let Some(known) = self.backends.iter_mut().find(|known| known.id == line.0) else {
             return;
@@ -184,7 +187,7 @@ impl State {
                     let first = postponed.iter().position(of_queue)?;
                     Some(postponed.remove(first).1)
                 });
-                // It may have been withdrawn.
+                // The operation may have been withdrawn.
                 let Some(task) = task else { continue };
                 queue.spent = ended.min(queue.spent + 1);
                 self.transfers[id.slot as usize].ordered -= 1;
@@ -199,7 +202,7 @@ impl State {
         self.backends[at].backlog.queues = queues;
     }
 
-    /// Takes back the operations of a transfer that wait.
+    /// Withdraws the operations of a transfer that wait.
     pub(crate) fn withdraw_postponed(&mut self, slot: u32) {
         let id = self.id(slot);
         while let Some((_, task)) = self.transfers[slot as usize].postponed.pop() {

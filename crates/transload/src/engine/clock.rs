@@ -1,10 +1,10 @@
-//! Where the engine takes the time from.
+//! Clocks of the engine.
 
 use transload_core::Instant;
 use transload_hal::Clock;
 
-/// Stands still. What the engine has until it is told of a better clock where there is no operating
-/// system: everything works, but times are reported as 0 and deadlines never pass.
+/// A clock that stands still. The engine uses it without an operating system, unless the program gives it another one:
+/// everything works, but times are reported as 0 and deadlines never pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoClock;
 
@@ -14,7 +14,7 @@ impl Clock for NoClock {
     }
 }
 
-/// The monotonic clock of the operating system, or of the browser, from the first time that it was asked.
+/// The monotonic clock of the operating system, or of the browser. It starts at 0 when it is first asked.
 #[cfg(feature = "std")]
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
@@ -30,7 +30,7 @@ type Origin = u64;
 
 #[cfg(feature = "std")]
 impl SystemClock {
-    /// A clock that starts at 0 now.
+    /// Makes a clock that starts at 0 now.
     pub fn new() -> SystemClock {
         #[cfg(not(browser))]
         let origin = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! When transfers must be over.
+//! Deadlines of transfers.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
@@ -11,8 +11,9 @@ use super::places::Places;
 use super::state::State;
 use crate::TransferError;
 
-/// The deadlines of live transfers, the next one first. A transfer that ends leaves its entry behind, which is dropped
-/// when its time comes or when most entries are such: each costs `O(log n)`, and memory follows the live ones.
+/// The deadlines of live transfers, the next one first. A transfer that ends leaves its entry behind, which is removed
+/// at its time or when most entries are of ended transfers: each costs `O(log n)`, and the memory follows the number of
+/// live ones.
 #[derive(Default)]
 pub(crate) struct Deadlines {
     heap: BinaryHeap<Reverse<(Instant, TransferId)>>,
@@ -21,7 +22,7 @@ pub(crate) struct Deadlines {
     live: usize,
 }
 
-/// So many entries of transfers that have ended are not worth a look at all of them.
+/// Up to this many entries of ended transfers are not worth a look at all entries.
 const FEW: usize = 64;
 
 impl Deadlines {
@@ -46,7 +47,7 @@ fn is_live(transfers: &Places, (at, id): (Instant, TransferId)) -> bool {
 }
 
 impl State {
-    /// Has a transfer stop at that point in time.
+    /// Sets the time at which a transfer stops.
     pub(crate) fn set_deadline(&mut self, slot: u32, deadline: Option<Instant>) {
         self.transfers[slot as usize].deadline = deadline;
         if let Some(at) = deadline {
@@ -55,13 +56,13 @@ impl State {
         }
     }
 
-    /// The transfer is over, or its owner was told that it is.
+    /// Called when the transfer is over, or its owner was told that it is.
     pub(crate) fn clear_deadline(&mut self, slot: u32) {
         let deadline = self.transfers[slot as usize].deadline.take();
         self.deadlines.live -= usize::from(deadline.is_some());
     }
 
-    /// Stops what is past its deadline, whether it has begun or not.
+    /// Stops transfers past their deadline, whether they have begun or not.
     pub(crate) fn expire(&mut self, now: Instant) {
         if self.deadlines.is_empty() {
             return;
@@ -85,7 +86,7 @@ impl State {
                     let error = TransferError::Deadline { leading_bytes: 0 };
                     self.finish(id.slot, Err(error));
                 }
-                // The flight sees for itself.
+                // The flight checks its deadline itself.
                 Some(_) => self.enqueue(id.slot),
             }
             true
@@ -93,7 +94,7 @@ impl State {
         self.deadlines.due = due;
     }
 
-    /// The next point in time at which something happens by itself. What is past its deadline and still live waits for its
+    /// Returns the next time at which something happens by itself. A live transfer past its deadline waits for its
     /// operations, and not for the time.
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
         loop {

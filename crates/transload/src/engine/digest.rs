@@ -1,4 +1,4 @@
-//! The checksum of a payload, taken as it passes.
+//! The checksum of a payload, computed as it passes.
 
 use transload_hal::{ErrorClass, Fault, Transform};
 use xxhash_rust::xxh3::Xxh3Default;
@@ -25,7 +25,7 @@ impl Digest {
         }
     }
 
-    /// Forgets what was seen.
+    /// Forgets the bytes seen so far.
     pub(crate) fn reset(&self) {
         self.state.with(|state| {
             state.hash.reset();
@@ -33,14 +33,14 @@ impl Digest {
         });
     }
 
-    /// The checksum of what was seen.
+    /// Returns the checksum of the bytes seen so far.
     pub(crate) fn value(&self) -> u64 {
         self.state.with(|state| state.hash.digest())
     }
 }
 
 impl Transform for Digest {
-    /// A part at position 0 starts over: a leg that failed is followed by another one.
+    /// A part at position 0 starts over, since a leg that failed is followed by another one.
     fn inspect(&self, bytes: &[u8], position: u64) -> Result<(), Fault> {
         self.state.with(|state| {
             if position == 0 {

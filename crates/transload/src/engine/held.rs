@@ -1,8 +1,8 @@
-//! What a thread must not wait for: what waits for a guard of that thread, in a backend's callback for a device, and in
-//! the browser for anything.
+//! Waits that would never end: for a transfer that waits for a guard of the same thread, in a backend's callback for a
+//! device, and in the browser for anything.
 //!
-//! A guard stays on the thread that took it. So what stands behind a guard in the order cannot start while that thread
-//! waits for it. Callbacks run on threads that settle fences.
+//! A guard stays on the thread that took it. So a transfer behind a guard in the order cannot start while that thread
+//! waits for the transfer. Callbacks run on threads that settle fences.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,10 +15,10 @@ use super::shared::Shared;
 use super::state::State;
 use crate::{GuardError, TransferError};
 
-/// Why a thread must not wait for a transfer or guard: it would wait for good.
+/// Why a thread must not wait for a transfer or guard: the wait would never end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Deadlock {
-    /// It stands behind a guard on that memory, which the thread holds.
+    /// The transfer or guard is behind a guard on that memory, which the thread holds.
     GuardHeld(MemoryId),
     /// The thread runs a callback of a backend, or a page's own code. The memory is that of the source, or of the guard.
     WouldBlock(MemoryId),
@@ -43,12 +43,12 @@ impl From<Deadlock> for GuardError {
 }
 
 impl Shared {
-    /// Notes that this thread holds a guard.
+    /// Records that this thread holds a guard.
     pub(crate) fn hold(&self, id: TransferId) {
         own::with(|held| held.push((self.serial, id)));
     }
 
-    /// Notes that this thread holds it no longer.
+    /// Records that this thread no longer holds the guard.
     pub(crate) fn let_go(&self, id: TransferId) {
         own::with(|held| {
             if let Some(at) = held.iter().rposition(|held| *held == (self.serial, id)) {
@@ -57,8 +57,8 @@ impl Shared {
         });
     }
 
-    /// Whether this thread may block until a transfer or guard is no longer under way. Takes no lock while the thread
-    /// holds no guard and runs no callback. In the browser no call may, since the page's only thread must
+    /// Checks whether this thread may block until a transfer or guard is no longer under way. Takes no lock while the
+    /// thread holds no guard and runs no callback. In the browser no call may block, since the page's only thread must
     /// return to it: there the engine is turned first.
     pub(crate) fn may_wait(self: &Arc<Self>, id: TransferId) -> Result<(), Deadlock> {
         #[cfg(browser)]
@@ -84,7 +84,8 @@ impl Shared {
 }
 
 impl State {
-    /// The memory of the source of a transfer, or of a guard, that needs more than the host's own threads to end.
+    /// Returns the memory of the source of a transfer, or of a guard, that needs more than the host's own threads to
+    /// end.
     fn needs_others(&mut self, id: TransferId) -> Option<MemoryId> {
         let active = self.transfer(id).filter(|active| active.is_awaited())?;
         let [src, dst] = [&active.src, &active.dst].map(|end| Some(end.as_ref()?.buffer.memory()));
@@ -95,8 +96,8 @@ impl State {
         src.filter(|_| !is_alone)
     }
 
-    /// The memory of one of the guards without whose end a transfer or guard cannot start. One with a deadline ends by
-    /// itself.
+    /// Returns the memory of one of the guards that must end before a transfer or guard can start. `None` for a
+    /// transfer with a deadline, which ends by itself.
     fn held_up_by(&mut self, id: TransferId, held: &[TransferId]) -> Option<MemoryId> {
         let waits = |state: &mut State| {
             let active = state.transfer(id)?;
@@ -122,7 +123,7 @@ impl State {
     }
 }
 
-/// The guards of all managers that this thread holds.
+/// The guards that this thread holds, of all managers.
 #[cfg(all(feature = "std", not(loom)))]
 mod own {
     use std::cell::RefCell;
@@ -135,12 +136,12 @@ mod own {
     }
 
     pub(super) fn with(f: impl FnOnce(&mut Vec<(usize, TransferId)>)) {
-        // A destructor of another thread-local value may hold a guard when this one is gone already.
+        // A destructor of another thread-local value may hold a guard when this one is destroyed already.
         let _ = HELD.try_with(|held| f(&mut held.borrow_mut()));
     }
 }
 
-/// Without an operating system no thread can be told from another. Loom's threads are all one of the system's.
+/// Without an operating system threads cannot be told apart. Loom's threads are all one of the system's.
 #[cfg(not(all(feature = "std", not(loom))))]
 mod own {
     use super::{TransferId, Vec};

@@ -1,4 +1,4 @@
-//! Plans for requests: out of the cache, or made now.
+//! Plans for requests, from the cache or made on demand.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use super::active::Operand;
 use super::state::State;
 use crate::TransferError;
 
-/// What the plan of a transfer depends on.
+/// Returns the key of a transfer's plans.
 pub(crate) fn key(src: &Operand, dst: &Operand, purpose: Purpose) -> PlanKey {
     let pitched = !src.shape.is_contiguous() || !dst.shape.is_contiguous();
     PlanKey {
@@ -26,14 +26,14 @@ pub(crate) fn key(src: &Operand, dst: &Operand, purpose: Purpose) -> PlanKey {
 }
 
 impl State {
-    /// Forgets plans that avoid a link whose bar has ended. Before plans are looked up.
+    /// Forgets plans that avoid a link whose bar has ended. Called before plans are looked up.
     pub(crate) fn release_due(&mut self, now: Instant) {
         if self.quarantine.release_due(now) > 0 {
             self.cache.invalidate();
         }
     }
 
-    /// The plans for a key.
+    /// Returns the plans for a key.
     pub(crate) fn plans(&mut self, key: PlanKey, now: Instant) -> Result<Arc<PlanSet>, NoPlan> {
         self.release_due(now);
         if let Some(plans) = self.cache.get(&key) {
@@ -52,7 +52,7 @@ impl State {
         Ok(plans)
     }
 
-    /// The plans of a checked request.
+    /// Returns the plans of a checked request.
     pub(crate) fn choose(
         &mut self,
         checked: &Checked,
@@ -102,7 +102,7 @@ impl State {
         Ok(Chosen { plan, verify })
     }
 
-    /// The plan of a request that is to go over one link, in one pass and one piece.
+    /// Returns the plan of a request that must use one link, in one pass and one piece.
     fn plan_over(&self, checked: &Checked, id: LinkId) -> Result<Arc<Plan>, TransferError> {
         let (src, dst) = (checked.src.buffer.memory(), checked.dst.buffer.memory());
         let refused = |reasons: String| TransferError::NoRoute { src, dst, reasons };
@@ -119,7 +119,7 @@ impl State {
         plan.ok_or_else(|| refused(alloc::format!("{} has no such link", id.engine)))
     }
 
-    /// A plan of one link, in chunks of `chunk_bytes`.
+    /// Returns a plan over one link, in chunks of `chunk_bytes`.
     pub(crate) fn plan_of_link(&self, id: LinkId, chunk_bytes: u64) -> Option<Arc<Plan>> {
         let link = self.topology.links().iter().find(|link| link.id == id)?;
         let step = Step {

@@ -1,4 +1,4 @@
-//! The engine behind every handle: what handles ask of it.
+//! The engine behind every handle: the functions that handles call.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -21,13 +21,13 @@ use super::unwind::guarded;
 use crate::error::Forked;
 use crate::{GuardError, Report, StagingBudget, Transfer, TransferError};
 
-/// What every handle of a manager points to.
+/// The state that all handles of a manager share.
 ///
-/// In a child of `fork` the entry points of a manager of the parent's return at once. They touch no lock, since a thread
-/// that is missing in the child may hold it, and no backend. What would end threads, take locks or call drivers when it is
-/// dropped is bound to the process.
+/// In a child of `fork` the entry points of a manager of the parent's return at once. They take no lock, since a thread
+/// that is missing in the child may hold it, and call no backend. Fields whose drop would end threads, take locks or
+/// call drivers are bound to the process.
 pub(crate) struct Shared {
-    /// Tells managers apart, the ones that are gone too.
+    /// Identifies the manager among all of the process, dropped ones included.
     pub(crate) serial: usize,
     /// The process that made the manager.
     pub(crate) process: Process,
@@ -36,15 +36,15 @@ pub(crate) struct Shared {
     pub(crate) completions: Arc<Completions>,
     pub(crate) signal: Arc<Signal>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Backends that must be looked at have so many operations under way.
+    /// The number of operations under way in backends that settle fences only when a thread calls them.
     pub(super) attended: AtomicUsize,
-    /// Backends whose outcomes come by themselves have so many operations under way.
+    /// The number of operations under way in backends that complete unattended.
     pub(super) unattended: AtomicUsize,
     #[cfg(threads)]
     pub(crate) driver: ProcessBound<crate::std::Driver>,
     #[cfg(browser)]
     pub(crate) microtask: crate::std::Microtask,
-    /// Keeps what proofs find out, where the manager was asked to.
+    /// Keeps the verdicts of proofs, where the manager was asked to.
     #[cfg(feature = "std")]
     pub(crate) keeper: Option<ProcessBound<crate::std::Keeper>>,
     /// Whether transfers whose handle is held advance by themselves.
@@ -82,13 +82,13 @@ impl Shared {
         self
     }
 
-    /// Whether this process is a child of the one that made the manager. Costs one relaxed load.
+    /// Returns whether this process is a child of the one that made the manager. Costs one relaxed load.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         !self.process.is_current()
     }
 
-    /// Refuses what a child of the manager's process asks for.
+    /// Returns an error in a child of the manager's process.
     #[inline]
     pub(crate) fn check_fork(&self) -> Result<(), Forked> {
         match self.is_forked() {
@@ -97,13 +97,14 @@ impl Shared {
         }
     }
 
-    /// Has `f` look at the state, for a caller that wants nothing else.
+    /// Calls `f` with the state, without a turn of the engine.
     pub(crate) fn inspect<R>(&self, f: impl FnOnce(&mut State) -> R) -> Result<R, Forked> {
         self.check_fork()?;
         Ok(self.state.with(f))
     }
 
-    /// Has `accept` take a transfer in; a small copy is done when this returns, and has its result.
+    /// Accepts a transfer with `accept` and turns the engine. A small copy is done when this returns, which includes
+    /// its result.
     pub(crate) fn submit(
         self: &Arc<Self>,
         accept: impl FnOnce(&mut State, Instant) -> Result<TransferId, TransferError>,
@@ -146,7 +147,7 @@ impl Shared {
         }
     }
 
-    /// Sets the events of a request that was refused: it is over, too.
+    /// Sets the events of a request that was refused: such a request is over, too.
     #[inline(always)]
     pub(crate) fn tell_refused(self: &Arc<Self>, submitted: &Transfer, then: &[Arc<EventCell>]) {
         if !then.is_empty() && submitted.is_refused() {
@@ -162,7 +163,7 @@ impl Shared {
             .for_each(|event| self.events_set(&event.set()));
     }
 
-    /// Leaves those transfers to hardware that need no thread, and has one listen if any needs it.
+    /// Leaves those transfers to hardware that need no thread, and has a thread listen if any needs one.
     pub(crate) fn leave_to_hardware(self: &Arc<Self>, ids: &[TransferId]) {
         for some in ids.chunks(Completions::AT_ONCE) {
             self.state
@@ -175,7 +176,7 @@ impl Shared {
         self.leave_listening(needs_listener, u64::MAX, next);
     }
 
-    /// Enters a guard on a region. The caller has made sure that this process is not forked, here and for `ask`.
+    /// Enters a guard on a region. The caller has checked that this process is not forked, here and for `ask`.
     pub(crate) fn guard(&self, end: Operand, footprint: Footprint) -> TransferId {
         self.state.with(|state| state.guard(end, footprint)).0
     }
@@ -183,7 +184,7 @@ impl Shared {
     /// Enters a guard on a region, and blocks until it has its turn.
     ///
     /// # Errors
-    /// When this thread would wait for good. The guard is gone then.
+    /// When this thread would wait for ever. The guard is removed then.
     pub(crate) fn guard_in_turn(
         self: &Arc<Self>,
         end: Operand,
@@ -203,7 +204,7 @@ impl Shared {
     /// Enters a guard on a region if nothing stands before it.
     ///
     /// # Errors
-    /// What it would have to wait for.
+    /// The reason for which it would have to wait.
     pub(crate) fn guard_now(
         self: &Arc<Self>,
         end: Operand,
@@ -221,9 +222,9 @@ impl Shared {
         Err(GuardError::WouldBlock { memory })
     }
 
-    /// Leaves a guard.
+    /// Removes a guard.
     pub(crate) fn unguard(self: &Arc<Self>, id: TransferId) {
-        // Of a guard that was awaited and has not come: it is the executor's code.
+        // The waker of a guard that is awaited and not reached: it runs the executor's code when it is dropped.
         let mut waker = None;
         let (must_turn, is_idle) = self.change(|state| {
             let active = state.transfer(id);
@@ -245,7 +246,7 @@ impl Shared {
         }
     }
 
-    /// The result of a transfer that is over, which frees its place.
+    /// Returns the result of a transfer that is over, and frees its place.
     pub(crate) fn take_result(&self, id: TransferId) -> Option<Result<Report, TransferError>> {
         if let Err(forked) = self.check_fork() {
             return Some(Err(forked.into()));
@@ -256,7 +257,7 @@ impl Shared {
                 return;
             };
             result = active.result.take();
-            // One that is told before its operations are quiet goes on without its owner.
+            // A transfer whose result is taken before its operations are quiet goes on without its owner.
             if result.is_some() && !active.is_live() {
                 ends = [active.src.take(), active.dst.take()];
                 state.free_place(id.slot);
@@ -266,7 +267,7 @@ impl Shared {
         result
     }
 
-    /// The transfer's handle is gone.
+    /// Called when the transfer's handle is dropped.
     pub(crate) fn detach(self: &Arc<Self>, id: TransferId) {
         if self.is_forked() {
             return;
@@ -294,7 +295,7 @@ impl Shared {
         }
     }
 
-    /// Asks the transfer to stop. Answers whether it had begun.
+    /// Asks the transfer to stop. Returns whether it had begun.
     pub(crate) fn cancel(self: &Arc<Self>, id: TransferId) -> bool {
         if self.is_forked() {
             return false;
@@ -304,9 +305,9 @@ impl Shared {
         started
     }
 
-    /// Payload bytes of a transfer that have arrived, and all of them.
+    /// Returns how many payload bytes of a transfer have arrived, and how many there are in all.
     pub(crate) fn progress(&self, id: TransferId) -> Option<(u64, u64)> {
-        // As many as the largest plan has under way.
+        // As many operations as the largest plan has under way.
         let mut flying = ArrayVec::<(Arc<dyn Backend>, Fence), 16>::new();
         let asked = self.inspect(|state| {
             let active = state.transfer(id)?;
@@ -327,7 +328,8 @@ impl Shared {
             .iter()
             .map(|(backend, fence)| guarded(|| backend.progress(*fence)).unwrap_or(0));
         let arrived = arrived.saturating_add(moved.sum()).min(all);
-        // What an operation has moved is told no more once it has settled, and its end is taken in later.
+        // Keeps the number from falling: a backend reports no progress of an operation that has settled, and the engine
+        // takes in its outcome only later.
         let shown = self.state.with(|state| {
             let active = state.transfer(id)?;
             active.shown_bytes = active.shown_bytes.max(arrived);
@@ -336,12 +338,12 @@ impl Shared {
         Some((shown.unwrap_or(arrived), all))
     }
 
-    /// The fences that a transfer still waits for, once nothing of it is left to be submitted.
+    /// Returns the fences that a transfer still waits for, once all of its operations are submitted.
     pub(crate) fn fences(&self, id: TransferId) -> Option<Vec<Fence>> {
         self.inspect(|state| state.fences(id)).unwrap_or(None)
     }
 
-    /// Events were set that these transfers waited for.
+    /// Takes in that events were set for which these transfers waited.
     pub(crate) fn events_set(self: &Arc<Self>, waiting: &[TransferId]) {
         if waiting.is_empty() {
             return;
@@ -353,7 +355,7 @@ impl Shared {
         }
     }
 
-    /// Whether a transfer is under way.
+    /// Returns whether a transfer is under way.
     #[cfg(browser)]
     pub(crate) fn is_live(&self) -> bool {
         self.state.with(|state| state.live > 0)
@@ -367,7 +369,7 @@ impl Shared {
             is_new
         });
         if is_new {
-            // The caller may not turn the engine again, and its transfers are to be looked at.
+            // The caller may not turn the engine again, and its transfers must be looked at.
             self.signal.notify();
         }
     }
@@ -378,7 +380,7 @@ impl Shared {
     }
 }
 
-/// Keeps the compiler honest: handles are shared between threads wherever there are any.
+/// A compile-time check: handles are shared between threads wherever there are any.
 #[cfg(threads)]
 const _: () = {
     const fn shared_between_threads<T: Send + Sync>() {}

@@ -1,8 +1,9 @@
-//! How threads sleep until the engine has news for them, and which of them listens for all.
+//! Threads that sleep until the engine has news for them, and the choice of the thread that listens for all.
 //!
-//! A thread sleeps in its own [`Parker`]. The end of a transfer unparks the one thread that waits for that transfer. News
-//! of a backend unparks one thread, the *listener*: it turns the engine for all others. Threads that wait take
-//! the place from the manager's own thread, which has it whenever no other thread does and a transfer needs one.
+//! A thread sleeps in its own [`Parker`]. The end of a transfer unparks the one thread that waits for that transfer.
+//! News of a backend unparks one thread, the *listener*: it turns the engine for all others. A thread that waits takes
+//! the place of the listener from the manager's own thread, which has it whenever no other thread has it and a transfer
+//! needs one.
 
 use alloc::sync::Arc;
 use core::task::Waker;
@@ -21,11 +22,11 @@ pub(crate) type OwnParker = Arc<Parker>;
 #[cfg(not(threads))]
 pub(crate) type OwnParker = Parker;
 
-/// What became of a thread's wish to listen.
+/// The answer to a thread that wants to listen.
 pub(crate) enum Listening {
-    /// The thread listens. The manager that its own thread looked after until then is to be dropped without a lock.
+    /// The thread listens. The caller must drop the manager, which its own thread held until then, without a lock.
     Mine(#[allow(dead_code, reason = "dropped by the caller")] Option<Arc<Shared>>),
-    /// Another thread does.
+    /// Another thread listens.
     #[cfg(threads)]
     Other,
     /// There is news that this thread has not seen.
@@ -48,7 +49,8 @@ mod shared {
 
     use super::{Arc, Duration, Listening, Shared, Waker};
 
-    /// Where one thread sleeps. It remembers one call, so none is lost between looking and sleeping.
+    /// The place where one thread sleeps. It keeps one call, so that no call is lost between the last look and the
+    /// sleep.
     #[derive(Debug, Default)]
     pub(crate) struct Parker {
         called: Mutex<bool>,
@@ -56,15 +58,15 @@ mod shared {
     }
 
     impl Parker {
-        /// The one of this thread.
+        /// Returns the parker of this thread.
         #[cfg(not(loom))]
         pub(crate) fn current() -> Arc<Parker> {
             use crate::std::PerProcess;
             std::thread_local! {
-                // At a fork another thread may be waking the parent's.
+                // At a fork another thread may be waking the parent's parker.
                 static OWN: PerProcess<Arc<Parker>> = const { PerProcess::new() };
             }
-            // A destructor of another thread-local value may wait when this one is gone already.
+            // A destructor of another thread-local value may wait when this one is destroyed already.
             OWN.try_with(|own| Arc::clone(own.get_or_init(Arc::default)))
                 .unwrap_or_default()
         }
@@ -74,7 +76,7 @@ mod shared {
             Arc::default()
         }
 
-        // In one place of the program, and so with one table of functions: `Signal::is_parker` goes by that.
+        // Not inlined, so that there is one table of functions, which `Signal::is_parker` compares.
         #[inline(never)]
         pub(crate) fn waker(self: &Arc<Parker>) -> Waker {
             Waker::from(Arc::clone(self))
@@ -85,8 +87,8 @@ mod shared {
             self.changed.notify_one();
         }
 
-        /// Sleeps until it is called, or was since the last time, or the limit passes. Loom has no time: there a limit
-        /// that is not 0 never passes.
+        /// Sleeps until the parker is called, or was called since the last time, or the limit passes. Loom has no time:
+        /// there a limit that is not 0 never passes.
         pub(crate) fn park(&self, limit: Option<Duration>) {
             let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
             #[cfg(not(loom))]
@@ -123,14 +125,14 @@ mod shared {
         }
     }
 
-    /// Counts events, and knows the listener. A leaf lock: it calls nothing but the listener's parker.
+    /// Counts events, and knows the listener. A leaf lock: it calls only the listener's parker.
     pub(crate) struct Signal {
         listener: Mutex<Listener>,
-        /// Events so far. Counted under the lock.
+        /// The number of events so far. Changed under the lock.
         events: AtomicU64,
         /// Whether there is a listener.
         is_heard: AtomicBool,
-        /// Where the manager's own thread sleeps.
+        /// The parker of the manager's own thread.
         own: Arc<Parker>,
         /// Whether that thread holds its manager.
         is_serving: AtomicBool,
@@ -159,12 +161,12 @@ mod shared {
     }
 
     impl Signal {
-        /// The number of events so far.
+        /// Returns the number of events so far.
         pub(crate) fn seen(&self) -> u64 {
             self.events.load(Ordering::SeqCst)
         }
 
-        /// Something happened: the listener looks.
+        /// Counts an event, and wakes the listener.
         pub(crate) fn notify(&self) {
             let listener = self.lock();
             self.events.fetch_add(1, Ordering::SeqCst);
@@ -179,13 +181,13 @@ mod shared {
             }
         }
 
-        /// Whether a thread listens. It asks the backends for news after it has begun to, so a thread that submits first
-        /// and then finds none here need not ask for it.
+        /// Returns whether a thread listens. A listener asks the backends for outcomes after it has become the
+        /// listener. So a thread that submits first and then finds no listener need not ask for them.
         pub(crate) fn is_heard(&self) -> bool {
             self.is_heard.load(Ordering::SeqCst)
         }
 
-        /// Has this thread listen, unless another thread that waits does, or there was an event after `seen`.
+        /// Makes this thread the listener, unless another thread that waits is, or there was an event after `seen`.
         pub(crate) fn listen(&self, parker: &Arc<Parker>, seen: u64) -> Listening {
             let mut listener = self.lock();
             if self.seen() != seen {
@@ -197,7 +199,7 @@ mod shared {
             Listening::Mine(self.replace(&mut listener, Listener::Waiting(Arc::clone(parker))))
         }
 
-        /// Ends what [`Signal::listen`] began.
+        /// Ends the listening that [`Signal::listen`] began.
         pub(crate) fn leave(&self, parker: &Arc<Parker>) {
             let mut listener = self.lock();
             if matches!(&*listener, Listener::Waiting(waiting) if Arc::ptr_eq(waiting, parker)) {
@@ -205,22 +207,23 @@ mod shared {
             }
         }
 
-        /// Has the manager's own thread listen if no other does; true when it has just begun to, and then it is woken if
-        /// there was an event after `seen`. The listener, whichever it is, is woken if it `must_look`.
+        /// Makes the manager's own thread the listener if no other thread is. Returns true when it has just become the
+        /// listener; it is then woken if there was an event after `seen`. With `must_look` the listener, whichever
+        /// thread it is, is woken.
         pub(crate) fn appoint(&self, shared: &Arc<Shared>, seen: u64, must_look: bool) -> bool {
             let mut listener = self.lock();
             let is_new = matches!(*listener, Listener::None);
             if is_new {
                 self.replace(&mut listener, Listener::Own(Arc::clone(shared)));
             }
-            // A thread that listens already was told of each event.
+            // A thread that listens already was notified of each event.
             if must_look || is_new && self.seen() != seen {
                 self.call(&listener);
             }
             is_new
         }
 
-        /// Has the manager's own thread listen no longer. What it looked after is to be dropped without a lock.
+        /// Ends the listening of the manager's own thread. The caller must drop the returned manager without a lock.
         pub(crate) fn dismiss(&self) -> Option<Arc<Shared>> {
             if !self.is_heard() {
                 return None;
@@ -232,8 +235,8 @@ mod shared {
             }
         }
 
-        /// Has the manager's own thread look after its manager with `drive`, if it listens. The thread has let go of the
-        /// manager when this returns.
+        /// Lets the manager's own thread drive its manager with `drive`, if it listens. The thread has dropped its
+        /// handle of the manager when this returns.
         pub(crate) fn serve<R>(&self, drive: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
             let shared = match &*self.lock() {
                 Listener::Own(shared) => {
@@ -248,22 +251,22 @@ mod shared {
             Some(driven)
         }
 
-        /// Whether the manager's own thread holds its manager.
+        /// Returns whether the manager's own thread holds its manager.
         pub(crate) fn is_serving(&self) -> bool {
             self.is_serving.load(Ordering::SeqCst)
         }
 
-        /// Whether the manager's own thread listens.
+        /// Returns whether the manager's own thread listens.
         pub(crate) fn is_own(&self) -> bool {
             matches!(*self.lock(), Listener::Own(_))
         }
 
-        /// Whether it wakes a thread that waits, and no task.
+        /// Returns whether the waker wakes a thread that waits, and no task.
         pub(crate) fn is_parker(&self, waker: &Waker) -> bool {
             core::ptr::eq(waker.vtable(), self.own.waker().vtable())
         }
 
-        /// Where the manager's own thread sleeps.
+        /// Returns the parker of the manager's own thread.
         pub(crate) fn own(&self) -> &Arc<Parker> {
             &self.own
         }
@@ -283,8 +286,8 @@ mod shared {
     }
 }
 
-/// Where there is one thread, or no operating system, no thread sleeps: the one that waits looks again at once, and
-/// futures are woken by the completion itself, in the place of a thread that would turn the engine for them.
+/// Where there is one thread, or no operating system, no thread sleeps: the thread that waits looks again at once, and
+/// the completion itself wakes futures, since no other thread turns the engine for them.
 #[cfg(not(threads))]
 mod alone {
     use super::{Arc, Duration, Listening, Shared, Waker};
@@ -331,7 +334,7 @@ mod alone {
             wakers.into_iter().for_each(Waker::wake);
         }
 
-        /// Has the task polled again when something happens.
+        /// Has the task polled again after the next event.
         pub(crate) fn watch(&self, waker: &Waker) {
             self.inner.with(|inner| {
                 if !inner.wakers.iter().any(|known| known.will_wake(waker)) {

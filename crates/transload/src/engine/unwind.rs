@@ -1,8 +1,8 @@
-//! Backends are other people's code: what unwinds out of them becomes a fault.
+//! Turns panics of backends into faults.
 
 use transload_hal::Fault;
 
-/// Runs `f`; a panic of it is a fault with what the panic said.
+/// Runs `f`. A panic becomes a fault with the panic's message.
 #[cfg(feature = "std")]
 pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
     // The engine holds no lock and no half-made change over a call into a backend.
@@ -18,7 +18,7 @@ pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
             })
             .unwrap_or("no message");
         let said = alloc::format!("the backend panicked: {said}");
-        // What was thrown may panic when it is dropped. What that throws is kept for good.
+        // The payload of the panic may panic when it is dropped. The payload of that second panic is leaked.
         let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(payload)));
         dropped.unwrap_or_else(core::mem::forget);
         Fault::new(transload_hal::ErrorClass::Failed, said)

@@ -1,4 +1,4 @@
-//! What a thread that waits should do: block in a backend, or park.
+//! The choice of a thread that waits: to block in a backend, or to park.
 
 use alloc::sync::Arc;
 use core::task::Waker;
@@ -21,27 +21,28 @@ pub(super) struct Block {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) name: BackendId,
     pub(super) fences: Fences,
-    /// Whether an outcome elsewhere may be what the thread waits for.
+    /// Whether the thread may wait for an outcome of another backend too.
     pub(super) is_shared: bool,
 }
 
-/// What a thread that waits for a transfer should do.
+/// The decision for a thread that waits for a transfer.
 #[allow(
     clippy::large_enum_variant,
     reason = "it lives on the stack of the thread that waits; a box would allocate"
 )]
 pub(super) enum Wait {
-    /// What it waits for is there.
+    /// The result is known.
     Over,
-    /// Block in the backend, until the transfer's own deadline at most. The thread counts among `State::tended`.
+    /// Block in the backend, until the transfer's own deadline at most. The thread counts in `State::tended`.
     Block(Block, Option<Instant>),
     /// Park. The waker is called when the transfer is over.
     Park,
 }
 
 impl State {
-    /// What the thread that waits for a transfer or guard blocks on: its own fences if it has any, for then the backend may
-    /// put the thread to work. Leaves in `waker` the one that is not needed, to be dropped without the lock.
+    /// Returns how a thread waits for a transfer or guard: on the transfer's own fences if it has any, for then the
+    /// backend may put the thread to work. Leaves the waker that is not needed in `waker`, to be dropped without the
+    /// lock.
     pub(super) fn wait_for(&mut self, id: TransferId, waker: &mut Option<Waker>) -> Wait {
         if !self.is_awaited(id) {
             return Wait::Over;
@@ -58,7 +59,7 @@ impl State {
         Wait::Park
     }
 
-    /// The thread that was blocked for the transfer in a backend is so no more, or has nothing to wait for there.
+    /// Records that no thread is blocked in a backend for the transfer any more.
     pub(super) fn tend_no_more(&mut self, id: TransferId) {
         let active = self.transfer(id);
         if active.is_some_and(|active| core::mem::take(&mut active.is_tended)) {
@@ -66,8 +67,8 @@ impl State {
         }
     }
 
-    /// A thread waits for the transfer no longer: the task that polled it before is told of its end again. Leaves in `theirs`
-    /// what is to be dropped without the lock.
+    /// Called when a thread waits for the transfer no longer: its end wakes the task again that polled it before.
+    /// Leaves wakers in `theirs`, to be dropped without the lock.
     pub(super) fn give_back_waker(
         &mut self,
         id: TransferId,
@@ -88,8 +89,8 @@ impl State {
         let attended = known().find(|known| !known.unattended);
         let known = attended.or_else(|| known().next())?;
         let is_alone = own().all(|fence| fence.backend() == known.id);
-        // Blocking in one backend while another one's outcome arrives would stall the pipeline; and one that was given up
-        // is not asked to wait again.
+        // We do not block in one backend while an outcome of another one may arrive: that would stall the pipeline. A
+        // backend that was given up is not asked to wait again.
         if known.unattended && (known.lost.is_some() || !is_alone) {
             return None;
         }
@@ -102,7 +103,7 @@ impl State {
         })
     }
 
-    /// Fences of a backend that tells outcomes only to threads that call it, the oldest first.
+    /// Returns fences of a backend that settles them only when a thread calls it, the oldest first.
     pub(super) fn attended_block(&self) -> Option<Block> {
         let mut backends = self.backends.iter();
         let known = backends.find(|known| !known.attended.is_empty())?;

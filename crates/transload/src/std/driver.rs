@@ -1,9 +1,9 @@
-//! The manager's own threads. One listens while no thread that waits does: it takes in outcomes and submits what follows
-//! upon them. One does what takes long, such as allocating a slot: neither the caller of `submit` nor the outcomes of
-//! other transfers wait for that.
+//! The manager's own threads. One listens while no thread that waits does: it takes in outcomes and submits the
+//! operations that follow. One carries out work that takes long, such as allocating a slot: neither the caller of
+//! `submit` nor the outcomes of other transfers wait for that.
 //!
-//! Each starts when it is first needed. While it has nothing to do it is parked without a timer, and holds nothing of the
-//! manager alive.
+//! Each starts when it is first needed. While a thread has nothing to do, it is parked without a timer and keeps
+//! nothing of the manager alive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,21 +24,21 @@ pub(crate) struct Driver {
     post: Arc<Post>,
 }
 
-/// Where the thread that does what takes long finds its manager.
+/// The place where the thread for work that takes long finds its manager.
 #[derive(Default)]
 struct Post {
     /// Keeps the manager until the thread has looked.
     handed: Mutex<Option<Arc<Shared>>>,
-    /// The thread holds it.
+    /// Whether the thread holds the manager.
     is_busy: AtomicBool,
     parker: Arc<Parker>,
 }
 
-/// Whether a thread was started, and whether it is to end.
+/// Whether a thread was started, and whether it must end.
 #[derive(Default)]
 struct Start {
     is_running: AtomicBool,
-    /// Held while a thread is started: another one that wants it waits to learn whether there is one.
+    /// Held while a thread is started: another caller that needs the thread waits to learn whether there is one.
     starting: Mutex<()>,
     closed: Arc<AtomicBool>,
 }
@@ -53,7 +53,8 @@ impl Driver {
         }
     }
 
-    /// Starts the thread that listens, unless it runs. False when the system refuses; the next call tries again.
+    /// Starts the thread that listens, unless it runs. Returns false when the system refuses; the next call tries
+    /// again.
     pub(crate) fn can_listen(&self) -> bool {
         let signal = Arc::clone(&self.signal);
         self.listener.ensure("transload", move |closed| {
@@ -69,7 +70,8 @@ impl Driver {
         })
     }
 
-    /// Hands what takes long to its thread. False when there is none and the system refuses one.
+    /// Passes the manager to the thread for work that takes long. Returns false when there is none and the system
+    /// refuses one.
     pub(crate) fn toil(&self, shared: &Arc<Shared>) -> bool {
         let post = Arc::clone(&self.post);
         let can_toil = self.toiler.ensure("transload-slow", move |closed| {
@@ -94,8 +96,8 @@ impl Driver {
         can_toil
     }
 
-    /// Gives the manager's own threads a moment to let go of it, if they are about to: the thread that drops the last
-    /// handle then ends the devices, and not one that the end of the program cuts short.
+    /// Gives the manager's own threads a moment to drop their handles of it, if they are about to. The thread that
+    /// drops the last handle then closes the devices, and not a thread that the end of the program cuts short.
     pub(crate) fn let_go(&self) {
         let is_busy = || {
             self.signal.is_serving()

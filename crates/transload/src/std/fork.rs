@@ -1,9 +1,9 @@
-//! Notices that this process is a child of `fork`.
+//! Detects that this process is a child of `fork`.
 
 use std::sync::Once;
 
-/// Has each child that this process forks from now on told from it. The C library calls the handler in the child before
-/// `fork` returns there, so no call of the library asks the system which process it is in.
+/// Registers a handler that marks each child that this process forks from now on. The C library calls the handler in
+/// the child before `fork` returns there, so no call of the library asks the system for the process id.
 ///
 /// `vfork`, `posix_spawn` and bare system calls do not run handlers; their children have to execute another program.
 pub(crate) fn watch() {
@@ -23,10 +23,10 @@ fn register() {
     extern "C" fn in_child() {
         transload_hal::Process::handle_fork();
     }
-    // SAFETY: the handler adds to one atomic number, which is allowed in a child of a process with threads. The C library
-    // forgets handlers of a library that is unloaded.
+    // SAFETY: the handler adds to one atomic number, which is allowed in a child of a process with threads. The C
+    // library removes handlers of a library that is unloaded.
     let refused = unsafe { pthread_atfork(None, None, Some(in_child)) };
-    // The only refusal is that there is no memory for the entry. Then forks go unnoticed, as they would without this.
+    // The call is refused only when there is no memory for the entry. Forks then go unnoticed, as without this call.
     let _ = refused;
 }
 

@@ -1,10 +1,10 @@
-//! What proofs found out about links between devices, kept for later processes.
+//! Verdicts of proofs of links between devices, kept for later processes.
 //!
-//! A file beside the saved profile lists links and verdicts in clear text ([`text`]). Each holds for two
-//! devices by their UUIDs, in their slots, under their drivers, and for one version of this library
-//! ([`print`]). It is read when a backend is registered, and written by a thread of its own when a proof
-//! has ended ([`keeper`]): read again, merged, and put in its place whole ([`store`]). Nothing that goes
-//! wrong here is an error; a link of which nothing is known is proven.
+//! A file beside the saved profile lists links and verdicts in clear text ([`text`]). Each holds for two devices by
+//! their UUIDs, in their slots, under their drivers, and for one version of this library ([`print`]). The manager reads
+//! the file when a backend is registered. When a proof has ended, a thread of its own writes the file ([`keeper`]): it
+//! reads the file again, merges, and replaces it whole ([`store`]). A failure here is no error: a link without a
+//! verdict is proven.
 
 mod keeper;
 mod print;
@@ -19,7 +19,7 @@ use crate::engine::kept::{Judgement, Verdict, ends};
 
 pub(crate) use keeper::Keeper;
 
-/// A verdict as it is kept.
+/// An entry of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Entry {
     print: LinkPrint,
@@ -27,7 +27,7 @@ struct Entry {
 }
 
 impl TransferManager {
-    /// Takes in what earlier processes found out about the links of that backend, where that is kept.
+    /// Takes in the verdicts of earlier processes about the links of that backend, if the manager keeps verdicts.
     /// Blocks on the file.
     pub(crate) fn recall_verdicts(&self, backend: BackendId) {
         let Some(keeper) = &self.shared.keeper else {
@@ -39,12 +39,12 @@ impl TransferManager {
         }
     }
 
-    /// Has a probe find out about all links between devices for itself.
+    /// Makes a probe prove all links between devices itself.
     pub(super) fn distrust_peers(&self) {
         self.shared.change(|state| state.distrust_peers());
     }
 
-    /// Keeps what a probe found out beyond the proofs of its links: those that moved wrong bytes.
+    /// Keeps the results of a probe beyond the proofs of its links: links that moved wrong bytes.
     pub(super) fn keep_condemned(&self, links: impl Iterator<Item = LinkId>, reason: &str) {
         self.shared.change(|state| {
             for link in links {
@@ -54,7 +54,7 @@ impl TransferManager {
     }
 }
 
-/// The judgements that hold for links that the backend serves or has an end of.
+/// Returns the judgements that hold for links that the backend serves or has an end of.
 fn holding(entries: &[Entry], topology: &Topology, backend: BackendId) -> Vec<(LinkId, Judgement)> {
     let mut found = Vec::new();
     for link in topology.links() {
@@ -74,7 +74,7 @@ fn holding(entries: &[Entry], topology: &Topology, backend: BackendId) -> Vec<(L
     found
 }
 
-/// Replaces what the entries say of the links of these verdicts. False when nothing has changed.
+/// Replaces the entries of the links of these verdicts. Returns false when nothing has changed.
 fn merge(entries: &mut Vec<Entry>, verdicts: &[Verdict]) -> bool {
     let mut changed = false;
     for verdict in verdicts {
@@ -99,8 +99,8 @@ fn merge(entries: &mut Vec<Entry>, verdicts: &[Verdict]) -> bool {
     changed
 }
 
-/// The oldest go when there are more. A machine of 16 devices has 240 links between them, and a home
-/// folder may serve several machines.
+/// The most entries; the oldest are removed when there are more. A machine of 16 devices has 240 links between them,
+/// and a home folder may serve several machines.
 const MOST_ENTRIES: usize = 2048;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Operations that a backend tells of only when it is asked: in [`Backend::wait`], or once they are expected.
+//! Operations of which a backend tells the outcome only when it is asked: in [`Backend::wait`], or after
+//! [`Backend::expect`].
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -37,7 +38,7 @@ const BEHIND: TransferId = TransferId {
 
 const BACKEND: BackendId = BackendId(Name::constant("lazy"));
 
-/// Hardware that copies nothing, and tells nothing by itself.
+/// Hardware that copies nothing, and tells no outcome by itself.
 struct Lazy {
     tells: Tells,
     state: Lock<Told>,
@@ -52,7 +53,7 @@ enum Tells {
     Waiting,
     /// Once they are expected.
     Expected,
-    /// Never: what expects them panics.
+    /// Never: `expect` panics.
     Never,
 }
 
@@ -188,7 +189,7 @@ unsafe impl Backend for Lazy {
         }
     }
 
-    /// Passes everything over: outcomes are told to a thread that waits.
+    /// Does nothing: outcomes are told only to a thread that waits.
     fn pump(&self) {}
 
     fn wait(&self, _fence: Fence, _limit: Duration) -> Waited {

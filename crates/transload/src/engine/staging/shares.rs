@@ -1,12 +1,12 @@
-//! Which devices hold the leased slots, and what each of them may lease more.
+//! The devices that hold the leased slots, and the limit of each.
 //!
 //! The rule: a device that holds slots leases more only where at least as much of the budget stays free as the device
 //! holds already. So one device holds at most half of what other devices leave, rounded up to its last lease, however many
 //! of its transfers stand still. A device that holds nothing leases the first slots of one transfer wherever they fit.
 //!
-//! We halve what is free because the budget cannot know which devices will stage. Equal shares for all devices of a machine
-//! would leave an eighth to the only one that stages, and a fixed part of the budget that is kept for others would be gone
-//! when the second device stops answering.
+//! We halve the free part because the budget cannot know which devices will stage. Equal shares for all devices of a
+//! machine would leave an eighth to the only one that stages, and a fixed reserve for others would be gone when the
+//! second device stops answering.
 
 use alloc::vec::Vec;
 
@@ -17,11 +17,11 @@ use transload_core::{DeviceId, DeviceKind};
 pub(crate) struct Pair([DeviceId; 2]);
 
 impl Pair {
-    /// Of a place that no transfer has used.
+    /// The pair of a place that no transfer has used.
     pub(crate) const HOST: Pair = Pair([DeviceId::CPU0; 2]);
 
-    /// The pair of a transfer from `src` to `dst`. Host memory counts only where both ends are host memory: it is an end of
-    /// most transfers, and all of them would have to share its half.
+    /// Returns the pair of a transfer from `src` to `dst`. Host memory counts only where both ends are host memory: it
+    /// is an end of most transfers, and all of them would have to share its half.
     pub(crate) fn between(src: DeviceId, dst: DeviceId) -> Pair {
         let is_host = |device: DeviceId| device.kind == DeviceKind::CPU;
         Pair(match (is_host(src), is_host(dst)) {
@@ -38,7 +38,7 @@ impl Pair {
     }
 }
 
-/// What the leased slots of a budget are leased for.
+/// The leased slots of a budget, by pair.
 pub(super) struct Shares {
     limit_bytes: u64,
     leased_bytes: u64,
@@ -55,14 +55,16 @@ impl Shares {
         }
     }
 
-    /// Whether the rule lets a pair lease `bytes` bytes more. Whether they fit into the budget is another question.
+    /// Returns whether the rule lets a pair lease `bytes` bytes more. The caller checks whether they fit into the
+    /// budget.
     pub(super) fn allow(&self, pair: Pair, bytes: u64, claims: &Claims) -> bool {
         let allows = |device| self.allows(device, bytes, claims.on(device));
         bytes == 0 || pair.devices().all(allows)
     }
 
-    /// Claims what a pair waits for, which was not allowed `bytes` bytes. A device at its share is closed to all later
-    /// transfers. The other device stays open, since the first one may stand still for good, but keeps room for `bytes`.
+    /// Claims the room for a pair that waits, since it was not allowed `bytes` bytes. A device at its share is closed
+    /// to all later transfers. The other device stays open, since the first one may never answer, but keeps room for
+    /// `bytes`.
     pub(super) fn claim(&self, pair: Pair, bytes: u64, claims: &mut Claims) {
         for device in pair.devices() {
             let is_open = self.allows(device, bytes, claims.on(device));
@@ -112,7 +114,7 @@ impl Shares {
     }
 }
 
-/// What transfers that wait for their share keep on their devices for themselves against later ones.
+/// The room on devices that transfers which wait for their share reserve against later ones.
 #[derive(Default)]
 pub(crate) struct Claims(Vec<(DeviceId, u64)>);
 
@@ -121,7 +123,7 @@ impl Claims {
         self.0.clear();
     }
 
-    /// The largest claim on a device: its transfers wait for one after the other.
+    /// Returns the largest claim on a device: its transfers wait for one after the other.
     fn on(&self, device: DeviceId) -> u64 {
         let claim = self.0.iter().find(|(known, _)| *known == device);
         claim.map_or(0, |(_, bytes)| *bytes)
@@ -152,7 +154,7 @@ mod tests {
         Pair::between(device(a), device(b))
     }
 
-    /// Leases slots of `bytes` bytes as long as the rule and the budget let it. Answers how many.
+    /// Leases slots of `bytes` bytes as long as the rule and the budget allow it. Returns how many.
     fn fill(shares: &mut Shares, pair: Pair, bytes: u64) -> u64 {
         let mut slots = 0;
         while shares.leased_bytes + bytes <= shares.limit_bytes
@@ -222,7 +224,7 @@ mod tests {
             assert!(!shares.allow(pair, 8, &Claims::default()), "{pair:?}");
         }
         assert_eq!(fill(&mut shares, both(2, 3), 8), 2);
-        // However many partners it has.
+        // However many partners the device has.
         let mut shares = Shares::new(64);
         let slots: u64 = (1..8).map(|to| fill(&mut shares, both(0, to), 2)).sum();
         assert_eq!(slots, 16);
