@@ -43,7 +43,7 @@ impl Cost {
         Cost::new(fixed_ns, FS_PER_SECOND.div_ceil(rate))
     }
 
-    /// Nanoseconds for `bytes` bytes, rounded up; at most `u64::MAX`.
+    /// Returns the nanoseconds for `bytes` bytes, rounded up; at most `u64::MAX`.
     pub const fn at(&self, bytes: u64) -> u64 {
         const FS_PER_NS: u64 = 1_000_000;
         // The planner asks thousands of times, and a 128-bit division costs as much as ten 64-bit ones.
@@ -98,7 +98,7 @@ pub enum CurveError {
 }
 
 impl Curve {
-    /// A curve of several pieces.
+    /// Makes a curve of several pieces.
     ///
     /// # Errors
     /// When the first piece does not start at 0 or the starts do not rise.
@@ -117,17 +117,17 @@ impl Curve {
         Ok(Curve { pieces })
     }
 
-    /// The pieces, rising; the first starts at 0.
+    /// Returns the pieces, rising; the first starts at 0.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// The piece that holds at `bytes`.
+    /// Returns the piece that holds at `bytes`.
     pub fn cost_at(&self, bytes: u64) -> Cost {
         self.piece_at(bytes).0
     }
 
-    /// The cost that holds at `bytes`, and where the next piece starts.
+    /// Returns the cost that holds at `bytes`, and where the next piece starts.
     pub(crate) fn piece_at(&self, bytes: u64) -> (Cost, Option<u64>) {
         let after = self
             .pieces
@@ -137,7 +137,7 @@ impl Curve {
         (cost, self.pieces.get(after).map(|piece| piece.from_bytes))
     }
 
-    /// Nanoseconds for `bytes` bytes.
+    /// Returns the nanoseconds for `bytes` bytes.
     pub fn at(&self, bytes: u64) -> u64 {
         self.cost_at(bytes).at(bytes)
     }

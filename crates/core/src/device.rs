@@ -48,12 +48,12 @@ impl DeviceId {
     /// The first processor.
     pub const CPU0: DeviceId = DeviceId::new(DeviceKind::CPU, 0);
 
-    /// The device number `index` of `kind`.
+    /// Returns the device number `index` of `kind`.
     pub const fn new(kind: DeviceKind, index: u32) -> DeviceId {
         DeviceId { kind, index }
     }
 
-    /// The memory of `kind` at this device.
+    /// Returns the memory of `kind` at this device.
     pub const fn memory(self, kind: MemoryKind) -> MemoryId {
         MemoryId { device: self, kind }
     }

@@ -18,13 +18,13 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// An estimate out of lines by first size, which rise; the first one's is taken as 0.
+    /// Returns an estimate out of lines by first size, which rise; the first one's is taken as 0.
     pub(crate) fn new(pieces: Vec<(u64, Line)>) -> Estimate {
         debug_assert!(pieces.windows(2).all(|pair| pair[0].0 < pair[1].0));
         Estimate { pieces }
     }
 
-    /// Nanoseconds for `bytes` bytes, rounded up; at most `u64::MAX`.
+    /// Returns the nanoseconds for `bytes` bytes, rounded up; at most `u64::MAX`.
     pub fn at(&self, bytes: u64) -> u64 {
         let after = self.pieces.partition_point(|(from, _)| *from <= bytes);
         self.pieces
@@ -32,7 +32,7 @@ impl Estimate {
             .map_or(0, |(_, line)| line.at(bytes))
     }
 
-    /// Where the lines start, in bytes. The first starts at 0.
+    /// Returns where the lines start, in bytes. The first starts at 0.
     pub fn starts(&self) -> impl Iterator<Item = u64> + '_ {
         self.pieces.iter().map(|(from, _)| *from)
     }
@@ -111,7 +111,7 @@ impl Line {
         }
     }
 
-    /// Whether `self` is lower than (`Less`), at, or above `other` at `bytes`, without rounding.
+    /// Returns whether `self` is lower than (`Less`), at, or above `other` at `bytes`, without rounding.
     pub(crate) fn cmp_at(self, other: Line, bytes: u64) -> Ordering {
         // What overflows is more than any fixed cost: 2^64 ns are less than 2^121 units.
         let steeper_by = self
@@ -127,7 +127,7 @@ impl Line {
         }
     }
 
-    /// The first size at which `self`, the flatter one, is lower than `other`, or as low where `ties`
+    /// Returns the first size at which `self`, the flatter one, is lower than `other`, or as low where `ties`
     /// says so; `None` when `self` is no flatter or there is none up to 2⁶⁴ - 1.
     pub(crate) const fn undercuts(self, other: Line, ties: bool) -> Option<u64> {
         if self.slope >= other.slope {

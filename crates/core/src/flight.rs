@@ -230,13 +230,13 @@ impl Flight {
         }
     }
 
-    /// Every ring that the leg needs slots of, as (lane, ring).
+    /// Returns every ring that the leg needs slots of, as (lane, ring).
     pub fn rings(&self) -> impl Iterator<Item = (u8, u8)> + '_ {
         self.leg.rings()
     }
 
-    /// The bytes that the largest chunk of a lane still has to have in a slot: less than the plan's where the lane's part of the
-    /// payload is.
+    /// Returns the bytes that the largest chunk of a lane still has to have in a slot: less than the plan's where the
+    /// lane's part of the payload is.
     pub fn slot_bytes(&self, lane: u8) -> u64 {
         self.leg.slot_bytes(lane)
     }
@@ -271,7 +271,7 @@ impl Flight {
         }
     }
 
-    /// How many more slots of a ring the leg could use now. Never more than the plan's.
+    /// Returns how many more slots of a ring the leg could use now. Never more than the plan's.
     pub fn wanted_slots(&self, lane: u8, ring: u8) -> u16 {
         match self.state {
             State::Moving => self.leg.wanted(lane, ring),
@@ -346,17 +346,17 @@ impl Flight {
         self.stop(StopReason::Cancelled);
     }
 
-    /// The part of the work that operations are about now.
+    /// Returns the part of the work that operations are about now.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The plan of the current leg.
+    /// Returns the plan of the current leg.
     pub fn plan(&self) -> Option<&Arc<Plan>> {
         self.leg.plan()
     }
 
-    /// The plan whose leg moved the payload's last byte; `None` before.
+    /// Returns the plan whose leg moved the payload's last byte; `None` before.
     pub fn copied_by(&self) -> Option<&Arc<Plan>> {
         self.copied.as_ref()
     }

@@ -42,7 +42,7 @@ impl Name {
         })
     }
 
-    /// A name that is known when the program is compiled.
+    /// Returns a name that is known when the program is compiled.
     ///
     /// # Panics
     /// When `text` is no name; in a `const` that is a compile error.
@@ -53,7 +53,7 @@ impl Name {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         // Only ASCII passes `new`.
         core::str::from_utf8(&self.bytes[..self.len as usize]).unwrap_or("")

@@ -30,7 +30,7 @@ impl Method {
         Method::UnifiedMemory,
     ];
 
-    /// The method's name, as reports print it.
+    /// Returns the method's name, as reports print it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Method::DirectCopy => "DirectCopy",
@@ -41,7 +41,7 @@ impl Method {
         }
     }
 
-    /// The method of a single pass with that access.
+    /// Returns the method of a single pass with that access.
     pub const fn of_access(access: Access) -> Method {
         match access {
             Access::Native => Method::DirectCopy,
@@ -65,7 +65,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// The route over `links`; `None` when there are none, or one does not start where its
+    /// Returns the route over `links`; `None` when there are none, or one does not start where its
     /// predecessor ends.
     pub fn new(links: Vec<Link>) -> Option<Route> {
         let joined = links
@@ -74,7 +74,7 @@ impl Route {
         (!links.is_empty() && joined).then_some(Route { links })
     }
 
-    /// The links, in the order that bytes pass them.
+    /// Returns the links, in the order that bytes pass them.
     pub fn links(&self) -> &[Link] {
         &self.links
     }
@@ -87,7 +87,7 @@ impl Route {
         }
     }
 
-    /// The memories that bytes visit: source, staging memories, destination.
+    /// Returns the memories that bytes visit: source, staging memories, destination.
     pub fn memories(&self) -> impl Iterator<Item = MemoryId> + '_ {
         let first = self.links.first().map(|link| link.id.src);
         first
@@ -95,7 +95,7 @@ impl Route {
             .chain(self.links.iter().map(|link| link.id.dst))
     }
 
-    /// The memories between source and destination, where slots are leased.
+    /// Returns the memories between source and destination, where slots are leased.
     pub fn staging(&self) -> impl Iterator<Item = MemoryId> + '_ {
         let last = self.links.len() - 1;
         self.links[..last].iter().map(|link| link.id.dst)

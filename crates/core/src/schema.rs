@@ -1,9 +1,9 @@
-//! A machine written down: devices, memories and links with their figures, as a file holds them.
+//! The description of a machine: devices, memories and links with their figures, as a file holds them.
 //!
-//! The types here are what serde reads; they keep every name as text and every figure as a signed
-//! integer, so that what is wrong with a file is told by [`SchemaError`] with the name of the thing
-//! and the limit. [`Machine::inventory`] checks all of it and gives what the planner and a simulated
-//! backend work with. Which text format the file has is not this module's business.
+//! Serde reads the types of this module. They keep every name as text and every figure as a signed integer, so that a
+//! [`SchemaError`] tells what is wrong with a file, with the name of the thing and the limit. [`Machine::inventory`]
+//! checks all of it and returns the input of the planner and of a simulated backend. This module does not depend on the
+//! text format of the file.
 //!
 //! ```toml
 //! schema = 1
@@ -51,7 +51,7 @@ pub const MOST_LINKS: u64 = 1 << 18;
 pub struct Machine {
     /// [`SCHEMA`].
     pub schema: i64,
-    /// What people call the machine.
+    /// The name of the machine.
     pub name: String,
     /// Its devices, processors included.
     #[serde(default, rename = "device")]
@@ -73,7 +73,7 @@ pub struct Machine {
 pub struct DeviceEntry {
     /// Its name: `sim:0`.
     pub id: String,
-    /// What its vendor calls it.
+    /// The vendor's name of the device.
     pub name: String,
     /// A software implementation of what is usually hardware.
     #[serde(default)]
@@ -128,13 +128,13 @@ pub struct LinkEntry {
     pub dst: String,
     /// The engine that moves them: `sim:0#1`.
     pub engine: String,
-    /// The wire: `local`, `fabric`, `pcie`, `storage` or `network`.
+    /// The kind of connection: `local`, `fabric`, `pcie`, `storage` or `network`.
     pub class: String,
     /// How the engine reaches both ends: `native`, `import`, `peer` or `managed`; `native` unless
     /// given.
     #[serde(default)]
     pub access: Option<String>,
-    /// Whether the same link leads back.
+    /// Whether the same link also leads back.
     #[serde(default)]
     pub both: bool,
     /// The engine of the way back; the same one unless given.
@@ -143,7 +143,7 @@ pub struct LinkEntry {
     /// Whether pitched shapes move in one operation.
     #[serde(default)]
     pub pitched: bool,
-    /// What any copy takes, in nanoseconds; the class's default unless given.
+    /// The time that any copy takes, in nanoseconds; the class's default unless given.
     #[serde(default)]
     pub latency_ns: Option<i64>,
     /// The rate in bytes per second; the class's default unless given.
@@ -163,7 +163,7 @@ pub struct LinkEntry {
 pub struct PieceEntry {
     /// The first size that it holds for.
     pub from_bytes: i64,
-    /// What any copy takes, in nanoseconds.
+    /// The time that any copy takes, in nanoseconds.
     pub latency_ns: i64,
     /// The rate in bytes per second.
     pub bytes_per_second: i64,
@@ -203,7 +203,7 @@ pub struct MeshEntry {
 pub struct TransformEntry {
     /// The engine: `cpu:0#1`.
     pub engine: String,
-    /// What any pass takes, in nanoseconds.
+    /// The time that any pass takes, in nanoseconds.
     pub latency_ns: i64,
     /// The rate in bytes per second.
     pub bytes_per_second: i64,
@@ -213,16 +213,15 @@ pub struct TransformEntry {
 }
 
 impl Machine {
-    /// The machine as the inventory of one backend, all devices marked as simulated.
+    /// Returns the machine as the inventory of one backend, all devices marked as simulated.
     ///
     /// # Errors
-    /// The first thing that [`SchemaError`] objects to, in the order of the file; before all entries
-    /// [`SchemaError::TooManyLinks`].
+    /// The first error in the order of the file; [`SchemaError::TooManyLinks`] comes before all of them.
     pub fn inventory(&self, backend: BackendId) -> Result<Inventory, SchemaError> {
         convert::inventory(self, backend)
     }
 
-    /// The machine as a topology.
+    /// Returns the machine as a topology.
     ///
     /// # Errors
     /// As [`Machine::inventory`].

@@ -130,7 +130,7 @@ impl Shape {
         Ok(shape.normalised())
     }
 
-    /// Bytes that a copy of this shape moves.
+    /// Returns how many bytes a copy of this shape moves.
     pub const fn payload_bytes(&self) -> u64 {
         self.width_bytes * self.rows * self.planes
     }
@@ -143,37 +143,37 @@ impl Shape {
         (self.planes - 1) * self.plane_pitch + (self.rows - 1) * self.row_pitch + self.width_bytes
     }
 
-    /// Whether payload and extent are the same.
+    /// Returns whether payload and extent are the same.
     pub const fn is_contiguous(&self) -> bool {
         self.rows == 1 && self.planes == 1
     }
 
-    /// Bytes in a row.
+    /// Returns how many bytes a row has.
     pub const fn width_bytes(&self) -> u64 {
         self.width_bytes
     }
 
-    /// Rows in a plane.
+    /// Returns how many rows a plane has.
     pub const fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Planes.
+    /// Returns how many planes there are.
     pub const fn planes(&self) -> u64 {
         self.planes
     }
 
-    /// Bytes from one row to the next.
+    /// Returns the distance from one row to the next in bytes.
     pub const fn row_pitch(&self) -> u64 {
         self.row_pitch
     }
 
-    /// Bytes from one plane to the next.
+    /// Returns the distance from one plane to the next in bytes.
     pub const fn plane_pitch(&self) -> u64 {
         self.plane_pitch
     }
 
-    /// The runs that a copy of the payload bytes `span` makes between this shape at `offset` and
+    /// Returns the runs that a copy of the payload bytes `span` makes between this shape at `offset` and
     /// `other` at `other_offset`: each as long as both sides allow, in payload order.
     ///
     /// `span` is cut off at the smaller of the two payloads.
@@ -181,14 +181,14 @@ impl Shape {
         Runs::new(*self, offset, *other, other_offset, span)
     }
 
-    /// The payload bytes `span` as blocks that are shapes themselves, in payload order: at most
+    /// Returns the payload bytes `span` as blocks that are shapes themselves, in payload order: at most
     /// five, since a range may start and end inside a row and inside a plane. `span` is cut off at
     /// the payload.
     pub fn blocks(&self, span: Span) -> Blocks {
         Blocks::new(*self, span)
     }
 
-    /// Whether a byte of this shape at `base` is a byte of `other` at `other_base`.
+    /// Returns whether a byte of this shape at `base` is a byte of `other` at `other_base`.
     ///
     /// Exact for contiguous shapes, for equal row pitches in two dimensions, and for up to
     /// [`Shape::OVERLAP_ROWS`] rows of any shape; beyond it two interleaved shapes count as
@@ -201,7 +201,7 @@ impl Shape {
     /// takes some 10 µs, which is what a copy of that many rows costs many times over.
     pub const OVERLAP_ROWS: u64 = 4096;
 
-    /// Where the payload byte `at` lies, and how many payload bytes follow it without a gap
+    /// Returns where the payload byte `at` lies, and how many payload bytes follow it without a gap
     /// (itself included). `at` is below the payload.
     pub(crate) fn locate(&self, at: u64) -> (u64, u64) {
         let row = at / self.width_bytes;

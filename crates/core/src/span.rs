@@ -17,12 +17,12 @@ impl Span {
         Span { offset, len }
     }
 
-    /// The first byte after the range; `None` past `u64::MAX`.
+    /// Returns the first byte after the range; `None` past `u64::MAX`.
     pub const fn end(&self) -> Option<u64> {
         self.offset.checked_add(self.len)
     }
 
-    /// Whether the range lies within the first `limit` bytes.
+    /// Returns whether the range lies within the first `limit` bytes.
     pub const fn fits(&self, limit: u64) -> bool {
         match self.end() {
             Some(end) => end <= limit,

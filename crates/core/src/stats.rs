@@ -282,7 +282,7 @@ impl Counters {
 }
 
 impl Rate {
-    /// Whether this is the higher rate. Any exceeds the default, 0 bytes in 0 ns, which stands for
+    /// Returns whether this is the higher rate. Any exceeds the default, 0 bytes in 0 ns, which stands for
     /// no rate, unless it is 0 itself.
     fn exceeds(&self, other: &Rate) -> bool {
         let cross = |bytes: u64, ns: u64| u128::from(bytes) * u128::from(ns);
@@ -299,7 +299,7 @@ const fn class_of(bytes: u64) -> usize {
     (u64::BITS - bytes.leading_zeros()) as usize
 }
 
-/// The smallest and the largest size of a class.
+/// Returns the smallest and the largest size of a class.
 const fn class_bounds(class: usize) -> (u64, u64) {
     if class == 0 {
         return (0, 0);

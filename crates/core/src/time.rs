@@ -20,7 +20,7 @@ impl Instant {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The time from `earlier` to `self`; zero when `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero when `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.since_ns(earlier))
     }

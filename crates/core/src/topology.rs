@@ -132,7 +132,7 @@ impl LinkClass {
         LinkClass::Network,
     ];
 
-    /// The class in lower case.
+    /// Returns the class in lower case.
     pub const fn as_str(self) -> &'static str {
         match self {
             LinkClass::Local => "local",
@@ -167,12 +167,12 @@ impl Access {
         Access::Managed,
     ];
 
-    /// Whether the path must be proven by copy-and-compare before it carries a user's bytes.
+    /// Returns whether the path must be proven by copy-and-compare before it carries a user's bytes.
     pub const fn needs_proof(self) -> bool {
         matches!(self, Access::Import | Access::Peer)
     }
 
-    /// The access in lower case.
+    /// Returns the access in lower case.
     pub const fn as_str(self) -> &'static str {
         match self {
             Access::Native => "native",
@@ -308,7 +308,7 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// A machine without devices.
+    /// Makes a topology without devices.
     pub fn new() -> Topology {
         Topology::default()
     }
@@ -335,54 +335,54 @@ impl Topology {
         Ok(())
     }
 
-    /// Every device, in the order of registration.
+    /// Returns every device, in the order of registration.
     pub fn devices(&self) -> &[DeviceInfo] {
         &self.devices
     }
 
-    /// Every memory, in the order of registration.
+    /// Returns every memory, in the order of registration.
     pub fn memories(&self) -> &[MemoryInfo] {
         &self.memories
     }
 
-    /// Every link.
+    /// Returns every link.
     pub fn links(&self) -> &[Link] {
         &self.links
     }
 
-    /// The ways that are not here, with their reasons.
+    /// Returns the ways that this machine lacks, with their reasons.
     pub fn lacks(&self) -> &[Lack] {
         &self.lacks
     }
 
-    /// The engines that transform, in the order of registration.
+    /// Returns the engines that transform, in the order of registration.
     pub fn transforms(&self) -> &[Transformer] {
         &self.transforms
     }
 
-    /// The device of that name.
+    /// Returns the device of that name.
     pub fn device(&self, id: DeviceId) -> Option<&DeviceInfo> {
         self.devices.iter().find(|device| device.id == id)
     }
 
-    /// The device of that UUID.
+    /// Returns the device of that UUID.
     pub fn device_by_uuid(&self, uuid: Uuid) -> Option<&DeviceInfo> {
         self.devices.iter().find(|device| device.uuid == Some(uuid))
     }
 
-    /// The memory of that name.
+    /// Returns the memory of that name.
     pub fn memory(&self, id: MemoryId) -> Option<&MemoryInfo> {
         self.memories.iter().find(|memory| memory.id == id)
     }
 
-    /// The memory that a device allocates in unless told otherwise.
+    /// Returns the memory that a device allocates in unless told otherwise.
     pub fn default_memory(&self, device: DeviceId) -> Option<&MemoryInfo> {
         self.memories
             .iter()
             .find(|memory| memory.id.device == device)
     }
 
-    /// The links from `src` to `dst`.
+    /// Returns the links from `src` to `dst`.
     pub fn links_between(&self, src: MemoryId, dst: MemoryId) -> impl Iterator<Item = &Link> {
         self.links
             .iter()
@@ -402,7 +402,7 @@ impl Topology {
         }
     }
 
-    /// Whether the cost of the link was measured here; else it is its backend's default figure.
+    /// Returns whether the cost of the link was measured here; else it is its backend's default figure.
     pub fn is_measured(&self, id: LinkId) -> bool {
         self.measured.contains(&id)
     }

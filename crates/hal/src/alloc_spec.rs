@@ -24,7 +24,7 @@ pub struct AllocSpec {
 }
 
 impl AllocSpec {
-    /// `len_bytes` bytes, with the memory's own alignment.
+    /// Makes a request for `len_bytes` bytes, with the memory's own alignment.
     pub const fn bytes(len_bytes: u64) -> AllocSpec {
         AllocSpec {
             len_bytes,

@@ -78,7 +78,7 @@ pub struct WeakBuffer {
 }
 
 impl WeakBuffer {
-    /// The view, unless the storage has gone.
+    /// Returns the view, unless the storage has gone.
     pub fn upgrade(&self) -> Option<Buffer> {
         self.storage.upgrade().map(|storage| Buffer {
             storage,
@@ -86,12 +86,12 @@ impl WeakBuffer {
         })
     }
 
-    /// Whether the storage has gone.
+    /// Returns whether the storage has gone.
     pub fn is_gone(&self) -> bool {
         self.storage.strong_count() == 0
     }
 
-    /// Whether it is a view of the same storage object.
+    /// Returns whether both are views of one storage object.
     pub fn is_of(&self, buffer: &Buffer) -> bool {
         core::ptr::eq(self.storage.as_ptr(), Arc::as_ptr(&buffer.storage))
     }
@@ -156,47 +156,47 @@ impl Buffer {
         }
     }
 
-    /// The bytes of this view.
+    /// Returns the length of this view in bytes.
     pub fn len(&self) -> u64 {
         self.span.len
     }
 
-    /// Whether the view has no bytes.
+    /// Returns whether the view has no bytes.
     pub fn is_empty(&self) -> bool {
         self.span.len == 0
     }
 
-    /// The view's range within its storage.
+    /// Returns the view's range within its storage.
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// The storage as its backend described it.
+    /// Returns the storage as its backend described it.
     pub fn info(&self) -> &StorageInfo {
         &self.storage.info
     }
 
-    /// The memory that the bytes lie in.
+    /// Returns the memory that the bytes lie in.
     pub fn memory(&self) -> MemoryId {
         self.storage.info.memory
     }
 
-    /// The backend that made the storage.
+    /// Returns the backend that made the storage.
     pub fn backend(&self) -> BackendId {
         self.storage.info.backend
     }
 
-    /// Whether the bytes may be written.
+    /// Returns whether the bytes may be written.
     pub fn is_writable(&self) -> bool {
         self.storage.info.writable
     }
 
-    /// The identity of the bytes.
+    /// Returns the identity of the bytes.
     pub fn storage_id(&self) -> StorageId {
         self.storage.info.id
     }
 
-    /// The position of the view's first byte within its [`StorageId`].
+    /// Returns the position of the view's first byte within its [`StorageId`].
     pub fn position(&self) -> u64 {
         self.storage.info.base + self.span.offset
     }
@@ -209,7 +209,7 @@ impl Buffer {
         })
     }
 
-    /// All of the storage that this is a view of.
+    /// Returns all of the storage that this is a view of.
     pub fn whole(&self) -> Buffer {
         Buffer {
             storage: Arc::clone(&self.storage),
@@ -274,12 +274,12 @@ impl Buffer {
         owner.downcast_ref()
     }
 
-    /// Whether this is the only view of its storage.
+    /// Returns whether this is the only view of its storage.
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.storage) == 1
     }
 
-    /// Whether both are views of one storage object.
+    /// Returns whether both are views of one storage object.
     pub fn same_storage(&self, other: &Buffer) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage)
     }

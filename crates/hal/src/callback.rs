@@ -12,8 +12,8 @@ pub fn run_callback<R>(callback: impl FnOnce() -> R) -> R {
     callback()
 }
 
-/// Whether this thread is inside [`run_callback`], or [is ending](is_ending). The engine enters no driver on such a thread.
-/// Without the feature `std` the answer is false.
+/// Returns whether this thread is inside [`run_callback`], or [is ending](is_ending). The engine enters no driver on
+/// such a thread. Without the feature `std` the answer is false.
 pub fn in_callback() -> bool {
     mark::depth().is_none_or(|depth| depth > 0)
 }

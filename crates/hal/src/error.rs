@@ -36,7 +36,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault without a code.
+    /// Makes a fault without a code.
     pub fn new(class: ErrorClass, message: impl Into<Cow<'static, str>>) -> Fault {
         Fault {
             class,
@@ -300,7 +300,7 @@ pub enum SubmitError {
 }
 
 impl SubmitError {
-    /// The refusal as a fault.
+    /// Converts the refusal into a fault.
     pub fn into_fault(self) -> Fault {
         match self {
             SubmitError::Unsupported { reason, .. } => Fault::new(ErrorClass::Unsupported, reason),

@@ -119,7 +119,7 @@ pub enum External {
 }
 
 impl External {
-    /// An object that the backend knows.
+    /// Makes an external of an object that the backend knows.
     pub fn object(object: impl Owner) -> External {
         External::Object(Box::new(object))
     }

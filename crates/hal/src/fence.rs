@@ -15,12 +15,12 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// The fence `number` of a backend, which counts from 1 and never uses a number twice.
+    /// Makes the fence `number` of a backend, which counts from 1 and never uses a number twice.
     pub const fn new(backend: BackendId, number: u64) -> Fence {
         Fence { backend, number }
     }
 
-    /// A fence for operations that were done when `submit` returned. It is never pushed to a sink.
+    /// Makes a fence for operations that were done when `submit` returned. It is never pushed to a sink.
     pub const fn settled(backend: BackendId) -> Fence {
         Fence { backend, number: 0 }
     }
@@ -30,7 +30,7 @@ impl Fence {
         self.number == 0
     }
 
-    /// The backend that it belongs to.
+    /// Returns the backend that the fence belongs to.
     pub const fn backend(&self) -> BackendId {
         self.backend
     }

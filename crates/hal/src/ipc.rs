@@ -138,7 +138,7 @@ impl IpcHandle {
         self.span
     }
 
-    /// Whether they may be written.
+    /// Returns whether the bytes may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
     }

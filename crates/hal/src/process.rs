@@ -120,7 +120,7 @@ impl<T> PerProcess<T> {
         }
     }
 
-    /// The value of this process, if it is there.
+    /// Returns the value of this process, if it is there.
     pub fn get(&self) -> Option<&T> {
         let mut made = self.first.get()?;
         while !made.process.is_current() {
@@ -129,7 +129,7 @@ impl<T> PerProcess<T> {
         Some(&made.value)
     }
 
-    /// The value of this process. The first one that is made stays.
+    /// Returns the value of this process, and makes it if there is none. The first value that is made stays.
     pub fn get_or_init(&self, make: impl Fn() -> T) -> &T {
         let mut place = &self.first;
         loop {

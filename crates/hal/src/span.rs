@@ -21,12 +21,12 @@ unsafe impl Send for HostSpan {}
 unsafe impl Sync for HostSpan {}
 
 impl HostSpan {
-    /// `len` bytes from `start` on.
+    /// Makes a span of `len` bytes from `start` on.
     pub const fn new(start: NonNull<u8>, len: usize) -> HostSpan {
         HostSpan { start, len }
     }
 
-    /// The bytes of a slice.
+    /// Returns the span of a slice.
     pub const fn of(bytes: &[u8]) -> HostSpan {
         HostSpan {
             start: NonNull::from_ref(bytes).cast(),
@@ -34,7 +34,7 @@ impl HostSpan {
         }
     }
 
-    /// The bytes of a slice that may be written.
+    /// Returns the span of a slice that may be written.
     pub const fn of_mut(bytes: &mut [u8]) -> HostSpan {
         let len = bytes.len();
         HostSpan {
@@ -43,7 +43,7 @@ impl HostSpan {
         }
     }
 
-    /// Returns the bytes of a slice that may be written, and need not be initialised. They may be read once they are
+    /// Returns the span of a slice that may be written, and need not be initialised. They may be read once they are
     /// written.
     pub const fn of_uninit(bytes: &mut [MaybeUninit<u8>]) -> HostSpan {
         let len = bytes.len();
@@ -53,27 +53,27 @@ impl HostSpan {
         }
     }
 
-    /// The first byte.
+    /// Returns a pointer to the first byte.
     pub const fn as_ptr(self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub const fn len(self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn addr(self) -> u64 {
         self.start.addr().get() as u64
     }
 
-    /// `len` bytes from `offset` on; `None` where they do not all lie within the span.
+    /// Returns `len` bytes from `offset` on; `None` where they do not all lie within the span.
     pub fn slice(self, offset: u64, len: u64) -> Option<HostSpan> {
         let offset = usize::try_from(offset).ok()?;
         let len = usize::try_from(len).ok()?;
@@ -105,7 +105,7 @@ impl HostSpan {
         unsafe { core::ptr::write_bytes(self.as_ptr(), value, self.len) }
     }
 
-    /// The bytes as a slice.
+    /// Returns the bytes as a slice.
     ///
     /// # Safety
     /// The span is valid for `'a`, its bytes are initialised, and no thread or device writes it during `'a`.
@@ -114,7 +114,7 @@ impl HostSpan {
         unsafe { core::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
-    /// The bytes as a slice that may be written.
+    /// Returns the bytes as a slice that may be written.
     ///
     /// # Safety
     /// The span is valid and may be written for `'a`, its bytes are initialised, and no other code touches it during

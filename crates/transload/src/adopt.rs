@@ -43,7 +43,7 @@ pub unsafe trait Adopt: Owner + Sized {
     /// Whether the bytes may be written.
     const WRITABLE: bool;
 
-    /// The bytes.
+    /// Returns the bytes.
     fn span(&mut self) -> HostSpan;
 }
 

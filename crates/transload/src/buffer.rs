@@ -69,27 +69,27 @@ impl Buffer {
         }
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.raw.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
 
-    /// The memory that the bytes are in.
+    /// Returns the memory that the bytes are in.
     pub fn memory(&self) -> MemoryId {
         self.raw.memory()
     }
 
-    /// Whether transfers may write it.
+    /// Returns whether transfers may write the buffer.
     pub fn is_writable(&self) -> bool {
         self.raw.is_writable()
     }
 
-    /// Some of the bytes, as a view of their own.
+    /// Returns a view of some of the bytes.
     ///
     /// # Errors
     /// When the range does not lie within the buffer, or ends before it starts.

@@ -165,7 +165,7 @@ pub enum PlaceError {
 }
 
 impl PlaceError {
-    /// The category of the error. Use it to decide what to do about it.
+    /// Returns the category of the error. Use it to decide what to do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
             PlaceError::UnknownDevice { .. } | PlaceError::UnknownMemory { .. } => {

@@ -113,17 +113,17 @@ impl Region {
         })
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
-    /// Where the shape's first byte lies, in bytes from the buffer's start.
+    /// Returns where the shape's first byte lies, in bytes from the buffer's start.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The shape.
+    /// Returns the shape.
     pub fn shape(&self) -> Shape {
         self.shape
     }

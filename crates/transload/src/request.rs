@@ -82,12 +82,12 @@ impl Request {
         self
     }
 
-    /// The source.
+    /// Returns the source.
     pub fn src(&self) -> &Region {
         &self.src
     }
 
-    /// The destination.
+    /// Returns the destination.
     pub fn dst(&self) -> &Region {
         &self.dst
     }
@@ -172,7 +172,7 @@ impl Batch {
         Canceller::of(&self.transfers)
     }
 
-    /// The transfers themselves, in the order of the requests.
+    /// Returns the transfers themselves, in the order of the requests.
     pub fn into_transfers(self) -> Vec<Transfer> {
         self.transfers
     }

@@ -14,7 +14,7 @@ pub struct Timing {
 }
 
 impl Curve {
-    /// The curve through measured times, by rising size.
+    /// Returns the curve through measured times, by rising size.
     ///
     /// It never falls: where a larger copy was measured to take less time than a smaller one, which
     /// noise does, neighbours are pooled to their mean until the times rise (isotonic regression by
@@ -67,7 +67,7 @@ impl Curve {
     }
 }
 
-/// The times, pooled until none is less than the one before it.
+/// Returns the times, pooled until none is less than the one before it.
 fn rising(timings: &[Timing]) -> Vec<Timing> {
     // The sum of each pool, and how many it holds.
     let mut pools: Vec<(u128, u128)> = Vec::with_capacity(timings.len());
@@ -119,7 +119,7 @@ fn push(from_bytes: u64, cost: Cost, pieces: &mut Vec<Piece>) {
     pieces.push(Piece { from_bytes, cost });
 }
 
-/// The rate of one time, through the origin but for what rounding the slope leaves.
+/// Returns the rate of one time, through the origin but for what rounding the slope leaves.
 fn through_origin(timing: Timing) -> Cost {
     let slope = per_byte(timing.ns, timing.bytes);
     let rest_ns = timing.ns - Cost::new(0, slope).at(timing.bytes).min(timing.ns);

@@ -87,20 +87,20 @@ impl LaneRun {
         self.running == 0
     }
 
-    /// Whether every operation of the lane that has not ended is under way, and none follows.
+    /// Returns whether every operation of the lane that has not ended is under way, and none follows.
     pub(super) fn is_out(&self, lane: &Lane) -> bool {
         let is_last =
             |chunk: &Chunk| chunk.progress == Progress::Running && chunk.is_at_last_step(lane);
         self.next == self.end && self.chunks.iter().all(is_last)
     }
 
-    /// The payload bytes of the operation's chunk.
+    /// Returns the payload bytes of the operation's chunk.
     pub(super) fn span_of(&self, id: TaskId) -> Option<Span> {
         let chunk = self.chunks.iter().find(|chunk| chunk.index == id.chunk)?;
         Some(chunk.span)
     }
 
-    /// Whether the operation is under way and is the last step of its chunk.
+    /// Returns whether the operation is under way and is the last step of its chunk.
     pub(super) fn is_last_step(&self, lane: &Lane, id: TaskId) -> bool {
         self.chunks.iter().any(|chunk| {
             chunk.index == id.chunk
@@ -113,14 +113,14 @@ impl LaneRun {
         self.done_bytes
     }
 
-    /// The first payload byte of the lane that has not arrived.
+    /// Returns the first payload byte of the lane that has not arrived.
     pub(super) fn arrived_until(&self) -> u64 {
         self.chunks
             .front()
             .map_or(self.next, |chunk| chunk.span.offset + chunk.leading_bytes)
     }
 
-    /// The largest chunk that is to be taken up yet.
+    /// Returns the largest chunk that is to be taken up yet.
     pub(super) fn slot_bytes(&self) -> u64 {
         self.chunk_bytes.min(self.end - self.next)
     }
@@ -138,7 +138,7 @@ impl LaneRun {
         }
     }
 
-    /// How many more slots of `ring` would be used if they were granted.
+    /// Returns how many more slots of `ring` would be used if they were granted.
     pub(super) fn wanted(&self, lane: &Lane, ring: u8) -> u16 {
         let state = &self.rings[usize::from(ring)];
         let held = state.granted - state.returned;
@@ -147,7 +147,7 @@ impl LaneRun {
         limit.min(useful).saturating_sub(held)
     }
 
-    /// The next operation, oldest chunk first: what is furthest along is drained before more is
+    /// Returns the next operation, oldest chunk first: what is furthest along is drained before more is
     /// taken up, so a slot is never held for longer than the pipeline needs it.
     pub(super) fn poll_task(&mut self, lane: &Lane) -> Option<Task> {
         for at in 0..self.chunks.len() {
@@ -164,7 +164,7 @@ impl LaneRun {
         None
     }
 
-    /// A slot that the rest of the lane can do without. With `all`, any that no operation uses.
+    /// Returns a slot that the rest of the lane can do without. With `all`, any that no operation uses.
     pub(super) fn poll_return(&mut self, lane: &Lane, all: bool) -> Option<SlotId> {
         for ring in 0..lane.rings.len() as u8 {
             let needed = if all {
@@ -199,7 +199,7 @@ impl LaneRun {
         }
     }
 
-    /// Whether every slot has been returned.
+    /// Returns whether every slot has been returned.
     pub(super) fn holds_no_slot(&self) -> bool {
         self.rings.iter().all(|ring| ring.granted == ring.returned)
     }
@@ -360,7 +360,7 @@ fn first_write(lane: &Lane, ring: u8) -> u8 {
         .map_or(0, |step| step as u8)
 }
 
-/// The last step that reads or writes a ring.
+/// Returns the last step that reads or writes a ring.
 fn last_use(lane: &Lane, ring: u8) -> Option<u8> {
     let uses = |kind: StepKind| match kind {
         StepKind::Copy { from, to } => from == Role::Slot(ring) || to == Role::Slot(ring),

@@ -127,7 +127,7 @@ impl Leg {
         self.lanes.iter().all(LaneRun::is_quiet)
     }
 
-    /// Whether no operation is left to be started.
+    /// Returns whether no operation is left to be started.
     pub(super) fn is_out(&self) -> bool {
         let lanes = self.plan.iter().flat_map(|plan| plan.lanes.iter());
         !self.stopping && lanes.zip(&self.lanes).all(|(lane, run)| run.is_out(lane))
@@ -137,13 +137,13 @@ impl Leg {
         self.lanes.iter().all(LaneRun::holds_no_slot)
     }
 
-    /// Payload bytes that arrived, in whatever order: all before the leg's part, and what it moved.
+    /// Returns how many payload bytes have arrived, in any order: all before the leg's part, and what it moved.
     pub(super) fn arrived_bytes(&self) -> u64 {
         let moved: u64 = self.lanes.iter().map(LaneRun::done_bytes).sum();
         self.span.offset + moved
     }
 
-    /// The first payload byte that has not arrived.
+    /// Returns the first payload byte that has not arrived.
     pub(super) fn arrived_until(&self) -> u64 {
         for (lane, bound) in self.lanes.iter().zip(self.bounds) {
             if lane.arrived_until() < bound {
@@ -153,7 +153,7 @@ impl Leg {
         self.span.offset + self.span.len
     }
 
-    /// Every ring of every lane that is going to move something.
+    /// Returns every ring of every lane that is going to move something.
     pub(super) fn rings(&self) -> impl Iterator<Item = (u8, u8)> + '_ {
         let lanes = self.plan.iter().flat_map(|plan| plan.lanes.iter());
         lanes
@@ -205,12 +205,12 @@ impl Leg {
         run.handle_settled(&plan.lanes[lane], id, settled)
     }
 
-    /// The payload bytes of the operation's chunk.
+    /// Returns the payload bytes of the operation's chunk.
     pub(super) fn span_of(&self, id: TaskId) -> Option<Span> {
         self.lanes.get(usize::from(id.lane))?.span_of(id)
     }
 
-    /// Whether the operation is under way and is the last step of its chunk.
+    /// Returns whether the operation is under way and is the last step of its chunk.
     pub(super) fn is_last_step(&self, id: TaskId) -> bool {
         let lanes = self.plan.as_ref().map(|plan| plan.lanes.as_slice());
         let lane = lanes.and_then(|lanes| lanes.get(usize::from(id.lane)));
@@ -226,7 +226,7 @@ impl Leg {
     }
 }
 
-/// Where the parts of the lanes so far end: `shares` of `total`, at a multiple of the chunk size.
+/// Returns where the parts of the lanes so far end: `shares` of `total`, at a multiple of the chunk size.
 fn part_end(span: Span, shares: u64, total: u64, chunk_bytes: u64) -> u64 {
     let exact = u128::from(span.len) * u128::from(shares) / u128::from(total.max(1));
     let exact = exact as u64;

@@ -1,4 +1,4 @@
-//! What a transfer touches in one storage.
+//! Footprints: the bytes of one storage that a transfer touches.
 
 use crate::{Shape, StorageId};
 
@@ -35,7 +35,7 @@ pub enum FootprintError {
 }
 
 impl Footprint {
-    /// The bytes of `shape` from `position` of `storage` on: written where `writes`, else read. In
+    /// Makes a footprint of the bytes of `shape` from `position` of `storage` on: written where `writes`, else read. In
     /// [`StorageId::Host`] a position is an address, in other storages an offset.
     ///
     /// # Errors
@@ -85,32 +85,32 @@ impl Footprint {
         widened.and_then(at).unwrap_or(self)
     }
 
-    /// The storage that the bytes are in.
+    /// Returns the storage that the bytes are in.
     pub const fn storage(&self) -> StorageId {
         self.storage
     }
 
-    /// Where the shape's first byte lies.
+    /// Returns where the shape's first byte lies.
     pub const fn position(&self) -> u64 {
         self.position
     }
 
-    /// The first position after the shape's last byte.
+    /// Returns the first position after the shape's last byte.
     pub const fn end(&self) -> u64 {
         self.end
     }
 
-    /// Which bytes from the position on.
+    /// Returns the shape of the bytes from the position on.
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Whether the bytes are written; else they are read.
+    /// Returns whether the bytes are written; else they are read.
     pub const fn writes(&self) -> bool {
         self.writes
     }
 
-    /// Whether the two share a byte and one of them writes. Exact as far as [`Shape::overlaps`] is.
+    /// Returns whether the two share a byte and one of them writes. Exact as far as [`Shape::overlaps`] is.
     pub fn conflicts_with(&self, other: &Footprint) -> bool {
         (self.writes || other.writes)
             && self.storage == other.storage

@@ -1,4 +1,4 @@
-//! Which of some tickets another one stands behind.
+//! Finds the tickets that another ticket is held up by.
 
 use alloc::vec::Vec;
 
@@ -6,11 +6,11 @@ use super::index::Index;
 use super::{Footprint, Hazards, NIL, Ticket};
 
 impl Hazards {
-    /// One of `held` that stands before `ticket` in the order: `ticket` waits for it, or for a ticket that stands behind
-    /// it. `None` when none does, or when `ticket` has left. Tickets of `held` that have left are ignored.
+    /// Returns a ticket of `held` that stands before `ticket` in the order: `ticket` waits for it, or for a ticket that
+    /// stands behind it. `None` when none does, or when `ticket` has left. Ignores tickets of `held` that have left.
     ///
-    /// A ticket for which `leaves` is true leaves the order by itself: what waits for that ticket does not stand behind
-    /// the ones that it waits for.
+    /// A ticket for which `leaves` is true leaves the order by itself: tickets that wait for it do not stand behind the
+    /// ones that it waits for.
     ///
     /// # Cost
     /// With `n` tickets between the first of `held` and `ticket`: `O(n log n)`, and allocations for their footprints. It
@@ -52,7 +52,7 @@ impl Hazards {
         None
     }
 
-    /// The live tickets from one to another, in the order in which they entered.
+    /// Returns the live tickets from one to another, in the order in which they entered.
     fn between(&self, first: Ticket, last: Ticket) -> Vec<Ticket> {
         let slots = self.slots.iter().enumerate();
         let all = slots.map(|(slot, of)| Ticket {

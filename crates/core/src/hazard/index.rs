@@ -57,12 +57,12 @@ impl Index {
         }
     }
 
-    /// Whether three of four nodes are free, and they are many.
+    /// Returns whether three of four nodes are free, and they are many.
     pub(super) fn is_roomy(&self) -> bool {
         self.nodes.len() > KEPT.max(4 * self.live)
     }
 
-    /// An index without nodes that goes on where this one is, with room for twice as many as are in use.
+    /// Returns an index without nodes that goes on where this one is, with room for twice as many as are in use.
     pub(super) fn emptied(&self) -> Index {
         Index {
             nodes: Vec::with_capacity(2 * self.live),
@@ -79,7 +79,7 @@ impl Index {
         self.nodes[node].owner
     }
 
-    /// The node that was given as `chain` when this one was inserted.
+    /// Returns the node that was given as `chain` when this one was inserted.
     pub(super) fn chain(&self, node: usize) -> usize {
         self.nodes[node].chain
     }
@@ -152,7 +152,7 @@ impl Index {
         self.live -= 1;
     }
 
-    /// The nodes that may conflict with the footprint, judged by bounds: writers, and where it writes
+    /// Returns the nodes that may conflict with the footprint, judged by bounds: writers, and where it writes
     /// readers too.
     pub(super) fn candidates(&self, footprint: &Footprint) -> Candidates<'_> {
         let (lo, hi) = (footprint.first_point(), footprint.end_point());
@@ -170,7 +170,7 @@ impl Index {
         }
     }
 
-    /// The first node, in order, of the subtree at `at` that overlaps `lo..hi`.
+    /// Returns the first node, in order, of the subtree at `at` that overlaps `lo..hi`.
     fn first(&self, mut at: usize, lo: Point, hi: Point) -> usize {
         if at == NIL || self.nodes[at].furthest <= lo {
             return NIL;
@@ -196,7 +196,7 @@ impl Index {
         }
     }
 
-    /// The next node after `at`, in order, that overlaps `lo..hi`.
+    /// Returns the next node after `at`, in order, that overlaps `lo..hi`.
     fn after(&self, mut at: usize, lo: Point, hi: Point) -> usize {
         let right = self.nodes[at].right;
         if right != NIL && self.nodes[right].furthest > lo {

@@ -1,4 +1,4 @@
-//! From numbers to plans.
+//! Builds plans from numbers.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -129,7 +129,7 @@ impl Survey {
         steps
     }
 
-    /// The links of the way; `None` where it has none.
+    /// Returns the links of the way; `None` where it has none.
     pub(super) fn route(&self, way: &Way) -> Option<Route> {
         let links = way
             .copies()

@@ -22,7 +22,7 @@ pub struct PlanKey {
 }
 
 impl PlanKey {
-    /// A copy between contiguous regions of two memories.
+    /// Returns the key of a copy between contiguous regions of two memories.
     pub const fn copy(src: MemoryId, dst: MemoryId) -> PlanKey {
         PlanKey {
             src,
@@ -34,7 +34,7 @@ impl PlanKey {
         }
     }
 
-    /// A copy that shows its bytes to a transform on the way.
+    /// Returns the key of a copy that shows its bytes to a transform on the way.
     pub const fn copy_with_digest(src: MemoryId, dst: MemoryId) -> PlanKey {
         PlanKey {
             purpose: Purpose::CopyWithDigest,
@@ -42,7 +42,7 @@ impl PlanKey {
         }
     }
 
-    /// A reading of a contiguous region through a transform.
+    /// Returns the key of a reading of a contiguous region through a transform.
     pub const fn digest(src: MemoryId) -> PlanKey {
         PlanKey {
             purpose: Purpose::Digest,

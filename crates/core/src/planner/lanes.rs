@@ -32,7 +32,7 @@ impl Bundle {
     /// What the shares add up to.
     pub(super) const SHARES: u32 = 1024;
 
-    /// The time as a function of the payload's size: at each size that of the last to end, which is
+    /// Returns the time as a function of the payload's size: at each size that of the last to end, which is
     /// one strand for smaller and another for larger payloads.
     pub(super) fn lines(&self) -> Vec<(u64, Line)> {
         let mut lines: Vec<(u64, Line)> = Vec::with_capacity(self.strands.len());
@@ -65,7 +65,7 @@ impl Bundle {
 /// larger ones cost less. A factor of four apart, the loss against the best one between is small.
 const CHUNKS_LOG2: [u32; 5] = [18, 20, 22, 24, 26];
 
-/// Every bundle that is worth comparing: the ways with the best rates that share no engine, two to
+/// Returns every bundle that is worth comparing: the ways with the best rates that share no engine, two to
 /// four of them.
 ///
 /// Greedy: the way with the best rate first, then the next best one whose engines are all free. Rates
@@ -133,7 +133,7 @@ fn share_engine(survey: &Survey, a: &Way, b: &Way) -> bool {
     a.acts().iter().any(shares)
 }
 
-/// The ways at once, with chunks of at most 2^`largest` bytes and `budget` bytes of staging each.
+/// Returns the ways at once, with chunks of at most 2^`largest` bytes and `budget` bytes of staging each.
 ///
 /// Shares are in proportion to the rates, so that all end at about the same time; the payload takes
 /// as long as the last of them. `None` where a way has no room, or is too slow for a share of its own.
@@ -187,7 +187,7 @@ fn bundle(survey: &Survey, ways: &[usize], largest: u32, budget: u64) -> Option<
     })
 }
 
-/// The parts of [`Bundle::SHARES`] that each way gets, in proportion to its rate; what division
+/// Returns the parts of [`Bundle::SHARES`] that each way gets, in proportion to its rate; what division
 /// leaves over goes to the first, the fastest one.
 fn shares(tails: &[(u32, u16, Tail)]) -> Option<Vec<u32>> {
     const ONE: u128 = 1 << 112;

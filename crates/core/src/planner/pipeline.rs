@@ -15,15 +15,15 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// The time of payloads of at least one chunk of 2^`log2` bytes.
+    /// Returns the time of payloads of at least one chunk of 2^`log2` bytes.
     pub(super) fn line(self, log2: u32) -> Line {
         Line::per_chunk(self.fixed_ns, self.period_ns, log2)
     }
 }
 
 impl Survey {
-    /// How many slots each ring of the way has when all of them together take at most `budget` bytes,
-    /// 0 when one each is too much already. More than one each are at most half of the slots that fit, rounded up: the engine
+    /// Returns how many slots each ring of the way has when all of them together take at most `budget` bytes, 0 when
+    /// one each is too much already. More than one each are at most half of the slots that fit, rounded up: the engine
     /// leaves the others to other devices.
     pub(super) fn slots(&self, way: &Way, log2: u32, budget: u64) -> u16 {
         match u64::from(way.rings()) {

@@ -1,4 +1,4 @@
-//! Why a route was not taken.
+//! Reasons against routes.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -10,7 +10,7 @@ use crate::{Bar, LinkId, MemoryId, Method, Route};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Barred {
-    /// It failed and rests, or it moved wrong bytes and was condemned.
+    /// The link failed and is barred for a time, or it moved wrong bytes and was condemned.
     Quarantined(Bar),
     /// Its backend refused to connect the two ends.
     Refused,
@@ -176,13 +176,13 @@ impl fmt::Display for LinkName<'_> {
 /// A route that is not the chosen one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rejected {
-    /// What users would call it.
+    /// The method of the route, as users see it.
     pub method: Method,
     /// The route; `None` where the bytes are read in place.
     pub route: Option<Route>,
     /// The time that it would take, in nanoseconds, where it could be taken and a size was given.
     pub estimate_ns: Option<u64>,
-    /// Why it is not the chosen one.
+    /// Why the route is not the chosen one.
     pub reason: Reason,
 }
 
@@ -195,11 +195,11 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// Why there is no plan at all.
+/// Why there is no plan.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoPlan {
-    /// A memory that no backend brought.
+    /// A memory that no backend has.
     #[error("there is no memory {memory}")]
     UnknownMemory {
         /// Its name.
@@ -212,7 +212,7 @@ pub enum NoPlan {
         src: MemoryId,
         /// Where they should go; the same as `src` for a digest.
         dst: MemoryId,
-        /// Every route that links and staging memories would make, and what is wrong with it.
+        /// Every route that links and staging memories would make, and the reason against it.
         rejected: Vec<Rejected>,
     },
 }

@@ -50,17 +50,17 @@ impl PlanSet {
         &self.survey.key
     }
 
-    /// The plan for `len_bytes` bytes. Allocates nothing.
+    /// Returns the plan for `len_bytes` bytes. Allocates nothing.
     pub fn choose(&self, len_bytes: u64) -> &Arc<Plan> {
         &self.ranges[self.range(len_bytes)].1
     }
 
-    /// The plans by the first size that they are for, rising from 0. A plan may have several ranges.
+    /// Returns the plans by the first size that they are for, rising from 0. A plan may have several ranges.
     pub fn ranges(&self) -> &[(u64, Arc<Plan>)] {
         &self.ranges
     }
 
-    /// Every plan that could carry `len_bytes` bytes: the chosen one, then each other route with the
+    /// Returns every plan that could carry `len_bytes` bytes: the chosen one, then each other route with the
     /// chunk that suits it best, the cheapest first. For when a plan fails. Each is built when the
     /// iterator comes to it.
     pub fn alternatives(&self, len_bytes: u64) -> impl Iterator<Item = Arc<Plan>> + '_ {
@@ -77,7 +77,7 @@ impl PlanSet {
         core::iter::once(self.ranges[range].1.clone()).chain(built)
     }
 
-    /// Every route that is in no plan of the set, and why. Computed anew with each call.
+    /// Returns every route that is in no plan of the set, and why. Computed anew with each call.
     pub fn never_chosen(&self) -> Vec<Rejected> {
         let winners = self.winners();
         let losers = (0..self.survey.ways.len()).filter(|way| !self.wins(*way));
@@ -86,7 +86,7 @@ impl PlanSet {
             .collect()
     }
 
-    /// Every route that the plan for `len_bytes` bytes does not take, with the time that it would
+    /// Returns every route that the plan for `len_bytes` bytes does not take, with the time that it would
     /// take, and why it is not taken. Computed anew with each call.
     pub fn rejected(&self, len_bytes: u64) -> Vec<Rejected> {
         let winners = self.winners();
@@ -114,7 +114,7 @@ impl PlanSet {
         self.picks.iter().any(|pick| pick.takes(way))
     }
 
-    /// The ways that are taken alone, each once.
+    /// Returns the ways that are taken alone, each once.
     fn winners(&self) -> Vec<usize> {
         let mut winners = Vec::new();
         for pick in &self.picks {
@@ -127,7 +127,7 @@ impl PlanSet {
         winners
     }
 
-    /// Why a way that wins elsewhere does not win in the range.
+    /// Returns why a way that wins elsewhere does not win in the range.
     fn slower(&self, way: usize, range: usize) -> Reason {
         let before = self.picks[..range].iter().rposition(|pick| pick.takes(way));
         let after = self.picks[range..].iter().position(|pick| pick.takes(way));
@@ -146,7 +146,7 @@ impl PlanSet {
         }
     }
 
-    /// Why a way wins nowhere.
+    /// Returns why a way wins nowhere.
     fn lost(&self, way: usize, winners: &[usize]) -> Reason {
         if let Err(flaw) = self.survey.ways[way].chunks {
             return self.survey.reason(way, flaw);
@@ -165,7 +165,7 @@ impl PlanSet {
 }
 
 impl Survey {
-    /// Every way, when none can be taken.
+    /// Returns every way, when none can be taken.
     pub(super) fn all_rejected(&self) -> Vec<Rejected> {
         let flawed = self.ways.iter().enumerate();
         flawed

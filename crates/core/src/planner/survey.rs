@@ -326,7 +326,7 @@ impl Survey {
             .map(|(_, (hop, _))| Flaw::NotPitched(hop))
     }
 
-    /// The exponents of the chunk sizes that the way can run with.
+    /// Returns the exponents of the chunk sizes that the way can run with.
     fn chunks(&self, way: &Way, staging: &[&MemoryInfo], slots: &[u16]) -> Result<(u8, u8), Flaw> {
         let classes = way
             .copies()

@@ -52,7 +52,7 @@ impl Way {
     /// Three copies and a transform, and each of their ends in the regions made visible.
     pub(super) const MAX_ACTS: usize = 8;
 
-    /// The way over `links` (at most three), with a transform after so many of them by the
+    /// Returns the way over `links` (at most three), with a transform after so many of them by the
     /// transformer of that number, and with a ring after each of the first `rings` copies.
     pub(super) fn new(links: &[u16], transform: Option<(usize, u16)>, rings: usize) -> Way {
         let mut way = Way {
@@ -117,7 +117,7 @@ impl Way {
         }
     }
 
-    /// The steps, in order.
+    /// Returns the steps, in order.
     pub(super) fn acts(&self) -> &[Act] {
         &self.acts[..usize::from(self.len)]
     }
@@ -127,7 +127,7 @@ impl Way {
         &self.engines[..usize::from(self.len)]
     }
 
-    /// The transformer, where there is one.
+    /// Returns the transformer, where there is one.
     pub(super) fn transform(&self) -> Option<u16> {
         self.acts().iter().find_map(|act| match act {
             Act::Transform(by) => Some(*by),
@@ -135,7 +135,7 @@ impl Way {
         })
     }
 
-    /// The links, in order.
+    /// Returns the links, in order.
     pub(super) fn copies(&self) -> impl Iterator<Item = u16> + '_ {
         self.acts().iter().filter_map(|act| match act {
             Act::Copy(hop) => Some(*hop),
@@ -143,12 +143,12 @@ impl Way {
         })
     }
 
-    /// How many rings lie between the steps.
+    /// Returns how many rings lie between the steps.
     pub(super) fn rings(&self) -> u8 {
         self.rings
     }
 
-    /// The first and last step that hold a slot of `ring`: the copy into it, and the copy out of it
+    /// Returns the first and last step that hold a slot of `ring`: the copy into it, and the copy out of it
     /// or the transform that ends the way.
     pub(super) fn held(&self, ring: u8) -> (usize, usize) {
         let copy = |number: u8| {

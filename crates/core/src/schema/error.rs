@@ -1,10 +1,10 @@
-//! What is wrong with a machine's description.
+//! Errors in a machine's description.
 
 use alloc::string::String;
 
 use crate::{DeviceId, EngineId, LinkId, MemoryId, ParseError, TopologyError};
 
-/// Why a description makes no machine. Names the thing and, for figures, the limits.
+/// Why a description was refused. Names the thing and, for figures, the limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {

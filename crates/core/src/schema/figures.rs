@@ -42,7 +42,7 @@ impl Checked<'_> {
         self.within("alignment", value, 1, MAX_ALIGNMENT)
     }
 
-    /// A latency and a rate, each the class's default where it is not given.
+    /// Returns a latency and a rate, each the class's default where it is not given.
     pub(super) fn cost(
         &self,
         class: LinkClass,

@@ -1,4 +1,4 @@
-//! Whether two shapes in one storage share a byte.
+//! Tells whether two shapes in one storage share a byte.
 
 use super::Shape;
 

@@ -1,4 +1,4 @@
-//! Runs of bytes that are rows of one length, taken together.
+//! Runs of bytes that are rows of one length, combined.
 
 use super::{Run, Runs};
 
@@ -19,18 +19,18 @@ pub struct Rows {
     pub to_pitch: u64,
 }
 
-/// Puts runs together whose starts are equally far apart on either side; made by [`Runs::rows`].
+/// Combines runs whose starts are equally far apart on either side; made by [`Runs::rows`].
 #[derive(Clone, Debug)]
 pub struct Together<I> {
     runs: I,
     /// The first run of the rows that come next.
     next: Option<Rows>,
-    /// Whether there is anything to gain from it.
+    /// Whether combining runs gains anything.
     is_wanted: bool,
 }
 
 impl Runs {
-    /// The same runs as rows: those at one pitch as one, or each by itself.
+    /// Returns the same runs as rows: those at one pitch as one, or each by itself.
     #[must_use]
     pub fn rows(self, together: bool) -> Together<Runs> {
         Together::new(self, together)

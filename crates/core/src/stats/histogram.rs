@@ -46,7 +46,7 @@ impl Histogram {
         self.longest = self.longest.max(other.longest);
     }
 
-    /// The smallest value that at least `percent` of 100 values do not exceed (the nearest rank);
+    /// Returns the smallest value that at least `percent` of 100 values do not exceed (the nearest rank);
     /// `None` when there are no values.
     pub(super) fn percentile(&self, percent: u8) -> Option<u64> {
         let total: u128 = self.counts.iter().map(|count| u128::from(*count)).sum();
@@ -68,7 +68,7 @@ fn bucket(value: u64) -> usize {
     (u64::from(shift) * PER_OCTAVE + (value >> shift)) as usize
 }
 
-/// The bits that a value has beyond what a bucket tells apart.
+/// Returns the bits that a value has beyond what a bucket tells apart.
 const fn octave(value: u64) -> u32 {
     (u64::BITS - PER_OCTAVE.trailing_zeros() - 1).saturating_sub(value.leading_zeros())
 }

@@ -1,11 +1,10 @@
-//! The statistics as they stand at one moment.
+//! The statistics at one moment.
 
 use alloc::vec::Vec;
 
 use crate::{MemoryId, Method};
 
-/// What was counted so far. Prints as a table; serialises with the feature `serde`, memories and
-/// methods as text.
+/// All counts so far. Displays as a table; serialises with the feature `serde`, memories and methods as text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Snapshot {
@@ -42,11 +41,11 @@ pub struct ClassStats {
     pub from_bytes: u64,
     /// The largest size in the class, in bytes.
     pub to_bytes: u64,
-    /// What was counted.
+    /// The counts.
     pub figures: Figures,
 }
 
-/// What was counted of some transfers.
+/// The counts of some transfers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Figures {
@@ -56,12 +55,12 @@ pub struct Figures {
     pub bytes: u64,
     /// The sum of their durations, in nanoseconds: transfers that ran at the same time count each.
     pub busy_ns: u64,
-    /// Transfers whose bytes did not arrive. They count nowhere else but in `fallbacks`.
+    /// Transfers whose bytes did not arrive. They count only here and in `fallbacks`.
     pub failures: u64,
     /// The routes that were given up before one worked or none was left.
     pub fallbacks: u64,
-    /// `bytes` over `busy_ns`, rounded down: what a transfer got, and not what the wire carried
-    /// where several shared it. A time of 0 ns counts as 1 ns. `None` without transfers.
+    /// `bytes` over `busy_ns`, rounded down: the rate that transfers got, which is less than that of the link where
+    /// several shared it. A time of 0 ns counts as 1 ns. `None` without transfers.
     pub mean_bytes_per_s: Option<u64>,
     /// The rate of the fastest transfer by itself. A duration of 0 ns counts as 1 ns. `None` without
     /// transfers.
@@ -69,7 +68,7 @@ pub struct Figures {
     /// The median duration (nearest rank) in nanoseconds, off by at most 1/32 of itself. `None`
     /// without transfers.
     pub p50_ns: Option<u64>,
-    /// The duration that 99 of 100 transfers do not exceed, as the median is.
+    /// The duration that 99 of 100 transfers do not exceed, with the precision of the median.
     pub p99_ns: Option<u64>,
 }
 

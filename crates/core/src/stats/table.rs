@@ -1,4 +1,4 @@
-//! Statistics as people read them.
+//! Statistics as a table.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -94,7 +94,7 @@ fn rate(bytes_per_s: Option<u64>) -> String {
     bytes_per_s.map_or("-".into(), |rate| format!("{}/s", ByteSize(rate)))
 }
 
-/// The smallest size of a class, which is 0 or a power of two.
+/// Returns the smallest size of a class, which is 0 or a power of two.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = bytes.checked_ilog2().unwrap_or(0) / 10;

@@ -146,7 +146,7 @@ pub(crate) struct Active {
 const ROOM: usize = 8;
 
 impl Active {
-    /// A place that was never used. Its lists have room for what most plans need, so that its first
+    /// Returns a place that was never used. Its lists have room for what most plans need, so that its first
     /// use is like the later ones.
     pub(crate) fn vacant(generation: u32) -> Active {
         Active {

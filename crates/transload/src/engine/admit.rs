@@ -340,7 +340,7 @@ impl State {
     }
 }
 
-/// The first ring that could use another slot.
+/// Returns the first ring that could use another slot.
 fn wanted(active: &Active) -> Option<Wanted> {
     let flight = active
         .flight

@@ -293,7 +293,7 @@ fn signals_are_not_lost_between_looking_and_sleeping() {
     });
 }
 
-/// An engine whose state `fill` begins.
+/// Returns an engine whose state `fill` begins.
 fn engine(fill: impl FnOnce(&mut State)) -> Kept<Arc<Shared>> {
     let signal = Arc::new(Signal::default());
     let pool = Pool::new(Arc::new(StagingBudget::new(0)), Arc::clone(&signal));
@@ -306,7 +306,7 @@ fn engine(fill: impl FnOnce(&mut State)) -> Kept<Arc<Shared>> {
     Kept::new(Arc::new(Shared::new(state, signal, Arc::new(NoClock))))
 }
 
-/// An engine with one transfer that nothing has to be done for.
+/// Returns an engine with one transfer that nothing has to be done for.
 fn engine_with_a_transfer() -> (Kept<Arc<Shared>>, TransferId) {
     let mut id = None;
     let shared = engine(|state| {

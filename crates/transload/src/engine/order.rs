@@ -469,7 +469,7 @@ impl Order {
     }
 }
 
-/// The fault of a call that the engine made on its own account, for a slot or a proof: it is never the caller's
+/// Returns the fault of a call that the engine made on its own account, for a slot or a proof: it is never the caller's
 /// mistake.
 pub(super) fn own_fault(class: ErrorClass, error: &dyn core::fmt::Display) -> Fault {
     let class = match class {

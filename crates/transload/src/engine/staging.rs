@@ -76,7 +76,7 @@ pub(crate) enum Further {
 }
 
 impl StagingBudget {
-    /// A budget of `limit_bytes` bytes.
+    /// Makes a budget of `limit_bytes` bytes.
     pub fn new(limit_bytes: u64) -> StagingBudget {
         StagingBudget {
             limit_bytes,

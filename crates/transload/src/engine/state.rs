@@ -90,7 +90,7 @@ impl Whose {
         self == Whose::ALL || self == Whose::one(id)
     }
 
-    /// The place of the transfer, where it is a single one.
+    /// Returns the place of the transfer, where it is a single one.
     fn place(self) -> Option<usize> {
         let is_one = self != Whose::ALL && self != Whose::NOBODYS;
         is_one.then_some((self.0 >> 32) as usize)
@@ -183,7 +183,7 @@ pub(crate) struct After {
 }
 
 impl After {
-    /// Whether the work may take any time, because it runs code outside the engine.
+    /// Returns whether the work may take any time, because it runs code outside the engine.
     pub(crate) fn calls_others(&self, is_parker: impl Fn(&Waker) -> bool) -> bool {
         !self.buffers.is_empty() || !self.wakers.iter().all(is_parker)
     }
@@ -248,7 +248,7 @@ impl State {
         }
     }
 
-    /// The backend of that name, unless it is lost.
+    /// Returns the backend of that name, unless it is lost.
     pub(crate) fn backend(&self, id: BackendId) -> Option<&Arc<dyn Backend>> {
         self.registered(id).map(|known| &known.backend)
     }
@@ -278,7 +278,7 @@ impl State {
         self.free_place(id.slot);
     }
 
-    /// Whether any transfer is under way, or its buffers are still being dropped. Guards are not counted.
+    /// Returns whether any transfer is under way, or its buffers are still being dropped. Guards are not counted.
     pub(crate) fn is_moving(&self) -> bool {
         self.releasing > 0 || self.moving > 0
     }
@@ -398,7 +398,7 @@ impl State {
         (self.id(slot), has_turn)
     }
 
-    /// Whether the owner of a transfer or guard has something to wait for.
+    /// Returns whether the owner of a transfer or guard has something to wait for.
     pub(crate) fn is_awaited(&mut self, id: TransferId) -> bool {
         self.transfer(id).is_some_and(|active| active.is_awaited())
     }
@@ -449,7 +449,7 @@ impl State {
         }
     }
 
-    /// Whether any transfer is to be looked at.
+    /// Returns whether any transfer is to be looked at.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.iter().all(VecDeque::is_empty)
     }
@@ -535,7 +535,7 @@ impl Drop for State {
     }
 }
 
-/// The number of a queue, of which there is one for each priority, the highest first.
+/// Returns the number of a queue, of which there is one for each priority, the highest first.
 pub(crate) fn queue_of(priority: Priority) -> usize {
     match priority {
         Priority::High => 0,

@@ -81,12 +81,12 @@ impl Model {
         }
     }
 
-    /// The plan that the leg runs over.
+    /// Returns the plan that the leg runs over.
     pub(super) fn plan<'a>(&self, scenario: &'a Scenario) -> &'a Arc<Plan> {
         scenario.plan(self.phase, self.rerouted)
     }
 
-    /// The plan that a question for a route may be answered with.
+    /// Returns the plan that a question for a route may be answered with.
     pub(super) fn second_plan<'a>(&self, scenario: &'a Scenario) -> &'a Arc<Plan> {
         scenario.plan(self.phase, true)
     }

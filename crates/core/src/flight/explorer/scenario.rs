@@ -86,7 +86,7 @@ impl Scenario {
         }
     }
 
-    /// The plan of a leg.
+    /// Returns the plan of a leg.
     pub(super) fn plan(&self, phase: Phase, rerouted: bool) -> &Arc<Plan> {
         match (phase, &self.verify) {
             (Phase::Copy, _) if rerouted => &self.second,
@@ -97,7 +97,7 @@ impl Scenario {
         }
     }
 
-    /// The scenario in a line.
+    /// Returns the scenario in a line.
     pub(super) fn title(&self) -> String {
         format!("{}, {} bytes", self.name, self.len_bytes)
     }

@@ -76,13 +76,13 @@ impl ShadowLeg {
             .filter_map(|(id, chunk)| Some((*id, chunk.running?)))
     }
 
-    /// The payload bytes of what is under way.
+    /// Returns the payload bytes of what is under way.
     pub(super) fn spans_running(&self) -> impl Iterator<Item = (TaskId, Span)> + '_ {
         let running = self.chunks.iter();
         running.filter_map(|(id, chunk)| chunk.running.map(|_| (*id, chunk.span)))
     }
 
-    /// Whether what is under way is the last step of its chunk.
+    /// Returns whether what is under way is the last step of its chunk.
     pub(super) fn is_last_step(&self, plan: &Plan, id: TaskId) -> bool {
         let chunk = self.chunks.get(&id);
         chunk.is_some_and(|chunk| {
@@ -91,7 +91,7 @@ impl ShadowLeg {
         })
     }
 
-    /// The bytes that have arrived so far, by earlier legs and this one.
+    /// Returns the bytes that have arrived so far, by earlier legs and this one.
     pub(super) fn arrived(&self) -> u128 {
         mask(Span::new(0, self.base)) | self.through
     }
@@ -215,7 +215,7 @@ impl ShadowLeg {
         Ok(())
     }
 
-    /// How many slots of a (lane, ring) are held.
+    /// Returns how many slots of a (lane, ring) are held.
     pub(super) fn held_of(&self, ring: (u8, u8)) -> u16 {
         let held = self.slots.keys();
         held.filter(|slot| (slot.lane, slot.ring) == ring).count() as u16
@@ -307,7 +307,7 @@ impl ShadowLeg {
     }
 }
 
-/// The payload bytes of a span; payloads are of at most 128 bytes here.
+/// Returns the payload bytes of a span; payloads are of at most 128 bytes here.
 pub(super) fn mask(span: Span) -> u128 {
     match span.len {
         0 => 0,
@@ -315,7 +315,7 @@ pub(super) fn mask(span: Span) -> u128 {
     }
 }
 
-/// The slot that a role was bound to, if it is one. A role bound to anything else is a mix-up.
+/// Returns the slot that a role was bound to, if it is one. A role bound to anything else is a mix-up.
 fn bound(role: Role, at: Endpoint, lane: u8) -> Check<Option<SlotId>> {
     match (role, at) {
         (Role::Src, Endpoint::Src) | (Role::Dst, Endpoint::Dst) => Ok(None),
@@ -334,7 +334,7 @@ fn touches(work: Work, slot: SlotId) -> bool {
     }
 }
 
-/// The last step before `step` that changed the ring's slot.
+/// Returns the last step before `step` that changed the ring's slot.
 fn last_writer(lane: &Lane, ring: u8, step: u8) -> Option<u8> {
     let ring = Role::Slot(ring);
     (0..step).rfind(|&before| match lane.steps[usize::from(before)].kind {

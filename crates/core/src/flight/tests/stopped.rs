@@ -12,7 +12,7 @@ fn stopped(leading_bytes: u64) -> Option<Action> {
     }))
 }
 
-/// A flight of four chunks, three of which are under way when it is cancelled.
+/// Returns a flight of four chunks, three of which are under way when it is cancelled.
 fn cancelled() -> (Flight, [Task; 3]) {
     let mut flight = Flight::new(spec(4 * CHUNK, direct(3))).unwrap();
     let tasks = [(); 3].map(|()| submit(&mut flight));

@@ -10,7 +10,7 @@ use crate::{
 pub(super) const BACKEND: BackendId = BackendId(Name::constant("sim"));
 pub(super) const MIB: u64 = 1 << 20;
 
-/// The memory of device `n`.
+/// Returns the memory of device `n`.
 pub(super) fn memory(n: u32) -> MemoryId {
     DeviceId::new(DeviceKind::SIM, n).memory(MemoryKind::Device)
 }
@@ -74,7 +74,7 @@ impl Machine {
         self
     }
 
-    /// A link of the default class that costs `fixed_ns` and moves one byte in `fs`.
+    /// Returns a link of the default class that costs `fixed_ns` and moves one byte in `fs`.
     pub(super) fn wire(self, src: u32, dst: u32, on: u16, fixed_ns: u64, fs: u64) -> Machine {
         self.link(link(src, dst, on, Cost::new(fixed_ns, fs)))
     }

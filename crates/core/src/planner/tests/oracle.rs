@@ -16,7 +16,7 @@ pub(super) type Units = u128;
 pub(super) const PER_FS: u128 = 1 << 26;
 pub(super) const PER_NS: u128 = 1_000_000 * PER_FS;
 
-/// Every route of at most three links, as the links' names.
+/// Returns every route of at most three links, as the links' names.
 pub(super) fn routes<'a>(topology: &'a Topology, key: &PlanKey) -> Vec<Vec<&'a Link>> {
     let mut found = Vec::new();
     extend(topology, key, key.src, &mut Vec::new(), &mut found);
@@ -57,7 +57,7 @@ struct Pipeline<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    /// The links, with a transform after `before` of them; a digest ends in a ring.
+    /// Returns the links, with a transform after `before` of them; a digest ends in a ring.
     fn new(
         links: Vec<&'a Link>,
         transform: Option<(usize, &'a Transformer)>,
@@ -84,7 +84,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// The chunk sizes that it may run with, each with the slots of its rings.
+    /// Returns the chunk sizes that it may run with, each with the slots of its rings.
     fn chunks(&self, topology: &Topology, limits: &Limits) -> Vec<(u64, u16)> {
         let classes = self.links.iter().map(|link| link.class);
         let local = (self.steps.len() > self.links.len()).then_some(LinkClass::Local);
@@ -135,7 +135,7 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// Every way of serving `key`, whatever bars it.
+/// Returns every way of serving `key`, whatever bars it.
 fn pipelines<'a>(topology: &'a Topology, key: &PlanKey) -> Vec<Pipeline<'a>> {
     let host = |memory| topology.memory(memory).unwrap().host_addressable;
     let by = topology.transforms().first();
@@ -180,7 +180,7 @@ fn pipelines<'a>(topology: &'a Topology, key: &PlanKey) -> Vec<Pipeline<'a>> {
     all
 }
 
-/// The least that `key` costs at the size; `None` where there is no way.
+/// Returns the least that `key` costs at the size; `None` where there is no way.
 pub(super) fn best(
     topology: &Topology,
     key: &PlanKey,

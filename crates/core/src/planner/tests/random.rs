@@ -114,7 +114,7 @@ impl Case {
         oracle::best(&self.topology, &self.key, &self.limits, &usable, bytes)
     }
 
-    /// The random sizes, and each start of a range with its neighbours.
+    /// Returns the random sizes, and each start of a range with its neighbours.
     fn sizes(&self, plans: &PlanSet) -> Vec<u64> {
         let starts = plans.ranges().iter().map(|(from, _)| *from);
         let around = starts.flat_map(|at| [at.saturating_sub(1), at, at.saturating_add(1)]);

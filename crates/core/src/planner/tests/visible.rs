@@ -10,12 +10,12 @@ use crate::{
 
 const HUGE: u64 = 8 << 30;
 
-/// The memory of that kind at the device that `link` has its engines on.
+/// Returns the memory of that kind at the device that `link` has its engines on.
 fn of_device(kind: MemoryKind) -> MemoryId {
     DeviceId::new(DeviceKind::SIM, 0).memory(kind)
 }
 
-/// A link from there to a memory of another device, by an engine of the former, or of the latter.
+/// Returns a link from there to a memory of another device, by an engine of the former, or of the latter.
 fn link_by(device: u32, kind: MemoryKind, index: u16) -> Link {
     let mut link = link(0, 1, index, Cost::new(10_000, 40_000));
     link.id.src = of_device(kind);

@@ -66,7 +66,7 @@ impl Queue {
         turn
     }
 
-    /// The first head of a line whose turn comes after `passed`.
+    /// Returns the first head of a line whose turn comes after `passed`.
     pub(crate) fn next(&mut self, passed: Option<Turn>, transfers: &Places) -> Option<Head> {
         for queue in self.lines.iter_mut().flat_map(|line| &mut line.waiting) {
             while queue.front().is_some_and(|front| !front.is_in(transfers)) {
@@ -107,7 +107,7 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Whether the transfer still waits for this turn.
+    /// Returns whether the transfer still waits for this turn.
     fn is_in(&self, transfers: &Places) -> bool {
         let active = transfers.get(self.slot as usize);
         active.is_some_and(|active| active.boarding == Some(self.turn))
@@ -142,7 +142,7 @@ mod tests {
             self.0.next(passed, &self.1)
         }
 
-        /// The heads in their order, when each is passed by the next.
+        /// Returns the heads in their order, when each is passed by the next.
         fn heads(&mut self) -> Vec<u32> {
             let first = self.next(None);
             let heads = core::iter::successors(first, |head| self.next(Some(head.turn)));

@@ -13,8 +13,8 @@ use super::super::signal::Parker;
 use super::super::state::State;
 use super::{Kept, engine, model, model_within, spawn};
 
-/// An engine whose transfers advance by themselves, with that many of them. Each ends when the engine takes in word that
-/// its event was set.
+/// Returns an engine whose transfers advance by themselves, with that many of them. Each ends when the engine takes in
+/// word that its event was set.
 fn engine_with<const N: usize>() -> (Kept<Arc<Shared>>, [TransferId; N]) {
     let mut ids = [TransferId {
         slot: 0,
@@ -27,7 +27,7 @@ fn engine_with<const N: usize>() -> (Kept<Arc<Shared>>, [TransferId; N]) {
     (shared, ids)
 }
 
-/// A transfer that waits for one event.
+/// Returns a transfer that waits for one event.
 fn begin(state: &mut State) -> TransferId {
     let slot = state.transfers.take();
     let active = &mut state.transfers[slot as usize];

@@ -205,7 +205,7 @@ pub(super) mod tests {
         DeviceId::CPU0.memory(MemoryKind::Pinned)
     }
 
-    /// A slot that is the second half of its storage, as from a backend that carves slots from larger memory.
+    /// Returns a slot that is the second half of its storage, as from a backend that carves slots from larger memory.
     fn slot() -> Buffer {
         buffer(2 * SLOT).slice(SLOT, SLOT).unwrap()
     }

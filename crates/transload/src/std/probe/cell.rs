@@ -4,25 +4,25 @@ use transload_core::{LinkId, MemoryId, Method};
 
 use super::{Found, Interval};
 
-/// What is measured as one figure.
+/// A measurement that yields one figure.
 pub(super) struct Cell {
     pub(super) src: MemoryId,
     pub(super) dst: MemoryId,
     pub(super) bytes: u64,
-    /// The link that it goes over; `None` where the planner says how.
+    /// The link that it goes over; `None` for the planner's choice.
     pub(super) over: Option<LinkId>,
     pub(super) state: State,
-    /// How the last copy went.
+    /// The method of the last copy.
     pub(super) method: Option<Method>,
-    /// What copies took, in nanoseconds.
+    /// The times of the copies, in nanoseconds.
     pub(super) times: Vec<u64>,
 }
 
-/// What is known of a cell.
+/// The state of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Unknown,
-    /// A pattern came back as it went.
+    /// A pattern came back unchanged.
     Right,
     Wrong,
     Failed(String),
@@ -41,7 +41,7 @@ impl Cell {
         }
     }
 
-    /// What came of it.
+    /// Returns the cell's result.
     pub(super) fn found(self) -> Found {
         match self.state {
             State::Wrong => Found::WrongBytes,

@@ -1,4 +1,4 @@
-//! Whether what arrives is what was sent, and which link is to blame where it is not.
+//! Checks whether the bytes that arrive are those that were sent, and finds the link to blame where they are not.
 
 use std::collections::HashSet;
 
@@ -9,15 +9,15 @@ use super::ground::{Ground, HOME, Role, Stopped, What};
 use super::way::shortest;
 use crate::Error;
 
-/// Sends patterns.
+/// The state of the checks.
 pub(super) struct Checks<'a> {
     topology: &'a Topology,
-    /// Links over which a pattern of that size has come back as it went.
+    /// Links over which a pattern of that size has come back unchanged.
     trusted: HashSet<(LinkId, u64)>,
     /// Links that could not carry a pattern of that size.
     broken: HashSet<(LinkId, u64)>,
     faulty: HashSet<LinkId>,
-    /// Of the pattern to come.
+    /// The number of the next pattern.
     number: usize,
 }
 
@@ -45,13 +45,13 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// The links that were found to move wrong bytes.
+    /// Returns the links that were found to move wrong bytes.
     pub(super) fn faulty(&self) -> &HashSet<LinkId> {
         &self.faulty
     }
 
-    /// Sends a pattern over the link of each cell. What comes back has passed other links too, so those
-    /// that came back changed are sent again over links that proved sound.
+    /// Sends a pattern over the link of each cell. A pattern that comes back has passed other links too, so changed
+    /// ones are sent again over links that proved sound.
     pub(super) fn links(
         &mut self,
         ground: &mut Ground<'_>,
@@ -74,16 +74,16 @@ impl<'a> Checks<'a> {
         self.settle(ground, cells, suspicions);
     }
 
-    /// Sends a pattern over the link of a cell, round links that cannot carry it there or back, and
-    /// answers which way it went.
+    /// Sends a pattern over the link of a cell, avoiding links that cannot carry it there or back, and returns the way
+    /// that it took.
     fn check(&mut self, ground: &mut Ground<'_>, cell: &mut Cell) -> Option<Ways> {
         let (over, bytes) = (cell.over, cell.bytes);
         loop {
             let sound = |link: &LinkId| !self.broken.contains(&(*link, bytes));
-            // Best without the link itself; slots may have no other entrance or exit.
+            // Preferably without the link itself; a slot may have no other link in or out.
             let ways = self.ways(cell, &|link| sound(link) && Some(*link) != over);
             let Some(ways) = ways.or_else(|| self.ways(cell, &sound)) else {
-                // Where there was one, it says already what stopped it.
+                // If a way existed, the cell's state already tells what stopped the pattern.
                 if cell.state == State::Unknown {
                     cell.state = State::Failed("no way leads there from the host and back".into());
                 }
@@ -98,14 +98,14 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Finds out which links the suspicions are about.
+    /// Finds the links that the suspicions are about.
     fn settle(
         &mut self,
         ground: &mut Ground<'_>,
         cells: &mut [Cell],
         mut suspicions: Vec<Suspicion>,
     ) {
-        // The fewer links, the likelier it is the one.
+        // The fewer links, the likelier each of them is the faulty one.
         suspicions.sort_by_key(|suspicion| suspicion.links.len());
         for suspicion in &suspicions {
             let cell = &mut cells[suspicion.cell];
@@ -124,7 +124,7 @@ impl<'a> Checks<'a> {
                 .any(|link| self.faulty.contains(link));
             let cell = &mut cells[suspicion.cell];
             if !explained {
-                // No link lies always. One has lied while this one was looked at.
+                // No link was found that moves wrong bytes each time. One did so while this one was checked.
                 self.faulty.extend(cell.over);
                 cell.state = State::Wrong;
             }
@@ -138,7 +138,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Sends a pattern from memory to memory, as the planner says.
+    /// Sends a pattern from memory to memory, over the planner's choice.
     pub(super) fn pairs(
         &mut self,
         ground: &mut Ground<'_>,
@@ -194,7 +194,7 @@ impl<'a> Checks<'a> {
             Err(Stopped { at: None, why }) => {
                 let condemned = |link: &LinkId| ground.manager().is_condemned(*link);
                 if let Some(link) = cell.over.filter(condemned) {
-                    // The engine's own proof was first.
+                    // The engine's own proof found it first.
                     self.faulty.insert(link);
                     return State::Wrong;
                 }
@@ -206,13 +206,13 @@ impl<'a> Checks<'a> {
 }
 
 impl Ways {
-    /// The links that the pattern goes over. The way of the poison proves nothing.
+    /// Returns the links that the pattern goes over. The way of the poison proves nothing.
     fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.to_src.iter().chain(&self.back).copied()
     }
 }
 
-/// Whether the pattern came back as it went.
+/// Returns whether the pattern came back as it went.
 fn try_send(
     ground: &mut Ground<'_>,
     cell: &Cell,

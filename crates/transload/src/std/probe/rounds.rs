@@ -4,8 +4,8 @@ use super::cell::{Cell, State};
 use super::ground::{Ground, Role};
 use crate::{Error, Report};
 
-/// Times one copy of each cell after the other, again and again, until each has `samples` or `go_on`
-/// says no. Cells whose bytes were not found right are left out.
+/// Times one copy of each cell after the other, again and again, until each has `samples` or `go_on` returns false.
+/// Skips cells whose bytes were not found right.
 pub(super) fn run(
     ground: &mut Ground<'_>,
     cells: &mut [Cell],
@@ -31,7 +31,7 @@ fn time(ground: &mut Ground<'_>, cell: &mut Cell) {
         return;
     }
     match copy(ground, cell, turn + 1) {
-        // A way that failed at first took its time too, and will not be gone again.
+        // A way that failed at first took time too, and will not be taken again.
         Ok(report) if report.fallbacks().is_empty() => {
             let ns = u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX);
             cell.times.push(ns);
@@ -48,6 +48,6 @@ fn copy(ground: &mut Ground<'_>, cell: &Cell, turn: usize) -> Result<Report, Err
     ground.copy(&src, &dst, cell.over)
 }
 
-/// The larger copies of a round push the code that moves smaller ones out of every cache, so one is made
-/// that is not timed. Larger ones bring along what they need.
+/// The larger copies of a round push the code that moves smaller ones out of every cache, so one copy is made that is
+/// not timed. Copies above this size need no such copy.
 const WARM_BYTES: u64 = 1 << 20;

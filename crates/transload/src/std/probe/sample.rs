@@ -1,4 +1,4 @@
-//! The median of times, and how sure it is.
+//! The median of times, with a confidence interval.
 
 /// The median of repeated times, with a confidence interval that assumes nothing about how times are
 /// distributed.
@@ -6,8 +6,8 @@
 /// The interval lies between two of the sorted times, the same number of places from either end. It
 /// holds the true median unless more times than that fall on one side of it, which a fair coin's
 /// binomial distribution gives exactly (W. J. Conover, *Practical Nonparametric Statistics*, 3rd ed.,
-/// 1999, section 3.2). It is the narrowest such interval of at least 95 %; fewer than 6 times have none,
-/// and then it is their whole range, of the confidence that is told.
+/// 1999, section 3.2). It is the narrowest such interval of at least 95 %. Fewer than 6 times have none; the interval is
+/// their whole range then, with the confidence of that range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Interval {
@@ -23,15 +23,15 @@ pub struct Interval {
     pub samples: u32,
 }
 
-/// Beyond so many the interval narrows by less than a thirtieth of the spread, and the smallest
-/// probability, 2⁻¹⁰⁰⁰, is still a number.
+/// The most samples: beyond them the interval narrows by less than a thirtieth of the spread. With so many, the
+/// smallest probability, 2⁻¹⁰⁰⁰, is still a number.
 pub(super) const MOST: u32 = 1000;
 
-/// What most people take for sure enough.
+/// The usual confidence level.
 const WANTED: f64 = 0.95;
 
 impl Interval {
-    /// The median of times in nanoseconds, of which the first 1000 count; `None` when there are none.
+    /// Returns the median of times in nanoseconds, of which the first 1000 count; `None` when there are none.
     pub fn of(times_ns: &[u64]) -> Option<Interval> {
         let mut times = times_ns[..times_ns.len().min(MOST as usize)].to_vec();
         times.sort_unstable();
@@ -51,14 +51,14 @@ impl Interval {
         })
     }
 
-    /// The longer half of the interval as a part of the median.
+    /// Returns the longer half of the interval as a part of the median.
     pub fn spread(&self) -> f64 {
         let (low, high) = (self.median_ns - self.low_ns, self.high_ns - self.median_ns);
         low.max(high) as f64 / self.median_ns.max(1) as f64
     }
 }
 
-/// How many places from either end the interval of `count` times begins, and its confidence.
+/// Returns how many places from either end the interval of `count` times begins, and its confidence.
 fn places(count: usize) -> (usize, f64) {
     // The probability that exactly `i` times lie below the median, and that at most so many do.
     let mut exactly = 0.5f64.powi(count as i32);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use transload_core::{LinkId, MemoryId, Topology};
 
-/// The fewest links that lead from one memory to another; empty where they are the same, and `None`
+/// Returns the fewest links that lead from one memory to another; empty where they are the same, and `None`
 /// where none do. Of equal ways the one whose links are listed first.
 pub(super) fn shortest(
     topology: &Topology,

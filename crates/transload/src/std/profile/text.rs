@@ -70,7 +70,7 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl Profile {
-    /// The profile as the text of a file.
+    /// Returns the profile as the text of a file.
     pub(super) fn to_toml(&self) -> io::Result<String> {
         let document = Document {
             format: FORMAT,

@@ -52,7 +52,7 @@ struct LinkText {
     simulated: bool,
 }
 
-/// The entries as the text of a file; `None` where they cannot be written down.
+/// Returns the entries as the text of a file; `None` where they cannot be written down.
 pub(super) fn to_toml(entries: &[Entry]) -> Option<String> {
     let document = Document {
         format: FORMAT,
