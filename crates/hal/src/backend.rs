@@ -46,7 +46,7 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// Makes a buffer of memory that comes from elsewhere, without copying it.
     ///
     /// # Errors
-    /// As [`ImportError`] lists. What was passed in is dropped.
+    /// As [`ImportError`] lists. The external is dropped then.
     ///
     /// # Safety
     /// The external is what it says: its span is valid, its handle is open and owned by the caller, and no code outside

@@ -51,7 +51,7 @@ struct Storage {
     held: ProcessBound<Held>,
 }
 
-/// An owner, and what must end before it goes.
+/// An owner, with the uses of its bytes that must end before it is dropped.
 struct Held {
     /// A manager's claim on the bytes ([`Buffer::keep_claim`]).
     claim: OnceBox<Box<dyn Owner>>,

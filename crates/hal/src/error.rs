@@ -71,7 +71,7 @@ pub enum AllocError {
     /// The backend has no such memory.
     #[error("there is no memory {memory} here")]
     UnknownMemory {
-        /// What was asked for.
+        /// The requested memory.
         memory: MemoryId,
     },
     /// Larger than any allocation can be.
@@ -79,7 +79,7 @@ pub enum AllocError {
     TooLarge {
         /// The memory.
         memory: MemoryId,
-        /// What was asked for.
+        /// The requested length in bytes.
         len_bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -89,7 +89,7 @@ pub enum AllocError {
     Alignment {
         /// The memory.
         memory: MemoryId,
-        /// What was asked for.
+        /// The requested alignment.
         alignment: u64,
         /// The limit.
         limit: u64,
@@ -99,12 +99,12 @@ pub enum AllocError {
     OutOfMemory {
         /// The memory.
         memory: MemoryId,
-        /// What was asked for.
+        /// The requested length in bytes.
         len_bytes: u64,
-        /// What the allocator said.
+        /// The allocator's fault.
         fault: Fault,
     },
-    /// This memory cannot give what was asked for.
+    /// This memory does not support the request.
     #[error("{memory} cannot give this: {what}")]
     Unsupported {
         /// The memory.
@@ -117,7 +117,7 @@ pub enum AllocError {
     Lost {
         /// The device.
         device: DeviceId,
-        /// How.
+        /// The fault.
         fault: Fault,
     },
     /// The driver or the operating system refused.
@@ -172,7 +172,7 @@ pub enum ImportError {
     /// The backend has no such memory.
     #[error("there is no memory {memory} here")]
     UnknownMemory {
-        /// What was asked for.
+        /// The requested memory.
         memory: MemoryId,
     },
     /// This memory cannot import or export things of that kind.

@@ -1,6 +1,6 @@
-//! What a memory system implements to take part in Transload: [`Backend`], and the words that it
-//! speaks. Authors of backends need this crate and `transload-testkit`, whose conformance suite
-//! attacks an implementation; users of the library need `transload` alone.
+//! The interface that a memory system implements to take part in Transload: [`Backend`], and the types of its
+//! functions. Authors of backends need this crate and `transload-testkit`, whose conformance suite tests an
+//! implementation; users of the library need only `transload`.
 //!
 //! The engine above owns planning, ordering, staging and lifetimes. A backend allocates, executes
 //! operations and settles fences; it knows of no other backend.

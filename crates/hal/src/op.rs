@@ -41,7 +41,7 @@ impl<'a> From<Part<'a>> for Layout<'a> {
 #[non_exhaustive]
 pub enum Op<'a> {
     /// Copies `src` to `dst`, which is as long. Where both lie in one storage they may overlap, and
-    /// the destination ends up with what the source held (memmove).
+    /// the destination then holds the source's old bytes (memmove).
     Copy {
         /// Where the bytes are.
         src: Part<'a>,

@@ -11,7 +11,7 @@ use std::vec::Vec;
 ///
 /// # Errors
 /// [`NotRegular`], in an [`io::Error`] of the kind [`InvalidInput`](io::ErrorKind::InvalidInput), for a folder, a pipe,
-/// a socket and a device; otherwise what the system says.
+/// a socket and a device; otherwise the system's error.
 pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = open_without_blocking(path, options)?;
     #[cfg(unix)]

@@ -146,7 +146,7 @@ pub enum PlaceError {
     /// No backend has such a device.
     #[error("there is no device {device} here; there are: {known}")]
     UnknownDevice {
-        /// What was asked for.
+        /// The requested device.
         device: DeviceName,
         /// The devices of this machine.
         known: String,
@@ -154,7 +154,7 @@ pub enum PlaceError {
     /// The device has no memory of that kind.
     #[error("{place}: the device has no such memory; it has: {known}")]
     UnknownMemory {
-        /// What was asked for.
+        /// The requested place.
         place: Place,
         /// The memories that the device has.
         known: String,

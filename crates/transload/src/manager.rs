@@ -74,7 +74,7 @@ pub struct BackendInfo {
 pub struct Placed {
     /// The bytes, at the place.
     pub buffer: Buffer,
-    /// What the copy did; `None` when the place shares the memory and nothing was copied.
+    /// The report of the copy; `None` when the place shares the memory and nothing was copied.
     pub report: Option<Report>,
 }
 

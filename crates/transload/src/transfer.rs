@@ -35,7 +35,7 @@ enum Inner {
     Settled(Option<Result<Report, TransferError>>),
 }
 
-/// What a cancelled transfer had done.
+/// The result of cancelling a transfer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cancelled {
     /// Nothing was submitted for it; the destination is untouched.

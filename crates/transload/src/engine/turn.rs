@@ -1,4 +1,4 @@
-//! A turn of the engine: outcomes in, orders out, and what must not be done under the lock.
+//! A turn of the engine: takes outcomes in, carries orders out, and does the work for which the lock must not be held.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -28,7 +28,7 @@ struct Table {
     managers: Vec<usize>,
 }
 
-/// What is claimed, and by which manager.
+/// The claimed bytes, and the manager that claims them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     id: StorageId,
