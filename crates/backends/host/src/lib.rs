@@ -1,10 +1,10 @@
 //! The host memory backend of Transload: the heap, huge pages, files and shared memory of one machine,
 //! and the threads that copy between them.
 //!
-//! [`Host`] is the backend; whoever uses Transload registers it and needs no more. Besides, the crate
-//! offers what only the host has: [`HostFile`] to make a file a memory, `memory::shared::seal` (Linux) to
-//! make shared memory shareable without copies, and [`tuning`] to see and replace how copies of each
-//! size are done.
+//! [`Host`] is the backend. Programs that use Transload register it and need nothing else of this crate.
+//! The crate also offers what only the host has: [`HostFile`] makes a file a memory,
+//! `memory::shared::seal` (Linux) makes shared memory shareable without copies, and [`tuning`] shows and
+//! replaces how copies of each size are done.
 //!
 //! ```
 //! use transload_hal::{AllocSpec, Backend, Op, Part};

@@ -1,8 +1,8 @@
 //! Files that are there whole or not at all.
 //!
-//! Such a file is written as `.transload-RANDOM.partial` in the folder of its place. Whoever writes one holds a lock on
-//! it, which the system takes back when the process is gone. The next such file in the folder removes those that
-//! nobody locks: they were left by processes that were killed.
+//! Such a file is written as `.transload-RANDOM.partial` in the folder of its place. The process that writes one holds a
+//! lock on it; the system releases the lock when the process ends. Creating a partial file removes all unlocked ones in
+//! the folder: killed processes left them.
 
 use std::ffi::OsStr;
 #[cfg(unix)]
@@ -80,7 +80,7 @@ impl Partial {
             take_over(self.file.as_file(), replaced, &self.target)?;
         }
         let (file, path) = self.file.keep()?;
-        // `NamedTempFile::persist` replaces no file that somebody reads on Windows.
+        // On Windows, `NamedTempFile::persist` cannot replace a file that another process reads.
         fs::rename(&path, &self.target).inspect_err(|_| drop(fs::remove_file(&path)))?;
         // From here on it is the user's file like any other.
         let _ = file.unlock();
@@ -238,8 +238,8 @@ fn remove_stale(folder: &Path) {
             continue;
         }
         let path = entry.path();
-        // Removed under the lock: a file that is being made under this name just now is given up by its maker, who
-        // finds it locked or gone.
+        // Removed under the lock: a process that is just creating a file of this name finds it locked or gone and gives it
+        // up.
         if let Ok(file) = open_regular(&path, OpenOptions::new().write(true))
             && file.try_lock().is_ok()
         {
@@ -409,7 +409,7 @@ mod tests {
             // The group was kept out of what all others read.
             (0o604, true, false, 0o600),
             (0o640, false, true, 0o640),
-            // So was the owner, who falls into another class now.
+            // So was the owner, which falls into another class now.
             (0o066, false, true, 0),
         ] {
             let told = kept_bits(mode, same_owner, same_group);

@@ -104,9 +104,9 @@ impl Tuning {
 
     /// What a copy of `len_bytes` does while `in_flight_bytes` of other copies are under way.
     ///
-    /// Those count for the band: together they fill the caches as one copy of the sum would. Not so for
-    /// inline copies, whose bytes are few and wanted soon. How many threads the copy really gets is the
-    /// pool's matter, which shares them among the jobs in flight.
+    /// Those count for the band: together they fill the caches as one copy of the sum would. Not so for inline copies,
+    /// whose bytes are few and wanted soon. The pool decides how many threads the copy gets: it shares them among the
+    /// jobs in flight.
     #[must_use]
     pub fn choose(&self, len_bytes: usize, in_flight_bytes: usize) -> Choice {
         let is_inline = len_bytes < self.inline_below_bytes;

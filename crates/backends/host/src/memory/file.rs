@@ -9,8 +9,9 @@ use transload_hal::{NotRegular, Span, StorageId, open_regular};
 
 /// A range of a regular file that serves as memory; the owner of a buffer in `cpu:0/file`.
 ///
-/// Bytes are reached by positioned reads and writes, never through a mapping, so a file that somebody
-/// else truncates leads to an error and not to a signal. The range is fixed when the file is opened.
+/// The backend reaches the bytes by positioned reads and writes, never through a mapping: when another process
+/// truncates the file, a transfer fails with an error and no signal is raised. The range is fixed when the file is
+/// opened.
 #[derive(Debug)]
 pub struct HostFile {
     file: File,
@@ -255,7 +256,7 @@ impl HostFile {
         Self::identified(file, path, writable)?.measured()
     }
 
-    /// Finds out whose bytes the file has. Its length is not known yet.
+    /// Determines the identity of the file's bytes. Its length is not known yet.
     fn identified(file: File, path: PathBuf, writable: bool) -> Result<Self, FileError> {
         let metadata = file.metadata().map_err(system(&path))?;
         if !metadata.is_file() {

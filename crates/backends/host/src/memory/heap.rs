@@ -30,7 +30,7 @@ pub struct HeapMemory {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Nobody asked.
+    /// The caller did not ask for huge pages.
     NotAsked,
     /// The system was advised and is set up to follow. It still decides page by page, when memory is
     /// first touched.

@@ -17,8 +17,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is an address range that this value alone unmaps; it hands out addresses, and
-// whoever uses them answers for exclusion between threads.
+// SAFETY: the mapping is an address range that this value alone unmaps; it hands out addresses, and the code that uses
+// them ensures exclusion between threads.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; no method changes the mapping through a shared reference.
 unsafe impl Sync for Mapping {}
@@ -29,9 +29,9 @@ unsafe impl Sync for Mapping {}
 pub(crate) enum FileAccess {
     /// Loads only; they see what others write to the file.
     ReadOnly,
-    /// Loads only, of a file that nobody can write.
+    /// Loads only, of a file that no process can write.
     Sealed,
-    /// Loads and stores, seen by everybody who maps or reads the file.
+    /// Loads and stores, seen by every process that maps or reads the file.
     Shared,
     /// Loads and stores; the first store to a page makes a private copy of it.
     Private,
@@ -77,8 +77,8 @@ impl Mapping {
         }
         let place = Self::reserve(len, align, ProtFlags::empty())?;
         let start = place.start.as_ptr().cast();
-        // SAFETY: the wanted range is exactly the reservation, which `place` owns and nobody uses; it
-        // goes on owning the pages that replace it.
+        // SAFETY: the wanted range is exactly the reservation, which `place` owns and nothing uses; it goes on owning
+        // the pages that replace it.
         unsafe {
             mmap(
                 start,
@@ -126,7 +126,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Unmaps whole pages that this module mapped and that nobody uses any more.
+/// Unmaps whole pages that this module mapped and that nothing uses any more.
 fn release(start: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: callers pass parts of their own mappings. An error (the process is out of mappings

@@ -62,7 +62,7 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
                 writable: true,
                 host: Some(host),
             };
-            // SAFETY: the heap memory is valid for that span while it lives, and nobody else knows it.
+            // SAFETY: the heap memory is valid for that span while it lives, and no other code knows its address.
             Ok(unsafe { Buffer::new(info, Box::new(heap)) })
         }
         #[cfg(any(target_os = "linux", target_os = "android", windows))]
@@ -127,8 +127,8 @@ pub(crate) fn shared_buffer(memory: MemoryId, shared: SharedMemory) -> Buffer {
         writable: shared.is_writable(),
         host: Some(host),
     };
-    // SAFETY: the mapping is valid for that span while it lives. That nobody else writes the file
-    // behind it is known for new memfds, and promised by whoever imports others.
+    // SAFETY: the mapping is valid for that span while it lives. A new memfd has no other writers; for an imported file,
+    // the importer promises that nothing else writes it.
     unsafe { Buffer::new(info, Box::new(shared)) }
 }
 

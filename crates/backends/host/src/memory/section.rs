@@ -97,7 +97,7 @@ impl SharedMemory {
     }
 }
 
-/// What a handle of shared memory stands for, and who it is among all that this process has open.
+/// A handle of shared memory, and its identity among all sections that this process has open.
 #[derive(Debug)]
 pub(super) struct Section {
     handle: OwnedHandle,
@@ -107,8 +107,8 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// A section of the paging file, or of `file`, of `len` bytes, at least 1. The id is that of the file, whose bytes
-    /// may be reached without the section too.
+    /// A section of the paging file, or of `file`, of `len` bytes, at least 1. The id is that of the file, because the
+    /// file's bytes can also be reached without the section.
     pub(super) fn new(
         file: Option<(&File, StorageId)>,
         len: u64,
@@ -127,7 +127,7 @@ impl Section {
         if made.is_null() {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the handle is new, and nobody else has it.
+        // SAFETY: the handle is new, and no other code has it.
         let handle = unsafe { OwnedHandle::from_raw_handle(made) };
         Ok(Self::enter(handle, file.map(|(_, id)| id), Some(len)))
     }
@@ -137,7 +137,8 @@ impl Section {
         self.len_bytes
     }
 
-    /// The section behind a handle that somebody passed on: known again where it is open here already.
+    /// The section behind a handle that another process passed on. A section that is already open here keeps its
+    /// identity.
     pub(super) fn of_handle(handle: OwnedHandle) -> Arc<Self> {
         Self::enter(handle, None, None)
     }
@@ -183,8 +184,8 @@ struct View {
     start: NonNull<u8>,
 }
 
-// SAFETY: the view is an address range that this value alone unmaps; it hands out addresses, and whoever uses them
-// answers for exclusion between threads.
+// SAFETY: the view is an address range that this value alone unmaps; it hands out addresses, and the code that uses them
+// ensures exclusion between threads.
 unsafe impl Send for View {}
 // SAFETY: as above; no method changes the view through a shared reference.
 unsafe impl Sync for View {}

@@ -120,7 +120,7 @@ impl SharedMemory {
         let mapped = len
             .checked_add(lead as usize)
             .ok_or(io::ErrorKind::OutOfMemory)?;
-        // Kernels before 6.7 map sealed files only privately, which is the same where nobody can write.
+        // Kernels before 6.7 map sealed files only privately, which is equivalent because no process can write them.
         let sealed = access == FileAccess::ReadOnly && is_sealed(file.as_fd());
         let kind = if sealed { FileAccess::Sealed } else { access };
         let mapping = if len == 0 {
@@ -210,9 +210,9 @@ impl SharedMemory {
         self.writable
     }
 
-    /// Whether nobody can write the file behind it any more, in any process.
+    /// Whether the file behind it can no longer be written by any process.
     pub fn is_sealed(&self) -> bool {
-        // The file of a small allocation is mapped for writing, which no sealed file is.
+        // The file of a small allocation is mapped for writing; a sealed file never is.
         matches!(&self.place, Place::File(_, backing) if is_sealed(backing.file.as_fd()))
     }
 

@@ -11,7 +11,7 @@ fn adopted_memory_is_used_in_place_and_given_back() {
         writable: true,
         owner: Box::new(bytes),
     };
-    // SAFETY: the vector's block does not move with the vector, and nobody else touches it.
+    // SAFETY: the vector's block does not move with the vector, and nothing else touches it.
     let buffer = unsafe { import(PAGEABLE, external) }.unwrap();
     assert_eq!(buffer.host(0, 1000), Some(span));
     assert_eq!(buffer.position(), span.addr());
@@ -63,7 +63,7 @@ fn unknown_memories_and_wrong_kinds_are_told_apart() {
 #[test]
 fn files_become_buffers_with_their_length_and_rights() {
     let file = HostFile::temporary(1234).unwrap().into_file().unwrap();
-    // SAFETY: nobody else touches the file.
+    // SAFETY: nothing else touches the file.
     let buffer = unsafe { import(FILE, External::Object(Box::new(file))) }.unwrap();
     assert_eq!(
         (buffer.len(), buffer.is_writable(), buffer.host(0, 1)),

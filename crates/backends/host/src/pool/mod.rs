@@ -12,8 +12,8 @@
 //!   every job in flight, which is what shares the threads evenly among them.
 //! - **One wake-up in flight.** A start wakes one worker; a worker that finds more to do than it can
 //!   take wakes the next. A start costs at most one system call.
-//! - **Lazy.** Threads start when jobs want them and end with the pool. Where a thread cannot be
-//!   started (in a browser, or past a limit of the process), whoever starts a job runs it.
+//! - **Lazy.** Threads start when jobs want them and end with the pool. Where a thread cannot be started (in a browser, or
+//!   past a limit of the process), the thread that starts a job runs it.
 //!
 //! - **Stopped between pieces.** [`Crew::stop`] drops the pieces of a job that no thread has taken. The job ends when
 //!   the pieces that run have ended.
@@ -87,8 +87,8 @@ pub enum JobEnd {
 /// Bounds of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most worker threads; 0 makes whoever starts a job run it. Workers sleep while so many threads are
-    /// at work already, those counted that wait for a job and take part in it.
+    /// Maximum number of worker threads; with 0, the thread that starts a job runs it. Workers sleep while this many
+    /// threads are at work, counting threads that wait for a job and take part in it.
     pub threads: u32,
     /// How long an idle worker, or a waiting thread whose job is all handed out, watches for news
     /// before it parks. Zero parks at once.
@@ -155,7 +155,7 @@ struct State {
     schedule: Schedule,
     /// Workers that exist, the ones still starting included.
     workers: u32,
-    /// Workers that park and that nobody has woken yet.
+    /// Parked workers that have not been given a wake-up.
     parked: u32,
     /// Wake-ups given and not yet taken by a parked worker.
     tickets: u32,
@@ -183,7 +183,7 @@ enum Rouse {
 #[must_use]
 enum Duty {
     None,
-    /// Nobody else is there: it runs what is in flight.
+    /// The pool has no workers: this thread runs what is in flight.
     Drain,
 }
 
@@ -382,7 +382,7 @@ impl<W: Work> Crew<W> {
                 drop(state);
                 let duty = self.rouse(rouse);
                 if self.run(claim) == Duty::Drain || duty == Duty::Drain {
-                    // What others have started, or the ending, has nobody else to run it.
+                    // The pool has no worker to run jobs that other threads, or the job's ending, have started.
                     self.drain();
                 }
                 lingered = false;
@@ -425,7 +425,7 @@ impl<W: Work> Crew<W> {
         loop {
             let claim = self.lock().schedule.claim(None);
             match claim {
-                // It goes on until nothing is left, whoever else is there.
+                // Continues until nothing is left, even if workers exist by now.
                 Some(claim) => _ = self.run(claim),
                 None => return,
             }
@@ -462,13 +462,13 @@ impl<W: Work> Crew<W> {
                 Duty::None
             }
             Rouse::New => {
-                // Always there: whoever calls this holds the crew through an `Arc`.
+                // Always upgrades: the caller holds the crew through an `Arc`.
                 let started = self.me.upgrade().is_none_or(|crew| worker::start(&crew));
                 if started {
                     return Duty::None;
                 }
-                // While it was starting nobody else was asked. Those who sleep take over now; where
-                // there is nobody, this thread does what it was started for, and for others.
+                // While the start was pending, no other worker was woken. A parked worker takes over now; if the pool has
+                // no workers, this thread runs the job, and jobs of other threads.
                 let mut state = self.lock();
                 if state.parked > 0 && state.next_rouse(self.limits) == Rouse::Parked {
                     drop(state);
@@ -480,8 +480,8 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// Runs the piece, if the claim is of one; when it was the last one, tells the owner and every waiting thread. Answers
-    /// whether what the owner may have started then is left to this thread.
+    /// Runs the piece, if the claim has one; after the last piece, notifies the owner and every waiting thread. Returns
+    /// whether this thread must run what the owner may have started then.
     fn run(&self, claim: Claim) -> Duty {
         let panicked = claim.piece.is_some_and(|piece| {
             let ran = unwind::catch(|| self.work.run(claim.job, piece));
@@ -544,7 +544,7 @@ impl<W: Work> Drop for Part<'_, W> {
 }
 
 impl<W: Work> Part<'_, W> {
-    /// Makes room for a worker, who may be needed for other jobs.
+    /// Makes room for a worker, which other jobs may need.
     fn stop(&mut self) {
         self.helps = false;
         let mut state = self.crew.lock();
@@ -558,7 +558,7 @@ impl<W: Work> Part<'_, W> {
 }
 
 impl State {
-    /// Without workers, everything is left to whoever asks.
+    /// Without workers, the calling thread must run everything.
     fn duty(&self) -> Duty {
         match self.workers {
             0 => Duty::Drain,
@@ -566,15 +566,15 @@ impl State {
         }
     }
 
-    /// Who must be woken for the pieces that are left; counts the wake-up as given.
+    /// Returns the worker to wake or start for the remaining pieces; counts the wake-up as given.
     fn next_rouse(&mut self, limits: Limits) -> Rouse {
         let under_way = self.tickets + self.starting + self.lingering;
         if under_way > 0 || !self.schedule.has_claimable() {
             return Rouse::Nobody;
         }
-        // Whoever is between two pieces will take the next one; a thread too many would take it away,
-        // and a processor with it. But those who help serve the job alone that they wait for: where
-        // nobody else is awake, a job that nobody serves gets a worker all the same.
+        // A thread between two pieces takes the next one itself; an extra thread would take that piece and a processor
+        // from it. But a helping thread serves only the job that it waits for: if no worker is awake, a job that no thread
+        // serves gets a worker all the same.
         let awake = self.workers - self.parked;
         let is_busy = awake + self.helping >= limits.threads;
         if is_busy && !(awake == 0 && self.schedule.has_unserved()) {

@@ -29,7 +29,7 @@ pub(super) struct Schedule {
 #[derive(Debug)]
 struct Job {
     id: u32,
-    /// The first piece that nobody has taken, and the one behind the last.
+    /// The first piece that no thread has taken, and the one behind the last.
     next: u32,
     end: u32,
     running: u32,
@@ -159,7 +159,7 @@ impl Schedule {
         self.jobs.iter().take(self.window).any(Job::is_claimable)
     }
 
-    /// Whether a job that [`Schedule::claim`] would find is served by nobody.
+    /// Whether no thread serves a job that [`Schedule::claim`] would find.
     pub(super) fn has_unserved(&self) -> bool {
         let mut jobs = self.jobs.iter().take(self.window);
         jobs.any(|job| job.is_claimable() && job.running == 0)
@@ -175,7 +175,7 @@ impl Schedule {
         job.running -= 1;
         job.panicked |= panicked;
         if panicked {
-            // The rest of a job whose piece panicked would only move bytes that nobody may use.
+            // After a panic in one piece, the rest of the job would only move bytes that must not be used.
             job.next = job.end;
         }
         if job.next < job.end || job.running > 0 {

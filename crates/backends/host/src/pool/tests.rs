@@ -28,7 +28,7 @@ pub(super) fn refusal() -> io::Result<()> {
     }
 }
 
-/// Counts what ran, and by whom.
+/// Counts the pieces that ran, and the threads that ran them.
 struct Counted {
     runs: Vec<AtomicU64>,
     ends: Vec<AtomicUsize>,
@@ -307,7 +307,7 @@ fn who_stops_helping_wakes_the_worker_that_slept_meanwhile() {
     let mut state = pool.lock();
     state.schedule.push(0, meeting(2, 2));
     (state.workers, state.parked, state.helping) = (1, 1, 1);
-    // The one who helps serves the job.
+    // The helping thread serves the job.
     let helped = state.schedule.claim_from(0).unwrap();
     assert_eq!(state.next_rouse(limits(1)), Rouse::Nobody);
     drop(state);

@@ -57,7 +57,8 @@ fn run<W: Work>(crew: &Arc<Crew<W>>) {
     crew.lock().workers -= 1;
 }
 
-/// The next piece and whom to wake for the rest; waits for one, `None` when the pool closes.
+/// Waits for the next piece. Returns it and the worker to wake for the rest, or `None` when the pool
+/// closes.
 fn next<W: Work>(crew: &Crew<W>, last: Option<u32>) -> Option<(Claim, Rouse)> {
     let mut lingered = last.is_none();
     loop {
@@ -89,8 +90,9 @@ fn next<W: Work>(crew: &Crew<W>, last: Option<u32>) -> Option<(Claim, Rouse)> {
         }
         if state.tickets > 0 {
             state.tickets -= 1;
-            // Who came too late for what it was woken for, and parked again at once, would be late for
-            // the next copy, too: small copies come one after the other.
+            // A worker that came too late for the piece that it was woken for lingers before it parks:
+            // small copies come one after the other, and a worker that parked at once would be late
+            // for the next one, too.
             lingered = false;
         } else {
             state.parked -= 1;

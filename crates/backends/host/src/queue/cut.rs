@@ -1,4 +1,4 @@
-//! How many threads share a copy, in pieces of what size, and who runs it.
+//! How many threads share a copy, the size of its pieces, and the threads that run it.
 
 use super::place::Place;
 use crate::raw::Store;

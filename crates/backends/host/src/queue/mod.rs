@@ -329,7 +329,7 @@ impl Work for Submissions {
             },
             (None, JobEnd::Ran) => Outcome::Done,
         };
-        // Told before it settles: who sees it settled may look for the outcome.
+        // Told before the fence settles: a thread that sees it settled may look for the outcome.
         self.tell(slot.number(), outcome);
         self.slots.settle(index);
         while let Some(dependent) = self.slots.next_dependent(index) {

@@ -41,7 +41,7 @@ impl Place {
 ///
 /// # Safety
 /// Both places hold that many bytes, addresses are valid and files alive, `dst` may be written, and
-/// nobody else touches `dst` or writes `src` until the call returns.
+/// nothing else touches `dst` or writes `src` until the call returns.
 pub(super) unsafe fn copy(
     src: Place,
     dst: Place,
@@ -66,7 +66,7 @@ pub(super) unsafe fn copy(
         (Place::Memory(src), Place::File(file, offset)) => {
             // SAFETY: the caller keeps the file alive.
             let file = unsafe { file.as_ref() };
-            // SAFETY: the caller sees to it that nobody writes these bytes meanwhile.
+            // SAFETY: the caller ensures that nothing writes these bytes meanwhile.
             let src = unsafe { std::slice::from_raw_parts(src, len) };
             write(file, offset, src)
         }

@@ -31,8 +31,8 @@ pub(super) struct Slots {
 pub(super) struct Slot {
     /// The number of the fence that has not settled; 0 when there is none.
     fence: AtomicU64,
-    /// What to run. Written before the submission starts and after it has ended; copied out by whoever
-    /// runs a piece.
+    /// What to run. Written before the submission starts and after it has ended; copied out by each thread that runs a
+    /// piece.
     tasks: RwLock<Tasks>,
     /// Whether a piece failed, so that the others are spared.
     failed: AtomicBool,
@@ -53,13 +53,13 @@ pub(super) struct Tasks {
     pieces: u32,
     threads: u32,
     len_bytes: u64,
-    /// Files are read ahead of who reads them in order.
+    /// A task reads or writes a file: pieces are taken in order, because the system reads ahead of an in-order reader.
     has_file: bool,
     watch: Option<Watch>,
 }
 
-/// Who waits for whom. One lock for all slots: it is taken twice for each submission that is not inline,
-/// for some tens of instructions.
+/// The dependencies between slots. One lock for all slots: it is taken twice for each submission that is not inline, for
+/// some tens of instructions.
 #[derive(Debug, Default)]
 struct Ledger {
     entries: Vec<Entry>,
@@ -87,7 +87,7 @@ impl Slots {
 
     /// Whether the fence of that number has not settled. Takes no lock.
     pub(super) fn is_pending(&self, number: u64) -> bool {
-        // Acquire: who sees a fence settled sees what its pieces wrote.
+        // Acquire: a thread that sees a fence settled sees what its pieces wrote.
         number != 0
             && self
                 .find(number)

@@ -79,9 +79,9 @@ enum Kind {
     },
 }
 
-// SAFETY: a task is addresses. Whoever runs a piece relies on the contract of `Backend::submit`, which
-// gives the operands to the backend, on whichever of its threads, until the fence settles. Transforms
-// are `Sync` wherever there is a second thread (`MaybeSync`).
+// SAFETY: a task is addresses. The thread that runs a piece relies on the contract of `Backend::submit`, which gives the
+// operands to the backend, on whichever of its threads, until the fence settles. Transforms are `Sync` wherever there is a
+// second thread (`MaybeSync`).
 unsafe impl Send for Task {}
 // SAFETY: as above.
 unsafe impl Sync for Task {}
@@ -284,7 +284,7 @@ impl Task {
                     let Some(part) = extent.slice(run.offset, run.len_bytes) else {
                         break;
                     };
-                    // SAFETY: nobody writes the operand meanwhile.
+                    // SAFETY: nothing writes the operand meanwhile.
                     transform.inspect(unsafe { part.as_slice() }, position)?;
                     position += run.len_bytes;
                 }
@@ -526,7 +526,7 @@ const NARROWED_BYTES: u64 = 16 << 20;
 /// Fresh pages take some 40 µs per MiB to make.
 const PREFETCHED_INLINE_BYTES: u64 = 256 << 10;
 
-/// A checksum of 64 KiB takes a few microseconds; nobody knows what other transforms take.
+/// A checksum of 64 KiB takes a few microseconds; the duration of other transforms is unknown.
 const TRANSFORMED_INLINE_BYTES: u64 = 64 << 10;
 
 /// Where the bytes are; `None` where neither the host's loads and stores nor its file calls reach them.
@@ -542,7 +542,7 @@ fn place_of(buffer: &Buffer, offset: u64, len_bytes: u64) -> Option<Place> {
     fits.then(|| Place::File(NonNull::from(file), buffer.position() + offset))
 }
 
-/// Whether it is a memory of the processors, whoever brings it, or one that a device's backend maps for them.
+/// Whether the memory belongs to the processors, through any backend, or is mapped for them by a device's backend.
 pub(crate) fn is_reached(memory: MemoryId) -> bool {
     memory.device == DeviceId::CPU0 || is_mapped(memory)
 }

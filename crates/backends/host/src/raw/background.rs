@@ -1,8 +1,8 @@
 //! Threads that put no other thread off its processor.
 
-/// Has this thread wait for a free processor, or its turn, when it is woken: it puts no other thread off. Its share of
-/// processor time stays the same. So who starts a copy goes on, though as many threads as there are processors wake to
-/// carry it out.
+/// Makes this thread wait for a free processor, or its turn, when it is woken: it preempts no other thread. Its share of
+/// processor time stays the same. So a thread that starts a copy goes on running, although as many threads as there are
+/// processors wake to carry the copy out.
 ///
 /// On Linux and Android that is the policy `SCHED_BATCH`, for which no privilege is needed (`sched(7)`). Without it a
 /// call that started a copy of 16 MiB returned after 0.5 to 0.8 ms in 15 of 40 cases on 2 processors, with it after

@@ -30,7 +30,7 @@ pub enum Store {
     /// destination line, and leave the destination out of the caches.
     ///
     /// On targets other than x86-64 this is the same as [`Store::Plain`]. AArch64 has only a hint
-    /// (`STNP`) which its cores are free to ignore and whose effect nobody measured for this crate, and
+    /// (`STNP`) which its cores are free to ignore and whose effect was not measured for this crate, and
     /// the platform's `memcpy` there already avoids the read-for-ownership by write-streaming detection.
     Streaming,
 }

@@ -84,9 +84,9 @@ impl Class {
         }
     }
 
-    /// By default; one thread must be seen to take less than two thirds of the time. Where several are in
-    /// each other's way they take twice to four times as long, and where they are not, the few copies
-    /// that come after a pause and have to wake somebody must not decide for all.
+    /// True by default, until one thread takes less than two thirds of the time. Several threads that are
+    /// in each other's way take twice to four times as long. If they are not, the few copies that come
+    /// after a pause and have to wake a thread must not decide for all.
     fn prefers_wide(&self) -> bool {
         let (one, wide) = (
             self.one.load(Ordering::Relaxed),

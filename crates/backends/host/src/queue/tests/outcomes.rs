@@ -118,7 +118,7 @@ fn a_limited_wait_does_not_get_stuck_in_the_work_that_it_waits_for() {
     let bench = Bench::new(1);
     let buffer = allocate(PAGEABLE, SLOW);
     let (first, second) = (Gate::default(), Gate::default());
-    // The one worker is busy with the first; the second is there for whoever waits.
+    // The one worker is busy with the first; the second is left to the thread that waits.
     let fences =
         [&first, &second].map(|gate| bench.submit(&[inspect(&buffer, gate)], &[]).unwrap());
     for fence in fences {
