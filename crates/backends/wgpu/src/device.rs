@@ -41,7 +41,7 @@ pub struct Wgpu {
     sink: Arc<OnceLock<Arc<dyn CompletionSink>>>,
 }
 
-/// One device and what is shared by those who use it.
+/// One device and the state that all its users share.
 pub(crate) struct Gpu {
     pub(crate) id: DeviceId,
     /// Which device it is in the whole process ([`identity::of`]).
@@ -52,7 +52,7 @@ pub(crate) struct Gpu {
     pub(crate) importer: Result<Importer, &'static str>,
     /// Makes memory that the host sees as well, where both have the same.
     pub(crate) mapper: Option<Mapper>,
-    /// It was opened here, and its handles were given to nobody.
+    /// This backend opened the device and has not given out its handles.
     is_private: AtomicBool,
     /// How many rows of a texture are worth a command each.
     pub(crate) single_rows: u64,
@@ -111,9 +111,9 @@ impl Wgpu {
 
     /// Devices that are open already; `wgpu:0` is the first.
     ///
-    /// They stay their owner's: the callbacks for a device that is lost, of which wgpu keeps one, and for
-    /// errors that nobody catches are left alone. That a device was lost this backend finds out by
-    /// itself, before it says that bytes moved.
+    /// The devices stay their owner's: this backend replaces neither the callback for a lost device, of which wgpu keeps
+    /// one, nor the one for uncaptured errors. The backend detects the loss of a device by itself, before it reports that
+    /// bytes moved.
     ///
     /// Drop all managers of a device before `wgpu::Device::destroy` is called on it. wgpu 30 frees the memory of mapped buffers
     /// there although views of them live, and staging slots are mapped: a later copy through one may crash the process.
@@ -174,9 +174,9 @@ impl Wgpu {
         self.queues.is_empty()
     }
 
-    /// The handles of a device, for work of the user's own on buffers that the manager allocated. Errors
-    /// of such work that nobody catches are dropped silently where [`Wgpu::discover`] opened the device:
-    /// `wgpu::Device::on_uncaptured_error` changes that. Of `wgpu::Device::destroy`, see [`Wgpu::with_devices`].
+    /// The handles of a device, for work of the user's own on buffers that the manager allocated. If [`Wgpu::discover`]
+    /// opened the device, errors of such work that no error scope catches are dropped silently;
+    /// `wgpu::Device::on_uncaptured_error` changes that. For `wgpu::Device::destroy`, see [`Wgpu::with_devices`].
     #[must_use]
     pub fn handles(&self, device: DeviceId) -> Option<(wgpu::Device, wgpu::Queue)> {
         let gpu = self.queue(device)?.gpu();
@@ -288,8 +288,7 @@ impl Gpu {
         (made, first)
     }
 
-    /// Writes commands that nobody will submit, to hear whether a user's thing can be used on this
-    /// device.
+    /// Records commands that are never submitted, to find out whether a user's object can be used on this device.
     pub(crate) fn try_out(
         &self,
         memory: MemoryId,

@@ -99,8 +99,8 @@ impl Guest {
     /// What the driver says: for one, that it does not import this memory.
     ///
     /// # Safety
-    /// The span stays valid, for writes too if they go [`Direction::Out`], until the guest is dropped
-    /// unused or has [left](Guest::leave), and nobody else touches it meanwhile.
+    /// The span stays valid, for writes too if they go [`Direction::Out`], until the guest is dropped unused
+    /// or has [left](Guest::leave), and nothing else touches it meanwhile.
     pub(crate) unsafe fn new(
         gpu: &Gpu,
         importer: &Importer,
@@ -163,8 +163,8 @@ impl Guest {
         self.pages = None;
     }
 
-    /// Waits until the device, whose commands have ended, has let go of the pages, unless it is lost and
-    /// never will, and brings the edges home.
+    /// Waits until the driver has released the pages after the device's commands ended, then copies the
+    /// edges back. A lost device never releases them, so this does not wait for one.
     pub(crate) fn leave(mut self, gpu: &Gpu) -> Result<(), Fault> {
         self.pages = None;
         if self.cut.body > 0 {
@@ -187,7 +187,7 @@ impl Guest {
             let Some(span) = self.span.slice(from, len) else {
                 continue;
             };
-            // SAFETY: the span is valid, and nobody writes it, by the contract of `new`.
+            // SAFETY: the span is valid, and nothing writes it, by the contract of `new`.
             let bytes = unsafe { span.as_slice() };
             let place = place as usize;
             view.slice(place..place + bytes.len())
@@ -207,8 +207,8 @@ impl Guest {
                 continue;
             };
             let bytes = HostSpan::of(&view[place..place + len as usize]);
-            // SAFETY: the span is valid for writes, and nobody else touches it, by the contract of
-            // `new`; both are `len` bytes.
+            // SAFETY: the span is valid for writes, and nothing else touches it, by the contract of `new`;
+            // both are `len` bytes.
             unsafe { bytes.copy_to(span) };
         }
         Ok(())
@@ -242,8 +242,8 @@ impl Gone {
     fn wait(&self, gpu: &Gpu) {
         let mut is_gone = self.is_gone.lock().unwrap_or_else(PoisonError::into_inner);
         while !*is_gone && gpu.lost.get().is_none() {
-            // Whoever looked at the device while the commands ended may hold them a moment longer:
-            // the user's own threads look, too.
+            // A thread that polled the device while the commands ended may hold the pages a moment longer;
+            // the user's own threads poll, too.
             let waited = self.told.wait_timeout(is_gone, A_MOMENT);
             is_gone = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -51,8 +51,8 @@ fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
         total_bytes: None,
         max_alloc_bytes: gpu.device.limits().max_buffer_size,
         alignment: WORD,
-        // The host reaches mapped memory too, but its user's own commands may change it at any time:
-        // nobody gets to look at it in place.
+        // The host reaches mapped memory too, but the user's own commands may change it at any time, so no
+        // access in place is given.
         host_addressable: slots.contains(&kind),
         staging: slots.contains(&kind),
     };

@@ -1,4 +1,4 @@
-//! Looking at a device that may be gone, and whose callbacks are anybody's.
+//! Polls a device that may be lost, and whose polls run callbacks of any user of the device.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -88,13 +88,13 @@ impl Gpu {
         }
     }
 
-    /// `fault`, or the loss of the device, whose first sign it may be: wgpu fails with other words then.
+    /// Returns the loss of the device if the device is lost, else `fault`. The fault may be the first sign of a loss: wgpu
+    /// then reports a different error.
     pub(crate) fn blame(&self, fault: Fault) -> Fault {
         self.probe().err().unwrap_or(fault)
     }
 
-    /// Maps the whole of a buffer that no command uses. Blocks until it is, which nothing stands in the
-    /// way of.
+    /// Maps the whole of a buffer that no command uses. Blocks until the buffer is mapped, which no work delays.
     pub(crate) fn map_idle(&self, buffer: &wgpu::Buffer, mode: wgpu::MapMode) -> Result<(), Fault> {
         let (tell, told) = mpsc::sync_channel(1);
         buffer.map_async(mode, .., move |result| {
@@ -111,8 +111,8 @@ impl Gpu {
                 _ => match told.recv_timeout(patience) {
                     Ok(Ok(())) => return Ok(()),
                     Ok(Err(error)) => return Err(self.blame(failed(&error))),
-                    // A callback of somebody else's panicked before ours was called, but the buffer is
-                    // mapped: the caller sees for itself.
+                    // Another user's callback panicked before ours was called, but the buffer is mapped: the caller checks
+                    // that.
                     Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
                     Err(mpsc::RecvTimeoutError::Timeout) => {}
                 },

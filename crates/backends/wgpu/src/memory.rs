@@ -25,14 +25,14 @@ struct SlotState {
     view: Option<View>,
 }
 
-/// Who has a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// The host.
+    /// The host has it mapped.
     Mapped,
-    /// The device.
+    /// The device uses it.
     InUse,
-    /// Nobody: it could not be mapped again.
+    /// Neither can use it: it could not be mapped again.
     Broken,
 }
 
@@ -57,7 +57,7 @@ impl Slot {
         self.lock().view.is_some()
     }
 
-    /// Who has it now.
+    /// The slot's state now.
     pub(crate) fn standing(&self) -> Standing {
         let state = self.lock();
         match (&state.view, state.uses) {
@@ -78,7 +78,7 @@ impl Slot {
         };
         // SAFETY: the mapping is as long as the buffer, and the range lies within it.
         let first = unsafe { start.add(from) };
-        // SAFETY: the lock keeps the mapping open; while the host reads a slot nobody writes it.
+        // SAFETY: the lock keeps the mapping open; while the host reads a slot nothing writes it.
         let bytes = unsafe { std::slice::from_raw_parts(first.as_ptr(), out.len()) };
         out.copy_from_slice(bytes);
         true
@@ -88,15 +88,16 @@ impl Slot {
     pub(crate) fn begin_use(&self, of: &Buffer) {
         let mut state = self.lock();
         state.uses += 1;
-        // SAFETY: nobody looks at the bytes while the device uses them, and `None` shows none.
+        // SAFETY: nothing on the host accesses the bytes while the device uses them, and `None` shows
+        // none.
         unsafe { of.set_mapped(None) };
         if state.view.take().is_some() {
             self.buffer.unmap();
         }
     }
 
-    /// Gives it back after a submission has ended; maps it when that was the last one. Blocks until it
-    /// is mapped, which nothing stands in the way of.
+    /// Gives the slot back after a submission has ended; maps it when that was the last one. Blocks until
+    /// it is mapped, which no work delays.
     pub(crate) fn end_use(&self, of: &Buffer, gpu: &Gpu) -> Result<(), Fault> {
         let mut state = self.lock();
         state.uses -= 1;

@@ -36,14 +36,14 @@ struct Shared {
     /// Fences are numbered through over all devices.
     numbers: Arc<AtomicU64>,
     state: Mutex<State>,
-    /// Touched by who serves the queue.
+    /// Used only by the thread that serves the queue.
     ended: Mutex<Vec<Ended>>,
     /// Held from the first command of a submission to its number, so that what two threads submit does
     /// not mix.
     gate: Mutex<()>,
-    /// Something was submitted that nobody looks after, or the queue closes.
+    /// Something was submitted that no thread serves, or the queue closes.
     work: Condvar,
-    /// Something settled, or nobody serves the queue any more.
+    /// Something settled, or the serving thread stopped serving the queue.
     changed: Condvar,
 }
 
@@ -60,11 +60,11 @@ struct State {
     is_closing: bool,
 }
 
-/// What somebody waits for.
+/// A submission whose end is awaited.
 enum Waiting {
     Own(Flight),
-    /// A submission of the user's. It was there before it was entered, so whatever was entered later
-    /// ends later: nobody waits behind it for nothing.
+    /// A submission of the user's. It was submitted before it was entered here, so every later entry
+    /// ends later: waiting for the front entry delays none behind it.
     User(Watch),
 }
 
@@ -154,7 +154,7 @@ impl Queue {
             .spawn(move || shared.run())
         {
             Ok(handle) => *thread = Some(handle),
-            // Nobody would ever tell: it is done here and now.
+            // No thread could report the end later, so this thread finishes the work now.
             Err(_) => self.shared.finish_all(),
         }
     }

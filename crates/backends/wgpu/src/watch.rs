@@ -1,15 +1,15 @@
-//! What may be wrong with a submission of the user's own, whose end somebody wants to hear of.
+//! Errors of watching a submission of the user's own.
 
 use transload_hal::{DeviceId, ErrorClass, Fault};
 
-/// Why nobody is told of the end of a submission.
+/// Why the end of a submission cannot be watched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// The device is none of this backend's.
+    /// The device does not belong to this backend.
     #[error("the device is not among the {devices} of this backend")]
     UnknownDevice {
-        /// How many there are.
+        /// The number of devices of this backend.
         devices: usize,
     },
     /// The device has no such submission.
@@ -20,23 +20,23 @@ pub enum WatchError {
     UnknownSubmission {
         /// The device.
         device: DeviceId,
-        /// The submission.
+        /// The submission's number.
         number: u64,
-        /// The device's last one.
+        /// The number of the device's last submission.
         last: u64,
     },
-    /// The device is gone.
+    /// The device is lost.
     #[error("device {device} is lost: {fault}")]
     Lost {
         /// The device.
         device: DeviceId,
-        /// How.
+        /// How it was lost.
         fault: Fault,
     },
 }
 
 impl WatchError {
-    /// Whose turn it is now.
+    /// The category of the error. Use it to decide whether to retry.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {

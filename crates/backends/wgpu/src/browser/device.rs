@@ -23,8 +23,8 @@ pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
 
 /// Adapters, each with a device that this backend opened or that a page lent it.
 ///
-/// Nothing here blocks: who waits for a transfer awaits it, since callbacks of the browser's settle fences,
-/// and those run when the page's own code has returned to it. So [`Backend::wait`] answers at once.
+/// Nothing here blocks: await a transfer to wait for it. Callbacks of the browser settle fences, and they run when the
+/// page's own code has returned to the browser. So [`Backend::wait`] returns at once.
 pub struct Wgpu {
     gpus: Vec<Rc<Gpu>>,
     inventory: Inventory,
@@ -50,7 +50,7 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// Whose turn it is now.
+    /// The category of the error. Use it to decide whether to retry.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -132,8 +132,8 @@ impl Wgpu {
         self.gpus.is_empty()
     }
 
-    /// The handles of a device, for work of the page's own on buffers that the manager allocated. Errors of
-    /// such work that nobody catches are dropped silently where [`Wgpu::request`] opened the device:
+    /// The handles of a device, for work of the page's own on buffers that the manager allocated. If [`Wgpu::request`]
+    /// opened the device, errors of such work that no error scope catches are dropped silently;
     /// `wgpu::Device::on_uncaptured_error` changes that.
     #[must_use]
     pub fn handles(&self, device: DeviceId) -> Option<(wgpu::Device, wgpu::Queue)> {
@@ -182,10 +182,10 @@ unsafe impl Backend for Wgpu {
         self.inventory.clone()
     }
 
-    /// The browser says later whether it has room: what is done with a buffer that it refused fails then, as
-    /// [`ErrorClass::Exhausted`]. And it lets go of memory when it finds that nobody refers to it, some time
-    /// after the last view of the buffer went. A page that cannot wait for that calls `destroy` of the
-    /// `wgpu::Buffer` behind the last view.
+    /// The browser reports only later whether it has room: transfers of a buffer that it refused fail with
+    /// [`ErrorClass::Exhausted`]. The browser frees the memory when it finds no more references to it, some time after the
+    /// last view of the buffer was dropped. A page that cannot wait for that calls `destroy` of the `wgpu::Buffer` behind
+    /// the last view.
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         match self.gpu(memory.device) {
             Some(gpu) => memory::allocate(gpu, memory, spec),
@@ -198,11 +198,11 @@ unsafe impl Backend for Wgpu {
     /// or [`Texels`](crate::Texels). Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC` transfers that
     /// read them, or write a texel in part, fail. Clones of one buffer or texture are one storage.
     ///
-    /// The browser tells nobody at once what is wrong with a thing: transfers of one that is of another
-    /// device, mapped, or destroyed fail as the caller's mistake.
+    /// The browser does not report at once that an object is unusable: if the object belongs to another device, is mapped,
+    /// or was destroyed, its transfers fail as the caller's mistake.
     ///
     /// # Safety
-    /// Nothing is to be promised: the browser knows its objects.
+    /// The caller has nothing to uphold: the browser validates its objects.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         let known = self.gpu(memory.device);
         let Some(gpu) = known.filter(|_| memory.kind == MemoryKind::Device) else {

@@ -62,8 +62,8 @@ pub(super) unsafe fn submit(
     let fence = Fence::new(BACKEND, flight.number);
     let gpu = Rc::clone(gpu);
     wasm_bindgen_futures::spawn_local(async move {
-        // SAFETY: by the caller's promise operands are valid, and nobody else touches them, until the fence
-        // has settled, which is the last thing that happens here.
+        // SAFETY: by the caller's promise operands are valid, and nothing else touches them, until the
+        // fence has settled, which is the last thing that happens here.
         unsafe { flight.finish(&gpu) }.await;
     });
     Ok(fence)
@@ -73,7 +73,7 @@ impl Flight {
     /// Waits for all that the browser has to tell, and tells it.
     ///
     /// # Safety
-    /// Until the fence has settled the operands are valid, and nobody else touches them.
+    /// Until the fence has settled the operands are valid, and nothing else touches them.
     async unsafe fn finish(self, gpu: &Gpu) {
         let mut fault = self.heard.first().await;
         let over = self.over.await;

@@ -1,4 +1,4 @@
-//! One device, and what is shared by those who use it.
+//! One device, and the state that all its users share.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ pub(crate) struct Gpu {
     pub(super) lost: Arc<OnceLock<Fault>>,
     /// Where bytes end up that the host fetches.
     pub(super) readbacks: Readbacks,
-    /// It was opened here, and its handles were given to nobody.
+    /// This backend opened the device and has not given out its handles.
     is_private: Cell<bool>,
     /// Made for the first copy that wgpu's own commands cannot do.
     shifter: RefCell<Option<Arc<Shifter>>>,

@@ -14,7 +14,7 @@ use crate::texture;
 /// The operations of one submission.
 pub(super) struct Moves<'a> {
     list: Vec<Move<'a>>,
-    /// Somebody asks whether all that came before is over.
+    /// The submission contains an operation that asks whether all earlier work is over.
     is_asked: bool,
     /// What has to pass the buffer on the way out, in bytes.
     out_bytes: u64,
@@ -100,8 +100,8 @@ impl<'a> Moves<'a> {
                         continue;
                     };
                     for rows in of.rows() {
-                        // SAFETY: the engine's promise: the operand lies within its buffer, which the
-                        // host reaches, as `Move::new` saw, and nobody writes it meanwhile.
+                        // SAFETY: the engine's promise: the operand lies within its buffer, which the host
+                        // reaches, as `Move::new` checked, and nothing writes it meanwhile.
                         unsafe { upload::write_rows(gpu, of.src.buffer, dst, &rows) };
                     }
                 }

@@ -1,4 +1,4 @@
-//! One answer that a callback of the browser's gives, and who awaits it.
+//! A future for the one answer that a callback of the browser gives.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ pub(super) fn once<T>() -> (Tell<T>, Told<T>) {
 /// The callback's end.
 pub(super) struct Tell<T>(Arc<Shared<T>>);
 
-/// The end of who awaits it. The answer is `None` when the callback went without a call.
+/// The future's end. The answer is `None` if the callback was dropped without a call.
 pub(super) struct Told<T>(Arc<Shared<T>>);
 
 /// A mutex although there is one thread: wgpu wants some callbacks to be `Send` even so.

@@ -55,7 +55,7 @@ impl Readbacks {
         kept.push(buffer);
         if kept.len() > KEPT {
             kept.sort_by_key(|buffer| std::cmp::Reverse(buffer.size()));
-            // The browser would let go of it some time, when it looks for what nobody refers to.
+            // Without `destroy`, the browser frees the buffer only at its next garbage collection.
             kept.drain(KEPT..).for_each(|buffer| buffer.destroy());
         }
     }
@@ -93,7 +93,7 @@ impl Landing {
     /// Waits for the mapping, and copies home what it shows if that `is_good`.
     ///
     /// # Safety
-    /// Until this is over the pieces' ends are valid for writes, and nobody else touches them.
+    /// Until this is over the pieces' ends are valid for writes, and nothing else touches them.
     pub(super) async unsafe fn land(self, gpu: &Gpu, is_good: bool) -> Result<(), Fault> {
         if self.mapped.await != Some(true) {
             return Err(failed(&"the browser did not map the buffer of the copy"));
@@ -112,7 +112,7 @@ impl Landing {
 }
 
 /// # Safety
-/// The pieces' ends are valid for writes, and nobody else touches them.
+/// The pieces' ends are valid for writes, and nothing else touches them.
 unsafe fn copy_home(buffer: &wgpu::Buffer, size: u64, pieces: &[Piece]) -> Result<(), Fault> {
     let view = buffer
         .get_mapped_range(0..size)

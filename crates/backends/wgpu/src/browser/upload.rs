@@ -15,7 +15,8 @@ const LONG_ROW: u64 = 16 << 10;
 /// Writes rows of `host`, where `of.from` counts from the start of that view, to the device.
 ///
 /// # Safety
-/// The rows lie within the view, whose bytes the host can reach and nobody writes while this lasts.
+/// The rows lie within the view. The host can reach the view's bytes, and nothing writes them during the
+/// call.
 pub(super) unsafe fn write_rows(gpu: &Gpu, host: &Buffer, dst: End<'_>, of: &Rows) {
     if of.rows > 1 && of.len < LONG_ROW {
         // SAFETY: the caller's promise.
@@ -159,7 +160,7 @@ pub(super) fn run(gpu: &Gpu, program: &Program) {
 }
 
 /// # Safety
-/// The span is valid, and nobody writes it, for as long as the slice is used.
+/// The span is valid, and nothing writes it, for as long as the slice is used.
 unsafe fn bytes_of<'a>(span: HostSpan) -> &'a [u8] {
     // SAFETY: the caller's promise.
     unsafe { span.as_slice() }

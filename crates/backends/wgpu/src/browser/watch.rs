@@ -1,4 +1,4 @@
-//! Submissions of the page's own, and who is to hear of their end.
+//! Callbacks for the end of the page's own submissions.
 
 use super::once::once;
 use crate::device::Wgpu;

@@ -1,7 +1,7 @@
-//! Somebody waits in the driver while operations are under way.
+//! One thread waits in the driver while operations are under way.
 //!
-//! One thread at a time serves a queue: the one that waits for a fence of it, where there is one, since
-//! then nobody has to wake anybody; else the queue's own.
+//! One thread at a time serves a queue: a thread that waits for one of its fences, if there is one, since it then needs no
+//! wake-up; else the queue's own thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -67,7 +67,7 @@ impl Shared {
         }
     }
 
-    /// Blocks until the fence has settled or the limit has passed, serving meanwhile if nobody else does.
+    /// Blocks until the fence has settled or the limit has passed, serving meanwhile if no other thread does.
     pub(super) fn wait(&self, number: u64, limit: Duration) -> Waited {
         let deadline = Instant::now().checked_add(limit);
         loop {
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Blocks until the host can reach the slots: whoever uses them now must have ended.
+    /// Blocks until the host can reach the slots, which requires that the submissions that use them have ended.
     pub(super) fn wait_for(&self, slots: &[Buffer]) {
         let mapped = |slot: &Buffer| slot.native::<Slot>().is_none_or(Slot::is_mapped);
         loop {

@@ -1,4 +1,4 @@
-//! Submissions of the user's own, and who is to hear of their end.
+//! Callbacks for the end of the user's own submissions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -21,15 +21,15 @@ impl Watch {
     pub(super) fn tell(self) {
         // The callback may end the process.
         drop(self.inside);
-        // Whoever panics in there keeps nobody else from hearing.
+        // A panic in one callback must not keep the other callbacks from running.
         let _ = catch_unwind(AssertUnwindSafe(|| run_callback(self.then)));
     }
 }
 
 impl Wgpu {
-    /// Calls `then` once the user's submission `index` to `device` is over, all the device's earlier
-    /// ones with it: done, or lost with the device. Meant for `transload::Event::setter`, so that a
-    /// transfer can start after the user's own work:
+    /// Calls `then` once the user's submission `index` to `device`, and with it all the device's earlier ones, is
+    /// over: done, or lost with the device. Meant for `transload::Event::setter`, so that a transfer can start
+    /// after the user's own work:
     ///
     /// ```no_run
     /// # fn example(wgpu: &transload_wgpu::Wgpu, device: wgpu::Device, queue: wgpu::Queue)

@@ -96,7 +96,7 @@ impl Importer {
         let memory = match bound {
             Ok(memory) => memory,
             Err(fault) => {
-                // SAFETY: nobody else has heard of it.
+                // SAFETY: no other code knows the buffer.
                 unsafe { self.device.destroy_buffer(buffer, None) };
                 return Err(fault);
             }
@@ -119,7 +119,7 @@ impl Importer {
             usage: wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         };
-        // SAFETY: it is of this device, as long as described, and shows bytes that somebody wrote.
+        // SAFETY: it is of this device, as long as described, and its bytes are initialized.
         Ok(unsafe { gpu.create_buffer_from_hal::<Vulkan>(native, &descriptor) })
     }
 

@@ -1,8 +1,8 @@
 //! Device memory that the host sees all the time, where both have the same memory.
 //!
-//! wgpu maps such buffers, too, but only while the device does not use them, and asks its user to
-//! unmap them before each submission. Here the mapping stays, and who touches the bytes when is the
-//! engine's order to keep.
+//! wgpu maps such buffers, too, but only while the device does not use them, and asks its user to unmap
+//! them before each submission. Here the mapping stays, and the engine orders the accesses of host and
+//! device to the bytes.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -89,12 +89,12 @@ impl Mapper {
         let (memory, span) = match bound {
             Ok(bound) => bound,
             Err(fault) => {
-                // SAFETY: nobody else has heard of it.
+                // SAFETY: no other code knows the buffer.
                 unsafe { self.device.destroy_buffer(buffer, None) };
                 return Err(fault);
             }
         };
-        // SAFETY: the mapping is new, and nobody else knows it.
+        // SAFETY: the mapping is new, and no other code knows it.
         unsafe { span.fill(0) };
         let memory = Arc::new(memory);
         let (device, kept) = (Arc::clone(&self.device), Arc::clone(&memory));

@@ -1,4 +1,4 @@
-//! Memory types: where memory lies, and who sees it how.
+//! Memory types: where memory lies, and how host and device access it.
 
 use ash::vk::{self, MemoryPropertyFlags};
 use wgpu::hal::vulkan::Device;
@@ -16,9 +16,9 @@ impl Types {
         Types(types.map(|kind| kind.property_flags).collect())
     }
 
-    /// The best type of those whose bits are set for memory that host and device write and read in
-    /// turn: what one writes the other must see without flushing, and the host's caches should hold
-    /// it.
+    /// The best type, of those whose bits are set, for memory that host and device write and read
+    /// in turn: each must see the other's writes without flushing, and the host's caches should
+    /// hold it.
     pub(super) fn seen_by_both(&self, bits: u32) -> Option<u32> {
         let coherent = MemoryPropertyFlags::HOST_VISIBLE | MemoryPropertyFlags::HOST_COHERENT;
         self.first(bits, coherent | MemoryPropertyFlags::HOST_CACHED)
