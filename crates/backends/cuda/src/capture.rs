@@ -1,32 +1,32 @@
-//! Captures of the user's, and this backend's calls meanwhile.
+//! The capture mode of threads during this backend's calls, so that the user's graph captures do not forbid them.
 //!
 //! While a stream is captured into a graph in the global mode, CUDA forbids every thread of the process what may be
 //! unsafe: what is "not enqueued asynchronously to a stream, and is not observed by stream capture", as allocating is
-//! not (CUDA Driver API, Stream Management, cuThreadExchangeStreamCaptureMode). Such a call fails, and the capture is
-//! spoilt with it. No call of this backend is meant for anybody's graph, so the thread says that it knows what it does
-//! for as long as it is in here.
+//! not (CUDA Driver API, Stream Management, cuThreadExchangeStreamCaptureMode). Such a call fails and invalidates the
+//! capture. No call of this backend is meant for a graph, so the backend sets the thread's capture mode to relaxed for
+//! the duration of its calls.
 //!
-//! Submitting does without: all that it calls, when it has run before, puts work into streams of this backend's, which
-//! nobody captures. Two more calls for each small copy would be felt.
+//! Submitting does not relax the thread: after the first submission, every call that it makes puts work into streams
+//! of this backend, which are never captured. Two more calls for each small copy would cost measurable time.
 
 use std::cell::Cell;
 
 use crate::raw::{CUstreamCaptureMode, Driver};
 
 thread_local! {
-    /// Somebody on this thread has relaxed it.
+    /// A caller on this thread has relaxed it.
     static IS_RELAXED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Captures forbid this thread nothing until this goes.
+/// Until this is dropped, captures forbid this thread nothing.
 #[must_use]
 pub(crate) struct Relaxed<'a> {
     driver: &'a Driver,
     before: CUstreamCaptureMode,
 }
 
-/// Relaxes the thread, unless it is. A driver that refuses is left alone: what captures forbid fails then,
-/// and says so.
+/// Relaxes the thread, unless it is relaxed already. If the driver refuses, this does nothing: a call that a capture
+/// forbids then fails with an error.
 pub(crate) fn relax(driver: &Driver) -> Option<Relaxed<'_>> {
     if IS_RELAXED.get() {
         return None;

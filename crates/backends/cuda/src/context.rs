@@ -12,7 +12,7 @@ use crate::pool::{Pool, kept_bytes};
 use crate::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CallError, Driver};
 use crate::reaper::Reapers;
 
-/// A primary context, retained until the last who uses it lets go.
+/// A primary context, retained until its last user drops it.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) driver: Arc<Driver>,
@@ -23,7 +23,7 @@ pub(crate) struct Context {
     kept_bytes: Option<u64>,
     /// The pool, once something was allocated; none where there can be none.
     pool: OnceLock<Option<Pool>>,
-    /// Who frees what the driver frees only once devices are idle.
+    /// Frees memory that the driver frees only once devices are idle.
     pub(crate) reapers: Reapers,
     /// Why the device is gone.
     lost: OnceLock<Fault>,
@@ -37,7 +37,8 @@ pub(crate) struct Current<'a> {
 }
 
 impl Context {
-    /// Retains the primary context of a device. Blocks on the driver, some tenths of a second where nobody has it yet.
+    /// Retains the primary context of a device. Blocks on the driver, for some tenths of a second if the context does
+    /// not exist yet.
     pub(crate) fn open(
         driver: &Arc<Driver>,
         id: DeviceId,
@@ -85,7 +86,7 @@ impl Context {
         })
     }
 
-    /// The same, of a context that nobody has used so far: a failure says nothing of the device.
+    /// The same, for a context that has not been used so far: a failure says nothing about the device.
     pub(crate) fn push(&self) -> Result<Current<'_>, CallError> {
         // SAFETY: the context was retained.
         unsafe { self.driver.cuCtxPushCurrent_v2(self.handle) }?;
@@ -179,7 +180,7 @@ impl Context {
         }
     }
 
-    /// The device is gone, and this is why. Whoever says so first is believed.
+    /// Records that the device is lost, and why. The first reason is kept.
     pub(crate) fn lose(&self, why: impl Display) -> Fault {
         let message = format!("device {} is lost: {why}", self.id);
         let fault = Fault::new(ErrorClass::Lost, message);

@@ -24,7 +24,7 @@
 //! `buffer.into_inner::<CudaSlice<f32>>()`.
 //!
 //! A program that uses cudarc itself chooses the version of CUDA and the way to link by cudarc's features, as always.
-//! Where nobody chooses, it is the newest version, and the library is loaded when the program runs.
+//! By default it is the newest version, and the library is loaded when the program runs.
 
 use std::fmt;
 
@@ -35,14 +35,14 @@ use transload_hal::Owner;
 
 use crate::raw::{CUdeviceptr, CUevent, CUstream};
 
-/// An allocation of cudarc's that nobody uses, on its way into a memory. What comes back is the `CudaSlice`.
+/// An unused allocation of cudarc, to be imported as memory. `into_owner` gives the `CudaSlice` back.
 pub struct Slice {
     pub(crate) address: CUdeviceptr,
     pub(crate) len_bytes: u64,
     pub(crate) owner: Box<dyn Owner>,
 }
 
-/// A slice whose work did not end well.
+/// A slice with work that failed.
 pub struct SliceError<T> {
     /// The slice.
     pub slice: CudaSlice<T>,

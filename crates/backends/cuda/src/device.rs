@@ -161,10 +161,10 @@ unsafe impl Backend for Cuda {
         self.inventory.clone()
     }
 
-    /// A device's memory comes from a pool of the backend's own where the driver has pools, so that neither
-    /// allocating nor the end of a buffer waits for what the device is doing: whoever uses the memory by its address
-    /// sees to it that this is over before the last view goes. What is to be given out to other
-    /// processes ([`AllocSpec::shareable`]) does not, and its end waits until the device is idle.
+    /// Device memory comes from a pool of the backend's own if the driver has pools. Then neither allocating nor dropping a
+    /// buffer waits for the device's work; a user of the memory by its address must finish that use before the last view is
+    /// dropped. Memory that can be shared with other processes ([`AllocSpec::shareable`]) does not come from the pool, and
+    /// freeing it waits until the device is idle.
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         memory::allocate(&self.gpus, memory, spec)
     }
@@ -197,9 +197,9 @@ unsafe impl Backend for Cuda {
     /// Gives out pinned memory as host memory, and memory of devices by its address, for kernels of the
     /// user's, or by a handle for other processes.
     ///
-    /// A handle names the whole allocation, even where the buffer is a slice of it, and on hardware whatever
-    /// else lies in the same 2 MiB (CUDA C++ Programming Guide, Interprocess Communication): who opens it sees all of
-    /// that. The buffer has to live until the other processes have let go.
+    /// A handle names the whole allocation, even if the buffer is a slice of it, and on hardware everything else in the same
+    /// 2 MiB (CUDA C++ Programming Guide, Interprocess Communication): a process that opens the handle sees all of that. The
+    /// buffer must live until the other processes have closed the handle.
     unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         memory::export(&self.gpus, &self.exchange, buffer, kind)
     }

@@ -76,7 +76,7 @@ fn reasons(absent: &[Absent]) -> String {
 }
 
 impl OpenError {
-    /// Whose turn it is now.
+    /// The category of the error. Use it to decide whether to retry.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -90,7 +90,7 @@ impl Cuda {
     /// Every device that the driver of this machine shows to this process: `cuda:0` is its device 0. The environment
     /// variable `CUDA_VISIBLE_DEVICES` hides devices and changes their order, as everywhere in CUDA.
     ///
-    /// Opens none of them: that takes time and memory of the device, and is left to whoever first uses it.
+    /// Does not open the devices: opening one takes time and device memory, and happens at its first use.
     ///
     /// # Errors
     /// When there is no driver, it is older than CUDA 11.0, it does not start, or it has no device that this process
@@ -112,8 +112,8 @@ impl Cuda {
         Cuda::with_wires(driver, wires)
     }
 
-    /// The same, and how the devices are wired is the caller's to say, who is told which there are. Where the
-    /// kernel's device tree lies elsewhere that is [`Wires::of_tree`].
+    /// The same, with the wiring of the devices given by the caller: the closure gets the devices found. If the
+    /// kernel's device tree is mounted elsewhere, use [`Wires::of_tree`].
     ///
     /// # Errors
     /// As [`Cuda::discover`].

@@ -14,7 +14,7 @@ pub(crate) fn fault_of(error: CallError) -> Fault {
     Fault::new(class, error.to_string())
 }
 
-/// Whose turn it is after a call that left its context in order.
+/// The category of a failed call that left its context intact.
 fn class_of(result: CUresult) -> ErrorClass {
     match result {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => ErrorClass::Exhausted,
@@ -46,8 +46,8 @@ pub(crate) fn is_of_capture(error: &CallError) -> bool {
     error.result().is_some_and(|result| all.contains(&result))
 }
 
-/// Whether a context is ruined whose stream was asked if it is idle: one in order answers that, or refuses for the
-/// sake of a capture.
+/// Whether a context is ruined, judged by the answer of `cuStreamQuery` on one of its streams: an intact context
+/// says idle or busy, or refuses because of a capture.
 pub(crate) fn is_ruined(asked: Result<(), CallError>) -> bool {
     asked.is_err_and(|answer| !answer.is(CUresult::CUDA_ERROR_NOT_READY) && !is_of_capture(&answer))
 }

@@ -10,7 +10,7 @@ use crate::queue::{Lane, Way};
 use crate::raw::{CUdevice, Driver};
 use crate::reaper::Reapers;
 
-/// Where outcomes go, once somebody says.
+/// Where outcomes go, once the engine has set it.
 pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
 
 /// A device.
@@ -27,7 +27,7 @@ pub(crate) struct Gpu {
     opening: Mutex<()>,
 }
 
-/// What there is of a device once somebody used it.
+/// The state of a device after its first use.
 pub(crate) struct Opened {
     pub(crate) context: Arc<Context>,
     pub(crate) registers_read_only: bool,
@@ -55,7 +55,7 @@ impl Gpu {
         }
     }
 
-    /// What there is of the device, which the first who asks opens. Who fails leaves it to the next to try again.
+    /// Returns the device's state; the first caller opens the device. If that fails, the next caller tries again.
     pub(crate) fn open(&self) -> Result<&Opened, Fault> {
         if let Some(opened) = self.opened.get() {
             return Ok(opened);
@@ -98,7 +98,7 @@ impl Gpu {
         }))
     }
 
-    /// What there is of it if somebody has used it.
+    /// The device's state, or `None` before its first use.
     pub(crate) fn opened(&self) -> Option<&Opened> {
         self.opened.get()
     }

@@ -97,7 +97,8 @@ fn memories_of(gpu: &Gpu) -> Vec<MemoryInfo> {
         id: gpu.id.memory(MemoryKind::Managed),
         total_bytes: None,
         max_alloc_bytes: memory::LARGEST_MANAGED,
-        // The host may touch it, but never while the device does, and then nobody else may look in place.
+        // Without concurrent access the host may access it, but never while the device does, so no other
+        // backend may access it in place.
         host_addressable: gpu.facts.shares_managed,
         ..own.clone()
     });

@@ -22,10 +22,10 @@
 //! driver there is a reason instead of a backend. [`raw`] is the driver's functions as a table; without the feature
 //! `backend` it is all that there is.
 //!
-//! A device is opened when it is first used: its primary context, which it shares with the CUDA runtime and
-//! with other libraries of the process, is retained then, and is current on a thread only as long as a call of this
+//! A device is opened when it is first used: its primary context, which it shares with the CUDA runtime and with
+//! other libraries of the process, is retained then, and is current on a thread only as long as a call of this
 //! backend lasts. Completion needs no tick: a thread per stream waits in the driver while operations are under way
-//! whose end somebody expects, and is parked otherwise.
+//! whose end the engine expects to be told, and is parked otherwise.
 #![cfg(not(target_family = "wasm"))]
 
 #[cfg(all(

@@ -2,17 +2,16 @@
 //!
 //! Freeing what `cuMemAlloc` gave out waits for all that the device is doing; freeing to a pool waits for nothing.
 //! All allocations and frees of a pool go through one stream that has no other work. So each free is over as soon
-//! as it is ordered, memory that was freed is used again at once, and waiting for the stream waits for
-//! nobody's copies.
+//! as it is ordered, memory that was freed is used again at once, and waiting for the stream waits for no copies.
 
 use crate::raw::{
     CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationType, CUmemLocation,
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUstream, CUstream_flags, CallError, Driver,
 };
 
-/// A pool keeps this part of the device's memory while nobody uses it, and no more than [`KEPT_AT_MOST`]. What is
-/// kept, other programs on the device cannot have, and other libraries of the process neither, so it is little: a
-/// round figure, not a measured one.
+/// A pool keeps this part of the device's memory while it is unused, and no more than [`KEPT_AT_MOST`]. Other
+/// programs on the device and other libraries of the process cannot have what is kept, so it is little: a round
+/// figure, not a measured one.
 const KEPT_PART: u64 = 32;
 
 /// See [`KEPT_PART`]. In bytes.
@@ -26,7 +25,7 @@ pub(crate) struct Pool {
     kept: u64,
 }
 
-/// How many bytes a pool keeps while nobody uses them, of a device with so much memory.
+/// How many unused bytes a pool keeps on a device with `memory_bytes` of memory.
 pub(crate) fn kept_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / KEPT_PART).min(KEPT_AT_MOST)
 }
@@ -85,8 +84,8 @@ impl Pool {
         }
     }
 
-    /// Takes memory back without waiting. Nobody uses it any more. True where the pool is to be trimmed: a driver
-    /// may take the limit for what it has to keep at least, and keep one large piece whole.
+    /// Takes back memory that nothing uses any more, without waiting. Returns true if the caller should trim the
+    /// pool: a driver may take the limit as the least that it must keep, and keep one large piece whole.
     #[must_use]
     pub(crate) fn free(&self, driver: &Driver, start: CUdeviceptr, len: usize) -> bool {
         // SAFETY: it was allocated from this pool, and no operation uses it any more.
@@ -110,7 +109,7 @@ impl Pool {
         unsafe { driver.cuMemPoolSetAccess(self.handle, &raw const access, 1) }
     }
 
-    /// Gives back to the device what nobody uses.
+    /// Gives unused memory back to the device.
     pub(crate) fn trim(&self, driver: &Driver) {
         // Only frees that the host has seen end count (CUDA Driver API, Stream Ordered Memory Allocator,
         // cuMemPoolTrimTo).
@@ -123,10 +122,10 @@ impl Pool {
     /// Ends it. Nothing is allocated in it any more.
     pub(crate) fn destroy(&self, driver: &Driver) {
         if !self.stream.is_null() {
-            // SAFETY: nobody else knows the stream; the driver lets what was ordered end.
+            // SAFETY: no other code knows the stream; the driver lets ordered work end.
             let _ = unsafe { driver.cuStreamDestroy_v2(self.stream) };
         }
-        // SAFETY: nobody else knows the pool.
+        // SAFETY: no other code knows the pool.
         let _ = unsafe { driver.cuMemPoolDestroy(self.handle) };
     }
 }

@@ -1,10 +1,10 @@
-//! Who frees what the driver frees only once devices are idle.
+//! Threads that free memory which the driver frees only once devices are idle.
 //!
 //! CUDA waits in `cuMemFree`, `cuMemFreeHost` and `cuMemHostUnregister` for what devices have under way, though nothing
-//! of it uses the memory (CUDA C++ Programming Guide, Implicit Synchronization). Buffers go on whatever thread lets go
-//! of them, often one that has other transfers to see to, and a stream that never answers would hold it up for good.
-//! So while something is under way threads of their own free: one for each device, and one for memory that all of them
-//! reach, which is let go once all of them are idle. So a stream that never answers keeps no memory of other devices.
+//! of it uses the memory (CUDA C++ Programming Guide, Implicit Synchronization). A buffer is freed on the thread that
+//! drops it, often one that serves other transfers, and a stream that never answers would block that thread for good.
+//! So while something is under way, dedicated threads free: one for each device, and one for memory that all devices
+//! reach, which is freed once all of them are idle. So a stream that never answers keeps no memory of other devices.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Who frees what, as a device sees it.
+/// The reapers that a device uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Reapers {
     /// Submissions to any device that have not settled.

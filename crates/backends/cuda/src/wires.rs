@@ -50,7 +50,7 @@ pub struct Wire {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Between {
     /// The NVLinks that lead from one to the other, through switches too. A count of 0 says that there are none;
-    /// `None` that nobody knows.
+    /// `None` that the number is unknown.
     pub nvlinks: Option<NvLinks>,
     /// Where their ways to the processors meet.
     pub ancestor: Option<Ancestor>,

@@ -108,7 +108,7 @@ impl Drop for Block {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             Source::Mapped { before, room } => {
                 let base = self.start.as_ptr().wrapping_sub(before);
-                // SAFETY: the mapping is this block's, and nobody uses it any more.
+                // SAFETY: the mapping is this block's, and nothing uses it any more.
                 let _ = unsafe { rustix::mm::munmap(base.cast(), room) };
             }
         }
@@ -131,7 +131,7 @@ mod tests {
                 for at in [0, span.len() as u64 - 1] {
                     let byte = span.slice(at, 1).unwrap();
                     let mut read = [7];
-                    // SAFETY: the byte is the block's, which nobody else knows.
+                    // SAFETY: the byte is the block's, and no other code knows the block.
                     unsafe { byte.copy_to(HostSpan::of_mut(&mut read)) };
                     assert_eq!(read, [0]);
                     // SAFETY: as above.

@@ -78,7 +78,7 @@ impl Drop for Allocation {
                 && pool.free(&context.driver, self.start, self.bytes)
             {
                 let own = Arc::clone(context);
-                // Whose pages these were, the driver has to tell the device.
+                // Trimming unmaps the pages, of which the driver has to tell the device, so a reaper does it.
                 context.reapers.own.free(move || {
                     own.trim();
                 });

@@ -98,13 +98,14 @@ fn take(gpus: &[Gpu], memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer
                     len_bytes: slice.len_bytes,
                     writable: true,
                 };
-                // SAFETY: the slice owns the memory and was idle when it was taken over, and nobody else has it.
+                // SAFETY: the slice owns the memory and was idle when it was taken over, and no other code has
+                // it.
                 return unsafe { adopt(gpus, memory, pointer, slice.owner) };
             }
             Err(object) => object,
         }
     };
-    // Without the feature nobody is asked.
+    // Without the feature no device is asked.
     let _ = gpus;
     drop(object);
     Err(ImportError::Unsupported {

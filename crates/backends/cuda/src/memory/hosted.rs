@@ -64,7 +64,7 @@ pub(super) fn allocate(
         host: Some(span),
         ..info(PINNED, StorageId::Host, span.addr(), spec.len_bytes)
     };
-    // SAFETY: the driver keeps the memory where it is until the owner frees it, and it is nobody else's.
+    // SAFETY: the driver keeps the memory where it is until the owner frees it, and the memory has no other owner.
     Ok(Some(unsafe { Buffer::new(info, Box::new(owner)) }))
 }
 

@@ -1,8 +1,8 @@
 //! Memory between processes: what was given out, and what was opened.
 //!
 //! A driver opens a handle once in a process, and only one that another process made (CUDA Driver API, Memory
-//! Management, cuIpcOpenMemHandle). So those who open the same one share its mapping, the last one to go closes it, and
-//! whoever opens a handle of this process's own gets the memory that it was made of.
+//! Management, cuIpcOpenMemHandle). So all buffers of one handle share its mapping, the last one dropped closes it, and
+//! opening a handle that this process made returns the memory that it was made of.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -192,7 +192,7 @@ impl Ipc {
         })
     }
 
-    /// Where the memory of a handle is, and one who shows it from now on.
+    /// Returns the address of the handle's memory, and a new user of the mapping.
     fn open(
         &self,
         opened: &Opened,

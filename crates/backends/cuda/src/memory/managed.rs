@@ -10,8 +10,9 @@ use crate::context::Context;
 use crate::gpu::Gpu;
 use crate::raw::{CUdeviceptr, CUmemAttach_flags};
 
-/// The largest allocation, in bytes. It may be larger than the device, and than the host's memory too, which nobody
-/// wants: 2^47 are the addresses that a process has on x86-64 and, by default, on 64-bit Arm.
+/// The largest allocation, in bytes. An allocation may be larger than the device's memory, and than the host's,
+/// although that is of no use. 2^47 is the number of addresses that a process has on x86-64 and, by default, on
+/// 64-bit Arm.
 pub(super) const LARGEST: u64 = 1 << 47;
 
 struct Allocation {

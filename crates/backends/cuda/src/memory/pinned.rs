@@ -81,8 +81,8 @@ fn allocate_by(opened: &Opened, spec: &AllocSpec) -> Result<Buffer, Fault> {
     let owner = Pinned {
         parts: Some((registration, block)),
     };
-    // SAFETY: the block stays where it is until the owner goes, is as long at least as was asked for, and is nobody
-    // else's.
+    // SAFETY: the block stays where it is until the owner is dropped, is at least as long as was asked for, and has
+    // no other owner.
     Ok(unsafe { Buffer::new(info, Box::new(owner)) })
 }
 
@@ -109,8 +109,9 @@ impl Registration {
         let context = &opened.context;
         let _current = context.enter()?;
         let mut flags = CU_MEMHOSTREGISTER::PORTABLE | CU_MEMHOSTREGISTER::DEVICEMAP;
-        // Memory that the process may only read is registered so or not at all. Where devices cannot, it may be
-        // memory that only nobody is to write.
+        // Memory that the process may only read can be registered only as read-only. If the devices cannot do that,
+        // plain registration is tried: the process may be able to write the memory although the caller declared it
+        // read-only.
         if !writable && opened.registers_read_only {
             flags |= CU_MEMHOSTREGISTER::READ_ONLY;
         }

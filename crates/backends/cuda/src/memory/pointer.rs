@@ -30,7 +30,7 @@ pub(super) struct Known {
     pub(super) access: Option<CUmemAccess_flags>,
 }
 
-/// Whose memory it is.
+/// The kind of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
     /// The host's, pinned.

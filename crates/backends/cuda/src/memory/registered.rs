@@ -73,7 +73,7 @@ pub(super) unsafe fn register(
 }
 
 impl Registrations {
-    /// Sees to it that the span is registered; none where somebody else has done that.
+    /// Registers the span, or shares this backend's registration of it. `None` if other code has registered it.
     fn use_of(
         &self,
         opened: &Opened,
@@ -123,7 +123,7 @@ impl Registrations {
             return Ok(Some(registered(user)));
         }
         let user = User::before(&self.0, &mut all, (start, len));
-        // Without the lock: where there is no memory left, this waits for others who let go of theirs.
+        // Without the lock: if there is no memory left, this waits until other users have freed theirs.
         drop(all);
         if is_registered(opened, span)? {
             return Ok(None);
@@ -148,7 +148,7 @@ impl Guard for Registered {
     }
 }
 
-/// Whether the driver has all of a span registered for somebody else, or gave it out itself.
+/// Whether the driver has all of a span registered for other code, or allocated it itself.
 fn is_registered(opened: &Opened, span: HostSpan) -> Result<bool, ImportError> {
     let _current = opened.context.enter().map_err(failed)?;
     let known = look_up(&opened.context.driver, span.addr());

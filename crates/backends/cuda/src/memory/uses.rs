@@ -1,7 +1,7 @@
-//! What several buffers use at once, and who goes last ends.
+//! Things that several buffers share, ended when the last user is dropped.
 //!
-//! Ending waits until devices are idle. It is done without the lock, so that only those wait who want the very same
-//! thing meanwhile; and by a reaper, where the last user is given to one.
+//! Ending waits until devices are idle. It happens without the lock, so that only callers that want the same thing
+//! wait meanwhile. If the last user is handed to a reaper, the reaper's thread does it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ pub(super) struct Use<T> {
     pub(super) what: Option<T>,
 }
 
-/// One who uses something, until this goes. The last one to go ends it, and blocks as long as that does.
+/// One user of a thing, until dropped. Dropping the last user ends the thing and blocks until that is done.
 pub(super) struct User<K: Ord, T> {
     all: Arc<Uses<K, T>>,
     key: K,
@@ -63,8 +63,8 @@ impl<K: Ord + Copy, T> User<K, T> {
         User::another(uses, (key, all.entry(key).or_insert(new)))
     }
 
-    /// The first user of something that is to begin without the lock: who wants it meanwhile waits. It has to be
-    /// brought, or this has to go.
+    /// The first user of a thing that begins without the lock: other callers that want it wait meanwhile. The
+    /// caller must bring the thing, or drop this.
     pub(super) fn before(uses: &Arc<Uses<K, T>>, all: &mut All<K, T>, key: K) -> User<K, T> {
         let new = Use {
             users: 0,

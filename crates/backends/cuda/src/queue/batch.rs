@@ -9,8 +9,8 @@ use crate::raw::{
     CUdeviceptr, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUresult, CUstream, CallError, Driver,
 };
 
-/// One call pays from so many copies on: the smallest number for which somebody published a gain. On an H100
-/// 16 copies of 1 byte to 64 KiB took 2.2 to 2.5 µs each in a batch and 3.5 to 4 µs in a loop (meta-pytorch/torchcomms
+/// The number of copies from which one call for all pays: the smallest for which a gain was published. On an H100 16
+/// copies of 1 byte to 64 KiB took 2.2 to 2.5 µs each in a batch and 3.5 to 4 µs in a loop (meta-pytorch/torchcomms
 /// pull request 2195).
 const FEWEST: usize = 16;
 
@@ -139,7 +139,7 @@ impl Enqueuer<'_> {
             self.batch.list();
             // SAFETY: the caller's promise.
             let called = unsafe { self.batch.call(self.driver(), self.lane.stream) };
-            // Of a batch that fails nobody says how much of it was begun, refused or not.
+            // The driver does not say how much of a failed batch was begun, refused or not.
             self.begin();
             match called {
                 Ok(()) => {

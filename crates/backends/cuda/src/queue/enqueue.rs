@@ -70,7 +70,7 @@ impl<'a> Enqueuer<'a> {
     /// Starts one move, or keeps it for [`Enqueuer::flush`].
     ///
     /// # Safety
-    /// Both ends stay valid, and nobody else touches them, until the stream is past it.
+    /// Both ends stay valid, and nothing else touches them, until the stream is past it.
     unsafe fn start(&mut self, one: &Move) -> Result<(), CallError> {
         match one {
             Move::Copy { from, to, len } => {

@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// Something was submitted while the lane's thread was parked, and is expected now; or the lane closes.
     pub(super) work: Condvar,
-    /// Something was submitted while the lane's thread was parked, and nobody has asked for its end.
+    /// Something was submitted while the lane's thread was parked, and its end is not expected yet.
     is_unheard: AtomicBool,
     /// Something settled.
     pub(super) changed: Condvar,
@@ -222,7 +222,8 @@ impl Lane {
         let is_served = state.is_served;
         drop(state);
         if !is_served {
-            // To wake its thread takes longer than all the rest, and is left to whoever wants to hear of the end.
+            // Waking the lane's thread takes longer than the rest of the submission, so that is left to a caller
+            // of `expect`.
             shared.is_unheard.store(true, Ordering::SeqCst);
         }
         sequence
@@ -232,10 +233,10 @@ impl Lane {
         Fence::new(BACKEND, fence_number(sequence, self.shared.number))
     }
 
-    /// Has the lane's thread tell of the end of what was submitted so far.
+    /// Makes the lane's thread report the end of everything submitted so far.
     pub(crate) fn expect(&self) {
-        // In one order with what the engine counts: who submits sets this before it looks for sleepers, and who
-        // sleeps is counted before it comes here.
+        // Sequentially consistent with the engine's count of sleepers: a submitting thread sets this before it
+        // looks for sleepers, and a thread is counted as asleep before it comes here.
         let is_unheard = &self.shared.is_unheard;
         if is_unheard.load(Ordering::SeqCst) && is_unheard.swap(false, Ordering::SeqCst) {
             self.ensure_thread();
@@ -252,7 +253,7 @@ impl Lane {
         self.shared.await_end(sequence, begun, limit)
     }
 
-    /// The thread starts when somebody expects it to tell something.
+    /// Starts the thread, if it is not running. Called when the end of a submission is first expected.
     fn ensure_thread(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_some() {
@@ -262,15 +263,15 @@ impl Lane {
         let name = format!("transload-{}-{}", shared.context.id, shared.way as usize);
         match Worker::spawn(name, move || shared.run()) {
             Ok(worker) => *thread = Some(worker),
-            // Nobody would ever tell: it is done here and now.
+            // No thread could report the end later, so this thread finishes the work now.
             Err(_) => self.shared.finish_all(),
         }
     }
 }
 
 impl Drop for Lane {
-    /// The thread ends once nothing is under way. Where something is, which nobody can be waiting for, it is left
-    /// to that: a stream that never answers must not hold up who drops the backend.
+    /// The thread ends once nothing is under way. If something is, which no thread can be waiting for, the drop
+    /// does not wait for it: a stream that never answers must not block the thread that drops the backend.
     fn drop(&mut self) {
         self.expect();
         let mut state = self.shared.lock();
@@ -334,12 +335,12 @@ impl Drop for Shared {
         let driver = &self.context.driver;
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         for event in state.idle.drain(..) {
-            // SAFETY: nobody else knows the event.
+            // SAFETY: no other code knows the event.
             let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
         let gate = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
         gate.scratch.free(&self.context);
-        // SAFETY: nobody else knows the stream, and nothing is under way in it.
+        // SAFETY: no other code knows the stream, and nothing is under way in it.
         let _ = unsafe { driver.cuStreamDestroy_v2(self.stream) };
     }
 }

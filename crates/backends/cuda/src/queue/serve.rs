@@ -1,8 +1,8 @@
-//! Who waits for the driver, and tells.
+//! The threads that wait for the driver and report outcomes.
 //!
-//! A lane's own thread waits in the driver for the oldest submission, once somebody expects to hear of it. Whoever waits
-//! for a fence looks at its event for a moment first: a small copy is over sooner than a thread can be woken.
-//! Whoever sees first that something ended tells it.
+//! A lane's own thread waits in the driver for the oldest submission, once the engine expects its end. A thread that
+//! waits for a fence polls its event for a moment first: a small copy is over sooner than a thread can be woken. The
+//! thread that first sees that something ended reports it.
 
 use std::sync::{Arc, PoisonError};
 use std::thread;
@@ -17,15 +17,15 @@ use crate::device::BACKEND;
 use crate::fault::is_of_capture;
 use crate::raw::{CUevent, CUresult};
 
-/// How long who waits looks at the event before it sleeps: twice what a small copy and its completion take (10 µs, as
-/// in `transload_core::defaults`), and less than it takes to put a thread to sleep and wake it twice.
+/// How long a waiting thread polls the event before it sleeps: twice what a small copy and its completion take (10 µs,
+/// as in `transload_core::defaults`), and less than it takes to put a thread to sleep and wake it twice.
 const LOOKS: Duration = Duration::from_micros(20);
 
 /// How often a driver that errs without having lost the device is asked again.
 const PATIENCE: u32 = 3;
 
-/// How soon a driver that refused to wait for the sake of a capture is asked again. Nobody tells when one ends. It takes
-/// a driver that refuses to have a thread relaxed, too.
+/// How soon a driver that refused to wait because of a capture is asked again: no call tells when a capture ends. This
+/// happens only if the driver also refused to relax the thread.
 const CAPTURE: Duration = Duration::from_millis(1);
 
 impl Shared {
@@ -80,12 +80,12 @@ impl Shared {
         self.settle(flight.sequence, &outcome);
     }
 
-    /// Blocks until all that the context was given is over, by others too, and tells those who asked for that until
-    /// now: what they ask about was given before they did.
+    /// Blocks until all work of the context is over, other users' work included, then settles every request made before
+    /// this call: a request covers only work that was submitted before it.
     ///
-    /// The context is asked, since nobody knows which streams its other users have: "Blocks until the current context
-    /// has completed all preceding requested tasks" (CUDA Driver API, Context Management, cuCtxSynchronize). What a
-    /// device wrote to managed memory the host sees then (CUDA C++ Programming Guide, Unified Memory Programming,
+    /// The whole context is synchronized, because its other users' streams are unknown: "Blocks until the current
+    /// context has completed all preceding requested tasks" (CUDA Driver API, Context Management, cuCtxSynchronize).
+    /// What a device wrote to managed memory the host sees then (CUDA C++ Programming Guide, Unified Memory Programming,
     /// Coherency and Concurrency).
     fn make_visible(&self) {
         let newest = self.lock().last;
@@ -162,7 +162,7 @@ impl Shared {
             let Some(sink) = self.sink.get() else {
                 continue;
             };
-            // Under the lock, so that who finds it settled finds its outcome at the sink.
+            // Under the lock, so that a thread that finds it settled finds its outcome at the sink.
             for sequence in flight.sequence..end {
                 let fence = Fence::new(BACKEND, fence_number(sequence, self.number));
                 sink.settle(fence, end_of(flight.fault.as_ref(), outcome));

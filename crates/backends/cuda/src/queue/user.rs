@@ -62,7 +62,7 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// Whose turn it is now.
+    /// The category of the error. Use it to decide whether to retry.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {

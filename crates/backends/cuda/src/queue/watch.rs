@@ -1,4 +1,4 @@
-//! Work of the user's own, and who is to hear of its end.
+//! Callbacks for the end of the user's own work.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -112,12 +112,12 @@ impl Cuda {
         };
         // SAFETY: the stream is ours, and there as long as the backend is.
         let added = unsafe { watch.add_to(driver, relay.stream) };
-        // Where it was not, the stream waits for nobody, and is left alone.
+        // If the callback was not added, nothing reports the end of the stream's wait, and the stream is not reused.
         added.map_err(|error| StreamError::of_fault(any.blame(error)))
     }
 }
 
-/// Who is to hear.
+/// The callback, and the stream that waits for an event.
 struct Watch {
     then: Option<Box<dyn FnOnce() + Send>>,
     relayed: Option<Relayed>,
@@ -180,7 +180,7 @@ impl Relayed {
             let Ok(_current) = context.enter() else {
                 continue;
             };
-            // SAFETY: the event is there until who is to hear was told.
+            // SAFETY: the event exists until the callback has been called.
             let waited = unsafe { context.driver.cuEventSynchronize(self.event) };
             // SAFETY: the default stream is always there.
             let asked = unsafe { context.driver.cuStreamQuery(CUstream::NULL) };
@@ -192,7 +192,7 @@ impl Relayed {
     }
 }
 
-/// Whoever panics in there keeps nobody else from hearing.
+/// A panic in one callback must not keep the other callbacks from running.
 fn tell(then: Box<dyn FnOnce() + Send>) {
     let _ = catch_unwind(AssertUnwindSafe(|| run_callback(then)));
 }
@@ -267,7 +267,7 @@ impl Drop for Relays {
             let Ok(_current) = context.enter() else {
                 continue;
             };
-            // SAFETY: the stream was made here, and nobody takes it any more.
+            // SAFETY: the stream was made here, and no code takes it any more.
             let _ = unsafe { context.driver.cuStreamDestroy_v2(stream) };
         }
     }

@@ -11,11 +11,11 @@ pub struct CUuuid {
 }
 
 words! {
-    /// Who may have a context on a device.
+    /// The processes that may have a context on a device.
     CUcomputemode: u32 {
-        /// Anybody.
+        /// Any process.
         CU_COMPUTEMODE_DEFAULT = 0,
-        /// Nobody.
+        /// No process.
         CU_COMPUTEMODE_PROHIBITED = 2,
         /// One process at a time.
         CU_COMPUTEMODE_EXCLUSIVE_PROCESS = 3,
@@ -57,7 +57,7 @@ words! {
         CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED = 78,
         /// Whether it has managed memory.
         CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
-        /// Whether it reaches pageable memory that nobody registered (HMM, ATS).
+        /// Whether it reaches pageable memory that is not registered (HMM, ATS).
         CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS = 88,
         /// Whether host and device may use managed memory at the same time.
         CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89,

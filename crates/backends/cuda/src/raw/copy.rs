@@ -193,7 +193,7 @@ words! {
         CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
         /// Before the call returns, and not after: for what the caller is about to reuse.
         CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2,
-        /// At any time, also before earlier work of the stream: for what nobody changes.
+        /// At any time, also before earlier work of the stream: for memory that nothing changes.
         CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3,
     }
 }

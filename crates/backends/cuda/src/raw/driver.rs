@@ -100,8 +100,8 @@ impl Driver {
     /// Makes a driver of functions of this program, under a name that errors will tell.
     ///
     /// # Safety
-    /// The functions must do what CUDA's of their names do, as far as whoever uses the driver relies on it, and
-    /// stay for good.
+    /// Each function must do what CUDA's function of its name does, as far as users of the driver rely on it, and
+    /// must stay valid for the life of the process.
     #[must_use]
     pub unsafe fn from_table(table: Table, name: &'static str) -> Driver {
         Driver::new(table, Source::Functions(name), true)

@@ -2,8 +2,8 @@
 //! from NVIDIA's `cudaTypedefs.h` (`PFN_cuMemPrefetchAsync_v12020`).
 
 /// Calls a macro with every function of the driver that is bound: `name(argument: type, ...) version;`, the
-/// types under the names that [`raw`](crate::raw) gives them. Whoever implements the driver, as a double does,
-/// makes a [`Table`](crate::raw::Table) of it that no function is missing from.
+/// types under the names that [`raw`](crate::raw) gives them. A crate that implements the driver, as a double
+/// does, uses this to make a complete [`Table`](crate::raw::Table).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_cuda_function {
@@ -58,7 +58,7 @@ macro_rules! for_each_cuda_function {
         cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) 11000;
         /// Its flags, and whether it is there.
         cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut u32, active: *mut i32) 7000;
-        /// Ends it, whoever holds it.
+        /// Destroys it, even while it is retained.
         cuDevicePrimaryCtxReset_v2(dev: CUdevice) 11000;
         /// Makes a context, and makes it the current one.
         cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) 3020;

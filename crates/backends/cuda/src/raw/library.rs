@@ -16,7 +16,7 @@ use super::{Driver, Table};
 pub const DRIVER_VARIABLE: &str = "TRANSLOAD_CUDA_DRIVER";
 
 /// The library that NVIDIA's driver installs. The name without the number is the toolkit's, whose `libcuda.so`
-/// is a stub for linking: whoever asks for that may get it instead of the driver.
+/// is a stub for linking: opening that name may load the stub instead of the driver.
 const LIBRARY: &str = if cfg!(windows) {
     "nvcuda.dll"
 } else {

@@ -70,7 +70,7 @@ pub struct CUmemLocalized {
 }
 
 words! {
-    /// Who may use managed memory from the start.
+    /// The streams that may use managed memory from the start.
     CUmemAttach_flags: u32 {
         /// Any stream of any device.
         CU_MEM_ATTACH_GLOBAL = 1,

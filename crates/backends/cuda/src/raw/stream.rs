@@ -65,13 +65,13 @@ words! {
 }
 
 words! {
-    /// Which calls a capture forbids to whom, and which ones a thread lets itself be forbidden.
+    /// Which calls a capture forbids to which threads, and which calls of a thread captures may forbid.
     CUstreamCaptureMode: u32 {
         /// To all threads what may be unsafe.
         CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
         /// To the thread that captures.
         CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
-        /// To nobody.
+        /// To no thread.
         CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     }
 }

@@ -107,7 +107,8 @@ macro_rules! table {
                             driver: self.version(),
                         });
                     };
-                    // SAFETY: the caller keeps NVIDIA's contract; whoever filled the table vouched for the function.
+                    // SAFETY: the caller keeps NVIDIA's contract; the code that filled the table vouched for the
+                    // function.
                     let result = unsafe { function($($argument),*) };
                     result.ok().map_err(|result| CallError::Failed {
                         function: stringify!($name),

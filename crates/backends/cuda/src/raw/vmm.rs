@@ -94,12 +94,12 @@ pub struct CUmemAllocationPropFlags {
     pub reserved: [u8; 4],
 }
 
-/// Who may do what with mapped memory.
+/// The access of one location to mapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C)]
 pub struct CUmemAccessDesc {
-    /// Who.
+    /// The location.
     pub location: CUmemLocation,
-    /// What.
+    /// Its access.
     pub flags: CUmemAccess_flags,
 }

@@ -137,7 +137,7 @@ mod tests {
         // That there are none is known better than what atomics hint at.
         let (class, cost) = peer_cost(&of(nvlinks(0, 0), pcie), true);
         assert_eq!((class, gigabytes(&cost)), (LinkClass::Pcie, 24));
-        // Nobody counted them.
+        // The NVLinks were not counted.
         assert_eq!(peer_cost(&of(None, pcie), true).0, LinkClass::Fabric);
         assert_eq!(peer_cost(&of(None, pcie), false).0, LinkClass::Pcie);
         let (class, cost) = peer_cost(&of(None, None), false);

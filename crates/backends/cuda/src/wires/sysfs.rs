@@ -27,8 +27,8 @@ struct Plugged {
 }
 
 impl Tree {
-    /// Looks the devices up below `root`, which is `/sys`. What is no card of NVIDIA's there is not known: whoever
-    /// told the address then meant another machine. `None` is not looked up.
+    /// Looks the devices up below `root`, which is `/sys`. An address that is not an NVIDIA card there gives an
+    /// unknown device: the address then comes from another machine. `None` is not looked up.
     pub(super) fn read(root: &Path, devices: impl Iterator<Item = Option<PciAddress>>) -> Tree {
         let devices = devices.map(|at| Plugged::read(root, at?)).collect();
         let root = root.into();

@@ -207,7 +207,7 @@ mod with_links {
         let wires = tree.wires(&["01:00.0", "0001:01:00.0"]);
         assert_eq!(wires.of(0), Wire::default());
         assert_eq!(wires.of(1), Wire::default());
-        // On different bridges, of nodes that nobody told.
+        // On different bridges, of unknown nodes.
         assert_eq!(wires.between(0, 1), Between::default());
     }
 
@@ -226,7 +226,7 @@ mod with_links {
         tree.file("module/nvidia/version", "580.65.06");
         let wires = tree.wires(&["01:00.0"]);
         assert_eq!(wires.of(0), Wire::default());
-        // Whoever told that address did not ask this machine's driver.
+        // That address does not come from this machine's driver.
         assert_eq!(wires.driver(), None);
     }
 
