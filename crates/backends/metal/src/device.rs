@@ -87,11 +87,11 @@ impl Metal {
         Some(gpus.find(|gpu| gpu.facts.registry_id == number)?.id)
     }
 
-    /// The buffer that lies behind one of this backend's, for commands of the program's own, and the byte of it at which
-    /// the view begins. `None` for what is no buffer of Metal's, such as a texture. Memory of the host's that a device was given ([`ExternalKind::Host`]) has one too.
+    /// Returns the Metal buffer behind a buffer of this backend, for commands of the program's own, and the byte of it at
+    /// which the view begins. Host memory that was given to a device ([`ExternalKind::Host`]) has one too. `None` for memory
+    /// that is not a Metal buffer, such as a texture.
     ///
-    /// Memory of the host's stays with its owner until what this gives is let go of, too; who takes the owner out waits
-    /// for that.
+    /// Host memory stays with its owner until the returned buffer is dropped, too; taking the owner out waits for that.
     ///
     /// # Safety
     /// As [`MetalBuffer::get`].

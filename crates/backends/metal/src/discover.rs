@@ -36,7 +36,7 @@ fn reasons(absent: &[Absent]) -> String {
 }
 
 impl OpenError {
-    /// Whose turn it is now.
+    /// The category of the error. Use it to decide whether to retry.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {

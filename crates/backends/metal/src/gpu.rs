@@ -8,7 +8,7 @@ use crate::memory::{Hosted, Known};
 use crate::queue::{Lane, Way};
 use crate::raw::{Device, Facts, facts};
 
-/// Where outcomes go, once somebody says.
+/// Where outcomes go, once the engine has set it.
 pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
 
 /// Why a device is gone, once it is.

@@ -160,8 +160,8 @@ impl Move {
                         continue;
                     };
                     modified(&of, to, len, || {
-                        // SAFETY: both lie within operands, which nobody else touches, by the caller's promise; no
-                        // synchronization writes the target meanwhile.
+                        // SAFETY: both lie within operands, which nothing else touches, by the caller's promise;
+                        // no synchronization writes the target meanwhile.
                         unsafe { source.copy_to(target) };
                     });
                 }

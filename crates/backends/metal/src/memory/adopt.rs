@@ -10,7 +10,7 @@ const KIND: ExternalKind = ExternalKind::Object;
 /// Takes in a buffer of the program's own, into the memory that it is of.
 ///
 /// # Safety
-/// As `Backend::import`: while the manager uses its bytes, nobody else touches them.
+/// As `Backend::import`: while the manager uses its bytes, nothing else touches them.
 pub(crate) unsafe fn adopt(
     gpu: &Gpu,
     memory: MemoryId,

@@ -21,7 +21,7 @@ pub struct MetalBuffer {
 }
 
 impl MetalBuffer {
-    /// A buffer of the program's own, which stays with whoever else has it, too.
+    /// Wraps a buffer of the program's own. Other references to the buffer stay valid.
     #[must_use]
     pub fn new(buffer: Retained<ProtocolObject<dyn MTLBuffer>>) -> MetalBuffer {
         let made = MetalBuffer::own(Raw(buffer));
@@ -37,11 +37,11 @@ impl MetalBuffer {
     }
 
     /// The buffer, for commands of the program's own. From then on managed memory is synchronized every time that the
-    /// host looks at it: what else is written there nobody here knows.
+    /// host reads it, because the backend cannot see other writes to it.
     ///
     /// # Safety
-    /// While a transfer or a guard of the manager's uses bytes of the buffer, nobody touches them with this. Transfers
-    /// start after commands of the program's by [`Metal::when_done`](crate::Metal::when_done) and
+    /// While a transfer or a guard of the manager uses bytes of the buffer, commands made with this must not touch
+    /// them. Transfers start after commands of the program's by [`Metal::when_done`](crate::Metal::when_done) and
     /// [`Metal::when_event`](crate::Metal::when_event); commands start after transfers by
     /// [`Metal::follow`](crate::Metal::follow), or when they were awaited.
     #[must_use]

@@ -55,7 +55,7 @@ struct Gone {
 #[derive(Default)]
 struct State {
     is_gone: bool,
-    /// The memory's owner, where nobody waits any more.
+    /// The memory's owner, if no thread waits for it any more.
     owner: Option<Box<dyn Owner>>,
 }
 
@@ -104,8 +104,8 @@ struct Wrapped {
 }
 
 impl Guard for Wrapped {
-    /// Nothing of ours uses the buffer any more. Who took it for commands of their own may have it still, and then the
-    /// memory's owner goes when they let go.
+    /// The backend no longer uses the buffer. If the program still holds it for commands of its own, the memory's
+    /// owner is dropped when the program drops the buffer.
     fn release(mut self: Box<Self>, owner: Box<dyn Owner>) {
         let gone = Arc::clone(&self.gone);
         self.is_left = true;
@@ -115,7 +115,7 @@ impl Guard for Wrapped {
 }
 
 impl Drop for Wrapped {
-    /// Where the owner is taken out, waits until Metal has let go.
+    /// If the owner is taken out, waits until Metal has released the buffer.
     fn drop(&mut self) {
         pooled(|_| self.all.remove(self.handle));
         if !self.is_left {

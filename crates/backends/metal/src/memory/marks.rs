@@ -1,10 +1,10 @@
 //! Which copy of a managed buffer is the newer one.
 //!
-//! Of a managed buffer host and device have a copy each. What a device wrote the host sees after a
-//! `synchronizeResource`, which brings all of the buffer: so none is ordered where the device wrote nothing since
-//! the last one, and none may run while the host writes, whose bytes it would overwrite with the device's old ones. A
-//! copy of the host's is soon over and waited for; who looks while a guard of the host's is about to write other bytes
-//! is refused, and finds another way.
+//! Host and device each have a copy of a managed buffer. The host sees the device's writes after a
+//! `synchronizeResource`, which copies the whole buffer. So none is ordered if the device wrote nothing since the last
+//! one, and none may run while the host writes, because it would overwrite the host's bytes with the device's old
+//! ones. A copy by the host is over soon, so it is waited for. A read that needs a synchronization while a host guard
+//! may write other bytes is refused, and the engine takes another route.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,7 +24,7 @@ pub(crate) struct Marks {
     quiet: Condvar,
 }
 
-/// Who is at the host's copy.
+/// The users of the host's copy.
 #[derive(Default)]
 struct Users {
     /// How many synchronizations are under way.
@@ -181,7 +181,7 @@ mod tests {
         marks.end(third, true);
         assert_eq!(marks.begin(), Look::Fresh);
         marks.give_out();
-        // Nobody knows what others wrote.
+        // Writes by others cannot be seen.
         marks.end(begun(&marks), true);
     }
 
@@ -195,7 +195,7 @@ mod tests {
         marks.give_back();
         assert_eq!(marks.begin(), Look::Taken);
         marks.give_back();
-        // One that nobody took.
+        // One that was not taken.
         marks.give_back();
         marks.take();
         assert_eq!(marks.begin(), Look::Taken);

@@ -30,7 +30,7 @@ pub(crate) const ALIGNMENT: u64 = 256;
 /// On macOS buffers are copied by words.
 pub(crate) const WORD: u64 = 4;
 
-/// Who reaches a memory of a device; `None` for one that it does not have.
+/// Which of host and device reach a memory of a device; `None` for a memory that the device does not have.
 pub(crate) fn mode_of(gpu: &Gpu, kind: MemoryKind) -> Option<Mode> {
     match kind {
         MemoryKind::Device => Some(Mode::Private),
@@ -87,7 +87,7 @@ pub(crate) fn allocate(
     let info = info(memory, raw.handle(), (len_bytes, host));
     let owner = MetalBuffer::own(raw).known(gpu);
     // SAFETY: Metal keeps the buffer where it is until its last reference goes, which the owner holds; its address or
-    // handle names it, and who has it from the owner promises to keep the order.
+    // handle names it, and code that gets it from the owner promises to keep the order.
     Ok(unsafe { Buffer::new(info, Box::new(owner)) })
 }
 

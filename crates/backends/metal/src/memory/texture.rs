@@ -13,13 +13,13 @@ use crate::raw::{Image, Kept, pooled};
 
 /// A `MTLTexture` of the program's own, for the texels of its first level: row after row without padding. One of two
 /// dimensions is taken in by `TransferManager::import`, as `External::Object`, into `metal:N/device`, whose texels have
-/// whole bytes each. One that shows the bytes of a buffer or of another texture is not: that one can be taken in, and
-/// nobody would know that they are the same bytes.
+/// whole bytes each. A texture that shows the bytes of a buffer or of another texture is refused: the other object can
+/// be imported as well, and the engine could not know that the two share bytes.
 ///
 /// Transfers take whole texels: a range or a row that begins or ends inside one is refused.
 pub struct MetalTexture(Kept<Result<Image, Strange>>);
 
-/// A texture whose texels are no bytes, and why not.
+/// A texture that cannot be used as bytes, and why not.
 type Strange = (Retained<ProtocolObject<dyn MTLTexture>>, String);
 
 // SAFETY: a texture that is no image is only given back; references are counted atomically.
@@ -28,7 +28,7 @@ unsafe impl Send for MetalTexture {}
 unsafe impl Sync for MetalTexture {}
 
 impl MetalTexture {
-    /// A texture, which stays with whoever else has it, too.
+    /// Wraps a texture. Other references to the texture stay valid.
     #[must_use]
     pub fn new(texture: Retained<ProtocolObject<dyn MTLTexture>>) -> MetalTexture {
         let image = pooled(|_| Image::of(texture.clone()));
@@ -73,7 +73,7 @@ impl fmt::Debug for MetalTexture {
 /// Takes in a texture of the program's own.
 ///
 /// # Safety
-/// As `Backend::import`: while the manager uses its texels, nobody else touches them.
+/// As `Backend::import`: while the manager uses its texels, nothing else touches them.
 pub(crate) unsafe fn adopt_texture(
     gpu: &Gpu,
     memory: MemoryId,

@@ -1,12 +1,12 @@
-//! What is under way in a lane, and who tells of its end.
+//! What is under way in a lane, and how its end is reported.
 //!
 //! A submission is over when its commands are and Metal has let go of all host memory that it wrapped for them. Both
 //! are told by callbacks, and the last of them tells the engine. Events, blocks and lists stay with their place for the
 //! next submission, so that a lane that has been used before allocates nothing.
 //!
-//! A place has an event of its own, which the device sets when the commands are over. Nobody says that commands that
-//! failed set theirs, so the callback does then, and no other submission does meanwhile: an event of the whole lane
-//! would be set by those behind, which may wait for what waits for this one.
+//! A place has an event of its own, which the device sets when the commands are over. Metal does not document that
+//! failed commands set theirs, so the callback sets it then, and no other submission does meanwhile. One event for the
+//! whole lane would be set by later submissions, which may wait for work that waits for this one.
 
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -116,7 +116,7 @@ impl Shared {
         }
         let place = state.places.iter().position(Flight::is_idle)?;
         let flight = &mut state.places[place];
-        // Taken by nobody else until it flies or is given up.
+        // No other submission takes it until it flies or is given up.
         flight.left = 1;
         let luggage = Luggage {
             guests: mem::take(&mut flight.guests),
@@ -214,7 +214,7 @@ impl Shared {
             };
             let sequence = mem::take(&mut flight.sequence);
             state.flying -= 1;
-            // Under the lock, so that who finds it settled finds its outcome at the sink.
+            // Under the lock, so that a thread that finds it settled finds its outcome at the sink.
             if let Some(sink) = self.sink.get() {
                 let fence = Fence::new(BACKEND, fence_number(sequence, self.number));
                 sink.settle(fence, outcome);

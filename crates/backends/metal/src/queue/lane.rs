@@ -182,7 +182,8 @@ impl Lane {
                 }
             }
             commands.signal(event, value);
-            // Nobody says that commands that fail set it, as they do where the device is lost: it is over then, too.
+            // Metal does not document that failing commands set it, and they fail if the device is lost: the wait is
+            // over then, too.
             let unset = event.clone();
             let set = move |failure: Option<_>| {
                 if failure.is_some() && unset.value() < value {

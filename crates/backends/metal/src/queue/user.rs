@@ -39,7 +39,7 @@ pub enum EventError {
 }
 
 impl EventError {
-    /// Whose turn it is now.
+    /// The category of the error. Use it to decide whether to retry.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -65,7 +65,7 @@ impl Then {
         Then(Mutex::new(Some(Box::new(then))))
     }
 
-    /// Whoever panics in there keeps nobody else from hearing.
+    /// A panic in one callback must not keep the other callbacks from running.
     fn tell(&self) {
         let then = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(then) = then {

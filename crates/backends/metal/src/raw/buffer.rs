@@ -26,7 +26,7 @@ unsafe impl Send for Raw {}
 // SAFETY: as above.
 unsafe impl Sync for Raw {}
 
-/// Who reaches a buffer.
+/// Which of host and device reach a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
     /// Host and device, in one place.

@@ -92,7 +92,7 @@ impl Blit {
     /// Copies bytes between buffers, or within one where the ranges do not overlap.
     ///
     /// # Safety
-    /// Both ranges lie within their buffers, stay valid until the commands are over, and nobody else touches them.
+    /// Both ranges lie within their buffers, stay valid until the commands are over, and nothing else touches them.
     pub(crate) unsafe fn copy(&self, (src, from): (&Raw, u64), (dst, to): (&Raw, u64), len: u64) {
         // SAFETY: the caller's promise; operands lie in memory, so offsets fit a usize.
         unsafe {
