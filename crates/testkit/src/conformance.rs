@@ -217,6 +217,6 @@ fn posing_as(memory: MemoryId, len_bytes: u64) -> Buffer {
         host: Some(host),
     };
     // SAFETY: the vector's block stays where it is as long as the buffer owns the vector, and
-    // nobody else touches it.
+    // nothing else touches it.
     unsafe { Buffer::new(info, Box::new(block)) }
 }

@@ -2,8 +2,8 @@
 //!
 //! A [`Sim`] is a [`Backend`](transload_hal::Backend) over a machine description. Its memories are
 //! blocks of the test process; its engines work first in, first out, each operation for exactly
-//! what its link costs; the bytes move at the end of that time, so that whoever reuses a source or
-//! reads a destination early sees wrong bytes. Nothing sleeps and nothing reads the time of day:
+//! what its link costs; the bytes move at the end of that time, so that code that reuses a source
+//! or reads a destination early sees wrong bytes. Nothing sleeps and nothing reads the time of day:
 //! the clock moves when the sim is stepped, pumped or waited for.
 //!
 //! ```

@@ -179,7 +179,8 @@ impl<'a> Bench<'a> {
         if fence.is_settled() {
             return Ok(Outcome::Done);
         }
-        // The sink may know already: then nobody looks at the clock before the bytes are checked.
+        // The sink may have the outcome already: then nothing reads the clock before the bytes are
+        // checked.
         if let Some(outcome) = self.heard.of(fence) {
             return Ok(outcome);
         }

@@ -63,7 +63,7 @@ fn connect_unknown(bench: &Bench<'_>) -> CaseResult {
 }
 
 fn import_unknown(bench: &Bench<'_>) -> CaseResult {
-    // SAFETY: the vector is owned by what is handed over and touched by nobody else.
+    // SAFETY: the external that is handed over owns the vector, and nothing else touches it.
     let imported = unsafe { bench.backend().import(nowhere(), host_block(vec![0; 16])) };
     match imported {
         Ok(_) => fail("imported into a memory that does not exist"),
@@ -140,7 +140,7 @@ fn export(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
         ensure(external.kind() == kind, || {
             format!("asked for {kind}, got {}", external.kind())
         })?;
-        // SAFETY: the backend itself made the external, and nobody else touches the bytes.
+        // SAFETY: the backend itself made the external, and nothing else touches the bytes.
         let view = match unsafe { bench.backend().import(info.id, external) } {
             Ok(view) => view,
             Err(error) if error.class() == ErrorClass::Unsupported => {

@@ -63,7 +63,7 @@ fn without_wait(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let src = bench.make(link.id.src, 4096)?;
     let dst = bench.make(link.id.dst, 4096)?;
     let fence = bench.start(&[copy((&src, 0), (&dst, 0), 4096)], &[])?;
-    // Some backends move nothing until somebody waits; that is theirs to choose.
+    // A backend may choose to move nothing until a thread waits.
     for _ in 0..100 {
         if fence.is_settled() || bench.heard.of(fence).is_some() {
             return bench.done(fence, &[&src, &dst]);

@@ -22,7 +22,7 @@ pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     links.map(on).collect()
 }
 
-/// Asked without a fence to follow, as of somebody who does not know what the device is doing.
+/// Asked without a fence to follow, as by a caller that does not know what the device is doing.
 fn waits(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let src = bench.make(link.id.src, LEN)?;
     let dst = bench.make(link.id.dst, LEN)?;

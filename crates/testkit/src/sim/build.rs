@@ -11,7 +11,7 @@ use super::script::Script;
 use super::state::State;
 use super::{BACKEND, Shared, Sim, SimClock};
 
-/// Who brings the memories of the processors.
+/// Which backend provides the memories of the processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HostSide {
     /// The sim: the whole machine is simulated, exact to the nanosecond.
@@ -89,7 +89,7 @@ pub enum BuildError {
 }
 
 impl Builder {
-    /// Who brings the processors' memories.
+    /// Sets which backend provides the processors' memories.
     pub fn host(mut self, host: HostSide) -> Builder {
         self.host = host;
         self

@@ -142,7 +142,8 @@ impl Shared {
     }
 }
 
-/// Ends a delivery, also where the sink panics: the fence was told, and nobody waits for it longer.
+/// Ends a delivery, also if the sink panics: the fence was reported, and no thread waits for it
+/// longer.
 struct Delivery<'a> {
     shared: &'a Shared,
     slot: u32,

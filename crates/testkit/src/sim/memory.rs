@@ -1,4 +1,4 @@
-//! Simulated memory: where the bytes really are, and who has how many of them.
+//! Simulated memory: where the bytes really are, and how many of them each memory has in use.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::fmt;
@@ -10,8 +10,8 @@ use transload_hal::{HostSpan, MemoryId};
 
 use super::Shared;
 
-/// What fresh memory holds, so that nobody mistakes it for zeros. Allocations above 64 MiB hold
-/// zeros, since they cost no real memory until they are touched.
+/// The byte that fills fresh memory, so that no test mistakes it for zeros. Allocations above 64
+/// MiB hold zeros, since they cost no real memory until they are touched.
 pub const POISON: u8 = 0xDB;
 
 const POISON_LIMIT: usize = 64 << 20;
@@ -41,7 +41,7 @@ impl Block {
         };
         let span = HostSpan::new(NonNull::new(start)?, len);
         if len <= POISON_LIMIT {
-            // SAFETY: the block is `len` bytes long and nobody else knows it yet.
+            // SAFETY: the block is `len` bytes long and no other code knows it yet.
             unsafe { span.fill(POISON) };
         }
         Some(Block {

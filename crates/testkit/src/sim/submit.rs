@@ -10,7 +10,7 @@ use super::state::{OpSlot, Phase, State};
 use super::work::{Refusal, Work};
 
 impl Shared {
-    /// Runs the clock to the end of a fence. True when it is done and nobody has to be told.
+    /// Runs the clock to the end of a fence. True when it is done and the sink need not be told.
     pub(super) fn settle_at_once(&self, number: u64) -> bool {
         loop {
             let mut state = self.lock();

@@ -368,11 +368,12 @@ fn inspect(
     let Some(at) = extent.slice(offset, len) else {
         unreachable!("operands were measured when the operation was accepted");
     };
-    // SAFETY: as in `copy`; nobody writes what a transform reads.
+    // SAFETY: as in `copy`; nothing writes what a transform reads.
     let bytes = unsafe { at.as_slice() };
     // SAFETY: alive until the fence settles, by `submit`'s contract.
     let transform = unsafe { &*transform.0 };
-    // A transform that panics must not take the machine with it: whoever steps time is a stranger.
+    // A panic in a transform must not unwind through the machine into unrelated code that steps the
+    // clock.
     catch_unwind(AssertUnwindSafe(|| transform.inspect(bytes, position)))
         .unwrap_or_else(|_| Err(Fault::new(ErrorClass::Failed, "a transform panicked")))
 }
