@@ -24,8 +24,8 @@ impl<'a> Wanted<'a> {
         profile.map_or(Wanted::Saved, Wanted::File)
     }
 
-    /// Where the verdicts of proofs are kept that belong to them. Of a simulated machine nothing is kept
-    /// unless somebody names a file.
+    /// The file for the verdicts of proofs that belong to these costs. For a simulated machine there is
+    /// none unless the user names one.
     pub(crate) fn verdicts(self, simulated: bool) -> Option<PathBuf> {
         match self {
             Wanted::File(path) => Some(verdicts_path(path)),

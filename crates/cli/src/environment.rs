@@ -5,8 +5,8 @@
 ///
 /// The layer asks the Wayland compositor which device it draws with, and libwayland looks for the
 /// compositor's socket in that folder. Without the folder there is no compositor to ask. So libwayland is
-/// given the path of a socket that nobody listens on, which it takes for an answer without a word. The
-/// layer's own switch, `NODEVICE_SELECT`, would also take from users what `MESA_VK_DEVICE_SELECT` chooses.
+/// given the path of a socket on which no program listens, which it accepts without printing an error. The
+/// layer's own switch, `NODEVICE_SELECT`, would also disable the user's `MESA_VK_DEVICE_SELECT`.
 ///
 /// To be called before the process has a second thread.
 pub(crate) fn quieten() {

@@ -89,7 +89,7 @@ pub(crate) enum Failure {
     #[cfg(unix)]
     #[error(transparent)]
     Stopped(#[from] crate::interrupt::Stopped),
-    /// The output, which is no pipe that somebody closed.
+    /// Writing to the output failed. A pipe closed by its reader is not such a failure.
     #[error("the output was not written: {0}")]
     Output(io::Error),
 }
@@ -149,15 +149,15 @@ impl Failure {
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),
             Failure::Profile(error) => by_class(error.class()),
-            // The library calls it a mistake to ask for more than a memory can ever give; whoever
-            // moves a file did not ask for a size.
+            // The library calls it a caller's mistake to ask for more than a memory can ever give;
+            // the user of `copy` names a file and no size.
             Failure::Library(transload::Error::Alloc(AllocError::TooLarge { .. })) => Kind::Device,
             Failure::Library(error) => by_class(error.class()),
             Failure::NotSimulated { .. } | Failure::NoneOfKind { .. } => Kind::Missing,
             Failure::Hop { source, .. } => match &**source {
                 TransferError::Differs { .. } => Kind::Differs,
-                // It was accepted, so what went wrong went wrong while bytes moved: a file that
-                // somebody shortened is its owner's mistake and no mistake in the arguments.
+                // The transfer was accepted, so it failed while bytes moved: a file that another
+                // program shortened is no mistake in the arguments.
                 TransferError::Failed(failure) => match by_class(failure.fault.class) {
                     Kind::Usage => Kind::Device,
                     kind => kind,

@@ -1,8 +1,8 @@
 //! Ends the program when a signal asks for it (Ctrl-C, `kill`): files in the making go, one line or
 //! object says so, and the exit code is the signal's.
 //!
-//! The signal may come while bytes move, while a disk takes its time, or while nobody reads the
-//! output. So a thread of its own ends the program and waits for none of them.
+//! The signal may come while bytes move, while a disk is slow, or while no program reads the output. So a dedicated
+//! thread ends the program and waits for none of them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 #[cfg(unix)]
 pub(crate) use signals::{Stopped, watch};
 
-/// Nobody asks in a way that this program hears.
+/// Does nothing: on this system the program handles no signals.
 #[cfg(not(unix))]
 pub(crate) fn watch(_json: bool) {}
 
@@ -98,7 +98,7 @@ mod signals {
     }
 
     fn try_watch(json: bool) -> io::Result<()> {
-        // Until somebody is there for the signals, nothing is there to tidy.
+        // Until a thread handles the signals, there is nothing to tidy.
         let hurry = Arc::new(AtomicBool::new(true));
         let hurried = Arc::clone(&hurry);
         let (give, take) = mpsc::channel::<Signals>();
@@ -136,7 +136,7 @@ mod signals {
             told: remove(&unfinished),
             exit_code: exit_code(signal),
         };
-        // Nothing is left to tidy: whoever asks a second time need not wait for a slow terminal.
+        // Nothing is left to tidy: a second signal ends the program without waiting for a slow terminal.
         hurry.store(true, Ordering::Release);
         if !has_the_last_word() {
             return;

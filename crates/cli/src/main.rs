@@ -64,7 +64,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     ) {
-        // Whoever closed the pipe has read enough of the help.
+        // A reader that closed the pipe has read enough of the help.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }

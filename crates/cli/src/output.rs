@@ -14,8 +14,8 @@ use crate::json::{Document, Error, Failed, SCHEMA};
 
 /// Standard output and standard error.
 ///
-/// A reader who closes the pipe early ends the printing and nothing else: a copy goes on, and the
-/// exit code says how it ended.
+/// If the reader closes the pipe early, only the printing ends: a copy goes on, and the exit code says
+/// how it ended.
 #[derive(Debug)]
 pub(crate) struct Output {
     json: bool,
@@ -88,7 +88,7 @@ impl Output {
         self.line(text)
     }
 
-    /// Prints a table: as wide as the terminal, or as its content where nobody looks.
+    /// Prints a table: as wide as the terminal, or as its content if the output is no terminal.
     ///
     /// # Errors
     /// As [`Output::line`].
@@ -121,7 +121,7 @@ impl Output {
         }
     }
 
-    /// How many columns a line may have: those of the terminal, or 100 where nobody looks.
+    /// The number of columns of a line: those of the terminal, or 100 if the output is no terminal.
     pub(crate) fn columns(&self) -> usize {
         Term::stdout()
             .size_checked()

@@ -129,7 +129,7 @@ fn prepare(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Shows how much of the budget is over, to whoever watches.
+/// Shows how much of the budget is used.
 fn bar(output: &Output, options: &ProbeOptions) -> ProgressBar {
     let target = match output.is_json() {
         true => ProgressDrawTarget::hidden(),
