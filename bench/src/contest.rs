@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::series::Series;
 
-/// Somebody whose time is taken.
+/// A contender, whose operations are timed.
 pub(crate) trait Contender {
     /// What the results call it.
     fn name(&self) -> &str;

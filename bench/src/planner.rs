@@ -1,4 +1,4 @@
-//! `planner/cold`: how long a plan takes that nobody has made before.
+//! `planner/cold`: how long a plan takes that is not in the cache.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

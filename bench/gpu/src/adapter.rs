@@ -50,7 +50,7 @@ impl Adapter {
     pub(crate) fn map(&self, buffer: &Buffer, mode: MapMode) -> Result<()> {
         let (tell, told) = std::sync::mpsc::channel();
         buffer.map_async(mode, .., move |result| {
-            // Whoever maps waits below.
+            // The thread that maps waits for this below.
             let _ = tell.send(result);
         });
         self.wait()?;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::raw::memory::Random;
 use crate::series::Series;
 
-/// Somebody whose time is taken.
+/// A contender, whose operations are timed.
 pub(crate) trait Contender {
     /// What the results call it.
     fn name(&self) -> &str;

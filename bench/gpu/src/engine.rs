@@ -32,7 +32,7 @@ pub(crate) struct Party {
     gpu: Arc<Gpu>,
 }
 
-/// Somebody to take part, and the way that the bytes go.
+/// A contender, and the way that the bytes go.
 pub(crate) struct Entry {
     pub(crate) contender: Box<dyn Contender>,
     pub(crate) way: String,

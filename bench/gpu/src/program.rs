@@ -202,7 +202,7 @@ fn measure(
         document.took_s = begin.elapsed().as_secs_f64();
         document.write(&arguments.json)?;
     }
-    // Whoever still holds something of the device's lets it go before the end is told.
+    // Everything that still holds device resources is dropped before the document says that it is complete.
     drop(session);
     document.complete = true;
     document.took_s = begin.elapsed().as_secs_f64();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::document::{Contestant, Document, Outcome};
 
-/// Prints the device, one row for each case, and who was absent.
+/// Prints the device, one row for each case, and the absent contenders.
 pub(crate) fn print(document: &Document) {
     for warning in &document.warnings {
         println!("{warning}");

@@ -1,4 +1,4 @@
-//! Those who copy within this process, all between the same two buffers.
+//! The contenders that copy within this process, all between the same two buffers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// Compares by loads of this thread; whoever copied has ended.
+    /// Compares by loads of this thread, after the copy has ended.
     fn are_equal(&self) -> Result<bool> {
         Ok(*self.dst.read()? == *self.src.read()?)
     }
@@ -80,7 +80,8 @@ impl Contender for Safe {
         let mut dst = self.bytes.dst.write()?;
         let begin = Instant::now();
         for _ in 0..turns {
-            // Nobody knows what happens to the bytes in between, so each copy must be made.
+            // The compiler cannot see what happens to the bytes in between, so it must make each
+            // copy.
             (self.copy)(std::hint::black_box(&mut dst), std::hint::black_box(&src));
         }
         Ok(begin.elapsed())
@@ -106,7 +107,7 @@ pub(crate) fn rayon_chunks(dst: &mut [u8], src: &[u8]) {
 }
 
 /// All cores on one copy: the thread that asks, and one other for each further core, which take
-/// pieces until none is left. A thread that comes late delays nobody by more than a piece.
+/// pieces until none is left. A late thread delays no other by more than a piece.
 #[derive(Clone)]
 pub(crate) struct Team {
     others: Option<Arc<ThreadPool>>,

@@ -1,4 +1,5 @@
-//! `overhead/features`: what it costs to have tracing and metrics compiled in while nobody listens.
+//! `overhead/features`: the cost of having tracing and metrics compiled in while no subscriber
+//! listens.
 //!
 //! That takes two builds. This program builds itself a second time with the feature `observed`, and
 //! has processes of both builds answer over pipes. Where a process's pages happen to lie changes its

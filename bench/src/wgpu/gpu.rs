@@ -80,7 +80,7 @@ impl Gpu {
         (self.device.clone(), self.queue.clone())
     }
 
-    /// A buffer that nobody maps.
+    /// A buffer that is never mapped.
     pub(crate) fn buffer(&self, len: u64) -> wgpu::Buffer {
         let usages = wgpu::BufferUsages::COPY_SRC
             | wgpu::BufferUsages::COPY_DST

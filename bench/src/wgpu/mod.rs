@@ -1,6 +1,6 @@
 //! Adapters through wgpu, against what a user of wgpu writes instead.
 //!
-//! An operation is over when its bytes have arrived: whoever submits waits.
+//! An operation is over when its bytes have arrived: the thread that submits waits for that.
 
 mod across;
 mod down;
@@ -174,7 +174,7 @@ impl Results {
         })
     }
 
-    /// The median of who is called `name`; NaN where nobody is.
+    /// The median of the contender called `name`; NaN if there is none.
     fn median(&self, name: &str) -> f64 {
         let mut named = self.names.iter().zip(&self.series);
         let found = named.find(|(other, _)| *other == name);

@@ -185,7 +185,7 @@ struct Pair {
     there: Arc<Memory>,
     /// What `there` holds.
     like: Arc<Memory>,
-    /// Whether the host's memory is nobody's, so that each call takes a thread for its time.
+    /// Whether the host's memory is pageable, so that each call occupies a thread until it is over.
     pageable: bool,
 }
 

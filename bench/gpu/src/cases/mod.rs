@@ -80,7 +80,7 @@ struct Needs {
     rival: u64,
 }
 
-/// Those who take part in a case.
+/// The contenders in a case.
 #[derive(Default)]
 struct Field {
     contenders: Vec<Box<dyn Contender>>,
@@ -91,7 +91,7 @@ struct Field {
 }
 
 impl Field {
-    /// Lets somebody take part, or keeps the reason why not.
+    /// Adds a contender, or keeps the reason for its absence.
     fn enter(&mut self, name: &str, made: Result<Box<dyn Contender>>) {
         match made {
             Ok(contender) => self.contenders.push(contender),
@@ -103,7 +103,7 @@ impl Field {
 }
 
 impl Field {
-    /// Lets Transload take part, or keeps the reason why not.
+    /// Adds Transload, or keeps the reason for its absence.
     fn transload(&mut self, session: &Session, make: impl Fn(&Party) -> Result<Entry>) {
         let parties = match &session.parties {
             Ok(parties) => parties,

@@ -74,7 +74,7 @@ impl Gpu {
         Ok(value)
     }
 
-    /// Bytes of the device that nobody holds.
+    /// Bytes of the device's memory that are free.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
         let _current = self.push()?;
         let (mut free, mut total) = (0, 0);

@@ -21,10 +21,10 @@ const WINDOW: usize = 16 << 20;
 pub(crate) const PAGE: usize = 4 << 10;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Where memory is, and whose.
+/// Where memory is, and how it was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// The process's, in pages as the system gives them to anybody.
+    /// The process's, in the pages that the system gives by default.
     Pageable,
     /// The process's, never in huge pages.
     Small,
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Managed,
 }
 
-/// Some bytes, all written before anybody sees them.
+/// Some bytes, all written before they are first read.
 pub(crate) struct Memory {
     pub(crate) gpu: Arc<Gpu>,
     kind: Kind,
@@ -46,7 +46,7 @@ pub(crate) struct Memory {
     len: usize,
     /// What was mapped for it, of the process's own memory.
     mapped: (usize, usize),
-    /// Whoever else's it is, who frees it.
+    /// The buffer of another owner that this memory belongs to; its drop frees the memory.
     theirs: Option<Buffer>,
 }
 
@@ -184,7 +184,7 @@ impl Memory {
 
     fn fill(&self, seed: u64) {
         let start = self.host(0, self.len);
-        // SAFETY: as in `copy_from`; nobody else looks at the bytes while the slice lives.
+        // SAFETY: as in `copy_from`; nothing else looks at the bytes while the slice lives.
         let bytes = unsafe { slice::from_raw_parts_mut(start, self.len) };
         let (head, _) = bytes.split_at_mut(bytes.len().min(1 << 20));
         let mut random = Random(seed | 1);
@@ -224,7 +224,7 @@ impl Memory {
             return self.holds_on_device(at, other, from, len);
         }
         let theirs = other.host(from, len);
-        // SAFETY: it is as long; as in `copy_from`, and nobody writes while the slice lives.
+        // SAFETY: it is as long; as in `copy_from`, and nothing writes while the slice lives.
         let theirs = unsafe { slice::from_raw_parts(theirs, len) };
         Ok(self.is(at, theirs))
     }
@@ -232,7 +232,7 @@ impl Memory {
     /// Whether bytes of it, which the host reaches, are these.
     pub(crate) fn is(&self, at: usize, bytes: &[u8]) -> bool {
         let mine = self.host(at, bytes.len());
-        // SAFETY: it is as long; as in `copy_from`, and nobody writes while the slice lives.
+        // SAFETY: it is as long; as in `copy_from`, and nothing writes while the slice lives.
         let mine = unsafe { slice::from_raw_parts(mine, bytes.len()) };
         mine == bytes
     }
@@ -240,7 +240,7 @@ impl Memory {
     /// Shows all of it, which the host reaches.
     pub(crate) fn see<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         let start = self.host(0, self.len);
-        // SAFETY: as above; whoever looks puts nothing under way that writes it.
+        // SAFETY: as above; `look` starts nothing that writes the bytes.
         look(unsafe { slice::from_raw_parts(start, self.len) })
     }
 
@@ -313,7 +313,7 @@ impl Drop for Memory {
         };
         let (start, len) = self.mapped;
         if len > 0 {
-            // SAFETY: it was mapped so, and nobody has a reference into it.
+            // SAFETY: it was mapped so, and no reference into it is left.
             let _ = unsafe { mm::munmap(ptr::with_exposed_provenance_mut(start), len) };
         }
     }

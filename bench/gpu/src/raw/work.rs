@@ -225,8 +225,8 @@ impl<'memory> Orders<'_, 'memory> {
 }
 
 impl Gpu {
-    /// The driver's own copy from memory of the host's that nobody pinned. It may return when the bytes are in the
-    /// driver's own memory (CUDA Driver API, API synchronization behavior), so the end is waited for.
+    /// The driver's own copy from host memory that is not pinned. The call may return when the bytes are in the
+    /// driver's own memory (CUDA Driver API, API synchronization behavior), so this waits for the end.
     pub(crate) fn up_blocking(
         &self,
         dst: &Memory,
