@@ -5,6 +5,6 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     // Its own functions are its own, whatever else of their names is in the process.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
-    // Its threads outlive whoever opened it, as the real driver's do.
+    // Its threads outlive the code that opened it, as the real driver's do.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -13,14 +13,14 @@ use crate::bytes::Bytes;
 use crate::engine::{Engine, Gate};
 use crate::shared::{Kind, Label};
 
-/// A page of a file in memory. Whoever has it mapped sees the numbers as they are.
+/// A page of a file in memory. Every process that maps it sees the current numbers.
 #[derive(Clone)]
 pub(crate) struct Board(Arc<Bytes>);
 
 /// What lies in the page.
 #[repr(C)]
 struct Page {
-    /// Changes with every change of a number, so that nobody who waits misses one.
+    /// Changes with every change of a number, so that no waiting thread misses one.
     bell: AtomicU32,
     numbers: [AtomicU64; NUMBERS],
 }
@@ -70,7 +70,7 @@ impl Board {
         let _ = futex::wake(bell, futex::Flags::empty(), u32::MAX >> 1);
     }
 
-    /// Sleeps until something is so, looking whenever somebody rings.
+    /// Sleeps until `so` is true, checking at each ring of the bell.
     fn sleep_until(&self, so: impl Fn(&Board) -> bool) {
         let bell = &self.page().bell;
         loop {

@@ -48,7 +48,8 @@ impl Held {
     }
 }
 
-// SAFETY: what is there is only reached through raw pointers, by `Place`, which says who orders that.
+// SAFETY: the bytes are only reached through raw pointers, by `Place`; its SAFETY comment says that callers
+// order these accesses.
 unsafe impl Send for Bytes {}
 // SAFETY: as above.
 unsafe impl Sync for Bytes {}
@@ -150,7 +151,7 @@ impl Drop for Bytes {
     }
 }
 
-/// Maps a range of a file for reading and writing, shared with whoever else maps it.
+/// Maps a range of a file for reading and writing, shared with all other mappings of it.
 ///
 /// # Errors
 /// When it cannot be mapped.
@@ -190,7 +191,7 @@ pub(crate) struct Place {
 struct Piece {
     start: *mut u8,
     len: usize,
-    /// Whose they are; none for pageable memory, which the client keeps.
+    /// The owner of the bytes; none for pageable memory, which the client keeps.
     _keeper: Option<Arc<Bytes>>,
 }
 
@@ -255,7 +256,8 @@ impl Place {
     /// Reads bytes out.
     ///
     /// # Safety
-    /// The bytes are readable, and nobody writes them meanwhile, or the client wants to see what comes of it.
+    /// The bytes are readable, and nothing writes them meanwhile, unless the client accepts the outcome of that
+    /// race.
     pub(crate) unsafe fn read(&self, offset: usize, into: &mut [u8]) {
         let mut at = 0;
         for (start, len) in self.runs(offset, into.len()) {
@@ -269,7 +271,8 @@ impl Place {
     /// Writes bytes in.
     ///
     /// # Safety
-    /// The bytes are writable, and nobody uses them meanwhile, or the client wants to see what comes of it.
+    /// The bytes are writable, and nothing uses them meanwhile, unless the client accepts the outcome of that
+    /// race.
     pub(crate) unsafe fn write(&self, offset: usize, from: &[u8]) {
         let mut at = 0;
         for (start, len) in self.runs(offset, from.len()) {
@@ -317,7 +320,7 @@ mod tests {
             let bytes = Bytes::anonymous(part.len()).unwrap();
             place.push(&bytes, 0, part.len());
             let offset = place.len() - part.len();
-            // SAFETY: nobody else has these bytes.
+            // SAFETY: nothing else has these bytes.
             unsafe { place.write(offset, part) };
         }
         place
@@ -325,7 +328,7 @@ mod tests {
 
     fn bytes(place: &Place) -> Vec<u8> {
         let mut bytes = vec![0; place.len()];
-        // SAFETY: nobody else has these bytes.
+        // SAFETY: nothing else has these bytes.
         unsafe { place.read(0, &mut bytes) };
         bytes
     }
@@ -337,7 +340,7 @@ mod tests {
             for src_offset in 0..=8 - len {
                 for dst_offset in 0..=8 - len {
                     let dst = place(&[b"...", b".", b"...."]);
-                    // SAFETY: nobody else has these bytes.
+                    // SAFETY: nothing else has these bytes.
                     unsafe { copy(&src, src_offset, &dst, dst_offset, len) };
                     let mut expected = *b"........";
                     expected[dst_offset..dst_offset + len]

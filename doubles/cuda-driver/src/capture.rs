@@ -28,7 +28,7 @@ const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE
 pub(crate) struct Capture {
     mode: CUstreamCaptureMode,
     thread: ThreadId,
-    /// Somebody did what must not be done meanwhile.
+    /// A thread made a call that the capture forbids.
     is_spoilt: AtomicBool,
 }
 
@@ -55,9 +55,9 @@ thread_local! {
     static MODE: Cell<CUstreamCaptureMode> = const { Cell::new(GLOBAL) };
 }
 
-/// What may be unsafe while somebody captures. The documentation names `cudaMalloc` for what no stream sees; a list
-/// it has not. Here it is all that allocates, frees or maps memory, makes and ends what the driver keeps, copies while
-/// the caller waits, and asks or waits for the end of work: too many rather than too few.
+/// Functions that may be unsafe during a capture. The documentation names `cudaMalloc` as one that no stream sees, and
+/// gives no list. Here it is every function that allocates, frees or maps memory, makes or destroys the driver's
+/// objects, copies while the caller waits, and asks or waits for the end of work: too many rather than too few.
 const MAY_BE_UNSAFE: &[&str] = &[
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
@@ -175,7 +175,7 @@ impl State {
         }
     }
 
-    /// Refuses to say of a captured stream how far it is, whoever asks.
+    /// Refuses any query of a captured stream's progress, from every thread.
     ///
     /// # Errors
     /// As [`State::is_captured`], and `STREAM_CAPTURE_UNSUPPORTED`.

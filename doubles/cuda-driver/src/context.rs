@@ -55,7 +55,7 @@ impl Ruin {
         CUresult(self.0.error.load(Ordering::Acquire)).ok()
     }
 
-    /// What to tell who waited for work of the context.
+    /// The result for a caller that waited for work of the context.
     ///
     /// # Errors
     /// As [`Ruin::check`], and `CONTEXT_IS_DESTROYED` after its end. Waits as [`Ruin::end`] does.
@@ -86,7 +86,7 @@ impl Ruin {
     }
 }
 
-/// A device's shared context: who holds it, and what it is to be.
+/// A device's shared context: how many holders it has, and the flags that it gets.
 #[derive(Debug, Default)]
 pub(crate) struct Primary {
     pub(crate) context: Option<CUcontext>,
@@ -178,8 +178,8 @@ impl State {
     }
 }
 
-/// Lets a context go that nobody finds any more. The documentation does not say that anybody waits for its work,
-/// so that none of it is waited for: no byte moves any more, and memory that was registered is the client's alone.
+/// Ends a context that can no longer be found. The documentation does not say that the call waits for the context's
+/// work, so this waits for none of it: no byte moves any more, and memory that was registered is the client's alone.
 fn let_go(state: MutexGuard<'_, State>, ended: Option<Ruin>) {
     drop(state);
     if let Some(ruin) = ended {
@@ -191,7 +191,7 @@ fn let_go(state: MutexGuard<'_, State>, ended: Option<Ruin>) {
 const FLAGS: c_uint = 0xff;
 
 driver! {
-    /// Makes the context when nobody holds it, and leaves alone which context is current.
+    /// Makes the context if it has no holder, and does not change which context is current.
     fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice), call => {
         if pctx.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -251,8 +251,8 @@ driver! {
         unsafe { put(active, c_int::from(primary.context.is_some())) }
     }
 
-    /// Ends it for all who hold it, its error too. They hold it still, are to release it, and find it destroyed; the
-    /// next one to retain it gets a new one.
+    /// Ends the context for all holders, and clears its error. The holders still hold it, must release it, and find
+    /// it destroyed; the next retain makes a new context.
     fn cuDevicePrimaryCtxReset_v2(dev: CUdevice), call => {
         let mut state = call.state();
         let primary = &mut state.device_mut(dev)?.primary;

@@ -32,7 +32,7 @@ impl Device {
         if self.memory.get().is_none() {
             let made = Physical::new(self.description.memory_bytes);
             let made = made.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-            // Under the state's lock nobody else does this meanwhile.
+            // Under the state's lock no other thread does this meanwhile.
             let _ = self.memory.set(made);
         }
         self.memory.get().ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)

@@ -119,7 +119,7 @@ driver! {
         synchronize(call, &recorded, &ruin)
     }
 
-    /// Returns at once; whoever waits for what it was recorded after goes on waiting.
+    /// Returns at once; threads that wait for the recorded work go on waiting.
     fn cuEventDestroy_v2(h_event: CUevent), call => {
         let mut state = call.state();
         context::present(&state)?;
@@ -170,7 +170,7 @@ fn record(call: &Call, event: CUevent, stream: CUstream) -> Answer {
         }
         (Ok(_), _, None) => Ok(()),
         (Err(result), record, _) => {
-            // Nobody is to wait for what will never come.
+            // No thread may wait for a record that will never come.
             if let Some(record) = record {
                 record.done();
             }

@@ -196,7 +196,7 @@ impl Faults {
     }
 }
 
-/// What the first of those says whose turn it is. Every one counts on.
+/// The fault of the first entry whose turn it is. Every entry counts on.
 fn first<'a, T>(turns: impl Iterator<Item = (&'a mut Turn, T)>) -> Option<T> {
     let mut said = None;
     for (turn, what) in turns {

@@ -104,8 +104,7 @@ fn base_name(name: &str) -> &str {
     }
 }
 
-/// Whether who asks for this version of CUDA would get a newer signature from NVIDIA's driver, which takes
-/// other arguments.
+/// Whether NVIDIA's driver would return a newer signature, which takes other arguments, for this version of CUDA.
 fn is_superseded(of: &Signature, asked: Version) -> bool {
     NOT_MODELLED
         .iter()
@@ -123,8 +122,8 @@ const NOT_MODELLED: [(&str, Version); 5] = [
 
 driver! {
     /// Finds the newest signature that the version asked for has, among those that the modelled driver has and
-    /// that are not hidden. Functions whose default stream is the thread's are not modelled: whoever asks for one
-    /// that NVIDIA's driver has hears `NOT_SUPPORTED`, and does not get another in its place.
+    /// that are not hidden. Functions whose default stream is the thread's are not modelled: a request for one
+    /// that NVIDIA's driver has is answered with `NOT_SUPPORTED`, and not with another function.
     always fn cuGetProcAddress_v2(
         symbol: *const c_char,
         pfn: *mut *mut c_void,

@@ -147,7 +147,7 @@ impl State {
             bytes,
             offset: 0,
         });
-        // Addresses that the system has just given are nobody's, unless a client registered some that it unmapped.
+        // Addresses that the system has just given are unused, unless a client registered some that it unmapped.
         added.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         call.world.log.add(Count::Allocations, 1);
         Ok(start.cast())

@@ -104,7 +104,7 @@ impl Log {
     /// do unpunished, or the double failed.
     pub(crate) fn note(&self, line: impl fmt::Display) {
         let line = line.to_string();
-        // Nobody is left to be told when standard error is gone.
+        // If standard error is gone, there is no other place to report to.
         let _ = writeln!(std::io::stderr(), "CUDA driver double: {line}");
         lock(&self.notes).push(line);
     }

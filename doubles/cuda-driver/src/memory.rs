@@ -141,8 +141,8 @@ driver! {
         unsafe { put(p_pitch, pitch) }
     }
 
-    /// Frees what begins there, of whichever context, after all that is under way on its device; memory of a pool
-    /// at once, for the next who allocates from it. Null is nothing, and fine.
+    /// Frees the allocation that begins there, of any context, after all work that is under way on its device.
+    /// Memory of a pool is freed at once, for the pool's next allocation. Null is accepted and does nothing.
     fn cuMemFree_v2(dptr: CUdeviceptr), call => {
         let mut state = call.state();
         call.current(&state)?;

@@ -1,4 +1,4 @@
-//! From one device to another: who reaches whom, and which way copies go.
+//! From one device to another: peer access, and the way that copies go.
 //!
 //! Source: CUDA Driver API, Peer Context Memory Access, and Memory Management (cuMemcpyPeer). A copy goes directly
 //! where there is a link that way and one of the two devices reaches both ends: by access that was enabled between

@@ -16,8 +16,8 @@ use crate::bytes::map_shared;
 /// Parts begin and end at multiples of this: a page, so that each can be mapped by itself.
 pub(crate) const GRAIN: u64 = 4096;
 
-/// Below this, a freed part keeps its pages and its bytes: who reads memory that it never wrote sees what
-/// another allocation left, as on a device.
+/// Below this, a freed part keeps its pages and its bytes: a client that reads memory that it never wrote sees
+/// what another allocation left, as on a device.
 const GIVEN_BACK: u64 = 1 << 20;
 
 /// A device's memory.

@@ -1,8 +1,8 @@
 //! Files in memory that other processes take in: what one is, is written at its end.
 //!
 //! A file descriptor that a client hands in may be anything. A label tells the ones that a double made, in this
-//! process or in another, from all others; and the file is sealed, so that it is as long as the label says for
-//! as long as somebody has it mapped.
+//! process or in another, from all others; and the file is sealed, so that it keeps the length that the label
+//! says as long as any process maps it.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

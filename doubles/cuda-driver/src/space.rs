@@ -101,7 +101,7 @@ const RESERVED: u64 = 1 << 36;
 pub(crate) const ALIGNMENT: u64 = 512;
 
 impl Space {
-    /// Device addresses for so many bytes, with some between them and the next that are nobody's.
+    /// Device addresses for `size` bytes, followed by a gap of unused addresses.
     ///
     /// # Errors
     /// When the process has no addresses left.
@@ -243,8 +243,8 @@ impl Space {
     /// address but a device's. Ranges may go from one mapping of `cuMemMap` to the next.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where a part of the range is nobody's, or another allocation's, or where no device has
-    /// access to all of it.
+    /// `INVALID_VALUE` if a part of the range is unused or of another allocation, or if no device has access to all
+    /// of it.
     pub(crate) fn place(&self, address: u64, len: u64) -> Result<Place, CUresult> {
         let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
         let end = address.checked_add(len).ok_or(wrong)?;

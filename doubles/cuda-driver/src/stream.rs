@@ -90,7 +90,7 @@ driver! {
             let status = ruin.check().err().unwrap_or(CUresult::CUDA_SUCCESS);
             let user_data = user_data;
             within_host_function(|| {
-                // SAFETY: whoever added the function said that it may be called with this, on any thread.
+                // SAFETY: the caller that added the function promised that it may be called with this, on any thread.
                 unsafe { function(h_stream, status, user_data.0) };
             });
         })

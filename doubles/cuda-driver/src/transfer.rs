@@ -1,4 +1,4 @@
-//! What all copies have in common: which way the bytes go, when they are read and written, and who waits.
+//! What all copies have in common: which way the bytes go, when they are read and written, and which calls wait.
 //!
 //! Source: CUDA Driver API, API synchronization behavior. Bytes are read and written when their modelled time is
 //! over. The exception is pageable memory that goes to a device: the call waits for the stream, takes the bytes
@@ -36,7 +36,7 @@ pub(crate) enum Order {
     Stream,
     /// Before the call returns, whatever comes before it.
     DuringCall,
-    /// At any time. It is read at the end, pageable memory too: the caller said that nobody changes it.
+    /// At any time. It is read at the end, pageable memory too: the caller said that nothing changes it.
     Any,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum Taken {
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) place: Place,
-    /// Whose memory it is; null where it is no context's.
+    /// The context that owns the memory; null if no context does.
     pub(crate) context: CUcontext,
     /// Whether synchronous functions are to wait for it whatever else they do.
     pub(crate) waits: bool,
@@ -127,7 +127,7 @@ impl State {
     /// The end of a copy at an address.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where a part of it is nobody's, and where it is not what the function takes it for.
+    /// `INVALID_VALUE` if a part of it is unused, or if it is not what the function takes it for.
     pub(crate) fn end(&self, address: u64, len: usize, taken: Taken) -> Result<End, CUresult> {
         let place = self.space.place(address, len as u64)?;
         let fits = match (taken, place.memory) {

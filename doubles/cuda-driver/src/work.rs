@@ -1,7 +1,7 @@
 //! The order of work, and the one door through which it comes into a stream.
 //!
-//! A stream is a chain of works of the [engine](crate::engine), of which only the last one is kept. Who puts
-//! something in hands over [legs](Leg), and gets a ticket.
+//! A stream is a chain of works of the [engine](crate::engine), of which only the last one is kept. A caller that
+//! adds work hands over [legs](Leg), and gets a ticket.
 //!
 //! Source: CUDA Driver API, Stream synchronization behavior. What is done in the legacy default stream waits for
 //! all blocking streams of its context, and they wait for it. A thread's default stream is a blocking one. Streams
@@ -43,14 +43,14 @@ thread_local! {
     static LIFE: Arc<()> = Arc::default();
 }
 
-/// Who made a stream.
+/// The origin of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Nobody: each context has it.
+    /// Not made: each context has it.
     Legacy,
-    /// Nobody: each thread has it in each context.
+    /// Not made: each thread has it in each context.
     OfThread(ThreadId),
-    /// The client.
+    /// Made by the client.
     Made,
 }
 

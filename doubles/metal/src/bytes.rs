@@ -35,8 +35,8 @@ impl Mode {
     }
 }
 
-/// The bytes of one resource. It may outlive the object, where the GPU was promised more than it got; then it is
-/// gone, and nobody reads it.
+/// The bytes of one resource. It may outlive its object, if the GPU still has commands that use the bytes; then
+/// `gone` is set, and nothing reads the bytes.
 #[derive(Debug)]
 pub(crate) struct Storage {
     /// The index of the device.
@@ -66,7 +66,7 @@ enum Memory {
     Clients(NonNull<u8>),
 }
 
-// SAFETY: it is an address, and what lies there belongs to whoever Metal's rules say.
+// SAFETY: it is an address, and Metal's rules say which code may access the bytes there.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -148,8 +148,8 @@ impl Storage {
         }
     }
 
-    /// From the GPU's copy to the host's, all of it. Bytes that are the same are not written: whoever reads them
-    /// meanwhile is not disturbed on a Mac, and ThreadSanitizer shall not tell otherwise.
+    /// From the GPU's copy to the host's, all of it. Equal bytes are not written: on a Mac a thread that reads them
+    /// meanwhile is not disturbed, and ThreadSanitizer must not report a race here.
     pub(crate) fn give_out(&self) {
         if let (Some(host), Some(gpu)) = (&self.host, &self.gpu) {
             gpu.copy_changes_to(host, self.len);

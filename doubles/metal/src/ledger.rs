@@ -31,7 +31,7 @@ pub enum Misuse {
     EncoderEnded,
     /// A command buffer was committed twice, or changed after it was.
     Committed,
-    /// It was waited for what nobody has committed, or by a handler, which holds up all handlers.
+    /// A wait for a command buffer that was not committed, or a wait by a handler, which blocks all handlers.
     WaitForever,
     /// A buffer or texture ended while a command buffer that does not retain it was to use it.
     FreedInUse,

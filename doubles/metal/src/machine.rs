@@ -59,7 +59,7 @@ pub enum Location {
     Slot,
     /// Outside, at a cable
     External,
-    /// Nobody knows
+    /// Not known
     Unspecified,
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn made() -> &'static Made {
     })
 }
 
-/// The same, unless nobody has asked yet.
+/// The same, or `None` before the first request for it.
 pub(crate) fn made_already() -> Option<&'static Made> {
     MADE.get()
 }

@@ -1,4 +1,4 @@
-//! Who waits for whom. A state machine without clock, lock or thread: it is told the time.
+//! The dependencies of works. A state machine without clock, lock or thread: the caller gives the time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -8,7 +8,7 @@ use super::ticket::Done;
 use super::{Action, ChannelId, Ticket, Work};
 
 /// All work that is not done, by its number, which is its place in the order of submission. Work knows its
-/// successors by number and nobody its predecessors, so that a chain of any length is flat in memory.
+/// successors by number and does not know its predecessors, so that a chain of any length is flat in memory.
 #[derive(Default)]
 pub(super) struct Graph {
     works: HashMap<u64, Entry>,

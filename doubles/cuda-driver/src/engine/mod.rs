@@ -1,18 +1,18 @@
 //! Modelled time: work that waits for other work, for hardware that serialises, and for its own end.
 //!
-//! It knows nothing of drivers. [`Engine::submit`] takes [`Work`] and gives a [`Ticket`]. Work is *ready*
-//! when all that it comes after is done. It then joins the queue of each of its channels in one step,
-//! so that no two queues disagree about who is first and nobody waits in a circle; it starts when it
-//! is at the head of all of them, holds them for its duration, and at its end its action runs. Then it
-//! is done. Bytes that an action moves are therefore where they were until the modelled time has passed.
+//! It knows nothing of drivers. [`Engine::submit`] takes [`Work`] and gives a [`Ticket`]. Work is *ready* when
+//! all that it comes after is done. It then joins the queue of each of its channels in one step, so that no
+//! two queues disagree about the order and no cycle of waits arises; it starts when it is at the head of all
+//! of them, holds them for its duration, and at its end its action runs. Then it is done. Bytes that an action
+//! moves are therefore where they were until the modelled time has passed.
 //!
 //! Queues are first in, first out in the order of readiness. What becomes ready at one instant joins in
 //! the order of submission, instants being worked through in rounds: all that ends, then all that this
 //! made ready, then what of it ends at once.
 //!
-//! In [real time](Clock::Real) two threads serve an engine, started when they are first needed. Neither
-//! has a tick: one sleeps until the next end, for good when nothing runs. In [virtual time](Clock::Virtual)
-//! there is no thread, and the clock stands still until somebody steps it, advances it or waits.
+//! In [real time](Clock::Real) two threads serve an engine, started when they are first needed. Neither has a
+//! tick: one sleeps until the next end, for good when nothing runs. In [virtual time](Clock::Virtual) there is
+//! no thread, and the clock stands still until a thread steps it, advances it or waits.
 
 mod graph;
 mod real;
@@ -31,7 +31,7 @@ use graph::Graph;
 use real::HostQueue;
 pub use ticket::{Gate, Ticket};
 
-/// Whose time an engine keeps.
+/// The clock of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
     /// The machine's: ends come by themselves.
@@ -108,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// Whose time it keeps.
+    /// The engine's clock.
     pub fn clock(&self) -> Clock {
         match self.shared().epoch {
             Some(_) => Clock::Real,
@@ -122,7 +122,7 @@ impl Engine {
         shared.now_ns(&shared.lock())
     }
 
-    /// A new channel. The name is for whoever looks at a machine that hangs.
+    /// A new channel. The name is for debugging a machine that hangs.
     pub fn channel(&self, name: impl Into<String>) -> ChannelId {
         self.shared().lock().graph.channel(name.into())
     }
@@ -273,7 +273,7 @@ struct Shared {
     /// When real time began.
     epoch: Option<Instant>,
     state: Mutex<State>,
-    /// Something is done; in virtual time also: something was submitted, or nobody steps any more.
+    /// Something is done; in virtual time also: something was submitted, or the stepping thread stopped.
     changed: Condvar,
     /// There may be an earlier end than the one that the mover sleeps for.
     due: Condvar,
@@ -315,7 +315,7 @@ impl Shared {
         }
     }
 
-    /// Wakes whoever waits for a ticket and whoever sleeps until an end.
+    /// Wakes the threads that wait for a ticket and the thread that sleeps until an end.
     fn tell(&self) {
         self.changed.notify_all();
         self.due.notify_all();

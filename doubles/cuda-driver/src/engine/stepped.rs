@@ -1,4 +1,4 @@
-//! Virtual time: whoever steps does what is due.
+//! Virtual time: the thread that steps runs the actions that are due.
 
 use std::sync::MutexGuard;
 use std::thread;

@@ -13,7 +13,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Whether the work is done. If it is, whoever asks sees the bytes that it moved.
+    /// Whether the work is done. If it is, the caller sees the bytes that it moved.
     pub fn is_done(&self) -> bool {
         self.done_at_ns().is_some()
     }
@@ -59,7 +59,8 @@ impl Done {
     }
 }
 
-/// What work waits for that nobody submitted, such as a semaphore that another process signals. Opens once.
+/// Something that work waits for and that is not submitted work, such as a semaphore that another process signals.
+/// Opens once.
 #[derive(Clone)]
 pub struct Gate {
     engine: Weak<Shared>,

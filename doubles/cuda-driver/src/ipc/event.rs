@@ -1,8 +1,8 @@
 //! Events that several processes record and wait for.
 //!
-//! Each record has a number, across all processes. When what it was recorded after is done, its number is written
-//! into its place on the event's board, where everybody sees it; so that who waits for one record is not let go
-//! by a later one that is done earlier. There are as many places as records may be under way at once.
+//! Each record has a number, across all processes. When the work before the record is done, its number is written
+//! into its place on the event's board, where every process sees it. So a later record that is done earlier does
+//! not release a thread that waits for this one. There are as many places as records may be under way at once.
 
 use std::ptr;
 use std::sync::atomic::Ordering;

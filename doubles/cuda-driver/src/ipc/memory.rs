@@ -110,7 +110,7 @@ impl State {
             uuid: self.device(allocation.device)?.description.uuid.0,
         }
         .page()?;
-        // Nobody else does this meanwhile, under the state's lock.
+        // No other thread does this meanwhile, under the state's lock.
         Name::of(MEMORY, bytes.exported.get_or_init(|| page).as_fd())
     }
 

@@ -312,8 +312,8 @@ fn memory_of(place: Location) -> machine::Memory {
     }
 }
 
-/// The links from one place to another: over the host where there is none between two devices. Whose access was
-/// enabled means nothing to managed memory.
+/// The links from one place to another: over the host where there is none between two devices. Enabled peer access
+/// does not matter to managed memory.
 fn passes(call: &Call, from: machine::Memory, to: machine::Memory) -> Vec<Pass> {
     use machine::Memory::{Device, Pinned};
     match (from, to) {

@@ -61,7 +61,7 @@ impl Block {
     }
 }
 
-/// A block that nobody may use once its stream has come so far.
+/// A freed block: once `done` is over, no work of its stream uses it.
 #[derive(Debug)]
 struct Freed {
     block: Block,

@@ -94,7 +94,7 @@ impl Vmm {
         piece.map(|piece| piece.types).unwrap_or_default()
     }
 
-    /// Lets a piece go when nobody holds it and it is mapped nowhere.
+    /// Frees a piece when it has no holder and is mapped nowhere.
     fn settle(&mut self, handle: CUmemGenericAllocationHandle) {
         let unused = |piece: &Piece| piece.holders == 0 && piece.mappings == 0;
         if self.pieces.get(handle).is_some_and(unused) {

@@ -160,8 +160,8 @@ pub(crate) unsafe fn read<T: Copy>(from: *const T) -> Result<T, CUresult> {
 }
 
 driver! {
-    /// Memory of a device, for mapping, in multiples of the granularity. Zeros at first, which nobody is to
-    /// rely on.
+    /// Memory of a device, for mapping, in multiples of the granularity. Zeros at first, on which clients must
+    /// not rely.
     fn cuMemCreate(
         handle: *mut CUmemGenericAllocationHandle,
         size: usize,

@@ -79,7 +79,7 @@ fn methods() -> Vec<Method> {
         c"countByEnumeratingWithState:objects:count:" => fn(
             this, state: *mut Enumeration, _objects: *mut Id, _count: usize
         ) -> usize {
-            // SAFETY: the caller has such a state, and nobody else uses it during this call.
+            // SAFETY: the caller has such a state, and nothing else uses it during this call.
             let state = unsafe { &mut *state };
             if state.state != 0 {
                 return 0;

@@ -149,7 +149,7 @@ impl CommandBuffer {
         }
     }
 
-    /// Somebody did what nobody may: it is told, and the buffer fails whole when it is committed.
+    /// A client made a forbidden call: the misuse is reported, and the whole buffer fails when it is committed.
     pub(crate) fn spoil(&self, misuse: Misuse, told: String) {
         let mut state = self.state();
         if state.status < Status::Committed {
@@ -326,7 +326,7 @@ impl CommandBuffer {
     pub(crate) fn carry_out(&self) {
         let mut state = self.state();
         let index = state.done;
-        // Nobody changes the commands of a committed buffer, and the GPU needs its lock for nothing meanwhile.
+        // No code changes the commands of a committed buffer, and the GPU needs its lock for nothing meanwhile.
         let commands = mem::take(&mut state.commands);
         drop(state);
         let outcome = self.outcome(&commands[index]);
@@ -367,8 +367,8 @@ impl CommandBuffer {
             state.failure.get_or_insert(Failure::removed());
         }
         drop(state);
-        // Nobody says when Metal lets go of what it retained: before the handlers, after them, or when whoever waited
-        // is back. Each comes in turn.
+        // Metal does not document when it releases what it retained: before the handlers, after them, or after
+        // waiting threads have returned. The double takes each in turn.
         let mut used = Some(this.let_go());
         let turn = ENDS.fetch_add(1, Ordering::Relaxed) % 3;
         used.take_if(|_| turn == 0);

@@ -126,7 +126,8 @@ fn class_methods() -> Vec<Method> {
     ]
 }
 
-/// Bytes of a texel; `None` of formats that are packed in blocks, and of those that nobody has needed.
+/// Bytes of a texel; `None` of formats that are packed in blocks, and of those that no client has
+/// needed.
 pub(crate) fn texel_bytes(format: usize) -> Option<usize> {
     Some(match format {
         1 | 10..=14 => 1,

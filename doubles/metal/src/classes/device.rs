@@ -35,7 +35,7 @@ impl Device {
     pub(crate) fn new(index: usize, device: &machine::Device) -> Self {
         let mut is = device.clone();
         if is.registry_id == 0 {
-            // As large as those of I/O Kit, so that nobody mistakes it for an index.
+            // As large as those of I/O Kit, so that no client mistakes it for an index.
             is.registry_id = 0x1_0000_0400 + index as u64;
         }
         Self {
@@ -236,7 +236,7 @@ extern "C-unwind" fn MTLCopyAllDevices() -> Id {
 /// non-completed command buffers" (`MTLDevice`, newCommandQueue).
 const COMMAND_BUFFERS: usize = 64;
 
-/// Those that nobody took away.
+/// The devices that were not removed.
 fn present() -> impl Iterator<Item = Ref<Device>> {
     let devices = made().devices.iter();
     devices.filter(|device| !device.is_removed()).cloned()

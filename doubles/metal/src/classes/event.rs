@@ -68,7 +68,7 @@ impl Event {
         self.state().value
     }
 
-    /// Raises the value, and wakes whoever waits for it.
+    /// Raises the value, and wakes the threads that wait for it.
     pub(crate) fn signal(this: &Ref<Self>, value: u64) {
         let mut state = this.state();
         if value < state.value {

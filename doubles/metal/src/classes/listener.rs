@@ -1,4 +1,5 @@
-//! `MTLSharedEventListener`: whoever is told by events. All are told on the thread that calls handlers.
+//! `MTLSharedEventListener`: the receiver of event notifications. All notifications run on the thread
+//! that calls handlers.
 
 use std::sync::OnceLock;
 

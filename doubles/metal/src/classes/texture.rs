@@ -26,7 +26,7 @@ pub(crate) struct Texture {
     /// Bytes from row to row, and from image to image.
     row: usize,
     image: usize,
-    /// Whose bytes it shows.
+    /// The buffer whose bytes it shows.
     parent: Option<Ref<Buffer>>,
     label: Label,
 }

@@ -25,7 +25,7 @@ pub(crate) struct World {
 pub(crate) struct State {
     /// Queues that have command buffers.
     lines: Vec<Line>,
-    /// Whose thread is there already.
+    /// The devices that have a thread already.
     started: Vec<usize>,
     /// Commands that are being carried out, and calls that are under way or to come.
     busy: usize,

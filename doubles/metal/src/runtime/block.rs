@@ -44,10 +44,10 @@ pub(crate) struct BlockArgument(Option<NonNull<Literal>>);
 #[derive(Debug)]
 pub(crate) struct Block(NonNull<Literal>);
 
-// SAFETY: Metal calls what it is given on threads of its own (MTLCommandBufferHandler is `Sendable`), so whoever
-// gives a block away has promised that it may be sent; the count is atomic.
+// SAFETY: Metal calls what it is given on threads of its own (MTLCommandBufferHandler is `Sendable`), so the
+// code that gives a block away has promised that it may be sent; the count is atomic.
 unsafe impl Send for Block {}
-// SAFETY: it is only called by whoever takes it out of its list.
+// SAFETY: only the thread that takes it out of its list calls it.
 unsafe impl Sync for Block {}
 
 impl BlockArgument {
@@ -157,7 +157,7 @@ unsafe extern "C-unwind" fn _Block_release(block: *const c_void) {
         unsafe { helper(literal.as_ptr().cast()) };
     }
     ALIVE.fetch_sub(1, Ordering::Relaxed);
-    // SAFETY: `_Block_copy` allocated it with this layout, and nobody has a count of it.
+    // SAFETY: `_Block_copy` allocated it with this layout, and no count of it is left.
     unsafe { dealloc(literal.as_ptr().cast(), layout) };
 }
 
@@ -176,7 +176,7 @@ fn helpers(block: &Literal) -> Option<&Helpers> {
     Some(unsafe { &*block.descriptor.cast::<Helpers>() })
 }
 
-/// Where the classes of blocks lie. Nobody sends messages to blocks here, so nothing is in them.
+/// Where the classes of blocks lie. Clients here send no messages to blocks, so the classes are empty.
 #[repr(transparent)]
 struct BlockClass([usize; 32]);
 

@@ -61,6 +61,6 @@ extern "C-unwind" fn nothing() -> usize {
     0
 }
 
-// SAFETY: both are functions, and whoever calls it takes a register's worth of answer or none.
+// SAFETY: both are functions, and each caller takes a register's worth of answer or none.
 const NOTHING: Imp =
     unsafe { std::mem::transmute::<extern "C-unwind" fn() -> usize, Imp>(nothing) };

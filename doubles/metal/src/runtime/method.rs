@@ -109,8 +109,8 @@ macro_rules! signature {
             }
 
             fn imp(self) -> Imp {
-                // SAFETY: both are pointers to functions; whoever calls it gives it its type back, which objc2
-                // checks by the codes.
+                // SAFETY: both are pointers to functions; the caller gives it its type back, which objc2 checks
+                // by the codes.
                 unsafe { mem::transmute::<Self, Imp>(self) }
             }
         }

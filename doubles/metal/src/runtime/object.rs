@@ -1,7 +1,7 @@
 //! Objects: a header that clients see, and a payload that is a Rust value.
 //!
-//! A header outlives its object for a while, as with `NSZombieEnabled`: whoever still uses the object is told so,
-//! and nothing is read that is gone.
+//! A header outlives its object for a while, as with `NSZombieEnabled`: a use of the ended object is reported,
+//! and no freed memory is read.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -24,13 +24,13 @@ pub(crate) trait Instance: Send + Sync + Sized + 'static {
 #[derive(Debug)]
 pub(crate) struct Header {
     object: Object,
-    /// How often it is retained; [`FOREVER`] for those that nobody made. At zero it is a zombie.
+    /// How often it is retained; [`FOREVER`] for objects that were not allocated. At zero it is a zombie.
     count: AtomicUsize,
     /// A `Box` of what the class holds; null before `init` and after the end.
     payload: AtomicPtr<()>,
 }
 
-/// An object that was named in a message: nil, or one that whoever sends keeps alive meanwhile.
+/// An object that was named in a message: nil, or one that the sender keeps alive meanwhile.
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Id(Option<NonNull<Header>>);
@@ -99,7 +99,7 @@ impl Header {
         }
         let payload: NonNull<T> = NonNull::new(self.payload.load(Ordering::Acquire))?.cast();
         // SAFETY: the class says that it is a `T`; it was made by `Ref::new` or `New::hold`, and lives as long as
-        // the header has a count, which whoever gave us this reference keeps.
+        // the header has a count, which the giver of this reference keeps.
         Some(unsafe { payload.as_ref() })
     }
 
@@ -255,7 +255,7 @@ impl ClassReceiver {
 impl New {
     /// Puts `payload` into it; it is the answer of `init`.
     pub(crate) fn hold<T: Instance>(self, payload: T) -> Id {
-        // SAFETY: `init` is sent to what `alloc` has just answered, which whoever sends it owns.
+        // SAFETY: `init` is sent to what `alloc` has just answered, which the sender owns.
         let header = unsafe { self.0.as_ref() };
         assert!(
             header.class().holds::<T>(),
@@ -304,14 +304,14 @@ impl<T: Instance> Ref<T> {
         Id(Some(self.header))
     }
 
-    /// For whoever asked by a method whose name begins with `new`, `copy` or `alloc`: they release it.
+    /// For callers of a method whose name begins with `new`, `copy` or `alloc`: they release it.
     pub(crate) fn into_id(self) -> Id {
         let id = self.id();
         std::mem::forget(self);
         id
     }
 
-    /// For whoever asked by any other method: their pool releases it.
+    /// For callers of any other method: their pool releases it.
     pub(crate) fn autoreleased(self) -> Id {
         Pool::add(self.into_id())
     }
@@ -348,7 +348,7 @@ impl<T> Drop for Ref<T> {
 /// Headers without objects, the oldest first.
 struct Morgue(VecDeque<NonNull<Header>>);
 
-// SAFETY: nobody but the morgue frees them, and zombies are only read.
+// SAFETY: only the morgue frees them, and zombies are only read.
 unsafe impl Send for Morgue {}
 
 static MORGUE: Mutex<Morgue> = Mutex::new(Morgue(VecDeque::new()));
@@ -360,8 +360,8 @@ fn bury(header: NonNull<Header>) {
     if morgue.0.len() > GRAVES
         && let Some(oldest) = morgue.0.pop_front()
     {
-        // SAFETY: it came from a box in `Header::allocate`, and has no count left: nobody who keeps to the rules
-        // knows it.
+        // SAFETY: it came from a box in `Header::allocate`, and has no count left: no code that keeps to the
+        // rules knows it.
         drop(unsafe { Box::from_raw(oldest.as_ptr()) });
     }
 }
@@ -379,7 +379,7 @@ extern "C-unwind" fn objc_release(object: Id) {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn objc_retainAutoreleasedReturnValue(object: Id) -> Id {
-    // Apple's runtime may hand it over without its pool; nobody can count on that, and here it never does.
+    // Apple's runtime may hand it over without its pool; clients cannot rely on that, and here it never does.
     objc_retain(object)
 }
 

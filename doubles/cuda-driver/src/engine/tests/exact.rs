@@ -44,7 +44,7 @@ fn work_on_two_channels_waits_for_both_and_holds_both() {
     let long = engine.submit(work(&[], &[b], 30));
     // A channel that is named twice is held once.
     let both = engine.submit(work(&[], &[a, b, a], 5));
-    // It has its place in both queues, so nobody passes it on the one that is free.
+    // It has its place in both queues, so no work passes it on the one that is free.
     let behind = engine.submit(work(&[], &[a], 1));
     let tickets = [short, long, both, behind];
     engine.wait_all(&tickets);

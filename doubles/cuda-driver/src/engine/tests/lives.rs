@@ -83,7 +83,7 @@ fn threads_end_with_the_last_clone() {
     drop(engine);
     assert!(shared.strong_count() > 0);
     drop(clone);
-    // Both threads have been joined, so nobody holds it.
+    // Both threads have been joined, so no thread holds it.
     assert_eq!(shared.strong_count(), 0);
 }
 

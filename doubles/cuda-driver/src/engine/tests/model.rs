@@ -55,7 +55,8 @@ impl Model {
         matches!(self.jobs[index].1, Stage::Done { .. })
     }
 
-    /// Lines up what is ready and starts what nobody before it in the line keeps from its channels.
+    /// Queues the jobs that are ready, and starts each job whose channels no earlier job in the
+    /// line holds or wants.
     fn settle(&mut self) {
         for index in 0..self.jobs.len() {
             let (job, stage) = &self.jobs[index];
