@@ -1,4 +1,4 @@
-//! The backend itself: what the host has, and the way in to its memories and its queue.
+//! The backend: the host's memories and links, and access to its queue.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::tuning::Tuning;
 /// The name of this backend.
 pub const BACKEND: BackendId = BackendId(Name::constant("host"));
 
-/// Where the processors' copies run. They share it: what several copies gain by running at once is in
-/// its costs already, because one copy uses as many threads as help.
+/// The engine of all copies by processors. Its costs already include what several threads gain, because one copy uses as
+/// many threads as help.
 pub const ENGINE: EngineId = EngineId {
     device: DeviceId::CPU0,
     index: 0,
 };
 
-/// The host: the memory that its processors load from and store to, its files, and the threads that copy.
+/// The host backend: the memory that processors load from and store to, files, and the threads that copy.
 ///
-/// Cheap to make: threads start when a copy wants them, and end with it.
+/// It is cheap to make: threads start when a copy needs them, and end when the `Host` is dropped.
 pub struct Host {
     queue: Queue,
     inventory: Inventory,
@@ -41,24 +41,24 @@ pub struct Host {
 /// How a [`Host`] copies.
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
-    /// Width and store kind by size.
+    /// The number of threads and the kind of stores, by size.
     pub tuning: Tuning,
-    /// Threads, and how long they linger.
+    /// The number of threads, and how long they linger.
     pub limits: Limits,
 }
 
 impl Host {
-    /// The host with the default tuning for this machine's processors and caches.
+    /// Makes a host with the default tuning for this machine's processors and caches.
     #[must_use]
     pub fn new() -> Self {
         Self::with(HostOptions::default())
     }
 
-    /// The host, tuned otherwise.
+    /// Makes a host with other options.
     #[must_use]
     pub fn with(options: HostOptions) -> Self {
         let inventory = inventory(&options.tuning);
-        // Where the library is built for one thread, transforms may not be sent to another.
+        // In a build for one thread, transforms must not be sent to another thread.
         let threads = if cfg!(any(transload_local, target_family = "wasm")) {
             0
         } else {
@@ -104,7 +104,7 @@ unsafe impl Backend for Host {
         memory::allocate(memory, spec)
     }
 
-    /// Takes in what others have. Nothing is copied:
+    /// Imports memory and files without copying:
     ///
     /// - [`External::Host`] into `cpu:0/pageable`.
     /// - A file, as a [`HostFile`](crate::HostFile) or `std::fs::File` in an [`External::Object`] or by its handle, into
@@ -123,8 +123,8 @@ unsafe impl Backend for Host {
         unsafe { memory::import(memory, external) }
     }
 
-    /// Gives out the address of memory that has one ([`ExternalKind::Host`]), and a handle of its own of shared memory and
-    /// files: [`ExternalKind::File`], a file descriptor; on Windows [`ExternalKind::Win32`].
+    /// Exports the address of memory that has one ([`ExternalKind::Host`]), and a new handle of shared memory and files:
+    /// [`ExternalKind::File`], a file descriptor; on Windows [`ExternalKind::Win32`].
     ///
     /// On Linux the first export of shared memory below 1 MiB, of either kind, makes a descriptor of its own for it: it
     /// copies the bytes into a new memfd and maps that at the same address. It keeps the descriptor until the buffer
@@ -140,8 +140,8 @@ unsafe impl Backend for Host {
         if has(src) && has(dst) {
             return Ok(Access::Native);
         }
-        // A device's backend lists the links to what it maps for the processors, and to those of the processors'
-        // memories that it brings itself, such as pinned memory: of those others have links to theirs too.
+        // A device's backend lists the links to the memory that it maps for the processors, and to the processors' memories
+        // that it provides, such as pinned memory. Other backends have links to the latter, too.
         if [src, dst].into_iter().all(is_reached) {
             return Ok(Access::Import);
         }
@@ -165,7 +165,7 @@ unsafe impl Backend for Host {
         unsafe { self.queue.submit(ops, after, true) }
     }
 
-    /// Copies on the pool's threads, where there are any, and unless as many submissions are in flight as there can be.
+    /// Copies on the pool's threads, if the pool has any and a slot for the submission is free.
     unsafe fn submit_apart(
         &self,
         via: Option<LinkId>,
@@ -181,12 +181,12 @@ unsafe impl Backend for Host {
         self.queue.attach(sink)
     }
 
-    /// The pool's threads tell by themselves, where there are any.
+    /// True if the pool has threads: they report outcomes by themselves.
     fn completes_unattended(&self) -> bool {
         self.queue.has_threads()
     }
 
-    /// Nothing: the threads that copy tell by themselves.
+    /// Does nothing: the threads that copy report outcomes by themselves.
     fn pump(&self) {}
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
@@ -328,7 +328,7 @@ fn memory_cost(tuning: &Tuning) -> Curve {
     Curve::new(pieces).unwrap_or_else(|_| Curve::from(near.cost))
 }
 
-/// What the processor calls itself (`/proc/cpuinfo`), or what it is built like.
+/// The processor's name (`/proc/cpuinfo`), or its architecture.
 fn processor_name() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = |line: &str| {
@@ -394,7 +394,7 @@ mod tests {
         let gpu: DeviceId = "cuda:0".parse().unwrap();
         let adapter: DeviceId = "wgpu:0".parse().unwrap();
         let mapped = adapter.memory(MemoryKind::Mapped);
-        // Another backend brings it, and the processors' bytes lie there all the same.
+        // Another backend provides it, and it is still memory of the processors.
         let pinned = DeviceId::CPU0.memory(MemoryKind::Pinned);
         for own in [PAGEABLE, pinned] {
             assert_eq!(host.connect(own, mapped), Ok(Access::Import));

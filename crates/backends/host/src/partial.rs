@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all.
+//! Files that appear whole or not at all.
 //!
 //! Such a file is written as `.transload-RANDOM.partial` in the folder of its place. The process that writes one holds a
 //! lock on it; the system releases the lock when the process ends. Creating a partial file removes all unlocked ones in
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use transload_hal::{NotRegular, open_regular};
 
-/// A file beside its place, which it takes when it is whole. Dropped before that, it is removed.
+/// A file beside its place, moved there when it is whole. Dropping it before that removes it.
 #[derive(Debug)]
 pub struct Partial {
-    /// Where it goes: the file behind a link is replaced or created, and the link stays.
+    /// The file to replace or create; of a link, the file behind it. The link stays.
     target: PathBuf,
     file: NamedTempFile,
     /// The file that it replaces. Until it takes that file's place, only its owner reads it.
@@ -28,7 +28,7 @@ impl Partial {
     /// Makes an empty file in the folder of `path`, or of the file that a link at `path` leads to, missing or not.
     ///
     /// # Errors
-    /// When `path` leads to what is no regular file ([`NotRegular`]), when links lead in a circle, or when the system
+    /// If `path` leads to something other than a regular file ([`NotRegular`]), if links form a cycle, or if the system
     /// refuses.
     pub fn beside(path: &Path) -> io::Result<Partial> {
         // The system looks first. It refuses circles, and links that it protects users from (`protected_symlinks`).
@@ -58,23 +58,23 @@ impl Partial {
         Ok(partial)
     }
 
-    /// Gives the file to write.
+    /// The file to write.
     pub fn file(&self) -> &File {
         self.file.as_file()
     }
 
-    /// Tells where it lies until it is placed.
+    /// The path of the file until it is placed.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Gives it its place. After a crash of the machine, half of it may be there.
+    /// Moves the file to its place. After a crash of the machine, the place may have a part of it.
     ///
     /// It takes over the owner, the group and the permission bits of the file that it replaces, without set-user-ID and
     /// set-group-ID. Where the system refuses the owner or the group, it gets fewer bits: no user may do more than before.
     ///
     /// # Errors
-    /// When the system refuses. The place is as it was, and the file is removed.
+    /// If the system refuses. The place is then unchanged, and the file is removed.
     pub fn place(self) -> io::Result<()> {
         if let Some(replaced) = &self.replaced {
             take_over(self.file.as_file(), replaced, &self.target)?;
@@ -87,7 +87,8 @@ impl Partial {
         Ok(())
     }
 
-    /// Gives it its place when the disk has it. Whatever happens, all of it is there or what was there before.
+    /// Syncs the file to disk, then moves it to its place. After any failure the place has either the whole file or what
+    /// was there before.
     ///
     /// # Errors
     /// As [`Partial::place`].
@@ -103,7 +104,7 @@ impl Partial {
     }
 }
 
-/// Tells the folder that a path leads to a file in.
+/// The folder of the file that a path leads to.
 pub fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

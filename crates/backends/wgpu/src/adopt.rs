@@ -1,4 +1,4 @@
-//! What a user hands over of its own, wherever wgpu runs.
+//! Imports of a user's own objects, natively and in the browser.
 
 use std::any::Any;
 
@@ -9,10 +9,10 @@ use crate::device::Gpu;
 use crate::storage::{PRIVATE, reject_unusable, wrap};
 use crate::texture::{self, Texels};
 
-/// Takes in an object of wgpu's, of the device's memory.
+/// Imports a wgpu object of the device's memory.
 ///
 /// # Errors
-/// When it is none, or no transfer could use it.
+/// If it is no such object, or no transfer could use it.
 pub(crate) fn import(
     gpu: &Gpu,
     memory: MemoryId,
@@ -53,7 +53,7 @@ fn buffer(gpu: &Gpu, memory: MemoryId, buffer: wgpu::Buffer) -> Result<Buffer, I
             reason: PRIVATE.into(),
         });
     }
-    // A command that does nothing, and that no other device's buffer may be part of.
+    // A command that does nothing, and that wgpu refuses for a buffer of another device.
     gpu.try_out(memory, |encoder| {
         encoder.clear_buffer(&buffer, 0, Some(0));
     })?;

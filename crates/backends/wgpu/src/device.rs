@@ -1,4 +1,4 @@
-//! The backend itself: what adapters there are, and the way in to their memories and queues.
+//! The backend: its adapters, and access to their memories and queues.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,8 +22,8 @@ use crate::memory;
 use crate::queue::Queue;
 use crate::raw::{self, Importer, Mapper, Shifter};
 
-/// The interfaces through which adapters are looked for, until one has any: most graphics adapters answer
-/// to several.
+/// The interfaces to search for adapters, in order; the search ends at the first that has any, because most adapters are
+/// offered by several.
 const INTERFACES: [wgpu::Backends; 4] = [
     wgpu::Backends::VULKAN,
     wgpu::Backends::METAL,
@@ -44,19 +44,19 @@ pub struct Wgpu {
 /// One device and the state that all its users share.
 pub(crate) struct Gpu {
     pub(crate) id: DeviceId,
-    /// Which device it is in the whole process ([`identity::of`]).
+    /// The device's identity within the process ([`identity::of`]).
     pub(crate) identity: usize,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
-    /// Lets it reach host memory in place, or the reason why nothing does.
+    /// Imports host memory, or the reason why the device cannot.
     pub(crate) importer: Result<Importer, &'static str>,
-    /// Makes memory that the host sees as well, where both have the same.
+    /// Allocates memory that host and device both reach, if they share one.
     pub(crate) mapper: Option<Mapper>,
     /// This backend opened the device and has not given out its handles.
     is_private: AtomicBool,
     /// How many rows of a texture are worth a command each.
     pub(crate) single_rows: u64,
-    /// Why the device is gone.
+    /// Why the device is lost.
     pub(crate) lost: Arc<OnceLock<Fault>>,
     /// Made for the first copy that wgpu's own commands cannot do.
     pub(crate) shifter: Mutex<Option<Arc<Kept<Shifter>>>>,
@@ -65,13 +65,13 @@ pub(crate) struct Gpu {
 
 /// Opens a device with the adapter's own limits, ready for this backend.
 ///
-/// Where the adapter's driver offers `VK_EXT_external_memory_host`, the device is opened with it, and
-/// copies to and from ordinary host memory need no staging.
+/// If the adapter's driver offers `VK_EXT_external_memory_host`, the device is opened with it, and copies to and from
+/// ordinary host memory need no staging.
 ///
 /// Blocks on the driver, for some milliseconds.
 ///
 /// # Errors
-/// What the driver says.
+/// If the driver refuses to open the device.
 pub fn open_device(
     adapter: &wgpu::Adapter,
 ) -> Result<(wgpu::Device, wgpu::Queue), wgpu::RequestDeviceError> {
@@ -88,14 +88,14 @@ pub fn open_device(
 }
 
 impl Wgpu {
-    /// Every adapter that a device can be opened on, in the order in which the instance lists them, software
-    /// ones behind the others.
+    /// Opens a device on every adapter that allows it, in the order in which the instance lists them, software adapters
+    /// last.
     ///
-    /// An adapter that several graphics interfaces offer is taken once, through the first of Vulkan,
-    /// Metal and DirectX 12 that has any; GL only where there is nothing else. Blocks on the drivers.
+    /// Uses the first of Vulkan, Metal and DirectX 12 that has an adapter, so that an adapter offered by several interfaces
+    /// is opened once; uses GL only if none has any. Blocks on the drivers.
     #[must_use]
     pub fn discover() -> Wgpu {
-        // Before any driver is loaded, and again behind those that are: a process may end meanwhile.
+        // Before any driver is loaded, and again after the loaded ones: the process may end meanwhile.
         exit::watch();
         let Some(_inside) = Inside::enter() else {
             return Wgpu::with_devices([]);
@@ -109,17 +109,18 @@ impl Wgpu {
         wgpu
     }
 
-    /// Devices that are open already; `wgpu:0` is the first.
+    /// Makes a backend of devices that are open already; `wgpu:0` is the first.
     ///
     /// The devices stay their owner's: this backend replaces neither the callback for a lost device, of which wgpu keeps
     /// one, nor the one for uncaptured errors. The backend detects the loss of a device by itself, before it reports that
     /// bytes moved.
     ///
-    /// Drop all managers of a device before `wgpu::Device::destroy` is called on it. wgpu 30 frees the memory of mapped buffers
-    /// there although views of them live, and staging slots are mapped: a later copy through one may crash the process.
+    /// Drop all managers of a device before `wgpu::Device::destroy` is called on it. In wgpu 30 that call frees the memory
+    /// of mapped buffers although views of them live. Staging slots are mapped, so a later copy through one may crash the
+    /// process.
     ///
-    /// The devices may be of several instances, but buffers are to be handed over together with the
-    /// device that made them ([`Backend::import`]): wgpu confuses objects of different instances.
+    /// The devices may be of several instances, but a buffer must be imported into the memory of the device that made it
+    /// ([`Backend::import`]): wgpu confuses objects of different instances.
     #[must_use]
     pub fn with_devices(devices: impl IntoIterator<Item = (wgpu::Device, wgpu::Queue)>) -> Wgpu {
         // A process that ends takes no more devices.
@@ -162,19 +163,19 @@ impl Wgpu {
         }
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     #[must_use]
     pub fn len(&self) -> usize {
         self.queues.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no devices.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// The handles of a device, for work of the user's own on buffers that the manager allocated. If [`Wgpu::discover`]
+    /// Returns the handles of a device, for the user's own work on buffers that the manager allocated. If [`Wgpu::discover`]
     /// opened the device, errors of such work that no error scope catches are dropped silently;
     /// `wgpu::Device::on_uncaptured_error` changes that. For `wgpu::Device::destroy`, see [`Wgpu::with_devices`].
     #[must_use]
@@ -184,7 +185,7 @@ impl Wgpu {
         Some((gpu.device.clone(), gpu.queue.clone()))
     }
 
-    /// The name of a device here; `None` if it is none of this backend's.
+    /// Returns the id of a device; `None` if the device does not belong to this backend.
     #[must_use]
     pub fn id_of(&self, device: &wgpu::Device) -> Option<DeviceId> {
         Some(self.queue_of(device)?.gpu().id)
@@ -213,16 +214,16 @@ impl fmt::Debug for Wgpu {
 }
 
 impl Gpu {
-    /// Whether shaders run. They do not where WebGL 2 is all there is; and wgpu's stand-in for an
-    /// adapter copies, but takes a dispatch for done.
+    /// Whether shaders run. They do not on WebGL 2. wgpu's no-op adapter copies, but reports a dispatch as done without
+    /// running it.
     pub(crate) fn computes(&self) -> bool {
         computes(&self.device)
     }
 
-    /// A device that was opened here, and has no other owner.
+    /// Marks a device that was opened here and has no other owner.
     fn own(&self) {
         self.is_private.store(true, Ordering::Relaxed);
-        // By default they would panic. What counts is caught where it happens.
+        // By default an uncaptured error panics. The backend captures relevant errors where they happen.
         self.device.on_uncaptured_error(Arc::new(|_| {}));
         let lost = Arc::clone(&self.lost);
         self.device
@@ -232,12 +233,12 @@ impl Gpu {
             });
     }
 
-    /// Whether a buffer of a user's can be of this device at all.
+    /// Whether the device is private, so that no user's buffer can belong to it.
     pub(crate) fn is_private(&self) -> bool {
         self.is_private.load(Ordering::Relaxed)
     }
 
-    /// A storage of this device's.
+    /// Makes a storage of this device.
     ///
     /// # Safety
     /// As [`Buffer::new`].
@@ -259,8 +260,8 @@ impl Gpu {
             .ok_or_else(|| Fault::new(ErrorClass::Lost, "the process or this thread is ending"))
     }
 
-    /// Runs `f`, which is part of work that has begun ([`Gpu::enter`]), and gives what the device complained about meanwhile
-    /// on this thread as a fault.
+    /// Runs `f`, which is part of work that has begun ([`Gpu::enter`]), and returns errors that the device reported
+    /// meanwhile on this thread as a fault.
     pub(crate) fn catching<T>(&self, f: impl FnOnce() -> T) -> Result<T, Fault> {
         if let Some(fault) = self.lost.get() {
             return Err(fault.clone());
@@ -271,7 +272,7 @@ impl Gpu {
         }
     }
 
-    /// Runs `f`, and gives the first error that the device tells of it.
+    /// Runs `f`, and returns its result and the first error that the device reports of it.
     pub(crate) fn scoped<T>(&self, f: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
         let scopes = [
             wgpu::ErrorFilter::Internal,
@@ -347,14 +348,13 @@ unsafe impl Backend for Wgpu {
     }
 
     /// Takes a `wgpu::Buffer` of the memory's own device in an [`External::Object`], which must have been created with the
-    /// usages `COPY_SRC` and `COPY_DST` and have a multiple of 4 bytes; or a `wgpu::Texture` of it, for the texels of mip level 0,
-    /// or [`Texels`](crate::Texels). Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC` transfers that
-    /// read them, or write a texel in part, fail. They lie in the device's memory of kind `device`, whichever was named.
-    /// Clones of one buffer or texture are one storage.
+    /// usages `COPY_SRC` and `COPY_DST` and have a multiple of 4 bytes; or a `wgpu::Texture` of it, for the texels of mip
+    /// level 0, or [`Texels`](crate::Texels). Without `COPY_DST` a texture's texels are read-only; without `COPY_SRC`
+    /// transfers that read them, or write a texel in part, fail. The buffer's memory is of kind `device`, whichever memory
+    /// was named. Clones of one buffer or texture are one storage.
     ///
-    /// What its owner does with it meanwhile is checked and ordered by wgpu: submissions of the owner's
-    /// run before or behind a transfer's commands ([`Wgpu::when_done`] says how to choose), and
-    /// transfers of a buffer that is mapped, or a thing that is destroyed, fail.
+    /// wgpu checks and orders the owner's own use meanwhile: the owner's submissions run before or after a transfer's
+    /// commands ([`Wgpu::when_done`] says how to choose), and transfers of a mapped buffer or a destroyed object fail.
     ///
     /// # Safety
     /// The object was made by a device of the `wgpu::Instance` that made this device. wgpu knows objects by numbers, which
@@ -422,7 +422,7 @@ unsafe impl Backend for Wgpu {
                 reason: format!("{first:?} has no operand in the memory of an adapter").into(),
             });
         };
-        // What goes through one queue is in order, and through another one is not.
+        // Submissions to one queue are in order; submissions to different queues are not.
         let elsewhere = |fence: &&Fence| {
             let others = self.queues.iter().filter(|other| !ptr::eq(*other, queue));
             others
@@ -443,7 +443,7 @@ unsafe impl Backend for Wgpu {
         true
     }
 
-    /// Nothing: the devices' own threads tell.
+    /// Does nothing: the devices' own threads report outcomes.
     fn pump(&self) {}
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
@@ -455,7 +455,7 @@ unsafe impl Backend for Wgpu {
     }
 }
 
-/// What a future of wgpu's that waits for nothing gives. No need for an executor.
+/// The output of a future of wgpu that never waits, without an executor.
 fn at_once<F: Future>(future: F) -> Option<F::Output> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
@@ -463,7 +463,7 @@ fn at_once<F: Future>(future: F) -> Option<F::Output> {
     }
 }
 
-/// A device on every adapter of an interface. One that cannot be opened is not there for us.
+/// Opens a device on every adapter of an interface, and leaves out those that cannot be opened.
 fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
     let instance = instance_of(interface);
     let mut adapters = pollster::block_on(instance.enumerate_adapters(interface));
@@ -472,10 +472,10 @@ fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
     opened.filter_map(Result::ok).collect()
 }
 
-/// The instance of an interface, which this process keeps for good: with the last one, drivers are unloaded, and
-/// a thread that lets go of the last device while the process ends does that beneath their exit handlers (seen
-/// with lavapipe: a jump into what was there, five times in 360 short processes). One for each interface, since
-/// looking at one that is not wanted loads its drivers.
+/// Returns the instance of an interface, which this process never drops. Dropping the last instance unloads the drivers, and
+/// a thread that drops the last device while the process ends would do that while the drivers' exit handlers run (seen with
+/// lavapipe: a jump into unloaded code, five times in 360 short processes). There is one instance for each interface,
+/// because opening an interface loads its drivers.
 fn instance_of(interface: wgpu::Backends) -> wgpu::Instance {
     static KEPT: PerProcess<Mutex<Vec<(wgpu::Backends, wgpu::Instance)>>> = PerProcess::new();
     let kept = KEPT.get_or_init(Mutex::default);

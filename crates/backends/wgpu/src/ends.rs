@@ -1,4 +1,4 @@
-//! The two ends of a copy, and what may be wrong with them, wherever wgpu runs.
+//! The two ends of a copy and their checks, natively and in the browser.
 
 use transload_hal::core::{DeviceId, DeviceKind, MemoryKind, Rows, Span};
 use transload_hal::{Buffer, ErrorClass, Fault, Layout, Op, SubmitError};
@@ -18,10 +18,10 @@ pub(crate) fn device_of(op: &Op<'_>) -> Option<DeviceId> {
         .find(|device| device.kind == DeviceKind::WGPU)
 }
 
-/// Where a copy comes from, where it goes, and which bytes of the payload it takes.
+/// Returns a copy's source, its destination, and the bytes of the payload that it moves.
 ///
 /// # Errors
-/// When its ends are not of one length, or it is no copy.
+/// If its ends differ in length, or it is no copy.
 pub(crate) fn of<'a>(op: &Op<'a>) -> Result<(Layout<'a>, Layout<'a>, Span), Fault> {
     match op {
         Op::Copy { src, dst } if src.len_bytes != dst.len_bytes => {
@@ -38,7 +38,7 @@ pub(crate) fn of<'a>(op: &Op<'a>) -> Result<(Layout<'a>, Layout<'a>, Span), Faul
     }
 }
 
-/// What a submission answers when its operation `index` cannot be done.
+/// The error of a submission whose operation `index` cannot be done.
 pub(crate) fn refusal(index: usize, fault: Fault) -> SubmitError {
     match fault.class {
         ErrorClass::Unsupported => SubmitError::Unsupported {

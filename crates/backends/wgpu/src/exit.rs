@@ -16,12 +16,12 @@ use std::thread;
 
 use transload_hal::{Guard, Owner, PerProcess, is_ending};
 
-/// What the exit handler of a process waits at.
+/// Counts the work in drivers, for which the exit handler of a process waits.
 #[derive(Default)]
 struct Door {
-    /// How many [`Inside`] there are, and [`CLOSED`] once the process ends.
+    /// The number of [`Inside`] values, and [`CLOSED`] once the process ends.
     inside: AtomicUsize,
-    /// Tells the handler that the last one has gone. Nothing else is done under the lock.
+    /// Notifies the handler that the last one was dropped. Nothing else happens under the lock.
     last: (Mutex<()>, Condvar),
 }
 
@@ -61,8 +61,8 @@ fn has_locals() -> bool {
     !(cfg!(debug_assertions) && is_ending())
 }
 
-/// Something of the driver's. It is dropped as work of this backend, and leaked once the process ends: a driver that shuts
-/// down must not destroy it as well.
+/// An object of the driver. Dropping it counts as work of this backend. It is leaked once the process ends, because a driver
+/// that shuts down destroys it itself.
 pub(crate) struct Kept<T: Send + 'static>(ManuallyDrop<T>);
 
 /// Keeps a device.
@@ -116,7 +116,7 @@ impl<T: Owner> Guard for Kept<T> {
 }
 
 /// Registers the exit handler. The backend calls this for each set of devices, since their drivers may have been loaded
-/// after the last call. The handler then runs as often, and waits once.
+/// after the last call. The handler then runs once per registration, and waits only the first time.
 #[cfg(unix)]
 pub(crate) fn watch() {
     use std::ffi::c_int;
@@ -154,7 +154,7 @@ pub(crate) fn watch() {
     DOORS.get_or_init(Door::default);
     // SAFETY: the handler does not unwind. A library that is unloaded has its handlers run before that.
     let refused = unsafe { atexit(at_exit) };
-    // The only refusal is that there is no memory for the entry. Then the process ends as it would without this.
+    // Registration fails only if there is no memory for the entry. The process then ends as it would without the handler.
     let _ = refused;
 }
 

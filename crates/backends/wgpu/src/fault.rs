@@ -1,4 +1,4 @@
-//! What wgpu complains of, in the words of the hal.
+//! Converts errors of wgpu into faults of the hal.
 
 use std::error::Error as _;
 
@@ -7,8 +7,9 @@ use wgpu::wgc::command::{ClearError, CommandEncoderError, TransferError};
 use wgpu::wgc::device::{DeviceError, queue::QueueSubmitError};
 use wgpu::wgc::error::ContextError;
 
-/// A validation error about a thing that its owner has destroyed, mapped, or made on another device is
-/// the caller's mistake: this backend's own things are none of these. Any other is a failure.
+/// A validation error about an object that its owner has destroyed, mapped, or made on another device
+/// is the caller's mistake, because this backend's own objects are in none of these states. Any other
+/// error is a failure.
 pub(crate) fn fault_of(error: &wgpu::Error) -> Fault {
     match error {
         wgpu::Error::OutOfMemory { source } => {
@@ -24,7 +25,7 @@ pub(crate) fn fault_of(error: &wgpu::Error) -> Fault {
     }
 }
 
-/// What is wrong with a thing of the caller's.
+/// The defect of the caller's object, if the error names one.
 fn mistake(error: &wgpu::Error) -> Option<String> {
     let cause = &error.source()?.downcast_ref::<ContextError>()?.source;
     let is_theirs = match (cause.downcast_ref(), cause.downcast_ref()) {

@@ -1,8 +1,8 @@
 //! Host memory that takes part in one submission.
 //!
-//! Only whole pages can be imported, and only those that belong to the range as a whole: what lies
-//! before the first of them and after the last, at most a page each, travels in a small buffer. So does all
-//! of a range that is too short for an import to pay.
+//! Only whole pages that lie inside the range are imported. The bytes before the first and after the last of
+//! them, at most a page each, go through a small buffer. So do all bytes of a range that is too short for an
+//! import to pay.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,7 +45,7 @@ struct Cut {
     places: [u64; 2],
 }
 
-/// Whether the device has let go of the pages.
+/// Whether the driver has released the pages.
 #[derive(Default)]
 struct Gone {
     is_gone: Mutex<bool>,
@@ -53,8 +53,8 @@ struct Gone {
 }
 
 impl Cut {
-    /// Cuts `len` bytes at `addr`, which go to or come from byte `other` of a device's buffer, into at
-    /// least so many bytes of whole pages or none.
+    /// Cuts `len` bytes at `addr`, which go to or come from byte `other` of a device's buffer. The body has
+    /// at least `least` bytes of whole pages, or none.
     fn new(addr: u64, len: u64, (page, least): (u64, u64), other: u64) -> Cut {
         let first = addr.next_multiple_of(page);
         let last = (addr + len) / page * page;
@@ -73,7 +73,7 @@ impl Cut {
         }
     }
 
-    /// How long the buffer of edges is, 0 where there are none.
+    /// The length of the buffer of edges in bytes; 0 if there are none.
     fn edges(&self) -> u64 {
         match self.head + self.tail {
             0 => 0,
@@ -81,7 +81,7 @@ impl Cut {
         }
     }
 
-    /// Head and tail: where in the range, how long, where in the buffer of edges.
+    /// Head and tail, each as its offset in the range, its length, and its offset in the buffer of edges.
     fn ends(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         let ends = [
             (0, self.head, self.places[0]),
@@ -96,7 +96,7 @@ impl Guest {
     /// own.
     ///
     /// # Errors
-    /// What the driver says: for one, that it does not import this memory.
+    /// The driver's errors, for example that it does not import this memory.
     ///
     /// # Safety
     /// The span stays valid, for writes too if they go [`Direction::Out`], until the guest is dropped unused
@@ -141,7 +141,7 @@ impl Guest {
             for (from, len, place) in self.cut.ends() {
                 match self.direction {
                     Direction::In => program.copy(End::bytes(edges, place), at(from), len),
-                    // The words around it: the host takes what is its own.
+                    // Copies the whole words around the bytes; the host takes only its own bytes.
                     Direction::Out => program.copy_around(at(from), (edges, place), len),
                 }
             }
@@ -158,7 +158,7 @@ impl Guest {
         }
     }
 
-    /// The commands are the driver's: nothing here holds the pages any more.
+    /// The driver has the commands: the guest no longer holds the pages.
     pub(crate) fn let_go(&mut self) {
         self.pages = None;
     }
@@ -232,13 +232,13 @@ fn edges_buffer(device: &wgpu::Device, size: u64, direction: Direction) -> wgpu:
 }
 
 impl Gone {
-    /// Called by the driver's side, from whichever thread: notes it and notifies.
+    /// Records the release and notifies. The driver's side calls this on any thread.
     fn tell(&self) {
         *self.is_gone.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.told.notify_all();
     }
 
-    /// Blocks until it was told, or the device is lost and touches nothing any more.
+    /// Blocks until the pages are released, or until the device is lost and touches nothing any more.
     fn wait(&self, gpu: &Gpu) {
         let mut is_gone = self.is_gone.lock().unwrap_or_else(PoisonError::into_inner);
         while !*is_gone && gpu.lost.get().is_none() {
@@ -250,11 +250,12 @@ impl Gone {
     }
 }
 
-/// The least that is imported, in bytes: an import costs some 20 µs on lavapipe, in which a processor copies
-/// more than that. Less than the 64 KiB that prove a link, which must take this way.
+/// The shortest range to import, in bytes. An import costs some 20 µs on lavapipe, in which a processor
+/// copies more than that. It is less than the 64 KiB that prove a link, because the proof must take this
+/// way.
 const LEAST: u64 = 48 << 10;
 
-/// How often a thread that waits looks whether the device was lost meanwhile.
+/// The interval at which a waiting thread checks whether the device was lost meanwhile.
 const A_MOMENT: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

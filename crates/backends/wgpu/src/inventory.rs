@@ -1,4 +1,4 @@
-//! What the devices bring to the machine: memories, and the links between them and to the host's.
+//! The memories of the devices, and the links between them and to the host's memories.
 
 use transload_hal::core::defaults::{LINK_DEPTH, link_cost};
 use transload_hal::{
@@ -42,7 +42,7 @@ fn device(gpu: &Gpu) -> DeviceInfo {
     }
 }
 
-/// The one that buffers are allocated in comes first.
+/// The memory in which buffers are allocated comes first.
 fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
     let slots = [MemoryKind::Upload, MemoryKind::Readback];
     let info = |kind| MemoryInfo {
@@ -125,12 +125,12 @@ fn own_of(gpu: &Gpu) -> impl Iterator<Item = MemoryId> + use<> {
     own(gpu).iter().map(move |kind| id.memory(*kind))
 }
 
-/// Where the host's threads put bytes that go to the adapter.
+/// The memories into which the host's threads put bytes for the adapter.
 fn inlets(gpu: &Gpu) -> impl Iterator<Item = MemoryId> + use<> {
     beside_mapped(gpu, MemoryKind::Upload)
 }
 
-/// Where they take those that come from it.
+/// The memories from which the host's threads take bytes of the adapter.
 fn outlets(gpu: &Gpu) -> impl Iterator<Item = MemoryId> + use<> {
     beside_mapped(gpu, MemoryKind::Readback)
 }
@@ -161,14 +161,14 @@ fn lacks(gpu: &Gpu) -> Vec<Lack> {
     ways.collect()
 }
 
-/// What the driver calls itself and its version; `None` where it says nothing.
+/// The driver's name and version; `None` if the driver gives none.
 fn driver(info: &wgpu::AdapterInfo) -> Option<String> {
     let told = [info.driver.trim(), info.driver_info.trim()];
     let told: Vec<&str> = told.into_iter().filter(|part| !part.is_empty()).collect();
     (!told.is_empty()).then(|| told.join(" "))
 }
 
-/// What the processors reach by themselves.
+/// The memories that the processors reach by themselves.
 const HOST_KINDS: [MemoryKind; 4] = [
     MemoryKind::Pageable,
     MemoryKind::Pinned,
@@ -193,8 +193,8 @@ fn host_class(kind: MemoryKind) -> LinkClass {
     }
 }
 
-/// A link over which the adapter reads or writes host memory in place. A row of a pitched region need
-/// not have a page of its own, so those are staged.
+/// A link over which the adapter reads or writes host memory in place. Pitched regions are staged, because
+/// one of their rows may contain no whole page.
 fn import(gpu: &Gpu, src: MemoryId, dst: MemoryId, engine: EngineId) -> Link {
     Link {
         pitched: false,
@@ -203,7 +203,7 @@ fn import(gpu: &Gpu, src: MemoryId, dst: MemoryId, engine: EngineId) -> Link {
     }
 }
 
-/// What lies between the adapter's memory and the host's.
+/// The class of the connection between the adapter's memory and the host's.
 fn wire(gpu: &Gpu) -> LinkClass {
     match gpu.device.adapter_info().device_type {
         wgpu::DeviceType::Cpu | wgpu::DeviceType::IntegratedGpu => LinkClass::Local,
@@ -211,8 +211,9 @@ fn wire(gpu: &Gpu) -> LinkClass {
     }
 }
 
-/// The same link with what it costs to submit commands and to hear of their end, which decides the size of
-/// chunks until the machine is measured: 35 to 85 µs on lavapipe, by whether its thread is awake.
+/// The same link with the cost of submitting commands and of learning of their end. That cost decides the
+/// size of chunks until the machine is measured: 35 to 85 µs on lavapipe, depending on whether its thread
+/// is awake.
 fn submitted(gpu: &Gpu, native: Link) -> Link {
     let rate = link_cost(wire(gpu)).fs_per_byte;
     Link {
@@ -223,8 +224,7 @@ fn submitted(gpu: &Gpu, native: Link) -> Link {
 
 const SUBMISSION_NS: u64 = 40_000;
 
-/// The same link between memories of which one is the other side's. One operation takes all the threads
-/// that there are.
+/// The same link if one memory belongs to the other side. One operation takes all threads.
 fn in_place(native: Link) -> Link {
     Link {
         id: LinkId {

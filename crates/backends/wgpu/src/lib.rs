@@ -1,25 +1,25 @@
 //! The wgpu backend of Transload: the memory of graphics adapters, through `wgpu`.
 //!
-//! Each device has three memories: `device`, where users' buffers lie; `upload`, whose slots the host
-//! writes and the device copies out of; and `readback`, the other way round. Slots stay mapped except
-//! while the device uses them, so that the host's own engine fills and drains them. Where host and device
-//! have one memory and the driver shows it to both, there is a fourth, `mapped`, for buffers that the host's
-//! engine reaches in place; it is the default then.
+//! Each device has three memories: `device` holds users' buffers; the host writes slots of `upload` and the
+//! device copies out of them; the device writes slots of `readback` and the host copies out of them. Slots
+//! stay mapped except while the device uses them, so that the host's own engine fills and drains them. If
+//! host and device share one memory and the driver shows it to both, there is a fourth, `mapped`, for
+//! buffers that the host's engine reaches in place. It is then the default.
 //!
 //! wgpu copies whole words of four bytes. Copies that begin or end inside a word, or whose ends lie
 //! differently within their words, go through a compute shader that puts the bytes in their places and
 //! leaves their neighbours alone.
 //!
-//! The texels of a texture are a buffer, too: row after row without the padding that wgpu wants, any range
-//! or rectangle of which takes part in transfers. See [`Texels`].
+//! The texels of a texture are a buffer, too: row after row without the padding that wgpu wants. Transfers
+//! can use any range or rectangle of it. See [`Texels`].
 //!
-//! Completion needs no tick: one thread per device waits in the driver while operations are under way,
-//! and is parked otherwise. A build whose types stay on one thread has nothing here.
+//! Completion needs no tick: one thread per device waits in the driver while operations are under way, and
+//! is parked otherwise. In a build for one thread this crate is empty.
 //!
 //! # In the browser
-//! There are no threads to wait in, and no mapping is an address. So the backend itself takes bytes from
-//! the host's memory to the device and back, through `device`, the one memory that a device has there; and
-//! callbacks of the browser's settle what they end. Opening a device is a `Future`: `Wgpu::request`.
+//! The browser has no threads to wait in, and a mapping has no address. So a device has only the memory
+//! `device`, the backend itself moves bytes between the host's memory and it, and callbacks of the browser
+//! settle fences. Opening a device is a `Future`: `Wgpu::request`.
 #![cfg_attr(
     browser,
     allow(

@@ -9,17 +9,17 @@ use transload_hal::{ErrorClass, Fault, run_callback};
 use crate::device::Gpu;
 use crate::storage::{WORD, failed};
 
-/// How long it waits for word of a mapping before it looks again: another thread that looks, a user's own,
-/// may have taken the word and not passed it on yet.
+/// How long to wait for a mapping's callback before polling again: another polling thread, such as the user's, may have
+/// collected the callback and not called it yet.
 const A_MOMENT: Duration = Duration::from_millis(10);
 
-/// As a rule the first look tells.
+/// The number of polls without a pause; after these the thread waits between polls. The first poll usually succeeds.
 const EAGER: u32 = 16;
 
-/// So many moments, ten seconds, after which an idle buffer must have been mapped.
+/// The number of polls, ten seconds in all, after which an idle buffer must have been mapped.
 const MOST_LOOKS: u32 = 1000;
 
-/// What a look did not find.
+/// Why a poll did not find a submission over.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unseen {
     /// It is not over yet.
@@ -36,20 +36,21 @@ pub(crate) enum Unseen {
 }
 
 impl Gpu {
-    /// As `wgpu::Device::poll`, and never panics. wgpu does when the driver gives up a device that is
-    /// being waited for; and it runs callbacks of the user's on whichever thread looks.
+    /// Polls as `wgpu::Device::poll` does, but never panics. wgpu panics if the driver gives up a device during a wait. wgpu
+    /// also runs the user's callbacks on the polling thread.
     ///
-    /// No look has a time limit: a wait that runs out of time panics in wgpu-core 30 where another thread polls or submits and
-    /// finds the queue empty just then, and callbacks are dropped uncalled.
+    /// A poll never has a time limit: in wgpu-core 30 a wait that times out panics, and drops callbacks uncalled, if another
+    /// thread polls or submits at that moment and finds the queue empty.
     pub(crate) fn look(&self, how: wgpu::PollType) -> Result<(), Unseen> {
-        // Callbacks of the user's run in here. Unwound: wgpu holds none of its locks when it calls back, nor when it gives up.
+        // Callbacks of the user run in here. Unwinding is safe: wgpu holds none of its locks when it calls back, nor when it
+        // gives up.
         let poll = || {
             catch_unwind(AssertUnwindSafe(|| {
                 run_callback(|| self.device.poll(how.clone()))
             }))
         };
-        // A driver that has given up says so again. A callback of the user's that panicked does not: then
-        // what is looked for may be under way, even if the device is lost to its user.
+        // A driver that has given up fails again. A user's callback that panicked does not panic again: then the submission
+        // may still be under way, even if the device is lost to its user.
         match poll().or_else(|_| poll()) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(wgpu::PollError::Timeout)) => Err(Unseen::NotYet),
@@ -58,16 +59,16 @@ impl Gpu {
             }
             Err(_) => match self.probe() {
                 Err(fault) => Err(Unseen::Lost(fault)),
-                // A callback that is none of ours.
+                // A callback of another user.
                 Ok(()) => Err(Unseen::NotYet),
             },
         }
     }
 
-    /// Finds out whether the device still takes work, without having to be told: the one callback that
-    /// wgpu has for that is the user's. Does not poll, and waits for nothing.
+    /// Checks whether the device still takes work. wgpu has one callback for a loss, and that belongs to the user. Does not
+    /// poll, and does not wait.
     ///
-    /// A lost device gives out buffers that are none and says nothing of it. One that is mapped at creation shows that.
+    /// A lost device returns invalid buffers without an error. Creating a buffer mapped shows that it is invalid.
     pub(crate) fn probe(&self) -> Result<(), Fault> {
         if let Some(fault) = self.lost.get() {
             return Err(fault.clone());
@@ -107,7 +108,7 @@ impl Gpu {
             };
             match self.look(wgpu::PollType::Poll) {
                 Err(Unseen::Lost(fault)) => return Err(fault),
-                // Heard, or on its way on another thread that looked, or not found yet.
+                // The callback has run, or is about to run on another polling thread, or the mapping is not done yet.
                 _ => match told.recv_timeout(patience) {
                     Ok(Ok(())) => return Ok(()),
                     Ok(Err(error)) => return Err(self.blame(failed(&error))),

@@ -1,4 +1,4 @@
-//! What lies behind the buffers of this backend.
+//! The storages behind the buffers of this backend.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,8 +67,8 @@ impl Slot {
         }
     }
 
-    /// Reads what the slot holds from byte `from` on. False where the host cannot reach it, or it ends
-    /// before.
+    /// Reads the slot's bytes from byte `from` on. Returns false if the host cannot reach the slot, or if
+    /// the range ends beyond it.
     pub(crate) fn read(&self, from: u64, out: &mut wgpu::BufferViewMut) -> bool {
         let mut state = self.lock();
         let start = state.view.as_mut().and_then(View::start);
@@ -144,7 +144,7 @@ pub(crate) fn allocate(
     }
     let aligned = match memory.kind {
         MemoryKind::Device | MemoryKind::Mapped => OFFSETS,
-        // A slot's alignment is that of its address, and drivers map wherever they please.
+        // A slot's alignment is that of its address, and drivers choose the address of a mapping.
         _ => wgpu::MAP_ALIGNMENT,
     };
     if spec.alignment > aligned || !spec.alignment.is_power_of_two() {
@@ -186,13 +186,13 @@ pub(crate) fn allocate(
     let made = gpu.catching(|| gpu.device.create_buffer(&descriptor));
     let buffer = made.map_err(refused)?;
     let Some(mode) = mode else {
-        // A device that is gone gives out buffers that are none.
+        // A lost device returns invalid buffers.
         gpu.probe().map_err(refused)?;
         return Ok(wrap(gpu, memory, buffer, len));
     };
     // At creation every buffer is mapped for writing.
     let mapped = buffer.get_mapped_range_mut(..).map(View::Write);
-    // Here that shows.
+    // An invalid buffer fails here.
     let mut view = mapped.map_err(|error| refused(gpu.blame(failed(&error))))?;
     let start = view.start();
     let slot = Slot {
@@ -213,7 +213,7 @@ pub(crate) fn allocate(
     Ok(unsafe { gpu.storage(info, slot) })
 }
 
-/// Memory that the host sees, too.
+/// Allocates memory that the host reaches, too.
 fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     let Some(mapper) = &gpu.mapper else {
         return Err(AllocError::UnknownMemory { memory });
@@ -222,7 +222,7 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     // SAFETY: the mapper is this device's; the size is not 0; the usages need no feature.
     let made = gpu.catching(|| unsafe { mapper.allocate(gpu, size, USAGES) });
     let made = made.and_then(|made| made);
-    // A device that is gone gives out buffers that are none.
+    // A lost device returns invalid buffers.
     let made = made.and_then(|made| gpu.probe().map(|()| made));
     let (buffer, span, keeper) = made.map_err(|fault| refused(memory, len, fault))?;
     let info = StorageInfo {

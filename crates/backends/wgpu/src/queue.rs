@@ -33,13 +33,13 @@ pub(crate) struct Queue {
 struct Shared {
     gpu: Arc<Gpu>,
     sink: Arc<OnceLock<Arc<dyn CompletionSink>>>,
-    /// Fences are numbered through over all devices.
+    /// Fence numbers are unique across all devices of the backend.
     numbers: Arc<AtomicU64>,
     state: Mutex<State>,
     /// Used only by the thread that serves the queue.
     ended: Mutex<Vec<Ended>>,
-    /// Held from the first command of a submission to its number, so that what two threads submit does
-    /// not mix.
+    /// Held from the first command of a submission until its number is taken, so that submissions of two
+    /// threads do not mix.
     gate: Mutex<()>,
     /// Something was submitted that no thread serves, or the queue closes.
     work: Condvar,
@@ -107,7 +107,7 @@ impl Queue {
         self.shared.lock().pending.contains(&number)
     }
 
-    /// Starts the operations, all of which must be of this device, behind everything that was submitted
+    /// Starts the operations, all of which must be of this device, after everything that was submitted
     /// to it before.
     pub(crate) fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
         let shared = &self.shared;
@@ -115,7 +115,7 @@ impl Queue {
         if moves.is_empty() {
             return Ok(Fence::settled(BACKEND));
         }
-        // The edges of host memory are copied here and now, in no queue's order.
+        // The edges of host memory are copied during this call, outside the queue's order.
         if moves.touches_host()
             && let Some(fence) = after.iter().find(|fence| self.is_pending(fence.number()))
         {
@@ -161,7 +161,7 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// What is under way is completed.
+    /// Completes everything that is under way.
     fn drop(&mut self) {
         self.shared.lock().is_closing = true;
         self.shared.work.notify_one();
@@ -172,13 +172,14 @@ impl Drop for Queue {
         if let Some(thread) = thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
-            // It panics nowhere; if it did, its fences are lost with the backend.
+            // The thread never panics; if it did, its fences would be lost with the backend.
             let _ = thread.join();
         }
     }
 }
 
-/// To wait here would hold the caller up.
+/// The refusal of a submission after a fence that could only be waited for here, which would block the
+/// caller.
 pub(crate) fn unawaited(fence: &Fence) -> SubmitError {
     let message = format!("{fence:?} must be awaited first: these operations go another way");
     SubmitError::Refused(Fault::new(ErrorClass::Unsupported, message))
@@ -216,7 +217,7 @@ impl Shared {
                 _inside: inside,
             }),
             Err(fault) => {
-                // Nothing was done: the slots are the host's again.
+                // Nothing was submitted: the host gets the slots back.
                 for slot in slots {
                     let _ = self.end_use(slot);
                 }
@@ -237,11 +238,11 @@ impl Shared {
         self.hand_over(commands)
     }
 
-    /// Gives the driver commands, all or nothing.
+    /// Submits the commands to the driver, all or none.
     ///
-    /// wgpu runs callbacks of the user's before it returns. One that panics, or complains into the scope
-    /// that listens here, looks like a refusal although the commands are under way: then they are waited
-    /// for, so that nothing touches their memory when this returns.
+    /// wgpu runs callbacks of the user before it returns. A callback that panics, or that raises an
+    /// error in the error scope open here, looks like a refusal although the commands are under way.
+    /// This then waits for the commands, so that nothing touches their memory when it returns.
     fn hand_over(&self, commands: wgpu::CommandBuffer) -> Result<wgpu::SubmissionIndex, Fault> {
         let submit = || self.gpu.queue.submit([commands]);
         let submit = || catch_unwind(AssertUnwindSafe(|| run_callback(submit)));

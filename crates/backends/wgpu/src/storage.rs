@@ -1,4 +1,4 @@
-//! What buffers of wgpu are to the hal, wherever wgpu runs.
+//! Buffers of wgpu as storages of the hal, natively and in the browser.
 
 use transload_hal::core::MemoryId;
 use transload_hal::{
@@ -7,14 +7,14 @@ use transload_hal::{
 
 use crate::device::{BACKEND, Gpu};
 
-/// wgpu copies words.
+/// wgpu copies whole words of this many bytes.
 pub(crate) const WORD: u64 = 4;
 
-/// The strictest alignment that WebGPU lets an adapter demand of an offset into a buffer, whose first byte
-/// has every one.
+/// The strictest alignment that WebGPU lets an adapter demand of an offset into a buffer. A buffer's first byte has every
+/// alignment.
 pub(crate) const OFFSETS: u64 = 256;
 
-/// What may be done with buffers that the manager allocates: all that needs no feature.
+/// The usages of buffers that the manager allocates: all that need no feature.
 pub(crate) const USAGES: wgpu::BufferUsages = wgpu::BufferUsages::COPY_SRC
     .union(wgpu::BufferUsages::COPY_DST)
     .union(wgpu::BufferUsages::STORAGE)
@@ -23,7 +23,7 @@ pub(crate) const USAGES: wgpu::BufferUsages = wgpu::BufferUsages::COPY_SRC
     .union(wgpu::BufferUsages::INDEX)
     .union(wgpu::BufferUsages::INDIRECT);
 
-/// Why a device takes in nothing of its user's.
+/// Why a private device imports no object of a user.
 pub(crate) const PRIVATE: &str = "it is of another device: this one's handles were given to nobody, \
                                   which `Wgpu::handles` does, and `Wgpu::with_devices` takes yours";
 
@@ -47,7 +47,8 @@ pub(crate) fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocEr
 }
 
 /// # Errors
-/// When a buffer of a user's was created without the usages that copies need, or ends with a part of a word, which none reaches.
+/// If the user's buffer was created without the usages that copies need, or ends with a part of a word, which no copy
+/// reaches.
 pub(crate) fn reject_unusable(memory: MemoryId, buffer: &wgpu::Buffer) -> Result<(), ImportError> {
     let needed = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
     let (usage, size) = (buffer.usage(), buffer.size());
@@ -74,9 +75,9 @@ pub(crate) fn wrap(gpu: &Gpu, memory: MemoryId, buffer: wgpu::Buffer, len: u64) 
     unsafe { gpu.storage(info(memory, handle, len), buffer) }
 }
 
-/// Clones of one object of wgpu's hash alike, so that they are one storage, in all managers of the process. wgpu hashes the
-/// number that the object has among those of its sort and of its instance, which the device and the sort tell apart.
-/// Two objects that happen to hash alike would wait for each other.
+/// Clones of one wgpu object hash alike, so they are one storage in all managers of the process. wgpu hashes a number that
+/// is unique for the object's type and instance, so the device and the type are hashed as well. If two objects collide,
+/// their transfers wait for each other.
 pub(crate) fn handle_of<T: std::hash::Hash>(gpu: &Gpu, object: &T) -> u64 {
     use std::hash::BuildHasher as _;
     let state = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();

@@ -14,7 +14,7 @@ use crate::storage::{PRIVATE, handle_of, info};
 ///
 /// The bytes of such a buffer are the texels of the level's first row from left to right, then those of
 /// the next row, and so on through all rows of all layers (or of all slices, if the texture has three
-/// dimensions), with nothing in between: [`TexelLayout`] tells how many of each. Where the format is
+/// dimensions), with nothing in between: [`TexelLayout`] gives the number of each. If the format is
 /// compressed, rows are rows of blocks.
 ///
 /// A rectangle of the level is a pitched region of the buffer: `width` texels of each of `height` rows,
@@ -53,16 +53,16 @@ use crate::storage::{PRIVATE, handle_of, info};
 pub struct Texels {
     texture: wgpu::Texture,
     mip_level: u32,
-    /// All that there are, if `None`.
+    /// All layers, if `None`.
     layers: Option<Range<u32>>,
 }
 
-/// How many bytes, rows and layers the texels of a mip level are.
+/// The bytes, rows and layers of the texels of a mip level.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct TexelLayout {
-    /// The bytes of a texel, or of a block where the format is compressed. wgpu copies no part of it, so
-    /// that a copy which begins or ends inside one reads it first.
+    /// The bytes of a texel, or of a block if the format is compressed. wgpu copies only whole ones, so
+    /// a copy that begins or ends inside one reads it first.
     pub block_bytes: u64,
     /// The bytes of a row of texels, or of blocks.
     pub row_bytes: u64,
@@ -81,7 +81,7 @@ impl TexelLayout {
 }
 
 impl Texels {
-    /// All layers of mip level 0.
+    /// Selects all layers of mip level 0.
     #[must_use]
     pub const fn new(texture: wgpu::Texture) -> Texels {
         Texels {
@@ -91,14 +91,14 @@ impl Texels {
         }
     }
 
-    /// The same of another mip level; 0 is the largest.
+    /// Selects another mip level; 0 is the largest.
     #[must_use]
     pub fn with_mip_level(mut self, mip_level: u32) -> Texels {
         self.mip_level = mip_level;
         self
     }
 
-    /// Only these layers of the array, or slices of the level's depth.
+    /// Selects these layers of the array, or slices of the level's depth.
     #[must_use]
     pub fn with_layers(mut self, layers: Range<u32>) -> Texels {
         self.layers = Some(layers);
@@ -111,8 +111,8 @@ impl Texels {
         &self.texture
     }
 
-    /// How the texels lie in a buffer; `None` where the level or the layers are not there, or the format
-    /// has no texels that are copied one by one, as depth, stencil and planar formats have not.
+    /// Returns how the texels lie in a buffer. `None` if the level or the layers do not exist, or if
+    /// texels of the format cannot be copied one by one (depth, stencil and planar formats).
     #[must_use]
     pub fn layout(&self) -> Option<TexelLayout> {
         let window = self.window().ok()?;
@@ -125,7 +125,7 @@ impl Texels {
     }
 
     /// # Errors
-    /// What is wrong with the texture or the choice.
+    /// The defect of the texture or of the selection.
     fn window(&self) -> Result<Window<'_>, String> {
         let texture = &self.texture;
         let window = Window::of_level(texture, self.mip_level)?;
@@ -186,7 +186,7 @@ pub(crate) fn adopt<T: AsTexels>(
     Ok(unsafe { gpu.storage(info, owner) })
 }
 
-/// What users hand over.
+/// An object that users import.
 pub(crate) trait AsTexels: transload_hal::Owner + Sized {
     fn texels(&self) -> Texels;
 }

@@ -19,10 +19,10 @@ pub struct HostFile {
     span: Span,
     writable: bool,
     id: StorageId,
-    /// Where the bytes are those of shared memory whose identity is older than the file.
+    /// Set if the file's bytes are shared memory whose identity is older than the file.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     _alias: Option<std::sync::Arc<super::alias::Alias>>,
-    /// Whether it was made of a handle, behind which other views may lie.
+    /// Whether it was made of a handle, of which other views may exist.
     is_memory: bool,
 }
 
@@ -30,21 +30,21 @@ pub struct HostFile {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The system did not open, create, extend or describe it.
+    /// The system failed to open, create, extend or describe the file.
     #[error("{path}: {source}", path = path.display())]
     System {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A folder, a pipe, a device: nothing with positions and a length.
+    /// A folder, a pipe or a device, which has no positions and no length.
     #[error("{path} is no regular file", path = path.display())]
     NotRegular {
-        /// What it is called.
+        /// Its path.
         path: PathBuf,
     },
-    /// A length that no file here can have.
+    /// The length is more than a file can have here.
     #[error(
         "{path} cannot be made {len_bytes} bytes long: {}",
         Longest(*.limit_bytes),
@@ -59,7 +59,7 @@ pub enum FileError {
         /// its limit.
         limit_bytes: Option<u64>,
     },
-    /// A file whose bytes the system makes up as they are read, such as `/proc/cpuinfo`: it says that it has none.
+    /// A file whose bytes the system generates at each read, such as `/proc/cpuinfo`: it reports a length of 0.
     #[error(
         "{path} has no fixed length: the system reports 0 bytes, and yet it has content; read it to the end, and adopt \
          the bytes",
@@ -74,14 +74,14 @@ pub enum FileError {
     OutOfRange {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// The range that was asked for.
         span: Span,
         /// The length of the file.
         len_bytes: u64,
     },
 }
 
-/// Why a length is too long.
+/// Formats why a length is too long.
 struct Longest(Option<u64>);
 
 impl fmt::Display for Longest {
@@ -97,10 +97,11 @@ impl fmt::Display for Longest {
 pub(crate) const MAX_LEN_BYTES: u64 = i64::MAX as u64;
 
 impl HostFile {
-    /// Opens a file for reading, whole.
+    /// Opens a whole file for reading.
     ///
     /// # Errors
-    /// When it is missing, unreadable, no regular file, or has no fixed length. A pipe is refused at once.
+    /// If the file is missing, unreadable, no regular file, or has no fixed length. A pipe is refused without
+    /// blocking.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let (file, ()) = Self::open_claimed(path, |_| Ok::<_, FileError>(()))?;
         Ok(file)
@@ -109,7 +110,7 @@ impl HostFile {
     /// Opens as [`HostFile::open`] does, and claims the bytes before it looks at the length.
     ///
     /// # Errors
-    /// As [`HostFile::open`], and what `claim` refuses.
+    /// As [`HostFile::open`], and the errors of `claim`.
     #[doc(hidden)]
     pub fn open_claimed<C, E: From<FileError>>(
         path: impl AsRef<Path>,
@@ -122,30 +123,30 @@ impl HostFile {
         Ok((known.measured()?, claim))
     }
 
-    /// Opens a file for reading and writing, whole.
+    /// Opens a whole file for reading and writing.
     ///
     /// # Errors
-    /// When it is missing, not writable, no regular file, or has no fixed length.
+    /// If the file is missing, not writable, no regular file, or has no fixed length.
     pub fn open_writable(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let path = path.as_ref();
         let file = open(path, OpenOptions::new().read(true).write(true))?;
         Self::new(file, path.to_owned(), true)
     }
 
-    /// Creates a file of `len_bytes` zero bytes, replacing what was there.
+    /// Creates a file of `len_bytes` zero bytes, replacing an existing file.
     ///
     /// # Errors
-    /// When it cannot be created or not be made that long, or what is there is no regular file. A length that no file
-    /// can have is refused before anything is replaced.
+    /// If the file cannot be created or extended to that length, or if the path is no regular file. A length that no
+    /// file can have is refused before anything is replaced.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self, FileError> {
         let (file, ()) = Self::create_claimed(path, len_bytes, |_| Ok::<_, FileError>(()))?;
         Ok(file)
     }
 
-    /// Creates as [`HostFile::create`] does, and claims the bytes before it cuts off what is there.
+    /// Creates as [`HostFile::create`] does, and claims the bytes before it truncates an existing file.
     ///
     /// # Errors
-    /// As [`HostFile::create`], and what `claim` refuses. What is there is as it was then.
+    /// As [`HostFile::create`], and the errors of `claim`. If `claim` fails, an existing file is unchanged.
     #[doc(hidden)]
     pub fn create_claimed<C, E: From<FileError>>(
         path: impl AsRef<Path>,
@@ -164,11 +165,11 @@ impl HostFile {
         Ok((known.measured()?, claim))
     }
 
-    /// Takes a file that is open already, whole. `path` is what errors call it; `writable` says whether
-    /// it was opened for writing too.
+    /// Takes a whole file that is already open. Errors name it by `path`; `writable` says whether it was opened for
+    /// writing too.
     ///
     /// # Errors
-    /// When it is no regular file, or has no fixed length.
+    /// If it is no regular file, or has no fixed length.
     pub fn from_file(
         file: File,
         path: impl Into<PathBuf>,
@@ -177,10 +178,10 @@ impl HostFile {
         Self::new(file, path.into(), writable)
     }
 
-    /// The same file, cut down to the bytes `span` of it.
+    /// Narrows the file to the bytes `span` of it.
     ///
     /// # Errors
-    /// When they do not all lie within the file's range now.
+    /// If the bytes do not all lie within the file's current range.
     pub fn slice(mut self, span: Span) -> Result<Self, FileError> {
         if !span.fits(self.span.len) {
             return Err(FileError::OutOfRange {
@@ -193,12 +194,12 @@ impl HostFile {
         Ok(self)
     }
 
-    /// What errors call it.
+    /// The path that errors name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which bytes of the file it covers.
+    /// The bytes of the file that it covers.
     pub fn span(&self) -> Span {
         self.span
     }
@@ -213,16 +214,16 @@ impl HostFile {
         self.id
     }
 
-    /// The file itself, to read and write by hand outside the order of transfers. `None` where it is
-    /// shared memory seen as a file: others may hold its bytes as slices, which nothing may change.
+    /// The file itself, for reads and writes outside the order of transfers. `None` if it is shared memory seen as a
+    /// file: other code may hold its bytes as slices, which nothing may change.
     pub fn file(&self) -> Option<&File> {
         (!self.is_memory).then_some(&self.file)
     }
 
-    /// Gives the file back.
+    /// Returns the file.
     ///
     /// # Errors
-    /// The file as it was, where [`HostFile::file`] does not show it.
+    /// Returns the `HostFile` unchanged if [`HostFile::file`] gives `None`.
     pub fn into_file(self) -> Result<File, Self> {
         if self.is_memory {
             return Err(self);
@@ -235,7 +236,7 @@ impl HostFile {
         &self.file
     }
 
-    /// The same file as another memory's bytes.
+    /// Marks the file as the bytes of another memory.
     #[cfg(any(unix, windows))]
     pub(crate) fn of_memory(mut self) -> Self {
         self.is_memory = true;
@@ -279,12 +280,13 @@ impl HostFile {
         })
     }
 
-    /// Looks at the length, and covers the file whole.
+    /// Reads the length, and covers the whole file.
     fn measured(mut self) -> Result<Self, FileError> {
         let look = |file: &File| file.metadata().map(|found| found.len());
         let mut len_bytes = look(&self.file).map_err(system(&self.path))?;
         if len_bytes == 0 && has_content(&self.file) {
-            // Another program may have written the first bytes meanwhile. Only a file that is still empty is none.
+            // Another program may have written the first bytes meanwhile. Only a file that still reports 0 bytes is
+            // refused.
             len_bytes = look(&self.file).map_err(system(&self.path))?;
             if len_bytes == 0 {
                 return Err(FileError::NoFixedLength { path: self.path });
@@ -345,7 +347,7 @@ fn set_len(file: &File, path: &Path, len_bytes: u64) -> Result<(), FileError> {
         })
 }
 
-/// Whether a file has a first byte, whatever length the system reports. A file that cannot be read has none to show.
+/// Whether a first byte can be read from the file, whatever length the system reports.
 #[cfg(unix)]
 fn has_content(file: &File) -> bool {
     use std::os::unix::fs::FileExt;
@@ -368,8 +370,9 @@ fn identity(_: &File, metadata: &std::fs::Metadata) -> io::Result<StorageId> {
     })
 }
 
-/// The volume's number and the file's on it ("BY_HANDLE_FILE_INFORMATION" of the Windows documentation). Where a file
-/// system counts by more than 64 bits (ReFS), two files may seem one: their transfers wait for each other, no more.
+/// The volume's number and the file's on it ("BY_HANDLE_FILE_INFORMATION" of the Windows documentation). If a file
+/// system uses more than 64 bits (ReFS), two files may seem to be one: then their transfers wait for each other, with
+/// no other effect.
 #[cfg(windows)]
 fn identity(file: &File, _: &std::fs::Metadata) -> io::Result<StorageId> {
     use std::os::windows::io::AsRawHandle;
@@ -388,8 +391,8 @@ fn identity(file: &File, _: &std::fs::Metadata) -> io::Result<StorageId> {
     })
 }
 
-/// Without a stable identity of files in the standard library each opening counts as a storage of its
-/// own: two openings of one file are not ordered against each other.
+/// The standard library has no stable identity of files here, so each opening counts as a storage of its own: two
+/// openings of one file are not ordered against each other.
 #[cfg(not(any(unix, windows)))]
 fn identity(_: &File, _: &std::fs::Metadata) -> io::Result<StorageId> {
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Ordinary memory of the process: pageable, zeroed, aligned, on huge pages where asked.
+//! Ordinary memory of the process: pageable, zeroed, aligned, on huge pages if asked for.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -14,8 +14,9 @@ pub const ALIGNMENT: u64 = 64;
 /// The largest alignment taken: 1 GiB, the largest page of current processors.
 pub const MAX_ALIGNMENT: u64 = 1 << 30;
 
-/// From here on memory is mapped on its own: it comes zeroed without being touched, and goes back to the
-/// system when freed. Below, the process's allocator is cheaper than two system calls.
+/// Allocations of at least this length get a mapping of their own: the mapping is zeroed without being
+/// touched, and returns to the system when freed. For shorter ones the process's allocator is cheaper
+/// than two system calls.
 #[cfg(unix)]
 const MAP_FROM_BYTES: usize = 128 << 10;
 
@@ -26,7 +27,7 @@ pub struct HeapMemory {
     huge_pages: HugePages,
 }
 
-/// What became of the wish for huge pages.
+/// The result of asking for huge pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
@@ -35,7 +36,7 @@ pub enum HugePages {
     /// The system was advised and is set up to follow. It still decides page by page, when memory is
     /// first touched.
     Advised,
-    /// They will not be used.
+    /// Huge pages will not be used, for this reason.
     Refused(&'static str),
 }
 
@@ -92,7 +93,7 @@ impl HeapMemory {
         HostSpan::new(start, len)
     }
 
-    /// Whether huge pages were asked for, and what the system made of it.
+    /// Whether huge pages were asked for, and the system's answer.
     pub fn huge_pages(&self) -> &HugePages {
         &self.huge_pages
     }

@@ -3,23 +3,23 @@
 
 use transload_hal::{AllocError, ErrorClass, Fault, MemoryId};
 
-/// From here on an allocation is compared with what is left. For less, asking the system (about 20 µs)
-/// would cost more than it can tell.
+/// Allocations of at least this length are compared with the memory that is left. For smaller ones,
+/// asking the system (about 20 µs) costs more than the check is worth.
 const ASK_FROM_BYTES: u64 = 1 << 20;
 
 /// The machine's memory, as `/proc/meminfo` tells. All `None` where no such thing exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// What the machine has.
+    /// The machine's memory.
     pub(crate) total_bytes: Option<u64>,
-    /// With what it can swap out: the most that may ever be in use.
+    /// The machine's memory and swap: the most that can ever be in use.
     pub(crate) limit_bytes: Option<u64>,
-    /// What can be had now without taking memory from others.
+    /// The memory that can be had now without taking it from other processes.
     pub(crate) available_bytes: Option<u64>,
 }
 
 impl Room {
-    /// What the system says now.
+    /// Reads the current values from the system.
     pub(crate) fn now() -> Room {
         Room::of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
     }
@@ -46,7 +46,7 @@ impl Room {
         }
     }
 
-    /// Refuses what can never fit.
+    /// Refuses a length that can never fit.
     fn check_limit(self, memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
         match self.limit_bytes {
             Some(limit_bytes) if len_bytes > limit_bytes => Err(AllocError::TooLarge {
@@ -58,7 +58,8 @@ impl Room {
         }
     }
 
-    /// Refuses what does not fit now. Memory that was given out and not yet written counts as left.
+    /// Refuses a length that does not fit now. Memory that was given out and not yet written counts as
+    /// available.
     fn check_available(self, memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
         match self.available_bytes {
             Some(available) if len_bytes > available => {
@@ -74,7 +75,8 @@ impl Room {
     }
 }
 
-/// Refuses what can never fit, and what does not fit now. Where the system does not tell, it accepts all.
+/// Refuses a length that can never fit or does not fit now. Accepts all lengths if the system does not
+/// report its memory.
 pub(super) fn check(memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
     if len_bytes < ASK_FROM_BYTES {
         return Ok(());

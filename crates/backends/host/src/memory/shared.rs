@@ -49,7 +49,7 @@ enum Place {
 #[derive(Debug)]
 struct Backing {
     file: fs::File,
-    /// Where the identity of the bytes is older than the file.
+    /// Set if the identity of the bytes is older than the file.
     _alias: Option<Arc<Alias>>,
 }
 
@@ -168,10 +168,10 @@ impl SharedMemory {
     /// When the system has no descriptor or no memory for that file. The allocation is as before then.
     ///
     /// # Safety
-    /// Access through the descriptor takes no part in the order of transfers. The caller sees to it that nothing is
-    /// written through the descriptor while the library reads the bytes or lends them out, and nothing read while the
-    /// library writes them. Until this returns, the caller keeps all writes away, those of transfers and guards too. A
-    /// driver with which the caller has registered the address registers it anew.
+    /// Access through the descriptor is outside the order of transfers. The caller ensures that nothing is written through
+    /// the descriptor while the library reads the bytes or lends them out, and that nothing is read while the library writes
+    /// them. Until this returns, the caller keeps all writes away, those of transfers and guards too. If the caller
+    /// registered the address with a driver, the caller must register it again.
     pub unsafe fn handle(&self) -> io::Result<BorrowedFd<'_>> {
         // SAFETY: the caller keeps writes away.
         unsafe { self.raw() }
@@ -312,6 +312,6 @@ pub fn seal(buffer: Buffer) -> Result<Buffer, SealError> {
 pub struct SealError {
     /// The memory, unsealed. `None` when the system refused to map it again.
     pub buffer: Option<Buffer>,
-    /// Why.
+    /// The reason.
     pub fault: Fault,
 }

@@ -34,7 +34,7 @@ use schedule::{Claim, Schedule};
 
 use crate::unwind;
 
-/// What the jobs of a pool do.
+/// Defines the jobs of a pool.
 pub trait Work: Send + Sync + Sized + 'static {
     /// Runs piece `piece` of job `job`. Each piece of a job runs once; pieces run concurrently and in
     /// any order, though each side of the job hands them out one after the other. After a panic in one
@@ -47,26 +47,25 @@ pub trait Work: Send + Sync + Sized + 'static {
     fn finish(&self, job: u32, end: JobEnd, crew: &Crew<Self>);
 }
 
-/// What a job comes to.
+/// The size of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Its pieces, at least one.
+    /// The number of pieces, at least one.
     pub pieces: u32,
     /// Most threads that work on it at once, at least one.
     pub width: u32,
-    /// Where the threads that wait for it find their pieces; workers take the first that is left.
+    /// The side from which waiting threads take pieces; workers take the first that is left.
     pub waiters_from: Side,
 }
 
-/// Where in a job pieces are taken.
+/// The side of a job from which pieces are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// At the front: all pieces are handed out in rising order, as a file is best read.
     Front,
-    /// At the back, so that workers and waiting threads meet somewhere in the middle. When a copy is
-    /// made again, each finds the lines of its part in the cache in which it left them: at 1 MiB, on an
-    /// AMD EPYC with 2 cores, 15 µs in place of the 30 µs that two threads took which mixed their
-    /// pieces (one alone: 23).
+    /// At the back, so that workers and waiting threads meet somewhere in the middle. When a copy is made again, each
+    /// finds the lines of its part in the cache in which it left them: at 1 MiB, on an AMD EPYC with 2 cores, 15 µs
+    /// instead of the 30 µs of two threads that mixed their pieces (one alone: 23 µs).
     Back,
 }
 
@@ -134,7 +133,7 @@ pub struct Pool<W: Work> {
     crew: Arc<Crew<W>>,
 }
 
-/// What the threads of a pool share; jobs are started and helped here.
+/// The state that the threads of a pool share; starts jobs and helps with them.
 pub struct Crew<W> {
     work: W,
     limits: Limits,
@@ -178,7 +177,7 @@ enum Rouse {
     New,
 }
 
-/// What is left to a thread that has done its own part.
+/// The work left to a thread that has done its own part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 enum Duty {
@@ -187,7 +186,7 @@ enum Duty {
     Drain,
 }
 
-/// The part that a waiting thread takes in its job; ends with it, however that ends.
+/// A waiting thread's part in its job; ended by its drop.
 struct Part<'a, W: Work> {
     crew: &'a Crew<W>,
     /// Whether it counts among [`State::helping`].

@@ -1,8 +1,8 @@
-//! Noticing, while copies run, that other processes want the processors too.
+//! Detects, from the copies that run, that other processes compete for the processors.
 //!
-//! On a machine with its processors free, several threads copy faster than one. Where another process
-//! competes, one of them is put to sleep in the middle of a piece now and then, for milliseconds, and
-//! everybody waits for it: two threads on two busy cores were measured at a half to a quarter of one
+//! On a machine with free processors, several threads copy faster than one. If another process competes,
+//! the system now and then puts one of them to sleep in the middle of a piece, for milliseconds, and the
+//! whole copy waits for it: two threads on two busy cores were measured at a half to a quarter of one
 //! thread's rate. No setting fits both, so each size class keeps a running mean of both widths, takes the
 //! faster one, and now and then tries the other.
 

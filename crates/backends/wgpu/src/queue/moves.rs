@@ -15,7 +15,7 @@ use crate::texture;
 /// The operations of one submission.
 pub(crate) struct Moves<'a> {
     list: Vec<Move<'a>>,
-    /// What the host is going to look at, which moves nothing.
+    /// Buffers that the host is going to read; these operations move no bytes.
     shown: Vec<&'a wgpu::Buffer>,
 }
 
@@ -28,7 +28,7 @@ struct Move<'a> {
     host: Option<(HostSpan, Direction)>,
 }
 
-/// What a slot held around the bytes that are to come, for each slot that needs it.
+/// The bytes that a slot held around the ones to be written, for each slot that needs them.
 pub(crate) struct Kept {
     slot: Buffer,
     /// The first byte of the slot that `bytes` holds, a whole word.
@@ -38,7 +38,7 @@ pub(crate) struct Kept {
 
 impl<'a> Moves<'a> {
     /// # Errors
-    /// When one of them is none of this device's, cannot be done by it, or breaks its contract.
+    /// If an operation does not belong to this device, cannot be done by it, or breaks its contract.
     pub(crate) fn of(gpu: &Gpu, ops: &[Op<'a>]) -> Result<Moves<'a>, SubmitError> {
         let device = gpu.id;
         let mut list = Vec::with_capacity(ops.len());
@@ -100,8 +100,8 @@ impl<'a> Moves<'a> {
         Ok(guests)
     }
 
-    /// Slots that a device copies into cannot be read by it. Where runs begin or end inside a word of
-    /// one, what the words around them hold is taken from the host's side, which `wait` brings back.
+    /// A device cannot read the slots that it copies into. If runs begin or end inside a word of one,
+    /// the bytes around them are read through the host's mapping, for which `wait` waits.
     pub(crate) fn keep_edges(&self, gpu: &Gpu, wait: impl Fn()) -> Result<Vec<Kept>, Fault> {
         let mut kept: Vec<Kept> = Vec::new();
         for of in &self.list {
@@ -216,7 +216,7 @@ impl<'a> Move<'a> {
 }
 
 impl Move<'_> {
-    /// Whether a run is more than wgpu's own commands can do.
+    /// Whether a run needs more than wgpu's own commands.
     fn needs_shader(&self) -> bool {
         let mut program = Program::new(u64::MAX);
         self.write(&mut program, None);
@@ -232,7 +232,7 @@ impl Move<'_> {
         (end.buffer, position(end) + self.span.offset)
     }
 
-    /// Adds the commands for it, into what is kept of the slot if anything is.
+    /// Adds the commands for the move; uses the kept bytes of the slot, if any.
     fn write(&self, program: &mut Program, kept: Option<&Kept>) {
         let (Some(src), Some(dst)) = (native(self.src.buffer), native(self.dst.buffer)) else {
             return;
@@ -257,14 +257,15 @@ impl Move<'_> {
         runs.rows(texels.iter().any(Option::is_some))
     }
 
-    /// Whether no word of the destination, a buffer, need be read.
+    /// Whether the move fills whole words of the destination buffer, so that none must be read first.
     fn lands_on_words(&self) -> bool {
         let src = native(self.src.buffer);
         src.is_some_and(|src| self.rows().all(|rows| Program::lands_on_words(src, &rows)))
     }
 
-    /// Host memory goes in pieces that end where its pages do. Why it cannot, where the rest of a texel
-    /// would have to be read then.
+    /// Returns why the move cannot use host memory in place, if it cannot. Host memory moves in pieces
+    /// that end at page boundaries; a piece that ends inside a texel would have to read the rest of the
+    /// texel.
     fn is_cut_inside_texels(&self) -> Option<String> {
         let (span, _) = self.host?;
         let window = texture::window(self.dst.buffer).filter(Window::is_unreadable)?;

@@ -16,14 +16,14 @@ use crate::look::Unseen;
 use crate::memory::{Slot, Standing};
 use crate::storage::failed;
 
-/// How long a thread sleeps before it looks up.
+/// The longest time that a thread sleeps before it checks the state again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A thread that may wait for so long serves the queue, for as long as the driver takes: no look at a device has a time limit
-/// (`Gpu::look`). Others leave that to the queue's own thread.
+/// A thread that may wait at least this long serves the queue, for as long as the driver takes, because a poll of a device
+/// has no time limit (`Gpu::look`). Threads with a shorter limit leave that to the queue's own thread.
 const LONG: Duration = Duration::from_secs(600);
 
-/// An operation that has ended, but a slot of it is in use again.
+/// An operation that has ended while one of its slots is in use again.
 pub(super) struct Ended {
     number: u64,
     slots: Vec<Buffer>,
@@ -113,7 +113,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until something changes, at most so long.
+    /// Sleeps until something changes, at most for `limit`.
     fn doze(&self, mut state: MutexGuard<'_, State>, limit: Duration) {
         state.awaited += 1;
         let waited = self.changed.wait_timeout(state, limit);
@@ -134,7 +134,7 @@ impl Shared {
         }
     }
 
-    /// Blocks until all that the driver was given so far is over.
+    /// Blocks until everything submitted to the driver so far is over.
     pub(super) fn drain(&self) {
         let submit = || run_callback(|| self.gpu.queue.submit([]));
         loop {
@@ -147,17 +147,17 @@ impl Shared {
         }
     }
 
-    /// Blocks until a submission is over, lost with its device perhaps. False when it may not be.
+    /// Blocks until a submission is over, possibly lost with its device. Returns false if it may still run.
     fn is_over(&self, index: wgpu::SubmissionIndex) -> bool {
         match self.gpu.look(wgpu::PollType::Wait {
             submission_index: Some(index),
             timeout: None,
         }) {
             Ok(()) | Err(Unseen::Lost(_)) => true,
-            // Even if the device is known to be lost: wgpu calls it so when its user destroys it, or
-            // memory ran out, and what was submitted before goes on writing host memory.
+            // Even if the device is known to be lost: wgpu also reports a loss if the user destroys the device or memory ran
+            // out, and earlier submissions then go on writing host memory.
             Err(Unseen::NotYet) => false,
-            // It was made, but the device was gone.
+            // The submission was made, but the device was lost.
             Err(Unseen::NoSuch { .. }) => {
                 self.gpu.note_loss();
                 true
@@ -226,8 +226,8 @@ impl Shared {
 }
 
 impl Ended {
-    /// Whether it can be told: a slot that is in use again is not the host's yet. One that never will be
-    /// fails it.
+    /// Whether the outcome can be reported: a slot that is in use again is not mapped for the host yet. A slot that can
+    /// never be mapped again makes the operation fail.
     fn is_over(&mut self, lost: Option<&Fault>) -> bool {
         if self.outcome != Outcome::Done {
             return true;

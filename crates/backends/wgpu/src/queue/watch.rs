@@ -10,7 +10,7 @@ use crate::exit::Inside;
 use crate::raw;
 use crate::watch::WatchError;
 
-/// A submission of the user's, and what to call when it is over.
+/// A submission of the user, and the callback for its end.
 pub(super) struct Watch {
     pub(super) index: wgpu::SubmissionIndex,
     then: Box<dyn FnOnce() + Send>,
@@ -28,8 +28,8 @@ impl Watch {
 
 impl Wgpu {
     /// Calls `then` once the user's submission `index` to `device`, and with it all the device's earlier ones, is
-    /// over: done, or lost with the device. Meant for `transload::Event::setter`, so that a transfer can start
-    /// after the user's own work:
+    /// over: done, or lost with the device. Use it with `transload::Event::setter` to start a transfer after the
+    /// user's own work:
     ///
     /// ```no_run
     /// # fn example(wgpu: &transload_wgpu::Wgpu, device: wgpu::Device, queue: wgpu::Queue)
@@ -43,27 +43,27 @@ impl Wgpu {
     /// ```
     ///
     /// # When it is needed
-    /// A transfer to or from a buffer of the same device needs none of this: it takes effect behind
-    /// everything that was submitted to the device before, in the same queue, or by the host once that
-    /// queue has run dry. It is needed where a transfer touches something else that the submission
-    /// makes true: the memory of another device, a file, anything that a callback of the user's fills.
+    /// A transfer to or from a buffer of the same device does not need this call. Such a transfer takes effect
+    /// after everything that was submitted to the device before: in the same queue, or by the host once that queue
+    /// is empty. The call is needed if a transfer depends on another effect of the submission: on memory of
+    /// another device, a file, or anything that a callback of the user fills.
     ///
-    /// The other way round nothing is promised of a submission that the user makes while a transfer is
-    /// under way: a transfer may still wait for others, for slots, for the host's threads, before its
-    /// commands are in the queue. A submission sees the bytes of every transfer that was *over* when
-    /// it was made: wait for the transfer, poll it, or look at its `then`.
+    /// In the other direction there is no order between a transfer under way and a submission that the user makes
+    /// meanwhile: the transfer may still wait for other transfers, slots or the host's threads before its commands
+    /// are in the queue. A submission sees the bytes of every transfer that was *over* when the submission was
+    /// made: wait for the transfer, poll it, or use its `then`.
     ///
     /// # Where it runs
-    /// On the device's own thread, on one that waits for a transfer of the device, or here and now when
-    /// the submission is over already. It must not block, nor wait for a transfer: transfers of this
-    /// device end on the thread that it runs on. The library refuses to wait there
-    /// (`TransferError::WouldBlock`). Nothing polls on a tick meanwhile, and the user may poll the device, or not.
-    /// Callbacks of the user's own that are due may run here, as in every look at a device.
+    /// `then` runs on the device's own thread, on a thread that waits for a transfer of the device, or during this
+    /// call if the submission is already over. It must not block or wait for a transfer, because transfers of this
+    /// device end on the thread that it runs on; the library refuses to wait there (`TransferError::WouldBlock`).
+    /// The backend does not poll periodically, and the user need not poll the device. Callbacks of the user that
+    /// are due may run during this call, as in every poll of a device.
     ///
     /// # Errors
-    /// When the device is none of this backend's or is lost, or has no such submission. A number that
-    /// another device gave out and this one knows, too, cannot be told from its own: `then` is called
-    /// when the submission of that number is over.
+    /// If the device does not belong to this backend, is lost, or has no such submission. An index of another
+    /// device is not detected if this device has a submission of the same number: `then` is then called when that
+    /// submission is over.
     pub fn when_done(
         &self,
         device: &wgpu::Device,
