@@ -1,10 +1,10 @@
 //! The capture mode of threads during this backend's calls, so that the user's graph captures do not forbid them.
 //!
-//! While a stream is captured into a graph in the global mode, CUDA forbids every thread of the process what may be
-//! unsafe: what is "not enqueued asynchronously to a stream, and is not observed by stream capture", as allocating is
-//! not (CUDA Driver API, Stream Management, cuThreadExchangeStreamCaptureMode). Such a call fails and invalidates the
-//! capture. No call of this backend is meant for a graph, so the backend sets the thread's capture mode to relaxed for
-//! the duration of its calls.
+//! While a stream is captured into a graph in the global mode, CUDA forbids every thread of the process all calls that
+//! may be unsafe: a call that is "not enqueued asynchronously to a stream, and is not observed by stream capture",
+//! such as an allocation (CUDA Driver API, Stream Management, cuThreadExchangeStreamCaptureMode). Such a call fails
+//! and invalidates the capture. No call of this backend is meant for a graph, so the backend sets the thread's capture
+//! mode to relaxed for the duration of its calls.
 //!
 //! Submitting does not relax the thread: after the first submission, every call that it makes puts work into streams
 //! of this backend, which are never captured. Two more calls for each small copy would cost measurable time.

@@ -1,4 +1,4 @@
-//! A device's primary context, which all of the process shares, and the pool that memory in it comes from.
+//! A device's primary context, which the whole process shares, and the pool that its memory comes from.
 
 use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
@@ -19,20 +19,20 @@ pub(crate) struct Context {
     pub(crate) id: DeviceId,
     pub(crate) handle: CUcontext,
     device: CUdevice,
-    /// How much a pool of its memory is to keep; none where it has no pools.
+    /// How many bytes a pool of the device keeps; none if the device has no pools.
     kept_bytes: Option<u64>,
-    /// The pool, once something was allocated; none where there can be none.
+    /// The pool, after the first allocation; none if the device cannot have one.
     pool: OnceLock<Option<Pool>>,
     /// Frees memory that the driver frees only once devices are idle.
     pub(crate) reapers: Reapers,
-    /// Why the device is gone.
+    /// Why the device is lost.
     lost: OnceLock<Fault>,
 }
 
-/// The context is the thread's current one until this goes; then the one before is again.
+/// Makes the context current on the thread until this is dropped; then the previous one is current again.
 pub(crate) struct Current<'a> {
     context: &'a Context,
-    /// Goes after the context.
+    /// Dropped after the context is popped.
     relaxed: Option<Relaxed<'a>>,
 }
 
@@ -65,15 +65,16 @@ impl Context {
         }
     }
 
-    /// Makes it current on this thread, above whatever was, and whatever others capture. That there is no such context
-    /// any more is believed when the driver says so twice: work that is under way would be taken to be over.
+    /// Makes the context current on this thread, on top of the previous one, and relaxes the capture mode. The device
+    /// counts as lost only if the driver says twice that the context does not exist, because work under way would then
+    /// be taken to be over.
     pub(crate) fn enter(&self) -> Result<Current<'_>, Fault> {
         let mut current = self.enter_to_submit()?;
         current.relaxed = relax(&self.driver);
         Ok(current)
     }
 
-    /// The same, to put work into streams of this backend's and to do nothing else.
+    /// The same, only for putting work into streams of this backend: it does not relax the capture mode.
     pub(crate) fn enter_to_submit(&self) -> Result<Current<'_>, Fault> {
         let ends = |error: &CallError| error.result().is_some_and(is_end);
         let entered = match self.push() {
@@ -96,7 +97,7 @@ impl Context {
         })
     }
 
-    /// The device's pool, which is made when it is first asked for; none where it has to do without.
+    /// The device's pool, made at the first call; `None` if the device has none.
     pub(crate) fn pool(&self) -> Option<&Pool> {
         let make = || {
             let kept_bytes = self.kept_bytes?;
@@ -106,28 +107,28 @@ impl Context {
         self.pool.get_or_init(make).as_ref()
     }
 
-    /// Gives back to the device what its pool keeps. False where there is no pool.
+    /// Gives the memory that the pool keeps back to the device. Returns false if there is no pool.
     pub(crate) fn trim(&self) -> bool {
         let pool = self.pool.get().and_then(Option::as_ref);
         let _current = self.enter();
         pool.inspect(|pool| pool.trim(&self.driver)).is_some()
     }
 
-    /// Lets another device reach what the pool gives out.
+    /// Lets another device reach the pool's memory.
     pub(crate) fn admit(&self, other: &Context) -> Result<(), CallError> {
         let admit = |pool: &Pool| pool.admit(&self.driver, other.device);
         self.pool().map_or(Ok(()), admit)
     }
 
-    /// Has the driver allocate; where it finds no memory, again without what is about to be freed and what the
-    /// pool keeps. The context is the current one.
+    /// Calls the driver to allocate. If it finds no memory, waits for memory that is about to be freed, gives back what
+    /// the pool keeps, and tries again. The context must be current.
     pub(crate) fn allocate<T>(
         &self,
         mut ask: impl FnMut() -> Result<T, CallError>,
     ) -> Result<T, CallError> {
         let _relaxed = relax(&self.driver);
         let mut answer = ask();
-        // Memory that all devices reach is the last to hope for: one that never becomes idle keeps it.
+        // Memory that all devices reach comes last: a device that never becomes idle keeps it from being freed.
         let means: [&dyn Fn() -> bool; 2] = [&|| self.reapers.own.settle() | self.trim(), &|| {
             self.reapers.common.settle()
         }];
@@ -141,7 +142,7 @@ impl Context {
     }
 
     /// Frees memory that `cuMemAlloc` or `cuMemAllocManaged` made, which no operation uses any more. Blocks until the
-    /// device is idle. Of a context that is gone nothing is left to free.
+    /// device is idle. Does nothing if the context is gone.
     pub(crate) fn free(&self, start: CUdeviceptr) {
         if let Ok(_current) = self.enter() {
             // SAFETY: it was allocated, and its owner frees it once.
@@ -149,16 +150,16 @@ impl Context {
         }
     }
 
-    /// Why the device is gone, if it is.
+    /// Why the device is lost, if it is.
     pub(crate) fn lost(&self) -> Option<&Fault> {
         self.lost.get()
     }
 
-    /// What a failed call means: the device is gone if the context, of which `stream` is one, answers nothing
-    /// else any more. CUDA says so of every error of work that had begun: "The context cannot be used, so it must be
-    /// destroyed" (CUDA Driver API, Data types used by CUDA driver, `CUresult`), and new numbers join the list with
-    /// new versions, so the context is asked. Nor is a single call believed that all of CUDA is gone: what is under way
-    /// would be taken to be over, and its memory used again.
+    /// Returns the fault of a failed call. The device is lost if a query of `stream`, a stream of its context, shows
+    /// that the context is ruined. CUDA says of every error of work that had begun: "The context cannot be used, so it
+    /// must be destroyed" (CUDA Driver API, Data types used by CUDA driver, `CUresult`). New versions add results to
+    /// that list, so this asks the context and not the result. A single call that reports the end of CUDA is not
+    /// believed either: work under way would be taken to be over, and its memory used again.
     pub(crate) fn blame(&self, error: CallError, stream: CUstream) -> Fault {
         if let Some(fault) = self.lost() {
             return fault.clone();
@@ -172,7 +173,7 @@ impl Context {
             return self.lose(error);
         }
         match fault_of(error) {
-            // A call may name another device's context too, and then it is that one which is gone.
+            // A call may also name another device's context; then that context is the lost one.
             fault if fault.class == ErrorClass::Lost => {
                 Fault::new(ErrorClass::Failed, fault.message)
             }
@@ -191,7 +192,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take().flatten() {
-            // The pool is the device's, its stream the context's.
+            // The pool belongs to the device, its stream to the context.
             let _current = self.enter();
             pool.destroy(&self.driver);
         }

@@ -1,6 +1,6 @@
-//! What cudarc allocates, adopted; and its streams and events as [`Cuda`](crate::Cuda) takes them.
+//! Adopts allocations of cudarc, and converts its streams and events for [`Cuda`](crate::Cuda).
 //!
-//! cudarc 0.19 and this crate each load the driver, and come by the same one.
+//! cudarc 0.19 and this crate each load the driver, and get the same one.
 //!
 //! ```no_run
 //! use cudarc::driver::{CudaContext, CudaSlice};
@@ -46,22 +46,22 @@ pub struct Slice {
 pub struct SliceError<T> {
     /// The slice.
     pub slice: CudaSlice<T>,
-    /// What the driver said.
+    /// The driver's error.
     pub source: DriverError,
 }
 
 impl Slice {
-    /// Takes a slice over. Blocks until all that cudarc knows to be using it is over; whatever else uses it, such as
-    /// kernels that were launched with its bare address, is the caller's to wait for.
+    /// Takes over a slice. Blocks until all work that cudarc knows to use the slice is over. The caller must wait for
+    /// any other use, such as kernels that were launched with its bare address.
     ///
-    /// Transfers write any bytes, so elements have to be such that any bytes are one.
+    /// Transfers write arbitrary bytes, so every byte pattern must be a valid element.
     ///
     /// # Errors
-    /// When the driver says that the work failed. The slice comes back.
+    /// If the driver reports that the work failed. The error returns the slice.
     pub fn new<T: AnyBitPattern>(mut slice: CudaSlice<T>) -> Result<Slice, SliceError<T>> {
         let before = ctx::get_current();
         let idle = wait(&mut slice);
-        // cudarc replaces the thread's current context, which is the user's.
+        // cudarc replaces the thread's current context, which belongs to the user.
         if let Ok(before) = before {
             // SAFETY: it was current a moment ago. Null takes cudarc's off again.
             let _ = unsafe { ctx::set_current(before.unwrap_or(std::ptr::null_mut())) };
@@ -77,10 +77,10 @@ impl Slice {
     }
 }
 
-/// Waits until a slice is idle, and says where it is.
+/// Waits until a slice is idle, and returns its address.
 fn wait<T>(slice: &mut CudaSlice<T>) -> Result<CUdeviceptr, DriverError> {
     let stream = std::sync::Arc::clone(slice.stream());
-    // Has the stream wait for what other streams do with the slice.
+    // Makes the stream wait for other streams' work on the slice.
     let (address, used) = slice.device_ptr_mut(&stream);
     drop(used);
     stream.synchronize()?;

@@ -1,4 +1,4 @@
-//! The backend itself: which devices there are, and the way in to their memories and lanes.
+//! The backend: its devices, and access to their memories and lanes.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -29,7 +29,7 @@ pub struct Cuda {
     absent: Vec<Absent>,
     inventory: Inventory,
     sink: Sink,
-    /// Devices of which the first reaches the memory of the second.
+    /// Pairs of devices of which the first reaches the memory of the second.
     peers: Mutex<HashSet<(usize, usize)>>,
     exchange: memory::Exchange,
     relays: Relays,
@@ -55,33 +55,33 @@ impl Cuda {
         }
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     #[must_use]
     pub fn len(&self) -> usize {
         self.gpus.len()
     }
 
-    /// Whether there is none, which does not happen: there is no backend then.
+    /// Whether there are no devices; always false, because without devices there is no backend.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
     }
 
-    /// The driver's functions, for what this backend does not do.
+    /// The driver's functions, for calls that this backend does not offer.
     #[must_use]
     pub fn driver(&self) -> &Driver {
         &self.driver
     }
 
-    /// Devices that are there and take no part, and why.
+    /// Devices of the machine that the backend does not use, and why.
     #[must_use]
     pub fn absent(&self) -> &[Absent] {
         &self.absent
     }
 
-    /// Gives back to the devices what the backend keeps of their memory for its next allocations: of each about a
-    /// 32nd part, and not much more than 1 GiB. That happens by itself when an allocation of this backend finds no memory;
-    /// others, in this process or another, cannot have it until then.
+    /// Gives the memory that the backend keeps for its next allocations back to the devices: about a 32nd part of each
+    /// device's memory, and not much more than 1 GiB. The backend does this by itself when one of its allocations finds no
+    /// memory. Until then, other code in this process and other processes cannot use that memory.
     pub fn trim(&self) {
         for opened in self.gpus.iter().filter_map(Gpu::opened) {
             opened.context.trim();
@@ -101,7 +101,7 @@ impl Cuda {
         Some(self.gpus.get(gpu)?.opened()?.lane(way))
     }
 
-    /// Lets a device reach another one's memory, and the other way round where that can be.
+    /// Lets a device reach another one's memory, and the reverse if possible.
     fn enable(&self, from: &Gpu, to: &Gpu) -> Result<(), Fault> {
         let [opened, other] = [from.open()?, to.open()?];
         let _current = opened.context.enter()?;
@@ -146,7 +146,7 @@ impl fmt::Debug for Cuda {
 }
 
 impl Opened {
-    /// What a failed call of this device's means.
+    /// The fault of a failed call of this device.
     pub(crate) fn blame(&self, error: CallError) -> Fault {
         self.lane(Way::Within).blame(error)
     }
@@ -169,33 +169,32 @@ unsafe impl Backend for Cuda {
         memory::allocate(&self.gpus, memory, spec)
     }
 
-    /// Takes in what others have:
+    /// Imports these externals:
     ///
-    /// - [`External::Host`] into `cpu:0/pinned`. The memory is locked where it is, registered with the driver for all
-    ///   devices, and stays so until the last buffer that shows it goes, and with its owner until devices are idle
-    ///   after that, unless the user has registered it, or allocated it with the driver: then it is taken as it is. Registering takes some tenths of a second for a
-    ///   gibibyte (1 to 2 GB/s: openvm-org/stark-backend issue 384), which pays where the memory is used again and
-    ///   again.
-    /// - [`External::Device`]: memory of the user's own by its address, of `cuMemAlloc`, of a pool, mapped, managed,
-    ///   pinned or registered, into the memory that it is of. The driver is asked what it is. Memory of a device has to
-    ///   be of its primary context, or of none.
-    /// - [`External::Object`], with the feature `cudarc`: a slice of cudarc's (`transload_cuda::cudarc`), which needs no
-    ///   promise.
-    /// - [`External::Ipc`] into the memory of the device that it names by UUID. Buffers that show memory of one handle
-    ///   share a mapping, which the last one closes. A handle that this backend made itself gives a view of
-    ///   the buffer that it was made of.
+    /// - [`External::Host`] into `cpu:0/pinned`. The backend locks the memory where it is and registers it with the driver
+    ///   for all devices. The registration lasts until the last buffer of the memory is dropped and the devices are idle
+    ///   after that; the owner is kept as long. Memory that the user has registered, or allocated with the driver, is used
+    ///   as it is. Registering takes some tenths of a second for a gibibyte (1 to 2 GB/s: openvm-org/stark-backend issue
+    ///   384), which pays if the memory is used repeatedly.
+    /// - [`External::Device`]: the user's own memory by its address, from `cuMemAlloc` or a pool, mapped, managed, pinned or
+    ///   registered, into the memory that it belongs to. The backend asks the driver what the address is. Memory of a device
+    ///   must belong to its primary context, or to none.
+    /// - [`External::Object`], with the feature `cudarc`: a slice of cudarc (`transload_cuda::cudarc`); the caller has
+    ///   nothing to promise.
+    /// - [`External::Ipc`] into the memory of the device that it names by UUID. Buffers of one handle share a mapping, which
+    ///   the last one closes. A handle that this backend made itself gives a view of the buffer that it was made of.
     ///
     /// # Safety
-    /// Besides what the trait demands: memory of a pool is there for the host when it is taken in, and until its owner
-    /// goes, whatever the streams do that it was allocated and will be freed in. What a handle names is kept by the
-    /// process that made it until the buffer has gone.
+    /// Besides what the trait demands: memory of a pool is valid for the host from the import until its owner is dropped,
+    /// independent of the streams that it was allocated and will be freed in. The process that made a handle keeps its
+    /// memory until the buffer has been dropped.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         // SAFETY: the caller's promise.
         unsafe { memory::import(&self.gpus, &self.exchange, memory, external) }
     }
 
-    /// Gives out pinned memory as host memory, and memory of devices by its address, for kernels of the
-    /// user's, or by a handle for other processes.
+    /// Exports pinned memory as host memory, and device memory by its address, for the user's kernels, or by a handle for
+    /// other processes.
     ///
     /// A handle names the whole allocation, even if the buffer is a slice of it, and on hardware everything else in the same
     /// 2 MiB (CUDA C++ Programming Guide, Interprocess Communication): a process that opens the handle sees all of that. The
@@ -218,7 +217,7 @@ unsafe impl Backend for Cuda {
         {
             let enabled = self.enable(from, to);
             enabled.map_err(|fault| ConnectError::Failed { src, dst, fault })?;
-            // The other way round is another link's business, which says so if it cannot be.
+            // The reverse direction is another link; that link reports a failure itself.
             let _ = self.enable(to, from);
         }
         Ok(link.id.access)
@@ -245,7 +244,7 @@ unsafe impl Backend for Cuda {
         let own = opened.lane(way);
         let after = after.iter().filter_map(|fence| {
             let lane = self.lane(*fence)?;
-            // What goes through one lane is in order.
+            // Submissions to one lane are in order.
             (!std::ptr::eq(lane, own)).then(|| (lane, fence.number()))
         });
         // SAFETY: the caller's promise.
@@ -277,7 +276,7 @@ unsafe impl Backend for Cuda {
         }
     }
 
-    /// Nothing: the lanes' own threads tell.
+    /// Does nothing: the lanes' own threads report outcomes.
     fn pump(&self) {}
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {

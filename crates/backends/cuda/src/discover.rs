@@ -1,4 +1,4 @@
-//! Which devices there are, and why others are not.
+//! Discovery of devices, and the reasons why others are not used.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,58 +15,58 @@ use crate::raw::{
 use crate::reaper::Reapers;
 use crate::wires::{Asked, Wires};
 
-/// The first CUDA whose driver has all that this backend cannot do without.
+/// The first CUDA version whose driver has every function that this backend requires.
 const OLDEST: Version = Version::new(11, 0);
 
-/// Functions that are older, and that a driver may lack all the same: hints, of which it may know a later signature.
+/// Functions that are older, and that a driver may still lack: hints, of which it may have only a later signature.
 const SPARE: [&str; 2] = ["cuMemPrefetchAsync", "cuMemAdvise"];
 
-/// Why there is no CUDA here.
+/// Why no CUDA backend could be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no driver, or it cannot be loaded.
     #[error(transparent)]
     NoDriver(#[from] LoadError),
-    /// The library is one to link programs with, of a toolkit, and no driver.
+    /// The library is a toolkit's stub for linking, and no driver.
     #[error(
         "{source_of} is a toolkit's stub for linking, not a driver: the driver comes with the display driver"
     )]
     Stub {
-        /// Where it was loaded from.
+        /// The source that it was loaded from.
         source_of: Source,
     },
-    /// The driver lacks what the backend cannot do without.
+    /// The driver lacks a function that the backend requires.
     #[error(
         "the driver is of CUDA {driver} and has no {function}: the oldest that will do is CUDA {oldest}"
     )]
     TooOld {
-        /// What the driver says of itself.
+        /// The CUDA version that the driver reports.
         driver: Version,
-        /// The oldest that would do.
+        /// The oldest CUDA version that the backend supports.
         oldest: Version,
         /// The first function that is missing.
         function: &'static str,
     },
-    /// The driver finds no device, or none that may be used.
+    /// The driver finds no device, or none that the backend may use.
     #[error("the driver of CUDA {driver} has no device for this process{}", reasons(.absent))]
     NoDevice {
-        /// What the driver says of itself.
+        /// The CUDA version that the driver reports.
         driver: Version,
-        /// Devices that are there and may not be used.
+        /// Devices that exist and may not be used.
         absent: Vec<Absent>,
     },
-    /// The driver does not start.
+    /// Starting the driver failed.
     #[error("the driver does not start: {0}")]
     Failed(#[source] CallError),
 }
 
-/// A device that is there and takes no part.
+/// A device that exists and that the backend does not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
-    /// What it would be called.
+    /// The id that it would have.
     pub device: DeviceId,
-    /// Why not.
+    /// The reason.
     pub reason: String,
 }
 
@@ -87,24 +87,25 @@ impl OpenError {
 }
 
 impl Cuda {
-    /// Every device that the driver of this machine shows to this process: `cuda:0` is its device 0. The environment
-    /// variable `CUDA_VISIBLE_DEVICES` hides devices and changes their order, as everywhere in CUDA.
+    /// Makes a backend of every device that this machine's driver shows to this process; `cuda:0` is the driver's
+    /// device 0. The environment variable `CUDA_VISIBLE_DEVICES` hides devices and changes their order, as
+    /// everywhere in CUDA.
     ///
     /// Does not open the devices: opening one takes time and device memory, and happens at its first use.
     ///
     /// # Errors
-    /// When there is no driver, it is older than CUDA 11.0, it does not start, or it has no device that this process
-    /// may use.
+    /// If there is no driver, or the driver is older than CUDA 11.0, does not start, or has no device that this
+    /// process may use.
     pub fn discover() -> Result<Cuda, OpenError> {
         Cuda::with_driver(Driver::load()?)
     }
 
-    /// The same with a driver of the caller's choice.
+    /// The same as [`Cuda::discover`], with the caller's driver.
     ///
     /// # Errors
     /// As [`Cuda::discover`].
     pub fn with_driver(driver: Driver) -> Result<Cuda, OpenError> {
-        // Nothing of this machine is a stand-in's.
+        // A stand-in's devices have no wiring on this machine.
         let wires = match driver.is_stand_in() {
             true => |_: &[Asked]| Wires::default(),
             false => Wires::discover,
@@ -112,8 +113,8 @@ impl Cuda {
         Cuda::with_wires(driver, wires)
     }
 
-    /// The same, with the wiring of the devices given by the caller: the closure gets the devices found. If the
-    /// kernel's device tree is mounted elsewhere, use [`Wires::of_tree`].
+    /// The same as [`Cuda::with_driver`], with the wiring of the devices given by the caller: the closure gets the
+    /// devices found. If the kernel's device tree is mounted elsewhere, use [`Wires::of_tree`].
     ///
     /// # Errors
     /// As [`Cuda::discover`].
@@ -185,7 +186,7 @@ impl Cuda {
     }
 }
 
-/// The device of an ordinal, or why it takes no part.
+/// The device of an ordinal, or why it is not used.
 fn look(driver: &Driver, ordinal: i32) -> Result<(CUdevice, Facts), String> {
     let mut device = CUdevice::CU_DEVICE_INVALID;
     // SAFETY: the place is ours.

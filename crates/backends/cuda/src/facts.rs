@@ -1,4 +1,4 @@
-//! What a device says of itself before it is opened.
+//! The facts that the driver reports about a device before it is opened.
 
 use std::ffi::c_char;
 
@@ -6,7 +6,7 @@ use transload_hal::core::{PciAddress, Uuid};
 
 use crate::raw::{CUdevice, CUdevice_attribute, CUuuid, CallError, Driver};
 
-/// What moving bytes depends on.
+/// The facts on which moving bytes depends.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) name: String,
@@ -24,11 +24,12 @@ pub(crate) struct Facts {
     pub(crate) reaches_pageable: bool,
     /// It has memory that is allocated in the order of a stream.
     pub(crate) has_pools: bool,
-    /// Host memory can be registered for the device to read alone, which memory is that the process may only read.
+    /// Host memory can be registered for the device to read only. Memory that the process may only read requires
+    /// that.
     pub(crate) registers_read_only: bool,
-    /// Many copies can be ordered in one call that names both ends by address. Registered host memory is named so
-    /// only where devices know it by the host's address: where they do not, as in WSL, such a call ruins the
-    /// context later on (sgl-project/sglang issue 40232).
+    /// Many copies can be ordered in one call that names both ends by address. Registered host memory can be named
+    /// so only if devices know it by the host's address: if they do not, as in WSL, such a call ruins the context
+    /// later (sgl-project/sglang issue 40232).
     pub(crate) has_batches: bool,
     /// The largest pitch of a copy, in bytes.
     pub(crate) max_pitch: u64,
@@ -38,7 +39,7 @@ impl Facts {
     /// Asks the driver about a device.
     ///
     /// # Errors
-    /// When it does not know the device, its name or its size. What else it does not know counts as no.
+    /// If the driver does not know the device, its name or its size. Any other unknown attribute counts as absent.
     pub(crate) fn of(driver: &Driver, device: CUdevice) -> Result<Facts, CallError> {
         use CUdevice_attribute as Attribute;
         let ask = |attribute| {

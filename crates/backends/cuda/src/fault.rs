@@ -1,16 +1,16 @@
-//! What the driver answers, in the words of the hal.
+//! Converts results of the driver into faults of the hal.
 
 use transload_hal::{ErrorClass, Fault};
 
 use crate::raw::{CUresult, CallError};
 
-/// A call that came to nothing, as a fault.
+/// Converts a failed call into a fault.
 pub(crate) fn fault_of(error: CallError) -> Fault {
     let class = match error {
         CallError::Missing { .. } => ErrorClass::Unsupported,
         CallError::Failed { result, .. } => class_of(result),
     };
-    // The sentence has the number already.
+    // The error's text includes the number.
     Fault::new(class, error.to_string())
 }
 
@@ -27,7 +27,7 @@ fn class_of(result: CUresult) -> ErrorClass {
     }
 }
 
-/// Whether the result says that a context, or all of CUDA, is gone for this process.
+/// Whether the result says that a context, or all of CUDA, is lost for this process.
 pub(crate) fn is_end(result: CUresult) -> bool {
     matches!(
         result,
@@ -38,7 +38,7 @@ pub(crate) fn is_end(result: CUresult) -> bool {
     )
 }
 
-/// Whether the driver refused because of a capture: about work that is under way it says nothing then.
+/// Whether the driver refused because of a capture. Such a refusal says nothing about work under way.
 pub(crate) fn is_of_capture(error: &CallError) -> bool {
     use CUresult as Of;
     let all =

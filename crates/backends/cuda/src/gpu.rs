@@ -1,4 +1,4 @@
-//! One device: what it says of itself, and what there is once it was opened.
+//! One device: its facts, and its state once it is opened.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -66,7 +66,7 @@ impl Gpu {
         }
         let refused = |fault: Fault| {
             let message = format!("{} cannot be opened: {}", self.id, fault.message);
-            // What was never opened is not lost: the next one may be luckier.
+            // A device that was never opened is not lost: the next attempt may succeed.
             let class = match fault.class {
                 ErrorClass::Lost => ErrorClass::Failed,
                 class => class,
@@ -114,8 +114,8 @@ impl Opened {
     }
 }
 
-/// A device that is in order: one that is open already, else the first that can be opened. What one device registers,
-/// all of them reach.
+/// A working device: one that is open already, else the first that can be opened. Memory that one device registers is
+/// reached by all.
 pub(crate) fn any(gpus: &[Gpu]) -> Result<&Opened, Fault> {
     let mut refusal = Fault::new(ErrorClass::Unsupported, "there is no CUDA device");
     let is_lost = |opened: &Opened| opened.context.lost().cloned();
@@ -135,7 +135,7 @@ pub(crate) fn any(gpus: &[Gpu]) -> Result<&Opened, Fault> {
     Err(refusal)
 }
 
-/// Has a device do what any of them could: the next one, where it turns out that one is lost.
+/// Calls the function with any working device, and with the next one if a device turns out to be lost.
 pub(crate) fn by_any<T>(
     gpus: &[Gpu],
     mut act: impl FnMut(&Opened) -> Result<T, Fault>,
@@ -143,7 +143,7 @@ pub(crate) fn by_any<T>(
     loop {
         let opened = any(gpus)?;
         match act(opened) {
-            // It is not asked for again.
+            // A lost device is not tried again.
             Err(_) if opened.context.lost().is_some() => {}
             answer => return answer,
         }

@@ -1,4 +1,4 @@
-//! What the devices bring to the machine: memories, and the links between them and to the host's.
+//! The memories of the devices, and the links between them and to the host's memories.
 
 use transload_hal::core::defaults::{LINK_DEPTH, file_cost, link_cost};
 use transload_hal::{
@@ -16,10 +16,10 @@ use crate::wires::{Between, Wire, Wires, host_cost, local_cost, peer_cost};
 /// The processors' own backend, which fills and drains pinned memory.
 const HOST: BackendId = BackendId(Name::constant("host"));
 
-/// What the processors reach by themselves.
+/// The memories that the processors reach by themselves.
 const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, MemoryKind::File];
 
-/// Host memory that a device reaches which walks the host's page tables.
+/// Host memory that a device reaches if it walks the host's page tables.
 const WALKED_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];
 
 /// The host backend's engine.
@@ -28,7 +28,7 @@ const CPU_ENGINE: EngineId = EngineId {
     index: 0,
 };
 
-/// What the devices bring, `wires` being those of the devices in their order.
+/// Builds the inventory of the devices; `wires` has their wiring, in their order.
 pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], wires: &Wires) -> Inventory {
     let mut links = host_links(PINNED, Access::Native);
     links.push(by_host(PINNED, PINNED, Access::Native));
@@ -60,7 +60,7 @@ pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], wires: &Wires) -> Invento
         driver: Some(version.clone()),
         uuid: gpu.facts.uuid,
         pci: gpu.facts.pci,
-        // The driver's own word, which came with CUDA 12.2.
+        // The driver reports this itself since CUDA 12.2.
         numa_node: gpu.facts.numa_node.or(wire(gpu).numa_node),
     };
     memories.push(MemoryInfo {
@@ -82,7 +82,7 @@ pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], wires: &Wires) -> Invento
     }
 }
 
-/// The one that buffers are allocated in comes first.
+/// The memory in which buffers are allocated comes first.
 fn memories_of(gpu: &Gpu) -> Vec<MemoryInfo> {
     let own = MemoryInfo {
         id: gpu.id.memory(MemoryKind::Device),
@@ -137,7 +137,7 @@ fn links_of(gpu: &Gpu, wire: &Wire) -> Vec<Link> {
     links
 }
 
-/// Why a device lacks what others have.
+/// The reasons why a device lacks links that others have.
 fn lacks_of(gpu: &Gpu) -> Vec<Lack> {
     if gpu.facts.reaches_pageable {
         return Vec::new();
@@ -191,7 +191,8 @@ fn has_atomics(driver: &Driver, from: CUdevice, to: CUdevice) -> bool {
     asked.is_ok() && has == 1
 }
 
-/// What lies between the device's memory and the host's, and what a copy over it costs.
+/// The class of the connection between the device's memory and the host's, and the cost of a copy over
+/// it.
 fn to_host(gpu: &Gpu, wire: &Wire) -> (LinkClass, Curve) {
     match gpu.facts.is_integrated {
         // Both are one memory.

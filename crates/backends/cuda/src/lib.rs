@@ -1,8 +1,8 @@
 //! The CUDA backend of Transload.
 //!
-//! Each device has its own memory, `device`, and where it can, `managed` memory that the driver moves between device
-//! and host. All devices reach the one `cpu:0/pinned`, host memory that is locked in place and mapped: they read and
-//! write it in place, and the host's threads fill and drain it like any memory.
+//! Each device has its own memory, `device`, and, if it supports that, `managed` memory that the driver moves
+//! between device and host. All devices share `cpu:0/pinned`, host memory that is locked in place and mapped:
+//! devices read and write it in place, and the host's threads fill and drain it like any memory.
 //!
 //! Programs use it through the crate `transload`, whose feature `cuda` brings it, or register it with a manager
 //! themselves:
@@ -18,14 +18,14 @@
 //! # }
 //! ```
 //!
-//! The driver is loaded when the program runs. Nothing of NVIDIA's is needed to build, and on a machine without a
-//! driver there is a reason instead of a backend. [`raw`] is the driver's functions as a table; without the feature
-//! `backend` it is all that there is.
+//! The driver is loaded when the program runs. Building needs nothing of NVIDIA's. On a machine without a driver,
+//! discovery returns an error with the reason. [`raw`] has the driver's functions as a table; without the feature
+//! `backend` the crate has nothing else.
 //!
-//! A device is opened when it is first used: its primary context, which it shares with the CUDA runtime and with
-//! other libraries of the process, is retained then, and is current on a thread only as long as a call of this
-//! backend lasts. Completion needs no tick: a thread per stream waits in the driver while operations are under way
-//! whose end the engine expects to be told, and is parked otherwise.
+//! A device is opened at its first use: the backend then retains its primary context, which it shares with the CUDA
+//! runtime and other libraries of the process. The context is current on a thread only during a call of this
+//! backend. Completion needs no tick: a thread per stream waits in the driver while operations are under way whose
+//! end the engine expects to be told, and is parked otherwise.
 #![cfg(not(target_family = "wasm"))]
 
 #[cfg(all(

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::worker::Worker;
 
-/// How long an allocation that finds no memory waits for some that is about to be freed.
+/// How long an allocation that finds no memory waits for memory that is about to be freed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -31,7 +31,7 @@ pub(crate) struct Reapers {
     pub(crate) common: Arc<Reaper>,
 }
 
-/// Frees one thing after the other.
+/// Runs jobs that free memory, one after the other.
 pub(crate) struct Reaper {
     under_way: Arc<AtomicU64>,
     post: Arc<Post>,
@@ -55,7 +55,7 @@ struct State {
 }
 
 impl Reapers {
-    /// Of a first device.
+    /// The reapers of the first device.
     pub(crate) fn new() -> Reapers {
         let under_way = Arc::default();
         Reapers {
@@ -65,7 +65,7 @@ impl Reapers {
         }
     }
 
-    /// Of one more device.
+    /// The reapers of another device, which share the common one.
     pub(crate) fn another(&self) -> Reapers {
         Reapers {
             own: Reaper::new(&self.under_way),
@@ -78,7 +78,7 @@ impl Reapers {
         self.under_way.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It has settled.
+    /// A submission has settled.
     pub(crate) fn end(&self) {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
@@ -93,7 +93,7 @@ impl Reaper {
         })
     }
 
-    /// Frees something: here and now while nothing is under way, else soon.
+    /// Runs the job on this thread if nothing is under way, else later on the reaper's thread.
     pub(crate) fn free(&self, job: impl FnOnce() + Send + 'static) {
         if self.under_way.load(Ordering::Relaxed) == 0 || !self.has_thread() {
             return job();
@@ -102,7 +102,7 @@ impl Reaper {
         self.post.work.notify_one();
     }
 
-    /// Waits until everything that was to be freed is, for a while. False where there was nothing.
+    /// Waits until all queued jobs are done, at most for `PATIENCE`. Returns false if there were none.
     pub(crate) fn settle(&self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let mut state = self.post.lock();
@@ -138,7 +138,7 @@ impl fmt::Debug for Reaper {
 }
 
 impl Drop for Reaper {
-    /// What is left is freed by the thread, which may be waiting for a stream that never answers.
+    /// The thread frees what is left; it may be waiting for a stream that never answers.
     fn drop(&mut self) {
         let mut state = self.post.lock();
         state.is_closing = true;
@@ -170,7 +170,7 @@ impl Post {
 
     fn run(&self) {
         while let Some(job) = self.next() {
-            // Owners of users' go here too, and one that panics keeps nothing else from going.
+            // Users' owners are dropped here, too. A panic in one must not keep the others from being dropped.
             let _ = catch_unwind(AssertUnwindSafe(job));
             self.lock().is_busy = false;
             self.done.notify_all();

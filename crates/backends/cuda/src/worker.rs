@@ -1,4 +1,4 @@
-//! A thread of this backend's.
+//! A thread of this backend.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -18,11 +18,12 @@ impl Worker {
         })
     }
 
-    /// Waits for its end. Not if it is this very thread, nor in a child that was forked, where it does not run.
+    /// Waits for the thread's end. Does not wait if it is the calling thread, or in a forked child, where the
+    /// thread does not run.
     pub(crate) fn join(self) {
         let is_itself = self.handle.thread().id() == std::thread::current().id();
         if !is_itself && self.process == std::process::id() {
-            // Workers panic nowhere; if one did, what it looked after is lost, and that is all.
+            // Workers never panic; if one did, only the work that it served would be lost.
             let _ = self.handle.join();
         }
     }

@@ -165,7 +165,7 @@ unsafe impl Backend for Host {
         unsafe { self.queue.submit(ops, after, true) }
     }
 
-    /// Copies on the pool's threads, if the pool has any and a slot for the submission is free.
+    /// Copies on the pool's threads, if the pool has any and at most half of the slots for submissions are taken.
     unsafe fn submit_apart(
         &self,
         via: Option<LinkId>,

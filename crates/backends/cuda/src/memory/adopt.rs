@@ -1,4 +1,4 @@
-//! Memory of the user's own, taken in by its address.
+//! The user's own memory, imported by its address.
 
 use std::ptr::NonNull;
 
@@ -13,7 +13,7 @@ use crate::raw::{CUdeviceptr, CUmemAccess_flags};
 
 const KIND: ExternalKind = ExternalKind::DevicePointer;
 
-/// Some bytes that the driver knows by their address.
+/// A range of bytes at an address that the driver knows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pointer {
     pub(super) address: CUdeviceptr,
@@ -21,7 +21,7 @@ pub(super) struct Pointer {
     pub(super) writable: bool,
 }
 
-/// Makes a buffer of memory that the driver knows, once it was asked what that is.
+/// Makes a buffer of memory that the driver knows, after asking the driver what the memory is.
 ///
 /// # Safety
 /// As `Backend::import`.
@@ -55,7 +55,7 @@ pub(super) unsafe fn adopt(
     };
     let (id, base) = match known.sort {
         Sort::Device => (DEVICES, address),
-        // Its addresses are the host's own.
+        // The addresses of managed memory are valid on the host.
         Sort::Managed => (StorageId::Host, address),
         Sort::Host => (StorageId::Host, known.host_address),
     };
@@ -73,7 +73,7 @@ pub(super) unsafe fn adopt(
     Ok(unsafe { Buffer::new(info, owner) })
 }
 
-/// Whether the memory is what it is said to be.
+/// Checks that the memory is what the caller says.
 fn check(
     opened: &Opened,
     memory: MemoryId,
@@ -99,7 +99,7 @@ fn check(
     }
     let is_device = known.sort == Sort::Device;
     if is_device && !known.context.is_null() && known.context != opened.context.handle {
-        // What is promised of a pointer that is used in another context of its device is not written anywhere.
+        // CUDA does not document what holds for a pointer that is used in another context of its device.
         return Err(ImportError::Unsupported {
             memory,
             kind: KIND,

@@ -1,12 +1,12 @@
-//! Blocks of the process's own memory that are to be locked in place: large ones on huge pages.
+//! Blocks of the process's own memory, to be locked in place; large blocks on huge pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use transload_hal::{AllocSpec, ErrorClass, Fault, HostSpan};
 
-/// Allocations begin with a page, and no page is shared with anything else: the whole of it is locked. Some hosts with
-/// 64-bit Arm have pages of 64 KiB.
+/// The size of a page. An allocation begins at a page and shares no page with other memory, because locking locks
+/// whole pages. Some hosts with 64-bit Arm have pages of 64 KiB.
 pub(crate) fn page_bytes() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
@@ -16,24 +16,24 @@ pub(crate) fn page_bytes() -> u64 {
     4096
 }
 
-/// Blocks of this size and more are mapped, aligned to it, and on huge pages where Linux has them: what is locked page
-/// by page is locked sooner when there are few, and the device's own tables are smaller. A huge page of x86-64, and
-/// of 64-bit Arm with pages of 4 KiB.
+/// Blocks of at least this size are mapped, aligned to it, and on huge pages if Linux has them: memory is locked page
+/// by page, so fewer pages lock sooner, and the device's own tables are smaller. A huge page of x86-64, and of 64-bit
+/// Arm with pages of 4 KiB.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const HUGE: usize = 2 << 20;
 
-/// Memory of the process, zeros at first, given back when dropped.
+/// Zeroed memory of the process, given back when dropped.
 pub(super) struct Block {
     start: NonNull<u8>,
     len: usize,
     source: Source,
-    /// A driver would not let it go: it stays for good.
+    /// The driver refused to unregister the block, so it is never freed.
     pub(super) is_stuck: bool,
 }
 
 enum Source {
     Heap(Layout),
-    /// A mapping that begins and ends so much further out.
+    /// A part of a larger mapping, with the mapping's start and length.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     Mapped {
         before: usize,
@@ -47,7 +47,7 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Whole pages, with room for what is asked.
+    /// Makes a block of whole pages for the allocation.
     pub(super) fn new(spec: &AllocSpec) -> Result<Block, Fault> {
         let none = || Fault::new(ErrorClass::Exhausted, "the host has no room for it");
         let len = spec.len_bytes.max(1).next_multiple_of(page_bytes());
@@ -80,7 +80,7 @@ impl Block {
         let base = mapped.ok()?.cast::<u8>();
         let before = base.align_offset(align);
         let start = base.wrapping_add(before);
-        // Where the system has no huge pages, ordinary ones do.
+        // Without huge pages, ordinary pages are used.
         // SAFETY: advice about pages that were just mapped; it changes no byte.
         let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
         Some(Block {
@@ -91,7 +91,7 @@ impl Block {
         })
     }
 
-    /// All of it.
+    /// The whole block.
     pub(super) fn span(&self) -> HostSpan {
         HostSpan::new(self.start, self.len)
     }

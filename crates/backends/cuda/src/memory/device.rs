@@ -20,7 +20,7 @@ struct Allocation {
 /// Where an allocation comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// The backend's pool: freeing waits for nothing.
+    /// The backend's pool: freeing does not wait.
     Pool,
     /// The driver itself: freeing waits until the device is idle.
     Driver,
@@ -44,8 +44,9 @@ pub(super) fn allocate(
 }
 
 impl Allocation {
-    /// From the pool where there is one that can, unless it is to be given out to other processes: they take only what
-    /// `cuMemAlloc` made (CUDA Driver API, Memory Management, cuIpcGetMemHandle). The context is the current one.
+    /// Allocates from the pool if there is one, or by `cuMemAlloc` if the memory is to be shared with other processes:
+    /// they can open only what `cuMemAlloc` made (CUDA Driver API, Memory Management, cuIpcGetMemHandle). The context
+    /// must be current.
     fn new(context: &Arc<Context>, spec: &AllocSpec) -> Result<Allocation, CallError> {
         let (driver, bytes) = (&context.driver, with_room(spec));
         let of = |start, source| Allocation {
@@ -58,7 +59,8 @@ impl Allocation {
             match context.allocate(|| pool.allocate(driver, bytes)) {
                 Ok(start) => return Ok(of(start, Source::Pool)),
                 Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => return Err(error),
-                // Whatever it is that keeps pools from working here, or all of the device: that will show.
+                // If only the pool fails, the driver's allocation below succeeds; if the device fails, that allocation
+                // reports it.
                 Err(_) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Memory that comes from elsewhere, and memory given away: no byte is copied.
+//! Imports and exports of memory, without copying.
 
 #[cfg(all(feature = "cudarc", any(target_os = "linux", windows)))]
 use std::any::Any;
@@ -12,17 +12,17 @@ use super::{PINNED, address};
 use crate::device::BACKEND;
 use crate::gpu::Gpu;
 
-/// What is shared among buffers of others' memory.
+/// The state that imported buffers share.
 #[derive(Default)]
 pub(crate) struct Exchange {
     registrations: Registrations,
     ipc: Ipc,
 }
 
-/// Makes a buffer of what was handed in:
+/// Makes a buffer of an external:
 ///
-/// - host memory into `cpu:0/pinned`: registered where it lies, unless it is;
-/// - memory that the driver knows by its address into the memory that it is of;
+/// - host memory into `cpu:0/pinned`: registered in place, unless it is already registered;
+/// - memory that the driver knows by its address into the memory that it belongs to;
 /// - memory of another process into a device's.
 ///
 /// # Safety
@@ -86,7 +86,7 @@ pub(crate) unsafe fn import(
     }
 }
 
-/// Takes in an object of another library's that was made for this backend.
+/// Imports an object of another library that was made for this backend.
 fn take(gpus: &[Gpu], memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer, ImportError> {
     #[cfg(all(feature = "cudarc", any(target_os = "linux", windows)))]
     let object = {
@@ -115,7 +115,7 @@ fn take(gpus: &[Gpu], memory: MemoryId, object: Box<dyn Owner>) -> Result<Buffer
     })
 }
 
-/// Gives out what others can take in; the buffer's bytes stay where they are.
+/// Exports a buffer for other users; its bytes stay where they are.
 pub(crate) fn export(
     gpus: &[Gpu],
     exchange: &Exchange,

@@ -1,8 +1,9 @@
-//! Host memory of the driver's own: where the processors' caches are to be kept out of it, so that the host writes it,
-//! front to back, and devices read it; and where memory of the process's cannot be registered.
+//! Host memory that the driver allocates. It is used for write-combined memory, which bypasses the processors' caches,
+//! so that the host should only write it, front to back, and devices read it; and if memory of the process cannot be
+//! registered.
 //!
-//! Devices may know it by another address than the host. Copies take either (CUDA Driver API, Unified Addressing,
-//! Disjoint Addressing), and here it is named by the host's.
+//! Devices may know it by another address than the host. Copies accept both addresses (CUDA Driver API, Unified
+//! Addressing, Disjoint Addressing); this backend uses the host's.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -15,7 +16,7 @@ use crate::context::Context;
 use crate::gpu::Opened;
 use crate::raw::{CU_MEMHOSTALLOC, CUresult};
 
-/// Memory of the driver's, freed when dropped.
+/// Memory of the driver, freed when dropped.
 struct Hosted {
     context: Arc<Context>,
     start: *mut c_void,
@@ -26,7 +27,7 @@ unsafe impl Send for Hosted {}
 // SAFETY: as above.
 unsafe impl Sync for Hosted {}
 
-/// Allocates it, write-combined or not; none where the system has no such memory.
+/// Allocates the memory, write-combined or not; `None` if the system has no such memory.
 pub(super) fn allocate(
     opened: &Opened,
     spec: &AllocSpec,
@@ -34,7 +35,7 @@ pub(super) fn allocate(
 ) -> Result<Option<Buffer>, Fault> {
     let context = &opened.context;
     let _current = context.enter()?;
-    // It begins with a page.
+    // The driver's memory begins at a page.
     let lead = spec.alignment.saturating_sub(page_bytes());
     let bytes = (spec.len_bytes.max(1) + lead) as usize;
     let mut flags = CU_MEMHOSTALLOC::PORTABLE | CU_MEMHOSTALLOC::DEVICEMAP;

@@ -1,4 +1,4 @@
-//! Memory between processes: what was given out, and what was opened.
+//! Memory shared between processes: exported allocations and opened handles.
 //!
 //! A driver opens a handle once in a process, and only one that another process made (CUDA Driver API, Memory
 //! Management, cuIpcOpenMemHandle). So all buffers of one handle share its mapping, the last one dropped closes it, and
@@ -23,10 +23,10 @@ use crate::raw::{
 
 const KIND: ExternalKind = ExternalKind::CudaIpc;
 
-/// What the driver calls an allocation.
+/// The driver's token for an allocation.
 type Token = [u8; IpcHandle::TOKEN_BYTES];
 
-/// What a backend gave out and opened.
+/// The exports and the opened handles of a backend.
 #[derive(Default)]
 pub(crate) struct Ipc {
     given: Mutex<HashMap<Token, Given>>,
@@ -36,23 +36,23 @@ pub(crate) struct Ipc {
 /// Memory of this process that others may have open.
 struct Given {
     start: CUdeviceptr,
-    /// The buffers that show some of it.
+    /// The buffers that show parts of it.
     views: Vec<WeakBuffer>,
 }
 
-/// Memory of another process, closed when dropped. Blocks until the device is idle then, as CUDA closes.
+/// Memory of another process, closed when dropped. Closing blocks until the device is idle.
 struct Mapping {
     context: Arc<Context>,
     start: CUdeviceptr,
     len: u64,
 }
 
-/// What owns a buffer of another process's memory.
+/// The owner of a buffer of another process's memory.
 struct View {
     memory: MemoryId,
     handle: IpcHandle,
     context: Arc<Context>,
-    /// There until it goes.
+    /// `Some` until the drop.
     mapping: Option<User<Token, Mapping>>,
 }
 
@@ -136,7 +136,7 @@ pub(super) unsafe fn import(
     Ok(unsafe { Buffer::new(info, Box::new(view)) })
 }
 
-/// The device of a handle, if that is the one that is meant.
+/// The device of a handle, if it is the device of the memory.
 fn place<'a>(
     gpus: &'a [Gpu],
     memory: MemoryId,
@@ -161,7 +161,7 @@ fn place<'a>(
 }
 
 impl Ipc {
-    /// Keeps in mind what was given out, to find it again here.
+    /// Remembers an export, so that an import in this process finds it.
     fn remember(&self, token: Token, start: CUdeviceptr, buffer: &Buffer) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         given.retain(|_, of| {
@@ -178,13 +178,13 @@ impl Ipc {
         }
     }
 
-    /// The bytes of a handle of this process's own, as long as their buffer lives.
+    /// The buffer of a handle that this process made, as long as the buffer lives.
     fn own(&self, handle: &IpcHandle) -> Option<Buffer> {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let of = given.get(handle.token())?;
         let position = of.start + handle.span().offset;
         let views: Vec<_> = of.views.iter().filter_map(WeakBuffer::upgrade).collect();
-        // One that is the last by now gives its memory back when it goes.
+        // Unlocked before the views are dropped: a view that is the last one by now frees its memory.
         drop(given);
         views.iter().find_map(|view| {
             let offset = position.checked_sub(view.position())?;
@@ -237,7 +237,7 @@ impl Mapping {
             start,
             len: handle.allocation_bytes(),
         };
-        // A driver that cannot say how much it opened leaves it to the handle.
+        // If the driver cannot report the length of the allocation, the handle's length is used.
         if let Ok(Some(known)) = look_up(&context.driver, start) {
             mapping.len = known.left(start);
         }
@@ -248,7 +248,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // With a context that is gone its mappings are gone too.
+        // A lost context has no mappings any more.
         if let Ok(_current) = self.context.enter() {
             // SAFETY: it was opened once, and no operation uses it any more.
             let _ = unsafe { self.context.driver.cuIpcCloseMemHandle(self.start) };
@@ -272,7 +272,7 @@ fn fits(memory: MemoryId, handle: &IpcHandle, len_bytes: u64) -> Result<(), Impo
     }
 }
 
-/// Why the driver opens no handle.
+/// Why the driver refused to open a handle.
 fn refusal(opened: &Opened, memory: MemoryId, error: CallError) -> ImportError {
     let reason = match error.result() {
         Some(CUresult::CUDA_ERROR_INVALID_CONTEXT) => {
@@ -300,7 +300,7 @@ fn failed(memory: MemoryId, fault: Fault) -> ImportError {
 }
 
 impl View {
-    /// The handle once more, of some of its bytes: it is the other process's memory still.
+    /// Exports a part of the view by the same handle, because the memory still belongs to the other process.
     fn again(&self, span: Span, writable: bool) -> Result<IpcHandle, ImportError> {
         let handle = &self.handle;
         let span = Span::new(handle.span().offset + span.offset, span.len);

@@ -1,4 +1,4 @@
-//! Managed memory: one address for host and device, and the driver moves the pages.
+//! Managed memory: host and device use one address, and the driver moves the pages.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(super) fn allocate(
     let host = pointer.filter(|_| gpu.facts.shares_managed);
     let info = StorageInfo {
         host: host.map(|start| HostSpan::new(start, spec.len_bytes as usize)),
-        // Its addresses are the host's own.
+        // The addresses of managed memory are valid on the host.
         ..info(memory, StorageId::Host, base, spec.len_bytes)
     };
     // SAFETY: the driver keeps the range mapped for host and device until the owner frees it; where the host must
@@ -57,7 +57,7 @@ pub(super) fn allocate(
 impl Drop for Allocation {
     fn drop(&mut self) {
         let (context, start) = (Arc::clone(&self.context), self.start);
-        // Any device may use it.
+        // Any device may use the memory.
         self.context
             .reapers
             .common

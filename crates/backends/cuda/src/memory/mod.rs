@@ -1,8 +1,8 @@
-//! What lies behind the buffers of this backend.
+//! The storages behind the buffers of this backend.
 //!
 //! All devices of a process share one range of addresses with the host (CUDA C++ Programming Guide, Unified Virtual
-//! Address Space), so the identity of a device's memory is that range, and positions are addresses: two views of
-//! one allocation, however they came to be, are known to be one.
+//! Address Space), so the identity of a device's memory is that range, and positions are addresses: two views of one
+//! allocation are known to be one, independent of how they were made.
 
 mod adopt;
 mod block;
@@ -32,24 +32,24 @@ use crate::raw::CUdeviceptr;
 /// driver or runtime API is always aligned to at least 256 bytes" (CUDA C++ Programming Guide, Device Memory Accesses).
 pub(crate) const ALIGNMENT: u64 = 256;
 
-/// The strictest alignment that is given on demand: the largest page of a device.
+/// The strictest alignment that a caller can ask for: the largest page of a device.
 const MAX_ALIGNMENT: u64 = 2 << 20;
 
 /// The host memory that all devices reach.
 pub(crate) const PINNED: MemoryId = DeviceId::CPU0.memory(MemoryKind::Pinned);
 
-/// Every address of the process, seen by its devices.
+/// The storage of all addresses of the process, as its devices see them.
 const DEVICES: StorageId = StorageId::Native {
     backend: BACKEND.0,
     handle: 0,
 };
 
-/// Where the first byte of a view of a device's memory lies.
+/// The address of the first byte of a view of device memory.
 pub(crate) fn address(buffer: &Buffer) -> CUdeviceptr {
     buffer.position()
 }
 
-/// Whether the devices' engines reach a buffer of the host's in place.
+/// Whether the devices' engines reach a host buffer in place.
 pub(crate) fn is_reached(gpus: &[Gpu], buffer: &Buffer) -> bool {
     let memory = buffer.memory();
     match memory.kind {
@@ -61,7 +61,7 @@ pub(crate) fn is_reached(gpus: &[Gpu], buffer: &Buffer) -> bool {
     }
 }
 
-/// Allocates in a memory of the devices, or in the one that all of them reach.
+/// Allocates in a device's memory, or in the pinned memory that all devices reach.
 pub(crate) fn allocate(
     gpus: &[Gpu],
     memory: MemoryId,
@@ -111,8 +111,8 @@ fn check(memory: MemoryId, spec: &AllocSpec, limit_bytes: u64) -> Result<(), All
     Ok(())
 }
 
-/// How many bytes to ask the driver for, so that an aligned range of the length lies in them. It gives out nothing
-/// empty.
+/// The number of bytes to ask the driver for, so that an aligned range of the length lies in them. It is never 0,
+/// because the driver refuses empty allocations.
 fn with_room(spec: &AllocSpec) -> usize {
     let lead = match spec.alignment {
         0..=ALIGNMENT => 0,
@@ -128,7 +128,7 @@ fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocError {
             len_bytes,
             fault,
         },
-        // Of a lost device the fault says so itself, and by its name: that need not be the memory's.
+        // The fault of a lost device names the device itself, which may be another one than the memory's.
         _ => AllocError::Failed { memory, fault },
     }
 }

@@ -1,8 +1,8 @@
 //! Host memory that is locked in place and mapped for every device.
 //!
-//! It is ordinary memory of the process that was registered with the driver, and not memory of the driver's own, so
-//! that other drivers can import it too: one buffer that CUDA and Vulkan both reach. Where the driver registers
-//! nothing, it is the driver's own after all.
+//! It is ordinary memory of the process, registered with the driver, and not memory that the driver allocates, so
+//! that other drivers can import it too: CUDA and Vulkan can reach one buffer. If the driver cannot register
+//! memory, the driver allocates it.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::raw::{CU_MEMHOSTREGISTER, CUresult, CallError};
 
 const MAX_ALIGNMENT: u64 = 2 << 20;
 
-/// Memory that the devices reach; let go when dropped.
+/// Registered memory, which the devices reach; unregistered when dropped.
 pub(super) struct Registration {
     context: Arc<Context>,
     start: NonNull<u8>,
@@ -32,9 +32,9 @@ unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
 
-/// What owns memory that was allocated here.
+/// The owner of memory that was allocated here.
 struct Pinned {
-    /// There until it goes.
+    /// `Some` until the drop.
     parts: Option<(Registration, Block)>,
 }
 
@@ -67,7 +67,8 @@ fn allocate_by(opened: &Opened, spec: &AllocSpec) -> Result<Buffer, Fault> {
     let block = Block::new(spec)?;
     let span = block.span();
     let registration = match Registration::new(opened, span, true) {
-        // Not every system locks what is there (CUDA Driver API, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED).
+        // Not every system can register existing memory (CUDA Driver API,
+        // CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED).
         Err(fault) if fault.class == ErrorClass::Unsupported => {
             drop(block);
             return hosted::allocate(opened, spec, false)?.ok_or(fault);
@@ -86,7 +87,8 @@ fn allocate_by(opened: &Opened, spec: &AllocSpec) -> Result<Buffer, Fault> {
     Ok(unsafe { Buffer::new(info, Box::new(owner)) })
 }
 
-/// The largest allocation, in bytes: half of the machine's memory, so that the rest of the system still breathes.
+/// The largest allocation, in bytes: half of the machine's memory, so that enough is left for the rest of the
+/// system.
 pub(super) fn largest() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
@@ -134,7 +136,7 @@ impl Registration {
         })
     }
 
-    /// Lets the memory go.
+    /// Unregisters the memory.
     ///
     /// # Errors
     /// The driver's: then a device may still reach the memory.
@@ -162,8 +164,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // What is the caller's stays the caller's: all that is left is to hope that a device that refuses this is
-        // quiet, as one that is lost is.
+        // The memory belongs to the caller and returns to it even if this fails. A device that refuses is assumed
+        // to be quiet, as a lost device is.
         let _ = self.end();
     }
 }
@@ -173,7 +175,7 @@ impl Drop for Pinned {
         if let Some(mut parts) = self.parts.take() {
             let reaper = Arc::clone(&parts.0.context.reapers.common);
             reaper.free(move || {
-                // Both of them, in this order.
+                // First the registration, then the block.
                 let (registration, block) = &mut parts;
                 block.is_stuck = registration.end().is_err();
             });

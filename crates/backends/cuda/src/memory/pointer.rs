@@ -1,4 +1,4 @@
-//! What the driver says of an address.
+//! Queries of the driver about an address.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -17,16 +17,16 @@ pub(super) struct Known {
     pub(super) sort: Sort,
     /// The device that it was allocated on.
     pub(super) ordinal: i32,
-    /// The context that it was allocated in; null where it is of none, as memory of pools is.
+    /// The context that it was allocated in; null if it belongs to none, as memory of pools does.
     pub(super) context: CUcontext,
-    /// All of the memory that one allocation, registration or reservation gave.
+    /// The whole range of the allocation, registration or reservation.
     pub(super) range: Range<CUdeviceptr>,
-    /// Where devices find the byte, and where the host does; 0 where they do not.
+    /// The byte's address on devices and on the host; 0 where it has none.
     pub(super) device_address: CUdeviceptr,
     pub(super) host_address: u64,
-    /// Whether it can be given to other processes by a handle.
+    /// Whether a handle can share it with other processes.
     pub(super) has_handle: bool,
-    /// What the device of the current context may do with it; none where the driver is too old to say.
+    /// The access of the current context's device; `None` if the driver is too old to report it.
     pub(super) access: Option<CUmemAccess_flags>,
 }
 
@@ -45,11 +45,12 @@ pub(super) enum Sort {
 /// is in the header of this one.
 const TELLS_ACCESS: Version = Version::new(11, 4);
 
-/// Asks the driver what lies at an address. None where it knows nothing of it: memory that was freed, or ordinary
-/// memory of the host. A context is current.
+/// Asks the driver about an address. `None` if the driver does not know it: freed memory, or ordinary host memory. A
+/// context must be current.
 ///
 /// # Errors
-/// The driver's, of which none is about the address (CUDA Driver API, Unified Addressing, cuPointerGetAttributes).
+/// The driver's errors; an unknown address is none of them (CUDA Driver API, Unified Addressing,
+/// cuPointerGetAttributes).
 pub(super) fn look_up(driver: &Driver, address: CUdeviceptr) -> Result<Option<Known>, CallError> {
     use CUpointer_attribute as Attribute;
     let (mut sort, mut is_managed, mut ordinal, mut has_handle, mut access) = (0, 0, 0, 0, 0);
@@ -101,7 +102,7 @@ pub(super) fn look_up(driver: &Driver, address: CUdeviceptr) -> Result<Option<Kn
     let answer =
         unsafe { driver.cuPointerGetAttributes(count, attributes, places.as_mut_ptr(), address) };
     match answer {
-        // What is said where the memory was never an allocation under unified addressing.
+        // The result for memory that was never allocated under unified addressing.
         Err(error)
             if error.is(CUresult::CUDA_ERROR_INVALID_CONTEXT)
                 || error.is(CUresult::CUDA_ERROR_INVALID_VALUE) =>
@@ -128,13 +129,13 @@ pub(super) fn look_up(driver: &Driver, address: CUdeviceptr) -> Result<Option<Kn
     }))
 }
 
-/// Where an answer goes.
+/// A pointer to the place of an answer.
 fn place<T>(of: &mut T) -> *mut c_void {
     std::ptr::from_mut(of).cast()
 }
 
-/// How many bytes from an address on are there, `len` at most: memory that was put together of pieces may have
-/// holes. A context is current.
+/// Returns how many bytes from an address on are mapped, at most `len`: memory that was mapped in pieces may have
+/// holes. A context must be current.
 pub(super) fn mapped(driver: &Driver, address: CUdeviceptr, len: u64) -> u64 {
     let end = address.saturating_add(len);
     let mut at = address;
@@ -151,7 +152,7 @@ pub(super) fn mapped(driver: &Driver, address: CUdeviceptr, len: u64) -> u64 {
 }
 
 impl Known {
-    /// The memory that it is of.
+    /// The memory that the address belongs to.
     pub(super) fn home(&self) -> MemoryId {
         let device = DeviceId::new(DeviceKind::CUDA, self.ordinal.unsigned_abs());
         match self.sort {

@@ -1,7 +1,7 @@
-//! Host memory of the user's, locked in place for as long as buffers show it.
+//! The user's host memory, locked in place as long as buffers show it.
 //!
-//! A driver registers memory once. Buffers that show the same bytes share a registration, and what the user has
-//! registered or allocated with the driver is taken as it is.
+//! A driver registers memory only once. Buffers of the same bytes share a registration, and memory that the user has
+//! registered or allocated with the driver is used as it is.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::gpu::{Gpu, Opened, by_any};
 #[derive(Default)]
 pub(crate) struct Registrations(Arc<Uses<Range, Shared>>);
 
-/// Where it begins, and its length.
+/// Start and length.
 type Range = (u64, u64);
 
 struct Shared {
@@ -29,13 +29,13 @@ struct Shared {
     _registration: Registration,
 }
 
-/// What keeps memory registered. Ends before the memory's owner goes.
+/// Keeps memory registered. Dropped before the memory's owner.
 struct Registered {
     context: Arc<Context>,
     user: User<Range, Shared>,
 }
 
-/// Registers memory of the caller's for as long as the buffer lives, unless it is registered.
+/// Registers the caller's memory for the life of the buffer, unless it is registered already.
 ///
 /// # Safety
 /// As `Backend::import`.
@@ -47,14 +47,14 @@ pub(super) unsafe fn register(
 ) -> Result<Buffer, ImportError> {
     let registered = match span.is_empty() {
         true => None,
-        // What is refused is refused by every device; one that fails may be the only one.
+        // A refusal would be the same on every device; a failure may concern only this device.
         false => by_any(gpus, |opened| match all.use_of(opened, (span, writable)) {
             Err(ImportError::Failed { fault, .. }) => Err(fault),
             answer => Ok(answer),
         })
         .map_err(failed)??,
     };
-    // What another buffer keeps alive is that buffer's memory, whatever it is to this one.
+    // If the owner is another buffer, the identity is that buffer's.
     let (id, base) = match (&*owner as &dyn Any).downcast_ref::<Buffer>() {
         Some(buffer) => (buffer.storage_id(), buffer.position()),
         None => (StorageId::Host, span.addr()),
@@ -80,7 +80,8 @@ impl Registrations {
         asked: (HostSpan, bool),
     ) -> Result<Option<Registered>, ImportError> {
         match self.try_use_of(opened, asked) {
-            // What is in the way may be on its way out: its last buffer has gone, and it goes when devices are idle.
+            // The conflicting registration may be about to end: its last buffer was dropped, and it ends when devices
+            // are idle.
             Err(ImportError::Invalid { .. }) if opened.context.reapers.common.settle() => {
                 self.try_use_of(opened, asked)
             }
@@ -100,7 +101,7 @@ impl Registrations {
             user,
         };
         let mut all = self.0.lock();
-        // Those before the last one that begins before the end have ended by its beginning.
+        // Registrations do not overlap, so only the last one that begins before the end can reach into the span.
         while let Some((&(at, held), used)) = all.range_mut(..(end, 0)).next_back()
             && at + held > start
         {
@@ -138,7 +139,7 @@ impl Registrations {
 }
 
 impl Guard for Registered {
-    /// The owner goes to the reaper with the registration: what is still registered must not be used for anything else.
+    /// The owner goes to the reaper with the registration, because registered memory must not be freed and reused.
     fn release(self: Box<Self>, owner: Box<dyn Owner>) {
         let Registered { context, user } = *self;
         context.reapers.common.free(move || {

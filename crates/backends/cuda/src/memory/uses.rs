@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Things by what tells them from each other. A thing ends when it is dropped.
+/// Shared things by their keys. A thing ends when it is dropped.
 pub(super) struct Uses<K, T> {
     all: Mutex<All<K, T>>,
-    /// Something is there now, or there no more.
+    /// A thing has begun or ended.
     changed: Condvar,
 }
 
@@ -18,7 +18,7 @@ pub(super) type All<K, T> = BTreeMap<K, Use<T>>;
 /// A thing in use.
 pub(super) struct Use<T> {
     users: usize,
-    /// None while it begins, and while it ends.
+    /// `None` while the thing begins, and while it ends.
     pub(super) what: Option<T>,
 }
 
@@ -50,7 +50,7 @@ impl<K, T> Uses<K, T> {
 }
 
 impl<K: Ord + Copy, T> User<K, T> {
-    /// The first user of something.
+    /// Makes the first user of a thing.
     pub(super) fn first(
         uses: &Arc<Uses<K, T>>,
         all: &mut All<K, T>,
@@ -73,7 +73,7 @@ impl<K: Ord + Copy, T> User<K, T> {
         User::another(uses, (key, all.entry(key).or_insert(new)))
     }
 
-    /// It has begun.
+    /// Stores the thing, which has begun.
     pub(super) fn bring(&self, what: T) {
         if let Some(used) = self.all.lock().get_mut(&self.key) {
             used.what = Some(what);
@@ -81,7 +81,7 @@ impl<K: Ord + Copy, T> User<K, T> {
         self.all.changed.notify_all();
     }
 
-    /// One more user of something that is there.
+    /// Adds a user to an existing thing.
     pub(super) fn another(uses: &Arc<Uses<K, T>>, (key, used): (K, &mut Use<T>)) -> User<K, T> {
         used.users += 1;
         User {
