@@ -55,16 +55,17 @@ pub use report::{Entry, Report, Verdict};
 
 use bench::{Bench, Stop};
 
-/// What the suite needs to know of a backend besides the backend: how to get at its memory by
-/// another way, and how to let time pass.
+/// Gives the suite a backend, access to its memory without the backend's operations, and a way to
+/// let time pass.
 pub trait Harness {
     /// The backend, fresh: nothing was submitted and no sink is attached.
     fn backend(&self) -> &dyn Backend;
 
-    /// A buffer in a memory of the backend, or in another backend's that a link ends at.
+    /// Makes a buffer in a memory of the backend, or in another backend's memory at which a link
+    /// ends.
     ///
-    /// By default the backend's own `allocate`; for memories of processors that it does not bring,
-    /// a block of the heap that poses as one.
+    /// By default this calls the backend's own `allocate`; for memories of processors that the
+    /// backend does not have, it makes a heap block that poses as one.
     ///
     /// # Errors
     /// As [`AllocError`] lists; unsupported ones skip what needs the memory.
@@ -77,8 +78,8 @@ pub trait Harness {
         self.backend().allocate(memory, spec)
     }
 
-    /// Writes bytes without the backend's operations. False where there is no way. By default
-    /// through [`Buffer::host`].
+    /// Writes bytes without the backend's operations. Returns false if it cannot. By default it
+    /// uses [`Buffer::host`].
     fn fill(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> bool {
         let Some(span) = buffer.host(offset, bytes.len() as u64) else {
             return false;
@@ -88,8 +89,8 @@ pub trait Harness {
         true
     }
 
-    /// Reads bytes without the backend's operations. False where there is no way. By default
-    /// through [`Buffer::host`].
+    /// Reads bytes without the backend's operations. Returns false if it cannot. By default it uses
+    /// [`Buffer::host`].
     fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> bool {
         let Some(span) = buffer.host(offset, out.len() as u64) else {
             return false;
@@ -183,7 +184,7 @@ impl Case {
     }
 }
 
-/// What is looked at last closes the books on all fences before it.
+/// The last suite checks all fences of the suites before it.
 const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 10] = [
     memories::cases,
     exchange::cases,

@@ -1,8 +1,8 @@
-//! What tests of Transload and of its backends stand on: [`sim`], a simulated machine with real
+//! The base for tests of Transload and of its backends: [`sim`], a simulated machine with real
 //! bytes and a virtual clock; [`conformance`], the suite that every backend passes; and
 //! [`topology`], which reads machines from TOML.
 //!
-//! No sim is hardware, and every sim says so: what it prints contains the word "simulated".
+//! A sim is not hardware, and says so: its output contains the word "simulated".
 // In builds without a second thread hooks and buffers need not be `Send`, and the counts are atomic
 // all the same.
 #![cfg_attr(

@@ -71,7 +71,7 @@ pub const BACKEND: BackendId = BackendId(Name::constant("sim"));
 #[derive(Clone)]
 pub struct Sim {
     shared: Arc<Shared>,
-    /// In the build for single-threaded backends, what makes the sim neither `Send` nor `Sync`.
+    /// Makes the sim neither `Send` nor `Sync` in the build for one thread.
     #[cfg(transload_local)]
     _not_send: std::rc::Rc<()>,
 }
@@ -136,19 +136,19 @@ impl Sim {
         self.shared.lock().script.clone()
     }
 
-    /// When something happens next; `None` when nothing ever will by itself.
+    /// The time of the next event; `None` if no event will happen by itself.
     pub fn next_event(&self) -> Option<Instant> {
         self.shared.lock().next_event_ns().map(Instant)
     }
 
-    /// Moves the clock to the next event and lets it happen. False when there is none.
+    /// Moves the clock to the next event and executes it. Returns false if there is none.
     pub fn step(&self) -> bool {
         let stepped = self.shared.step(u64::MAX);
         self.shared.deliver_unless_pumped();
         stepped
     }
 
-    /// Moves the clock to `time`, letting everything happen that is due by then, in order.
+    /// Moves the clock to `time`, and executes all events that are due by then, in order.
     pub fn run_until(&self, time: Instant) {
         while self.shared.step(time.0) {
             self.shared.deliver_unless_pumped();
@@ -157,23 +157,23 @@ impl Sim {
         self.shared.move_clock(time.0);
     }
 
-    /// Moves the clock on until nothing is left that happens by itself. The answer is the time.
+    /// Moves the clock on until no event is left that happens by itself. Returns the time.
     pub fn run_until_idle(&self) -> Instant {
         while self.step() {}
         Instant(self.shared.clock.now_ns())
     }
 
-    /// Fences that have not been told to the sink.
+    /// The number of fences that have not been reported to the sink.
     pub fn in_flight(&self) -> usize {
         self.shared.lock().by_number.len()
     }
 
-    /// What each memory holds.
+    /// The use of each memory.
     pub fn memory_use(&self) -> Vec<MemoryUse> {
         self.shared.lock().pools.clone()
     }
 
-    /// What one memory holds; `None` for a memory that the sim does not bring.
+    /// The use of one memory; `None` for a memory that the sim does not have.
     pub fn use_of(&self, memory: MemoryId) -> Option<MemoryUse> {
         let state = self.shared.lock();
         state
@@ -183,25 +183,26 @@ impl Sim {
             .copied()
     }
 
-    /// The memories that have live allocations. Empty when everything was given back.
+    /// The memories that have live allocations. Empty if everything was freed.
     pub fn leaks(&self) -> Vec<MemoryUse> {
         let mut pools = self.memory_use();
         pools.retain(|pool| pool.live_allocations > 0);
         pools
     }
 
-    /// What each engine did.
+    /// The work of each engine.
     pub fn engine_use(&self) -> Vec<EngineUse> {
         self.shared.lock().engines.clone()
     }
 
-    /// What the sim saw that no engine above it may do. Tests assert that it is empty.
+    /// The violations that the sim saw, which no engine above it may commit. Tests assert that it
+    /// is empty.
     pub fn violations(&self) -> Vec<Violation> {
         self.shared.lock().violations.clone()
     }
 
-    /// Takes a device away now: its fences settle as lost, later calls that need it say so. False
-    /// when the sim has no such device.
+    /// Removes a device now: its fences settle as lost, and later calls that need it fail as lost.
+    /// Returns false if the sim has no such device.
     pub fn lose_device(&self, device: DeviceId) -> bool {
         let devices = &self.shared.inventory.devices;
         let Some(index) = devices.iter().position(|info| info.id == device) else {
@@ -217,7 +218,7 @@ impl Sim {
     /// write those bytes.
     ///
     /// # Errors
-    /// Memory that is not this machine's, and ranges past its end.
+    /// If the memory does not belong to this machine, or the range ends past the buffer.
     pub fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         let state = self.shared.lock();
         let span = self.span_of(buffer, offset, out.len() as u64)?;
@@ -265,7 +266,7 @@ pub enum AccessError {
     /// Another backend's memory, another machine's, or a user's.
     #[error("the buffer in {memory} was not allocated by this simulated machine")]
     NotSimulated {
-        /// Where the buffer says that it is.
+        /// The buffer's memory.
         memory: MemoryId,
     },
     /// Past the end of the buffer.
@@ -273,7 +274,7 @@ pub enum AccessError {
     OutOfRange {
         /// The first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         len: u64,
         /// The buffer's length.
         limit: u64,

@@ -1,4 +1,4 @@
-//! Reads machine descriptions from TOML: the files under `topologies/` and anybody's own.
+//! Reads machine descriptions from TOML: the files under `topologies/` and users' own.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use transload_core::schema::{Machine, SchemaError};
 use transload_hal::{BackendId, read_regular};
 
-/// Why a text or a file describes no machine.
+/// Why no machine could be read from a text or a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -15,7 +15,7 @@ pub enum TopologyError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// No TOML, an unknown field, or a value of the wrong kind. Names line and field.

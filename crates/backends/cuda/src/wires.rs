@@ -1,8 +1,8 @@
-//! How the devices are wired: the NUMA node and the slot of each, and what lies between two of them.
+//! The wiring of the devices: the NUMA node and the slot of each, and the connection between two of them.
 //!
-//! NVIDIA's management library (NVML) knows most, where the feature `nvml` is on and the machine has the library;
-//! what it does not say is read from the kernel's device tree, on Linux. What neither knows is `None`. Nothing
-//! here is needed to move bytes: the figures rank routes until a probe has measured them.
+//! Most facts come from NVIDIA's management library (NVML), if the feature `nvml` is on and the machine has the
+//! library. Others are read from the kernel's device tree, on Linux. Unknown facts are `None`. Moving bytes needs
+//! none of them: the figures rank routes until a probe has measured them.
 
 mod cost;
 #[cfg(all(feature = "nvml", any(target_os = "linux", windows)))]
@@ -23,36 +23,36 @@ pub use pcie::PcieLink;
 use nvml::Library;
 use sysfs::Tree;
 
-/// A device as the driver tells it, which the wires are looked up for.
+/// A device as the driver reports it, to look its wiring up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
-    /// Where it is plugged in. Of a device that does not say so nothing is known.
+    /// Its PCI address. Without an address nothing is known about the device.
     pub pci: Option<PciAddress>,
-    /// Its UUID: NVML is believed of the device at that address only if it is the same one. A driver that stands
-    /// in for NVIDIA's may tell the address of a card that it does not drive.
+    /// Its UUID. Facts of NVML about the device at that address are used only if the UUIDs match: a stand-in for
+    /// NVIDIA's driver may report the address of a card that it does not drive.
     pub uuid: Option<Uuid>,
 }
 
-/// What is known of the wires of one device.
+/// The known wiring of one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wire {
-    /// The NUMA node of the host that is nearest.
+    /// The nearest NUMA node of the host.
     pub numa_node: Option<u32>,
-    /// The link into its slot as it is at its best: an idle device trains its link down.
+    /// The link into its slot at its best rate: an idle device trains its link down.
     pub pcie: Option<PcieLink>,
     /// The narrowest link between it and the host, the one into its slot or one of a switch above.
     pub to_host: Option<PcieLink>,
-    /// What its memory can be read and written at, together, in bytes per second.
+    /// The total rate of reads and writes of its memory, in bytes per second.
     pub memory_bytes_per_second: Option<u64>,
 }
 
-/// What lies between two devices.
+/// The connection between two devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Between {
     /// The NVLinks that lead from one to the other, through switches too. A count of 0 says that there are none;
     /// `None` that the number is unknown.
     pub nvlinks: Option<NvLinks>,
-    /// Where their ways to the processors meet.
+    /// The place where their paths to the processors meet.
     pub ancestor: Option<Ancestor>,
     /// The narrowest PCIe link on the way between them.
     pub pcie: Option<PcieLink>,
@@ -61,13 +61,14 @@ pub struct Between {
 /// A bundle of NVLinks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NvLinks {
-    /// How many.
+    /// The number of links.
     pub count: u32,
-    /// What each of them signals one way, in bytes per second; 0 where that is not known.
+    /// The rate of each link in one direction, in bytes per second; 0 if unknown.
     pub bytes_per_second: u64,
 }
 
-/// Where two devices' ways to the processors meet, the nearest first (NVML API Reference, `nvmlGpuTopologyLevel_t`).
+/// The place where two devices' paths to the processors meet, the nearest first (NVML API Reference,
+/// `nvmlGpuTopologyLevel_t`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Ancestor {
     /// On one board.
@@ -84,7 +85,7 @@ pub enum Ancestor {
     System,
 }
 
-/// The wires of the devices that were asked for, in their order.
+/// The wiring of the devices that were asked for, in their order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Wires {
     driver: Option<String>,
@@ -94,7 +95,8 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// The wires of this machine's devices. Starts NVML, which may take some milliseconds, and ends it again.
+    /// Returns the wiring of this machine's devices. Starts NVML, which may take some milliseconds, and ends it
+    /// again.
     pub fn discover(asked: &[Asked]) -> Wires {
         #[cfg(all(feature = "nvml", any(target_os = "linux", windows)))]
         if let Some(library) = library::Nvml::start() {
@@ -103,14 +105,14 @@ impl Wires {
         Wires::read(asked, SYSFS.as_ref(), None)
     }
 
-    /// What a kernel's device tree says that is mounted there, `/sys` elsewhere, and no NVML.
+    /// Returns the wiring in a kernel's device tree that is mounted at `sysfs` (usually `/sys`), without NVML.
     pub fn of_tree(asked: &[Asked], sysfs: &Path) -> Wires {
         Wires::read(asked, sysfs, None)
     }
 
-    /// As `discover`, of a device tree at that path and of that management library.
+    /// As `discover`, with a device tree at that path and that management library.
     fn read(asked: &[Asked], sysfs: &Path, library: Option<&dyn Library>) -> Wires {
-        // Of a card that the library knows as another one the kernel tells nothing to the point either.
+        // If the library reports another UUID at an address, the kernel's facts about it do not apply either.
         let is_other = |at: PciAddress, of: &Asked| {
             let library = library.filter(|library| library.has_gpu(at));
             library.is_some_and(|library| !nvml::knows(library, at, of.uuid))
@@ -127,7 +129,7 @@ impl Wires {
             let mut wire = tree.wire(index);
             if let Some(told) = told(index) {
                 wire.numa_node = told.numa_node.or(wire.numa_node);
-                // What is above the slot the library does not say.
+                // The library does not report the links above the slot.
                 let above = tree.above(index);
                 wire.pcie = told.pcie.or(wire.pcie);
                 wire.to_host = PcieLink::narrowest(wire.pcie.into_iter().chain(above));
@@ -149,7 +151,7 @@ impl Wires {
         };
         let pairs = (0..asked.len()).map(|a| (a + 1..asked.len()).map(|b| pair(a, b)).collect());
         let pairs = pairs.collect();
-        // A driver of the machine's says nothing of devices that it does not drive.
+        // The machine's driver version does not apply to devices that it does not drive.
         let known = (0..asked.len()).any(|index| told(index).is_some() || tree.has(index));
         let driver = library.as_ref().and_then(|told| told.driver.clone());
         let driver = driver.or_else(|| tree.driver());
@@ -160,17 +162,17 @@ impl Wires {
         }
     }
 
-    /// The whole version of the driver, `580.65.06`; `None` where none of the devices is the machine's own.
+    /// The full version of the driver, such as `580.65.06`; `None` if none of the devices belongs to this machine.
     pub fn driver(&self) -> Option<&str> {
         self.driver.as_deref()
     }
 
-    /// What is known of the device at that place in what was asked; nothing of one that was not asked for.
+    /// The wiring of the device at that position of the request; all unknown for any other position.
     pub fn of(&self, index: usize) -> Wire {
         self.devices.get(index).copied().unwrap_or_default()
     }
 
-    /// What lies between two of them; the same in both directions, and nothing known of a device and itself.
+    /// The connection between two devices, the same in both directions; all unknown between a device and itself.
     pub fn between(&self, a: usize, b: usize) -> Between {
         let (low, high) = (a.min(b), a.max(b));
         let after = self.pairs.get(low).filter(|_| low != high);

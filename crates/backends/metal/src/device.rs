@@ -1,4 +1,4 @@
-//! The backend itself: which devices there are, and the way in to their memories and lanes.
+//! The backend: its devices, and access to their memories and lanes.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -43,19 +43,19 @@ impl Metal {
         }
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     #[must_use]
     pub fn len(&self) -> usize {
         self.gpus.len()
     }
 
-    /// Whether there is none, which does not happen: there is no backend then.
+    /// Whether there are no devices; always false, because without devices there is no backend.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
     }
 
-    /// Devices that are there and take no part, and why.
+    /// Devices of the machine that the backend does not use, and why.
     #[must_use]
     pub fn absent(&self) -> &[Absent] {
         &self.absent
@@ -67,19 +67,19 @@ impl Metal {
         Some(&self.gpu(device)?.device.0)
     }
 
-    /// What the registry of this machine calls a device: the same for all processes, until the machine is started anew.
+    /// The registry id of a device: the same for all processes until the machine restarts.
     #[must_use]
     pub fn registry_id(&self, device: DeviceId) -> Option<u64> {
         Some(self.gpu(device)?.facts.registry_id)
     }
 
-    /// Whether a device and the host have one memory, as the device says.
+    /// Whether a device and the host share one memory, as the device reports.
     #[must_use]
     pub fn has_unified_memory(&self, device: DeviceId) -> Option<bool> {
         Some(self.gpu(device)?.facts.is_unified)
     }
 
-    /// The name of a device here; `None` if it is none of this backend's.
+    /// The id of a device; `None` if the device does not belong to this backend.
     #[must_use]
     pub fn id_of(&self, device: &ProtocolObject<dyn MTLDevice>) -> Option<DeviceId> {
         let number = device.registryID();
@@ -166,7 +166,7 @@ unsafe impl Backend for Metal {
         }
     }
 
-    /// Takes in what others have:
+    /// Imports these externals:
     ///
     /// - [`External::Host`] into `metal:N/mapped`: whole pages, which the device reaches in place as long as the buffer
     ///   lives. Nothing is copied.
@@ -174,7 +174,7 @@ unsafe impl Backend for Metal {
     ///   of it into `metal:N/device`.
     ///
     /// # Safety
-    /// As the trait demands: while a transfer or a guard uses the bytes, no command of the program's touches them.
+    /// As the trait demands: while a transfer or a guard uses the bytes, no command of the program touches them.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         let known = self.gpu(memory.device);
         let gpu = known.ok_or(ImportError::UnknownMemory { memory })?;
@@ -225,7 +225,7 @@ unsafe impl Backend for Metal {
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
         let links = self.inventory.links.iter();
         let mut between = links.filter(|link| link.id.src == src && link.id.dst == dst);
-        // Where the host's threads reach both, too, this backend's own link is meant.
+        // If the host's threads reach both memories, too, use this backend's own link.
         let own = between.clone().find(|link| link.backend == BACKEND);
         match own.or_else(|| between.next()) {
             Some(link) => Ok(link.id.access),
@@ -255,7 +255,7 @@ unsafe impl Backend for Metal {
         true
     }
 
-    /// Nothing: Metal calls back.
+    /// Does nothing: Metal calls back.
     fn pump(&self) {}
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {

@@ -1,4 +1,4 @@
-//! Which devices there are, and why others are not.
+//! Discovery of devices, and the reasons why others are not used.
 
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
@@ -9,24 +9,24 @@ use crate::device::Metal;
 use crate::gpu::{Gpu, Sink};
 use crate::raw::{Device, all_devices, pooled};
 
-/// Why there is no Metal here.
+/// Why no Metal backend could be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// Metal lists no device, or none that works.
     #[error("Metal has no device for this process{}", reasons(.absent))]
     NoDevice {
-        /// Devices that are there and give no queue.
+        /// Devices that exist and give no queue.
         absent: Vec<Absent>,
     },
 }
 
-/// A device that is there and takes no part.
+/// A device that exists and that the backend does not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
-    /// What it would be called.
+    /// The id that it would have.
     pub device: DeviceId,
-    /// Why not.
+    /// The reason.
     pub reason: String,
 }
 
@@ -46,20 +46,20 @@ impl OpenError {
 }
 
 impl Metal {
-    /// Every device of this machine, in the order in which Metal lists them. Blocks while Metal finds them and makes a few
-    /// command queues of each. A device that gives none takes no part, and [`Metal::absent`] says so.
+    /// Makes a backend of every device of this machine, in Metal's order. Blocks while Metal finds the devices and makes a
+    /// few command queues of each. [`Metal::absent`] lists devices that give no queue; the backend does not use them.
     ///
     /// # Errors
-    /// When there is none, or none gives a queue.
+    /// If there is no device, or none gives a queue.
     pub fn discover() -> Result<Metal, OpenError> {
         Metal::of(pooled(|_| all_devices()))
     }
 
-    /// Devices that the program has already; `metal:0` is the first. Their buffers can be taken in, and command queues
-    /// of the program's own go on as they are: this backend makes its own.
+    /// Makes a backend of devices that the program has already; `metal:0` is the first. Their buffers can be imported. The
+    /// program's own command queues are not affected: this backend makes its own.
     ///
     /// # Errors
-    /// When there is none, or none gives a queue.
+    /// If there is no device, or none gives a queue.
     pub fn with_devices(
         devices: impl IntoIterator<Item = Retained<ProtocolObject<dyn MTLDevice>>>,
     ) -> Result<Metal, OpenError> {

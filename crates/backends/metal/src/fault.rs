@@ -1,10 +1,10 @@
-//! What Metal says of commands that failed, in the words of the hal.
+//! Converts errors of failed commands into faults of the hal.
 
 use transload_hal::{ErrorClass, Fault};
 
 use crate::raw::Failure;
 
-/// Commands that came to a bad end, as a fault.
+/// Converts the error of failed commands into a fault.
 pub(crate) fn fault_of(failure: &Failure) -> Fault {
     let (class, name) = meaning(failure.code);
     let message = format!("commands failed: {name}: {}", failure.text);
@@ -30,7 +30,7 @@ fn meaning(code: i64) -> (ErrorClass, &'static str) {
     }
 }
 
-/// A call that gave nothing: Metal says no more.
+/// The fault of a call that returned nil, for which Metal gives no reason.
 pub(crate) fn nothing_of(what: &'static str) -> Fault {
     Fault::new(ErrorClass::Exhausted, format!("{what} gave nothing"))
 }

@@ -1,4 +1,4 @@
-//! One device: what it says of itself, its lanes, and whether it is lost.
+//! One device: its facts, its lanes, and whether it is lost.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +11,7 @@ use crate::raw::{Device, Facts, facts};
 /// Where outcomes go, once the engine has set it.
 pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
 
-/// Why a device is gone, once it is.
+/// Why a device is lost, once it is.
 pub(crate) type Lost = Arc<OnceLock<Fault>>;
 
 /// A device.
@@ -31,7 +31,7 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     /// # Errors
-    /// When the device gives no queue, as one that is being removed may.
+    /// If the device gives no queue, as may happen while it is being removed.
     pub(crate) fn new(
         (number, id): (usize, DeviceId),
         device: Device,
@@ -59,8 +59,8 @@ impl Gpu {
         })
     }
 
-    /// Whether host and device may have a copy each: where they have one memory there is nothing to copy, and only
-    /// macOS has the mode.
+    /// Whether the device has managed memory: only macOS has that mode, and only if host and device do not share
+    /// one memory.
     pub(crate) fn has_managed(&self) -> bool {
         let is_offered = cfg!(any(target_os = "macos", transload_metal_double));
         is_offered && !self.facts.is_unified

@@ -1,4 +1,4 @@
-//! What the devices bring to the machine: memories, and the links between them and to the host's.
+//! The memories of the devices, and the links between them and to the host's memories.
 
 use transload_hal::core::defaults::{LINK_DEPTH, file_cost, link_cost};
 use transload_hal::{
@@ -14,7 +14,7 @@ use crate::queue::Way;
 /// The processors' own backend, which fills and drains what both reach.
 const HOST: BackendId = BackendId(Name::constant("host"));
 
-/// What the processors reach by themselves.
+/// The memories that the processors reach by themselves.
 const HOST_KINDS: [MemoryKind; 4] = [
     MemoryKind::Pageable,
     MemoryKind::Pinned,
@@ -22,7 +22,7 @@ const HOST_KINDS: [MemoryKind; 4] = [
     MemoryKind::File,
 ];
 
-/// Host memory that a device reaches in place for a submission, where it begins with a page.
+/// Host memory that a device reaches in place for a submission, if the memory begins at a page.
 pub(crate) const GUEST_KINDS: [MemoryKind; 3] =
     [MemoryKind::Pageable, MemoryKind::Pinned, MemoryKind::Shared];
 
@@ -60,7 +60,7 @@ fn device(gpu: &Gpu) -> DeviceInfo {
         simulated: cfg!(transload_metal_double),
         memory_bytes: None,
         driver: None,
-        // The registry's number holds until the machine is started anew, and a UUID is taken to hold for good.
+        // The registry id holds only until the machine restarts; a UUID must hold for good.
         uuid: None,
         pci: None,
         numa_node: None,
@@ -83,7 +83,7 @@ fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
         total_bytes: None,
         max_alloc_bytes: gpu.facts.max_buffer_bytes,
         alignment: ALIGNMENT,
-        // Of these only managed memory has guards: mapped memory is no one's alone.
+        // Of these only managed memory has guards: mapped memory can always be reached by both sides.
         host_addressable: *kind != MemoryKind::Device,
         staging: *kind == MemoryKind::Mapped,
     };
@@ -107,7 +107,7 @@ fn links(gpu: &Gpu, all: &[Gpu]) -> Vec<Link> {
         }
     }
     for host in GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
-        // Into memory that the host reaches too it copies by itself.
+        // The host itself copies into memory that it reaches.
         links.push(guest(gpu, (host, id(MemoryKind::Device))));
         links.push(guest(gpu, (id(MemoryKind::Device), host)));
         if gpu.has_managed() {
@@ -128,7 +128,7 @@ fn access_of(ends: [MemoryKind; 2]) -> Access {
     }
 }
 
-/// What is between devices is another framework's business, or goes over the host.
+/// This backend lists no links between devices: another framework provides them, or the bytes go over the host.
 fn lacks(gpu: &Gpu, all: &[Gpu]) -> Vec<Lack> {
     let others = all.iter().filter(|other| other.id != gpu.id);
     let lack = |other: &Gpu| Lack {

@@ -1,11 +1,11 @@
-//! What a backend is excused from, and why.
+//! The cases that a backend may fail, and why.
 
 /// Which of the two lists an exception stands in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum List {
     /// The memory system rules it out; it can never hold.
     Never,
-    /// It is to be mended.
+    /// The case fails because of a bug that is to be fixed.
     KnownBug,
 }
 

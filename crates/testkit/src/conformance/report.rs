@@ -1,4 +1,4 @@
-//! What the suite found.
+//! The results of the suite.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::exceptions::{Exceptions, List};
 pub enum Verdict {
     /// It held.
     Passed,
-    /// The backend does not offer what it takes.
+    /// The backend does not offer what the case needs.
     Skipped(String),
     /// It did not hold, and an exception says why.
     Excepted {

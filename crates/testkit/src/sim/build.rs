@@ -1,4 +1,4 @@
-//! How a machine description becomes a sim.
+//! Builds a sim from a machine description.
 
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
@@ -14,15 +14,15 @@ use super::{BACKEND, Shared, Sim, SimClock};
 /// Which backend provides the memories of the processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HostSide {
-    /// The sim: the whole machine is simulated, exact to the nanosecond.
+    /// The sim provides them: the whole machine is simulated, exact to the nanosecond.
     #[default]
     Simulated,
-    /// A backend of the real host. The sim brings its own devices, and keeps their links to
-    /// memories of `cpu:0`; it moves bytes of foreign buffers that the host can address.
+    /// A backend of the real host provides them. The sim has only its own devices and their links
+    /// to memories of `cpu:0`; it moves bytes of foreign buffers that the host can address.
     Real,
 }
 
-/// Collects what a sim shall be like.
+/// Collects the options of a sim.
 pub struct Builder {
     machine: Machine,
     host: HostSide,
@@ -31,7 +31,7 @@ pub struct Builder {
     hook: Option<Arc<dyn Hook>>,
 }
 
-/// What a link costs and needs, sorted by its ends so that it is found without a map.
+/// A link's cost and needs. Rows are sorted by their ends, so that a link is found without a map.
 pub(crate) struct LinkRow {
     pub(super) id: LinkId,
     pub(super) src: MemoryId,
@@ -45,7 +45,7 @@ pub(crate) struct LinkRow {
 }
 
 impl Sim {
-    /// The whole machine, settling by time, without faults.
+    /// Makes a sim of the whole machine, settling by time, without faults.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -53,7 +53,7 @@ impl Sim {
         Sim::builder(machine).build()
     }
 
-    /// A machine to choose more of.
+    /// Starts a sim with more options.
     pub fn builder(machine: &Machine) -> Builder {
         Builder {
             machine: machine.clone(),
@@ -65,7 +65,7 @@ impl Sim {
     }
 }
 
-/// Why a description makes no sim.
+/// Why no sim could be built of a description.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -81,9 +81,9 @@ pub enum BuildError {
     /// More devices than a sim keeps apart.
     #[error("a simulated machine has at most {limit} devices, and this one has {devices}")]
     TooManyDevices {
-        /// How many it has.
+        /// The number of devices in the description.
         devices: usize,
-        /// How many are possible.
+        /// The largest possible number.
         limit: usize,
     },
 }
@@ -95,28 +95,28 @@ impl Builder {
         self
     }
 
-    /// How outcomes are told.
+    /// Sets how outcomes are reported.
     pub fn completion(mut self, completion: Completion) -> Builder {
         self.completion = completion;
         self
     }
 
-    /// Which faults strike.
+    /// Sets the faults.
     pub fn script(mut self, script: Script) -> Builder {
         self.script = script;
         self
     }
 
-    /// What [`Completion::Reentrant`] calls.
+    /// Sets the hook that [`Completion::Reentrant`] calls.
     pub fn hook(mut self, hook: impl Hook + 'static) -> Builder {
         self.hook = Some(Arc::new(hook));
         self
     }
 
-    /// The sim.
+    /// Builds the sim.
     ///
     /// # Errors
-    /// A description that makes no machine, or names devices that cannot be simulated.
+    /// If the description is no valid machine, or names devices that cannot be simulated.
     pub fn build(self) -> Result<Sim, BuildError> {
         let mut inventory = self.machine.inventory(BACKEND)?;
         for device in &inventory.devices {

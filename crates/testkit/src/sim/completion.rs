@@ -8,7 +8,7 @@ use transload_hal::{Fence, MaybeSend, MaybeSync, Outcome};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Completion {
-    /// When virtual time reaches the end of a fence's last operation, in order of time. What most
+    /// When virtual time reaches the end of a fence's last operation, in order of time, as most
     /// hardware with an interrupt does.
     #[default]
     Timed,
@@ -21,10 +21,10 @@ pub enum Completion {
         /// Decides the scramble; the same seed gives the same one.
         seed: u64,
     },
-    /// Time passes and bytes move, and nothing is told outside `pump` and `wait`.
+    /// Time passes and bytes move, and outcomes are reported only in `pump` and `wait`.
     Pumped,
-    /// As `Timed`; after each outcome the [`Hook`] is called, from within whatever call delivered
-    /// the outcome, with no lock held. It may call back into anything.
+    /// As `Timed`; after each outcome the [`Hook`] is called, within the call that delivered the
+    /// outcome and with no lock held. The hook may call any function of the sim or the manager.
     Reentrant,
     /// As `Timed`, in a build where the sim is not `Send`: it holds an `Rc`.
     #[cfg(transload_local)]
@@ -66,8 +66,8 @@ impl fmt::Display for Completion {
     }
 }
 
-/// What [`Completion::Reentrant`] calls after it told an outcome. Never nested: outcomes that are
-/// delivered while it runs on behalf of another do not call it again.
+/// The hook that [`Completion::Reentrant`] calls after it reported an outcome. Calls never nest: an
+/// outcome that is delivered while the hook runs does not call it again.
 pub trait Hook: MaybeSend + MaybeSync {
     /// `fence` has settled with `outcome`, and the sink knows.
     fn settled(&self, fence: Fence, outcome: &Outcome);

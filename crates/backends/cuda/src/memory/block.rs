@@ -33,7 +33,7 @@ pub(super) struct Block {
 
 enum Source {
     Heap(Layout),
-    /// A part of a larger mapping, with the mapping's start and length.
+    /// A part of a mapping of `room` bytes, `before` bytes behind its start.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     Mapped {
         before: usize,

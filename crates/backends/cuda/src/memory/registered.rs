@@ -101,7 +101,7 @@ impl Registrations {
             user,
         };
         let mut all = self.0.lock();
-        // Registrations do not overlap, so only the last one that begins before the end can reach into the span.
+        // Registrations do not overlap: all earlier ones end before the last one that begins before `end`.
         while let Some((&(at, held), used)) = all.range_mut(..(end, 0)).next_back()
             && at + held > start
         {

@@ -1,4 +1,4 @@
-//! Streams of the user's that wait for submissions of this backend.
+//! Makes the user's streams wait for submissions of this backend.
 
 use transload_hal::Fence;
 
@@ -8,9 +8,9 @@ use crate::device::{BACKEND, Cuda};
 use crate::raw::{CUstream, CallError};
 
 impl Cuda {
-    /// Has the user's stream wait, on the device, until submissions of this backend are over: what it is given from
-    /// now on sees their bytes. No thread waits. `transload::Transfer::fences` gives a transfer's fences, once all of
-    /// it has been submitted:
+    /// Makes the user's stream wait, on the device, until submissions of this backend are over: later work in the stream
+    /// sees their bytes. No thread waits. `transload::Transfer::fences` gives a transfer's fences, once all of it has
+    /// been submitted:
     ///
     /// ```no_run
     /// # fn example(cuda: &transload_cuda::Cuda, stream: transload_cuda::raw::CUstream,
@@ -25,24 +25,24 @@ impl Cuda {
     /// # Ok(()) }
     /// ```
     ///
-    /// Where a submission fails or its device is lost, the stream goes on all the same, as after a failed copy of its
-    /// own; the transfer tells.
+    /// If a submission fails or its device is lost, the stream still goes on, as after a failed copy of its own; the
+    /// transfer reports the error.
     ///
     /// # What it does not do
-    /// A stream is not held for work that has not been submitted, because that cannot be done soundly. A host function
-    /// that waits may keep other host functions from running, and must not wait for work that is not before it (CUDA
-    /// Driver API, cuLaunchHostFunc). A wait on a word of memory orders streams in a way that the driver does not
-    /// see, so the very copies that are waited for may end up behind the stream that waits (cuStreamWaitValue32). Either
-    /// stands still for good then. Events are seen, and what they stand for has been submitted. So a transfer
-    /// that has work yet to submit, because it waits for others or is staged in several steps, is waited for by a
-    /// thread or a task, which gives the stream its work after that.
+    /// The stream does not wait for work that has not been submitted, because no way to do that is sound. A host
+    /// function that waits may keep other host functions from running, and must not wait for work that is not before it
+    /// (CUDA Driver API, cuLaunchHostFunc). The driver does not see the order that a wait on a word of memory makes, so
+    /// it may put the awaited copies behind the waiting stream (cuStreamWaitValue32). Both can deadlock. The driver sees
+    /// events, and the work before an event has been submitted. For a transfer that has work left to submit, because it
+    /// waits for others or is staged in several steps, a thread or a task must wait and give the stream its work after
+    /// that.
     ///
     /// # Errors
-    /// When a fence is another backend's, or one that only a thread can wait for; the stream is being captured; its
-    /// context or the fence's device is lost; or the driver refuses. The stream may wait for some of the fences then.
+    /// If a fence belongs to another backend, or only a thread can wait for it; if the stream is being captured; if its
+    /// context or the fence's device is lost; or if the driver refuses. The stream may then wait for some of the fences.
     ///
     /// # Safety
-    /// The stream is one of this backend's driver, and is not destroyed before the call has returned.
+    /// The stream belongs to this backend's driver, and is not destroyed before the call has returned.
     pub unsafe fn follow(&self, stream: CUstream, fences: &[Fence]) -> Result<(), StreamError> {
         if let Some(fence) = fences.iter().find(|fence| fence.backend() != BACKEND) {
             let fence = format!("{fence:?}");
@@ -72,18 +72,18 @@ impl Cuda {
     }
 }
 
-/// How a stream stands to a fence.
+/// The result of ordering a stream behind a fence.
 pub(super) enum Order {
-    /// It waits for it.
+    /// The stream waits for the fence.
     Given,
-    /// There is nothing to wait for.
+    /// The fence has settled.
     Settled,
     /// Only a thread can wait for it.
     OfThreads,
 }
 
 impl Lane {
-    /// Has a stream wait for a fence of this lane, unless that has settled.
+    /// Makes a stream wait for a fence of this lane, unless the fence has settled.
     ///
     /// # Safety
     /// The stream is the driver's, and its context the current one.

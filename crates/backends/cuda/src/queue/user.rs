@@ -1,4 +1,4 @@
-//! Streams of the user's: which context they are of, and whether anything can be put into them.
+//! The user's streams: their contexts, and whether work can be put into them.
 
 use transload_hal::{ErrorClass, Fault};
 
@@ -8,21 +8,21 @@ use crate::fault::{fault_of, is_ruined};
 use crate::gpu::{Opened, any};
 use crate::raw::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, CallError, Driver};
 
-/// Why a stream or an event of the user's was left alone.
+/// Why a stream or an event of the user was not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The handle is of nothing that the driver knows.
+    /// The driver does not know the handle.
     #[error("the handle {handle:#x} is of no {what} that there is: {fault}")]
     Unknown {
         /// A stream, or an event.
         what: &'static str,
         /// The handle.
         handle: usize,
-        /// What the driver said.
+        /// The driver's error.
         fault: Fault,
     },
-    /// A default stream is one of the thread's current context, and there is none.
+    /// A default stream belongs to the thread's current context, and the thread has none.
     #[error("the default stream is one of the thread's current context, and no context is current")]
     NoContext,
     /// The stream, or the one that the event was recorded in, is being captured into a graph.
@@ -35,28 +35,28 @@ pub enum StreamError {
         /// The handle.
         handle: usize,
     },
-    /// The fence is another backend's.
+    /// The fence belongs to another backend.
     #[error("{fence} is no fence of this backend, so no stream of its devices can wait for it")]
     ForeignFence {
         /// The fence.
         fence: String,
     },
-    /// The fence is one that only a thread can wait for.
+    /// Only a thread can wait for the fence.
     #[error("{fence} has no event that a stream could wait for: a thread has to")]
     NoEvent {
         /// The fence.
         fence: String,
     },
-    /// The context, or all of the device, is gone.
+    /// The context, or the whole device, is lost.
     #[error("{fault}")]
     Lost {
-        /// How.
+        /// How it was lost.
         fault: Fault,
     },
     /// The driver refused.
     #[error("{fault}")]
     Refused {
-        /// Why.
+        /// The driver's error.
         fault: Fault,
     },
 }
@@ -84,17 +84,17 @@ impl StreamError {
     }
 }
 
-/// A stream of the user's, whose context is the thread's current one until this goes.
+/// A stream of the user. Its context is the thread's current one until this is dropped.
 pub(super) struct Theirs<'a> {
     cuda: &'a Cuda,
     pub(super) stream: CUstream,
     context: CUcontext,
-    /// Goes after the context.
+    /// Dropped after the context is popped.
     _relaxed: Option<Relaxed<'a>>,
 }
 
 impl Cuda {
-    /// Makes a stream's context the current one, whichever that is.
+    /// Makes a stream's context current on this thread.
     ///
     /// # Safety
     /// The stream is one of the driver's.
@@ -125,7 +125,7 @@ impl Cuda {
     /// # Safety
     /// As [`Cuda::theirs`].
     unsafe fn context_of(&self, stream: CUstream) -> Result<CUcontext, StreamError> {
-        // It does not matter which, but some context must be current.
+        // The call below needs any current context.
         let any = self.any().map_err(StreamError::of_fault)?;
         let _current = any.context.enter().map_err(StreamError::of_fault)?;
         let mut context = CUcontext::NULL;
@@ -142,7 +142,7 @@ impl Cuda {
         }
     }
 
-    /// A device in order: the one that the thread is working with, if that is one of ours.
+    /// A working device: the one of the thread's current context, if it belongs to this backend.
     pub(super) fn any(&self) -> Result<&Opened, Fault> {
         let current = current(self.driver())
             .ok()
@@ -162,7 +162,7 @@ impl Cuda {
 }
 
 impl Theirs<'_> {
-    /// Whether all that the stream was given is over.
+    /// Whether all work of the stream is over.
     pub(super) fn is_done(&self) -> Result<bool, StreamError> {
         // SAFETY: the stream is the driver's, by the promise that this was made with.
         match unsafe { self.cuda.driver().cuStreamQuery(self.stream) } {
@@ -172,7 +172,7 @@ impl Theirs<'_> {
         }
     }
 
-    /// What a refused call means.
+    /// The error of a refused call.
     pub(super) fn refusal(&self, error: CallError) -> StreamError {
         if let Some(own) = self.cuda.own(self.context) {
             return StreamError::of_fault(own.blame(error));
@@ -180,7 +180,7 @@ impl Theirs<'_> {
         // SAFETY: as above.
         let asked = unsafe { self.cuda.driver().cuStreamQuery(self.stream) };
         match is_ruined(asked) {
-            // Of a context that is in order, this was about the call alone.
+            // The context is intact, so the error concerns only the call.
             false => StreamError::of_fault(fault_of(error)),
             true => {
                 let message = format!("the context of {:?} is lost: {error}", self.stream);
@@ -190,7 +190,8 @@ impl Theirs<'_> {
         }
     }
 
-    /// What is put into a stream that is captured would come to pass with each launch of the graph, or spoil it.
+    /// Refuses a stream that is being captured: work put into it would run at each launch of the graph, or
+    /// invalidate the capture.
     fn ensure_no_capture(&self) -> Result<(), StreamError> {
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: as above; the place is ours.
@@ -222,7 +223,7 @@ impl Drop for Theirs<'_> {
     }
 }
 
-/// Whether the driver said that it knows no such stream or event.
+/// Whether the driver reported that it knows no such stream or event.
 pub(super) fn is_unknown(error: &CallError) -> bool {
     error.is(CUresult::CUDA_ERROR_INVALID_HANDLE) || error.is(CUresult::CUDA_ERROR_INVALID_CONTEXT)
 }

@@ -15,8 +15,8 @@ use crate::raw::{
 };
 
 impl Cuda {
-    /// Calls `then` once all that the user's stream has been given so far is over: done, or given up with the
-    /// stream's context. Meant for `transload::Event::setter`, so that a transfer can start after the user's own work:
+    /// Calls `then` once all work that the user's stream has been given so far is over: done, or given up with the
+    /// stream's context. Use it with `transload::Event::setter` to start a transfer after the user's own work:
     ///
     /// ```no_run
     /// # fn example(cuda: &transload_cuda::Cuda, stream: transload_cuda::raw::CUstream)
@@ -28,21 +28,22 @@ impl Cuda {
     /// # Ok(()) }
     /// ```
     ///
-    /// The stream may be of any context of the process, the CUDA runtime's or one of the program's own, and a default
-    /// stream, which is the one of the context that is current on the calling thread. That stays current. The stream may
-    /// be destroyed when the call has returned.
+    /// The stream may belong to any context of the process, the CUDA runtime's or one of the program's own. A default
+    /// stream is the one of the calling thread's current context. That context stays current. The stream may be destroyed
+    /// when the call has returned.
     ///
     /// # Where it runs
-    /// Here and now when the stream is idle. Else on a thread of the driver's, and the stream's later work waits until
-    /// it has returned: it must not block, and it must call nothing of CUDA's (CUDA Driver API, cuStreamAddCallback).
-    /// In either place it must not wait for a transfer of a device: the library refuses to (`TransferError::WouldBlock`).
+    /// `then` runs during this call if the stream is idle. Otherwise it runs on a thread of the driver, and the stream's
+    /// later work waits until it has returned: it must not block, and must not call CUDA (CUDA Driver API,
+    /// cuStreamAddCallback). In both cases it must not wait for a transfer of a device: the library refuses that
+    /// (`TransferError::WouldBlock`).
     ///
     /// # Errors
-    /// When the stream is being captured, its context is lost, or the driver refuses. A handle that is none, or of a
-    /// stream that was destroyed, is told where the driver tells.
+    /// If the stream is being captured, its context is lost, or the driver refuses. An invalid handle, or one of a
+    /// destroyed stream, is reported if the driver reports it.
     ///
     /// # Safety
-    /// The stream is one of this backend's driver, and is not destroyed before the call has returned.
+    /// The stream belongs to this backend's driver, and is not destroyed before the call has returned.
     pub unsafe fn when_done(
         &self,
         stream: CUstream,
@@ -64,15 +65,15 @@ impl Cuda {
         added.map_err(|error| theirs.refusal(error))
     }
 
-    /// The same of the work that an event was last recorded behind. An event that was never recorded has come to
-    /// pass. A stream of this backend's waits for it; where that one's device is lost meanwhile, a thread does, in the
-    /// context of another device that is in use, and where there is none the event is given up.
+    /// Calls `then` once the work before the last record of an event is over. An event that was never recorded counts as
+    /// over. A stream of this backend waits for the event. If that stream's device is lost meanwhile, a thread waits in
+    /// the context of another device in use; if there is none, the event is given up.
     ///
     /// # Errors
     /// As [`Cuda::when_done`].
     ///
     /// # Safety
-    /// The event is one of this backend's driver, and is not destroyed before `then` was called.
+    /// The event belongs to this backend's driver, and is not destroyed before `then` was called.
     pub unsafe fn when_event(
         &self,
         event: CUevent,
@@ -123,18 +124,18 @@ struct Watch {
     relayed: Option<Relayed>,
 }
 
-/// Of an event: the stream of ours that waits for it.
+/// An event, and the stream of this backend that waits for it.
 struct Relayed {
     event: CUevent,
     relay: Relay,
     idle: Arc<Mutex<Vec<Relay>>>,
-    /// Contexts of other devices. They are not kept: nothing of CUDA's may go on the driver's thread.
+    /// Contexts of other devices. The references are weak, because no CUDA object may be dropped on the driver's thread.
     others: Vec<Weak<Context>>,
 }
 
 impl Watch {
-    /// Has the driver call back, exactly once, when all that the stream has is over, well or not (CUDA Driver API, Stream
-    /// Management, cuStreamAddCallback). `cuLaunchHostFunc` would never call in a context that is ruined.
+    /// Makes the driver call back, exactly once, when all work of the stream is over, successful or not (CUDA Driver API,
+    /// Stream Management, cuStreamAddCallback). `cuLaunchHostFunc` would never call back in a ruined context.
     ///
     /// # Safety
     /// The stream is the driver's.
@@ -150,7 +151,7 @@ impl Watch {
         added
     }
 
-    /// The stream that this was added to is past it.
+    /// Ends the watch: the stream has reached the callback.
     fn end(mut self, status: CUresult) {
         let Some(then) = self.then.take() else { return };
         let Some(relayed) = self.relayed.take() else {
@@ -162,10 +163,10 @@ impl Watch {
             drop(idle);
             return tell(then);
         }
-        // The device of ours is gone, which says nothing of the user's event.
+        // This backend's device is lost, which says nothing about the user's event.
         let name = "transload-cuda-event".into();
         let thread = std::thread::Builder::new().name(name);
-        // Without a thread the event stays unheard, as all of this device's does.
+        // If no thread can be started, the event is never reported, like all other events of this device.
         let _ = thread.spawn(move || {
             relayed.await_elsewhere();
             tell(then);
@@ -174,7 +175,7 @@ impl Watch {
 }
 
 impl Relayed {
-    /// Blocks until the event has come to pass, or its context or every device is lost.
+    /// Blocks until the event has occurred, or its context or every device is lost.
     fn await_elsewhere(self) {
         for context in self.others.iter().filter_map(Weak::upgrade) {
             let Ok(_current) = context.enter() else {
@@ -184,7 +185,7 @@ impl Relayed {
             let waited = unsafe { context.driver.cuEventSynchronize(self.event) };
             // SAFETY: the default stream is always there.
             let asked = unsafe { context.driver.cuStreamQuery(CUstream::NULL) };
-            // An error of a context that is in order is the event's own.
+            // In an intact context the error concerns the event itself.
             if waited.is_ok() || !is_ruined(asked) {
                 return;
             }
@@ -197,14 +198,14 @@ fn tell(then: Box<dyn FnOnce() + Send>) {
     let _ = catch_unwind(AssertUnwindSafe(|| run_callback(then)));
 }
 
-/// What the driver calls.
+/// The callback that the driver calls.
 unsafe extern "C" fn called(_: CUstream, status: CUresult, watch: *mut c_void) {
     // SAFETY: it is what `add_to` made of a box, and comes back once.
     let watch = unsafe { Box::from_raw(watch.cast::<Watch>()) };
     watch.end(status);
 }
 
-/// Why the driver says nothing of an event.
+/// Why the driver refused a query of an event.
 fn refusal(event: CUevent, error: CallError) -> StreamError {
     let (what, handle) = ("event", event.0.addr());
     match error.result() {
@@ -218,23 +219,23 @@ fn refusal(event: CUevent, error: CallError) -> StreamError {
     }
 }
 
-/// A stream of ours that waits for an event of the user's.
+/// A stream of this backend that waits for an event of the user.
 #[derive(Clone, Copy)]
 pub(crate) struct Relay {
     device: transload_hal::DeviceId,
     stream: CUstream,
 }
 
-/// All of them, made when they are needed.
+/// All relays, made when they are needed.
 #[derive(Default)]
 pub(crate) struct Relays {
     all: Mutex<Vec<(Arc<Context>, CUstream)>>,
-    /// Those that wait for nothing.
+    /// The relays that wait for nothing.
     idle: Arc<Mutex<Vec<Relay>>>,
 }
 
 impl Relays {
-    /// A stream of a context, which is the current one.
+    /// Returns an idle or a new stream of a context, which must be current.
     fn take(&self, context: &Arc<Context>) -> Result<Relay, StreamError> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let found = idle.iter().position(|relay| relay.device == context.id);
@@ -260,7 +261,7 @@ impl Relays {
 }
 
 impl Drop for Relays {
-    /// What still waits goes on, and the driver ends the stream after it (CUDA Driver API, cuStreamDestroy).
+    /// Waits under way go on, and the driver destroys their streams after that (CUDA Driver API, cuStreamDestroy).
     fn drop(&mut self) {
         let all = self.all.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (context, stream) in all.drain(..) {

@@ -7,7 +7,7 @@ use crate::gpu::Gpu;
 
 const KIND: ExternalKind = ExternalKind::Object;
 
-/// Takes in a buffer of the program's own, into the memory that it is of.
+/// Imports a buffer of the program's own into the memory that it belongs to.
 ///
 /// # Safety
 /// As `Backend::import`: while the manager uses its bytes, nothing else touches them.

@@ -1,4 +1,4 @@
-//! The owner of a buffer: what `Buffer::native` gives.
+//! The owner of a buffer, which `Buffer::native` returns.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::Marks;
 use crate::gpu::Gpu;
 use crate::raw::{Kept, Mode, Raw};
 
-/// A `MTLBuffer`, of this backend's own or of the program's.
+/// A `MTLBuffer`, made by this backend or by the program.
 ///
-/// What the manager allocates is owned by one: `buffer.native::<MetalBuffer>()`. One that the program makes is taken in
-/// by `TransferManager::import`, as `External::Object`.
+/// Each buffer that the manager allocates is owned by one: `buffer.native::<MetalBuffer>()`. Import one of the
+/// program's own with `TransferManager::import`, as `External::Object`.
 pub struct MetalBuffer {
     raw: Kept<Raw>,
     marks: Arc<Marks>,
@@ -36,8 +36,8 @@ impl MetalBuffer {
         }
     }
 
-    /// The buffer, for commands of the program's own. From then on managed memory is synchronized every time that the
-    /// host reads it, because the backend cannot see other writes to it.
+    /// Returns the buffer, for commands of the program's own. From then on managed memory is synchronized every time
+    /// that the host reads it, because the backend cannot see other writes to it.
     ///
     /// # Safety
     /// While a transfer or a guard of the manager uses bytes of the buffer, commands made with this must not touch
@@ -50,7 +50,7 @@ impl MetalBuffer {
         &self.raw.0
     }
 
-    /// The buffer. `transload::Buffer::into_inner` gives the `MetalBuffer` back once no view is left.
+    /// Returns the buffer. `transload::Buffer::into_inner` gives the `MetalBuffer` back once no view is left.
     #[must_use]
     pub fn into_inner(self) -> Retained<ProtocolObject<dyn MTLBuffer>> {
         self.raw.into_inner().0

@@ -1,4 +1,4 @@
-//! What lies behind the buffers of this backend.
+//! The storages behind the buffers of this backend.
 
 mod adopt;
 mod buffer;
@@ -91,7 +91,7 @@ pub(crate) fn allocate(
     Ok(unsafe { Buffer::new(info, Box::new(owner)) })
 }
 
-/// Where the host reaches so many bytes; `None` where it does not.
+/// The address at which the host reaches the bytes; `None` if it does not reach them.
 fn host_of(raw: &Raw, mode: Mode, len_bytes: u64) -> Result<Option<HostSpan>, String> {
     if mode == Mode::Private {
         return Ok(None);

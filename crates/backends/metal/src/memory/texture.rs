@@ -11,10 +11,10 @@ use super::info;
 use crate::gpu::Gpu;
 use crate::raw::{Image, Kept, pooled};
 
-/// A `MTLTexture` of the program's own, for the texels of its first level: row after row without padding. One of two
-/// dimensions is taken in by `TransferManager::import`, as `External::Object`, into `metal:N/device`, whose texels have
-/// whole bytes each. A texture that shows the bytes of a buffer or of another texture is refused: the other object can
-/// be imported as well, and the engine could not know that the two share bytes.
+/// A `MTLTexture` of the program's own, for the texels of its first level: row after row without padding.
+/// `TransferManager::import` imports a texture of two dimensions whose texels have whole bytes, as `External::Object`,
+/// into `metal:N/device`. A texture that shows the bytes of a buffer or of another texture is refused: the other object
+/// can be imported as well, and the engine could not know that the two share bytes.
 ///
 /// Transfers take whole texels: a range or a row that begins or ends inside one is refused.
 pub struct MetalTexture(Kept<Result<Image, Strange>>);
@@ -35,7 +35,7 @@ impl MetalTexture {
         MetalTexture(Kept::new(image.map_err(|reason| (texture, reason))))
     }
 
-    /// The texture, for commands of the program's own.
+    /// Returns the texture, for commands of the program's own.
     ///
     /// # Safety
     /// As [`MetalBuffer::get`](crate::MetalBuffer::get).
@@ -47,7 +47,7 @@ impl MetalTexture {
         }
     }
 
-    /// The texture. `transload::Buffer::into_inner` gives the `MetalTexture` back once no view is left.
+    /// Returns the texture. `transload::Buffer::into_inner` gives the `MetalTexture` back once no view is left.
     #[must_use]
     pub fn into_inner(self) -> Retained<ProtocolObject<dyn MTLTexture>> {
         match self.0.into_inner() {
@@ -70,7 +70,7 @@ impl fmt::Debug for MetalTexture {
     }
 }
 
-/// Takes in a texture of the program's own.
+/// Imports a texture of the program's own.
 ///
 /// # Safety
 /// As `Backend::import`: while the manager uses its texels, nothing else touches them.

@@ -11,29 +11,29 @@ use super::{Lane, Way};
 use crate::device::{BACKEND, Metal};
 use crate::raw::{Commands, EndBlock, Event, TellBlock, pooled};
 
-/// Why work of the program's own is not ordered.
+/// Why the program's own work could not be ordered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventError {
-    /// The commands were handed over already.
+    /// The commands were already committed.
     #[error("the commands were committed already: nothing can be added to them")]
     Committed,
-    /// The fence is another backend's.
+    /// The fence belongs to another backend.
     #[error("{fence} is no fence of this backend, so no Metal device can wait for it")]
     ForeignFence {
         /// The fence.
         fence: String,
     },
-    /// The device is gone.
+    /// The device is lost.
     #[error("{fault}")]
     Lost {
-        /// How.
+        /// How it was lost.
         fault: Fault,
     },
     /// Metal refused.
     #[error("{fault}")]
     Refused {
-        /// Why.
+        /// Metal's error.
         fault: Fault,
     },
 }
@@ -75,8 +75,8 @@ impl Then {
 }
 
 impl Metal {
-    /// Calls `then` once commands of the program's own are over, well or not. They have not been committed yet. Meant
-    /// for `transload::Event::setter`, so that a transfer starts after the program's work:
+    /// Calls `then` once the program's own commands, which must not be committed yet, are over, successful or not. Use
+    /// it with `transload::Event::setter` to start a transfer after the program's work:
     ///
     /// ```no_run
     /// # fn example(metal: &transload_metal::Metal,
@@ -91,11 +91,11 @@ impl Metal {
     /// # Ok(()) }
     /// ```
     ///
-    /// It runs on a thread of Metal's, and must not block: the library refuses to wait there for a transfer of a device
+    /// `then` runs on a thread of Metal and must not block: the library refuses to wait there for a transfer of a device
     /// (`TransferError::WouldBlock`).
     ///
     /// # Errors
-    /// When they were committed.
+    /// If the commands were already committed.
     pub fn when_done(
         &self,
         commands: &ProtocolObject<dyn MTLCommandBuffer>,
@@ -112,8 +112,8 @@ impl Metal {
         })
     }
 
-    /// Calls `then` once an event has reached a value: here and now where it has, else on a thread of Metal's, where it
-    /// must not block. An event that never gets there is never told of.
+    /// Calls `then` once an event has reached a value: during this call if it has, else on a thread of Metal, where
+    /// `then` must not block. If the event never reaches the value, `then` is never called.
     pub fn when_event(
         &self,
         event: &ProtocolObject<dyn MTLSharedEvent>,
@@ -128,14 +128,15 @@ impl Metal {
         pooled(|_| self.listener().listen(&event, value, &block));
     }
 
-    /// Has commands of the program's own wait, on the device, until submissions of this backend are over: what is
-    /// encoded into them from now on sees their bytes. No thread waits. `transload::Transfer::fences` gives a transfer's
-    /// fences, once all of it has been submitted.
+    /// Makes the program's own commands wait, on the device, until submissions of this backend are over: commands
+    /// encoded from now on see their bytes. No thread waits. `transload::Transfer::fences` gives a transfer's fences,
+    /// once all of it has been submitted.
     ///
-    /// Where a submission fails the commands go on all the same; the transfer tells.
+    /// If a submission fails, the commands still go on; the transfer reports the error.
     ///
     /// # Errors
-    /// When a fence is another backend's, or the commands were committed. They may wait for some of the fences then.
+    /// If a fence belongs to another backend, or the commands were committed. The commands may then wait for some of the
+    /// fences.
     pub fn follow(
         &self,
         commands: &ProtocolObject<dyn MTLCommandBuffer>,
@@ -155,10 +156,10 @@ impl Metal {
         })
     }
 
-    /// Sets an event of the program's own to a value once submissions of this backend are over, well or not.
+    /// Sets an event of the program's own to a value once submissions of this backend are over, successful or not.
     ///
     /// # Errors
-    /// When a fence is another backend's, the device of the first one is lost, or Metal gives no commands.
+    /// If a fence belongs to another backend, the device of the first one is lost, or Metal gives no commands.
     pub fn signal(
         &self,
         fences: &[Fence],
