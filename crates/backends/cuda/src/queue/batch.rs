@@ -1,7 +1,7 @@
 //! Many contiguous copies in one call.
 //!
-//! A call of the driver's takes about as long as a small copy. So the copies of a submission that could go
-//! in any order are gathered first, and then one call starts them, if that is cheaper than one for each.
+//! A call of the driver takes about as long as a small copy. So copies of a submission that may run in any order are
+//! gathered first, and then one call starts them, if that is cheaper than one call for each.
 
 use super::enqueue::Enqueuer;
 use super::moves::End;
@@ -19,8 +19,8 @@ const FEWEST: usize = 16;
 /// the wire. Others found large blocks to gain nothing (llm-d/llm-d-kv-cache pull request 607).
 pub(crate) const LARGEST: u64 = 128 << 10;
 
-/// So many are gathered before a call is made. A lane keeps room for as many as it ever gathered, some 100 KB at most,
-/// so that gathering allocates nothing when it has run before.
+/// The largest number of copies in one call. A lane keeps room for as many as it ever gathered, some 100 KB at most,
+/// so that later gathering does not allocate.
 const MOST: usize = 1024;
 
 /// Copies that were gathered, and the arrays that the driver wants. Kept with a lane.
@@ -30,7 +30,7 @@ pub(super) struct Batch {
     targets: Vec<CUdeviceptr>,
     sources: Vec<CUdeviceptr>,
     lens: Vec<usize>,
-    /// The driver refused what its single copies took.
+    /// The driver refused a batch whose copies it took one by one.
     is_refused: bool,
 }
 
@@ -48,7 +48,7 @@ fn pays(count: usize, bytes: u64) -> bool {
 }
 
 impl Batch {
-    /// Forgets what was gathered and came to nothing.
+    /// Drops gathered copies that were not started.
     pub(super) fn clear(&mut self) {
         self.copies.clear();
     }
@@ -72,7 +72,7 @@ impl Batch {
     unsafe fn call(&mut self, driver: &Driver, stream: CUstream) -> Result<(), CallError> {
         let (targets, sources) = (self.targets.as_mut_ptr(), self.sources.as_mut_ptr());
         let (lens, count) = (self.lens.as_mut_ptr(), self.lens.len());
-        // What the stream did before may have written the sources.
+        // Earlier work of the stream may have written the sources.
         let mut attributes = CUmemcpyAttributes {
             srcAccessOrder: CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
             ..CUmemcpyAttributes::default()
@@ -107,8 +107,8 @@ impl Batch {
 }
 
 impl Enqueuer<'_> {
-    /// Copies bytes between ends that do not overlap, in any order with other copies of the submission: now, or
-    /// with those when they are enough.
+    /// Copies bytes between ends that do not overlap, in any order with other copies of the submission: at once, or
+    /// together with the others if one call for all pays.
     ///
     /// # Safety
     /// As [`Enqueuer::start`].
@@ -128,7 +128,7 @@ impl Enqueuer<'_> {
         unsafe { self.flush() }
     }
 
-    /// Starts what was gathered.
+    /// Starts the gathered copies.
     ///
     /// # Safety
     /// As [`Enqueuer::start`], for each that was gathered.
@@ -152,19 +152,19 @@ impl Enqueuer<'_> {
         } else {
             false
         };
-        // What a batch that was refused may have begun is done again, to the same end.
+        // Copies that a refused batch may have begun are done again, with the same result.
         for copy in &self.batch.copies {
             // SAFETY: the caller's promise.
             unsafe { self.copy(copy.from, copy.to, copy.len) }?;
         }
         self.batch.clear();
-        // Where single copies fail too, the batch was not to blame.
+        // If single copies fail too, the batch was not the cause.
         self.batch.is_refused |= refused;
         Ok(())
     }
 }
 
-/// Whether the driver says that it does not do batches, or not these.
+/// Whether the error says that the driver does not support batches, or not this one.
 fn is_refusal(error: &CallError) -> bool {
     error.is(CUresult::CUDA_ERROR_NOT_SUPPORTED) || error.is(CUresult::CUDA_ERROR_INVALID_VALUE)
 }

@@ -1,4 +1,4 @@
-//! The driver's calls that moves come to.
+//! Translates moves into calls of the driver.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use super::moves::{End, Move};
 use super::overlap::{Piece, Scratch, pieces};
 use crate::raw::{CallError, Driver};
 
-/// Puts moves into a lane's stream. The lane's context is the current one meanwhile.
+/// Puts moves into a lane's stream. The lane's context must be current meanwhile.
 pub(super) struct Enqueuer<'a> {
     pub(super) lane: &'a Shared,
     pub(super) batch: &'a mut Batch,
@@ -34,7 +34,7 @@ impl<'a> Enqueuer<'a> {
         self.has_begun.get()
     }
 
-    /// To be told of each copy that the driver was given.
+    /// Records the result of each copy call.
     pub(super) fn given(&self, answer: Result<(), CallError>) -> Result<(), CallError> {
         if answer.is_ok() {
             self.begin();
@@ -162,7 +162,7 @@ impl<'a> Enqueuer<'a> {
                     }
                 }
             }
-            // No way leads there, so no lane is asked.
+            // No lane has such a copy.
             (End::Host(_), End::Host(_)) => return Ok(()),
         };
         self.given(answer)

@@ -1,5 +1,5 @@
-//! What the driver is told of managed memory in advance. It may refuse all of it: the bytes are where they are used
-//! all the same.
+//! Hints to the driver about managed memory. The driver may refuse each of them: the bytes are reachable without
+//! hints.
 
 use transload_hal::core::MemoryKind;
 use transload_hal::{Advice, DeviceId, DeviceKind, ErrorClass, Part};
@@ -11,17 +11,17 @@ use crate::gpu::Gpu;
 use crate::memory::PINNED;
 use crate::raw::{CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation, CallError};
 
-/// What is told.
+/// A hint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hint {
     /// Bring the bytes there.
     Prefetch(CUdevice),
-    /// How they will be used. Of advice that is about no device in particular the device means nothing.
+    /// How the bytes will be used. The device is ignored for advice that concerns no particular device.
     Advise(CUmem_advise, CUdevice),
 }
 
 impl Move {
-    /// To bring bytes to a device. What is not managed stays where it is.
+    /// The hint to bring bytes to a device. Memory that is not managed stays where it is.
     pub(super) fn prefetch(
         gpus: &[Gpu],
         part: &Part<'_>,
@@ -40,7 +40,8 @@ impl Move {
         }))
     }
 
-    /// Advice. What means nothing to managed memory, or is about a device that is none of these, is ignored.
+    /// The hint for advice. Advice that does not apply to managed memory, or that names a device of another
+    /// backend, is ignored.
     pub(super) fn advise(
         gpus: &[Gpu],
         part: &Part<'_>,
@@ -78,7 +79,7 @@ impl Move {
 }
 
 impl Enqueuer<'_> {
-    /// Passes a hint on. It fails only where the device is lost.
+    /// Passes a hint to the driver. Fails only if the device is lost.
     pub(super) fn hint(
         &self,
         (address, len): (CUdeviceptr, u64),
@@ -99,7 +100,7 @@ impl Enqueuer<'_> {
         }
     }
 
-    /// In the signature that the driver has; the later one where it has both.
+    /// Uses the signature that the driver has; the later one if it has both.
     fn tell_prefetch(
         &self,
         (address, bytes): (CUdeviceptr, usize),
@@ -115,7 +116,7 @@ impl Enqueuer<'_> {
         unsafe { driver.cuMemPrefetchAsync(address, bytes, to, stream) }
     }
 
-    /// As [`Enqueuer::tell_prefetch`]. Advice counts from now on, whatever is under way in the stream.
+    /// As [`Enqueuer::tell_prefetch`]. Advice takes effect at once, not in the stream's order.
     fn tell_advice(
         &self,
         (address, bytes): (CUdeviceptr, usize),
@@ -148,7 +149,7 @@ fn managed(gpus: &[Gpu], part: &Part<'_>) -> Result<Option<(usize, CUdeviceptr)>
     }
 }
 
-/// What the driver calls a device; none for those of others.
+/// The driver's handle of a device; `None` for a device of another backend.
 fn device_of(gpus: &[Gpu], id: DeviceId) -> Option<CUdevice> {
     match id.kind {
         DeviceKind::CPU => Some(CUdevice::CU_DEVICE_CPU),

@@ -1,15 +1,14 @@
-//! Copies of which each goes on where the one before ends, at both ends, are one copy.
+//! Joins consecutive copies of adjacent ranges into one copy.
 
 use transload_hal::{Buffer, Op, Part};
 
 use super::Move;
 use crate::gpu::Gpu;
 
-/// What operations come to that have nothing to do with each other: a move for each, but one for neighbours that are copies of
-/// neighbouring ranges. The driver takes about as long to be told of a small copy as to do it, however many
-/// it is told of in one call.
+/// The moves of independent operations: one for each, but a single one for consecutive copies of adjacent ranges. For the
+/// driver, accepting a small copy takes about as long as doing it, even with many copies in one call.
 ///
-/// Ranges are neighbours only within one storage, since the driver takes no copy that reaches from one allocation into the next.
+/// Only ranges of one storage are joined, because the driver accepts no copy that reaches from one allocation into the next.
 pub(crate) fn joined<'a>(gpus: &'a [Gpu], ops: &'a [Op<'a>]) -> impl Iterator<Item = Move> + 'a {
     let mut left = ops;
     std::iter::from_fn(move || {
@@ -28,7 +27,7 @@ fn move_of(gpus: &[Gpu], op: &Op<'_>) -> Option<Move> {
     Move::of(gpus, op).ok().flatten()
 }
 
-/// How many of the first operations are one copy, and that copy if they are several.
+/// How many of the first operations form one copy, and that copy if they are more than one.
 fn run(gpus: &[Gpu], ops: &[Op<'_>]) -> (usize, Option<Move>) {
     let later = ops.windows(2).take_while(|two| goes_on(&two[0], &two[1]));
     let count = 1 + later.count();

@@ -59,15 +59,15 @@ pub(super) struct Gate {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// In the driver's hands, oldest first.
+    /// Submitted to the driver, oldest first.
     pub(super) flying: VecDeque<Flight>,
-    /// The last submission that there was.
+    /// The sequence number of the last submission.
     pub(super) last: u64,
-    /// The last one that is over: they end in order.
+    /// The last submission that is over. Submissions end in order.
     pub(super) settled: u64,
-    /// Events that stand for nothing now.
+    /// Events not in use.
     pub(super) idle: VecDeque<CUevent>,
-    /// The lane's thread looks after what is under way: it neither sleeps nor is yet to be started.
+    /// The lane's thread serves what is under way: it is running and not parked.
     pub(super) is_served: bool,
     /// Threads that sleep until something settles.
     pub(super) awaited: u32,
@@ -77,13 +77,13 @@ pub(super) struct State {
 /// A submission that is under way, or several that were started together.
 #[derive(Clone)]
 pub(super) struct Flight {
-    /// The first of them.
+    /// The sequence number of the first one.
     pub(super) sequence: u64,
-    /// How many there are.
+    /// The number of submissions.
     pub(super) count: u64,
-    /// Comes to pass when it is over; none where all of the context is waited for, or all of the stream.
+    /// Occurs when the submission is over; `None` if the thread waits for the whole context or the whole stream.
     pub(super) event: Option<CUevent>,
-    /// Why the rest of it was never begun. It ends when what was begun has.
+    /// Why the rest of it was never begun. The submission ends when the begun part has ended.
     pub(super) fault: Option<Fault>,
 }
 
@@ -104,7 +104,8 @@ impl Lane {
         let _current = context.push().map_err(fault_of)?;
         let _relaxed = relax(&context.driver);
         let mut stream = CUstream::NULL;
-        // What others do in the legacy default stream neither waits for ours nor holds it up.
+        // With this flag, other users' work in the legacy default stream neither waits for this stream nor delays
+        // it.
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
         // SAFETY: the place is ours.
         unsafe { context.driver.cuStreamCreate(&raw mut stream, flags) }.map_err(fault_of)?;
@@ -132,8 +133,8 @@ impl Lane {
         self.shared.context.blame(error, self.shared.stream)
     }
 
-    /// Starts the moves behind everything that was submitted to the lane before, and behind the fences of other
-    /// lanes, which are given with theirs.
+    /// Starts the moves after everything that was submitted to the lane before, and after the given fences of
+    /// other lanes.
     ///
     /// # Safety
     /// As `Backend::submit`.
@@ -147,8 +148,8 @@ impl Lane {
         Ok(self.fence(first))
     }
 
-    /// Starts so many moves that have nothing to do with each other, all or none, each as a submission of its own:
-    /// their fences, in order.
+    /// Starts `count` independent moves, all or none, each as a submission of its own. Returns their fences in
+    /// order.
     ///
     /// # Safety
     /// As `Backend::submit`, for each of them.
@@ -162,7 +163,7 @@ impl Lane {
         Ok((first..first + count).map(|sequence| self.fence(sequence)))
     }
 
-    /// Starts moves that so many submissions are made of. Answers the sequence of the first.
+    /// Starts the moves of `count` submissions. Returns the sequence number of the first.
     ///
     /// # Safety
     /// As `Backend::submit`.
@@ -183,7 +184,7 @@ impl Lane {
             shared.wait_behind(other, fence).map_err(refused)?;
         }
         if shared.way == Way::Visible {
-            // There is nothing to put into the stream; its thread asks the driver.
+            // Nothing goes into the stream; the lane's thread asks the driver.
             return Ok(self.fly(count, None, None));
         }
         let event = shared.take_event().map_err(refused)?;
@@ -200,8 +201,8 @@ impl Lane {
         let fault = shared.context.blame(error, shared.stream);
         shared.lock().idle.push_back(event);
         match has_begun {
-            // To say no would be to say that no byte has moved, and a copy within one buffer would be tried again
-            // over what it has overwritten.
+            // A refusal would mean that no byte has moved: a copy within one buffer would then be repeated on
+            // overwritten bytes.
             true => Ok(self.fly(count, None, Some(fault))),
             false => Err(refused(fault)),
         }
@@ -296,10 +297,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the stream wait for a fence of another lane, unless that has settled.
+    /// Makes the stream wait for a fence of another lane, unless the fence has settled.
     ///
     /// # Errors
-    /// `Unsupported` where no stream can wait for it: the caller has to.
+    /// `Unsupported` if no stream can wait for the fence: the caller has to wait.
     fn wait_behind(&self, other: &Lane, fence: u64) -> Result<(), Fault> {
         // SAFETY: the stream is of the current context.
         match unsafe { other.order_behind(fence, self.stream) } {

@@ -1,7 +1,7 @@
 //! Submission and completion.
 //!
 //! Each device has a few lanes, a stream each, so that what goes to it, what comes from it and what stays within it
-//! do not wait for each other. A submission goes into one lane, and an event behind it says when it is over.
+//! do not wait for each other. A submission goes into one lane, and an event after it marks its end.
 
 mod batch;
 mod enqueue;
@@ -34,7 +34,7 @@ pub(crate) enum Way {
     Within,
     /// From the device to others.
     Across,
-    /// No copies: waiting for all that the device is doing.
+    /// No copies: waits for all work of the device.
     Visible,
 }
 
@@ -43,7 +43,7 @@ impl Way {
     pub(crate) const ALL: [Way; 5] = [Way::In, Way::Out, Way::Within, Way::Across, Way::Visible];
 }
 
-/// Fences are numbered through in each lane; the lowest bits say which lane it is.
+/// Fences are numbered consecutively in each lane; the lowest bits name the lane.
 const LANE_BITS: u32 = 16;
 
 /// The number of a lane within the backend.

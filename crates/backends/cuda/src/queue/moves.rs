@@ -1,4 +1,4 @@
-//! What a submission consists of, with addresses in place of buffers.
+//! The parts of a submission, with addresses instead of buffers.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::gpu::Gpu;
 use crate::memory;
 use crate::raw::{CUcontext, CUdeviceptr};
 
-/// One thing that a lane does.
+/// One action of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Move {
     Copy {
@@ -33,7 +33,7 @@ pub(crate) enum Move {
         len: u64,
         hint: Hint,
     },
-    /// Wait for all that the device is doing.
+    /// Wait for all work of the device.
     Visible {
         gpu: usize,
     },
@@ -56,7 +56,7 @@ pub(crate) enum End {
 pub(crate) type Reason = Cow<'static, str>;
 
 impl Move {
-    /// What an operation comes to; none where there is nothing to do.
+    /// The move of an operation; `None` if there is nothing to do.
     pub(crate) fn of(gpus: &[Gpu], op: &Op<'_>) -> Result<Option<Move>, Reason> {
         Ok(Some(match op {
             Op::Copy { src, dst } if src.len_bytes == dst.len_bytes => Move::Copy {
@@ -119,7 +119,7 @@ impl Move {
 }
 
 impl Move {
-    /// Whether it is a copy of so many bytes or fewer that does not overlap itself.
+    /// Whether it is a copy of at most `bytes` bytes that does not overlap itself.
     pub(crate) fn is_at_most(&self, bytes: u64) -> bool {
         match self {
             Move::Copy { from, to, len } => *len <= bytes && !from.overlaps(*to, *len),
@@ -160,7 +160,7 @@ impl End {
         })
     }
 
-    /// Whether the other end is another device's.
+    /// Whether the other end is on another device.
     pub(crate) fn is_across(self, other: End) -> bool {
         matches!(
             (self, other),
@@ -168,13 +168,13 @@ impl End {
         )
     }
 
-    /// Whether so many bytes here and there have some in common.
+    /// Whether `len` bytes at both ends overlap.
     pub(crate) fn overlaps(self, other: End, len: u64) -> bool {
         let are_devices = matches!((self, other), (End::Device { .. }, End::Device { .. }));
         are_devices && self.unified().abs_diff(other.unified()) < len
     }
 
-    /// The address as devices know it, where they share the host's.
+    /// The address on devices, if devices use the host's addresses.
     pub(crate) fn unified(self) -> CUdeviceptr {
         match self {
             End::Host(span) => span.addr(),
@@ -182,7 +182,7 @@ impl End {
         }
     }
 
-    /// The same end, so many bytes on.
+    /// The same end, `bytes` further on.
     pub(crate) fn after(self, bytes: u64) -> End {
         match self {
             End::Host(span) => {

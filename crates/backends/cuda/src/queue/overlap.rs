@@ -1,4 +1,4 @@
-//! Copies whose ends overlap: piece by piece, in the order in which nothing is overwritten before it was read.
+//! Copies whose ends overlap: piece by piece, in an order in which no byte is overwritten before it was read.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use super::moves::End;
 use crate::context::Context;
 use crate::raw::{CUdeviceptr, CallError};
 
-/// Pieces of this length go over memory of the lane's own where the ends lie closer together than that.
+/// If the ends lie closer together than this, pieces of this length go through the lane's own memory.
 const PIECE: u64 = 1 << 20;
 
-/// Memory of a lane's own, made when it is first needed.
+/// Memory of the lane, allocated at first use.
 #[derive(Default)]
 pub(super) struct Scratch(Option<CUdeviceptr>);
 
@@ -27,7 +27,7 @@ pub(super) struct Piece {
 pub(super) enum By {
     /// Its ends do not overlap.
     Direct,
-    /// They do.
+    /// Its ends overlap.
     Scratch,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn pieces(from: u64, to: u64, len: u64) -> impl Iterator<Item = Piece
     };
     let count = if apart == 0 { 0 } else { len.div_ceil(piece) };
     (0..count).map(move |number| {
-        // Upwards from behind, downwards from the front.
+        // From the back if the copy goes up, from the front if it goes down.
         let number = if to > from {
             count - 1 - number
         } else {
@@ -84,7 +84,7 @@ impl Scratch {
         })
     }
 
-    /// Gives it back, without waiting for what other lanes have under way. The stream that used it is quiet.
+    /// Frees the scratch without waiting for other lanes. The stream that used it must be quiet.
     pub(super) fn free(&mut self, context: &Arc<Context>) {
         if let Some(address) = self.0.take() {
             let own = Arc::clone(context);

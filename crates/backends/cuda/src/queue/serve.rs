@@ -127,8 +127,8 @@ impl Shared {
         asked.map_err(|fault| self.context.lose(fault))
     }
 
-    /// Asks the driver once to wait; where it will not for the sake of a capture, once more each time that this may
-    /// be over. What is under way goes on meanwhile.
+    /// Asks the driver to wait. If it refuses because of a capture, asks again each time that the capture may be over.
+    /// Work under way goes on meanwhile.
     fn ask(&self, event: Option<CUevent>) -> Result<(), Fault> {
         let _current = self.context.enter()?;
         loop {
@@ -145,7 +145,8 @@ impl Shared {
         }
     }
 
-    /// Tells that everything up to a submission has ended so, but for what had failed before.
+    /// Reports that everything up to a submission has ended with this outcome, except submissions that had failed
+    /// before.
     fn settle(&self, sequence: u64, outcome: &Outcome) {
         let mut state = self.lock();
         while let Some(flight) = state.flying.front() {
@@ -173,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Looks for a moment whether a submission has settled.
+    /// Polls for a moment whether a submission has settled.
     pub(super) fn look(&self, sequence: u64, begun: Instant, limit: Duration) -> bool {
         if let Some(event) = self.event_of(sequence) {
             self.look_at(sequence, event, begun, LOOKS.min(limit));
@@ -202,7 +203,7 @@ impl Shared {
         flight.and_then(|flight| flight.event)
     }
 
-    /// Looks at an event for a while, and tells when it has come to pass. Trouble is the lane's thread's business.
+    /// Polls an event for a while, and reports it when it has occurred. The lane's thread handles errors.
     fn look_at(&self, sequence: u64, event: CUevent, begun: Instant, limit: Duration) {
         let Ok(_current) = self.context.enter() else {
             return;
@@ -222,7 +223,7 @@ impl Shared {
         }
     }
 
-    /// An event that came to pass says so of the submission that it stands for now.
+    /// Settles the submission that the event stands for now, after the event has occurred.
     fn settle_if_its(&self, sequence: u64, event: CUevent) {
         if self.event_of(sequence) == Some(event) {
             self.settle(sequence, &Outcome::Done);
@@ -230,7 +231,7 @@ impl Shared {
     }
 }
 
-/// How a submission ended of which the rest was never begun, or all of it was.
+/// The outcome of a submission, of which the rest may never have been begun.
 fn end_of(fault: Option<&Fault>, outcome: &Outcome) -> Outcome {
     match (fault, outcome) {
         (Some(fault), Outcome::Done) if fault.class == ErrorClass::Lost => {

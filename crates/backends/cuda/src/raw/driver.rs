@@ -1,4 +1,4 @@
-//! A driver that functions are called of.
+//! A driver and calls of its functions.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use super::library::{self, LoadError};
 use super::{CUresult, Function, Table, Version};
 
-/// A driver: a table, where it comes from, and the version that it tells of itself.
+/// A driver: a table of functions, its source, and the version that it reports.
 ///
-/// Nothing of a driver is ever unloaded: it has threads and handlers of its own in the process.
+/// A driver is never unloaded, because it has threads and handlers of its own in the process.
 #[derive(Clone, Debug)]
 pub struct Driver {
     table: Table,
@@ -18,13 +18,13 @@ pub struct Driver {
     is_stand_in: bool,
 }
 
-/// Where a driver comes from.
+/// The source of a driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Source {
     /// A library, by the name or path that it was loaded with.
     Library(PathBuf),
-    /// Functions of this program, called so.
+    /// Functions of this program, under this name.
     Functions(&'static str),
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Why a call came to nothing.
+/// Why a call failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -46,23 +46,23 @@ pub enum CallError {
     Missing {
         /// The function.
         function: &'static str,
-        /// The first CUDA that has it.
+        /// The first CUDA version that has it.
         since: Version,
-        /// The driver's CUDA.
+        /// The driver's CUDA version.
         driver: Version,
     },
-    /// The function answered so.
+    /// The function returned an error.
     #[error("{function}: {result}")]
     Failed {
         /// The function.
         function: &'static str,
-        /// What it answered, which the sentence tells: it is no source beside.
+        /// The result. The error text contains it, so it is not an error source as well.
         result: CUresult,
     },
 }
 
 impl CallError {
-    /// What the function answered, if it is there.
+    /// The function's result; `None` if the driver lacks the function.
     #[must_use]
     pub const fn result(&self) -> Option<CUresult> {
         match self {
@@ -71,7 +71,7 @@ impl CallError {
         }
     }
 
-    /// Whether the function answered just that.
+    /// Whether the function returned exactly this result.
     #[must_use]
     pub fn is(&self, result: CUresult) -> bool {
         self.result() == Some(result)
@@ -79,17 +79,17 @@ impl CallError {
 }
 
 impl Driver {
-    /// Loads the driver of this machine: what the environment variable
-    /// [`TRANSLOAD_CUDA_DRIVER`](super::DRIVER_VARIABLE) names, else `libcuda.so.1`, on Windows
-    /// `nvcuda.dll`. Blocks on the disk. Starts nothing: that is `cuInit`'s.
+    /// Loads the driver of this machine: the library that the environment variable
+    /// [`TRANSLOAD_CUDA_DRIVER`](super::DRIVER_VARIABLE) names, else `libcuda.so.1`, on Windows `nvcuda.dll`.
+    /// Blocks on the disk. Does not start the driver; `cuInit` does.
     ///
     /// # Errors
-    /// When there is none, or it is none. That is what a machine without an NVIDIA driver answers.
+    /// If the library does not exist, or is no driver. A machine without an NVIDIA driver returns this error.
     pub fn load() -> Result<Driver, LoadError> {
         library::load()
     }
 
-    /// Loads a driver from a library of that name or path, whatever the environment says.
+    /// Loads a driver from a library of that name or path, and ignores the environment variable.
     ///
     /// # Errors
     /// As [`Driver::load`].
@@ -97,7 +97,7 @@ impl Driver {
         library::load_from(library.into())
     }
 
-    /// Makes a driver of functions of this program, under a name that errors will tell.
+    /// Makes a driver of functions of this program, under a name that errors contain.
     ///
     /// # Safety
     /// Each function must do what CUDA's function of its name does, as far as users of the driver rely on it, and
@@ -123,32 +123,32 @@ impl Driver {
         driver
     }
 
-    /// Its functions.
+    /// The driver's functions.
     #[must_use]
     pub const fn table(&self) -> &Table {
         &self.table
     }
 
-    /// Where it comes from.
+    /// The driver's source.
     #[must_use]
     pub const fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Whether it only stands in for NVIDIA's driver and has no devices behind it: functions of this program, or a
-    /// library that says so of itself.
+    /// Whether it is a stand-in for NVIDIA's driver without real devices: functions of this program, or a library
+    /// that identifies itself as one.
     #[must_use]
     pub const fn is_stand_in(&self) -> bool {
         self.is_stand_in
     }
 
-    /// The newest CUDA that it knows; 0.0 if it does not say.
+    /// The newest CUDA version that it supports; 0.0 if it does not report one.
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// The functions that it lacks. What they are for is then not to be had, and that is no error.
+    /// The functions that the driver lacks. Their features are unavailable, which is no error.
     pub fn missing(&self) -> impl Iterator<Item = &'static Function> + use<> {
         let present = self.table.present();
         Table::FUNCTIONS

@@ -1,4 +1,4 @@
-//! The driver's library, found and opened.
+//! Finds and opens the driver's library.
 
 use std::env;
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use libloading::Library;
 use super::driver::Source;
 use super::{Driver, Table};
 
-/// The environment variable that names another driver's library. Empty is as good as unset.
+/// The environment variable that names another driver's library. An empty value counts as unset.
 pub const DRIVER_VARIABLE: &str = "TRANSLOAD_CUDA_DRIVER";
 
 /// The library that NVIDIA's driver installs. The name without the number is the toolkit's, whose `libcuda.so`
@@ -23,21 +23,21 @@ const LIBRARY: &str = if cfg!(windows) {
     "libcuda.so.1"
 };
 
-/// Why there is no driver.
+/// Why no driver could be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The library was not opened: it is not there, or it needs what is not there.
+    /// The library could not be opened: it, or a library that it needs, does not exist.
     #[error("no CUDA driver: {}", unopened(library, *from_variable, source))]
     Library {
         /// The name or path.
         library: PathBuf,
         /// Whether the environment variable named it.
         from_variable: bool,
-        /// What the loader says.
+        /// The loader's error.
         source: libloading::Error,
     },
-    /// A folder, a pipe, a device: the loader would wait for a pipe's other end.
+    /// The path is a folder, a pipe or a device. The loader would wait for a pipe's other end.
     #[error("no CUDA driver: {}{} is no regular file", library.display(), aside(*from_variable))]
     NotRegular {
         /// The path.
@@ -45,7 +45,7 @@ pub enum LoadError {
         /// Whether the environment variable named it.
         from_variable: bool,
     },
-    /// It was opened, and has not even the function that every driver starts with.
+    /// The library was opened, but lacks the function that every driver has.
     #[error("no CUDA driver: {}{} has no cuInit", library.display(), aside(*from_variable))]
     NoDriver {
         /// The name or path.
@@ -63,13 +63,13 @@ fn told(from_variable: bool) -> String {
     }
 }
 
-/// The same within a sentence that goes on.
+/// The same text for the middle of a sentence.
 fn aside(from_variable: bool) -> String {
     let comma = if from_variable { "," } else { "" };
     told(from_variable) + comma
 }
 
-/// The library and what the system's loader says of it, which is below what libloading says. Some loaders begin
+/// The library and the system loader's message, which is the source of libloading's error. Some loaders begin
 /// with the library's name.
 fn unopened(library: &Path, from_variable: bool, error: &libloading::Error) -> String {
     let inner = std::error::Error::source(error);
@@ -94,7 +94,7 @@ pub(super) fn load_from(library: PathBuf) -> Result<Driver, LoadError> {
 }
 
 fn open(library: PathBuf, from_variable: bool) -> Result<Driver, LoadError> {
-    // A name without a folder is looked for where libraries are.
+    // The loader searches its library folders for a name without a folder.
     let has_folder = library.components().nth(1).is_some();
     if has_folder && fs::metadata(&library).is_ok_and(|found| !found.is_file()) {
         return Err(LoadError::NotRegular {
@@ -131,7 +131,7 @@ fn open(library: PathBuf, from_variable: bool) -> Result<Driver, LoadError> {
     Ok(Driver::new(table, Source::Library(library), is_stand_in))
 }
 
-/// A stand-in for the driver has a function of this name, by which tests tell it what to do.
+/// A stand-in for the driver exports a function of this name, by which tests control it.
 const STAND_IN: &std::ffi::CStr = c"transload_double_control";
 
 fn open_library(library: &Path) -> Result<Library, libloading::Error> {

@@ -1,9 +1,9 @@
 //! The CUDA driver API: types, constants, and functions found at run time.
 //!
-//! Names are NVIDIA's, so that the
-//! [CUDA Driver API reference](https://docs.nvidia.com/cuda/cuda-driver-api/) is the documentation of
-//! everything here, and what is said here is only what a reader of our code needs. Functions carry the name
-//! that the library exports (`cuMemAlloc_v2`); where two signatures of one function are about, both are here
+//! Names are NVIDIA's, so that the [CUDA Driver API
+//! reference](https://docs.nvidia.com/cuda/cuda-driver-api/) is the documentation of everything here. The
+//! comments here have only the facts that readers of this code need. Functions carry the name that the
+//! library exports (`cuMemAlloc_v2`); if one function has two signatures, both are here
 //! (`cuMemPrefetchAsync` and `cuMemPrefetchAsync_v2`).
 //!
 //! ```no_run
@@ -18,8 +18,8 @@
 //! # Ok::<(), LoadError>(())
 //! ```
 //!
-//! Enumerations are numbers with names, not Rust enums: a newer driver may answer with a number that no one
-//! here has heard of, and that is no reason for undefined behaviour.
+//! Enumerations are numbers with names, not Rust enums: a newer driver may return a number that is unknown
+//! here, and in a Rust enum that would be undefined behaviour.
 
 mod attribute;
 mod copy;

@@ -1,4 +1,4 @@
-//! Pointers to the driver's functions, each there or not.
+//! Pointers to the driver's functions, each present or absent.
 #![allow(
     non_snake_case,
     clippy::too_many_arguments,
@@ -28,7 +28,7 @@ use super::{
 pub struct Function {
     /// The name that the library exports.
     pub name: &'static str,
-    /// The first CUDA whose driver has it.
+    /// The first CUDA version whose driver has it.
     pub since: Version,
 }
 
@@ -43,7 +43,7 @@ macro_rules! table {
         }
 
         impl Table {
-            /// No function at all.
+            /// A table without functions.
             pub const EMPTY: Table = Table { $( $name: None, )* };
 
             /// Every function that is bound, in the order of the fields.
@@ -54,7 +54,8 @@ macro_rules! table {
             /// Fills a table, asking for each function by its name.
             ///
             /// # Safety
-            /// What is found must be CUDA's function of that name, and stay for as long as the table is used.
+            /// Each symbol found must be CUDA's function of that name, and must stay valid as long as the table
+            /// is used.
             #[must_use]
             pub unsafe fn from_symbols(
                 mut symbol: impl FnMut(&CStr) -> Option<NonNull<c_void>>,
@@ -81,23 +82,23 @@ macro_rules! table {
                 table
             }
 
-            /// Which functions are there, in the order of [`Table::FUNCTIONS`].
+            /// Whether each function is present, in the order of [`Table::FUNCTIONS`].
             pub fn present(&self) -> impl Iterator<Item = bool> + use<> {
                 [$( self.$name.is_some(), )*].into_iter()
             }
         }
 
-        /// The functions, by name. Each takes what NVIDIA's takes and lasts as long.
+        /// The functions, by name. Each has the arguments of NVIDIA's function and blocks as long.
         impl Driver {
             $(
                 $(#[$doc])*
                 ///
                 /// # Errors
-                /// When the driver lacks the function, or the result that is not success.
+                /// If the driver lacks the function, or if its result is not success.
                 ///
                 /// # Safety
-                /// As NVIDIA's reference has it: pointers are valid for what is read and written there, for as
-                /// long as the device may do so, and handles are of this driver.
+                /// As in NVIDIA's reference: pointers are valid for all reads and writes, as long as the device
+                /// may make them, and handles belong to this driver.
                 #[inline]
                 pub unsafe fn $name(&self, $($argument: $type),*) -> Result<(), CallError> {
                     let Some(function) = self.table().$name else {

@@ -1,4 +1,4 @@
-//! The memories of the host: what allocates, imports and exports in each.
+//! The memories of the host: allocation, import and export in each.
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod alias;
@@ -32,11 +32,11 @@ use shared::SharedMemory;
 
 use crate::device::BACKEND;
 
-/// `cpu:0/pageable`: what the process allocates or adopts.
+/// `cpu:0/pageable`: memory that the process allocates or adopts.
 pub const PAGEABLE: MemoryId = DeviceId::CPU0.memory(MemoryKind::Pageable);
 /// `cpu:0/shared`: memory with a handle, for other processes and other drivers. On Linux, memory below 1 MiB that was not
-/// allocated [for sharing](AllocSpec::for_sharing) gets its handle at the first export. A child that is forked before that
-/// has a copy of it.
+/// allocated [for sharing](AllocSpec::for_sharing) gets its handle at the first export. A child process that is forked
+/// before that has a copy of the memory.
 pub const SHARED: MemoryId = DeviceId::CPU0.memory(MemoryKind::Shared);
 /// `cpu:0/file`: files, by positioned reads and writes.
 pub const FILE: MemoryId = DeviceId::CPU0.memory(MemoryKind::File);
@@ -166,7 +166,7 @@ fn check_alignment(
     })
 }
 
-/// An error of the system as a fault; `what` is what was being done.
+/// Converts a system error into a fault; `what` names the action that failed.
 pub(crate) fn io_fault(what: &str, error: &io::Error) -> Fault {
     let class = match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
@@ -183,7 +183,7 @@ pub(crate) fn io_fault(what: &str, error: &io::Error) -> Fault {
     let Some(code) = error.raw_os_error() else {
         return Fault::new(class, told);
     };
-    // A fault tells its code by itself.
+    // A fault's text contains its code already.
     let message = match told.strip_suffix(&format!(" (os error {code})")) {
         Some(without) => without.to_owned(),
         None => told,

@@ -29,8 +29,8 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// A new section of zeroes, mapped for reading and writing. The system sets the bytes aside in its paging file
-    /// at once, and refuses what it has no room for.
+    /// A new section of zeroes, mapped for reading and writing. The system reserves the bytes in its paging file at
+    /// once, and refuses the allocation if it has no room.
     pub(super) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Self, AllocError> {
         let len = super::check_len(memory, spec.len_bytes)?;
         super::check_alignment(memory, spec.alignment, 1, granularity())?;
@@ -80,9 +80,9 @@ impl SharedMemory {
     /// None on Windows; on Linux the system may refuse a descriptor.
     ///
     /// # Safety
-    /// Access through the handle takes no part in the order of transfers. The caller sees to it that nothing is written
-    /// through the handle while the library reads the bytes or lends them out, and nothing read while the library
-    /// writes them.
+    /// Access through the handle is outside the order of transfers. The caller ensures that nothing is written through
+    /// the handle while the library reads the bytes or lends them out, and that nothing is read while the library writes
+    /// them.
     pub unsafe fn handle(&self) -> io::Result<BorrowedHandle<'_>> {
         Ok(self.raw())
     }
@@ -102,7 +102,8 @@ impl SharedMemory {
 pub(super) struct Section {
     handle: OwnedHandle,
     id: StorageId,
-    /// How long it is, where it was made here. The system counts pages, and lets others see the rest of the last one.
+    /// The length, if the section was made here. The system counts whole pages, and lets others see the rest of the last
+    /// one.
     len_bytes: Option<u64>,
 }
 
@@ -150,7 +151,7 @@ impl Section {
         open.retain(|section| section.strong_count() > 0);
         let mut known = open.iter().filter_map(Weak::upgrade);
         let same = known.find(|section| is_same(section.handle.as_handle(), handle.as_handle()));
-        // The handle that is known may be good for less than the one that came, so both stay.
+        // The known handle may have fewer rights than the new one, so both are kept.
         let (id, len_bytes) = match same {
             Some(section) => (Some(section.id), section.len_bytes),
             None => (id, len_bytes),

@@ -61,8 +61,8 @@ fn file_step(len_bytes: u64, threads: u32) -> u64 {
     step.max(len_bytes.div_ceil(u64::from(u32::MAX)))
 }
 
-/// Most threads that read one file: each copies out of the page cache at some 10 GB/s, and a drive is
-/// kept busy by as many requests.
+/// The most threads that read one file: each copies out of the page cache at some 10 GB/s, and this
+/// many requests keep a drive busy.
 const FILE_READERS: u32 = 4;
 
 /// Smallest piece of a file: each is a call to the system, of a microsecond.

@@ -1,5 +1,5 @@
-//! Hints to the system about memory and files. They change no byte, and nothing depends on them: what
-//! the system refuses is ignored.
+//! Hints to the system about memory and files. They change no byte, and nothing depends on them: the
+//! backend ignores refusals.
 
 use transload_hal::{Advice, HostSpan};
 

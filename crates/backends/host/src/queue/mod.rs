@@ -1,10 +1,9 @@
 //! Submission: small copies at once, the rest by the pool; dependencies, fences, outcomes.
 //!
-//! A submission whose predecessors have settled and that is small runs before `submit` returns, takes no
-//! lock and allocates nothing. Any other takes a slot, waits there for its predecessors, becomes a job of
-//! the pool, and settles on whichever thread runs its last piece. Slots and lists keep their memory, so
-//! after the first submissions nothing is allocated, unless more are in flight than ever before or one
-//! fails.
+//! A small submission whose predecessors have settled runs before `submit` returns, takes no lock and allocates nothing.
+//! Any other takes a slot, waits there for its predecessors, becomes a job of the pool, and settles on the thread that runs
+//! its last piece. Slots and lists keep their memory: after the first submissions nothing is allocated, unless more are in
+//! flight than ever before or one fails.
 
 mod cut;
 pub(crate) mod hint;
@@ -39,7 +38,7 @@ pub(crate) struct Queue {
     threads: u32,
 }
 
-/// A copy that is timed, to learn from.
+/// A copy that is timed for the running tuning.
 #[derive(Clone, Copy, Debug)]
 struct Watch {
     begin: Instant,
@@ -48,7 +47,7 @@ struct Watch {
     starts: u64,
 }
 
-/// What the pool's threads work on.
+/// The work of the pool's threads.
 struct Submissions {
     slots: Slots,
     sink: OnceLock<Arc<dyn CompletionSink>>,
@@ -56,7 +55,7 @@ struct Submissions {
     in_flight: AtomicUsize,
     /// How many submissions have become jobs of the pool.
     starts: AtomicU64,
-    /// Inline submissions that failed: they settle at once, under numbers that no slot uses.
+    /// The number of inline submissions that failed. They settle at once, under fence numbers that no slot uses.
     failed_inline: AtomicU64,
     live: Live,
 }
@@ -159,7 +158,7 @@ impl Queue {
         if limit.is_zero() {
             return Waited::TimedOut;
         }
-        // A limit past the clock's end is none.
+        // A limit past the end of the clock counts as unlimited.
         let deadline = Instant::now().checked_add(limit);
         let may_run = limit >= UNHURRIED;
         let job = u32::from(index_of(number));
@@ -195,7 +194,7 @@ impl Queue {
         task.map_or(0, |task| task.leading_bytes(leading))
     }
 
-    /// Gives the copy to one thread where that was faster lately, and starts timing it.
+    /// Narrows the copy to one thread if that was faster lately, and starts timing it.
     fn watch(&self, task: Task) -> (Task, Option<Watch>) {
         let work = self.pool.work();
         let wide = work.live.goes_wide(task.len_bytes);
@@ -271,7 +270,7 @@ impl Submissions {
 
     fn record(&self, watch: Option<Watch>, len_bytes: u64) {
         if let Some(watch) = watch {
-            // Beside another copy it had a part of the threads only, which says nothing of the width.
+            // Beside another copy it had only a part of the threads, so its time says nothing about the width.
             if self.starts.load(Ordering::Relaxed) == watch.starts {
                 let Watch { begin, wide, .. } = watch;
                 self.live.record(len_bytes, wide, begin.elapsed());
@@ -286,7 +285,7 @@ impl Submissions {
         }
     }
 
-    /// A fence that has settled as failed, and was told.
+    /// Makes a fence that has settled as failed, and reports it.
     fn settle_failed(&self, fault: Fault) -> Fence {
         // Relaxed: only uniqueness counts. The top bit is beyond any slot's count of uses.
         let number = self.failed_inline.fetch_add(1, Ordering::Relaxed) | 1 << 63;

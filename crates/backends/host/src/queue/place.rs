@@ -100,7 +100,7 @@ pub(super) unsafe fn copy_overlapping(
         let chunk = scratch.len() as u64;
         let count = len_bytes.div_ceil(chunk);
         for i in 0..count {
-            // Away from what is still to be read.
+            // In the order that overwrites no byte that is still to be read.
             let at = if up { count - 1 - i } else { i } * chunk;
             let part = chunk.min(len_bytes - at);
             let middle = Place::Memory(scratch.as_mut_ptr());
@@ -151,8 +151,8 @@ fn write(file: &HostFile, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Copies between two files, or two separate ranges of one: inside the kernel where it can, which lets
-/// some file systems share blocks instead of copying them.
+/// Copies between two files, or two separate ranges of one: inside the kernel if it can, so that some
+/// file systems share blocks instead of copying them.
 fn copy_between_files(
     from: (&HostFile, u64),
     to: (&HostFile, u64),
@@ -172,8 +172,8 @@ fn copy_between_files(
     })
 }
 
-/// The leading bytes that the kernel copied by itself; 0 where it does not. Its errors are not told
-/// apart from "cannot": reading and writing the rest meets them again and names them.
+/// The number of leading bytes that the kernel copied; 0 if it cannot. The kernel's errors count as
+/// "cannot": reading and writing the rest finds them again and reports them.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn copy_in_kernel(from: (&HostFile, u64), to: (&HostFile, u64), len_bytes: u64) -> u64 {
     /// The most bytes that one call of the kernel moves (MAX_RW_COUNT, `include/linux/fs.h`).
@@ -201,7 +201,7 @@ fn copy_in_kernel(_: (&HostFile, u64), _: (&HostFile, u64), _: u64) -> u64 {
     0
 }
 
-/// Lends this thread's scratch, which is allocated on a thread's first use and kept.
+/// Lends this thread's scratch memory, which is allocated at the thread's first use and kept.
 fn with_scratch<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
     /// Stays in the second-level cache between the two halves of a hop.
     const SCRATCH_BYTES: usize = 256 << 10;
@@ -217,11 +217,11 @@ fn with_scratch<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
 fn truncated(file: &HostFile, end: u64, offset: u64, len_bytes: u64) -> Fault {
     let last = offset + len_bytes;
     let path = file.path().display();
-    // A piece that lies past the new end altogether does not see where that is.
+    // A piece that lies wholly past the new end cannot tell where that end is.
     let end = file.raw().metadata().map_or(end, |now| now.len().min(end));
     // The range lay within the file when it was opened.
     let expected = file.span().offset.saturating_add(file.span().len);
-    // The file's owner is to blame, and no link: other files are read as before.
+    // The file's owner caused this, and no link: other files can still be read.
     Fault::new(
         ErrorClass::Caller,
         format!(

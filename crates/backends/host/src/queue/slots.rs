@@ -1,5 +1,5 @@
-//! What is in flight: a slot for each submission that did not finish inline, found by the number of its
-//! fence without a lock or a search.
+//! The submissions in flight: a slot for each one that did not finish inline, found by its fence number without a lock or
+//! a search.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -10,7 +10,7 @@ use super::Watch;
 use super::task::Task;
 use crate::pool::{Extent, Side};
 
-/// Bits of a fence's number that say which slot it is of; the rest counts the slot's uses.
+/// The bits of a fence number that name its slot; the other bits count the slot's uses.
 const INDEX_BITS: u32 = 14;
 
 /// Most submissions in flight.
@@ -34,18 +34,18 @@ pub(super) struct Slot {
     /// What to run. Written before the submission starts and after it has ended; copied out by each thread that runs a
     /// piece.
     tasks: RwLock<Tasks>,
-    /// Whether a piece failed, so that the others are spared.
+    /// Whether a piece failed, so that the others need not run.
     failed: AtomicBool,
     /// Payload bytes of the pieces that have run.
     moved_bytes: AtomicU64,
     /// The number of the last fence that was to be stopped. Numbers of a slot rise, so none is mistaken for a later
     /// one.
     to_stop: AtomicU64,
-    /// How the first one failed.
+    /// The fault of the first piece that failed.
     fault: Mutex<Option<Fault>>,
 }
 
-/// The operations of a submission, and their pieces numbered through.
+/// The operations of a submission; their pieces are numbered consecutively.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     /// Each task, and the number of its first piece.
@@ -156,7 +156,7 @@ impl Slots {
         *waits == 0
     }
 
-    /// Settles the slot's fence. From now on [`Slots::is_pending`] denies it.
+    /// Settles the slot's fence. From now on [`Slots::is_pending`] returns false for it.
     pub(super) fn settle(&self, index: u16) {
         let _ledger = self.lock();
         if let Some(slot) = self.get(index) {
@@ -202,7 +202,7 @@ impl Slot {
         }
     }
 
-    /// What the submission comes to for the pool, and its payload bytes.
+    /// The submission's size for the pool, and its payload bytes.
     pub(super) fn extent(&self) -> (Extent, u64) {
         let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);
         let extent = Extent {
@@ -251,7 +251,7 @@ impl Slot {
         if is_pending() { moved } else { 0 }
     }
 
-    /// Asks that nothing more of the submission begins, even where it has not started yet.
+    /// Asks that no further piece of the submission begins, also if it has not started yet.
     pub(super) fn ask_to_stop(&self, number: u64) {
         // Relaxed: the pool's lock orders it before a start that misses the job. The most counts: a late thread may still
         // ask for an earlier use of the slot.
@@ -271,7 +271,7 @@ impl Slot {
     /// The task that a piece belongs to, and the piece's number within it. `None` once one has failed:
     /// the outcome is known.
     pub(super) fn task(&self, piece: u32) -> Option<(Task, u32)> {
-        // Relaxed: missing it runs a piece in vain.
+        // Relaxed: a thread that misses it only runs a piece needlessly.
         if self.has_failed() {
             return None;
         }

@@ -15,8 +15,8 @@ use crate::memory::file::HostFile;
 use crate::raw::{self, Store};
 use crate::tuning::{Tuning, piece_bytes};
 
-/// What a thread does, without a lifetime: the contract of `Backend::submit` keeps everything behind
-/// the addresses alive, and to itself, until the fence settles.
+/// The work of a thread, without a lifetime: the contract of `Backend::submit` keeps all memory behind the addresses alive
+/// and free of other accesses until the fence settles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
     kind: Kind,
@@ -24,7 +24,7 @@ pub(super) struct Task {
     pub(super) len_bytes: u64,
     /// Bytes of a piece; the last one may be shorter.
     step: u64,
-    /// Most threads that gain anything.
+    /// The most threads that make the copy faster.
     pub(super) threads: u32,
     /// Whether the submitter may run it: it takes no longer than its copy, and waits for no disk.
     pub(super) inline: bool,
@@ -38,12 +38,12 @@ enum Kind {
         dst: Place,
         store: Store,
     },
-    /// One storage, at addresses that say where it overlaps.
+    /// A move within one storage, at addresses that show the overlap.
     Move {
         src: *mut u8,
         dst: *mut u8,
     },
-    /// One storage, seen through files or several mappings.
+    /// A move within one storage, reached through files or several mappings.
     MoveHidden {
         src: Place,
         dst: Place,
@@ -108,7 +108,7 @@ impl Task {
                     unsupported("an operand is neither memory of cpu:0 nor a file".into())
                 })
             }
-            // What the host can reach it reaches always.
+            // The host's access to its memory needs no preparation.
             Op::AcquireHost { buffer } | Op::ReleaseHost { buffer } => {
                 match buffer.host(0, buffer.len()) {
                     Some(_) => Ok(Self::NOTHING),
@@ -153,15 +153,15 @@ impl Task {
             .max(1)
     }
 
-    /// Whether it is a copy between memory that several threads would share, of a size at which waiting
-    /// for a thread that sleeps would show.
+    /// Whether it is a copy between memory that several threads would share, of a size at which waiting for a sleeping
+    /// thread matters.
     pub(super) fn is_narrowable(&self) -> bool {
         let fits = self.len_bytes <= NARROWED_BYTES && self.threads > 1;
         fits && matches!(self.kind, Kind::Copy { .. }) && !self.has_file()
     }
 
-    /// The same copy on one thread: the one that waits for it, if it is there first. Plain stores in place of string moves, which lose 6 % to
-    /// them where others use the last-level cache too (measured on the EPYC under load, 1 MiB).
+    /// The same copy on one thread: the waiting thread, if it comes first. It uses plain stores instead of string moves,
+    /// which are 6 % slower if others use the last-level cache too (measured on the EPYC under load, 1 MiB).
     pub(super) fn narrowed(self) -> Self {
         let kind = match self.kind {
             Kind::Copy {
@@ -432,7 +432,7 @@ impl Task {
                 None => Kind::Nothing,
             },
         };
-        // One call to the system, which only takes note.
+        // One system call that only records the hint.
         Self {
             kind,
             len_bytes: part.len_bytes,
@@ -476,11 +476,10 @@ impl Task {
     }
 }
 
-/// Does a copy at once, if it is one between separate, writable memory of fewer than
-/// `Tuning::inline_below_bytes` bytes; false when it is anything else, right or wrong, and nothing was
-/// done.
+/// Executes the operation at once if it is a copy between separate memory of fewer than `Tuning::inline_below_bytes` bytes
+/// with a writable destination. Returns false, without doing anything, for every other operation, valid or not.
 ///
-/// The same as a task that is made and run, for the case in which making it costs more than running it.
+/// Equivalent to making and running a task, for copies for which making the task costs more than running it.
 ///
 /// # Safety
 /// As for `Backend::submit`, with nothing left to wait for.
