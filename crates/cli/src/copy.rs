@@ -33,7 +33,8 @@ pub(crate) fn run(
         machine.expect(stop.place())?;
     }
     let at = machine.manager.open_file(&options.file)?;
-    // All of them before the first hop, so that none of its work is lost to a misspelt folder.
+    // All files are created before the first hop, so that a misspelt folder fails before any work
+    // is done.
     let landings = stops[1..].iter().map(|stop| {
         let landing = stop.path().map(|path| Landing::new(path, at.len()));
         landing.transpose()
@@ -94,26 +95,26 @@ struct Chain {
     stops: Vec<Stop>,
     /// Of each stop after the file: where it is a file too, that file in the making.
     landings: VecDeque<Option<Landing>>,
-    /// What holds the bytes now.
+    /// The buffer that holds the bytes now.
     at: Buffer,
     verify: bool,
-    /// Of what arrived at the last stop.
+    /// The checksum of the bytes at the last stop.
     checksum: Option<u64>,
     progress: Progress,
 }
 
-/// What a hop did.
+/// The result of a hop.
 struct Hop {
     src: Stop,
     dst: Stop,
     report: Report,
     elapsed_ns: u64,
-    /// Whether a topology takes part in the command, so that the hop says which sort it is.
+    /// Whether a topology takes part in the command, so that the hop says whether it is simulated.
     mixed: bool,
 }
 
 impl Chain {
-    /// Moves the bytes to the stop of that number.
+    /// Moves the bytes to stop `number`.
     fn hop(&mut self, number: usize) -> Result<Hop, Failure> {
         let (src, dst) = (&self.stops[number - 1], &self.stops[number]);
         let len_bytes = self.at.len();

@@ -1,4 +1,4 @@
-//! What plans rest on: the backends' own figures, or what was measured of the machine.
+//! The costs that plans use: the backends' defaults, or figures measured on the machine.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ use transload::{Profile, ProfileError, TransferManager};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Which costs a command asks for.
+/// The costs that a command asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wanted<'a> {
-    /// The saved profile's, where there is one and it is of this machine.
+    /// The saved profile's, if there is one and it belongs to this machine.
     Saved,
-    /// That profile's, and no others will do.
+    /// Only that profile's.
     File(&'a Path),
-    /// The backends' own.
+    /// The backends' defaults.
     Default,
 }
 
@@ -35,20 +35,20 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Which costs a machine has.
+/// The costs that a machine uses.
 #[derive(Debug)]
 pub(crate) enum Costs {
-    /// The backends' own: nothing was measured.
+    /// The backends' defaults: nothing was measured.
     Default,
     /// Those of the profile in that file.
     Measured(PathBuf),
-    /// The backends' own, for the saved profile is not to be used.
+    /// The backends' defaults, because the saved profile cannot be used.
     Refused(ProfileError),
 }
 
 impl Costs {
     /// # Errors
-    /// When the profile that was asked for by name cannot be used.
+    /// If the profile that was named cannot be used.
     pub(crate) fn apply(wanted: Wanted<'_>, manager: &TransferManager) -> Result<Costs, Failure> {
         let (profile, asked_for) = match wanted {
             Wanted::Default => return Ok(Costs::Default),
@@ -79,7 +79,7 @@ impl Costs {
         }
     }
 
-    /// Tells people why the saved profile is not used.
+    /// Prints why the saved profile is not used.
     pub(crate) fn note(&self, output: &Output) {
         if let Costs::Refused(error) = self {
             output.note(&format!(

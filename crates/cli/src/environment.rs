@@ -1,4 +1,4 @@
-//! What the program tells the drivers that it loads, through the environment.
+//! Environment variables that the program sets for the drivers that it loads.
 
 /// Keeps Mesa's Vulkan layer for the choice of a device (`VK_LAYER_MESA_device_select`) from complaining on
 /// standard error that there is no `XDG_RUNTIME_DIR`, as in a container or over ssh.
@@ -8,7 +8,7 @@
 /// given the path of a socket on which no program listens, which it accepts without printing an error. The
 /// layer's own switch, `NODEVICE_SELECT`, would also disable the user's `MESA_VK_DEVICE_SELECT`.
 ///
-/// To be called before the process has a second thread.
+/// Call it before the process has a second thread.
 pub(crate) fn quieten() {
     #[cfg(target_os = "linux")]
     if !has_compositor(|name| std::env::var_os(name)) {

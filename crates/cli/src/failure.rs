@@ -1,4 +1,4 @@
-//! What can go wrong, and the exit code of each.
+//! Failures and their exit codes.
 
 use std::borrow::Cow;
 use std::io;
@@ -10,7 +10,7 @@ use transload::{OpenError, PlaceError, ProfileError, TransferError};
 use transload_testkit::sim::BuildError;
 use transload_testkit::topology::TopologyError;
 
-/// Why a command did not do what it was asked for.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// Arguments that cannot be read; the text is the parser's.
@@ -76,7 +76,7 @@ pub(crate) enum Failure {
         between: String,
         source: Box<TransferError>,
     },
-    /// What a stop held was no longer what had arrived there.
+    /// The bytes at a stop changed after they had arrived there.
     #[error(
         "bytes changed at {stop}: xxh3-64:{arrived:016x} arrived there, xxh3-64:{left:016x} left"
     )]
@@ -94,7 +94,7 @@ pub(crate) enum Failure {
     Output(io::Error),
 }
 
-/// What the exit code says.
+/// The categories of exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Usage,

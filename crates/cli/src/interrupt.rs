@@ -1,5 +1,5 @@
-//! Ends the program when a signal asks for it (Ctrl-C, `kill`): files in the making go, one line or
-//! object says so, and the exit code is the signal's.
+//! Ends the program when a signal asks for it (Ctrl-C, `kill`): it removes unfinished files, prints one line or
+//! object about it, and exits with the signal's code.
 //!
 //! The signal may come while bytes move, while a disk is slow, or while no program reads the output. So a dedicated
 //! thread ends the program and waits for none of them.
@@ -15,7 +15,7 @@ pub(crate) use signals::{Stopped, watch};
 #[cfg(not(unix))]
 pub(crate) fn watch(_json: bool) {}
 
-/// Files that are being written, under names that users did not choose.
+/// Files that are being written, under temporary names.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     files: Vec<Partial>,
@@ -36,7 +36,7 @@ pub(crate) fn unfinished() -> MutexGuard<'static, Unfinished> {
 }
 
 impl Unfinished {
-    /// Notes the file that is to become `target`.
+    /// Adds the file that is to become `target`.
     pub(crate) fn add(&mut self, target: &Path, partial: &Path) {
         self.files.push(Partial {
             target: target.into(),
@@ -44,14 +44,14 @@ impl Unfinished {
         });
     }
 
-    /// It is in its place, or gone.
+    /// Removes a file that was placed or deleted.
     pub(crate) fn forget(&mut self, partial: &Path) {
         self.files.retain(|other| other.partial != partial);
     }
 }
 
-/// Makes this thread the one that says how the program ended; where another one is about to, waits
-/// for the end.
+/// Makes this thread the one that reports how the program ended. If another thread is about to report that, waits
+/// for the end of the process.
 pub(crate) fn have_the_last_word() {
     while !has_the_last_word() {
         thread::park();
@@ -86,13 +86,13 @@ mod signals {
     #[error("stopped by {name}{told}")]
     pub(crate) struct Stopped {
         name: &'static str,
-        /// What became of unfinished files.
+        /// What happened to unfinished files.
         told: String,
         pub(crate) exit_code: u8,
     }
 
-    /// Ends the program by itself at SIGINT and SIGTERM. Where that cannot be arranged the system
-    /// ends it, as it does by SIGKILL; the next copy to the same place then removes what is left.
+    /// Makes the program handle SIGINT and SIGTERM itself. If that fails, the system ends the program, as for
+    /// SIGKILL; the next copy to the same place then removes what is left.
     pub(crate) fn watch(json: bool) {
         let _ = try_watch(json);
     }
@@ -118,12 +118,12 @@ mod signals {
         }
         let signals = Signals::new([SIGINT, SIGTERM])?;
         hurried.store(false, Ordering::Release);
-        // It waits for them as long as the other end is there.
+        // The thread waits for them as long as this end exists.
         let _ = give.send(signals);
         Ok(())
     }
 
-    /// Ends the program, unless it is at its end and says so already.
+    /// Ends the program, unless it is already ending and reporting that.
     fn stop(signal: i32, json: bool, hurry: &AtomicBool) {
         // Held to the end, so that no file is begun or put in its place from here on.
         let unfinished = unfinished();
@@ -142,14 +142,14 @@ mod signals {
             return;
         }
         if !json && io::stderr().is_terminal() {
-            // The bar that may stand there.
+            // Clears a progress bar, if one is shown.
             let _ = Term::stderr().clear_line();
         }
         Output::new(json).failure(&stopped.into());
         process::exit(exit_code(signal).into());
     }
 
-    /// Removes all files, and says so.
+    /// Removes all files, and returns a text about it.
     fn remove(unfinished: &Unfinished) -> String {
         let mut told = String::new();
         for Partial { target, partial } in &unfinished.files {
@@ -162,7 +162,7 @@ mod signals {
         told
     }
 
-    /// What a shell gives for a program that the signal ended.
+    /// The exit code that a shell gives for a program ended by the signal.
     fn exit_code(signal: i32) -> u8 {
         128 + signal as u8
     }

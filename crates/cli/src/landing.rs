@@ -10,13 +10,13 @@ use transload::host::partial::{Partial, folder};
 use crate::failure::Failure;
 use crate::interrupt::unfinished;
 
-/// A file beside its final place, which it takes when everything has arrived. Dropped before that,
-/// it leaves nothing behind, and whatever was in the place before stays.
+/// A file beside its final place, moved there when all bytes have arrived. Dropping it before that removes
+/// it, and the place stays unchanged.
 #[derive(Debug)]
 pub(crate) struct Landing {
-    /// What the user calls it.
+    /// The path as the user gave it.
     shown: PathBuf,
-    /// There until it is placed.
+    /// `Some` until the file is placed.
     partial: Option<Partial>,
 }
 
@@ -24,7 +24,8 @@ impl Landing {
     /// Makes an empty file of that length, under a name that nothing else has.
     ///
     /// # Errors
-    /// When the place is taken by what is no writable file, or no file can be created in its folder.
+    /// If the place is taken by something other than a writable file, or no file can be created in its
+    /// folder.
     pub(crate) fn new(path: &Path, len_bytes: u64) -> Result<Landing, Failure> {
         let failed = |source| Failure::Create {
             path: path.into(),
@@ -79,11 +80,11 @@ impl Landing {
         file.map_err(|error| Failure::Open(error.into()))
     }
 
-    /// Puts the file in its place. Its bytes are on the disk by then, so that not even a crash
-    /// leaves half a file there.
+    /// Moves the file to its place, after its bytes are on the disk: even a crash leaves no partial file
+    /// there.
     ///
     /// # Errors
-    /// When the system refuses; the place is as it was.
+    /// If the system refuses; the place is then unchanged.
     pub(crate) fn place(mut self) -> Result<(), Failure> {
         let placed = self
             .partial
@@ -116,8 +117,7 @@ impl Drop for Landing {
     }
 }
 
-/// Makes sure that what is in the place now may be replaced: renaming a file over a device or a pipe would
-/// take that away.
+/// Checks that the place may be replaced: renaming a file over a device or a pipe would remove that.
 fn check_replaceable(path: &Path, target: &Path) -> Result<(), Failure> {
     let occupied = |reason| Failure::Occupied {
         path: path.into(),
@@ -139,7 +139,7 @@ fn check_replaceable(path: &Path, target: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Whether a path ends as no file's does.
+/// Whether a path ends like a folder's.
 fn names_a_folder(path: &Path) -> bool {
     let ends_so = |last: char| path.to_string_lossy().ends_with(last);
     path.file_name().is_none() || ends_so('/') || ends_so(MAIN_SEPARATOR)

@@ -18,10 +18,10 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) manager: TransferManager,
-    /// What its plans rest on.
+    /// The costs that its plans use.
     pub(crate) costs: Costs,
     sim: Option<Sim>,
-    /// Whether nothing of it is here.
+    /// Whether the machine exists only as a description.
     is_described: bool,
 }
 
@@ -34,7 +34,7 @@ impl Machine {
     /// ([`Machine::modelled_ns`]).
     ///
     /// # Errors
-    /// A topology that describes no machine; a profile that was asked for and is not of this machine.
+    /// If the topology describes no machine, or the profile that was asked for does not belong to this machine.
     pub(crate) fn here(topology: Option<&Path>, wanted: Wanted<'_>) -> Result<Machine, Failure> {
         Machine::keeping(topology, wanted, wanted.verdicts(topology.is_some()))
     }
@@ -48,11 +48,11 @@ impl Machine {
         wanted: Wanted<'_>,
         verdicts: Option<PathBuf>,
     ) -> Result<Machine, Failure> {
-        // First, for it loads no driver.
+        // First, because it loads no driver.
         let sim = topology
             .map(|path| simulate(path, HostSide::Real))
             .transpose()?;
-        // The saved profile is read below, where it can be said why it is not used.
+        // The saved profile is read below, where a refusal can be reported.
         let builder = TransferManager::builder().discover().default_costs();
         let manager = keep(builder, verdicts).build()?;
         let costs = Costs::apply(wanted, &manager)?;
@@ -117,7 +117,7 @@ impl Machine {
         devices.iter().any(|device| device.simulated)
     }
 
-    /// Whether an adapter is here.
+    /// Whether the machine has an adapter.
     pub(crate) fn has_adapter(&self) -> bool {
         let devices = self.manager.devices();
         devices
@@ -125,10 +125,10 @@ impl Machine {
             .any(|device| device.id.kind == DeviceKind::WGPU)
     }
 
-    /// Makes sure that a place is here.
+    /// Checks that a place exists on this machine.
     ///
     /// # Errors
-    /// When it is not; with the way to simulated devices where one of those was meant.
+    /// If it does not; the error explains how to get simulated devices if one of those was meant.
     pub(crate) fn expect(&self, place: Place) -> Result<(), Failure> {
         let Err(source) = self.manager.resolve(place) else {
             return Ok(());
@@ -136,7 +136,7 @@ impl Machine {
         Err(self.absent(source))
     }
 
-    /// The failure of a place that is not here.
+    /// The failure for a place that does not exist.
     pub(crate) fn absent(&self, source: PlaceError) -> Failure {
         let PlaceError::UnknownDevice {
             device: DeviceName::Id(id),
@@ -159,13 +159,14 @@ impl Machine {
         }
     }
 
-    /// Why there are no CUDA devices, or which of them take no part.
+    /// Why there are no CUDA devices, or which of them are not used.
     pub(crate) fn lacks_cuda(&self) -> Option<Cow<'static, str>> {
         #[cfg(not(any(target_family = "wasm", transload_local)))]
         {
             use transload::cuda_backend::Cuda;
             let Some(backend) = self.manager.backend::<Cuda>() else {
-                // What the first try found is not kept; where it was in the way only then, that is the reason.
+                // The first attempt's error is not kept. If a second attempt succeeds, the reason is that the
+                // devices came late.
                 let again = Cuda::discover().err();
                 let again = again.map(|error| error.to_string().into());
                 return again.or(Some(CUDA_CAME_LATE.into()));
@@ -177,7 +178,7 @@ impl Machine {
         Some("this build has one thread, and the backend of CUDA needs more".into())
     }
 
-    /// Why there are no Metal devices, or which of them take no part.
+    /// Why there are no Metal devices, or which of them are not used.
     pub(crate) fn lacks_metal(&self) -> Option<Cow<'static, str>> {
         #[cfg(all(target_vendor = "apple", not(transload_local)))]
         {
@@ -228,7 +229,7 @@ const NO_METAL: &str = if cfg!(target_vendor = "apple") {
     "only Apple's systems have Metal"
 };
 
-/// Several reasons as one; none for none.
+/// Joins several reasons into one; `None` for no reasons.
 #[cfg(not(any(target_family = "wasm", transload_local)))]
 fn listed(reasons: impl Iterator<Item = String>) -> Option<Cow<'static, str>> {
     let reasons: Vec<String> = reasons.collect();

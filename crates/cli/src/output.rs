@@ -1,4 +1,4 @@
-//! What the program prints, and how it looks.
+//! The program's output and its format.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -23,7 +23,7 @@ pub(crate) struct Output {
     style: Style,
 }
 
-/// Whether text is dressed up for a terminal.
+/// Whether text is styled for a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Style {
     color: bool,
@@ -38,7 +38,7 @@ impl Output {
         }
     }
 
-    /// Whether a program reads.
+    /// Whether the output is JSON, for a program.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
@@ -50,7 +50,7 @@ impl Output {
     /// Prints a line for people.
     ///
     /// # Errors
-    /// When it cannot be written, but for a closed pipe.
+    /// If it cannot be written, except for a closed pipe.
     pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<(), Failure> {
         self.text(&format!("{line}\n"))
     }
@@ -111,12 +111,12 @@ impl Output {
         self.line(format_args!("{head}\n{body}"))
     }
 
-    /// Says on standard error what a person should know beside what was asked for; nothing to a program.
+    /// Prints a note for people on standard error; prints nothing in JSON mode.
     pub(crate) fn note(&self, text: &str) {
         if !self.json {
             let mut stderr = io::stderr().lock();
             let word = Style::of(&stderr).yellow("note:");
-            // Nothing is left to tell where even this cannot be written.
+            // If standard error fails, there is no other place to report to.
             let _ = writeln!(stderr, "{word} {text}");
         }
     }
@@ -128,12 +128,12 @@ impl Output {
             .map_or(100, |(_, columns)| columns.into())
     }
 
-    /// Says what went wrong: an object on standard output for a program, a line on standard error
-    /// for people.
+    /// Prints a failure: an object on standard output for a program, a line on standard error for
+    /// people.
     pub(crate) fn failure(&mut self, failure: &Failure) {
         interrupt::have_the_last_word();
         let message = failure.to_string();
-        // Where even this cannot be written, the exit code is left.
+        // If this cannot be written either, the exit code reports the failure.
         if self.json {
             let kind = failure.kind();
             let error = Error {

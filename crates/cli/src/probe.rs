@@ -26,17 +26,18 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let mut place = place(arguments, wanted);
     let verdicts = place.as_deref().ok().map(verdicts_path);
-    // What was measured before plays no part.
+    // Earlier measurements are not used.
     let machine = match &arguments.topology {
         Some(path) => Machine::described_keeping(path, Wanted::Default, verdicts)?,
         None => Machine::keeping(None, Wanted::Default, verdicts)?,
     };
-    // A stand-in for a driver is found only now. What its model takes is no measurement of this machine.
+    // A stand-in for a driver is detected only now. Its modelled times are no measurement of this
+    // machine.
     if place.is_ok() && matches!(wanted, Wanted::Saved) && machine.has_stand_in() {
         place = Err(SIMULATED.into());
     }
     if let Ok(path) = &place {
-        // Before a minute is spent on what cannot be saved.
+        // Fails before the probe spends a minute on a profile that cannot be saved.
         prepare(path)?;
     }
     let mut options = match arguments.quick {
@@ -91,7 +92,7 @@ const UNHURRIED: Duration = Duration::from_secs(24 * 3600);
 
 const SIMULATED: &str = "what was measured of a simulated machine goes to --profile FILE only";
 
-/// Where the profile goes, or why it goes nowhere.
+/// The path for the profile, or why it is not saved.
 fn place(arguments: &ProbeArguments, wanted: Wanted<'_>) -> Result<PathBuf, String> {
     if arguments.no_save {
         return Err("--no-save was given".into());
@@ -108,7 +109,7 @@ fn place(arguments: &ProbeArguments, wanted: Wanted<'_>) -> Result<PathBuf, Stri
     })
 }
 
-/// Makes sure that a profile can be put there.
+/// Checks that a profile can be written there.
 fn prepare(path: &Path) -> Result<(), Failure> {
     if path.exists() && !path.is_file() {
         return Err(Failure::Occupied {
@@ -148,7 +149,7 @@ fn bar(output: &Output, options: &ProbeOptions) -> ProgressBar {
     }
 }
 
-/// A clause for each link and pair that wrong bytes arrived over.
+/// A clause for each link and pair over which wrong bytes arrived.
 fn wrong_bytes(found: &ProbeReport) -> Vec<String> {
     let links = found.faulty().map(|link| {
         let LinkId {

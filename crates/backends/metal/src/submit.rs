@@ -1,4 +1,4 @@
-//! Which lane operations go through, and what the host does of them.
+//! Chooses the lane of operations, and the parts that the host executes.
 
 use transload_hal::{Fence, HostSpan, LinkId, Op, SubmitError};
 
@@ -35,7 +35,7 @@ impl Metal {
         let fence = match place.lane {
             None => Fence::settled(BACKEND),
             Some((gpu, Way::Visible)) => {
-                // What the device was given before is asked for by the lanes' newest fences.
+                // The lanes' newest fences cover all earlier work of the device.
                 let lanes = gpu.lanes().iter();
                 let newest = lanes.filter_map(|lane| Some((lane, lane.newest()?)));
                 match newest.clone().next() {
@@ -109,7 +109,7 @@ impl Metal {
 
 struct Place<'a> {
     lane: Option<(&'a Gpu, Way)>,
-    /// The host does some of it.
+    /// The host executes a part.
     is_by_host: bool,
 }
 
@@ -125,7 +125,7 @@ impl Move {
         }
     }
 
-    /// What is left once the commands were handed over: what the host does, and to note what the device writes.
+    /// Executes the host's part after the commands were committed, and records which buffers the device writes.
     ///
     /// # Safety
     /// As `Backend::submit`.
@@ -179,7 +179,7 @@ impl Move {
     }
 }
 
-/// Has the host write a managed buffer, and tells Metal.
+/// Lets the host write a managed buffer, and notifies Metal.
 fn modified(of: &crate::queue::Own, at: u64, len: u64, write: impl FnOnce()) {
     let Some(marks) = &of.marks else { return };
     marks.write(|| {

@@ -1,4 +1,4 @@
-//! Host memory that a device reaches in place for as long as a buffer shows it.
+//! Host memory that a device reaches in place as long as a buffer shows it.
 
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use crate::raw::{GoneBlock, Raw, page_bytes, pooled};
 
 const KIND: ExternalKind = ExternalKind::Host;
 
-/// The buffers that show host memory, by its addresses: what owns such a buffer is the memory's owner.
+/// The buffers that show host memory, by its addresses. The owner of such a buffer is the memory's owner.
 #[derive(Clone, Default)]
 pub(crate) struct Hosted(Arc<Mutex<Vec<(u64, Raw)>>>);
 
 impl Hosted {
-    /// The buffer that shows so many bytes at an address, and where in it they begin.
+    /// Returns the buffer that shows `len_bytes` bytes at an address, and their offset in it.
     pub(crate) fn find(&self, address: u64, len_bytes: u64) -> Option<(Raw, u64)> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shows = |(start, raw): &&(u64, Raw)| {
@@ -45,7 +45,7 @@ impl Hosted {
     }
 }
 
-/// Whether Metal has let go of the memory.
+/// Whether Metal has released the memory.
 #[derive(Default)]
 struct Gone {
     state: Mutex<State>,
@@ -60,7 +60,7 @@ struct State {
 }
 
 impl Gone {
-    /// Called back.
+    /// Called by Metal when it has released the memory.
     fn tell(&self) {
         let mut state = self.lock();
         state.is_gone = true;
@@ -70,7 +70,7 @@ impl Gone {
         drop(owner);
     }
 
-    /// Lets the owner go once Metal has.
+    /// Drops the owner once Metal has released the memory.
     fn leave(&self, owner: Box<dyn Owner>) {
         let mut state = self.lock();
         match state.is_gone {
@@ -95,7 +95,7 @@ impl Gone {
     }
 }
 
-/// What keeps memory wrapped. Ends before the memory's owner goes.
+/// Keeps memory wrapped. Dropped before the memory's owner.
 struct Wrapped {
     all: Hosted,
     handle: u64,
@@ -124,7 +124,7 @@ impl Drop for Wrapped {
     }
 }
 
-/// Has a device reach host memory of the caller's in place.
+/// Lets a device reach the caller's host memory in place.
 ///
 /// # Safety
 /// As `Backend::import`.
@@ -170,7 +170,7 @@ pub(crate) unsafe fn share(
         is_left: false,
     };
     gpu.hosted.add(address, raw);
-    // What another buffer keeps alive is that buffer's memory, whatever it is to this one.
+    // If the owner is another buffer, the identity is that buffer's.
     let (id, base) = match (&*owner as &dyn Any).downcast_ref::<Buffer>() {
         Some(buffer) => (buffer.storage_id(), buffer.position()),
         None => (StorageId::Host, address),

@@ -9,14 +9,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What is known of a buffer's copies.
+/// The state of a buffer's copies.
 #[derive(Default)]
 pub(crate) struct Marks {
     /// How many submissions have written it on the device.
     written: AtomicU64,
-    /// How many of these the host's copy has.
+    /// How many of these submissions the host's copy shows.
     shown: AtomicU64,
-    /// Others may write it, too.
+    /// The program may write it, too.
     is_given_out: AtomicBool,
     /// Held by the host while it writes.
     users: Mutex<Users>,
@@ -29,16 +29,17 @@ pub(crate) struct Marks {
 struct Users {
     /// How many synchronizations are under way.
     running: u32,
-    /// How many parts the host has taken, to write them when it likes.
+    /// The number of parts that the host may write at any time.
     taken: u32,
 }
 
-/// The marks of a device's managed buffers, by the buffers' handles: one that is taken in twice has the same ones.
+/// The marks of a device's managed buffers, by the buffers' handles: a buffer that is imported twice has the same
+/// marks.
 #[derive(Default)]
 pub(crate) struct Known(Mutex<Vec<(u64, Weak<Marks>)>>);
 
 impl Known {
-    /// Those of a buffer, which is kept meanwhile.
+    /// The marks of a buffer, which is kept alive meanwhile.
     pub(crate) fn of(&self, handle: u64) -> Arc<Marks> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, marks)| marks.strong_count() > 0);
@@ -52,24 +53,24 @@ impl Known {
     }
 }
 
-/// What a look at the host's copy takes.
+/// What is needed before the host's copy can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
     /// Nothing.
     Fresh,
     /// A synchronization, which has begun: the number is for [`Marks::end`].
     Begun(u64),
-    /// A synchronization, which would overwrite what the host is writing.
+    /// A synchronization that cannot run, because it would overwrite the host's writes.
     Taken,
 }
 
 impl Marks {
-    /// Others have the buffer from now on.
+    /// Records that the program has the buffer from now on.
     pub(crate) fn give_out(&self) {
         self.is_given_out.store(true, Ordering::Relaxed);
     }
 
-    /// A submission that writes it has been handed over.
+    /// Records a committed submission that writes the buffer.
     pub(crate) fn wrote(&self) {
         self.written.fetch_add(1, Ordering::AcqRel);
     }
@@ -81,7 +82,7 @@ impl Marks {
         is_new || self.is_given_out.load(Ordering::Relaxed)
     }
 
-    /// Begins a synchronization where one is needed.
+    /// Begins a synchronization if one is needed.
     pub(crate) fn begin(&self) -> Look {
         let mut users = self.lock();
         let written = self.written.load(Ordering::Acquire);
@@ -95,7 +96,7 @@ impl Marks {
         }
     }
 
-    /// A synchronization is over, well or not.
+    /// Ends a synchronization, successful or not.
     pub(crate) fn end(&self, written: u64, is_done: bool) {
         if is_done {
             self.shown.fetch_max(written, Ordering::AcqRel);
@@ -107,8 +108,8 @@ impl Marks {
         }
     }
 
-    /// Has the host write while no synchronization runs. Blocks until those are over that do, each a copy within the
-    /// machine.
+    /// Lets the host write while no synchronization runs. Blocks until running ones are over; each is a copy within
+    /// the machine.
     pub(crate) fn write<T>(&self, write: impl FnOnce() -> T) -> T {
         let users = self.quiet();
         let written = write();
@@ -116,18 +117,19 @@ impl Marks {
         written
     }
 
-    /// The host takes a part, and no synchronization begins until it is back. Blocks as [`Marks::write`] does.
+    /// Gives the host a part to write; no synchronization begins until the part is back. Blocks as [`Marks::write`]
+    /// does.
     pub(crate) fn take(&self) {
         self.quiet().taken += 1;
     }
 
-    /// A part that the host took is back. One that it never took changes nothing.
+    /// Takes a part back from the host. Does nothing if the host has none.
     pub(crate) fn give_back(&self) {
         let mut users = self.lock();
         users.taken = users.taken.saturating_sub(1);
     }
 
-    /// While no synchronization runs.
+    /// Locks the users once no synchronization runs.
     fn quiet(&self) -> MutexGuard<'_, Users> {
         let is_running = |users: &mut Users| users.running > 0;
         let quiet = self.quiet.wait_while(self.lock(), is_running);

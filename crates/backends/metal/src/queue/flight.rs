@@ -1,8 +1,8 @@
 //! What is under way in a lane, and how its end is reported.
 //!
-//! A submission is over when its commands are and Metal has let go of all host memory that it wrapped for them. Both
-//! are told by callbacks, and the last of them tells the engine. Events, blocks and lists stay with their place for the
-//! next submission, so that a lane that has been used before allocates nothing.
+//! A submission is over when its commands are over and Metal has released all host memory that was wrapped for them.
+//! Callbacks report both, and the last callback reports to the engine. Events, blocks and lists stay with their place
+//! for the next submission, so that a lane that has been used before allocates nothing.
 //!
 //! A place has an event of its own, which the device sets when the commands are over. Metal does not document that
 //! failed commands set theirs, so the callback sets it then, and no other submission does meanwhile. One event for the
@@ -21,13 +21,14 @@ use crate::gpu::{Lost, Sink};
 use crate::memory::Marks;
 use crate::raw::{Event, Failure, Raw, pooled};
 
-/// What the callbacks of a lane share.
+/// The state that the callbacks of a lane share.
 pub(super) struct Shared {
     /// Its number within the backend.
     pub(super) number: u64,
     pub(super) lost: Lost,
     sink: Sink,
-    /// Held from the first command of a submission to its hand-over, so that sequences grow in the order of the queue.
+    /// Held from the first command of a submission until it is committed, so that sequences grow in the order of the
+    /// queue.
     pub(super) gate: Mutex<()>,
     state: Mutex<State>,
     /// Something settled.
@@ -37,9 +38,9 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct State {
     places: Vec<Flight>,
-    /// The last submission that there was.
+    /// The sequence number of the last submission.
     last: u64,
-    /// How many are under way.
+    /// The number of submissions under way.
     flying: u32,
     /// Threads that sleep until something settles.
     awaited: u32,
@@ -49,9 +50,9 @@ struct State {
 struct Flight {
     /// Gets the number of a submission when its commands are over.
     event: Event,
-    /// Which one it is; 0 for none.
+    /// The sequence number of the submission; 0 for none.
     sequence: u64,
-    /// What has yet to be told: the end of the commands, and of each wrapping.
+    /// The number of reports still to come: the end of the commands, and of each wrapping.
     left: u32,
     fault: Option<Fault>,
     guests: Vec<Raw>,
@@ -76,7 +77,7 @@ impl Flight {
     }
 }
 
-/// What a submission takes along.
+/// The lists that a submission uses.
 #[derive(Default)]
 pub(super) struct Luggage {
     pub(super) guests: Vec<Raw>,
@@ -84,7 +85,7 @@ pub(super) struct Luggage {
 }
 
 impl Shared {
-    /// With one place, whose event is given.
+    /// Makes the state with one place, which gets the given event.
     pub(super) fn new(number: u64, event: Event, sink: &Sink, lost: &Lost) -> Shared {
         let state = State {
             places: vec![Flight::new(event)],
@@ -100,8 +101,8 @@ impl Shared {
         }
     }
 
-    /// A place where nothing is under way, with its lists, and the event that its commands set. A new one's number is
-    /// that of the places there were, and its event comes from `event`; `None` where that has none. The gate is held.
+    /// Takes an idle place, with its lists and the event that its commands set. If none is idle, makes a new place at
+    /// the end, with an event from `event`; `None` if that gives none. The gate must be held.
     pub(super) fn take_place(
         &self,
         event: impl FnOnce() -> Option<Event>,
@@ -125,22 +126,22 @@ impl Shared {
         Some((place, flight.event.clone(), luggage))
     }
 
-    /// One more wrapping is going to be told of.
+    /// Expects the report of one more wrapping.
     pub(super) fn expect_guest(&self, place: usize) {
         self.lock().places[place].left += 1;
     }
 
-    /// A wrapping that never came to be is not.
+    /// Does not expect the report of a wrapping that could not be made.
     pub(super) fn forget_guest(&self, place: usize) {
         self.lock().places[place].left -= 1;
     }
 
-    /// The next sequence of the lane, whose gate is held.
+    /// The next sequence number of the lane. The gate must be held.
     pub(super) fn next(&self) -> u64 {
         self.lock().last + 1
     }
 
-    /// What was written is about to be handed over.
+    /// Records a submission whose commands are about to be committed.
     pub(super) fn fly(&self, place: usize, sequence: u64, luggage: Luggage) {
         let mut state = self.lock();
         state.last = sequence;
@@ -151,8 +152,8 @@ impl Shared {
         flight.shown = luggage.shown;
     }
 
-    /// What was written comes to nothing. Waits until Metal has let go of what was wrapped for it, which nothing holds
-    /// any more.
+    /// Gives up commands that will not be committed. Waits until Metal has released the memory that was wrapped for
+    /// them, which no other reference holds.
     pub(super) fn give_up(&self, place: usize, mut luggage: Luggage) {
         pooled(|_| luggage.guests.clear());
         for (marks, written) in luggage.shown.drain(..) {
@@ -168,7 +169,7 @@ impl Shared {
         flight.left = 0;
     }
 
-    /// Called back: the commands of a place are over.
+    /// Called by Metal when the commands of a place are over.
     pub(super) fn end(&self, place: usize, failure: Option<Failure>) {
         let fault = failure.as_ref().map(fault_of);
         if let Some(fault) = &fault {
@@ -196,12 +197,12 @@ impl Shared {
         self.let_go(state, place);
     }
 
-    /// Called back: Metal has let go of memory that was wrapped for a place.
+    /// Called by Metal when it has released memory that was wrapped for a place.
     pub(super) fn guest_gone(&self, place: usize) {
         self.let_go(self.lock(), place);
     }
 
-    /// One thing less is left of a place; tells when nothing is.
+    /// Counts one report of a place; settles the submission after the last one.
     fn let_go(&self, mut state: MutexGuard<'_, State>, place: usize) {
         let flight = &mut state.places[place];
         flight.left -= 1;
@@ -225,7 +226,8 @@ impl Shared {
         }
     }
 
-    /// What waits on a device for commands that failed goes on. The place has not settled, so its event is its own.
+    /// Releases device work that waits for failed commands. The place has not settled, so no other submission uses its
+    /// event.
     fn release_those_waiting(&self, place: usize) {
         let state = self.lock();
         let flight = &state.places[place];
@@ -236,7 +238,7 @@ impl Shared {
         }
     }
 
-    /// The event that gets the number of a submission when its commands are over; `None` where it has settled.
+    /// The event that gets the number of a submission when its commands are over; `None` if the submission has settled.
     pub(super) fn event_of(&self, sequence: u64) -> Option<Event> {
         let state = self.lock();
         let mut places = state.places.iter();

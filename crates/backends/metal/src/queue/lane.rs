@@ -18,7 +18,8 @@ pub(crate) struct Lane {
     device: Device,
     queue: Queue,
     shared: Arc<Shared>,
-    /// For each place of a submission what Metal calls. They keep what they tell, which must not keep them.
+    /// The blocks that Metal calls, for each place. The blocks keep the shared state alive; the shared state must
+    /// not keep the blocks alive.
     blocks: Mutex<Vec<Arc<Blocks>>>,
     kit: Mutex<Kit>,
 }
@@ -49,7 +50,7 @@ impl Lane {
         })
     }
 
-    /// Starts moves behind the fences, which are given with their lanes.
+    /// Starts moves after the fences, which are given with their lanes.
     ///
     /// # Safety
     /// As `Backend::submit`.
@@ -68,7 +69,7 @@ impl Lane {
         let (place, event, mut luggage) = taken.ok_or_else(none)?;
         let blocks = self.blocks_of(place);
         let sequence = shared.next();
-        // What was written is let go of with the pool, so that what was wrapped for nothing goes here.
+        // Unused commands are dropped with the pool, so that memory that was wrapped for them is released here.
         let handed_over = pooled(|_| {
             // SAFETY: the caller's promise.
             let written = unsafe { self.write(moves, after, (place, &blocks), &mut luggage) };
@@ -127,7 +128,7 @@ impl Lane {
         Ok(commands)
     }
 
-    /// What is called back for a place.
+    /// The blocks of a place.
     fn blocks_of(&self, place: usize) -> Arc<Blocks> {
         let mut all = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         while all.len() <= place {
@@ -157,13 +158,13 @@ impl Lane {
         self.shared.wait(sequence_of(fence), limit)
     }
 
-    /// The event that stands for a fence, and its value; `None` where it has settled.
+    /// The event of a fence, and its value; `None` if the fence has settled.
     pub(super) fn order_of(&self, fence: u64) -> Option<(Event, u64)> {
         let sequence = sequence_of(fence);
         Some((self.shared.event_of(sequence)?, sequence))
     }
 
-    /// Sets an event of the user's behind fences.
+    /// Sets an event of the user after fences.
     pub(super) fn signal<'a>(
         &self,
         after: impl Iterator<Item = (&'a Lane, u64)>,
@@ -198,7 +199,7 @@ impl Lane {
 }
 
 impl Drop for Lane {
-    /// What is under way goes on: Metal keeps the queue, and its callbacks keep what they tell.
+    /// Work under way goes on: Metal keeps the queue, and the callbacks keep the shared state.
     fn drop(&mut self) {
         pooled(|_| {
             let all = self

@@ -1,4 +1,4 @@
-//! What a submission consists of, with Metal's buffers in place of the hal's.
+//! The parts of a submission, with Metal's buffers instead of the hal's.
 
 use std::borrow::Cow;
 use std::ptr::NonNull;
@@ -14,21 +14,21 @@ use crate::inventory::GUEST_KINDS;
 use crate::memory::{Marks, MetalBuffer, MetalTexture};
 use crate::raw::{Image, Raw, page_bytes};
 
-/// One thing to do.
+/// One action.
 pub(crate) enum Move {
     /// Copy the runs of bytes that a span of two layouts consists of.
     Copy {
         from: End,
         to: End,
-        /// For what is not contiguous.
+        /// The shapes of a copy that is not contiguous.
         shapes: Option<(Shape, Shape)>,
         span: Span,
         /// Both ends are one storage, so that they may overlap.
         is_within: bool,
     },
-    /// Let the device finish, and bring the host's copy up to date where there is one.
+    /// Wait for the device, and bring the host's copy up to date if there is one.
     Show { gpu: usize, managed: Option<Own> },
-    /// The host is going to write its copy when it likes.
+    /// The host may write its copy from now on.
     Taken { of: Own },
     /// The host has written its copy.
     Modified { of: Own, at: u64, len: u64 },
@@ -53,13 +53,13 @@ pub(crate) enum End {
 #[derive(Clone, Copy)]
 pub(crate) struct Guest {
     pub(crate) span: HostSpan,
-    /// How far before it a page begins.
+    /// The distance in bytes from the start of its page.
     pub(crate) lead: u64,
-    /// All of that page before it is the same storage's.
+    /// Whether the page's bytes before it belong to the same storage.
     is_own_page: bool,
 }
 
-/// A buffer, and what is known of its copies.
+/// A buffer, and the marks of its copies.
 pub(crate) struct Own {
     pub(crate) raw: Raw,
     pub(crate) marks: Option<Arc<Marks>>,
@@ -69,7 +69,7 @@ pub(crate) struct Own {
 pub(crate) type Reason = Cow<'static, str>;
 
 impl Move {
-    /// What an operation comes to.
+    /// The move of an operation.
     pub(crate) fn of(gpus: &[Gpu], op: &Op<'_>) -> Result<Move, Reason> {
         let made = match op {
             Op::Copy { src, dst } if src.len_bytes != dst.len_bytes => {
@@ -116,7 +116,7 @@ impl Move {
         }
     }
 
-    /// Whether the ends go together.
+    /// Checks that the ends fit together.
     fn check(&self) -> Result<(), Reason> {
         let Move::Copy {
             from, to, shapes, ..
@@ -136,7 +136,7 @@ impl Move {
         }
     }
 
-    /// The device, by its position, and the lane that does it; no lane where the host does.
+    /// The device, by its position, and the lane that executes the move; no lane if the host executes it.
     pub(crate) fn place(&self) -> (usize, Option<Way>) {
         match self {
             Move::Show { gpu, .. } => (*gpu, Some(Way::Visible)),
@@ -145,7 +145,7 @@ impl Move {
                 (End::Host(_), End::Own { gpu, kind, .. }) if *kind == MemoryKind::Managed => {
                     (*gpu, None)
                 }
-                // Two ends of the host's are refused by `check`.
+                // `check` refuses two host ends.
                 (from, to) => (
                     from.gpu().or(to.gpu()).unwrap_or(0),
                     Some(Way::between(from.kind(), to.kind())),
@@ -172,7 +172,7 @@ impl Move {
     }
 }
 
-/// The managed buffer that a view is of, and where the view begins.
+/// The managed buffer of a view, and the byte at which the view begins.
 fn managed(gpus: &[Gpu], buffer: &Buffer) -> Result<(Own, u64), Reason> {
     match End::of(gpus, (buffer, 0), buffer.len())? {
         End::Own {
@@ -255,8 +255,9 @@ impl Guest {
         }
     }
 
-    /// Whether it can be wrapped. Metal takes whole pages: those before the bytes must be of the same storage; the
-    /// last page is the process's as a whole, whatever else lies in it, and no command touches that.
+    /// Checks that it can be wrapped. Metal takes whole pages: the bytes before it in its first page must belong
+    /// to the same storage. The last page belongs to the process as a whole, and no command touches other memory
+    /// in it.
     fn check(&self) -> Result<(), Reason> {
         if self.is_own_page {
             return Ok(());
@@ -269,7 +270,7 @@ impl Guest {
         .into())
     }
 
-    /// The pages that hold it, from where the first begins.
+    /// The whole pages that hold it.
     pub(crate) fn pages(&self) -> Option<HostSpan> {
         let held = self.lead + self.span.len() as u64;
         let len = usize::try_from(held.next_multiple_of(page_bytes())).ok()?;

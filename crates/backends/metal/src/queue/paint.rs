@@ -7,7 +7,7 @@ use transload_hal::{ErrorClass, Fault};
 use super::write::{PIECE, Writer, overlaps};
 use crate::raw::{Image, Raw};
 
-/// One end of a copy, as Metal has it, and its first byte.
+/// One end of a copy as a Metal object, and its first byte.
 pub(super) enum Side {
     Bytes(Raw, u64),
     Texels(Image, u64),
@@ -43,8 +43,8 @@ pub(super) fn unsupported(message: impl Into<Cow<'static, str>>) -> Fault {
 }
 
 impl Writer<'_> {
-    /// Copies bytes of which at least one end is texels, piece by piece through a buffer where the other one is no
-    /// buffer, or lies at no multiple of a texel there.
+    /// Copies bytes of which at least one end is texels. If the other end is no buffer, or does not begin at a
+    /// multiple of a texel there, the bytes go piece by piece through a buffer.
     ///
     /// # Safety
     /// As [`Blit::copy`].

@@ -1,4 +1,4 @@
-//! The commands that moves come to.
+//! Translates moves into commands.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ const GRAIN: u64 = match cfg!(any(
     false => 1,
 };
 
-/// Bytes that overlap their place to be are moved so many at a time.
+/// The length of the pieces in which overlapping copies move.
 pub(super) const PIECE: u64 = 1 << 20;
 
-/// What a lane keeps for copies that are not plain, made for the first of them.
+/// The resources of a lane for copies that need more than a plain command, made at first use.
 #[derive(Default)]
 pub(super) struct Kit {
     bounce: Option<Bounce>,
@@ -63,7 +63,7 @@ impl Writer<'_> {
             Move::Show { managed, .. } => {
                 return managed.map_or(Ok(()), |of| self.show(&of));
             }
-            // The host's business.
+            // The host executes these.
             Move::Taken { .. } | Move::Modified { .. } => return Ok(()),
         };
         let (src, dst) = (self.reach(from)?, self.reach(to)?);
@@ -90,7 +90,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Brings the host's copy up to date where the device wrote meanwhile.
+    /// Brings the host's copy up to date if the device wrote meanwhile.
     fn show(&mut self, of: &Own) -> Result<(), Fault> {
         let Some(marks) = &of.marks else {
             return Ok(());
@@ -108,7 +108,7 @@ impl Writer<'_> {
         }
     }
 
-    /// An end as Metal has it: host memory is wrapped for this submission.
+    /// Returns an end as a Metal object; wraps host memory for this submission.
     fn reach(&mut self, end: End) -> Result<Side, Fault> {
         match end {
             End::Own { of, at, .. } => Ok(Side::Bytes(of.raw, at)),
@@ -186,7 +186,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A buffer of this lane's own.
+    /// The lane's scratch buffer.
     pub(super) fn scratch(&mut self) -> Result<Raw, Fault> {
         if self.kit.scratch.is_none() {
             self.kit.scratch = self.device.buffer(PIECE + WORD, Mode::Private, false);
@@ -195,7 +195,7 @@ impl Writer<'_> {
         self.kit.scratch.clone().ok_or_else(none)
     }
 
-    /// Copies bytes within a storage to where they overlap themselves, piece by piece from the end that is overwritten
+    /// Copies bytes within a storage between overlapping ranges, piece by piece from the end that is overwritten
     /// first.
     ///
     /// # Safety

@@ -1,7 +1,7 @@
 //! Functions that Metal calls back, on threads of its own.
 //!
-//! A block is made once and given to Metal again and again: that only counts a reference. None of them lets a panic
-//! out, which would unwind through Metal.
+//! A block is made once and given to Metal many times, which only counts a reference. Blocks catch panics, which would
+//! otherwise unwind through Metal.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +37,7 @@ impl EndBlock {
     }
 }
 
-/// Called when Metal has let go of host memory.
+/// Called when Metal has released host memory.
 pub(crate) struct GoneBlock(RcBlock<OfMemory>);
 
 impl GoneBlock {

@@ -1,4 +1,4 @@
-//! Buffers of Metal's.
+//! Metal buffers.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -56,7 +56,7 @@ impl Raw {
         self.0.length() as u64
     }
 
-    /// `None` for memory that is none: of a tile, or of a kind that is new.
+    /// `None` for other storage modes: tile memory, or a mode unknown here.
     pub(crate) fn mode(&self) -> Option<Mode> {
         match self.0.storageMode() {
             MTLStorageMode::Shared => Some(Mode::Shared),
@@ -66,8 +66,8 @@ impl Raw {
         }
     }
 
-    /// Where the host finds the bytes. A private buffer is not asked: Metal answers NULL there, which the bindings take
-    /// for impossible.
+    /// The address of the bytes on the host. `None` for a private buffer: Metal would return NULL for it, which the
+    /// bindings do not expect.
     pub(crate) fn contents(&self) -> Option<NonNull<u8>> {
         match self.mode()? {
             Mode::Private => None,
@@ -88,14 +88,14 @@ impl Raw {
         Retained::as_ptr(&self.0).addr() as u64
     }
 
-    /// Tells Metal that the host wrote so many bytes of a managed buffer.
+    /// Tells Metal that the host wrote `len_bytes` bytes of a managed buffer.
     pub(crate) fn did_modify(&self, at: u64, len_bytes: u64) {
         self.0
             .didModifyRange(NSRange::new(at as usize, len_bytes as usize));
     }
 
-    /// Makes a buffer of whole pages of host memory, which Metal reaches in place. `gone` is called once, when Metal
-    /// has let go of them. `None` where Metal does not take them; `gone` is not called then.
+    /// Makes a buffer of whole pages of host memory, which Metal reaches in place. Metal calls `gone` once, when it has
+    /// released them. `None` if Metal refuses the pages; `gone` is not called then.
     ///
     /// # Safety
     /// The pages stay valid until `gone` was called.

@@ -15,7 +15,7 @@ use super::{EndBlock, Event, Raw};
 pub(crate) struct Queue(pub(crate) Retained<ProtocolObject<dyn MTLCommandQueue>>);
 
 impl Queue {
-    /// Commands to be, which keep what they use.
+    /// Makes a command buffer that keeps the objects that it uses.
     pub(crate) fn commands(&self) -> Option<Commands> {
         self.0.commandBuffer().map(Commands)
     }
@@ -31,7 +31,7 @@ pub(crate) struct Failure {
     pub(crate) text: String,
 }
 
-/// How commands that are over have failed, if they have.
+/// The failure of finished commands, if they failed.
 pub(crate) fn failure_of(commands: &ProtocolObject<dyn MTLCommandBuffer>) -> Option<Failure> {
     if commands.status() == MTLCommandBufferStatus::Completed {
         return None;
@@ -47,23 +47,23 @@ pub(crate) fn failure_of(commands: &ProtocolObject<dyn MTLCommandBuffer>) -> Opt
 }
 
 impl Commands {
-    /// Commands of a user's.
+    /// A user's commands.
     pub(crate) fn of(commands: &ProtocolObject<dyn MTLCommandBuffer>) -> Commands {
         Commands(commands.retain())
     }
 
-    /// Whether they were handed over already, after which nothing can be added.
+    /// Whether they were committed already; nothing can be added after that.
     pub(crate) fn is_committed(&self) -> bool {
         let status = self.0.status();
         status != MTLCommandBufferStatus::NotEnqueued && status != MTLCommandBufferStatus::Enqueued
     }
 
-    /// What is written from here on waits until the event has that value.
+    /// Makes later commands wait until the event has that value.
     pub(crate) fn wait_for(&self, event: &Event, value: u64) {
         self.0.encodeWaitForEvent_value(event.as_event(), value);
     }
 
-    /// Sets the event when all that was written before is over.
+    /// Sets the event when all earlier commands are over.
     pub(crate) fn signal(&self, event: &Event, value: u64) {
         self.0.encodeSignalEvent_value(event.as_event(), value);
     }
@@ -72,20 +72,20 @@ impl Commands {
         self.0.blitCommandEncoder().map(Blit)
     }
 
-    /// Has the block called when they are over.
+    /// Makes Metal call the block when the commands are over.
     pub(crate) fn when_over(&self, block: &EndBlock) {
         // SAFETY: what the block holds may be sent to another thread, as `EndBlock` demands.
         unsafe { self.0.addCompletedHandler(block.as_handler()) };
     }
 
-    /// Hands them over.
+    /// Commits the commands.
     pub(crate) fn commit(&self) {
         self.0.commit();
     }
 }
 
-/// Copies being written, in order. Ends when dropped, as every encoder must before the next one, and before its commands
-/// are handed over.
+/// An encoder of copies, in order. Ends when dropped, as every encoder must before the next one begins and before its
+/// commands are committed.
 pub(crate) struct Blit(pub(super) Retained<ProtocolObject<dyn MTLBlitCommandEncoder>>);
 
 impl Blit {

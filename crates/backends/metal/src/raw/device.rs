@@ -1,4 +1,4 @@
-//! Devices, and what they say of themselves.
+//! Devices and their facts.
 
 use objc2::Message as _;
 use objc2::rc::Retained;
@@ -12,13 +12,13 @@ use super::{Mode, Queue, Raw, TellBlock};
 #[derive(Clone)]
 pub(crate) struct Device(pub(crate) Retained<ProtocolObject<dyn MTLDevice>>);
 
-/// What a device says of itself.
+/// The facts that a device reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) name: String,
-    /// Names it among all of this machine until the machine is started anew.
+    /// Identifies the device on this machine until the machine restarts.
     pub(crate) registry_id: u64,
-    /// It and the host have one memory.
+    /// The device and the host share one memory.
     pub(crate) is_unified: bool,
     /// The largest buffer, in bytes.
     pub(crate) max_buffer_bytes: u64,
@@ -33,7 +33,7 @@ pub(crate) fn all_devices() -> Vec<Device> {
         .collect()
 }
 
-/// Asks a device about itself.
+/// Reads the facts of a device.
 pub(crate) fn facts(device: &Device) -> Facts {
     Facts {
         name: device.0.name().to_string(),
@@ -52,7 +52,7 @@ impl Device {
         self.0.newSharedEvent().map(Event)
     }
 
-    /// A buffer of so many bytes, at least one. `None` where Metal has none.
+    /// Makes a buffer of `len_bytes` bytes, at least one. `None` if Metal refuses.
     pub(crate) fn buffer(&self, len_bytes: u64, mode: Mode, is_combined: bool) -> Option<Raw> {
         let len = usize::try_from(len_bytes).ok()?;
         let options = mode.options(is_combined);

@@ -9,7 +9,7 @@ use objc2_metal::{
 
 use super::{Blit, Device, Raw};
 
-/// A texture, kept, and what is known of it.
+/// A retained texture and its properties.
 #[derive(Clone)]
 pub(crate) struct Image {
     raw: Retained<ProtocolObject<dyn MTLTexture>>,
@@ -62,7 +62,7 @@ impl Texels {
 
 impl Image {
     /// # Errors
-    /// Why its texels are not a range of bytes.
+    /// The reason why its texels are not a range of bytes.
     pub(crate) fn of(raw: Retained<ProtocolObject<dyn MTLTexture>>) -> Result<Image, String> {
         let (sort, samples) = (raw.textureType(), raw.sampleCount());
         if sort != MTLTextureType::Type2D || samples != 1 {
@@ -102,7 +102,7 @@ impl Image {
         self.raw.device().registryID() == device.0.registryID()
     }
 
-    /// The texels that so many bytes from a byte on are.
+    /// The texels of `len` bytes from byte `at` on.
     pub(crate) fn runs(&self, at: u64, len: u64) -> impl Iterator<Item = Texels> + use<> {
         let texel = self.texel_bytes;
         Texels::runs(self.width, at / texel, len / texel)
@@ -137,7 +137,7 @@ impl Image {
         }
     }
 
-    /// The other way round.
+    /// Copies texels to a buffer, packed, at a multiple of their size.
     ///
     /// # Safety
     /// As [`Image::write`].

@@ -1,11 +1,12 @@
-//! What is let go of within an autorelease pool.
+//! Values that are dropped within an autorelease pool.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
 use super::pooled;
 
-/// Something that refers to objects of Metal's. Their ends may leave others to a pool, and threads of Rust's have none.
+/// A value that refers to Metal objects. Dropping them may autorelease other objects, and threads of Rust have no
+/// autorelease pool.
 pub(crate) struct Kept<T>(ManuallyDrop<T>);
 
 impl<T> Kept<T> {

@@ -1,6 +1,6 @@
-//! All that is said to Metal, and to Objective-C.
+//! All calls of Metal and of Objective-C.
 //!
-//! What Metal hands out in passing lives in an autorelease pool, which [`pooled`] opens and empties: threads of Rust's
+//! Temporary objects of Metal live in an autorelease pool, which [`pooled`] opens and empties, because threads of Rust
 //! have none.
 
 mod blocks;

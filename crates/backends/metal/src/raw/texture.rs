@@ -41,7 +41,7 @@ impl Bounce {
         device.0.newTextureWithDescriptor(&descriptor).map(Bounce)
     }
 
-    /// How many of so many bytes go through at once.
+    /// How many of `len` bytes pass the texture at once.
     pub(crate) fn piece(len: u64) -> u64 {
         match len {
             0..WIDTH => len,
@@ -49,7 +49,7 @@ impl Bounce {
         }
     }
 
-    /// Copies so many bytes, a [`Bounce::piece`], in two steps.
+    /// Copies `len` bytes, a [`Bounce::piece`], in two steps.
     ///
     /// # Safety
     /// As [`Blit::copy`], but the ranges may overlap.
