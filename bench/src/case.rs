@@ -1,4 +1,4 @@
-//! What a benchmark is, and what comes of it.
+//! Benchmarks and their outcomes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::series::Series;
 
 /// One benchmark.
 pub(crate) struct Case {
-    /// What `--case` chooses it by.
+    /// The name that `--case` matches.
     pub(crate) name: String,
     /// Runs it. Blocks for seconds.
     pub(crate) run: Box<dyn Fn(Effort) -> Result<Vec<Outcome>>>,
@@ -44,11 +44,11 @@ impl Effort {
     }
 }
 
-/// What a case found.
+/// The outcome of a case.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) case: String,
-    /// Where the bytes were; absent where no bytes moved.
+    /// The place of the bytes; absent if no bytes moved.
     pub(crate) src: Option<String>,
     pub(crate) dst: Option<String>,
     pub(crate) bytes: u64,
@@ -58,33 +58,33 @@ pub(crate) struct Outcome {
     pub(crate) spread_s: [f64; 2],
     /// Medians of the others.
     pub(crate) baselines: BTreeMap<String, f64>,
-    /// Baselines that are not here, and why.
+    /// Baselines that are absent, and why.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) absent: BTreeMap<String, String>,
     /// By how much two runs of one baseline differed, as a fraction.
     pub(crate) noise: f64,
-    /// Whether every byte that anybody moved was found right.
+    /// Whether every byte that any contender moved was correct.
     pub(crate) verified: bool,
     /// Samples of each contender.
     pub(crate) samples: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) verdict: Option<Verdict>,
-    /// More figures of the same run that are held against something.
+    /// More figures of the same run that have limits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) further: Vec<Verdict>,
 }
 
-/// A figure, and what it is held against.
+/// A figure and its limit.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Verdict {
-    /// What the figure is.
+    /// The name of the figure.
     pub(crate) of: String,
     pub(crate) value: f64,
     pub(crate) limit: f64,
     pub(crate) unit: &'static str,
     /// Whether the value must not be below the limit; otherwise it must not be above.
     pub(crate) at_least: bool,
-    /// `None` where the run was too noisy to tell.
+    /// `None` if the run was too noisy to decide.
     pub(crate) holds: Option<bool>,
 }
 
@@ -153,13 +153,13 @@ impl Outcome {
         }
     }
 
-    /// Whether a promise was seen broken, or a byte was wrong.
+    /// Whether a limit was missed, or a byte was wrong.
     pub(crate) fn misses(&self) -> bool {
         let broken = |verdict: &Verdict| verdict.holds == Some(false);
         !self.verified || self.verdicts().any(broken)
     }
 
-    /// All that it is held against.
+    /// All verdicts of the outcome.
     pub(crate) fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
         self.verdict.iter().chain(&self.further)
     }

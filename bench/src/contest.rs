@@ -8,11 +8,11 @@ use crate::series::Series;
 
 /// A contender, whose operations are timed.
 pub(crate) trait Contender {
-    /// What the results call it.
+    /// Its name in the results.
     fn name(&self) -> &str;
 
-    /// Does the operation `turns` times, back to back, and answers how long that took altogether.
-    /// What it does before and after is not timed.
+    /// Does the operation `turns` times, back to back, and returns the total time. Work before and
+    /// after is not timed.
     fn sample(&mut self, turns: u32) -> Result<Duration>;
 
     /// Poisons the destination, does the operation once, and looks at every byte by another way than
@@ -44,7 +44,7 @@ pub(crate) fn run(contenders: &mut [Box<dyn Contender>], rules: Rules) -> Result
     let mut order: Vec<usize> = (0..contenders.len()).collect();
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     for _ in 0..rules.rounds {
-        // Not a rotation: that would give everybody the same neighbour every time.
+        // Not a rotation: that would give each contender the same neighbour every time.
         random.shuffle(&mut order);
         for &at in &order {
             if rules.warm {
@@ -79,7 +79,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Fills `bytes` with what no poison looks like for long.
+    /// Fills `bytes` with random bytes, which do not resemble the poison.
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.next().to_le_bytes();
@@ -95,7 +95,7 @@ impl Random {
     }
 }
 
-/// What destinations hold before a copy is verified.
+/// The byte that fills destinations before a copy is verified.
 pub(crate) const POISON: u8 = 0xA5;
 
 #[cfg(test)]

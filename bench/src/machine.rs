@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! The machine on which the figures were measured.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The machine, the system and the source at the time of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
-    /// What the processor calls itself.
+    /// The processor's name.
     pub(crate) cpu: String,
     /// Processors that this process may use.
     pub(crate) cores: usize,
@@ -18,8 +18,8 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     /// The commit that was built, with `+` where files differed from it.
     pub(crate) commit: String,
-    /// Runnable processes during the last minute before the run: above the count of cores others
-    /// were at work too.
+    /// Runnable processes during the last minute before the run: a value above the count of cores
+    /// means that other processes were at work too.
     pub(crate) load: Option<f64>,
     /// Seconds since 1970 when the run began.
     pub(crate) unix_s: u64,
@@ -62,7 +62,7 @@ fn load() -> Option<f64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// What a command writes, if it succeeds.
+/// The output of a command, if it succeeds.
 fn said(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

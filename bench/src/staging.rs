@@ -1,4 +1,4 @@
-//! `staging/peak`: what 64 concurrent transfers hold of staging at most.
+//! `staging/peak`: the most staging memory that 64 concurrent transfers hold.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::series::Series;
 
 const TRANSFERS: usize = 64;
 const LEN: usize = 16 << 20;
-/// The process's default, which holds four whole payloads of the 64.
+/// The process's default, which has room for four whole payloads of the 64.
 const BUDGET: u64 = transload::model::defaults::STAGING_BUDGET_BYTES;
 /// Sources lie a page apart in one buffer, so that no two payloads are equal.
 const STRIDE: usize = 4096;

@@ -1,4 +1,4 @@
-//! Handing what is wgpu's to a manager.
+//! Imports of wgpu objects into a manager.
 
 use anyhow::Result;
 use transload::hal::External;

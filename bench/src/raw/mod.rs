@@ -1,8 +1,8 @@
-//! The only unsafe code of the benchmarks: what baselines need and safe Rust cannot say.
+//! The only unsafe code of the benchmarks: calls that baselines need and safe Rust does not allow.
 //!
 //! - [`stream`]: copies past the caches, half of the ceiling that copies are held against. Written
 //!   apart from the library's own kernels, so that a mistake in those cannot lower the ceiling too.
-//! - `adopt`: a manager takes in a buffer of wgpu's, which only its owner can promise to leave alone.
+//! - `adopt`: a manager imports a wgpu buffer; only its owner can promise not to touch it meanwhile.
 //! - `driver`: the calls of CUDA's that a user would make by hand, over the driver's double.
 //! - [`counting`]: the allocator that counts, for the promise that nothing is allocated.
 

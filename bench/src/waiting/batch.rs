@@ -45,7 +45,7 @@ pub(super) fn run(name: &str, count: usize, effort: Effort) -> Result<Vec<Outcom
     ])
 }
 
-/// What the rounds of one way came to.
+/// The results of the rounds of one way.
 #[derive(Default)]
 struct Found {
     /// Seconds for each transfer.
@@ -93,7 +93,7 @@ impl Found {
             ("the same, worst round", self.beside.spread()[1]),
         ];
         outcome.baselines = figures.map(|(name, figure)| (name.into(), figure)).into();
-        // A machine that holds up the other thread by itself gets no verdict.
+        // A machine that delays the other thread even without a manager gets no verdict.
         outcome.noise = alone / LIMIT_S;
         outcome.verified = self.wrong == 0;
         let of = "longest copy of another thread:";

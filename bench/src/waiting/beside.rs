@@ -1,4 +1,4 @@
-//! What copies cost beside something else that their manager has to do.
+//! The cost of copies while their manager has other work.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Pairs of buffers of one length, and how to tell that the bytes of one have arrived in the other.
+//! Pairs of buffers of one length, and a check that the bytes of one have arrived in the other.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ pub(super) struct Ends {
     pub(super) manager: TransferManager,
     pub(super) src: Buffer,
     pub(super) dst: Buffer,
-    /// Looks at the destination without Transload where another way exists.
+    /// Reads the destination, without Transload if another way exists.
     check: Box<Check>,
 }
 
@@ -88,7 +88,7 @@ impl Ends {
     }
 }
 
-/// What every source of that length holds.
+/// The content of every source of that length.
 pub(super) fn payload(len: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; len];
     Random(len as u64).fill(&mut bytes);

@@ -1,4 +1,4 @@
-//! `waiting/growth-*`: what a copy costs beside many transfers that wait or have ended.
+//! `waiting/growth-*`: the cost of a copy beside many transfers that wait or have ended.
 
 use std::sync::Arc;
 use std::time::Instant as Clock;
@@ -24,7 +24,7 @@ const STAGED: u64 = 4 << 10;
 const SLOTS: usize = 1024;
 const SAMPLES: usize = 64;
 
-/// What the others do.
+/// The state of the other transfers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Others {
     /// Each waits for an event, and has a deadline.
@@ -50,7 +50,7 @@ pub(super) fn run(
 struct Crowd {
     manager: TransferManager,
     dst: Buffer,
-    /// Those that wait.
+    /// The transfers that wait.
     held: Vec<Transfer>,
 }
 
@@ -78,7 +78,7 @@ impl Crowd {
         Ok(Crowd { manager, dst, held })
     }
 
-    /// Gives up those that wait. Answers whether the bytes of the others arrived.
+    /// Cancels the transfers that wait. Returns whether the bytes of the others arrived.
     fn finish(self) -> Result<bool> {
         let moved = if self.held.len() == 1 { 1 } else { 0 };
         for transfer in self.held {

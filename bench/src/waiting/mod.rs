@@ -1,4 +1,5 @@
-//! `waiting`: what programs do while copies are under way, and what one thread costs another.
+//! `waiting`: programs that do other work while copies are under way, and the cost of one thread
+//! for another.
 //!
 //! | cases | question |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! Drivers of other ages: copies of the library that lack the functions that came later.
 //!
-//! Clients that look symbols up with `dlsym` must find what a driver of that age exports and no more. So the names
-//! of the later ones are spoilt in the copy's table of dynamic symbols, and the version that the copy tells is
-//! written into it. `cuGetProcAddress` goes by that version too.
+//! Clients that look symbols up with `dlsym` must find only the functions that a driver of that age exports. So the
+//! copy's table of dynamic symbols has broken names for later functions, and the version that the copy reports is
+//! written into it. `cuGetProcAddress` uses that version too.
 
 use std::io;
 

@@ -1,8 +1,9 @@
-//! What every function of the driver begins with.
+//! The checks at the start of every function of the driver.
 //!
-//! [`driver!`] makes the exported functions. Each enters here: is the driver initialised, and in this process?
-//! Is this a thread that runs a user's function, which may call nothing? Is this the call that is to fail? A
-//! panic of ours becomes `CUDA_ERROR_UNKNOWN` and a line in the log, for nothing may unwind into a client.
+//! [`driver!`] makes the exported functions. Each enters here. The checks: the driver is initialised, in this
+//! process; the thread does not run a user's function, which may not call CUDA; no fault is ordered for this
+//! call. A panic of the double becomes `CUDA_ERROR_UNKNOWN` and a line in the log, because no panic may unwind
+//! into a client.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};

@@ -1,11 +1,10 @@
-//! Streams that are captured: work that is not done, and calls that are refused meanwhile.
+//! Captured streams: their work is not executed, and some calls are refused meanwhile.
 //!
 //! Source: CUDA Driver API, Stream Management, cuStreamBeginCapture and cuThreadExchangeStreamCaptureMode; CUDA C++
 //! Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations.
 //!
-//! There are no graphs, so what a captured stream is given is dropped, with a note, and the graph at the end is a null
-//! handle. What would lead further into a graph is not modelled and says so: events, functions and memory of pools in
-//! a captured stream.
+//! There are no graphs, so work given to a captured stream is dropped, with a note, and the graph at the end is a null
+//! handle. Events, functions and pool memory in a captured stream are not modelled, and the calls say so.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};

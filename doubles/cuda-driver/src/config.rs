@@ -1,4 +1,4 @@
-//! What the environment says of the machine that the double is.
+//! The double's machine as the environment sets it.
 
 use std::collections::BTreeMap;
 use std::env;

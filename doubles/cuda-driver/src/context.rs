@@ -1,4 +1,4 @@
-//! Contexts: which one a thread works in, and what has ruined it.
+//! Contexts: the current one of a thread, and the errors that ruin a context.
 //!
 //! Source: CUDA Driver API, Primary Context Management and Context Management; of errors that stay: the meaning of
 //! `CUDA_ERROR_ECC_UNCORRECTABLE` and `CUDA_ERROR_LAUNCH_FAILED` there.

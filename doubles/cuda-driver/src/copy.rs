@@ -1,7 +1,7 @@
-//! Copies of so many bytes from one address to another.
+//! Copies of a number of bytes from one address to another.
 //!
-//! Source: CUDA Driver API, Memory Management: cuMemcpy and those that are named after it. An address that a function
-//! takes for a device's may be any that devices reach. Nothing to copy is no error, wherever from and to.
+//! Source: CUDA Driver API, Memory Management: cuMemcpy and those that are named after it. A device address of a
+//! function may be any address that devices reach. Copying 0 bytes is no error, for any addresses.
 
 use std::ffi::c_void;
 

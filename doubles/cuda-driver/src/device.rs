@@ -1,4 +1,4 @@
-//! Devices: what there is, and what it can do.
+//! Devices and their attributes.
 //!
 //! Source of every function here: CUDA Driver API, Device Management; of the attributes: `CUdevice_attribute`
 //! there, and the compute capability 9.0 column of the CUDA C++ Programming Guide, Compute Capabilities.

@@ -1,7 +1,7 @@
 //! Events: points in streams, and the time between them.
 //!
-//! Source: CUDA Driver API, Event Management. Times are those at which the recorded work was done: in virtual time
-//! exact, in real time those of a busy host.
+//! Source: CUDA Driver API, Event Management. Times are the ends of the recorded work: exact in virtual time; in
+//! real time they depend on the load of the host.
 
 use std::ffi::c_uint;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! Faults to order: what is to go wrong, and when.
+//! Faults that tests order, with the time at which they strike.
 //!
 //! A fault is a line such as `oom@3`; several are put apart by semicolons. They come from the environment, or at
 //! any time through the control function. Counting starts when a fault is ordered.

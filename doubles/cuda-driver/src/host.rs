@@ -5,10 +5,10 @@
 //! is portable and mapped whether or not the flags say so, and has one address for host and devices. That
 //! documentation lets write-combined memory have another address on devices; here it has the same.
 //!
-//! What happens to memory that is freed or unregistered with work under way the reference leaves open. Freeing
-//! waits for all of it, as for memory of devices (CUDA C++ Programming Guide, Implicit Synchronization, has
-//! page-locked memory among what synchronises). So does unregistering, for the client may give the pages back
-//! right after; if the work used them, it is noted, for no document says that a driver waits there.
+//! The reference does not define what happens to memory that is freed or unregistered with work under way. Freeing
+//! waits for all of that work, as for device memory (CUDA C++ Programming Guide, Implicit Synchronization, lists
+//! page-locked memory). Unregistering waits too, because the client may free the pages right after. If the work
+//! used them, the double notes that, because no document says that a driver waits there.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr;

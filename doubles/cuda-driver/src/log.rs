@@ -1,4 +1,4 @@
-//! What was done: counters, which functions were called, and what is left over at the end.
+//! The log: counters, calls by function, and leaks at the end.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};

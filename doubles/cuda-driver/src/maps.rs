@@ -1,4 +1,4 @@
-//! What the process has mapped: whether there is memory at an address, and whether it can be written.
+//! The process's mappings: whether an address is mapped, and whether it can be written.
 //!
 //! Source: proc_pid_maps(5).
 

@@ -1,10 +1,10 @@
-//! What an address is.
+//! Queries about addresses.
 //!
 //! Source: CUDA Driver API, Unified Addressing: cuPointerGetAttribute, cuPointerGetAttributes,
 //! cuPointerSetAttribute; and `CUpointer_attribute`, which describes those that the functions do not. Truth values
 //! take the room of an `int`, and handle types that of a 64-bit number, as in NVIDIA's own binding for Python.
 //!
-//! A context must be current where the answer depends on it, and nowhere else.
+//! A context must be current only if the answer depends on it.
 
 use std::ffi::{c_uint, c_void};
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Handles that are told apart for good: a destroyed one is never given out again.
+//! Unique handles: a destroyed handle is never given out again.
 
 use std::collections::BTreeMap;
 

@@ -3,10 +3,10 @@
 //! Source: CUDA Driver API, External Resource Interoperability: cuImportExternalSemaphore,
 //! cuSignalExternalSemaphoresAsync, cuWaitExternalSemaphoresAsync, cuDestroyExternalSemaphore.
 //!
-//! What a file descriptor of a semaphore holds is the business of the driver that made it. The control function
-//! makes ones that every process with this double takes in: a [board](crate::board) in shared memory. Those that
-//! Vulkan drivers give out are refused: lavapipe of Mesa 22.3 gives none out, and SwiftShader's hold a mutex of its
-//! C library. Waiting for one is work that is done when a thread that sleeps on the board was woken and found it
+//! Only the driver that made a semaphore knows the content of its file descriptor. The control function makes
+//! semaphores that every process with this double can import: a [board](crate::board) in shared memory. Semaphores
+//! of Vulkan drivers are refused: lavapipe of Mesa 22.3 exports none, and SwiftShader's contain a mutex of its C
+//! library. Waiting for one is work that is done when a thread that sleeps on the board was woken and found it
 //! signalled; in virtual time too, where it comes at no instant of that time.
 
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};

@@ -1,8 +1,9 @@
-//! The address space that host and devices share, and what lies in it.
+//! The address space that host and devices share, and its content.
 //!
 //! Under unified addressing an address says by itself which memory it is in (CUDA Driver API, Unified Addressing).
-//! Device addresses lie in ranges of the process's own addresses that are reserved and cannot be touched: a host
-//! that reads one ends with SIGSEGV, as it should. They are never given out twice, so a freed one is told.
+//! Device addresses lie in ranges of the process's own addresses that are reserved and cannot be accessed: a host
+//! that reads one ends with SIGSEGV, as it should. No address is given out twice, so use of a freed one is
+//! detected.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Starting the driver, and what can be asked of it before.
+//! Starting the driver, and the queries that are allowed before.
 //!
 //! Source: CUDA Driver API, Initialization, Version Management and Error Handling.
 

@@ -1,4 +1,4 @@
-//! Streams: making them, asking after them, and functions of the user's between their works.
+//! Streams: making them, querying them, and the user's functions between their works.
 //!
 //! Source: CUDA Driver API, Stream Management, and Execution Control (`cuLaunchHostFunc`). What documentation
 //! lists `CUDA_ERROR_INVALID_CONTEXT` for wants a current context here, whichever it is.

@@ -4,8 +4,7 @@
 //! Programs for Apple's systems that use `objc2-metal` run with this on Linux: the bindings find the symbols of the
 //! runtime, of Foundation and of Metal here. The README says what is modelled and what cannot be shown.
 //!
-//! A process poses as one machine. What it is, which faults it has and what came of it is told by the functions of
-//! this page:
+//! A process poses as one machine. The functions of this page set the machine and its faults, and report the results:
 //!
 //! ```
 //! use transload_metal_double::{Device, Machine, leaks, set};

@@ -12,10 +12,10 @@ use super::{STALLS, Scene, plain};
 /// The length of the copy on the third party's backend.
 const PLAIN: u64 = 1000;
 
-/// What does not end.
+/// The operation that does not end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
-    /// A copy out of a page of the heap that does not come.
+    /// A copy out of a heap page whose fault is not resolved.
     #[cfg(target_os = "linux")]
     Page,
     /// A read of a file: its destination has such a page.
@@ -31,7 +31,7 @@ pub(super) enum Operation {
     Plain,
 }
 
-/// What becomes of the handle of its transfer.
+/// What the program does with the handle of its transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Handle {
     Waited,

@@ -1,4 +1,4 @@
-//! How late one transfer is told of what happened.
+//! Measures how late a thread learns what happened to its transfer.
 
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -12,7 +12,7 @@ use super::super::pause::pause;
 use super::{LATER, Scene, plain};
 use crate::contest::{POISON, Random};
 
-/// What [`lateness`] answers, in its order.
+/// The results of [`lateness`], in its order.
 pub(super) const KINDS: [&str; 5] = [
     "future of a third party",
     "deadline",

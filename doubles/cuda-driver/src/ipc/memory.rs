@@ -1,8 +1,8 @@
 //! Memory of devices, in several processes.
 //!
-//! What is exported is told to others by a page of its own, which goes with the memory: a handle of freed memory
-//! opens nothing. Documentation leaves undefined what becomes of memory that is freed while others have it open;
-//! here they see what its next owner writes.
+//! Each exported allocation has a page that describes it to other processes and ends with the memory: a handle
+//! of freed memory opens nothing. The documentation does not define what happens to memory that is freed while
+//! other processes have it open; here they see the writes of its next owner.
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;

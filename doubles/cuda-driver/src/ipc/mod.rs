@@ -4,8 +4,8 @@
 //! cuIpcGetEventHandle, cuIpcOpenEventHandle.
 //!
 //! A handle [names](Name) a file descriptor of the process that gave it out, which others open through
-//! `/proc/PID/fd`. That wants no more than that they are processes of one user: reading a process, not tracing it.
-//! What they share is as it is between processes: the device's memory is one file, an event's records are a
+//! `/proc/PID/fd`. That only requires processes of one user: it needs permission to read a process, not to trace
+//! it. The shared state lives in files: the device's memory is one file, an event's records are a
 //! [board](crate::board).
 
 mod event;

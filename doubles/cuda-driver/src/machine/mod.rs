@@ -1,4 +1,4 @@
-//! The machine that is posed as: its devices, and the ways that bytes take between its memories.
+//! The machine that the double poses as: its devices, and the ways that bytes take between its memories.
 //!
 //! A [`Topology`] describes it, read from a file or put together in code; a [`Machine`] is a topology whose
 //! ways run on the channels of an [engine](crate::engine).

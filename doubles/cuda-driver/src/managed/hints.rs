@@ -1,4 +1,4 @@
-//! What was said of each page of a managed allocation.
+//! The hints for each page of a managed allocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

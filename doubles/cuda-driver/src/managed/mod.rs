@@ -1,4 +1,4 @@
-//! Managed memory, and what is said of it in advance.
+//! Managed memory and its hints.
 //!
 //! Source: CUDA Driver API, Memory Management: cuMemAllocManaged; Unified Addressing: cuMemPrefetchAsync,
 //! cuMemAdvise, cuMemRangeGetAttribute; Stream Management: cuStreamAttachMemAsync.
@@ -6,10 +6,10 @@
 //! The host may touch it at any time, whatever the machine's description says of that: a device that does not share
 //! it with the host while it is at work only refuses to be prefetched to, and to be named in advice. It takes no
 //! memory of a device: pages that are on devices and touching that makes them go from one place to another are not
-//! modelled. Prefetching takes the time that the bytes take from where they were last prefetched to, the host at
-//! first, and moves nothing that anybody sees. Advice is kept and told, and changes nothing; about pageable memory
-//! it is refused. There is a NUMA node for each that a device of the machine is attached to, and node 0; which node a
-//! thread is on is not modelled.
+//! modelled. Prefetching takes the time of a copy from the place of the last prefetch, the host at first, and has no
+//! visible effect. Advice is kept and told, and changes nothing; about pageable memory it is refused. There is a
+//! NUMA node for each that a device of the machine is attached to, and node 0; which node a thread is on is not
+//! modelled.
 
 mod hints;
 

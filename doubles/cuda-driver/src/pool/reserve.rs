@@ -1,4 +1,5 @@
-//! The memory that a pool holds: what of it is in use, what was freed, and in which stream's order.
+//! The memory that a pool holds: the parts in use, the freed parts, and the streams in whose order they were
+//! freed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

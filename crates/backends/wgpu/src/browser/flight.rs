@@ -12,7 +12,7 @@ use super::readback::Landing;
 use crate::device::BACKEND;
 use crate::storage::failed;
 
-/// What the browser was handed and has not ended.
+/// A submission that the browser has not ended.
 struct Flight {
     number: u64,
     /// The operands.
@@ -22,7 +22,7 @@ struct Flight {
     over: Told<()>,
 }
 
-/// Starts the operations, all of which must be of this device, behind everything that was submitted to it
+/// Starts the operations, all of which must be of this device, after everything that was submitted to it
 /// before.
 ///
 /// # Safety
@@ -36,8 +36,8 @@ pub(super) unsafe fn submit(
     if moves.is_empty() {
         return Ok(Fence::settled(BACKEND));
     }
-    // Host memory is read here and now, and written when the browser has mapped what goes there: in no
-    // queue's order.
+    // Host memory is read during this call, and written when the browser has mapped the bytes for it:
+    // outside the queue's order.
     if moves.touches_host()
         && let Some(fence) = after.iter().find(|fence| gpu.is_pending(fence.number()))
     {
@@ -70,7 +70,7 @@ pub(super) unsafe fn submit(
 }
 
 impl Flight {
-    /// Waits for all that the browser has to tell, and tells it.
+    /// Waits for all reports of the browser, and settles the fence.
     ///
     /// # Safety
     /// Until the fence has settled the operands are valid, and nothing else touches them.
@@ -95,13 +95,13 @@ impl Flight {
                 Outcome::Failed(refusal.unwrap_or(fault))
             }
         };
-        // Before anybody can learn that it is over: no view of the operands is left then.
+        // Dropped before the fence settles, so that no view of the operands is left then.
         drop(self.buffers);
         gpu.settle(self.number, outcome);
     }
 }
 
-/// To wait here would hold the page up, and never end.
+/// The refusal of a submission that would have to wait here: waiting would block the page and never end.
 pub(super) fn unawaited(fence: &Fence) -> SubmitError {
     let message = format!("{fence:?} must be awaited first: these operations go another way");
     SubmitError::Refused(Fault::new(ErrorClass::Unsupported, message))

@@ -18,8 +18,8 @@ use crate::raw::{self, CHUNK, Shifter};
 
 /// One device.
 ///
-/// Its queue does one thing after the other, writes of the host's included. So each scratch buffer on the
-/// way in is there once, and the next copy overwrites it behind the last one.
+/// The device's queue executes one command after the other, including writes of the host. So there is one
+/// of each scratch buffer on the way in, and the next copy overwrites it after the last one.
 pub(crate) struct Gpu {
     pub(crate) id: DeviceId,
     /// 0: the page has one instance, whose objects have numbers of their own.
@@ -28,15 +28,15 @@ pub(crate) struct Gpu {
     pub(crate) queue: wgpu::Queue,
     /// How many rows of a texture are worth a command each.
     pub(super) single_rows: u64,
-    /// Why the device is gone.
+    /// Why the device is lost.
     pub(super) lost: Arc<OnceLock<Fault>>,
-    /// Where bytes end up that the host fetches.
+    /// The buffers from which the host fetches bytes.
     pub(super) readbacks: Readbacks,
     /// This backend opened the device and has not given out its handles.
     is_private: Cell<bool>,
     /// Made for the first copy that wgpu's own commands cannot do.
     shifter: RefCell<Option<Arc<Shifter>>>,
-    /// What the host wrote for commands that put it in its place.
+    /// Receives the host's writes, from which commands copy them to their place.
     inlet: RefCell<Option<wgpu::Buffer>>,
     /// Allocations that the browser refused, after it had handed them out.
     refused: RefCell<Vec<(StorageId, Fault)>>,
@@ -53,7 +53,7 @@ pub(super) struct Ends {
     last: Cell<u64>,
 }
 
-/// So many refusals are remembered; of older ones WebGPU's own words are told.
+/// The number of refusals that are remembered; for older ones the fault has WebGPU's own text.
 const REFUSALS: usize = 256;
 
 impl Gpu {
@@ -73,9 +73,9 @@ impl Gpu {
     ) -> Rc<Gpu> {
         let lost = Arc::new(OnceLock::new());
         let told = Arc::clone(&lost);
-        // In the browser this takes no other callback's place. The browser calls it before it ends what
-        // was under way (WebGPU, "lose the device"), so that nothing which a lost device swallowed is taken
-        // for done.
+        // In the browser this replaces no other callback. The browser calls it before it ends the work
+        // under way (WebGPU, "lose the device"), so that work that a lost device dropped does not count as
+        // done.
         device.set_device_lost_callback(move |reason, message| {
             let message = format!("the browser gave the device up ({reason:?}): {message}");
             let _ = told.set(Fault::new(ErrorClass::Lost, message));
@@ -102,7 +102,7 @@ impl Gpu {
         })
     }
 
-    /// Whether a buffer of a user's can be of this device at all.
+    /// Whether the device is private, so that no user's buffer can belong to it.
     pub(crate) fn is_private(&self) -> bool {
         self.is_private.get()
     }
@@ -111,8 +111,8 @@ impl Gpu {
         self.is_private.set(is_private);
     }
 
-    /// Nothing: the browser says later what is wrong with a user's thing. Transfers of one that is of
-    /// another device fail then, as its owner's mistake.
+    /// Does nothing: the browser reports only later that a user's object is unusable. Transfers of an
+    /// object of another device then fail as its owner's mistake.
     #[allow(
         clippy::unnecessary_wraps,
         clippy::unused_self,
@@ -131,7 +131,7 @@ impl Gpu {
         Arc::clone(kept.get_or_insert_with(|| Arc::new(Shifter::new(&self.device))))
     }
 
-    /// A chunk, and what fills its last word.
+    /// A buffer for a chunk and the rest of its last word.
     pub(super) fn inlet(&self) -> wgpu::Buffer {
         let make = || {
             self.device.create_buffer(&wgpu::BufferDescriptor {
@@ -144,13 +144,14 @@ impl Gpu {
         self.inlet.borrow_mut().get_or_insert_with(make).clone()
     }
 
-    /// What was made for some copy may be what failed it: the next one makes it anew.
+    /// Drops the scratch buffers after a failed copy, since they may have failed it; the next copy makes
+    /// new ones.
     pub(super) fn forget_scratch(&self) {
         self.shifter.take();
         self.inlet.take();
     }
 
-    /// Has the browser tell whether it has room for an allocation, which it does later.
+    /// Records the browser's later report whether it has room for an allocation.
     pub(super) fn mind(self: &Rc<Self>, storage: StorageId, scopes: Scopes) {
         let (gpu, heard) = (Rc::clone(self), scopes.end());
         wasm_bindgen_futures::spawn_local(async move {
@@ -164,7 +165,7 @@ impl Gpu {
         });
     }
 
-    /// Why there is nothing behind an allocation.
+    /// Why the browser refused an allocation.
     pub(super) fn refusal(&self, storage: StorageId) -> Option<Fault> {
         let refused = self.refused.borrow();
         let of_it = refused.iter().find(|(id, _)| *id == storage);
@@ -175,7 +176,7 @@ impl Gpu {
         self.pending.borrow().contains(&number)
     }
 
-    /// The next fence, which is pending from now on.
+    /// The number of a new fence, which is pending from now on.
     pub(super) fn begin(&self) -> u64 {
         let number = self.ends.last.get() + 1;
         self.ends.last.set(number);
@@ -183,7 +184,7 @@ impl Gpu {
         number
     }
 
-    /// Tells how it ended.
+    /// Settles a fence and reports its outcome.
     pub(super) fn settle(&self, number: u64, outcome: Outcome) {
         self.pending.borrow_mut().remove(&number);
         if let Some(sink) = self.ends.sink.get() {

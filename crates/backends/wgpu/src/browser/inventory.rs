@@ -1,4 +1,4 @@
-//! What the devices bring to the machine: a memory each, and the links to and from the host's.
+//! The memories of the devices, one each, and the links to and from the host's.
 
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ pub(super) fn inventory(gpus: &[Rc<Gpu>]) -> Inventory {
 
 fn device(gpu: &Gpu) -> DeviceInfo {
     let info = gpu.device.adapter_info();
-    // Browsers tell little, so that pages cannot tell machines apart.
+    // Browsers report little, so that pages cannot identify machines.
     let name = match info.name.trim() {
         "" => "WebGPU adapter".to_owned(),
         name => name.to_owned(),
@@ -60,8 +60,8 @@ fn own(gpu: &Gpu) -> MemoryId {
     gpu.id.memory(MemoryKind::Device)
 }
 
-/// Host memory that a page has. The browser copies it to its own process and from there to the device, and
-/// neither shows to the page.
+/// The host memory of a page. The browser copies it to its own process and from there to the device; the
+/// page sees neither copy.
 const HOST_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];
 
 fn links(gpu: &Gpu) -> Vec<Link> {

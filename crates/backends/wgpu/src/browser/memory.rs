@@ -1,4 +1,4 @@
-//! What lies behind the buffers of this backend.
+//! The storages behind the buffers of this backend.
 
 use std::rc::Rc;
 
@@ -9,8 +9,8 @@ use super::errors::Scopes;
 use super::gpu::Gpu;
 use crate::storage::{OFFSETS, USAGES, WORD, refused, wrap};
 
-/// Allocates in the memory of `gpu`. Whether the browser had room for it comes out later: then whatever
-/// is done with the buffer fails, and says why.
+/// Allocates in the memory of `gpu`. The browser reports only later whether it has room; if not,
+/// transfers of the buffer fail with that reason.
 pub(super) fn allocate(
     gpu: &Rc<Gpu>,
     memory: MemoryId,

@@ -16,7 +16,7 @@ pub(super) struct Moves<'a> {
     list: Vec<Move<'a>>,
     /// The submission contains an operation that asks whether all earlier work is over.
     is_asked: bool,
-    /// What has to pass the buffer on the way out, in bytes.
+    /// The number of bytes that pass the readback buffer.
     out_bytes: u64,
 }
 
@@ -37,12 +37,12 @@ enum Way {
     Within,
 }
 
-/// Texels are at most so many bytes, and commands want them at multiples of their size.
+/// The largest texel in bytes; commands need texels at multiples of their size.
 const LARGEST_BLOCK: u64 = 16;
 
 impl<'a> Moves<'a> {
     /// # Errors
-    /// When one of them is none of this device's, cannot be done by it, or breaks its contract.
+    /// If an operation does not belong to this device, cannot be done by it, or breaks its contract.
     pub(super) fn of(gpu: &Gpu, ops: &[Op<'a>]) -> Result<Moves<'a>, SubmitError> {
         let mut list = Vec::with_capacity(ops.len());
         let mut is_asked = false;
@@ -79,13 +79,13 @@ impl<'a> Moves<'a> {
         self.list.iter().any(|of| of.way != Way::Within)
     }
 
-    /// What must live until all is over.
+    /// The buffers that must live until the submission is over.
     pub(super) fn buffers(&self) -> Vec<Buffer> {
         let ends = self.list.iter().flat_map(|of| [&of.src, &of.dst]);
         ends.map(|end| end.buffer.clone()).collect()
     }
 
-    /// Hands all of it to the queue. What the host is to fetch lands later.
+    /// Submits all operations to the queue. Bytes for the host arrive later.
     ///
     /// # Safety
     /// As for `Backend::submit`.
@@ -162,7 +162,7 @@ impl<'a> Move<'a> {
         runs.rows(self.way != Way::Within || texels.iter().any(Option::is_some))
     }
 
-    /// Adds the commands for it, where both ends are the device's.
+    /// Adds the commands of a move between two ends on the device.
     fn write(&self, program: &mut Program) {
         let (Some(src), Some(dst)) = (native(self.src.buffer), native(self.dst.buffer)) else {
             return;
@@ -172,20 +172,20 @@ impl<'a> Move<'a> {
         }
     }
 
-    /// How far apart rows lie in the buffer on the way out, and how many bytes all of them take there.
+    /// The distance between rows in the readback buffer, and the bytes that all rows take there.
     fn passage(&self, rows: &Rows) -> (u64, u64) {
         let stride = match texture::window(self.src.buffer) {
             Some(_) if packs(rows) => rows.len,
             Some(_) => rows.len.next_multiple_of(LARGEST_BLOCK),
-            // Each row lies within its words as it does in the source, so that no byte has to move.
+            // Each row has the same offset within its words as in the source, so that no byte has to shift.
             None => (rows.len + WORD - 1).next_multiple_of(WORD),
         };
         let bytes = (stride * rows.rows).next_multiple_of(LARGEST_BLOCK);
         (stride, bytes)
     }
 
-    /// Adds the commands that take rows to byte `at` of the outlet, and tells where they go from there.
-    /// Answers how many bytes of it they take.
+    /// Adds the commands that copy rows to byte `at` of the outlet, and records where the host copies them
+    /// from there. Returns the number of bytes that they take in the outlet.
     fn fetch(
         &self,
         rows: &Rows,
@@ -237,7 +237,7 @@ fn is_host(end: &Layout<'_>) -> bool {
     is_cpu && end.buffer.host(end.offset, extent).is_some()
 }
 
-/// Makes sure that an end is this device's, and that the browser had room for it.
+/// Checks that an end belongs to this device, and that the browser had room for it.
 fn reach_own(gpu: &Gpu, op: &Op<'_>, end: &Layout<'_>) -> Result<(), Fault> {
     reach(gpu.id, &[MemoryKind::Device], op, end)?;
     match gpu.refusal(end.buffer.storage_id()) {

@@ -1,5 +1,5 @@
-//! From the device to host memory: commands copy to a buffer, which the browser maps when they are over, and
-//! what it shows then is copied home.
+//! Copies from the device to host memory: commands copy to a buffer, the browser maps it when they are over, and the
+//! host copies the bytes out.
 
 use std::cell::RefCell;
 
@@ -14,18 +14,18 @@ use crate::storage::failed;
 #[derive(Default)]
 pub(super) struct Readbacks(RefCell<Vec<wgpu::Buffer>>);
 
-/// As many are kept as one link has operations under way.
+/// The number of buffers that are kept: as many as one link has operations under way.
 const KEPT: usize = transload_hal::core::defaults::LINK_DEPTH as usize;
 
-/// The least that one holds, in bytes, so that those of small copies fit one another.
+/// The smallest size of a buffer in bytes, so that small copies can reuse each other's buffers.
 const LEAST: u64 = 64 << 10;
 
-/// The most that one holds which is kept, in bytes: a page that once fetched a gigabyte is not to be without it ever
-/// after, and beside so many bytes it costs nothing to make a buffer.
+/// The largest size of a buffer that is kept, in bytes: a page that once fetched a gigabyte should get that memory
+/// back, and compared with copying so many bytes, making a buffer costs nothing.
 const MOST: u64 = 16 << 20;
 
 impl Readbacks {
-    /// One that holds `size` bytes.
+    /// Takes a buffer that holds `size` bytes.
     pub(super) fn take(&self, gpu: &Gpu, size: u64) -> wgpu::Buffer {
         let mut kept = self.0.borrow_mut();
         let fitting = kept.iter().enumerate();
@@ -46,7 +46,7 @@ impl Readbacks {
         })
     }
 
-    /// Takes one back, which is not mapped and of which no command is under way. The smallest gives way.
+    /// Takes back a buffer that is not mapped and that no command uses. If too many are kept, drops the smallest.
     fn put(&self, buffer: wgpu::Buffer) {
         if buffer.size() > MOST {
             return buffer.destroy();
@@ -61,7 +61,7 @@ impl Readbacks {
     }
 }
 
-/// Bytes on their way home.
+/// Bytes on their way to host memory.
 pub(super) struct Landing {
     buffer: wgpu::Buffer,
     size: u64,
@@ -69,14 +69,14 @@ pub(super) struct Landing {
     mapped: Told<bool>,
 }
 
-/// Bytes of the buffer, and where they belong.
+/// Bytes of the buffer, and their destination.
 pub(super) struct Piece {
     pub(super) at: u64,
     pub(super) to: HostSpan,
 }
 
 impl Landing {
-    /// Has the browser map the buffer when the commands that were submitted are over.
+    /// Makes the browser map the buffer when the submitted commands are over.
     pub(super) fn expect(buffer: wgpu::Buffer, size: u64, pieces: Vec<Piece>) -> Landing {
         let (tell, mapped) = once();
         buffer.map_async(wgpu::MapMode::Read, 0..size, move |result| {
@@ -90,7 +90,7 @@ impl Landing {
         }
     }
 
-    /// Waits for the mapping, and copies home what it shows if that `is_good`.
+    /// Waits for the mapping, and copies its bytes to host memory if `is_good`.
     ///
     /// # Safety
     /// Until this is over the pieces' ends are valid for writes, and nothing else touches them.
@@ -99,7 +99,7 @@ impl Landing {
             return Err(failed(&"the browser did not map the buffer of the copy"));
         }
         if !is_good {
-            // Whatever was wrong may be wrong with the buffer.
+            // The buffer itself may have caused the failure.
             self.buffer.destroy();
             return Ok(());
         }
@@ -117,7 +117,7 @@ unsafe fn copy_home(buffer: &wgpu::Buffer, size: u64, pieces: &[Piece]) -> Resul
     let view = buffer
         .get_mapped_range(0..size)
         .map_err(|error| failed(&error))?;
-    // Not as a slice, which wgpu would first copy the mapping to.
+    // Not as a slice: wgpu would first copy the whole mapping for that.
     let bytes = view.as_uint8array();
     for piece in pieces {
         let end = piece.at + piece.to.len() as u64;

@@ -1,5 +1,5 @@
-//! From host memory to the device: the queue takes a copy at once, and what is not whole words of a buffer
-//! is put in its place by commands.
+//! Copies from host memory to the device: the queue copies the bytes during the call, and commands put
+//! bytes that are not whole words of a buffer in their place.
 
 use transload_hal::core::Rows;
 use transload_hal::{Buffer, HostSpan};
@@ -8,8 +8,8 @@ use super::gpu::Gpu;
 use crate::raw::{CHUNK, End, Program};
 use crate::storage::WORD;
 
-/// Rows of at least so many bytes are written one by one. Below that, a call to the browser takes longer
-/// than to put rows together: a guess.
+/// Rows of at least this many bytes are written one by one. For shorter rows, a call to the browser takes
+/// longer than packing rows together: a guess.
 const LONG_ROW: u64 = 16 << 10;
 
 /// Writes rows of `host`, where `of.from` counts from the start of that view, to the device.
@@ -32,7 +32,7 @@ pub(super) unsafe fn write_rows(gpu: &Gpu, host: &Buffer, dst: End<'_>, of: &Row
     }
 }
 
-/// Puts as many rows together as fit, and has commands set them apart.
+/// Packs as many rows together as fit; commands then separate them.
 ///
 /// # Safety
 /// As [`write_rows`].
@@ -64,7 +64,7 @@ unsafe fn write_together(gpu: &Gpu, host: &Buffer, dst: End<'_>, of: &Rows) {
     }
 }
 
-/// Bytes that lie together on either side.
+/// Writes bytes that are contiguous on both sides.
 fn write_run(gpu: &Gpu, bytes: &[u8], dst: End<'_>) {
     match dst {
         End::Bytes { buffer, offset } => write_words(gpu, bytes, buffer, offset),
@@ -86,8 +86,7 @@ fn write_run(gpu: &Gpu, bytes: &[u8], dst: End<'_>) {
     }
 }
 
-/// The words that the bytes fill are written in place. What is left at either end is merged with what the
-/// words there hold.
+/// Writes whole words in place. Merges the bytes left at either end with the other bytes of their words.
 fn write_words(gpu: &Gpu, bytes: &[u8], dst: &wgpu::Buffer, to: u64) {
     let cut = Cut::of(to, bytes.len() as u64);
     let (head, body) = (cut.head as usize, cut.body as usize);
@@ -130,7 +129,7 @@ impl Cut {
     }
 }
 
-/// Writes at most a chunk where commands find it, behind those that were submitted before.
+/// Writes at most a chunk to the inlet, after the commands that were submitted before.
 fn fill_inlet(gpu: &Gpu, bytes: &[u8]) -> wgpu::Buffer {
     let inlet = gpu.inlet();
     let (words, rest) = bytes.split_at(bytes.len() / WORD as usize * WORD as usize);
@@ -145,7 +144,7 @@ fn fill_inlet(gpu: &Gpu, bytes: &[u8]) -> wgpu::Buffer {
     inlet
 }
 
-/// Submits commands now: the next bytes for them overwrite these.
+/// Submits commands at once, because the next bytes overwrite the inlet.
 fn place(gpu: &Gpu, write: impl FnOnce(&mut Program)) {
     let mut program = Program::new(gpu.single_rows);
     write(&mut program);

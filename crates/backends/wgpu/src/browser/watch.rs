@@ -5,16 +5,16 @@ use crate::device::Wgpu;
 use crate::watch::WatchError;
 
 impl Wgpu {
-    /// Calls `then` once all that was submitted to `device` before this call is over, the submission `index` with
-    /// it: done, or lost with the device. Meant for `transload::Event::setter`, so that a transfer can start
-    /// after the page's own work. The browser does not number submissions, so this watches the last one.
+    /// Calls `then` once everything that was submitted to `device` before this call, including the submission
+    /// `index`, is over: done, or lost with the device. Use it with `transload::Event::setter` to start a
+    /// transfer after the page's own work. The browser does not number submissions, so this watches the last one.
     ///
-    /// A transfer to or from a buffer of the same device needs none of this: it takes effect behind everything
-    /// that was submitted to the device before. It runs in a task of the page's, after the caller has returned
-    /// to the browser.
+    /// A transfer to or from a buffer of the same device does not need this call: it takes effect after
+    /// everything that was submitted to the device before. `then` runs in a task of the page, after the caller
+    /// has returned to the browser.
     ///
     /// # Errors
-    /// When the device is none of this backend's or is lost.
+    /// If the device does not belong to this backend or is lost.
     pub fn when_done(
         &self,
         device: &wgpu::Device,

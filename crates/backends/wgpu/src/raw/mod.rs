@@ -40,7 +40,7 @@ pub(crate) const CHUNK: u64 = 1 << 20;
 
 /// Moves bytes to other places within their words, from one scratch buffer to another.
 ///
-/// The scratch buffers are reused by every copy of the device: its queue carries out one command after
+/// Every copy of the device reuses the scratch buffers, because its queue executes one command after
 /// the other.
 pub(crate) struct Shifter {
     pipeline: wgpu::ComputePipeline,
@@ -51,22 +51,22 @@ pub(crate) struct Shifter {
     pub(crate) middle: wgpu::Buffer,
 }
 
-/// What one pass of the shader moves: bytes that are counted through rows of one length, which lie at
-/// a pitch on either side.
+/// The bytes that one pass of the shader moves. They are counted consecutively through rows of one
+/// length, which lie at a pitch on either side.
 #[derive(Clone, Copy)]
 pub(crate) struct Shift {
     /// The bytes of a row.
     row: u32,
-    /// Where row 0 begins, and from one row to the next. Row 0 may begin before the buffer, if its
-    /// first bytes are none of those that are moved; numbers wrap then.
+    /// The start of row 0, and the distance from one row to the next. Row 0 may begin before the
+    /// buffer if its first bytes are not moved; numbers wrap then.
     src: u32,
     src_pitch: u32,
     dst: u32,
     dst_pitch: u32,
-    /// The first byte that is moved, and the first that is not any more.
+    /// The first byte that is moved, and the end of the moved bytes.
     first: u32,
     end: u32,
-    /// How many words of the output hold some of it, from its first word on.
+    /// The number of words of the output that receive bytes, from its first word on.
     words: u32,
 }
 
@@ -85,7 +85,7 @@ impl Shift {
         }
     }
 
-    /// As the shader has them.
+    /// The fields in the shader's layout.
     fn numbers(&self) -> [u32; 8] {
         [
             self.row,
@@ -100,7 +100,7 @@ impl Shift {
     }
 }
 
-/// The stride of parameters in their buffer, as large as any device wants offsets aligned.
+/// The stride of parameters in their buffer, which meets every device's alignment of offsets.
 const STRIDE: u64 = 256;
 
 const THREADS: u32 = 64;

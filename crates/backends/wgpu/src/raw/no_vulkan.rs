@@ -1,4 +1,4 @@
-//! Where wgpu knows no Vulkan, nothing is imported, and nothing stays mapped.
+//! Stand-ins for builds in which wgpu has no Vulkan: nothing is imported, and nothing stays mapped.
 
 use transload_hal::{Fault, HostSpan, Uuid};
 

@@ -7,7 +7,7 @@ use super::window::{Place, Window};
 use super::{CHUNK, Shift, Shifter};
 use crate::storage::WORD;
 
-/// Commands, in the order in which the queue carries them out.
+/// Commands, in the order in which the queue executes them.
 pub(crate) struct Program {
     pub(super) steps: Vec<Step>,
     params: Vec<Shift>,
@@ -96,8 +96,8 @@ impl<'a> End<'a> {
 }
 
 impl Program {
-    /// No commands. So many rows of one copy to or from a texture get a command each: see
-    /// [`SINGLE_ROWS`](super::SINGLE_ROWS).
+    /// Makes an empty program. Up to `single_rows` rows of one copy to or from a texture get a command
+    /// each: see [`SINGLE_ROWS`](super::SINGLE_ROWS).
     pub(crate) fn new(single_rows: u64) -> Program {
         Program {
             steps: Vec::new(),
@@ -106,7 +106,7 @@ impl Program {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no commands.
     #[cfg(browser)]
     pub(crate) fn is_empty(&self) -> bool {
         self.steps.is_empty()
@@ -201,7 +201,7 @@ impl Program {
             return self.words((src, from), (dst, to), len);
         }
         let chunks = len.div_ceil(CHUNK);
-        // Upwards, unless that would overwrite what is still to be read.
+        // Upwards, unless that would overwrite bytes that are still to be read.
         let up = !within || to <= from;
         for number in 0..chunks {
             let at = CHUNK * if up { number } else { chunks - 1 - number };
@@ -210,8 +210,8 @@ impl Program {
         }
     }
 
-    /// Copies `len` bytes at `src` to `dst` and, where they are no whole words, anything to the rest of
-    /// those words. Both lie alike within their words.
+    /// Copies `len` bytes at `src` to `dst`. If they are not whole words, the rest of those words gets
+    /// arbitrary bytes. Both ends have the same offset within their words.
     pub(crate) fn copy_around(&mut self, src: End<'_>, dst: (&wgpu::Buffer, u64), len: u64) {
         let (dst, to) = (Buffer::Own(dst.0.clone()), dst.1);
         match src {
@@ -227,8 +227,8 @@ impl Program {
         }
     }
 
-    /// Makes what the commands so far wrote to a buffer visible to the host. What is mapped through
-    /// wgpu needs no such command.
+    /// Makes the writes of the commands so far to a buffer visible to the host. Memory that is mapped
+    /// through wgpu needs no such command.
     #[cfg(native)]
     pub(crate) fn show(&mut self, buffer: &wgpu::Buffer) {
         self.steps.push(Step::Show(buffer.clone()));
@@ -246,15 +246,15 @@ impl Program {
         self.land(shift, dst, to, len, Around::Keep);
     }
 
-    /// One pass of the shader, whose output begins with the word that byte `to` of `dst` lies in and
-    /// goes there.
+    /// Adds one pass of the shader. Its output begins with the word that contains byte `to` of `dst`,
+    /// and is copied there.
     pub(super) fn land(&mut self, shift: Shift, dst: &Buffer, to: u64, len: u64, around: Around) {
         let (head, tail) = (to / WORD * WORD, (to + len).next_multiple_of(WORD));
         let words = tail - head;
         let mut keep = |edge: u64| {
             self.words((dst.clone(), head + edge), (Buffer::Output, edge), WORD);
         };
-        // What the words at both edges hold beside the payload.
+        // Keeps the bytes beside the payload in the words at both edges.
         if around == Around::Keep {
             if !to.is_multiple_of(WORD) || (words == WORD && len < WORD) {
                 keep(0);

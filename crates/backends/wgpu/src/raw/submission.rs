@@ -8,8 +8,8 @@ pub(crate) fn number_of(index: &wgpu::SubmissionIndex) -> u64 {
     unsafe { std::mem::transmute::<wgpu::SubmissionIndex, u64>(index.clone()) }
 }
 
-/// The number of the last submission that a device took. Does not wait, and runs no callbacks: wgpu-core refuses to wait for a
-/// number that it has not given out before it looks at anything else, and says which was the last.
+/// The number of the last submission that a device took. Does not wait, and runs no callbacks: wgpu-core first refuses to
+/// wait for a number that it has not given out, and its error contains the last number.
 pub(crate) fn last_submission(device: &wgpu::Device) -> Option<u64> {
     // SAFETY: as above.
     let none = unsafe { std::mem::transmute::<u64, wgpu::SubmissionIndex>(u64::MAX) };

@@ -1,9 +1,9 @@
 //! Commands for copies to and from textures.
 //!
 //! wgpu wants the rows of an image in a buffer 256 bytes apart, or a multiple of that, and copies whole
-//! blocks. Where the rows are as long as that anyway, and for single rows, its commands reach the
-//! buffer in place. All else goes through an image with such rows in one scratch buffer, and through
-//! the shader, which has the bytes without gaps in the other.
+//! blocks. If the rows have that distance, and for single rows, its commands reach the buffer in place.
+//! All other copies go through an image with such rows in one scratch buffer, and through the shader,
+//! which keeps the bytes without gaps in the other.
 
 use std::ops::Range;
 
@@ -15,24 +15,25 @@ use crate::storage::WORD;
 /// Bytes between the rows of an image are a multiple of this.
 const PITCH: u64 = wgpu::COPY_BYTES_PER_ROW_ALIGNMENT as u64;
 
-/// So many rows of one copy are copied by a command each, and more by the shader. A pass of that is
+/// Up to this many rows of one copy get a command each; more go through the shader. A pass of that is
 /// three commands, and more than one row per command waits for the row before: wgpu puts a barrier
 /// between two copies into one buffer.
 ///
-/// Where processors play the adapter any number is: on lavapipe 22.3 and SwiftShader 156, 1080 rows of
-/// 1919 texels of `Rgba8Unorm` took 2 ms as commands, and 60 ms and 220 ms through the shader.
+/// On software adapters any number of rows is faster by commands: on lavapipe 22.3 and SwiftShader 156,
+/// 1080 rows of 1919 texels of `Rgba8Unorm` took 2 ms as commands, and 60 ms and 220 ms through the
+/// shader.
 pub(crate) const SINGLE_ROWS: u64 = 4;
 
-/// Rows of a texture may be this long, so that two of them fit into a scratch buffer. The longest that
-/// any adapter has are: 32768 texels of 16 bytes.
+/// Rows of a texture may be this long, so that two of them fit into a scratch buffer. The longest rows
+/// of any adapter fit: 32768 texels of 16 bytes.
 pub(super) const LONGEST_ROW: u64 = CHUNK / 2;
 
-/// What a copy leaves of the words that it covers in part.
+/// What happens to the other bytes of words that a copy covers in part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Around {
-    /// What they held.
+    /// They keep their values.
     Keep,
-    /// Anything.
+    /// They may get any value.
     Spoil,
 }
 
@@ -48,7 +49,7 @@ struct Image {
 }
 
 impl Image {
-    /// As much from the front of `range` as fits: two rows at least, by [`LONGEST_ROW`].
+    /// Takes as many bytes from the front of `range` as fit: at least two rows, by [`LONGEST_ROW`].
     fn first_of(window: &Window<'_>, range: &Range<u64>) -> Image {
         let row = window.row_bytes();
         let pitch = row.next_multiple_of(PITCH);
@@ -109,8 +110,8 @@ impl Program {
         to: u64,
         around: Around,
     ) {
-        // wgpu notes wrongly what of a buffer is initialised by a copy that begins and ends inside one
-        // word.
+        // wgpu records the wrong initialised range of a buffer for a copy that begins and ends inside
+        // one word.
         let place = |at: u64| to + at - range.start;
         let is_noted = |rect: Rect| {
             let (start, end) = (place(rect.at), place(rect.at) + rect.bytes(src.block));
@@ -288,7 +289,8 @@ impl Program {
     }
 }
 
-/// How the rows of a part lie in a buffer. What is not needed is not told: it would be checked.
+/// The layout of a part's rows in a buffer. Fields that are not needed stay unset, because wgpu would
+/// validate them.
 fn layout(offset: u64, pitch: u64, rect: &Rect) -> wgpu::TexelCopyBufferLayout {
     wgpu::TexelCopyBufferLayout {
         offset,

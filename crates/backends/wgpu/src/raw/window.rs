@@ -1,4 +1,4 @@
-//! Where texels lie in a texture, and where in its bytes.
+//! The position of texels in a texture and in its bytes.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(crate) struct Window<'a> {
     pub(crate) size: [u32; 3],
 }
 
-/// What wgpu copies at least.
+/// The smallest unit that wgpu copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Block {
     pub(crate) bytes: u64,
@@ -48,10 +48,10 @@ pub(crate) struct Rect {
 }
 
 impl<'a> Window<'a> {
-    /// All of a mip level.
+    /// The window of a whole mip level.
     ///
     /// # Errors
-    /// Why wgpu does not copy texels of this texture one by one.
+    /// The reason why wgpu cannot copy texels of this texture one by one.
     pub(crate) fn of_level(
         texture: &'a wgpu::Texture,
         mip_level: u32,
@@ -111,7 +111,8 @@ impl<'a> Window<'a> {
     }
 
     /// `rows` rows of `len` bytes each, one below the other, the first of which begins at `offset`.
-    /// `None` where those are no whole blocks, or neither of one layer nor of whole columns of several.
+    /// `None` if those are not whole blocks, or lie neither in one layer nor in whole columns of
+    /// several.
     pub(crate) fn rectangle(&self, offset: u64, len: u64, rows: u64) -> Option<Window<'a>> {
         let column = offset % self.row_bytes();
         let is_whole = (column | len).is_multiple_of(self.block.bytes);
@@ -157,7 +158,7 @@ impl<'a> Window<'a> {
         !usage.contains(wgpu::TextureUsages::COPY_SRC)
     }
 
-    /// Whether bytes of both may be the same.
+    /// Whether both may share bytes.
     pub(crate) fn is_beside(&self, other: &Window<'_>) -> bool {
         self.texture == other.texture && self.mip_level == other.mip_level
     }
@@ -207,7 +208,7 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// What a command is told of a part.
+    /// The arguments of a command for a part.
     pub(crate) fn place(&self, rect: &Rect) -> Place {
         let block = self.block;
         let at = |axis: usize| self.origin[axis] + rect.origin[axis];
@@ -227,7 +228,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Writes a command that copies no texel, for the checks that it has to pass.
+    /// Records a command that copies no texel, so that wgpu validates the texture.
     pub(crate) fn copy_nothing(&self, encoder: &mut wgpu::CommandEncoder, device: &wgpu::Device) {
         let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let buffer = device.create_buffer(&wgpu::BufferDescriptor {
@@ -258,7 +259,7 @@ fn place_of(offset: u64, block: u64, [columns, rows]: [u32; 2]) -> [u32; 3] {
     let blocks = offset / block;
     let (row, column) = (blocks / u64::from(columns), blocks % u64::from(columns));
     let (layer, row) = (row / u64::from(rows), row % u64::from(rows));
-    // No more of any than the texture has.
+    // Each is at most the texture's own size, so it fits.
     [column as u32, row as u32, layer as u32]
 }
 

@@ -13,7 +13,7 @@ use wgpu::hal::api::Vulkan;
 
 use super::types::Types;
 
-/// The sort of host memory that is imported: what the process has allocated.
+/// The kind of host memory that is imported: allocations of the process.
 const ALLOCATION: vk::ExternalMemoryHandleTypeFlags =
     vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
 
@@ -31,10 +31,10 @@ pub(crate) struct Importer {
 }
 
 impl Importer {
-    /// For a device that was opened with the extension.
+    /// Makes an importer for a device that was opened with the extension.
     ///
     /// # Errors
-    /// A sentence that says why it imports nothing.
+    /// The reason why the device imports no memory.
     pub(crate) fn of(device: &wgpu::Device) -> Result<Importer, &'static str> {
         // SAFETY: the device's handles are only looked at, and outlive what is made with them: see
         // `import`.
@@ -59,17 +59,17 @@ impl Importer {
         })
     }
 
-    /// Start and length of what is imported are multiples of this, a power of two.
+    /// Start and length of imported memory must be multiples of this power of two.
     pub(crate) fn page(&self) -> u64 {
         self.page
     }
 
-    /// A buffer of `gpu` that shows the pages, with the usages `COPY_SRC` and `COPY_DST`. `told` is
-    /// called when the device has done with them for good: the buffer and every command that used it
-    /// are gone.
+    /// Makes a buffer of `gpu` that shows the pages, with the usages `COPY_SRC` and `COPY_DST`. `told`
+    /// is called when the device no longer uses the pages: the buffer and every command that used it
+    /// are dropped.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     ///
     /// # Safety
     /// `gpu` is the device that this was made for. The pages lie at a multiple of [`Importer::page`],
