@@ -1,8 +1,8 @@
 //! The benchmarks of Transload: `cargo xtask bench`.
 //!
-//! Every case runs against its baselines in one process and in turn, so that whatever else the
-//! machine does meets all of them alike. One baseline takes part twice: what differs between the two
-//! is the noise of the run, and where it exceeds 5 % no verdict is given. Bytes are verified outside
+//! Every case runs against its baselines in one process and in turn, so that other load on the
+//! machine affects all of them alike. One baseline takes part twice: the difference between the two
+//! is the noise of the run, and if it exceeds 5 % no verdict is given. Bytes are verified outside
 //! the timed region, over poisoned destinations.
 //!
 //! The numbers that a line of the output is held against are in [`case::Verdict`]; the program ends
@@ -74,7 +74,7 @@ struct Arguments {
     serve: bool,
 }
 
-/// What `--json` prints.
+/// The document that `--json` prints.
 #[derive(Serialize)]
 struct Document {
     schema: u32,

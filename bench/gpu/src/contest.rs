@@ -9,11 +9,11 @@ use crate::series::Series;
 
 /// A contender, whose operations are timed.
 pub(crate) trait Contender {
-    /// What the results call it.
+    /// Its name in the results.
     fn name(&self) -> &str;
 
-    /// Does the operation `turns` times, back to back, and answers how long that took altogether.
-    /// What it does before and after is not timed.
+    /// Does the operation `turns` times, back to back, and answers how long that took altogether. Work before and
+    /// after is not timed.
     fn sample(&mut self, turns: u32) -> Result<Duration>;
 
     /// Poisons the destination, does the operation once, and looks at every byte by another way than it was
@@ -72,7 +72,7 @@ pub(crate) fn run(contenders: &mut [Box<dyn Contender>], rules: Rules) -> Result
         if contest.cut.is_some() {
             break;
         }
-        // Not a rotation: that would give everybody the same neighbour every time.
+        // Not a rotation: that would give each contender the same neighbour every time.
         random.shuffle(&mut order);
         for &at in &order {
             if rules.warm {

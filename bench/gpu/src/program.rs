@@ -67,8 +67,8 @@ const NO_DEVICE: u8 = 3;
 const BYTES_DIFFER: u8 = 4;
 const DEVICE_FAILED: u8 = 5;
 
-/// The part of the time that one case may take: the largest, of 4 GiB with everybody there, takes a minute or so
-/// where the host's memory is copied at 8 GB/s.
+/// The part of the time that one case may take: the largest, of 4 GiB with all contenders, takes a minute or so
+/// if the host's memory is copied at 8 GB/s.
 const CASE_SHARE: u32 = 5;
 
 const DOUBLE: &str = "The driver is a double: nothing ran on a GPU, and every time is modelled.";

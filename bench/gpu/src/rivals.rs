@@ -1,5 +1,5 @@
-//! PyTorch and CuPy, in a process of their own that answers over a pipe, so that they take turns with everybody
-//! else. It may hang on a GPU as any program may, so every answer has a time limit.
+//! PyTorch and CuPy, in a process of their own that answers over a pipe, so that they take turns with the
+//! other contenders. That process may hang on a GPU like any program, so every answer has a time limit.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

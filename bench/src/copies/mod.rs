@@ -32,7 +32,7 @@ const QUICK_SIZES: [usize; 5] = [64, 4 << 10, 1 << 20, 16 << 20, 128 << 20];
 
 /// From here on copies are held against the ceiling.
 const HELD_FROM: usize = 1 << 20;
-/// What Transload must reach of the ceiling's rate.
+/// The share of the ceiling's rate that Transload must reach.
 const SHARE: f64 = 0.95;
 /// A 64 B copy is held against memcpy plus this.
 const SMALL: usize = 64;

@@ -1,5 +1,5 @@
 //! NumPy and PyTorch, in a process of their own that answers over a pipe, so that they take turns
-//! with everybody else.
+//! with the other contenders.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -20,7 +20,7 @@ use crate::way::Way;
 
 const DOWNLOAD: &str = "DownloadBuffer";
 
-/// The bytes that everybody is to find.
+/// The bytes that every contender must find.
 type Wanted = Rc<Vec<u8>>;
 
 pub(super) fn run(case: &str, len: usize, effort: Effort) -> Result<Option<Vec<Outcome>>> {

@@ -45,7 +45,7 @@ impl Gpu {
         })
     }
 
-    /// As everybody else does.
+    /// As all other users do.
     pub(crate) fn foreign(adapter: &wgpu::Adapter, index: u32) -> Result<Gpu> {
         let descriptor = wgpu::DeviceDescriptor {
             required_limits: adapter.limits(),

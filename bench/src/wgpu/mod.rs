@@ -139,7 +139,7 @@ fn tell(manager: &TransferManager, name: &str, src: &Buffer, dst: &Buffer) -> Re
     Ok(())
 }
 
-/// What came of a contest in which Transload was first.
+/// The results of a contest in which Transload was first.
 struct Results {
     names: Vec<String>,
     series: Vec<Series>,

@@ -69,7 +69,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// What the predictions rest on.
+/// The costs on which the predictions are based.
 fn basis(explanation: &Explanation, profile: Option<&Path>, described: bool) -> String {
     let mut ways = std::iter::once(&explanation.chosen).chain(&explanation.rejected);
     let counted = ways.clone().filter(|way| way.predicted_ns.is_some());

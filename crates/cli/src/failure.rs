@@ -180,7 +180,7 @@ fn by_class(class: ErrorClass) -> Kind {
     }
 }
 
-/// What the parser of arguments says before it shows the usage.
+/// The message of the argument parser, without the usage.
 fn first_sentence(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let end = text.find("\n\n").unwrap_or(text.len());

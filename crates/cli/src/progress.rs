@@ -101,7 +101,7 @@ fn bar(all: u64, label: &str, target: ProgressDrawTarget) -> ProgressBar {
     }
 }
 
-/// What is over before this shows no bar.
+/// A command that ends before this shows no bar.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Ten times a second looks smooth and costs nothing.

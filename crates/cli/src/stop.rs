@@ -110,10 +110,10 @@ fn is_bare_path(text: &str) -> bool {
     !named && !text.is_empty() && !text.contains(':')
 }
 
-/// What stands between a device and the path of a file.
+/// The text between a device and the path of a file.
 const FILE: &str = "/file:";
 
-/// What stands between the memory and the path.
+/// The character between the memory and the path.
 const FILE_SIGN: char = ':';
 
 /// Two such columns and the figures fit a terminal of 120.

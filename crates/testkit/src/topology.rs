@@ -23,7 +23,7 @@ pub enum TopologyError {
     Syntax {
         /// The file, or "the text".
         origin: String,
-        /// What is wrong, and where.
+        /// The error and its position.
         source: Box<toml::de::Error>,
     },
     /// Well-formed, and no machine.
@@ -31,7 +31,7 @@ pub enum TopologyError {
     Schema {
         /// The file, or "the text".
         origin: String,
-        /// What is wrong with it.
+        /// The error.
         source: SchemaError,
     },
 }

@@ -16,7 +16,7 @@ use crate::memory::PITCH;
 use crate::state::State;
 use crate::transfer::{End, Mode, Order, Shape, Steps, Taken, Transfer, carry_out};
 
-/// A description of a copy, of whichever kind.
+/// A description of a copy of any kind.
 pub(crate) struct Box3 {
     src: Side,
     dst: Side,

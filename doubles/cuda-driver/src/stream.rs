@@ -1,7 +1,7 @@
 //! Streams: making them, querying them, and the user's functions between their works.
 //!
-//! Source: CUDA Driver API, Stream Management, and Execution Control (`cuLaunchHostFunc`). What documentation
-//! lists `CUDA_ERROR_INVALID_CONTEXT` for wants a current context here, whichever it is.
+//! Source: CUDA Driver API, Stream Management, and Execution Control (`cuLaunchHostFunc`). Functions whose
+//! documentation lists `CUDA_ERROR_INVALID_CONTEXT` need a current context here, and any context will do.
 //!
 //! Priorities are kept and clamped, and change no order: of copies NVIDIA says as much (`cuStreamCreateWithPriority`).
 

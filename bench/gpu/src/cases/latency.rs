@@ -1,4 +1,5 @@
-//! What the smallest copy takes: the raw asynchronous call and its wait, which everybody else adds to.
+//! The time of the smallest copy: the raw asynchronous call and its wait, to which all other
+//! contenders add.
 
 use std::sync::Arc;
 

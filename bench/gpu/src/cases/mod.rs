@@ -1,4 +1,4 @@
-//! What is measured, and in which order.
+//! The cases and their order.
 
 mod blocks;
 mod copies;
@@ -41,7 +41,7 @@ const QUICK_SIZES: [usize; 2] = [64 << 10, 1 << 20];
 /// each twice.
 const COLD_FROM: u64 = 64 << 20;
 
-/// What the cases have in common.
+/// The state that the cases share.
 pub(crate) struct Session {
     pub(crate) gpu: Arc<Gpu>,
     /// Another device, if there is one.
@@ -211,7 +211,7 @@ impl Case {
         let device = (self.needs.device + others, Some(session.gpu.free_bytes()?));
         let ends = [("host", host), ("device", device)];
         Ok(ends.into_iter().find_map(|(end, (needs, free))| {
-            // A tenth is left to everybody else, and to what allocators round up.
+            // A tenth is left to other users of the device, and to the rounding of allocators.
             let room = free.unwrap_or(u64::MAX) / 10 * 9;
             (needs > room).then(|| {
                 let mib = |bytes| bytes >> 20;

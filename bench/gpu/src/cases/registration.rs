@@ -1,4 +1,4 @@
-//! What it takes to pin memory of the process's and to let it go again.
+//! The time to pin the process's memory and to unpin it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the driver says of itself and of its devices.
+//! Facts that the driver reports about itself and its devices.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};

@@ -210,7 +210,7 @@ mod tests {
         let say = tell.clone();
         reaper.free(move || say.send(std::thread::current().id()).unwrap());
         assert_eq!(told.recv().unwrap(), here, "nothing was under way");
-        // To whichever device.
+        // A submission to any device counts.
         reapers.another().begin();
         let (go, going) = mpsc::channel::<()>();
         reaper.free(move || {

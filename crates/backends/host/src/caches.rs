@@ -10,7 +10,8 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// What is assumed where the system does not tell: 1 MiB, and 8 MiB shared, a small current laptop.
+    /// The sizes that are assumed if the system reports none: 1 MiB, and 8 MiB shared, as in a small
+    /// current laptop.
     pub const ASSUMED: Self = Self {
         l2_bytes: 1 << 20,
         last_bytes: 8 << 20,

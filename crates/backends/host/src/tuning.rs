@@ -25,7 +25,7 @@ pub struct Tuning {
     pub bands: Vec<Band>,
 }
 
-/// What copies from one size up do.
+/// The settings of copies from one size up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
     /// Smallest copy of the band, in bytes, what is in flight beside it included.
@@ -36,7 +36,7 @@ pub struct Band {
     pub store: Store,
 }
 
-/// What one copy does.
+/// The settings of one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Most threads that work on it, at least 1.
@@ -102,11 +102,11 @@ impl Tuning {
         }
     }
 
-    /// What a copy of `len_bytes` does while `in_flight_bytes` of other copies are under way.
+    /// Returns the settings for a copy of `len_bytes` while `in_flight_bytes` of other copies are under way.
     ///
-    /// Those count for the band: together they fill the caches as one copy of the sum would. Not so for inline copies,
-    /// whose bytes are few and wanted soon. The pool decides how many threads the copy gets: it shares them among the
-    /// jobs in flight.
+    /// Bytes in flight count for the band, because together they fill the caches as one copy of the sum would. They do
+    /// not count for inline copies, whose bytes are few and wanted soon. The pool decides how many threads the copy
+    /// gets: it shares them among the jobs in flight.
     #[must_use]
     pub fn choose(&self, len_bytes: usize, in_flight_bytes: usize) -> Choice {
         let is_inline = len_bytes < self.inline_below_bytes;

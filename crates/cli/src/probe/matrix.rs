@@ -1,4 +1,4 @@
-//! What was found of every pair of memories, as a matrix that fits the terminal.
+//! The results for every pair of memories, as a matrix that fits the terminal.
 
 use transload::probe::{Found, Interval, PairReport};
 use transload::{BinarySize, MemoryId};
@@ -6,7 +6,7 @@ use transload::{BinarySize, MemoryId};
 use crate::failure::Failure;
 use crate::output::{Output, rate, time};
 
-/// What a cell of the matrix shows above the method.
+/// The figure that a cell of the matrix shows above the method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     Rates,

@@ -1,4 +1,5 @@
-//! What cases work with: buffers between guard bands, patterns, fences, and what the sink heard.
+//! Tools of the cases: buffers between guard bands, patterns, fences, and the outcomes that the sink
+//! received.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -254,7 +255,7 @@ pub(super) fn inverse(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What the sink was told.
+/// The outcomes that the sink received.
 #[derive(Default)]
 pub(super) struct Heard(Mutex<Vec<(Fence, Outcome)>>);
 

@@ -17,7 +17,7 @@ pub enum Verdict {
         list: List,
         /// The reason that the exception gives.
         reason: String,
-        /// What happened.
+        /// The failure.
         failure: String,
     },
     /// It did not hold.
@@ -29,7 +29,7 @@ pub enum Verdict {
 pub struct Entry {
     /// The case: `copy/sizes`.
     pub case: String,
-    /// What it was tried on: a memory, a link.
+    /// The subject of the case: a memory or a link.
     pub subject: String,
     /// How it ended.
     pub verdict: Verdict,

@@ -269,7 +269,7 @@ unsafe impl Backend for Sim {
 }
 
 impl Sim {
-    /// What the script has for a call. Panics where the script says so, with no lock held.
+    /// Returns the script's fault for a call. Panics if the script says so, with no lock held.
     fn strike(&self, call: Call, memory: Option<MemoryId>) -> Option<CallFault> {
         let fault = self.shared.lock().script.at_call(call, memory);
         if fault == Some(CallFault::Panic) {

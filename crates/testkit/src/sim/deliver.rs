@@ -8,7 +8,7 @@ use super::completion::Completion;
 use super::state::Phase;
 use super::{BACKEND, Shared};
 
-/// What a wait for a fence came to.
+/// The result of a wait for a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     /// The sink knows, or never has to.

@@ -1,4 +1,4 @@
-//! What happens as time passes: operations end, fences settle, devices go.
+//! Events as time passes: operations end, fences settle, devices are lost.
 
 use std::cmp::Reverse;
 

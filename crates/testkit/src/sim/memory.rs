@@ -81,7 +81,7 @@ impl Drop for Hold {
     }
 }
 
-/// What owns a simulated storage.
+/// The owner of a simulated storage.
 pub(super) struct Allocation {
     pub(super) block: Arc<Block>,
     pub(super) pool: usize,

@@ -97,7 +97,7 @@ impl Rule {
         Rule::new(Inject::OutOfMemory)
     }
 
-    /// The operation takes its time, moves its first `bytes` bytes, and fails.
+    /// The operation takes its full time, moves its first `bytes` bytes, and fails.
     pub fn fail_after(bytes: u64) -> Rule {
         let class = ErrorClass::Failed;
         Rule::new(Inject::Op(OpFault::FailAfter { bytes, class }))
@@ -119,8 +119,9 @@ impl Rule {
         Rule::new(Inject::Op(OpFault::NeverAnswer))
     }
 
-    /// At the end of the operation's time its device is lost: the device that is no processor, or
-    /// the engine's where both ends are. Nothing of the operation moved.
+    /// At the end of the operation's time its device is lost: the link's device that is no
+    /// processor, or the engine's device if neither end is a processor. The operation moves no
+    /// bytes.
     pub fn lose_device() -> Rule {
         Rule::new(Inject::Op(OpFault::LoseDevice))
     }
@@ -207,7 +208,7 @@ pub struct Script {
     rules: Vec<Rule>,
 }
 
-/// What a call is to do in place of its work.
+/// The action of a call in place of its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CallFault {
     Panic,

@@ -1,4 +1,4 @@
-//! What a simulated machine remembers: engines, fences, operations, and what happens when.
+//! The state of a simulated machine: engines, fences, operations, and pending events.
 //!
 //! Engines work first in, first out, and costs are known beforehand, so the end of every operation
 //! is known when it is accepted: the latest of now, the end of the engine's last operation and the

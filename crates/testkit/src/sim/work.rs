@@ -50,7 +50,7 @@ pub(super) struct TransformRef(*const dyn Transform);
 unsafe impl Send for TransformRef {}
 
 impl Work {
-    /// What the operation touches; a sentence where it cannot be executed.
+    /// Returns the bytes that the operation touches, or a sentence if it cannot be executed.
     pub(super) fn of(sim: &Shared, op: &Op<'_>) -> Result<Work, Refusal> {
         match op {
             Op::Copy { src, dst } => {

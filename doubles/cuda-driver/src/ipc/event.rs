@@ -102,7 +102,7 @@ impl Record {
         self.board.number(self.place()).load(Ordering::Acquire) >= self.number
     }
 
-    /// Tells everybody that it is done.
+    /// Tells all processes that the record is done.
     pub(crate) fn done(&self) {
         self.board
             .number(self.place())

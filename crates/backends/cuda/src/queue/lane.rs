@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
 }
 
-/// What a submission works with.
+/// The buffers that a submission works with.
 #[derive(Default)]
 pub(super) struct Gate {
     pub(super) batch: Batch,
@@ -128,7 +128,7 @@ impl Lane {
         })
     }
 
-    /// What a failed call of the lane's device means.
+    /// The fault of a failed call of the lane's device.
     pub(crate) fn blame(&self, error: CallError) -> Fault {
         self.shared.context.blame(error, self.shared.stream)
     }

@@ -23,7 +23,7 @@ pub(crate) use moves::Move;
 pub use user::StreamError;
 pub(crate) use watch::Relays;
 
-/// What a lane of a device is for. The number is the device's copy engine that serves it, as links name it.
+/// The direction of a lane's copies. The number is the device's copy engine that serves the lane, as links name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// From the host to the device.

@@ -85,8 +85,8 @@ impl Shared {
     ///
     /// The whole context is synchronized, because its other users' streams are unknown: "Blocks until the current
     /// context has completed all preceding requested tasks" (CUDA Driver API, Context Management, cuCtxSynchronize).
-    /// What a device wrote to managed memory the host sees then (CUDA C++ Programming Guide, Unified Memory Programming,
-    /// Coherency and Concurrency).
+    /// After that the host sees the device's writes to managed memory (CUDA C++ Programming Guide, Unified Memory
+    /// Programming, Coherency and Concurrency).
     fn make_visible(&self) {
         let newest = self.lock().last;
         let mut outcome = Outcome::Done;

@@ -1,4 +1,4 @@
-//! What a device can do.
+//! Attributes of devices.
 
 use super::words::words;
 
@@ -23,7 +23,7 @@ words! {
 }
 
 words! {
-    /// What `cuDeviceGetAttribute` is asked for. Only those that moving bytes depends on.
+    /// The attributes of `cuDeviceGetAttribute`. Only those on which moving bytes depends.
     CUdevice_attribute: u32 {
         /// The largest pitch of a copy, in bytes.
         CU_DEVICE_ATTRIBUTE_MAX_PITCH = 11,
@@ -103,7 +103,7 @@ words! {
 }
 
 words! {
-    /// What `cuDeviceGetP2PAttribute` is asked for.
+    /// The attributes of `cuDeviceGetP2PAttribute`.
     CUdevice_P2PAttribute: u32 {
         /// How fast, compared with other pairs.
         CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1,

@@ -208,7 +208,7 @@ words! {
     }
 }
 
-/// What copies of a batch have in common.
+/// The attributes that copies of a batch share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C)]
 pub struct CUmemcpyAttributes {

@@ -7,7 +7,7 @@ use core::fmt;
 use super::words::words;
 
 words! {
-    /// What sort of handle memory comes as.
+    /// The kinds of handles of memory.
     CUexternalMemoryHandleType: u32 {
         /// A file descriptor. CUDA owns it once it took it.
         CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
@@ -25,7 +25,7 @@ words! {
 }
 
 words! {
-    /// What sort of handle a semaphore comes as.
+    /// The kinds of handles of semaphores.
     CUexternalSemaphoreHandleType: u32 {
         /// A file descriptor of a binary semaphore.
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD = 1,
@@ -75,7 +75,7 @@ impl fmt::Debug for ExternalHandle {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
-    /// What the handle is.
+    /// The kind of the handle.
     pub type_: CUexternalMemoryHandleType,
     /// The handle.
     pub handle: ExternalHandle,
@@ -105,7 +105,7 @@ pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC {
-    /// What the handle is.
+    /// The kind of the handle.
     pub type_: CUexternalSemaphoreHandleType,
     /// The handle.
     pub handle: ExternalHandle,

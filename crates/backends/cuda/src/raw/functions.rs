@@ -16,7 +16,7 @@ macro_rules! for_each_cuda_function {
         cuDriverGetVersion(driver_version: *mut i32) 2020;
         /// The name of a result, for good.
         cuGetErrorName(error: CUresult, p_str: *mut *const c_char) 6000;
-        /// What a result means, for good.
+        /// The meaning of a result; the text stays valid for the life of the process.
         cuGetErrorString(error: CUresult, p_str: *mut *const c_char) 6000;
         /// Finds a function by its name without suffix and by the version of CUDA.
         cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: i32, flags: u64, symbol_status: *mut CUdriverProcAddressQueryResult) 12000;
@@ -47,7 +47,7 @@ macro_rules! for_each_cuda_function {
         cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice) 11020;
         /// The pool that a device allocates from.
         cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) 11020;
-        /// Has a device allocate from another pool.
+        /// Makes a device allocate from another pool.
         cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) 11020;
         // Contexts
         /// Takes hold of the device's shared context, which it makes if need be.
@@ -179,7 +179,7 @@ macro_rules! for_each_cuda_function {
         cuStreamQuery(h_stream: CUstream) 2000;
         /// Waits until a stream is done.
         cuStreamSynchronize(h_stream: CUstream) 2000;
-        /// Has a stream wait for what an event last recorded.
+        /// Makes a stream wait for the last record of an event.
         cuStreamWaitEvent(h_stream: CUstream, h_event: CUevent, flags: u32) 3020;
         /// Calls a function once earlier work is done, also if that failed; later work waits for it.
         cuStreamAddCallback(h_stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: u32) 5000;
@@ -239,7 +239,7 @@ macro_rules! for_each_cuda_function {
         cuMemAdvise(dev_ptr: CUdeviceptr, count: usize, advice: CUmem_advise, device: CUdevice) 8000;
         /// The same of any place, since CUDA 12.2.
         cuMemAdvise_v2(dev_ptr: CUdeviceptr, count: usize, advice: CUmem_advise, location: CUmemLocation) 12020;
-        /// What was said of a range of managed memory.
+        /// The hints for a range of managed memory.
         cuMemRangeGetAttribute(data: *mut c_void, data_size: usize, attribute: CUmem_range_attribute, dev_ptr: CUdeviceptr, count: usize) 8000;
         // Memory in stream order
         /// Allocates from the device's pool in stream order.
@@ -260,7 +260,7 @@ macro_rules! for_each_cuda_function {
         cuMemPoolGetAttribute(pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void) 11020;
         /// Lets devices reach a pool's memory.
         cuMemPoolSetAccess(pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize) 11020;
-        /// What a device may do with a pool's memory.
+        /// A device's access to a pool's memory.
         cuMemPoolGetAccess(flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation) 11020;
         /// Gives a pool out to other processes.
         cuMemPoolExportToShareableHandle(handle_out: *mut c_void, pool: CUmemoryPool, handle_type: CUmemAllocationHandleType, flags: u64) 11020;
@@ -279,21 +279,21 @@ macro_rules! for_each_cuda_function {
         cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: u64) 10020;
         /// Lets memory go once nothing maps it.
         cuMemRelease(handle: CUmemGenericAllocationHandle) 10020;
-        /// Puts memory at reserved addresses; no one may use them yet.
+        /// Maps memory at reserved addresses; no device may use them yet.
         cuMemMap(ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: u64) 10020;
         /// Takes it away again.
         cuMemUnmap(ptr: CUdeviceptr, size: usize) 10020;
         /// Says which devices may use mapped addresses.
         cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize) 10020;
-        /// What a device may do with mapped addresses.
+        /// A device's access to mapped addresses.
         cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, ptr: CUdeviceptr) 10020;
         /// Gives memory out to other processes.
         cuMemExportToShareableHandle(shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle, handle_type: CUmemAllocationHandleType, flags: u64) 10020;
         /// Takes memory of another process in. A file descriptor stays the caller's.
         cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void, sh_handle_type: CUmemAllocationHandleType) 10020;
-        /// What sizes and addresses must be multiples of, in bytes.
+        /// The granularity of sizes and addresses, in bytes.
         cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags) 10020;
-        /// What a piece of memory was to be.
+        /// The properties with which a piece of memory was made.
         cuMemGetAllocationPropertiesFromHandle(prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle) 10020;
         /// The memory at an address, held once more.
         cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void) 11000;
@@ -310,7 +310,7 @@ macro_rules! for_each_cuda_function {
         cuImportExternalSemaphore(ext_sem_out: *mut CUexternalSemaphore, sem_handle_desc: *const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC) 10000;
         /// Signals semaphores in a stream.
         cuSignalExternalSemaphoresAsync(ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, num_ext_sems: u32, stream: CUstream) 10000;
-        /// Has a stream wait for semaphores.
+        /// Makes a stream wait for semaphores.
         cuWaitExternalSemaphoresAsync(ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, num_ext_sems: u32, stream: CUstream) 10000;
         /// Lets a semaphore go.
         cuDestroyExternalSemaphore(ext_sem: CUexternalSemaphore) 10000;

@@ -61,7 +61,7 @@ macro_rules! handles {
 }
 
 handles! {
-    /// What a process holds of a device: its memory, streams and errors.
+    /// A process's state on a device: its memory, streams and errors.
     CUcontext;
     /// An ordered queue of work.
     CUstream;

@@ -5,7 +5,7 @@ use core::fmt;
 use super::words::words;
 
 words! {
-    /// What the number of a [`CUmemLocation`] means.
+    /// The meaning of the number in a [`CUmemLocation`].
     CUmemLocationType: u32 {
         /// Nowhere in particular.
         CU_MEM_LOCATION_TYPE_INVALID = 0,
@@ -26,7 +26,7 @@ words! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C)]
 pub struct CUmemLocation {
-    /// What the number means.
+    /// The meaning of the number.
     pub type_: CUmemLocationType,
     /// An ordinal or a node.
     pub id: i32,
@@ -82,7 +82,7 @@ words! {
 }
 
 words! {
-    /// What is said of managed memory in advance.
+    /// Hints about managed memory.
     CUmem_advise: u32 {
         /// Mostly read.
         CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
@@ -100,7 +100,7 @@ words! {
 }
 
 words! {
-    /// What `cuMemRangeGetAttribute` is asked for.
+    /// The attributes of `cuMemRangeGetAttribute`.
     CUmem_range_attribute: u32 {
         /// Whether it was said to be mostly read.
         CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1,

@@ -1,9 +1,9 @@
-//! What an address is.
+//! Attributes of addresses.
 
 use super::words::words;
 
 words! {
-    /// What `cuPointerGetAttribute` is asked for.
+    /// The attributes of `cuPointerGetAttribute`.
     CUpointer_attribute: u32 {
         /// The context that allocated or registered it.
         CU_POINTER_ATTRIBUTE_CONTEXT = 1,

@@ -7,7 +7,7 @@ use core::ptr;
 use super::words::words;
 use super::{CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation};
 
-/// What a pool is to be.
+/// The properties of a pool.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUmemPoolProps {
@@ -56,7 +56,7 @@ impl Default for CUmemPoolPtrExportData {
 }
 
 words! {
-    /// What a pool can be asked and told. Yes and no are `i32`, amounts `u64` in bytes.
+    /// The attributes of a pool. Truth values are `i32`, amounts `u64` in bytes.
     CUmemPool_attribute: u32 {
         /// Whether memory freed in another stream is used again where an event orders the two.
         CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,

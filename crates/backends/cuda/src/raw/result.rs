@@ -1,4 +1,4 @@
-//! What every function returns.
+//! The result of every function.
 
 use core::fmt;
 
@@ -59,7 +59,7 @@ macro_rules! results {
                 }
             }
 
-            /// What it means, in a few words.
+            /// Its meaning, in a few words.
             #[must_use]
             pub const fn meaning(self) -> Option<&'static str> {
                 match self.0 {

@@ -23,7 +23,7 @@ words! {
 }
 
 words! {
-    /// What an event is for.
+    /// The purposes of an event.
     CUevent_flags: u32 {
         /// Times, and is waited for by spinning.
         CU_EVENT_DEFAULT = 0,
@@ -89,7 +89,7 @@ words! {
 }
 
 words! {
-    /// What `cuGetProcAddress_v2` found.
+    /// The result of `cuGetProcAddress_v2`.
     CUdriverProcAddressQueryResult: u32 {
         /// The function.
         CU_GET_PROC_ADDRESS_SUCCESS = 0,

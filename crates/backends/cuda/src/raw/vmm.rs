@@ -7,7 +7,7 @@ use super::CUmemLocation;
 use super::words::words;
 
 words! {
-    /// What sort of memory.
+    /// The kind of memory.
     CUmemAllocationType: u32 {
         /// None.
         CU_MEM_ALLOCATION_TYPE_INVALID = 0,
@@ -35,7 +35,7 @@ words! {
 }
 
 words! {
-    /// What a device may do with mapped memory.
+    /// A device's access to mapped memory.
     CUmemAccess_flags: u32 {
         /// Nothing.
         CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
@@ -57,14 +57,14 @@ words! {
 }
 
 words! {
-    /// What a range of addresses can be given out as.
+    /// The kinds of handles of a range of addresses.
     CUmemRangeHandleType: u32 {
         /// A dma-buf, an `i32`.
         CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
     }
 }
 
-/// What a piece of memory is to be.
+/// The properties of a piece of memory.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct CUmemAllocationProp {

@@ -1,4 +1,4 @@
-//! What copies over wires cost, until a probe has measured them.
+//! The estimated cost of copies over wires, until a probe has measured them.
 
 use transload_hal::core::defaults::link_cost;
 use transload_hal::{Cost, Curve, LinkClass};
@@ -60,20 +60,20 @@ fn part(bytes_per_second: u64, percent: u64) -> u64 {
     bytes_per_second / 100 * percent
 }
 
-/// What a copy engine gets of a link whose encoding is taken off, in percent: 55 of the 63.0 GB/s of PCIe 5 x16
-/// (sample output of nvbandwidth, host_to_device_memcpy_ce, <https://developer.nvidia.com/blog/?p=115566>). The rest
-/// are packets' headers.
+/// The share of a link's rate without encoding that a copy engine reaches, in percent: 55 of the 63.0 GB/s of PCIe 5
+/// x16 (sample output of nvbandwidth, host_to_device_memcpy_ce, <https://developer.nvidia.com/blog/?p=115566>). The
+/// rest are packets' headers.
 const FROM_PCIE_5: u64 = 87;
 
 /// The same of earlier links: 24 to 26 of the 31.5 GB/s of PCIe 4 x16 (`transload_core::defaults`).
 const UNTIL_PCIE_4: u64 = 79;
 
-/// What a peer copy gets of its NVLinks, in percent: 375 GB/s over 18 links of 26.562 GB/s of an H100
-/// (<https://github.com/NVIDIA/nccl/issues/1264>). NCCL's own table has 20.6 GB/s of each (`src/graph/topo.h`).
+/// The share of its NVLinks' rate that a peer copy reaches, in percent: 375 GB/s over 18 links of 26.562 GB/s of an
+/// H100 (<https://github.com/NVIDIA/nccl/issues/1264>). NCCL's own table has 20.6 GB/s of each (`src/graph/topo.h`).
 const OVER_NVLINK: u64 = 78;
 
-/// What a copy gets of its memory's rate, in percent: each byte is read and written, and a tenth is lost. An H100 of
-/// 3.35 TB/s reads and writes 3.0 TB/s.
+/// The share of the memory's rate that a copy reaches, in percent: each byte is read and written, and a tenth is
+/// lost. An H100 of 3.35 TB/s reads and writes 3.0 TB/s.
 const COPIED: u64 = 45;
 
 /// Copied bytes per second of a memory of which nothing is known: that share of a GeForce RTX 4090's 1008 GB/s.

@@ -1,4 +1,4 @@
-//! What NVIDIA's management library tells, turned into what is asked of wires.
+//! Converts reports of NVIDIA's management library into wiring.
 //!
 //! Sources: NVML API Reference, Device Queries, NvLink Methods and Field Value Queries.
 
@@ -36,13 +36,13 @@ pub(super) trait Library {
 /// An NVLink that is up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NvLink {
-    /// What is at its other end (`nvmlDeviceGetNvLinkRemotePciInfo_v2`), where that is on this machine's bus.
+    /// The device at its other end (`nvmlDeviceGetNvLinkRemotePciInfo_v2`), if that is on this machine's bus.
     pub(super) remote: Option<PciAddress>,
     /// `nvmlDeviceGetNvLinkVersion`.
     pub(super) version: Option<u32>,
 }
 
-/// What it told.
+/// The library's reports.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) driver: Option<String>,
@@ -51,19 +51,19 @@ pub(super) struct Told {
     ancestors: Vec<Vec<Option<Ancestor>>>,
 }
 
-/// What it told of one device.
+/// The library's report on one device.
 #[derive(Debug)]
 pub(super) struct Device {
     at: PciAddress,
     pub(super) numa_node: Option<u32>,
     pub(super) pcie: Option<PcieLink>,
     pub(super) memory_bytes_per_second: Option<u64>,
-    /// What each NVLink leads to.
+    /// The other end of each NVLink.
     ends: Vec<End>,
     nvlink_bytes_per_second: u64,
 }
 
-/// What is at the other end of an NVLink.
+/// The other end of an NVLink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Gpu(PciAddress),
@@ -158,8 +158,8 @@ impl Device {
     }
 }
 
-/// What a link of an `nvmlNvlinkVersion_t` signals one way, in megabytes per second, for drivers that do not tell the
-/// speed itself: the figures that `nvidia-smi nvlink --status` shows of a P100, V100, A100, H100 and B200.
+/// The rate of a link of an `nvmlNvlinkVersion_t` in one direction, in megabytes per second, for drivers that do not
+/// report the speed: the figures that `nvidia-smi nvlink --status` shows of a P100, V100, A100, H100 and B200.
 fn megabytes_of(version: u32) -> Option<u32> {
     Some(match version {
         1 => 20_000,

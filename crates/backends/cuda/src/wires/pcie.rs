@@ -1,4 +1,4 @@
-//! What a PCIe link carries.
+//! The rates of PCIe links.
 
 use core::fmt;
 
@@ -33,8 +33,8 @@ impl PcieLink {
         generation(self.megatransfers).unwrap_or(1)
     }
 
-    /// What is left of the signal when its encoding is taken off, in bytes per second and one way. Headers and
-    /// acknowledgements of packets still come off that.
+    /// The rate of the signal without its encoding, in bytes per second and one direction. Headers and
+    /// acknowledgements of packets are still included.
     ///
     /// PCI Express Base Specification: 8b/10b up to 5 GT/s, where ten bits carry eight (4.2.1); 128b/130b from
     /// 8 GT/s on (4.2.2); from 64 GT/s on one bit a bit, in units of 256 bytes of which 236 carry packets (4.2.3,
@@ -54,7 +54,7 @@ impl PcieLink {
         links.into_iter().min_by_key(|link| link.bytes_per_second())
     }
 
-    /// What two ends can do together that can do so much by themselves: the slower signal on the fewer lanes.
+    /// The link between two ends with these abilities: the slower signal on the fewer lanes.
     pub(super) fn of_both(self, other: PcieLink) -> PcieLink {
         PcieLink {
             megatransfers: self.megatransfers.min(other.megatransfers),

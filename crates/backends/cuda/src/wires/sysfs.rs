@@ -1,4 +1,4 @@
-//! What Linux tells of the slots (Linux, Documentation/ABI/testing/sysfs-bus-pci).
+//! Reads Linux's description of the slots (Linux, Documentation/ABI/testing/sysfs-bus-pci).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl Tree {
         links_above(bridges.unwrap_or_default()).into_iter()
     }
 
-    /// Those of both devices below the bridge where they meet, without the ones into the slots.
+    /// The links of both devices below the bridge where they meet, without the ones into the slots.
     pub(super) fn above_until_they_meet(
         &self,
         a: usize,

@@ -220,7 +220,7 @@ impl Drop for View {
     }
 }
 
-/// What a view's start is a multiple of, in memory and in the section: 64 KiB on every Windows so far.
+/// The granularity of a view's start, in memory and in the section: 64 KiB on every Windows so far.
 pub(super) fn granularity() -> u64 {
     let mut info = SYSTEM_INFO::default();
     // SAFETY: the place is ours, and of the size that is asked for.

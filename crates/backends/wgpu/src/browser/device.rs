@@ -38,13 +38,13 @@ pub enum RequestError {
     /// The browser has no WebGPU, or no adapter for it.
     #[error("the browser offers no adapter: {reason}")]
     NoAdapter {
-        /// What the browser says.
+        /// The browser's message.
         reason: String,
     },
     /// It has an adapter, and opens no device on it.
     #[error("the browser opened no device on its adapter: {reason}")]
     NoDevice {
-        /// What the browser says.
+        /// The browser's message.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What the browser complains of. It says so later, never while a call lasts.
+//! Errors that the browser reports, always after the call and never during it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ pub(super) struct Scopes([wgpu::ErrorScopeGuard; 2]);
 
 type Complaint = Pin<Box<dyn Future<Output = Option<wgpu::Error>>>>;
 
-/// What was heard, once the browser has told.
+/// The errors, once the browser has reported them.
 pub(super) struct Heard([Complaint; 2]);
 
 impl Scopes {
@@ -29,13 +29,13 @@ impl Scopes {
         let [outer, inner] = self.0;
         // The innermost goes first.
         let inner: Complaint = Box::pin(inner.pop());
-        // What memory was too little for fails validations then, so that is asked first.
+        // An allocation that found no memory also fails validation later, so that error comes first.
         Heard([Box::pin(outer.pop()), inner])
     }
 }
 
 impl Heard {
-    /// The first complaint.
+    /// The first error.
     pub(super) async fn first(self) -> Option<Fault> {
         let mut first = None;
         for complaint in self.0 {
@@ -45,8 +45,8 @@ impl Heard {
     }
 }
 
-/// The browser gives its reasons in words alone. This backend checks its commands before it submits them,
-/// so what fails a validation is a thing that its owner has destroyed, mapped, or made on another device.
+/// The browser gives its reasons only as text. This backend checks its commands before it submits them, so
+/// a failed validation means an object that its owner has destroyed, mapped, or made on another device.
 fn fault_of(error: &wgpu::Error) -> Fault {
     match error {
         wgpu::Error::OutOfMemory { .. } => {

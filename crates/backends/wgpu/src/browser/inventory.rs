@@ -98,6 +98,6 @@ fn link(gpu: &Gpu, src: MemoryId, dst: MemoryId) -> Link {
     }
 }
 
-/// What a submission costs until the machine is measured: a guess, ten times the 40 µs that lavapipe takes
-/// without a browser's second process between.
+/// The cost of a submission until the machine is measured: a guess, ten times the 40 µs that lavapipe
+/// takes without a browser's second process between.
 const SUBMISSION_NS: u64 = 400_000;

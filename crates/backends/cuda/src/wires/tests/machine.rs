@@ -1,4 +1,4 @@
-//! What tests make machines of.
+//! Builds machines for tests.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Handles of the operating system, taken in and given out: file descriptors, on Windows NT handles.
+//! Imports and exports of handles of the operating system: file descriptors, on Windows NT handles.
 
 use std::io;
 #[cfg(unix)]
@@ -13,14 +13,14 @@ use transload_hal::{Buffer, External, ExternalKind, ImportError, Span};
 use super::super::io_fault;
 use super::HostFile;
 
-/// What sort of handles these are.
+/// The kind of these handles.
 pub(super) const KIND: ExternalKind = if cfg!(windows) {
     ExternalKind::Win32
 } else {
     ExternalKind::File
 };
 
-/// What errors call a file that came as a handle.
+/// The name that errors use for a file that came as a handle.
 pub(super) fn name(handle: &Owned) -> String {
     #[cfg(unix)]
     return format!("file descriptor {}", handle.as_raw_fd());
@@ -28,7 +28,7 @@ pub(super) fn name(handle: &Owned) -> String {
     return format!("handle {:?}", handle.as_raw_handle());
 }
 
-/// Gives out a handle of its own of what is behind `buffer`.
+/// Exports a new handle of the memory or file behind `buffer`.
 pub(super) fn export(buffer: &Buffer) -> Result<External, ImportError> {
     let memory = buffer.memory();
     let failed = |doing: &'static str| {

@@ -1,4 +1,4 @@
-//! Memory that comes from elsewhere, and memory given away: no byte is copied.
+//! Imports and exports of memory, without copying.
 
 #[cfg(any(unix, windows))]
 mod handles;
@@ -19,11 +19,11 @@ use super::file::HostFile;
 use super::{FILE, PAGEABLE, file_buffer, file_fault};
 use crate::device::BACKEND;
 
-/// What sort of handles memory with a handle has on this system.
+/// The kind of handles that memory has on this system.
 #[cfg(all(test, any(target_os = "linux", target_os = "android", windows)))]
 pub(crate) const HANDLES: ExternalKind = handles::KIND;
 
-/// Makes a buffer of what was handed in, as [`Host`](crate::Host) says at its `Backend::import`.
+/// Makes a buffer of an external, as [`Host`](crate::Host) documents at its `Backend::import`.
 ///
 /// # Safety
 /// As there.
@@ -67,7 +67,7 @@ pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buff
     }
 }
 
-/// Gives out what others can import; the buffer's bytes stay where they are and alive.
+/// Exports a buffer; its bytes stay alive and where they are.
 pub(crate) fn export(buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
     let unsupported = |reason: &'static str| {
         Err(ImportError::Unsupported {
@@ -116,7 +116,7 @@ fn fix_pages(buffer: &Buffer, kind: ExternalKind) -> Result<(), ImportError> {
 /// # Safety
 /// As `Buffer::new` for the span and the owner.
 unsafe fn host_buffer(span: HostSpan, writable: bool, owner: Box<dyn Owner>) -> Buffer {
-    // What another buffer keeps alive is that buffer's memory: a shared mapping stays known as such.
+    // If the owner is another buffer, the identity is that buffer's: a shared mapping stays known as such.
     let (id, base) = match (&*owner as &dyn Any).downcast_ref::<Buffer>() {
         Some(buffer) => (buffer.storage_id(), buffer.position()),
         None => (StorageId::Host, span.addr()),

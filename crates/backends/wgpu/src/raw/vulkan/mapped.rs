@@ -70,7 +70,7 @@ impl Mapper {
     /// sees it as long as the keeper lives. `usage` is what wgpu may be asked to do with it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     ///
     /// # Safety
     /// `gpu` is the device that this was made for; `size` is not 0; `usage` needs no feature.

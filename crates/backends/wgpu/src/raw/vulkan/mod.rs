@@ -1,4 +1,4 @@
-//! What wgpu does not say of Vulkan.
+//! Facts about Vulkan that wgpu does not show.
 
 mod import;
 mod mapped;
