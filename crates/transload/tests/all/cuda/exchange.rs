@@ -65,7 +65,8 @@ fn two_processes_with_a_manager_each_share_a_buffer() {
     let External::Ipc(handle) = manager.export(&part, ExternalKind::CudaIpc).unwrap() else {
         panic!("it is a handle");
     };
-    let mut other = Other::start("cuda::exchange::two_processes_with_a_manager_each_share_a_buffer");
+    let mut other =
+        Other::start("cuda::exchange::two_processes_with_a_manager_each_share_a_buffer");
     other.tell(&hex(&handle.to_bytes()));
     other.end();
     assert!(bytes_of(&manager, &part) == yours);
