@@ -3,6 +3,7 @@
 #[macro_use]
 mod over_sim;
 
+#[cfg(not(any(loom, transload_local)))]
 mod adapter;
 mod adapters;
 mod advance;
@@ -21,6 +22,7 @@ mod cuda_sweep;
 mod dice;
 mod differential;
 mod discovery;
+#[cfg(not(any(loom, transload_local)))]
 mod every_way;
 mod examples;
 mod executors;
@@ -44,6 +46,7 @@ mod mapped;
 mod model;
 mod over;
 mod ownership;
+#[cfg(not(any(loom, transload_local)))]
 mod plain;
 mod probe;
 mod process_ends;
@@ -52,15 +55,18 @@ mod quarantine;
 mod regressions;
 mod regular;
 mod rig;
+#[cfg(not(any(loom, transload_local)))]
 mod routes;
 mod same_thread;
 mod shared_exports;
 mod shared_slots;
 mod simulated;
 mod stalls;
+#[cfg(all(target_os = "linux", not(any(loom, transload_local))))]
 mod stuck_page;
 mod stuck_pages;
 mod threads;
+#[cfg(not(any(loom, transload_local)))]
 mod tight;
 mod timing;
 mod together;
@@ -71,4 +77,5 @@ mod wgpu;
 mod wgpu_application;
 mod wgpu_textures;
 mod whole;
+#[cfg(not(any(loom, transload_local)))]
 mod within;

@@ -1,7 +1,9 @@
 //! Two managers of one process and the same bytes: one order over them, or the second manager is refused.
 
+#[cfg(not(transload_local))]
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+#[cfg(not(transload_local))]
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use transload::hal::{ErrorClass, ExternalKind, ImportError};
@@ -126,6 +128,7 @@ fn a_file_that_another_manager_has_is_not_cut_off() -> Outcome {
     Ok(())
 }
 
+#[cfg(not(transload_local))]
 #[test]
 fn a_file_has_the_length_of_the_buffer_while_managers_race_for_it() {
     let (one, other) = managers();

@@ -11,7 +11,7 @@ use transload::{
 };
 use transload_testkit::sim::{Call, Completion, HostSide, Rule, Sim};
 
-use crate::common::{Bench, SLOT, Sketch, come_to_rest, marked, mem, modes, place, two_devices};
+use crate::common::{Bench, SLOT, Sketch, marked, mem, modes, place, two_devices};
 
 const LEN: u64 = 3 * SLOT + 3;
 
@@ -74,7 +74,7 @@ fn handles_may_go_in_any_order_at_any_time() {
                 }
                 let context = (mode, order, events);
                 // The manager's own thread ends what is under way, and then lets go of everything.
-                come_to_rest(&sim, &budget, &context, || ());
+                crate::common::come_to_rest(&sim, &budget, &context, || ());
                 combinations += 1;
             }
         }
