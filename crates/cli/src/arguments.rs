@@ -163,13 +163,12 @@ Stops:
 A file goes to and from a device through slots of a few MiB: no memory of the
 host ever holds it as a whole.
 
-A file NAME is written as .NAME.PROCESS-NUMBER.partial beside its place, and
-renamed when its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it;
-what SIGKILL leaves, and on Windows Ctrl-C, goes with the next copy to the same
-place.
+A file is written as .transload-RANDOM.partial in the folder of its place, and
+renamed when its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it.
+What SIGKILL or SIGHUP leaves, and on Windows Ctrl-C, goes with the next copy to
+the same folder. Without --out the bytes at the last stop are dropped.
 
-TIME is that of the bytes on their way. What comes after a hop into a file,
-until the disk has them all (fsync), is not in it.";
+TIME excludes the time until the disk has all bytes of a file (fsync).";
 
 const PROFILES: &str = "\
 What was measured is saved in the folder for caches as transload/profile.toml,

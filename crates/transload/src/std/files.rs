@@ -56,7 +56,8 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the file is missing, unreadable or no regular file, when it has content and no fixed length, as the files
-    /// of `/proc` do ([`FileError::NoFixedLength`]), or when no backend takes files.
+    /// of `/proc` do ([`FileError::NoFixedLength`]), when another manager may write it ([`ImportError::Claimed`]), or when
+    /// no backend takes files.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
         let (file, _claim) = HostFile::open_claimed(path, self.claims(path, FILE, false))?;
@@ -108,7 +109,7 @@ impl TransferManager {
     /// [`HostFile`] back.
     ///
     /// # Errors
-    /// When no backend takes files.
+    /// When no backend takes files, or another manager has the file ([`ImportError::Claimed`]).
     pub fn adopt_file(&self, file: HostFile) -> Result<Buffer, OpenError> {
         let path = file.path().display().to_string();
         // SAFETY: a file that is read and written by position asks nothing of the caller: accesses by other code show
@@ -124,7 +125,8 @@ impl TransferManager {
     /// without a copy. Linux only.
     ///
     /// # Errors
-    /// When the file is missing, unreadable or no regular file, or the system does not map it.
+    /// When the file is missing, unreadable or no regular file, when another manager may write it
+    /// ([`ImportError::Claimed`]), or the system does not map it.
     ///
     /// # Safety
     /// As long as the buffer or any view of it lives, no program shortens the file, which would raise SIGBUS, and none
