@@ -19,6 +19,13 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     session.found(tool.version());
     let mut verdict = Verdict::passed();
     let main = &session.workspace;
+    let rules = fs::read_to_string(main.root.join(RULES))?;
+    let skips = |line: &&str| line.contains("{ crate = \"") && line.contains('@');
+    for line in rules.lines().filter(skips) {
+        if !line.contains("reason = \"") {
+            verdict.fail(&format!("{RULES} gives no reason for {}", line.trim()));
+        }
+    }
     check(&tool, main, main, &mut verdict)?;
     let others = main.others()?;
     for other in &others {

@@ -29,6 +29,16 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         if among_crates {
             let page = format!("documentation = \"https://docs.rs/{}\"", member.name);
             report(&mut verdict, member, &manifest, &[&page]);
+            let is_documented = |target| manifest.contains(&format!("\"{target}\""));
+            if !DOCUMENTED
+                .into_iter()
+                .any(|targets| targets.iter().all(is_documented))
+            {
+                verdict.fail(&format!(
+                    "docs.rs documents `{}` for too few targets",
+                    member.name
+                ));
+            }
             for file in FILES {
                 if !member.manifest_path.with_file_name(file).is_file() {
                     verdict.fail(&format!("`{}` has no file {file}", member.name));
@@ -117,6 +127,21 @@ const PUBLISHED: [&str; 7] = [
     "readme = \"README.md\"",
     "[package.metadata.docs.rs]",
     "all-features = true",
+];
+
+/// The targets that docs.rs documents: all of the first list, or for a package of one system all of the second.
+const DOCUMENTED: [&[&str]; 2] = [
+    &[
+        "x86_64-unknown-linux-gnu",
+        "aarch64-apple-darwin",
+        "x86_64-pc-windows-msvc",
+        "wasm32-unknown-unknown",
+    ],
+    &[
+        "aarch64-apple-darwin",
+        "x86_64-apple-darwin",
+        "aarch64-apple-ios",
+    ],
 ];
 
 /// Files beside those manifests.

@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use public_api::Builder;
 
-use crate::checks::output_of;
+use crate::checks::{first_line, host};
 use crate::stage::{Outcome, Session, Verdict};
 use crate::workspace::Workspace;
 
@@ -104,15 +104,19 @@ fn check(workspace: &Workspace, accept: bool) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The items of a library, one a line, without the implementations that nearly every type has.
+/// The items of a library, one a line, without the compiler's own traits but for `Send` and `Sync`.
 fn listed(json: &Path) -> Result<String> {
     let surface = Builder::from_rustdoc_json(json)
         .omit_blanket_impls(true)
-        .omit_auto_trait_impls(true)
-        .omit_auto_derived_impls(true)
         .build()
         .with_context(|| format!("cannot read {}", json.display()))?;
-    Ok(surface.items().map(|item| format!("{item}\n")).collect())
+    let told = |item: &String| {
+        !UNTOLD
+            .iter()
+            .any(|name| item.contains(&format!("{name} for ")))
+    };
+    let items = surface.items().map(|item| format!("{item}\n"));
+    Ok(items.filter(told).collect())
 }
 
 fn changes(old: &str, new: &str) -> Vec<String> {
@@ -123,18 +127,15 @@ fn changes(old: &str, new: &str) -> Vec<String> {
         .collect()
 }
 
-/// The compiler, without its patch version, and the system.
+/// The compiler, a stable one without its patch version, and the system.
 fn setting() -> Result<String> {
-    let said = output_of(Command::new("rustc").arg("-vV")).context("rustc does not run")?;
-    let field = |name: &str| {
-        said.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    let said = first_line(Command::new("rustc").arg("--version")).context("rustc does not run")?;
+    let version = match said.split_once(" (") {
+        Some((release, _)) if !release.contains('-') => release.rsplit_once('.'),
+        _ => None,
     };
-    let (Some(release), Some(host)) = (field("release"), field("host")) else {
-        bail!("rustc says nothing of itself:\n{said}");
-    };
-    let minor = release.rsplit_once('.').map_or(release, |(minor, _)| minor);
-    Ok(format!("# rustc {minor} for {host}"))
+    let version = version.map_or(said.as_str(), |(minor, _)| minor);
+    Ok(format!("# {version} for {}", host()?))
 }
 
 fn file(workspace: &Workspace, package: &str) -> PathBuf {
@@ -163,3 +164,13 @@ const STANDING_IN: &str = "TRANSLOAD_XTASK_RUSTDOC";
 
 /// Empty on the system that lists.
 const NOT_HERE: [&str; 1] = ["transload-metal"];
+
+/// Traits that the compiler implements for nearly every type.
+const UNTOLD: [&str; 6] = [
+    "core::marker::Freeze",
+    "core::marker::StructuralPartialEq",
+    "core::marker::Unpin",
+    "core::marker::UnsafeUnpin",
+    "core::panic::unwind_safe::RefUnwindSafe",
+    "core::panic::unwind_safe::UnwindSafe",
+];
