@@ -52,12 +52,8 @@ pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
         writable: info.writable,
         manager,
     };
-    let table = table();
-    let is_free = lock(table).enter(key);
-    if is_free {
-        raw.keep_claim(Box::new(Claim { table, key }));
-    }
-    is_free
+    let claim = enter(key);
+    claim.map(|claim| raw.keep_claim(Box::new(claim))).is_some()
 }
 
 /// Claims a whole file, before its length is read or changed. The claim keeps other managers out until the buffer has
@@ -70,6 +66,10 @@ pub(crate) fn claim_file(id: StorageId, writable: bool, manager: usize) -> Optio
         writable,
         manager,
     };
+    enter(key)
+}
+
+fn enter(key: Key) -> Option<Claim> {
     let table = table();
     let is_free = lock(table).enter(key);
     is_free.then_some(Claim { table, key })
