@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use transload_core::{Limits, PlanCache, defaults};
 use transload_hal::{Backend, Clock};
 
+use crate::engine::admission::budget::{Pool, StagingBudget};
 use crate::engine::shared::Shared;
 use crate::engine::signal::Signal;
-use crate::engine::staging::{Pool, StagingBudget};
 use crate::engine::state::State;
 use crate::{Error, TransferManager};
 

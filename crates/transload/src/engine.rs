@@ -1,38 +1,53 @@
-//! The engine: turns accepted requests into moved bytes. Needs no operating system.
+//! The engine: turns checked requests into moved bytes. Needs no operating system.
 //!
 //! Every handle points to a [`shared::Shared`]. Its lock guards [`state::State`], which never blocks and never calls a
-//! backend: it fills a list of [`order::Orders`], and the thread that turns the engine carries them out after it has
-//! released the lock.
+//! backend: it fills a list of [`command::Commands`], and the thread that turns the engine executes them after it has
+//! released the lock ([`turn`]).
+//!
+//! Modules use those above them in this list, and none below:
 
-pub(crate) mod accept;
-pub(crate) mod active;
-mod admit;
-mod backlog;
-pub(crate) mod batch;
+// Words and tools.
 pub(crate) mod clock;
+pub(crate) mod sync;
+pub(crate) mod types;
+pub(crate) mod unwind;
+
+// What threads and callbacks share without the engine's lock.
 mod completions;
-mod deadlines;
 mod digest;
 pub(crate) mod event;
+pub(crate) mod signal;
+
+// The parts of the state.
+mod active;
+pub(crate) mod admission;
+mod backlog;
+pub(crate) mod checked;
+mod command;
+mod deadlines;
+mod in_flight;
+pub(crate) mod kept;
+mod observe;
+pub(crate) mod planning;
+mod proof;
+mod table;
+
+// The state, and what happens between its parts: in the order in which a transfer meets it.
+mod admit;
 mod finish;
+mod settle;
+mod start;
+pub(crate) mod state;
+mod step;
+
+// The threads that call the engine.
 pub(crate) mod held;
 pub(crate) mod hint;
-pub(crate) mod kept;
 pub(crate) mod listen;
+pub(crate) mod shared;
+pub(crate) mod submit;
+mod turn;
+mod wait;
+
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod observe;
-mod order;
-mod places;
-mod poll;
-mod proof;
-pub(crate) mod routes;
-mod settle;
-pub(crate) mod shared;
-pub(crate) mod signal;
-pub(crate) mod staging;
-pub(crate) mod state;
-pub(crate) mod sync;
-mod turn;
-pub(crate) mod unwind;
-mod wait;

@@ -11,9 +11,9 @@ use transload_core::{Footprint, MemoryId, MemoryKind, Shape};
 use transload_hal::{ErrorClass, Fault, HostSpan};
 
 use crate::Buffer;
-use crate::engine::active::{Operand, TransferId};
 use crate::engine::hint::Wish;
 use crate::engine::shared::Shared;
+use crate::engine::types::{Operand, TransferId};
 use crate::error::GuardError;
 
 /// A guard's place in the order. Dropping it gives the place back.
@@ -261,7 +261,7 @@ struct Coming(Option<Result<Entry, GuardError>>);
 
 impl Coming {
     fn new(buffer: &Buffer, writes: bool) -> Coming {
-        let enter = |shared: &Arc<Shared>, end, footprint| Ok(shared.guard(end, footprint));
+        let enter = |shared: &Arc<Shared>, end, footprint| Ok(shared.start_guard(end, footprint).0);
         Coming(Some(Entry::new(buffer, writes, enter)))
     }
 

@@ -170,6 +170,7 @@ mod buffer;
 mod builder;
 mod engine;
 mod error;
+mod event;
 mod explain;
 mod guard;
 mod manager;
@@ -189,16 +190,16 @@ pub use self::std::{OpenError, probe, profile};
 pub use adopt::{Adopt, OwnedSlice};
 pub use buffer::{Buffer, IntoInnerError, IntoInnerReason};
 pub use builder::Builder;
-pub use engine::active::Priority;
+pub use engine::admission::budget::StagingBudget;
 pub use engine::clock::NoClock;
 #[cfg(feature = "std")]
 pub use engine::clock::SystemClock;
-pub use engine::event::Event;
-pub use engine::staging::StagingBudget;
+pub use engine::types::Priority;
 pub use error::{
     BatchError, Error, GuardError, PlaceError, RegionError, RegisterError, ShareError,
     TransferError, TransferFailure,
 };
+pub use event::Event;
 pub use explain::{Choice, Explanation, LaneChoice, Proof};
 pub use guard::{ReadFuture, ReadGuard, WriteFuture, WriteGuard};
 pub use manager::{BackendInfo, Placed, TransferManager};

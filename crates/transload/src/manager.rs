@@ -120,10 +120,10 @@ impl TransferManager {
         let unattended = guarded(|| backend.completes_unattended()).map_err(panicked)?;
         let id = inventory.backend;
         self.shared.change(|state| {
-            if state.registered(id).is_some() {
+            if state.in_flight.known(id).is_some() {
                 return Err(RegisterError::Duplicate { backend: id });
             }
-            let mut topology = state.topology.clone();
+            let mut topology = state.planning.topology().clone();
             topology
                 .add(inventory)
                 .map_err(|error| RegisterError::Topology { backend: id, error })?;
@@ -145,9 +145,9 @@ impl TransferManager {
     /// Returns the backends, in the order of registration.
     pub fn backends(&self) -> Vec<BackendInfo> {
         let listed = self.shared.inspect(|state| {
-            let devices = state.topology.devices();
+            let devices = state.planning.topology().devices();
             let of = |id: BackendId| devices.iter().filter(move |device| device.backend == id);
-            let known = state.backends.iter();
+            let known = state.in_flight.backends().iter();
             known
                 .map(|known| BackendInfo {
                     id: known.id,
@@ -161,7 +161,7 @@ impl TransferManager {
     /// Returns the registered backend of that type. Use it for functions that only this backend has.
     pub fn backend<B: Backend>(&self) -> Option<Arc<B>> {
         let backends = self.shared.inspect(|state| {
-            let known = state.backends.iter();
+            let known = state.in_flight.backends().iter();
             known
                 .map(|known| Arc::clone(&known.backend))
                 .collect::<Vec<Arc<dyn Backend>>>()
@@ -173,7 +173,7 @@ impl TransferManager {
     pub fn devices(&self) -> Vec<DeviceInfo> {
         let listed = self
             .shared
-            .inspect(|state| state.topology.devices().to_vec());
+            .inspect(|state| state.planning.topology().devices().to_vec());
         listed.unwrap_or_default()
     }
 
@@ -181,13 +181,15 @@ impl TransferManager {
     pub fn memories(&self) -> Vec<MemoryInfo> {
         let listed = self
             .shared
-            .inspect(|state| state.topology.memories().to_vec());
+            .inspect(|state| state.planning.topology().memories().to_vec());
         listed.unwrap_or_default()
     }
 
     /// Returns the machine as the planner sees it now: devices, memories, and links with their costs.
     pub fn topology(&self) -> Topology {
-        let topology = self.shared.inspect(|state| state.topology.clone());
+        let topology = self
+            .shared
+            .inspect(|state| state.planning.topology().clone());
         topology.unwrap_or_default()
     }
 
@@ -197,7 +199,7 @@ impl TransferManager {
     /// When there is no such device, or it has no such memory.
     pub fn resolve(&self, place: Place) -> Result<MemoryId, PlaceError> {
         self.shared.inspect(|state| {
-            let topology = &state.topology;
+            let topology = state.planning.topology();
             let device = match place.device {
                 DeviceName::Id(id) => topology.device(id),
                 DeviceName::Uuid(uuid) => topology.device_by_uuid(uuid),
@@ -230,7 +232,7 @@ impl TransferManager {
     pub fn explain(&self, request: &Request) -> Result<Explanation, TransferError> {
         let checked = self.check(request)?;
         let (src, dst) = (&checked.src, &checked.dst);
-        let key = crate::engine::routes::key(src, dst, Purpose::Copy);
+        let key = crate::engine::planning::key(src, dst, Purpose::Copy);
         self.explain_key(key, checked.len_bytes())
     }
 
@@ -272,7 +274,7 @@ impl TransferManager {
         }
         let idle = self.shared.change(|state| {
             state.forget();
-            state.pool.trim()
+            state.admission.trim()
         });
         drop(idle);
     }
@@ -327,19 +329,19 @@ impl TransferManager {
     ) -> Result<Explanation, TransferError> {
         let now = self.now();
         self.shared.inspect(|state| {
-            let plans = state
-                .plans(key, now)
-                .map_err(|error| TransferError::NoRoute {
+            let plans = { &mut state.planning }.plans(key, now).map_err(|error| {
+                TransferError::NoRoute {
                     src: key.src,
                     dst: key.dst,
                     reasons: error.to_string(),
-                })?;
+                }
+            })?;
             let proof = |link| state.proof_of(link);
             Ok(Explanation::new(
                 &plans,
                 &key,
                 bytes,
-                &state.topology,
+                state.planning.topology(),
                 &proof,
             ))
         })?
@@ -373,9 +375,9 @@ impl fmt::Debug for TransferManager {
         let answer = self.shared.inspect(|state| {
             f.debug_struct("TransferManager")
                 .field("backends", &backends)
-                .field("live", &state.live)
-                .field("cache", &state.cache)
-                .field("staging", state.pool.budget())
+                .field("live", &state.table.live())
+                .field("cache", state.planning.cache())
+                .field("staging", state.admission.budget())
                 .field("stats", &state.stats.snapshot())
                 .finish()
         });

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use crate::engine::accept::{Checked, Chosen, Terms};
+use crate::engine::checked::{Checked, Chosen, Terms};
 use crate::engine::shared::Shared;
 use crate::{Request, Transfer, TransferError};
 
@@ -24,8 +24,9 @@ impl Prepared {
         let checked = request.check()?;
         let now = shared.clock.now();
         let chosen = shared.change(|state| {
-            let chosen = state.choose(&checked, &request.terms, now)?;
-            Ok::<_, TransferError>((state.cache.epoch(), chosen))
+            let planning = &mut state.planning;
+            let chosen = planning.choose(&checked, &request.terms, now)?;
+            Ok::<_, TransferError>((planning.epoch(), chosen))
         })?;
         Ok(Prepared {
             shared: Arc::clone(shared),
@@ -37,20 +38,20 @@ impl Prepared {
 
     /// Submits the copy once more. Small copies are done when this returns.
     pub fn post(&self) -> Transfer {
-        let submitted = self.shared.submit(|state, now| {
-            state.release_due(now);
+        let (checked, terms) = (&self.checked, &self.terms);
+        let submitted = self.shared.submit(&terms.then, |state, now| {
+            let planning = &mut state.planning;
+            planning.release_due(now);
             let (epoch, chosen) = &self.chosen;
-            let chosen = if *epoch == state.cache.epoch() {
-                chosen.clone()
-            } else {
-                state.choose(&self.checked, &self.terms, now)?
+            let chosen = match *epoch == planning.epoch() {
+                true => chosen.clone(),
+                false => planning.choose(checked, terms, now)?,
             };
-            let checked = &self.checked;
             let ends = (checked.src.clone(), checked.dst.clone());
-            state.accept(ends, checked.parts(), chosen, &self.terms, now)
+            let parts = (checked.in_place, &checked.footprints[..]);
+            state.start(ends, parts, chosen, terms, now)
         });
-        self.shared.tell_refused(&submitted, &self.terms.then);
-        submitted
+        Transfer::of(&self.shared, submitted)
     }
 }
 

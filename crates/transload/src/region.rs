@@ -3,7 +3,7 @@
 use transload_core::Shape;
 
 use crate::Buffer;
-use crate::engine::active::Operand;
+use crate::engine::types::Operand;
 use crate::error::RegionError;
 
 /// A shape laid over a buffer: the source or the destination of a request.

@@ -8,9 +8,8 @@ use core::task::{Context, Poll};
 
 use transload_core::{Instant, LinkId};
 
-use crate::engine::accept::{Checked, Terms};
-use crate::engine::active::Priority;
-use crate::engine::batch::BatchFlag;
+use crate::engine::checked::{Checked, Terms};
+use crate::engine::types::{BatchFlag, Priority};
 use crate::{Cancelled, Canceller, Event, Region, Report, Transfer, TransferError};
 
 /// A copy to be made: two regions of equal payload, and terms.
@@ -65,13 +64,13 @@ impl Request {
 
     /// Starts the transfer only after the event was set. May be called several times.
     pub fn after(mut self, event: &Event) -> Request {
-        self.terms.after.push(Arc::clone(&event.cell));
+        self.terms.after.push(Arc::clone(&event.state));
         self
     }
 
     /// Sets the event when the transfer is over, however it ended. May be called several times.
     pub fn then(mut self, event: &Event) -> Request {
-        self.terms.then.push(Arc::clone(&event.cell));
+        self.terms.then.push(Arc::clone(&event.state));
         self
     }
 

@@ -9,8 +9,9 @@ use core::time::Duration;
 
 use transload_hal::Fence;
 
-use crate::engine::active::TransferId;
 use crate::engine::shared::Shared;
+use crate::engine::submit::Submitted;
+use crate::engine::types::TransferId;
 use crate::{Report, TransferError};
 
 /// A submitted copy. It is a `Future` of its [`Report`] and can be waited for without any runtime.
@@ -103,22 +104,16 @@ impl core::fmt::Debug for Canceller {
 }
 
 impl Transfer {
-    pub(crate) fn submitted(shared: Arc<Shared>, id: TransferId) -> Transfer {
-        Transfer {
-            inner: Inner::Submitted { shared, id },
-        }
-    }
-
-    /// Makes the handle of a transfer that was refused, or was over before a thread could wait for it.
-    pub(crate) fn settled(result: Option<Result<Report, TransferError>>) -> Transfer {
-        Transfer {
-            inner: Inner::Settled(result),
-        }
-    }
-
-    /// Returns whether the transfer, which was just submitted, was refused.
-    pub(crate) fn is_refused(&self) -> bool {
-        matches!(self.inner, Inner::Settled(Some(Err(_))))
+    /// Makes the handle of what was submitted.
+    pub(crate) fn of(shared: &Arc<Shared>, submitted: Submitted) -> Transfer {
+        let inner = match submitted {
+            Submitted::Over(result) => Inner::Settled(Some(result)),
+            Submitted::UnderWay(id) => Inner::Submitted {
+                shared: Arc::clone(shared),
+                id,
+            },
+        };
+        Transfer { inner }
     }
 
     /// Blocks until it is over. The thread turns the engine meanwhile and may be put to work copying.
@@ -163,7 +158,7 @@ impl Transfer {
         match &self.inner {
             Inner::Submitted { shared, id } => {
                 shared.is_settled(*id) || {
-                    shared.look();
+                    shared.take_outcomes();
                     shared.is_settled(*id)
                 }
             }
@@ -177,7 +172,7 @@ impl Transfer {
     pub fn progress(&self) -> Option<(u64, u64)> {
         match &self.inner {
             Inner::Submitted { shared, id } => {
-                shared.look();
+                shared.take_outcomes();
                 shared.progress(*id)
             }
             Inner::Settled(Some(Ok(report))) => Some((report.bytes(), report.bytes())),

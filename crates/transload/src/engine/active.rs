@@ -5,45 +5,16 @@ use alloc::vec::Vec;
 use core::task::Waker;
 
 use transload_core::flight::{Flight, Phase, SlotId, Task, TaskId};
-use transload_core::{DeviceId, Instant, MemoryId, Plan, Shape};
+use transload_core::{DeviceId, Instant, Plan, Ticket};
 use transload_hal::{BackendId, Buffer, Fault, Fence};
 
-use super::admit::queue::Turn;
-use super::backlog::Line;
-use super::batch::BatchFlag;
 use super::digest::Digest;
-use super::event::EventCell;
-use super::staging::Pair;
-use crate::{Fallback, Report, TransferError};
+use super::event::EventState;
+use super::types::{BatchFlag, FirstSlot, Line, Operand, Pair, Priority, Turn};
+use crate::error::TransferError;
+use crate::report::{Fallback, Report};
 
-/// One end of a transfer: a shape laid over a buffer.
-#[derive(Clone, Debug)]
-pub(crate) struct Operand {
-    pub(crate) buffer: Buffer,
-    /// Where the shape's first byte lies, counted from the start of the view.
-    pub(crate) offset: u64,
-    pub(crate) shape: Shape,
-}
-
-/// Names a transfer: its place in the table, and how often the place was used before.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct TransferId {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-}
-
-/// Which transfers go first among those that wait for the same engine or slots.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub enum Priority {
-    /// After the others.
-    Low,
-    /// In the order of submission.
-    #[default]
-    Normal,
-    /// Before the others.
-    High,
-}
-
+/// The stage of a transfer or guard. [`Active`] lists what holds in each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
     /// The place is free.
@@ -66,45 +37,48 @@ pub(crate) struct Lease {
     pub(crate) buffer: Buffer,
 }
 
-/// A slot that was leased or is being allocated for a flight that is not admitted yet.
-pub(crate) struct Boarded {
-    pub(crate) lane: u8,
-    pub(crate) ring: u8,
-    pub(crate) memory: MemoryId,
-    pub(crate) bytes: u64,
-    /// The part of it, in bytes, that the flight takes where it may share the slot.
-    pub(crate) part: Option<u64>,
-    /// `None` while it is being allocated.
-    pub(crate) buffer: Option<Buffer>,
-}
-
 /// One transfer, or one guard. Places are reused, together with their allocated lists.
+///
+/// The invariant of each stage:
+///
+/// | stage | holds |
+/// |---|---|
+/// | `Free` | no buffer, ticket, waker or result; its place is in the table's list of free places; `flight` is over |
+/// | `Waiting` | `ticket` is set and `waits_for` is above 0; nothing was submitted; `first_slots`, `leases` and `flying` are empty |
+/// | `Proving` | `waits_for` is 0; the leg has asked for nothing yet; a proof has the transfer in its list |
+/// | `Flying` | `flight` is not over; `flying` has the fences that the engine waits for, `leases` the slots of the leg, `commanded` what threads have taken and not recorded. Only this stage has operations under way |
+/// | `Guarding` | `src` and `ticket` are set, `dst` is not; conflicting transfers wait until the guard leaves |
+/// | `Over` | `ticket` is gone, `flying` and `leases` are empty, `result` is set until the handle takes it. A transfer whose handle is gone goes on to `Free` in the same step |
+///
+/// A transfer goes through the stages in this order, from `Flying` back to `Proving` with each leg. A transfer that is
+/// cancelled or past its deadline goes from `Waiting` or `Proving` to `Over`. A guard goes from `Waiting` to `Guarding`
+/// to `Free`. `answered` holds only in `Flying`: the owner has the result, and operations are still under way.
 pub(crate) struct Active {
     pub(crate) generation: u32,
     pub(crate) stage: Stage,
     pub(crate) src: Option<Operand>,
     pub(crate) dst: Option<Operand>,
     pub(crate) flight: Option<Flight>,
-    pub(crate) ticket: Option<transload_core::Ticket>,
+    pub(crate) ticket: Option<Ticket>,
     /// Events that have not been set, and one more for conflicting predecessors.
     pub(crate) waits_for: u32,
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Instant>,
     /// In the list of transfers that could use more slots.
-    pub(crate) hungry: bool,
+    pub(crate) wants_more: bool,
     /// In a queue of transfers to look at.
     pub(crate) queued: bool,
     /// Its turn in the queue for first slots, while it is there.
-    pub(crate) boarding: Option<Turn>,
+    pub(crate) turn: Option<Turn>,
     /// The devices that its slots count with, once it has asked for slots.
     pub(crate) pair: Pair,
-    pub(crate) boarded: Vec<Boarded>,
+    pub(crate) first_slots: Vec<FirstSlot>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) flying: Vec<(Fence, TaskId)>,
     /// Operations for which their backend had no room, the oldest first.
     pub(crate) postponed: Vec<(Line, Task)>,
     /// Operations and allocations that a thread has taken and not recorded yet, and those in `postponed`.
-    pub(crate) ordered: u32,
+    pub(crate) commanded: u32,
     /// The backends were asked to stop all that is in `flying`.
     pub(crate) stop_asked: bool,
     /// Leading bytes that were in place when the backends were asked.
@@ -119,15 +93,15 @@ pub(crate) struct Active {
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) digests: Option<[Arc<Digest>; 2]>,
     pub(crate) checksum: Option<u64>,
-    pub(crate) then: Vec<Arc<EventCell>>,
+    pub(crate) then: Vec<Arc<EventState>>,
     pub(crate) batch: Option<Arc<BatchFlag>>,
     pub(crate) submitted: Instant,
     pub(crate) begun: Instant,
     pub(crate) waker: Option<Waker>,
     /// A thread must listen for outcomes of the transfer.
-    pub(crate) needs_care: bool,
-    /// The thread that waits for it is blocked in a backend, and counts among `State::tended`.
-    pub(crate) is_tended: bool,
+    pub(crate) needs_listener: bool,
+    /// The thread that waits for it is blocked in a backend.
+    pub(crate) has_waiter: bool,
     /// The handle is gone.
     pub(crate) detached: bool,
     /// The buffers may still be written by a backend that was given up: they are never used again.
@@ -159,15 +133,15 @@ impl Active {
             waits_for: 0,
             priority: Priority::Normal,
             deadline: None,
-            hungry: false,
+            wants_more: false,
             queued: false,
-            boarding: None,
+            turn: None,
             pair: Pair::HOST,
-            boarded: Vec::with_capacity(ROOM),
+            first_slots: Vec::with_capacity(ROOM),
             leases: Vec::with_capacity(ROOM),
             flying: Vec::with_capacity(ROOM),
             postponed: Vec::new(),
-            ordered: 0,
+            commanded: 0,
             stop_asked: false,
             stopped_at: 0,
             shown_bytes: 0,
@@ -182,8 +156,8 @@ impl Active {
             submitted: Instant(0),
             begun: Instant(0),
             waker: None,
-            needs_care: false,
-            is_tended: false,
+            needs_listener: false,
+            has_waiter: false,
             detached: false,
             tainted: false,
             proof: None,
@@ -191,6 +165,36 @@ impl Active {
             result: None,
             answered: false,
         }
+    }
+
+    /// Makes the record one of a free place. Returns the digests, if no operation holds them any more. The caller has
+    /// taken the transfer out of every queue that must know.
+    pub(crate) fn vacate(&mut self) -> Option<[Arc<Digest>; 2]> {
+        self.generation = self.generation.wrapping_add(1);
+        self.stage = Stage::Free;
+        self.src = None;
+        self.dst = None;
+        self.result = None;
+        self.answered = false;
+        self.waker = None;
+        self.detached = false;
+        self.tainted = false;
+        self.tried.clear();
+        self.fallbacks.clear();
+        self.checksum = None;
+        self.then.clear();
+        self.batch = None;
+        self.fault = None;
+        self.proof = None;
+        self.over_one_link = false;
+        // An allocation for the transfer may still be under way.
+        self.commanded = 0;
+        self.stop_asked = false;
+        self.stopped_at = 0;
+        self.shown_bytes = 0;
+        let digests = self.digests.take()?;
+        let is_alone = |digest: &Arc<Digest>| Arc::strong_count(digest) == 1;
+        digests.iter().all(is_alone).then_some(digests)
     }
 
     /// Returns whether the result is still to come.
@@ -203,12 +207,22 @@ impl Active {
         self.is_live() && self.stage != Stage::Guarding && !self.answered
     }
 
+    /// Returns whether the other transfers of its batch stop it.
+    pub(crate) fn is_batch_stopped(&self) -> bool {
+        { self.batch.as_ref() }.is_some_and(|batch| batch.has_failed())
+    }
+
     /// Returns the operand for the flight's role `Src` in its present phase.
     pub(crate) fn read_end(&self) -> Option<&Operand> {
         match self.flight.as_ref().map(Flight::phase) {
             Some(Phase::CheckDst) => self.dst.as_ref(),
             _ => self.src.as_ref(),
         }
+    }
+
+    /// Returns both ends that the transfer has.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = &Operand> {
+        self.src.iter().chain(&self.dst)
     }
 
     /// Returns the devices at its ends.
@@ -230,5 +244,12 @@ impl Active {
             .iter()
             .find(|lease| lease.id == id)
             .map(|lease| &lease.buffer)
+    }
+
+    /// Returns the plan that carried the payload, or carries it now. After a verification the flight's own plan is the
+    /// one that read the destination.
+    pub(crate) fn carrier(&self) -> Option<&Arc<Plan>> {
+        let flight = self.flight.as_ref()?;
+        flight.copied_by().or(flight.plan())
     }
 }

@@ -3,16 +3,10 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use transload_core::EngineId;
-use transload_core::flight::{Flight, Settled, Task};
-use transload_hal::{BackendId, Fault};
+use transload_core::flight::Task;
+use transload_hal::Fault;
 
-use super::active::TransferId;
-use super::order::{Orders, What};
-use super::state::{Registered, State, queue_of};
-
-/// The engine of a backend that an operation goes to.
-pub(crate) type Line = (BackendId, EngineId);
+use super::types::{Line, Priority, TransferId};
 
 /// The operations that wait until a backend has room, and the counts that tell when it may have some. Operations for
 /// one engine of the backend do not hold up those for another one: each engine may have places of its own.
@@ -44,16 +38,47 @@ pub(crate) struct Full {
     pub(crate) since: u64,
 }
 
+/// A round over the queues of a backlog.
+pub(crate) struct Attempts {
+    queues: Vec<Queue>,
+    at: usize,
+    ended: u64,
+    /// The backend will end nothing more: each operation is tried, and refused.
+    takes_all: bool,
+}
+
 impl Backlog {
     /// Called before a thread calls `submit`. Returns how many operations have ended so far.
-    pub(super) fn handle_call(&mut self) -> u64 {
+    pub(crate) fn handle_call(&mut self) -> u64 {
         self.out += 1;
         self.ended
     }
 
+    /// Takes in that a call of `submit` has returned. A call that leaves nothing under way counts as an end: it may
+    /// have held a place meanwhile.
+    pub(crate) fn handle_returned(&mut self, has_ended: bool) {
+        self.out -= 1;
+        self.ended += u64::from(has_ended);
+    }
+
     /// Takes in that an operation or a hint has ended: the backend may have room for one more.
-    pub(super) fn handle_ended(&mut self) {
+    pub(crate) fn handle_ended(&mut self) {
         self.ended += 1;
+    }
+
+    /// Returns whether a call of `submit` is under way.
+    pub(crate) fn is_called(&self) -> bool {
+        self.out > 0
+    }
+
+    /// Returns whether anything has ended after `since`.
+    pub(crate) fn has_ended_after(&self, since: u64) -> bool {
+        self.ended > since
+    }
+
+    /// Returns whether no operation waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
     }
 
     /// Returns whether operations wait for an engine of the backend.
@@ -61,8 +86,8 @@ impl Backlog {
         self.queues.iter().any(|queue| queue.line == line)
     }
 
-    /// Returns the queue of an engine, with an attempt for each end after `since`.
-    fn queue(&mut self, line: Line, since: u64) -> &mut Queue {
+    /// Makes an operation wait for an end after `since`.
+    pub(crate) fn push(&mut self, line: Line, priority: Priority, id: TransferId, since: u64) {
         let known = self.queues.iter().position(|queue| queue.line == line);
         let at = known.unwrap_or_else(|| {
             self.queues.push(Queue {
@@ -74,7 +99,49 @@ impl Backlog {
         });
         let queue = &mut self.queues[at];
         queue.spent = queue.spent.min(since);
-        queue
+        queue.waiting[priority.queue()].push_back(id);
+    }
+
+    /// Begins a round.
+    pub(crate) fn begin(&mut self, takes_all: bool) -> Attempts {
+        Attempts {
+            queues: core::mem::take(&mut self.queues),
+            at: 0,
+            ended: self.ended,
+            takes_all,
+        }
+    }
+
+    /// Ends the round.
+    pub(crate) fn end(&mut self, attempts: Attempts) {
+        let mut queues = attempts.queues;
+        queues.retain(|queue| !queue.is_empty());
+        // Engines may share the places of their backend: each is the first one in turn.
+        if let [_, _, ..] = queues[..] {
+            queues.rotate_left(1);
+        }
+        self.queues = queues;
+    }
+}
+
+impl Attempts {
+    /// Takes the next transfer one of whose operations may have room now, and the engine that the operation waits for.
+    pub(crate) fn next(&mut self) -> Option<(Line, TransferId)> {
+        loop {
+            let queue = self.queues.get_mut(self.at)?;
+            if (self.takes_all || queue.spent < self.ended)
+                && let Some(id) = queue.pop()
+            {
+                return Some((queue.line, id));
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Counts the operation that [`Attempts::next`] named: it is submitted, and was not withdrawn.
+    pub(crate) fn spend(&mut self) {
+        let queue = &mut self.queues[self.at];
+        queue.spent = self.ended.min(queue.spent + 1);
     }
 }
 
@@ -85,129 +152,5 @@ impl Queue {
 
     fn pop(&mut self) -> Option<TransferId> {
         self.waiting.iter_mut().find_map(VecDeque::pop_front)
-    }
-}
-
-impl State {
-    pub(super) fn registered_mut(&mut self, name: BackendId) -> Option<&mut Registered> {
-        self.backends.iter_mut().find(|known| known.id == name)
-    }
-
-    /// Returns whether an operation, a hint or a call of `submit` is under way in a backend: the engine will see its
-    /// end.
-    fn is_engaged(&self, known: &Registered) -> bool {
-        known.pending > 0 || known.backlog.out > 0 || self.hints.are_with(known.id)
-    }
-
-    /// Counts orders that the thread which turns the engine takes.
-    pub(crate) fn hand_out(&mut self, orders: &mut Orders) {
-        self.outstanding += orders.len();
-        for order in orders {
-            if let What::Submit { since, .. } = &mut order.what
-                && let Some(known) = self.registered_mut(order.backend_id)
-            {
-                *since = known.backlog.handle_call();
-            }
-        }
-    }
-
-    /// Returns whether operations wait until the backend has room.
-    pub(super) fn is_backed_up(&self, name: BackendId) -> bool {
-        let known = self.registered(name);
-        known.is_some_and(|known| !known.backlog.queues.is_empty())
-    }
-
-    /// Takes in that a call of `submit` has returned. A call that leaves nothing under way counts as an end: it may
-    /// have held a place meanwhile.
-    pub(super) fn handle_returned(&mut self, name: BackendId, has_ended: bool) {
-        if let Some(known) = self.registered_mut(name) {
-            known.backlog.out -= 1;
-            known.backlog.ended += u64::from(has_ended);
-        }
-    }
-
-    /// Takes in that the backend had no room for an operation, which then waits for the next end. The operation counts
-    /// as refused if its leg stops, or if the engine had nothing else in the backend and so no end would follow.
-    pub(crate) fn handle_full(&mut self, id: TransferId, full: Full, name: BackendId) {
-        let Full { task, fault, since } = full;
-        let is_wanted = self.transfer(id).is_some_and(|active| {
-            let is_stopping = active.flight.as_ref().is_none_or(Flight::is_stopping);
-            !is_stopping && active.fault.is_none()
-        });
-        if !is_wanted {
-            return self.handle_settled(id, task.id, Settled::Refused);
-        }
-        let is_worth_it = self
-            .registered(name)
-            .is_some_and(|known| known.backlog.ended > since || self.is_engaged(known));
-        let line = self.line_of(id.slot, &task);
-        let (Some(line), true) = (line, is_worth_it) else {
-            return self.handle_refused(id, task.id, name, fault);
-        };
-        self.postpone(id, task, line, since);
-    }
-
-    /// Makes an operation wait for an end in its backend after `since`. It counts among the operations that were handed
-    /// out.
-    pub(crate) fn postpone(&mut self, id: TransferId, task: Task, line: Line, since: u64) {
-        let Some(known) = self.backends.iter_mut().find(|known| known.id == line.0) else {
-            return;
-        };
-        let active = &mut self.transfers[id.slot as usize];
-        active.ordered += 1;
-        active.postponed.push((line, task));
-        let queue = known.backlog.queue(line, since);
-        queue.waiting[queue_of(active.priority)].push_back(id);
-    }
-
-    /// Submits operations that have waited and may have room now.
-    #[inline]
-    pub(crate) fn resume(&mut self, orders: &mut Orders) {
-        for at in 0..self.backends.len() {
-            if !self.backends[at].backlog.queues.is_empty() {
-                self.resume_at(at, orders);
-            }
-        }
-    }
-
-    #[cold]
-    fn resume_at(&mut self, at: usize, orders: &mut Orders) {
-        let known = &self.backends[at];
-        let takes_all = known.lost.is_some() || !self.is_engaged(known);
-        let ended = known.backlog.ended;
-        let mut queues = core::mem::take(&mut self.backends[at].backlog.queues);
-        for queue in &mut queues {
-            while (takes_all || queue.spent < ended)
-                && !orders.is_full()
-                && let Some(id) = queue.pop()
-            {
-                let postponed = self.transfer(id).map(|active| &mut active.postponed);
-                let task = postponed.and_then(|postponed| {
-                    let of_queue = |(line, _): &(Line, Task)| *line == queue.line;
-                    let first = postponed.iter().position(of_queue)?;
-                    Some(postponed.remove(first).1)
-                });
-                // The operation may have been withdrawn.
-                let Some(task) = task else { continue };
-                queue.spent = ended.min(queue.spent + 1);
-                self.transfers[id.slot as usize].ordered -= 1;
-                self.order_now(id.slot, task, orders);
-            }
-        }
-        queues.retain(|queue| !queue.is_empty());
-        // Engines may share the places of their backend: each is the first one in turn.
-        if let [_, _, ..] = queues[..] {
-            queues.rotate_left(1);
-        }
-        self.backends[at].backlog.queues = queues;
-    }
-
-    /// Withdraws the operations of a transfer that wait.
-    pub(crate) fn withdraw_postponed(&mut self, slot: u32) {
-        let id = self.id(slot);
-        while let Some((_, task)) = self.transfers[slot as usize].postponed.pop() {
-            self.transfers[slot as usize].ordered -= 1;
-            self.handle_settled(id, task.id, Settled::Refused);
-        }
     }
 }

@@ -6,9 +6,9 @@ use core::sync::atomic::Ordering;
 
 use transload_hal::{CompletionSink, Fence, Outcome};
 
-use super::active::TransferId;
 use super::signal::Signal;
 use super::sync::{AtomicUsize, Lock};
+use super::types::TransferId;
 
 /// The queue between backends and the engine. Settling a fence queues its outcome and notifies, and does nothing else:
 /// it takes no other lock and runs no other code, so it is safe inside drivers' callbacks.

@@ -6,10 +6,8 @@ use core::cmp::Reverse;
 
 use transload_core::Instant;
 
-use super::active::{Stage, TransferId};
-use super::places::Places;
-use super::state::State;
-use crate::TransferError;
+use super::table::Table;
+use super::types::{Index, TransferId};
 
 /// The deadlines of live transfers, the next one first. A transfer that ends leaves its entry behind, which is removed
 /// at its time or when most entries are of ended transfers: each costs `O(log n)`, and the memory follows the number of
@@ -26,83 +24,63 @@ pub(crate) struct Deadlines {
 const FEW: usize = 64;
 
 impl Deadlines {
-    fn is_empty(&self) -> bool {
+    /// Returns whether there is none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
         self.heap.is_empty() && self.due.is_empty()
     }
 
-    fn push(&mut self, at: Instant, id: TransferId, transfers: &Places) {
+    /// Sets the time at which a transfer stops.
+    pub(crate) fn set(&mut self, index: Index, deadline: Option<Instant>, transfers: &mut Table) {
+        transfers[index].deadline = deadline;
+        let Some(at) = deadline else { return };
         self.live += 1;
         if self.heap.len() > 2 * self.live + FEW {
             self.heap
-                .retain(|Reverse(entry)| is_live(transfers, *entry));
+                .retain(|Reverse((at, id))| has_deadline(transfers, *id, *at));
             self.heap.shrink_to(2 * self.live + FEW);
         }
-        self.heap.push(Reverse((at, id)));
-    }
-}
-
-fn is_live(transfers: &Places, (at, id): (Instant, TransferId)) -> bool {
-    let active = transfers.get(id.slot as usize);
-    active.is_some_and(|active| active.generation == id.generation && active.deadline == Some(at))
-}
-
-impl State {
-    /// Sets the time at which a transfer stops.
-    pub(crate) fn set_deadline(&mut self, slot: u32, deadline: Option<Instant>) {
-        self.transfers[slot as usize].deadline = deadline;
-        if let Some(at) = deadline {
-            let id = self.id(slot);
-            self.deadlines.push(at, id, &self.transfers);
-        }
+        self.heap.push(Reverse((at, transfers.id(index))));
     }
 
     /// Called when the transfer is over, or its owner was told that it is.
-    pub(crate) fn clear_deadline(&mut self, slot: u32) {
-        let deadline = self.transfers[slot as usize].deadline.take();
-        self.deadlines.live -= usize::from(deadline.is_some());
+    pub(crate) fn clear(&mut self, index: Index, transfers: &mut Table) {
+        let deadline = transfers[index].deadline.take();
+        self.live -= usize::from(deadline.is_some());
     }
 
-    /// Stops transfers past their deadline, whether they have begun or not.
-    pub(crate) fn expire(&mut self, now: Instant) {
-        if self.deadlines.is_empty() {
-            return;
-        }
-        while let Some(Reverse((at, id))) = self.deadlines.heap.peek().copied()
+    /// Takes the transfers out that are past their deadline. The caller returns them with [`Deadlines::keep_due`].
+    pub(crate) fn take_due(&mut self, now: Instant, transfers: &Table) -> Vec<TransferId> {
+        while let Some(Reverse((at, id))) = self.heap.peek().copied()
             && at <= now
         {
-            self.deadlines.heap.pop();
-            if is_live(&self.transfers, (at, id)) {
-                self.deadlines.due.push(id);
+            self.heap.pop();
+            if has_deadline(transfers, id, at) {
+                self.due.push(id);
             }
         }
-        let mut due = core::mem::take(&mut self.deadlines.due);
-        due.retain(|id| {
-            let active = self
-                .transfer(*id)
-                .filter(|active| active.deadline.is_some());
-            match active.map(|active| active.stage) {
-                None => return false,
-                Some(Stage::Waiting | Stage::Proving) => {
-                    let error = TransferError::Deadline { leading_bytes: 0 };
-                    self.finish(id.slot, Err(error));
-                }
-                // The flight checks its deadline itself.
-                Some(_) => self.enqueue(id.slot),
-            }
-            true
-        });
-        self.deadlines.due = due;
+        core::mem::take(&mut self.due)
+    }
+
+    /// Takes the transfers back whose owners must still be told.
+    pub(crate) fn keep_due(&mut self, due: Vec<TransferId>) {
+        self.due = due;
     }
 
     /// Returns the next time at which something happens by itself. A live transfer past its deadline waits for its
     /// operations, and not for the time.
-    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+    pub(crate) fn next(&mut self, transfers: &Table) -> Option<Instant> {
         loop {
-            let Reverse(next) = *self.deadlines.heap.peek()?;
-            if is_live(&self.transfers, next) {
-                return Some(next.0);
+            let Reverse((at, id)) = *self.heap.peek()?;
+            if has_deadline(transfers, id, at) {
+                return Some(at);
             }
-            self.deadlines.heap.pop();
+            self.heap.pop();
         }
     }
+}
+
+fn has_deadline(transfers: &Table, id: TransferId, at: Instant) -> bool {
+    let active = transfers.get(id.index);
+    active.is_some_and(|active| active.generation == id.generation && active.deadline == Some(at))
 }

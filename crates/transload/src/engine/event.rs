@@ -1,15 +1,13 @@
-//! Events: the program's own work as something that transfers wait for, or that waits for them.
+//! The state of an event, which transfers wait for or set.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use transload_hal::{MaybeSend, Process};
+use transload_hal::Process;
 
-use super::active::TransferId;
-use super::shared::Shared;
 use super::sync::Lock;
+use super::types::TransferId;
 
-pub(crate) struct EventCell {
+pub(crate) struct EventState {
     /// The manager whose transfers may wait for it.
     pub(crate) manager: usize,
     /// The process of the manager. A child of `fork` does not touch the lock.
@@ -23,11 +21,11 @@ struct Inner {
     waiting: Vec<TransferId>,
 }
 
-impl EventCell {
-    pub(crate) fn new(shared: &Shared) -> EventCell {
-        EventCell {
-            manager: shared.serial,
-            process: shared.process,
+impl EventState {
+    pub(crate) fn new(manager: usize, process: Process) -> EventState {
+        EventState {
+            manager,
+            process,
             inner: Lock::default(),
         }
     }
@@ -58,59 +56,9 @@ impl EventCell {
             core::mem::take(&mut inner.waiting)
         })
     }
-}
-
-/// Something that happens once. The program's own code sets it, or a transfer when it is over.
-///
-/// A request lists events that it starts [after](crate::Request::after) and events that are set
-/// [then](crate::Request::then). Clones are the same event.
-///
-/// A thread cannot wait for an event, only for a transfer. A transfer after an event that is never set waits for ever,
-/// unless it has a [deadline](crate::Request::deadline) or is cancelled: dropping the last handle of an event, or its
-/// [setter](Event::setter) without a call, does not set it.
-#[derive(Clone)]
-pub struct Event {
-    pub(crate) cell: Arc<EventCell>,
-    pub(crate) shared: Arc<Shared>,
-}
-
-impl Event {
-    pub(crate) fn new(shared: Arc<Shared>) -> Event {
-        Event {
-            cell: Arc::new(EventCell::new(&shared)),
-            shared,
-        }
-    }
-
-    /// Sets the event. Transfers that start after it may start, now and in future. Does not block; transfers that can
-    /// start do so on this thread. Setting it again changes nothing. In a child of `fork` it does nothing.
-    pub fn set(&self) {
-        let waiting = self.cell.set();
-        self.shared.events_set(&waiting);
-    }
-
-    /// Returns a function that sets the event from any context: a driver's callback, a signal handler's thread, code
-    /// that holds locks. The function notes the fact and notifies, and runs nothing else: transfers start on the thread
-    /// that waits for them, or on the manager's own.
-    ///
-    /// The function does not keep the manager alive.
-    #[must_use = "the event is set only when this is called; dropped, it leaves what waits for the event waiting"]
-    pub fn setter(&self) -> impl FnOnce() + MaybeSend + use<> {
-        let cell = Arc::clone(&self.cell);
-        let completions = Arc::clone(&self.shared.completions);
-        move || completions.tell(&cell.set())
-    }
 
     /// Returns whether the event was set. False in a child of `fork`.
-    pub fn is_set(&self) -> bool {
-        self.cell.process.is_current() && self.cell.inner.with(|inner| inner.set)
-    }
-}
-
-impl core::fmt::Debug for Event {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Event")
-            .field("set", &self.is_set())
-            .finish()
+    pub(crate) fn is_set(&self) -> bool {
+        self.process.is_current() && self.inner.with(|inner| inner.set)
     }
 }

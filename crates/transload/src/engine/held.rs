@@ -7,13 +7,14 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use transload_core::{DeviceId, MemoryId, Ticket};
+use transload_core::{DeviceId, Footprint, MemoryId};
 use transload_hal::in_callback;
 
-use super::active::{Stage, TransferId};
+use super::active::Stage;
 use super::shared::Shared;
 use super::state::State;
-use crate::{GuardError, TransferError};
+use super::types::{Operand, TransferId};
+use crate::error::{GuardError, TransferError};
 
 /// Why a thread must not wait for a transfer or guard: the wait would never end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +44,47 @@ impl From<Deadlock> for GuardError {
 }
 
 impl Shared {
+    /// Starts a guard on a region, and blocks until it has its turn.
+    ///
+    /// # Errors
+    /// When this thread would wait for ever. The guard is removed then.
+    pub(crate) fn guard_in_turn(
+        self: &Arc<Self>,
+        end: Operand,
+        footprint: Footprint,
+    ) -> Result<TransferId, Deadlock> {
+        let (id, has_turn) = self.start_guard(end, footprint);
+        if !has_turn {
+            if let Err(deadlock) = self.may_wait(id) {
+                self.unguard(id);
+                return Err(deadlock);
+            }
+            self.block_on(id, None);
+        }
+        Ok(id)
+    }
+
+    /// Starts a guard on a region if nothing stands before it.
+    ///
+    /// # Errors
+    /// The reason for which it would have to wait.
+    pub(crate) fn guard_now(
+        self: &Arc<Self>,
+        end: Operand,
+        footprint: Footprint,
+    ) -> Result<TransferId, GuardError> {
+        let memory = end.buffer.memory();
+        self.take_outcomes();
+        let (id, has_turn) = self.start_guard(end, footprint);
+        if has_turn {
+            return Ok(id);
+        }
+        let may_wait = self.may_wait(id);
+        self.unguard(id);
+        may_wait?;
+        Err(GuardError::WouldBlock { memory })
+    }
+
     /// Records that this thread holds a guard.
     pub(crate) fn hold(&self, id: TransferId) {
         own::with(|held| held.push((self.serial, id)));
@@ -76,7 +118,7 @@ impl Shared {
         if held.is_empty() {
             return Ok(());
         }
-        match self.state.with(|state| state.held_up_by(id, &held)) {
+        match self.state.with(|state| state.table.held_up_by(id, &held)) {
             Some(memory) => Err(Deadlock::GuardHeld(memory)),
             None => Ok(()),
         }
@@ -86,40 +128,14 @@ impl Shared {
 impl State {
     /// Returns the memory of the source of a transfer, or of a guard, that needs more than the host's own threads to
     /// end.
-    fn needs_others(&mut self, id: TransferId) -> Option<MemoryId> {
-        let active = self.transfer(id).filter(|active| active.is_awaited())?;
+    fn needs_others(&self, id: TransferId) -> Option<MemoryId> {
+        let active = self.table.find(id).filter(|active| active.is_awaited())?;
         let [src, dst] = [&active.src, &active.dst].map(|end| Some(end.as_ref()?.buffer.memory()));
         let on_the_host =
             |end: Option<MemoryId>| end.is_none_or(|end| end.device == DeviceId::CPU0);
         let is_alone = !cfg!(browser) && active.stage == Stage::Flying;
         let is_alone = is_alone && on_the_host(src) && on_the_host(dst);
         src.filter(|_| !is_alone)
-    }
-
-    /// Returns the memory of one of the guards that must end before a transfer or guard can start. `None` for a
-    /// transfer with a deadline, which ends by itself.
-    fn held_up_by(&mut self, id: TransferId, held: &[TransferId]) -> Option<MemoryId> {
-        let waits = |state: &mut State| {
-            let active = state.transfer(id)?;
-            let waits = active.stage == Stage::Waiting && active.deadline.is_none();
-            waits.then_some(active.ticket).flatten()
-        };
-        let waiting = waits(self)?;
-        let mut guards: Vec<(Ticket, MemoryId)> = Vec::with_capacity(held.len());
-        for id in held {
-            let guard = self.transfer(*id);
-            guards
-                .extend(guard.and_then(|of| Some((of.ticket?, of.src.as_ref()?.buffer.memory()))));
-        }
-        let tickets: Vec<Ticket> = guards.iter().map(|(ticket, _)| *ticket).collect();
-        let has_deadline = |ticket: Ticket| {
-            let slot = self.by_ticket[ticket.index()];
-            self.transfers[slot as usize].deadline.is_some()
-        };
-        let cause = self.hazards.held_up_by(waiting, &tickets, has_deadline)?;
-        guards
-            .iter()
-            .find_map(|(ticket, memory)| (*ticket == cause).then_some(*memory))
     }
 }
 

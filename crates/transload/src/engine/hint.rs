@@ -4,51 +4,13 @@
 //! The caller has a place in the order, since a backend may touch the bytes, and submits and awaits by itself.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use transload_core::DeviceId;
-use transload_hal::{Advice, Backend, BackendId, ErrorClass, Fault, Fence, Op, Outcome, Part};
+use transload_hal::{Advice, Backend, BackendId, ErrorClass, Fault, Op, Outcome, Part};
 
-use super::active::Operand;
 use super::shared::Shared;
-use super::state::State;
+use super::types::Operand;
 use super::unwind::guarded;
-
-/// Fences of hints, and how they ended.
-#[derive(Default)]
-pub(crate) struct Hints(Vec<(Fence, Option<Outcome>)>);
-
-impl Hints {
-    /// Takes the outcome of a hint's fence; returns the outcome of any other fence.
-    pub(crate) fn settle(&mut self, fence: Fence, outcome: Outcome) -> Option<Outcome> {
-        match self.0.iter_mut().find(|(known, _)| *known == fence) {
-            Some((_, settled)) => {
-                // A second outcome of one fence is a mistake of the backend.
-                settled.get_or_insert(outcome);
-                None
-            }
-            None => Some(outcome),
-        }
-    }
-
-    /// Returns whether a hint of that backend is under way.
-    pub(crate) fn are_with(&self, backend: BackendId) -> bool {
-        let mut open = self.0.iter().filter(|(_, outcome)| outcome.is_none());
-        open.any(|(fence, _)| fence.backend() == backend)
-    }
-
-    /// Removes the fence: no thread waits for it any more.
-    fn forget(&mut self, fence: Fence) {
-        self.0.retain(|(known, _)| *known != fence);
-    }
-
-    fn take(&mut self, fence: Fence) -> Option<Outcome> {
-        let settled =
-            |(known, outcome): &(Fence, Option<Outcome>)| *known == fence && outcome.is_some();
-        let at = self.0.iter().position(settled)?;
-        self.0.swap_remove(at).1
-    }
-}
 
 /// The kind of request.
 #[derive(Clone, Copy)]
@@ -82,7 +44,7 @@ impl Shared {
     /// Returns the backend of the memory that an operand lies in.
     pub(crate) fn backend_of(&self, end: &Operand) -> Option<(Arc<dyn Backend>, BackendId)> {
         self.state.with(|state| {
-            let known = state.registered(end.buffer.backend())?;
+            let known = state.in_flight.known(end.buffer.backend())?;
             Some((Arc::clone(&known.backend), known.id))
         })
     }
@@ -106,13 +68,13 @@ impl Shared {
             offset: end.offset,
             len_bytes: end.shape.extent_bytes(),
         };
-        self.state.with(|state| state.begin_hint(name));
+        self.state.with(|state| state.in_flight.begin_hint(name));
         // SAFETY: the operand's bounds were checked, its buffer lives as long as this call, the
         // guard keeps writers away, and this call returns only when the fence has settled.
         let submitted = guarded(|| unsafe { backend.submit(None, &[wish.about(part)], &[]) });
         let submitted =
             submitted.and_then(|fence| fence.map_err(transload_hal::SubmitError::into_fault));
-        if self.change(|state| state.note_hint(name, &submitted)) {
+        if self.change(|state| state.in_flight.handle_hint(name, &submitted)) {
             self.turn_quickly();
         }
         let fence = submitted?;
@@ -122,8 +84,11 @@ impl Shared {
         loop {
             self.turn_quickly();
             let (outcome, lost) = self.state.with(|state| {
-                let lost = state.registered(name).and_then(|known| known.lost.clone());
-                (state.hints.take(fence), lost)
+                let lost = state
+                    .in_flight
+                    .known(name)
+                    .and_then(|known| known.lost.clone());
+                (state.in_flight.take_hint(fence), lost)
             });
             match (outcome, lost) {
                 (Some(Outcome::Done), _) => return Ok(()),
@@ -135,7 +100,7 @@ impl Shared {
                 (None, Some(fault)) => {
                     // The backend panicked, and may still touch the bytes: they are never freed.
                     core::mem::forget(end.buffer.clone());
-                    self.state.with(|state| state.hints.forget(fence));
+                    self.state.with(|state| state.in_flight.forget_hint(fence));
                     return Err(fault);
                 }
                 (None, None) => {
@@ -143,30 +108,5 @@ impl Shared {
                 }
             }
         }
-    }
-}
-
-impl State {
-    fn begin_hint(&mut self, name: BackendId) {
-        self.outstanding += 1;
-        if let Some(known) = self.registered_mut(name) {
-            known.backlog.handle_call();
-        }
-    }
-
-    /// Returns whether operations wait in the backlog that may have room now.
-    fn note_hint(&mut self, name: BackendId, submitted: &Result<Fence, Fault>) -> bool {
-        self.outstanding -= 1;
-        let mut is_under_way = false;
-        if let Ok(fence) = submitted
-            && !fence.is_settled()
-        {
-            let early = self.early.iter().position(|(early, _)| early == fence);
-            let outcome = early.map(|at| self.early.swap_remove(at).1);
-            is_under_way = outcome.is_none();
-            self.hints.0.push((*fence, outcome));
-        }
-        self.handle_returned(name, !is_under_way);
-        !is_under_way && self.is_backed_up(name)
     }
 }

@@ -90,12 +90,12 @@ impl State {
                 }
                 Judgement::Condemned(reason) => {
                     let reason = alloc::format!("{reason}, as an earlier process found out");
-                    self.quarantine.condemn(link, reason);
+                    self.planning.condemn(link, reason);
                     self.kept.condemned.insert(link);
                 }
             }
         }
-        self.cache.invalidate();
+        self.planning.invalidate();
     }
 
     /// Reports a new verdict to the keeper of verdicts.
@@ -103,7 +103,7 @@ impl State {
         if !self.kept.is_wanted {
             return;
         }
-        if let Some([src, dst]) = ends(&self.topology, link) {
+        if let Some([src, dst]) = ends(self.planning.topology(), link) {
             self.after.verdicts.push(Verdict {
                 link,
                 devices: [src.clone(), dst.clone()],
@@ -125,15 +125,21 @@ impl State {
     /// that this process condemned stay so.
     #[cfg(feature = "std")]
     pub(crate) fn distrust_peers(&mut self) {
-        let links: Vec<LinkId> = self.topology.links().iter().map(|link| link.id).collect();
+        let links: Vec<LinkId> = self
+            .planning
+            .topology()
+            .links()
+            .iter()
+            .map(|link| link.id)
+            .collect();
         for link in links.into_iter().filter(|id| id.access == Access::Peer) {
             self.proofs.forget_link(link);
         }
         for link in self.kept.condemned.drain() {
-            self.quarantine.clear_link(link);
+            self.planning.pardon(link);
         }
         self.kept.forget();
-        self.cache.invalidate();
+        self.planning.invalidate();
     }
 
     /// How the link came to be trusted; `None` where it needs no proof.

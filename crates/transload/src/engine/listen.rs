@@ -8,11 +8,14 @@ use core::time::Duration;
 use transload_core::Instant;
 use transload_hal::{Backend, BackendId, Fault, Fence, Waited};
 
-use super::active::TransferId;
-use super::order::Orders;
+use super::command::Commands;
 use super::shared::Shared;
+#[cfg(threads)]
+use super::signal::{Charge, Driven};
 use super::signal::{Listening, OwnParker, Parker};
-use super::state::{Pace, State, Whose};
+use super::state::State;
+use super::turn::{ForAll, Purpose};
+use super::types::{Pace, TransferId, Which};
 use super::unwind::guarded;
 use super::wait::{Block, Wait};
 
@@ -23,6 +26,46 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 /// The longest time that a listener blocks in a backend that tells outcomes only to threads that call it. A copy
 /// elsewhere that starts and ends while such a thread blocks is reported two of these later; the engine's aim is 5 ms.
 const SLICE: Duration = Duration::from_millis(1);
+
+/// The purpose of a thread that waits for a transfer or guard.
+struct Await(TransferId);
+
+impl Purpose for Await {
+    fn pace(&self) -> Pace {
+        Pace {
+            copies: Which::one(self.0),
+            slow: Which::one(self.0),
+        }
+    }
+
+    fn begin(&mut self, state: &mut State, _now: Instant, _commands: &mut Commands) {
+        state.end_wait(self.0);
+    }
+
+    fn has_own(&mut self, state: &mut State) -> bool {
+        !state.is_awaited(self.0)
+    }
+}
+
+/// The purpose of the thread for commands that take long: it executes one of them.
+#[cfg(threads)]
+#[derive(Default)]
+struct Slow {
+    has_command: bool,
+}
+
+#[cfg(threads)]
+impl Purpose for Slow {
+    fn pace(&self) -> Pace {
+        Pace::SERVING
+    }
+
+    fn begin(&mut self, state: &mut State, _now: Instant, commands: &mut Commands) {
+        let command = state.later.pop();
+        self.has_command = command.is_some();
+        commands.extend(command);
+    }
+}
 
 impl Shared {
     /// Turns the engine until the transfer or guard is no longer under way, or `until` has passed. Returns false in the
@@ -39,17 +82,11 @@ impl Shared {
         let mut theirs = None;
         let is_over = loop {
             let seen = self.signal.seen();
-            let begin = |state: &mut State, _, _: &mut Orders| state.tend_no_more(id);
-            let own = Pace {
-                copies: Whose::one(id),
-                slow: Whose::one(id),
-            };
-            let is_over = |state: &mut State| !state.is_awaited(id);
-            let next = self.turn_with(|| own, begin, is_over).next;
+            let next = self.turn_for(&mut Await(id)).next;
             let mut waker = Some(parker.waker());
             let (wait, needs_listener) = self.state.with(|state| {
                 let wait = state.wait_for(id, &mut waker);
-                (wait, state.needs_listener())
+                (wait, state.table.needs_listener())
             });
             theirs = theirs.or(waker.filter(|waker| !self.signal.is_parker(waker)));
             match wait {
@@ -59,11 +96,11 @@ impl Shared {
                 }
                 _ if until.is_some_and(|until| self.clock.now() >= until) => {
                     let needs_listener = self.state.with(|state| {
-                        state.tend_no_more(id);
+                        state.end_wait(id);
                         state
                             .give_back_waker(id, &mut theirs, |waker| self.signal.is_parker(waker));
-                        state.care_for(id.slot, self.advances);
-                        state.needs_listener()
+                        state.table.set_needs_listener(id.index, self.advances);
+                        state.table.needs_listener()
                     });
                     self.leave_listening(needs_listener, seen, next);
                     break self.is_settled(id);
@@ -89,12 +126,10 @@ impl Shared {
             return false;
         }
         let parker = Parker::current();
-        self.state.with(|state| state.care += 1);
+        self.state.with(|state| state.table.set_needs_idle(true));
         loop {
             let seen = self.signal.seen();
-            let next = self
-                .turn_with(|| Pace::SERVING, |_, _, _| (), |_| false)
-                .next;
+            let next = self.turn_for(&mut ForAll(Pace::SERVING)).next;
             // The browser goes on only when the page's own code has returned to it.
             let is_late = cfg!(browser) || until.is_some_and(|until| self.clock.now() >= until);
             let is_moving = self.state.with(|state| {
@@ -106,8 +141,8 @@ impl Shared {
             });
             if !is_moving || is_late {
                 let needs_listener = self.state.with(|state| {
-                    state.care -= 1;
-                    state.needs_listener()
+                    state.table.set_needs_idle(false);
+                    state.table.needs_listener()
                 });
                 self.leave_listening(needs_listener, seen, next);
                 return !is_moving;
@@ -147,51 +182,20 @@ impl Shared {
         }
     }
 
-    /// The work of the manager's own thread while it listens. Returns how long the thread may sleep, `None` until it is
-    /// woken.
-    #[cfg(threads)]
-    pub(crate) fn drive(self: &Arc<Self>) -> Option<Duration> {
-        let turn = self.turn_with(|| Pace::SERVING, |_, _, _| (), |_| false);
-        if !turn.needs_listener {
-            self.dismiss(turn.next);
-            return None;
-        }
-        if !self.signal.is_own() {
-            return None;
-        }
-        let mut sleep = Some(Duration::ZERO);
-        self.listen(None, |limit| sleep = limit);
-        sleep
-    }
-
-    /// Carries out one order that takes long, on the thread for such orders. Returns false when there is none.
-    #[cfg(threads)]
-    pub(crate) fn toil(self: &Arc<Self>) -> bool {
-        let mut has_order = false;
-        let begin = |state: &mut State, _, orders: &mut Orders| {
-            let order = state.later.pop_front();
-            has_order = order.is_some();
-            orders.extend(order);
-        };
-        let turn = self.turn_with(|| Pace::SERVING, begin, |_| false);
-        self.hand_over(&turn);
-        has_order
-    }
-
     /// Waits a moment for the manager's own threads to drop their handles of it, where nothing is under way.
     #[cfg(threads)]
     pub(crate) fn let_own_threads_go(&self) {
-        if !self.is_forked() && self.state.with(|state| state.live == 0) {
+        if !self.is_forked() && self.state.with(|state| state.table.live() == 0) {
             self.driver.let_go();
         }
     }
 
-    /// Has another thread carry out orders that take long, or does so itself where there can be no other thread.
-    pub(super) fn have_toiled(self: &Arc<Self>) {
+    /// Has another thread execute the commands that take long, or does so itself where there can be no other thread.
+    pub(super) fn hand_over_slow(self: &Arc<Self>) {
         #[cfg(threads)]
-        if !self.driver.toil(self) {
+        if !self.driver.execute_slow(Arc::clone(self) as Charge) {
             // A thread in a callback leaves them to the next thread that turns the engine.
-            while !transload_hal::in_callback() && self.toil() {}
+            while !transload_hal::in_callback() && Arc::clone(self).execute_slow() {}
         }
     }
 
@@ -213,10 +217,11 @@ impl Shared {
         #[cfg(threads)]
         {
             let must_look = next.is_some() || self.attended.load(Ordering::Relaxed) > 0;
-            if self.driver.can_listen() && self.signal.appoint(self, seen, must_look) {
+            let charge = || Arc::clone(self) as Charge;
+            if self.driver.can_listen() && self.signal.appoint(charge, seen, must_look) {
                 self.expect();
                 // The transfer that needed a listener may have ended meanwhile.
-                if !self.state.with(|state| state.needs_listener()) {
+                if !self.state.with(|state| state.table.needs_listener()) {
                     self.dismiss(next);
                 } else if !must_look && self.attended.load(Ordering::Relaxed) > 0 {
                     // A thread that submitted just before the appointment found no listener to notify.
@@ -231,7 +236,8 @@ impl Shared {
 
     /// Ends the listening of the manager's own thread, unless a transfer was submitted meanwhile that relies on it.
     pub(super) fn dismiss(self: &Arc<Self>, next: Option<Instant>) {
-        if self.signal.dismiss().is_some() && self.state.with(|state| state.needs_listener()) {
+        if self.signal.dismiss().is_some() && self.state.with(|state| state.table.needs_listener())
+        {
             // The thread looks, whatever happened in between.
             self.appoint(u64::MAX, next);
         }
@@ -266,15 +272,15 @@ impl Shared {
             return false;
         }
         let seen = self.signal.seen();
-        self.turn_at(Pace::SERVING);
+        self.turn_in_passing();
         // Cloned before the lock is taken and dropped after its release: both run the executor's code, and the last
         // waker of a task may drop transfers with it.
         let mut own = Some(waker.clone());
         let needs_listener = self.state.with(|state| {
-            let active = state.transfer(id).filter(|active| active.is_awaited())?;
+            let active = { state.table.find_mut(id) }.filter(|active| active.is_awaited())?;
             core::mem::swap(&mut active.waker, &mut own);
-            state.care_for(id.slot, true);
-            Some((state.needs_listener(), state.next_deadline()))
+            state.table.set_needs_listener(id.index, true);
+            Some((state.table.needs_listener(), state.next_deadline()))
         });
         drop(own);
         match needs_listener {
@@ -308,5 +314,29 @@ impl Shared {
             (one, other) => one.or(other)?,
         };
         Some(at.since(self.clock.now()))
+    }
+}
+
+#[cfg(threads)]
+impl Driven for Shared {
+    fn drive(self: Arc<Self>) -> Option<Duration> {
+        let turn = self.turn_for(&mut ForAll(Pace::SERVING));
+        if !turn.needs_listener {
+            self.dismiss(turn.next);
+            return None;
+        }
+        if !self.signal.is_own() {
+            return None;
+        }
+        let mut sleep = Some(Duration::ZERO);
+        self.listen(None, |limit| sleep = limit);
+        sleep
+    }
+
+    fn execute_slow(self: Arc<Self>) -> bool {
+        let mut slow = Slow::default();
+        let turn = self.turn_for(&mut slow);
+        self.hand_over(&turn);
+        slow.has_command
     }
 }

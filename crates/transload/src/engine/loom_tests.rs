@@ -13,16 +13,17 @@ use transload_hal::{
     BackendId, Buffer, CompletionSink, Fence, HostSpan, Name, Outcome, StorageInfo,
 };
 
-use super::active::{Boarded, Stage, TransferId};
+use super::active::Stage;
+use super::admission::budget::{Leased, Pool, StagingBudget};
+use super::admission::shares::Claims;
 use super::clock::NoClock;
 use super::completions::Completions;
-use super::event::Event;
 use super::shared::Shared;
 use super::signal::{Listening, Parker, Signal};
-use super::staging::{Claims, Leased, Pair, Pool, StagingBudget};
 use super::state::State;
 use super::sync::{LOOM_STACK_WORDS, Lock};
-use crate::TransferError;
+use super::types::{FirstSlot, Pair, TransferId};
+use crate::{Event, TransferError};
 
 mod handover;
 mod hardware;
@@ -112,8 +113,8 @@ fn slot() -> Buffer {
     unsafe { Buffer::new(info, Box::new(bytes)) }
 }
 
-fn wanted(slots: usize) -> Vec<Boarded> {
-    let want = |ring| Boarded {
+fn wanted(slots: usize) -> Vec<FirstSlot> {
+    let want = |ring| FirstSlot {
         lane: 0,
         ring: ring as u8,
         memory: memory(),
@@ -146,10 +147,10 @@ fn lease_and_return(pool: &Pool, signal: &Signal, slots: usize, held: &Lock<u64>
     });
     let buffers = leased
         .into_iter()
-        .map(|one| one.buffer.unwrap_or_else(slot));
+        .map(|one| one.buffer.unwrap_or_else(index));
     let buffers: Vec<Buffer> = buffers.collect();
     held.with(|held| *held -= slots as u64 * SLOT_BYTES);
-    let give_back = |slot| pool.give_back(slot, Pair::HOST, &mut Vec::new());
+    let give_back = |slot| pool.give_back(index, Pair::HOST, &mut Vec::new());
     buffers.into_iter().for_each(give_back);
 }
 
@@ -257,7 +258,7 @@ fn events_that_callbacks_set_are_told_to_who_waits() {
         let set = event.setter();
         let callback = thread::spawn(set);
         // Set before, or told of it.
-        let mut waits = event.cell.subscribe(id, |_| true);
+        let mut waits = event.state.subscribe(id, |_| true);
         while waits {
             let seen = shared.signal.seen();
             match shared.completions.take_awaited() {
@@ -310,10 +311,10 @@ fn engine(fill: impl FnOnce(&mut State)) -> Kept<Arc<Shared>> {
 fn engine_with_a_transfer() -> (Kept<Arc<Shared>>, TransferId) {
     let mut id = None;
     let shared = engine(|state| {
-        let place = state.transfers.take();
-        state.transfers[place as usize].stage = Stage::Flying;
-        state.live += 1;
-        id = Some(state.id(place));
+        let index = state.table.take();
+        state.table[index].stage = Stage::Flying;
+        state.table.enter(index, &[]);
+        id = Some(state.table.id(index));
     });
     (shared, id.unwrap())
 }
@@ -322,7 +323,7 @@ fn engine_with_a_transfer() -> (Kept<Arc<Shared>>, TransferId) {
 fn end(shared: &Arc<Shared>, id: TransferId) -> thread::JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || {
-        shared.change(|state| state.finish(id.slot, Err(TransferError::BatchStopped)));
+        shared.change(|state| state.finish(id.index, Err(TransferError::BatchStopped)));
         shared.turn_quickly();
     })
 }

@@ -7,12 +7,13 @@ use alloc::string::String;
 
 use transload_core::{MemoryId, Method};
 
-use crate::{Report, TransferError};
+use crate::error::TransferError;
+use crate::report::Report;
 
 /// A transfer that has ended, as it is reported.
 #[cfg_attr(
     not(any(feature = "tracing", feature = "metrics")),
-    expect(dead_code, reason = "nobody can watch in this build")
+    expect(dead_code, reason = "this build has no observer")
 )]
 pub(crate) struct Ended {
     src: MemoryId,

@@ -21,11 +21,12 @@ use transload_hal::{
     StorageInfo,
 };
 
-use super::accept::{Checked, Chosen, Terms};
-use super::active::{Operand, Stage, TransferId};
+use super::active::Stage;
+use super::checked::{Checked, Chosen, Terms};
+use super::command::{Command, CommandKind, Commands, own_fault};
 use super::kept::Judgement;
-use super::order::{Order, Orders, What, own_fault};
 use super::state::State;
+use super::types::{Index, Operand, TransferId};
 use super::unwind::guarded;
 
 /// The bytes that a proof sends: sixteen small pages and an odd tail, so that mistakes in units of pages and of cache
@@ -173,8 +174,8 @@ impl Errand {
 
 impl State {
     /// Returns whether the transfer's leg must wait for a proof. If so, the transfer waits when this returns.
-    pub(crate) fn must_prove_first(&mut self, slot: u32, now: Instant) -> bool {
-        let active = &self.transfers[slot as usize];
+    pub(crate) fn must_prove_first(&mut self, index: Index, now: Instant) -> bool {
+        let active = &self.table[index];
         let starting = active.flight.as_ref().filter(|flight| {
             active.stage == Stage::Flying && active.proof.is_none() && flight.is_at_start_of_leg()
         });
@@ -186,11 +187,11 @@ impl State {
         let Some(link) = plan.links().find(unproven) else {
             return false;
         };
-        if let Some(barred) = self.barred(link, now) {
+        if let Some(barred) = self.planning.barred(link, now) {
             // The link's proof failed just now, or the leg was planned before the link was found to be bad: the leg
             // fails and another one is planned.
-            let backend = self.backend_of_link(link);
-            let active = &mut self.transfers[slot as usize];
+            let backend = self.planning.backend_of_link(link);
+            let active = &mut self.table[index];
             active.fault.get_or_insert_with(|| {
                 let class = match barred {
                     Barred::Lost => ErrorClass::Lost,
@@ -204,8 +205,8 @@ impl State {
             }
             return false;
         }
-        let id = self.id(slot);
-        self.transfers[slot as usize].stage = Stage::Proving;
+        let id = self.table.id(index);
+        self.table[index].stage = Stage::Proving;
         let running = self
             .proofs
             .jobs
@@ -219,7 +220,7 @@ impl State {
     }
 
     fn begin_proof(&mut self, link: LinkId, waiting: TransferId) {
-        let links = self.topology.links().iter();
+        let links = self.planning.topology().links().iter();
         let Some(backend) = links
             .into_iter()
             .find(|known| known.id == link)
@@ -258,9 +259,9 @@ impl State {
         self.proofs.errands.push_back(at);
     }
 
-    /// Turns what proofs have to do outside the lock into orders.
-    pub(crate) fn run_errands(&mut self, orders: &mut Orders) {
-        while !orders.is_full() {
+    /// Turns what proofs have to do outside the lock into commands.
+    pub(crate) fn run_errands(&mut self, commands: &mut Commands) {
+        while !commands.is_full() {
             let Some(at) = self.proofs.errands.pop_front() else {
                 return;
             };
@@ -271,19 +272,21 @@ impl State {
                     let (src, dst) = (link.src, link.dst);
                     (Some(job.backend), Errand::Connect { src, dst })
                 }
-                ProofStage::AllocatingSrc => {
-                    (self.owner(link.src), Errand::Allocate { memory: link.src })
-                }
-                ProofStage::AllocatingDst => {
-                    (self.owner(link.dst), Errand::Allocate { memory: link.dst })
-                }
+                ProofStage::AllocatingSrc => (
+                    self.planning.owner(link.src),
+                    Errand::Allocate { memory: link.src },
+                ),
+                ProofStage::AllocatingDst => (
+                    self.planning.owner(link.dst),
+                    Errand::Allocate { memory: link.dst },
+                ),
                 ProofStage::Comparing | ProofStage::ComparingSrc | ProofStage::ComparingAgain => {
                     let (pattern, back) = (job.pattern.clone(), job.back.clone());
                     (Some(job.backend), Errand::Compare { pattern, back })
                 }
                 _ => continue,
             };
-            let known = owner.and_then(|owner| self.registered(owner));
+            let known = owner.and_then(|owner| self.in_flight.known(owner));
             let Some((backend, backend_id)) =
                 known.map(|known| (Arc::clone(&known.backend), known.id))
             else {
@@ -291,17 +294,14 @@ impl State {
                 self.give_up_proof(at, fault);
                 continue;
             };
-            let order = Order {
-                id: TransferId {
-                    slot: u32::MAX,
-                    generation: 0,
-                },
+            let command = Command {
+                id: TransferId::NONE,
                 backend,
                 backend_id,
-                what: What::Prove { job: at, errand },
+                kind: CommandKind::Prove { job: at, errand },
                 is_apart: false,
             };
-            self.hand_out_slow(order, orders);
+            self.later.hand_out(command, self.pace, commands);
         }
     }
 
@@ -381,11 +381,15 @@ impl State {
         };
         let now = self.now;
         let plan = if over_link {
-            self.plan_of_link(link, PROOF_BYTES)
+            self.planning
+                .plan_of_link(link, PROOF_BYTES)
                 .ok_or_else(|| refused(&"the link is gone"))?
         } else {
             let key = PlanKey::copy(from.memory(), to.memory());
-            let plans = self.plans(key, now).map_err(|error| refused(&error))?;
+            let plans = self
+                .planning
+                .plans(key, now)
+                .map_err(|error| refused(&error))?;
             // Prefers a way that needs no proof or has one. Another unproven way will do, since a pattern that survives
             // the round trip proves all of its links.
             let ways: Vec<Arc<Plan>> = plans.alternatives(PROOF_BYTES).collect();
@@ -417,9 +421,9 @@ impl State {
         let ends = (checked.src, checked.dst);
         let chosen = Chosen { plan, verify: None };
         let id = self
-            .accept(ends, parts, chosen, &terms, now)
+            .start(ends, parts, chosen, &terms, now)
             .map_err(|error| refused(&error))?;
-        if let Some(active) = self.transfer(id) {
+        if let Some(active) = self.table.find_mut(id) {
             active.detached = true;
         }
         Ok(())
@@ -436,13 +440,13 @@ impl State {
     fn disprove(&mut self, at: usize, fault: Fault) {
         let link = self.proofs.jobs[at].link;
         let reason = alloc::format!("its proof failed: {fault}");
-        self.quarantine.bar(link, self.now, reason);
+        self.planning.bar(link, self.now, reason);
         self.tell_why(at, fault);
     }
 
     /// Gives the transfers that waited for the proof its fault.
     fn tell_why(&mut self, at: usize, fault: Fault) {
-        self.cache.invalidate();
+        self.planning.invalidate();
         let link = self.proofs.jobs[at].link;
         let backend = self.proofs.jobs[at].backend;
         let message = alloc::format!(
@@ -457,7 +461,7 @@ impl State {
         };
         for waiting in 0..self.proofs.jobs[at].waiting.len() {
             let id = self.proofs.jobs[at].waiting[waiting];
-            if let Some(active) = self.transfer(id) {
+            if let Some(active) = self.table.find_mut(id) {
                 active.fault = Some((backend, fault.clone()));
             }
         }
@@ -475,22 +479,14 @@ impl State {
         self.after.buffers.extend(scratch.flatten());
         for id in core::mem::take(&mut job.waiting) {
             if let Some(active) = self
-                .transfer(id)
+                .table
+                .find_mut(id)
                 .filter(|active| active.stage == Stage::Proving)
             {
                 active.stage = Stage::Flying;
-                self.enqueue(id.slot);
+                self.enqueue(id.index);
             }
         }
-    }
-
-    fn backend_of_link(&self, id: LinkId) -> BackendId {
-        let link = self.topology.links().iter().find(|link| link.id == id);
-        link.map_or(BackendId(id.engine.device.kind.0), |link| link.backend)
-    }
-
-    fn owner(&self, memory: MemoryId) -> Option<BackendId> {
-        self.topology.memory(memory).map(|memory| memory.backend)
     }
 }
 

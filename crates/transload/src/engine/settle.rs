@@ -1,182 +1,128 @@
-//! Outcomes of operations.
+//! Takes in the backends' answers: what became of commands, and how operations ended.
 
 use alloc::vec::Vec;
 
 use transload_core::flight::{Flight, Settled, TaskId};
-use transload_hal::{BackendId, Buffer, ErrorClass, Fault, Fence, Outcome};
+use transload_hal::{BackendId, ErrorClass, Fault, Fence, Outcome};
 
-use super::active::{Stage, TransferId};
-use super::order::{Deed, DeedResult, Deeds};
+use super::active::Stage;
+use super::backlog::Full;
+use super::command::{Answer, AnswerKind, Answers};
 use super::state::State;
+use super::step::line_of;
+use super::types::TransferId;
 use crate::adopt::Borrowed;
 
 impl State {
     /// Returns the fences of a transfer of which nothing is left to be submitted; none once it has ended well.
-    pub(crate) fn fences(&mut self, id: TransferId) -> Option<Vec<Fence>> {
-        let active = self.transfer(id)?;
+    pub(crate) fn fences(&self, id: TransferId) -> Option<Vec<Fence>> {
+        let active = self.table.find(id)?;
         if let Some(result) = &active.result {
             return result.is_ok().then(Vec::new);
         }
         let is_out = active.flight.as_ref().is_some_and(Flight::is_out);
-        let is_known = active.stage == Stage::Flying && active.ordered == 0;
+        let is_known = active.stage == Stage::Flying && active.commanded == 0;
         let fences = active.flying.iter().map(|(fence, _)| *fence);
         (is_known && is_out).then(|| fences.collect())
     }
 
-    /// Returns whether the deed submitted an operation that is under way, and more of its transfer is left to be
+    /// Returns whether the command submitted an operation that is under way, and more of its transfer is left to be
     /// submitted.
-    pub(crate) fn is_partial(&mut self, deed: &Deed) -> bool {
-        let DeedResult::Submitted {
+    pub(crate) fn is_partial(&self, answer: &Answer) -> bool {
+        let AnswerKind::Submitted {
             fence: Ok(fence), ..
-        } = &deed.result
+        } = &answer.kind
         else {
             return false;
         };
-        let flight = self
-            .transfer(deed.id)
-            .and_then(|active| active.flight.as_ref());
+        let flight = { self.table.find(answer.id) }.and_then(|active| active.flight.as_ref());
         !fence.is_settled() && !flight.is_some_and(Flight::is_out)
     }
 
-    /// Records what a thread did with its orders.
-    pub(crate) fn record(&mut self, deeds: &mut Deeds) {
-        self.outstanding -= deeds.len();
-        for deed in deeds.drain(..) {
-            self.record_one(deed);
+    /// Records the answers to a thread's commands.
+    pub(crate) fn record(&mut self, answers: &mut Answers) {
+        self.in_flight.handle_recorded(answers.len());
+        for answer in answers.drain(..) {
+            self.record_one(answer);
         }
-        if self.outstanding == 0 {
-            // No thread is about to record them: they belong to no order of this engine.
-            self.early.clear();
-        }
+        self.in_flight.forget_early();
     }
 
-    fn record_one(&mut self, deed: Deed) {
-        let Deed {
-            id,
-            backend,
-            result,
-        } = deed;
-        if let Some(active) = self.transfer(id) {
-            active.ordered -= 1;
+    fn record_one(&mut self, answer: Answer) {
+        let Answer { id, backend, kind } = answer;
+        if let Some(active) = self.table.find_mut(id) {
+            active.commanded -= 1;
         }
-        match &result {
-            DeedResult::Submitted { fence, .. } => {
+        match kind {
+            AnswerKind::Submitted { task, fence } => {
                 let is_under_way = fence.as_ref().is_ok_and(|fence| !fence.is_settled());
-                self.handle_returned(backend, !is_under_way);
+                self.in_flight.handle_returned(backend, !is_under_way);
+                match fence {
+                    Ok(fence) if is_under_way => self.handle_submitted(id, task, fence),
+                    Ok(_) => self.handle_settled(id, task, Settled::Done),
+                    Err(fault) => self.handle_refused(id, task, backend, fault),
+                }
             }
-            DeedResult::Full(_) => self.handle_returned(backend, false),
-            _ => {}
-        }
-        match result {
-            DeedResult::Submitted {
-                task,
-                fence: Ok(fence),
-            } if fence.is_settled() => self.handle_settled(id, task, Settled::Done),
-            DeedResult::Submitted {
-                task,
-                fence: Ok(fence),
-            } => self.handle_submitted(id, task, fence),
-            DeedResult::Submitted {
-                task,
-                fence: Err(fault),
-            } => self.handle_refused(id, task, backend, fault),
-            DeedResult::Full(full) => self.handle_full(id, *full, backend),
-            DeedResult::Stopped { task, moved_bytes } => self.handle_stop(id, task, moved_bytes),
-            DeedResult::Proved(proved) => {
+            AnswerKind::Full(full) => {
+                self.in_flight.handle_returned(backend, false);
+                self.handle_full(id, *full, backend);
+            }
+            AnswerKind::Stopped { task, moved_bytes } => self.handle_stop(id, task, moved_bytes),
+            AnswerKind::Proved(proved) => {
                 let (job, found) = *proved;
                 self.handle_errand(job, found);
             }
-            DeedResult::Allocated(allocated) => {
+            AnswerKind::Allocated(allocated) => {
                 let (wanted, slot) = *allocated;
                 self.handle_slot(id, wanted, slot.map_err(|fault| (backend, fault)));
             }
         }
     }
 
-    /// A backend was asked to stop an operation, of which `moved_bytes` leading bytes had moved.
-    fn handle_stop(&mut self, id: TransferId, task: TaskId, moved_bytes: u64) {
-        let Some(active) = self.transfer(id) else {
-            return;
-        };
-        if let Some(flight) = &active.flight {
-            let leading_bytes = flight.leading_bytes_with(task, moved_bytes);
-            active.stopped_at = active.stopped_at.max(leading_bytes);
-        }
-        self.enqueue(id.slot);
-    }
-
-    /// The fence of an operation is known; its outcome may be known too.
+    /// Takes in that an operation is under way; its outcome may be known too.
     fn handle_submitted(&mut self, id: TransferId, task: TaskId, fence: Fence) {
-        self.pending.insert(fence, (id, task));
-        if let Some(known) = self
-            .backends
-            .iter_mut()
-            .find(|known| known.id == fence.backend())
-        {
-            known.pending += 1;
-            if !known.unattended {
-                known.attended.insert(fence);
-            }
-            if let Some(fault) = known.lost.clone()
-                && !self.is_borrowed(id)
-            {
-                // The backend was given up while it accepted this operation.
-                self.leak_buffers(id);
-                return self.handle_outcome(fence, Outcome::Lost(fault));
-            }
+        let lost = self.in_flight.handle_submitted(fence, id, task);
+        if let Some(fault) = lost.filter(|_| !self.is_borrowed(id)) {
+            // The backend was given up while it accepted this operation.
+            self.leak_buffers(id);
+            return self.handle_outcome(fence, Outcome::Lost(fault));
         }
-        if let Some(active) = self.transfer(id) {
+        if let Some(active) = self.table.find_mut(id) {
             active.flying.push((fence, task));
             active.stop_asked = false;
             if active.flight.as_ref().is_some_and(Flight::is_stopping) {
-                self.enqueue(id.slot);
+                self.enqueue(id.index);
             }
         }
-        if let Some(at) = self.early.iter().position(|(early, _)| *early == fence) {
-            let (_, outcome) = self.early.swap_remove(at);
+        if let Some(outcome) = self.in_flight.take_early(fence) {
             self.handle_outcome(fence, outcome);
         }
     }
 
-    /// A fence has settled.
+    /// Takes in that a fence has settled.
     pub(crate) fn handle_outcome(&mut self, fence: Fence, outcome: Outcome) {
-        let Some((id, task)) = self.pending.remove(&fence) else {
-            match self.hints.settle(fence, outcome) {
-                Some(outcome) => self.early.push((fence, outcome)),
-                None => {
-                    if let Some(known) = self.registered_mut(fence.backend()) {
-                        known.backlog.handle_ended();
-                    }
-                }
-            }
+        let Some((id, task, outcome)) = self.in_flight.handle_outcome(fence, outcome) else {
             return;
         };
-        let backend = fence.backend();
-        if let Some(known) = self.backends.iter_mut().find(|known| known.id == backend) {
-            known.pending -= 1;
-            known.attended.remove(&fence);
-            known.backlog.handle_ended();
-        }
-        if let Some(active) = self.transfer(id) {
+        if let Some(active) = self.table.find_mut(id) {
             active.flying.retain(|(flying, _)| *flying != fence);
         }
-        match outcome {
-            Outcome::Done => self.handle_settled(id, task, Settled::Done),
-            Outcome::Stopped { leading_bytes } => {
-                self.handle_settled(id, task, Settled::Stopped { leading_bytes });
-            }
-            Outcome::Failed(fault) => self.handle_failed(id, task, backend, fault),
+        let (settled, fault) = match outcome {
+            Outcome::Done => (Settled::Done, None),
+            Outcome::Stopped { leading_bytes } => (Settled::Stopped { leading_bytes }, None),
+            Outcome::Failed(fault) => (Settled::Failed, Some(fault)),
             Outcome::Lost(fault) => {
-                let fault = Fault {
-                    class: ErrorClass::Lost,
-                    ..fault
-                };
-                self.handle_failed(id, task, backend, fault);
+                let class = ErrorClass::Lost;
+                (Settled::Failed, Some(Fault { class, ..fault }))
             }
+        };
+        if let Some(fault) = fault {
+            self.note_fault(id, fence.backend(), fault);
         }
+        self.handle_settled(id, task, settled);
     }
 
-    /// An operation was refused: the backend did nothing.
+    /// Takes in that an operation was refused: the backend did nothing.
     pub(crate) fn handle_refused(
         &mut self,
         id: TransferId,
@@ -188,79 +134,96 @@ impl State {
         self.handle_settled(id, task, Settled::Refused);
     }
 
-    fn handle_failed(&mut self, id: TransferId, task: TaskId, backend: BackendId, fault: Fault) {
-        self.note_fault(id, backend, fault);
-        self.handle_settled(id, task, Settled::Failed);
+    /// Takes in that the backend had no room for an operation, which then waits for the next end. The operation counts
+    /// as refused if its leg stops, or if the engine had nothing else in the backend and so no end would follow.
+    fn handle_full(&mut self, id: TransferId, full: Full, backend: BackendId) {
+        let Full { task, fault, since } = full;
+        let active = self.table.find(id).filter(|active| {
+            let is_stopping = active.flight.as_ref().is_none_or(Flight::is_stopping);
+            !is_stopping && active.fault.is_none()
+        });
+        let Some(active) = active else {
+            return self.handle_settled(id, task.id, Settled::Refused);
+        };
+        let line = line_of(active, &task);
+        match line.filter(|_| self.in_flight.may_have_room_after(backend, since)) {
+            Some(line) => self.postpone(id, task, line, since),
+            None => self.handle_refused(id, task.id, backend, fault),
+        }
     }
 
-    /// The first fault of a leg is the one that counts.
+    /// Takes in that a backend was asked to stop an operation, of which `moved_bytes` leading bytes had moved.
+    fn handle_stop(&mut self, id: TransferId, task: TaskId, moved_bytes: u64) {
+        let Some(active) = self.table.find_mut(id) else {
+            return;
+        };
+        if let Some(flight) = &active.flight {
+            let leading_bytes = flight.leading_bytes_with(task, moved_bytes);
+            active.stopped_at = active.stopped_at.max(leading_bytes);
+        }
+        self.enqueue(id.index);
+    }
+
+    /// Notes the first fault of a leg: it is the one that counts.
     fn note_fault(&mut self, id: TransferId, backend: BackendId, fault: Fault) {
-        if let Some(active) = self.transfer(id) {
+        if let Some(active) = self.table.find_mut(id) {
             active.fault.get_or_insert((backend, fault));
         }
     }
 
+    /// Tells the flight how an operation ended.
     pub(super) fn handle_settled(&mut self, id: TransferId, task: TaskId, settled: Settled) {
-        let Some(active) = self.transfer(id) else {
+        let Some(active) = self.table.find_mut(id) else {
             return;
         };
         let flight = active.flight.as_mut();
         let failure = flight.and_then(|flight| flight.handle_settled(task, settled));
         if failure.is_some() {
-            self.withdraw_postponed(id.slot);
+            self.withdraw_postponed(id);
         }
-        self.enqueue(id.slot);
+        self.enqueue(id.index);
+    }
+
+    /// Withdraws the operations of a transfer that wait for room in their backend.
+    pub(super) fn withdraw_postponed(&mut self, id: TransferId) {
+        while let Some((_, task)) = self.table[id.index].postponed.pop() {
+            self.table[id.index].commanded -= 1;
+            self.handle_settled(id, task.id, Settled::Refused);
+        }
     }
 
     /// Gives a backend up that panicked where the engine can know nothing of its fences any more. The buffers of its
     /// operations are never freed, in case the backend still writes to them. Calls with borrowed bytes still wait for
-    /// their operations.
-    pub(crate) fn give_up_backend(&mut self, backend: BackendId, fault: &Fault) {
-        let Some(known) = self.backends.iter_mut().find(|known| known.id == backend) else {
-            return;
+    /// their operations. Returns false if the backend was given up before.
+    pub(crate) fn give_up_backend(&mut self, backend: BackendId, fault: &Fault) -> bool {
+        let Some(operations) = self.in_flight.give_up(backend, fault) else {
+            return false;
         };
-        if known.lost.is_some() {
-            return;
-        }
-        known.lost = Some(fault.clone());
-        let fences = self
-            .pending
-            .keys()
-            .filter(|fence| fence.backend() == backend);
-        let fences: Vec<Fence> = fences.copied().collect();
-        for fence in fences {
-            let Some((id, _)) = self.pending.get(&fence).copied() else {
-                continue;
-            };
+        self.planning.handle_lost(backend);
+        for (fence, id) in operations {
             // A caller's stack frame cannot be leaked: the call waits until the operation has ended.
-            if self.is_borrowed(id) {
+            if self.is_borrowed(id) || !self.in_flight.is_pending(fence) {
                 continue;
             }
             self.leak_buffers(id);
             self.handle_outcome(fence, Outcome::Lost(fault.clone()));
         }
+        true
     }
 
-    fn is_borrowed(&mut self, id: TransferId) -> bool {
-        self.transfer(id).is_some_and(|active| {
-            let ends = [active.src.as_ref(), active.dst.as_ref()];
-            let mut ends = ends.into_iter().flatten();
-            ends.any(|end| end.buffer.native::<Borrowed>().is_some())
-        })
+    fn is_borrowed(&self, id: TransferId) -> bool {
+        let is_borrowed = |end: &super::types::Operand| end.buffer.native::<Borrowed>().is_some();
+        { self.table.find(id) }.is_some_and(|active| active.ends().any(is_borrowed))
     }
 
     fn leak_buffers(&mut self, id: TransferId) {
-        let Some(active) = self.transfer(id) else {
+        let Some(active) = self.table.find_mut(id) else {
             return;
         };
         active.tainted = true;
-        let ends = [active.src.as_ref(), active.dst.as_ref()]
-            .into_iter()
-            .flatten();
-        let ends = ends.map(|end| end.buffer.clone());
+        let ends = active.ends().map(|end| end.buffer.clone());
         let slots = active.leases.iter().map(|lease| lease.buffer.clone());
-        ends.chain(slots)
-            .for_each(|buffer: Buffer| core::mem::forget(buffer));
+        ends.chain(slots).for_each(core::mem::forget);
         core::mem::forget(active.digests.clone());
     }
 }

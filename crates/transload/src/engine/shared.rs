@@ -2,26 +2,38 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transload_core::{Footprint, Instant};
+use transload_core::Footprint;
 use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Process, ProcessBound};
 
-use super::active::{Operand, TransferId};
+use super::admission::budget::StagingBudget;
 use super::completions::Completions;
-use super::event::EventCell;
-use super::held::Deadlock;
-use super::order::Orders;
 use super::signal::Signal;
-use super::state::{Done, Pace, State, Whose};
+use super::state::State;
 use super::sync::{AtomicUsize, Lock};
+use super::types::{Operand, TransferId};
 use super::unwind::guarded;
-use crate::error::Forked;
-use crate::{GuardError, Report, StagingBudget, Transfer, TransferError};
+use crate::error::{Forked, TransferError};
+use crate::report::Report;
 
 /// The state that all handles of a manager share.
+///
+/// # Protocol
+/// A thread that calls the engine does so in this order:
+/// 1. `submit` starts a transfer and turns the engine; a small copy is over when it returns. `start_guard` starts a
+///    guard, `cancel` and `detach` stop a transfer and give its handle up.
+/// 2. Whatever changes the state outside a turn goes through `change`, which does afterwards what must not be done under
+///    the lock. `inspect` only looks.
+/// 3. A thread that has changed the state so that transfers may go on turns the engine: `turn_quickly`, or
+///    `turn_for` where it has a purpose of its own. A turn ends with nothing left to do, or with the rest handed over.
+/// 4. A thread that stops turning the engine while a transfer needs a listener appoints one: `hand_over`, `appoint`,
+///    `leave_listening`. A thread that finds that none is needed dismisses it: `dismiss`.
+/// 5. A thread that waits asks `may_wait` first, then blocks in `block_on` or registers a waker with `poll`, and takes
+///    the result with `take_result`.
+///
+/// Backends and callbacks call [`Completions`] alone, which queues and notifies.
 ///
 /// In a child of `fork` the entry points of a manager of the parent's return at once. They take no lock, since a thread
 /// that is missing in the child may hold it, and call no backend. Fields whose drop would end threads, take locks or
@@ -60,7 +72,7 @@ impl Shared {
             advances: state.advances,
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             process: Process::current(),
-            budget: Arc::clone(state.pool.budget()),
+            budget: Arc::clone(state.admission.budget()),
             state: ProcessBound::new(Lock::new(state)),
             completions: Arc::new(Completions::new(Arc::clone(&signal))),
             #[cfg(threads)]
@@ -103,66 +115,6 @@ impl Shared {
         Ok(self.state.with(f))
     }
 
-    /// Accepts a transfer with `accept` and turns the engine. A small copy is done when this returns, which includes
-    /// its result.
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        accept: impl FnOnce(&mut State, Instant) -> Result<TransferId, TransferError>,
-    ) -> Transfer {
-        if let Err(forked) = self.check_fork() {
-            return Transfer::settled(Some(Err(forked.into())));
-        }
-        let mut refused = None;
-        let mut done = Done::default();
-        let id = Cell::new(None);
-        let begin = |state: &mut State, now, _: &mut Orders| match accept(state, now) {
-            Ok(accepted) => id.set(Some(accepted)),
-            Err(error) => refused = Some(error),
-        };
-        let look = |state: &mut State| {
-            if let Some(id) = id.get() {
-                state.take_done(id, &mut done);
-                if done.result.is_none() {
-                    state.leave_to_hardware(id);
-                }
-            }
-            done.result.is_some()
-        };
-        let pace = || Pace {
-            copies: id.get().map_or(Whose::NOBODYS, Whose::one),
-            slow: Whose::NOBODYS,
-        };
-        let turn = self.turn_with(pace, begin, look);
-        if done.result.is_some() {
-            self.hand_over(&turn);
-            return Transfer::settled(done.result);
-        }
-        if turn.needs_listener {
-            self.appoint(turn.seen, turn.next);
-        }
-        match (id.get(), refused) {
-            (_, Some(error)) => Transfer::settled(Some(Err(error))),
-            (Some(id), None) => Transfer::submitted(Arc::clone(self), id),
-            (None, None) => unreachable!("it was accepted or refused"),
-        }
-    }
-
-    /// Sets the events of a request that was refused: such a request is over, too.
-    #[inline(always)]
-    pub(crate) fn tell_refused(self: &Arc<Self>, submitted: &Transfer, then: &[Arc<EventCell>]) {
-        if !then.is_empty() && submitted.is_refused() {
-            self.set_own(then);
-        }
-    }
-
-    #[cold]
-    fn set_own(self: &Arc<Self>, then: &[Arc<EventCell>]) {
-        let own = |event: &&Arc<EventCell>| event.manager == self.serial;
-        then.iter()
-            .filter(own)
-            .for_each(|event| self.events_set(&event.set()));
-    }
-
     /// Leaves those transfers to hardware that need no thread, and has a thread listen if any needs one.
     pub(crate) fn leave_to_hardware(self: &Arc<Self>, ids: &[TransferId]) {
         for some in ids.chunks(Completions::AT_ONCE) {
@@ -172,54 +124,14 @@ impl Shared {
         }
         let (needs_listener, next) = self
             .state
-            .with(|state| (state.needs_listener(), state.next_deadline()));
+            .with(|state| (state.table.needs_listener(), state.next_deadline()));
         self.leave_listening(needs_listener, u64::MAX, next);
     }
 
-    /// Enters a guard on a region. The caller has checked that this process is not forked, here and for `ask`.
-    pub(crate) fn guard(&self, end: Operand, footprint: Footprint) -> TransferId {
-        self.state.with(|state| state.guard(end, footprint)).0
-    }
-
-    /// Enters a guard on a region, and blocks until it has its turn.
-    ///
-    /// # Errors
-    /// When this thread would wait for ever. The guard is removed then.
-    pub(crate) fn guard_in_turn(
-        self: &Arc<Self>,
-        end: Operand,
-        footprint: Footprint,
-    ) -> Result<TransferId, Deadlock> {
-        let (id, has_turn) = self.state.with(|state| state.guard(end, footprint));
-        if !has_turn {
-            if let Err(deadlock) = self.may_wait(id) {
-                self.unguard(id);
-                return Err(deadlock);
-            }
-            self.block_on(id, None);
-        }
-        Ok(id)
-    }
-
-    /// Enters a guard on a region if nothing stands before it.
-    ///
-    /// # Errors
-    /// The reason for which it would have to wait.
-    pub(crate) fn guard_now(
-        self: &Arc<Self>,
-        end: Operand,
-        footprint: Footprint,
-    ) -> Result<TransferId, GuardError> {
-        let memory = end.buffer.memory();
-        self.look();
-        let (id, has_turn) = self.state.with(|state| state.guard(end, footprint));
-        if has_turn {
-            return Ok(id);
-        }
-        let may_wait = self.may_wait(id);
-        self.unguard(id);
-        may_wait?;
-        Err(GuardError::WouldBlock { memory })
+    /// Starts a guard on a region. Also returns whether the guard has its turn. The caller has checked that this process
+    /// is not forked, here and for `ask`.
+    pub(crate) fn start_guard(&self, end: Operand, footprint: Footprint) -> (TransferId, bool) {
+        self.state.with(|state| state.start_guard(end, footprint))
     }
 
     /// Removes a guard.
@@ -227,17 +139,18 @@ impl Shared {
         // The waker of a guard that is awaited and not reached: it runs the executor's code when it is dropped.
         let mut waker = None;
         let (must_turn, is_idle) = self.change(|state| {
-            let active = state.transfer(id);
+            let active = state.table.find_mut(id);
             let end = active.and_then(|active| {
                 waker = active.waker.take();
                 active.src.take()
             });
             if end.is_some() {
-                state.leave(id.slot);
-                state.free_place(id.slot);
+                state.leave(id.index);
+                state.free_place(id.index);
             }
             state.after.buffers.extend(end.map(|end| end.buffer));
-            (state.has_ready() || !self.advances, state.care == 0)
+            let has_ready = state.table.has_ready();
+            (has_ready || !self.advances, state.table.is_idle())
         });
         if must_turn {
             self.turn_quickly();
@@ -253,14 +166,14 @@ impl Shared {
         }
         let (mut result, mut ends) = (None, [None, None]);
         self.state.with(|state| {
-            let Some(active) = state.transfer(id) else {
+            let Some(active) = state.table.find_mut(id) else {
                 return;
             };
             result = active.result.take();
             // A transfer whose result is taken before its operations are quiet goes on without its owner.
             if result.is_some() && !active.is_live() {
                 ends = [active.src.take(), active.dst.take()];
-                state.free_place(id.slot);
+                state.free_place(id.index);
             }
         });
         drop(ends);
@@ -273,17 +186,17 @@ impl Shared {
             return;
         }
         let is_live = self.state.with(|state| {
-            let active = state.transfer(id)?;
+            let active = state.table.find_mut(id)?;
             if !active.is_live() {
                 return None;
             }
             active.detached = true;
             let cancels = active.cancel_on_drop;
-            state.care_for(id.slot, true);
+            state.table.set_needs_listener(id.index, true);
             if cancels {
                 state.cancel(id);
             }
-            Some((cancels, state.needs_listener()))
+            Some((cancels, state.table.needs_listener()))
         });
         match is_live {
             Some((true, _)) => drop(self.turn_quickly()),
@@ -310,7 +223,7 @@ impl Shared {
         // As many operations as the largest plan has under way.
         let mut flying = ArrayVec::<(Arc<dyn Backend>, Fence), 16>::new();
         let asked = self.inspect(|state| {
-            let active = state.transfer(id)?;
+            let active = state.table.find_mut(id)?;
             let all = active.src.as_ref()?.shape.payload_bytes();
             let flight = active.flight.as_ref()?;
             let arrived = flight.copied_bytes();
@@ -318,7 +231,7 @@ impl Shared {
             let last = last.filter(|(_, task)| flight.is_last_step(*task));
             let fences: ArrayVec<Fence, 16> = last.map(|(fence, _)| *fence).take(16).collect();
             for fence in fences {
-                let known = state.registered(fence.backend());
+                let known = state.in_flight.known(fence.backend());
                 flying.extend(known.map(|known| (Arc::clone(&known.backend), fence)));
             }
             Some((arrived, all))
@@ -331,7 +244,7 @@ impl Shared {
         // Keeps the number from falling: a backend reports no progress of an operation that has settled, and the engine
         // takes in its outcome only later.
         let shown = self.state.with(|state| {
-            let active = state.transfer(id)?;
+            let active = state.table.find_mut(id)?;
             active.shown_bytes = active.shown_bytes.max(arrived);
             Some(active.shown_bytes)
         });
@@ -358,16 +271,11 @@ impl Shared {
     /// Returns whether a transfer is under way.
     #[cfg(browser)]
     pub(crate) fn is_live(&self) -> bool {
-        self.state.with(|state| state.live > 0)
+        self.state.with(|state| state.table.live() > 0)
     }
 
     pub(crate) fn give_up_backend(&self, name: BackendId, fault: &Fault) {
-        let is_new = self.change(|state| {
-            let known = state.registered(name);
-            let is_new = known.is_some_and(|known| known.lost.is_none());
-            state.give_up_backend(name, fault);
-            is_new
-        });
+        let is_new = self.change(|state| state.give_up_backend(name, fault));
         if is_new {
             // The caller may not turn the engine again, and its transfers must be looked at.
             self.signal.notify();

@@ -14,7 +14,21 @@ pub(crate) use alone::{Parker, Signal};
 #[cfg(threads)]
 pub(crate) use shared::{Parker, Signal};
 
-use super::shared::Shared;
+/// A manager, as its own threads see it.
+#[cfg(threads)]
+pub(crate) trait Driven: Send + Sync {
+    /// Does the work of the thread that listens. Returns how long the thread may sleep, `None` until it is woken.
+    fn drive(self: Arc<Self>) -> Option<Duration>;
+
+    /// Executes one command that takes long. Returns false when there is none.
+    fn execute_slow(self: Arc<Self>) -> bool;
+}
+
+/// How the thread that listens keeps its manager alive.
+#[cfg(threads)]
+pub(crate) type Charge = Arc<dyn Driven>;
+#[cfg(not(threads))]
+pub(crate) type Charge = core::convert::Infallible;
 
 /// How a thread that waits holds its parker.
 #[cfg(threads)]
@@ -25,7 +39,7 @@ pub(crate) type OwnParker = Parker;
 /// The answer to a thread that wants to listen.
 pub(crate) enum Listening {
     /// The thread listens. The caller must drop the manager, which its own thread held until then, without a lock.
-    Mine(#[allow(dead_code, reason = "dropped by the caller")] Option<Arc<Shared>>),
+    Mine(#[allow(dead_code, reason = "dropped by the caller")] Option<Charge>),
     /// Another thread listens.
     #[cfg(threads)]
     Other,
@@ -47,7 +61,7 @@ mod shared {
 
     use core::sync::atomic::Ordering;
 
-    use super::{Arc, Duration, Listening, Shared, Waker};
+    use super::{Arc, Charge, Duration, Listening, Waker};
 
     /// The place where one thread sleeps. It keeps one call, so that no call is lost between the last look and the
     /// sleep.
@@ -145,7 +159,7 @@ mod shared {
         /// A thread that waits.
         Waiting(Arc<Parker>),
         /// The manager's own, which keeps the manager alive meanwhile.
-        Own(Arc<Shared>),
+        Own(Charge),
     }
 
     impl Default for Signal {
@@ -210,11 +224,16 @@ mod shared {
         /// Makes the manager's own thread the listener if no other thread is. Returns true when it has just become the
         /// listener; it is then woken if there was an event after `seen`. With `must_look` the listener, whichever
         /// thread it is, is woken.
-        pub(crate) fn appoint(&self, shared: &Arc<Shared>, seen: u64, must_look: bool) -> bool {
+        pub(crate) fn appoint(
+            &self,
+            manager: impl FnOnce() -> Charge,
+            seen: u64,
+            must_look: bool,
+        ) -> bool {
             let mut listener = self.lock();
             let is_new = matches!(*listener, Listener::None);
             if is_new {
-                self.replace(&mut listener, Listener::Own(Arc::clone(shared)));
+                self.replace(&mut listener, Listener::Own(manager()));
             }
             // A thread that listens already was notified of each event.
             if must_look || is_new && self.seen() != seen {
@@ -224,7 +243,7 @@ mod shared {
         }
 
         /// Ends the listening of the manager's own thread. The caller must drop the returned manager without a lock.
-        pub(crate) fn dismiss(&self) -> Option<Arc<Shared>> {
+        pub(crate) fn dismiss(&self) -> Option<Charge> {
             if !self.is_heard() {
                 return None;
             }
@@ -237,7 +256,7 @@ mod shared {
 
         /// Lets the manager's own thread drive its manager with `drive`, if it listens. The thread has dropped its
         /// handle of the manager when this returns.
-        pub(crate) fn serve<R>(&self, drive: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
+        pub(crate) fn serve<R>(&self, drive: impl FnOnce(&Charge) -> R) -> Option<R> {
             let shared = match &*self.lock() {
                 Listener::Own(shared) => {
                     self.is_serving.store(true, Ordering::SeqCst);
@@ -271,7 +290,7 @@ mod shared {
             &self.own
         }
 
-        fn replace(&self, current: &mut Listener, listener: Listener) -> Option<Arc<Shared>> {
+        fn replace(&self, current: &mut Listener, listener: Listener) -> Option<Charge> {
             let is_heard = !matches!(listener, Listener::None);
             self.is_heard.store(is_heard, Ordering::SeqCst);
             match core::mem::replace(current, listener) {
@@ -290,7 +309,7 @@ mod shared {
 /// the completion itself wakes futures, since no other thread turns the engine for them.
 #[cfg(not(threads))]
 mod alone {
-    use super::{Arc, Duration, Listening, Shared, Waker};
+    use super::{Arc, Charge, Duration, Listening, Waker};
     use crate::engine::sync::Lock;
 
     #[derive(Default)]
@@ -360,7 +379,7 @@ mod alone {
 
         pub(crate) fn leave(&self, _parker: &Parker) {}
 
-        pub(crate) fn dismiss(&self) -> Option<Arc<Shared>> {
+        pub(crate) fn dismiss(&self) -> Option<Charge> {
             None
         }
     }

@@ -1,4 +1,5 @@
-//! A turn of the engine: takes outcomes in, carries orders out, and does the work for which the lock must not be held.
+//! A turn of the engine: a thread takes outcomes in, executes commands, and does the work for which the lock must not
+//! be held.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -7,11 +8,50 @@ use core::sync::atomic::Ordering;
 use transload_core::Instant;
 use transload_hal::Backend;
 
+use super::command::{Answers, Commands, execute};
+use super::in_flight::Registered;
 use super::kept::Verdict;
-use super::order::{Deeds, Orders, execute};
 use super::shared::Shared;
-use super::state::{After, Pace, Registered, State, Whose};
+use super::state::{After, State};
+use super::types::{Pace, Which};
 use super::unwind::guarded;
+
+/// Why a thread turns the engine.
+pub(super) trait Purpose {
+    /// Returns the work that the thread does itself.
+    fn pace(&self) -> Pace;
+
+    /// Changes the state before the first step.
+    fn begin(&mut self, _state: &mut State, _now: Instant, _commands: &mut Commands) {}
+
+    /// Looks at the state after a step. Returns whether the thread has the outcome that it waits for: it then leaves the
+    /// rest of the work to the thread that listens.
+    fn has_own(&mut self, _state: &mut State) -> bool {
+        false
+    }
+}
+
+/// The purpose of a thread that works for all transfers.
+pub(super) struct ForAll(pub(super) Pace);
+
+impl Purpose for ForAll {
+    fn pace(&self) -> Pace {
+        self.0
+    }
+}
+
+/// The purpose of a thread that makes one round for all transfers in passing.
+struct InPassing;
+
+impl Purpose for InPassing {
+    fn pace(&self) -> Pace {
+        Pace::SERVING
+    }
+
+    fn has_own(&mut self, _state: &mut State) -> bool {
+        true
+    }
+}
 
 /// The state of the engine after a turn.
 #[derive(Clone, Copy, Default)]
@@ -29,20 +69,24 @@ impl Shared {
     /// report the operations that are then under way without a call, since the caller may turn the engine only much
     /// later.
     pub(crate) fn turn(self: &Arc<Self>) -> Option<Instant> {
-        self.turn_at(Pace::FULL)
+        self.turn_once(&mut ForAll(Pace::FULL))
     }
 
     /// The same, except work that takes long: a thread of the manager's own does that.
     pub(crate) fn turn_quickly(self: &Arc<Self>) -> Option<Instant> {
-        self.turn_at(Pace::QUICK)
+        self.turn_once(&mut ForAll(Pace::QUICK))
     }
 
-    pub(super) fn turn_at(self: &Arc<Self>, pace: Pace) -> Option<Instant> {
+    /// Makes one round for other transfers in passing.
+    pub(super) fn turn_in_passing(self: &Arc<Self>) {
+        self.turn_once(&mut InPassing);
+    }
+
+    fn turn_once(self: &Arc<Self>, purpose: &mut impl Purpose) -> Option<Instant> {
         if self.is_forked() {
             return None;
         }
-        // A thread that serves other transfers in passing stops after one round.
-        let turn = self.turn_with(|| pace, |_, _, _| (), |_| pace == Pace::SERVING);
+        let turn = self.turn_for(purpose);
         if self.unattended.load(Ordering::Relaxed) > 0 {
             self.expect();
         }
@@ -59,119 +103,129 @@ impl Shared {
 
     /// Takes in outcomes that have arrived, where transfers advance by themselves: a program that asks for the progress
     /// of a transfer need not wait for it.
-    pub(crate) fn look(self: &Arc<Self>) {
+    pub(crate) fn take_outcomes(self: &Arc<Self>) {
         if self.advances {
-            self.turn_at(Pace::SERVING);
+            self.turn_in_passing();
         }
     }
 
-    /// Lets `begin` change the state, turns the engine, and lets `look` see the state after each step. All three run in
-    /// one section under the lock where that is enough, because such steps are the whole cost of a small copy. The
-    /// closures leave results in captured variables, which are not moved.
+    /// The loop of the engine. Each round has three parts:
     ///
-    /// Ends when no work is left, or when `look` returns that this thread has the outcome that it waits for. The
-    /// listener then does the work for other transfers.
-    pub(super) fn turn_with(
-        self: &Arc<Self>,
-        pace: impl Fn() -> Pace,
-        begin: impl FnOnce(&mut State, Instant, &mut Orders),
-        mut look: impl FnMut(&mut State) -> bool,
-    ) -> Turn {
-        let mut orders = Orders::new();
+    /// 1. With the lock: record the answers to the last commands, let the state take a step, which fills the list of
+    ///    commands, and let the purpose look at the state.
+    /// 2. Without the lock: tidy, which calls wakers and drops buffers.
+    /// 3. Without the lock: execute the commands, which calls backends.
+    ///
+    /// Begin, step and look run in one section under the lock, because such sections are the whole cost of a small copy.
+    ///
+    /// The loop ends when no work is left, or when the purpose has the outcome that it waits for. The listener then does
+    /// the work for other transfers.
+    pub(super) fn turn_for<P: Purpose>(self: &Arc<Self>, purpose: &mut P) -> Turn {
+        let (mut commands, mut answers) = (Commands::new(), Answers::new());
         let mut turn = Turn {
             seen: self.signal.seen(),
             ..Turn::default()
         };
-        let mut after = None;
-        let (mut is_late, mut is_idle, mut is_content) = (false, false, false);
-        // Other transfers need a thread that listens.
-        let mut is_needed = false;
-        // Where the manager has no thread of its own, this thread does all work.
-        let pace = || match self.advances {
-            true => pace(),
-            false => Pace::FULL,
-        };
-        self.pump();
-        let now = self.clock.now();
-        self.state.with(|state| {
-            begin(state, now, &mut orders);
-            turn.next = self.step(state, now, pace(), &mut orders);
-            let has_own = look(state);
-            turn.needs_listener = state.needs_listener();
-            is_content = has_own && turn.needs_listener;
-            is_needed = turn.needs_listener && state.others_need_listener(pace().copies);
-            after = take_after(state);
-            (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
-        });
-        if let Some(after) = after.take() {
-            self.tidy_beside(after, is_needed, &turn);
-        }
-        let mut deeds = Deeds::new();
-        let mut is_news = self.completions.has_any();
-        let mut is_left = false;
-        while !orders.is_empty() || is_news {
-            is_content = is_content && self.can_leave();
-            if is_content && orders.is_empty() {
-                break;
-            }
-            // A page fault or a driver may take long: another thread listens meanwhile.
-            if is_needed && !orders.is_empty() {
-                self.hand_over(&turn);
-            }
-            execute(&orders, &mut deeds);
-            // Drops this thread's views of the buffers before any thread can learn that a transfer is over.
-            orders.clear();
-            let had_deeds = !deeds.is_empty();
-            let mut is_awaited = false;
+        let (mut is_first, mut is_left) = (true, false);
+        // This thread has what it came for, and another one is needed for the rest.
+        let mut is_content = false;
+        loop {
+            let had_answers = !answers.is_empty();
             self.pump();
             let now = self.clock.now();
+            let mut round = Round::default();
             self.state.with(|state| {
-                is_awaited = deeds.iter().any(|deed| state.is_partial(deed));
-                state.record(&mut deeds);
+                if had_answers {
+                    round.is_partial = answers.iter().any(|answer| state.is_partial(answer));
+                    state.record(&mut answers);
+                }
+                if is_first {
+                    purpose.begin(state, now, &mut commands);
+                }
                 is_left = is_content;
-                if is_content {
+                if is_left {
                     self.note_attended(state);
                 } else {
-                    turn.next = self.step(state, now, pace(), &mut orders);
-                    is_content = look(state);
+                    turn.next = self.step(state, now, self.pace(purpose), &mut commands);
+                    is_content = purpose.has_own(state);
                 }
-                turn.needs_listener = state.needs_listener();
+                let (table, own) = (&state.table, self.pace(purpose).copies);
+                turn.needs_listener = table.needs_listener();
                 is_content &= turn.needs_listener;
-                is_needed = turn.needs_listener && state.others_need_listener(pace().copies);
-                after = take_after(state);
-                (is_late, is_idle) = (!state.later.is_empty(), state.care == 0);
+                round.is_needed = turn.needs_listener && table.others_need_listener(own);
+                (round.is_late, round.is_idle) = (!state.later.is_empty(), table.is_idle());
+                round.after = state.take_after();
             });
-            if let Some(after) = after.take() {
-                self.tidy_beside(after, is_needed, &turn);
+            is_first = false;
+            if let Some(after) = round.after.take() {
+                self.tidy_beside(after, round.is_needed, &turn);
             }
-            let is_attended = self.attended.load(Ordering::Relaxed) > 0;
-            // The look above came before operations that were just submitted to a backend that must be called; and a
-            // step takes in a limited number of outcomes.
-            is_news = had_deeds && is_attended || self.completions.has_any();
-            let is_heard = self.signal.is_heard();
-            // The rest of a transfer is submitted after the outcomes of its first operations, whichever thread takes
-            // them in. A thread that listens called `Backend::expect` before these operations were submitted.
-            if had_deeds && (is_awaited || is_heard) {
-                self.expect();
+            let mut is_news = self.completions.has_any();
+            if had_answers {
+                is_news |= self.tell_backends(round.is_partial);
             }
-            if had_deeds && is_attended && is_heard {
-                self.signal.notify();
+            is_content = is_content && (commands.is_empty() && !is_news || self.can_leave());
+            if commands.is_empty() && (is_content || !is_news) {
+                self.end_turn(purpose, &round, (is_left, is_content && is_news), &turn);
+                return turn;
             }
+            // A page fault or a driver may take long: another thread listens meanwhile.
+            if round.is_needed && !commands.is_empty() {
+                self.hand_over(&turn);
+            }
+            execute(&commands, &mut answers);
+            // Drops this thread's views of the buffers before any thread can learn that a transfer is over.
+            commands.clear();
         }
-        if is_left || is_content && is_news {
+    }
+
+    /// Asks backends to tell the outcomes of operations that were just submitted, where the thread that listens may not.
+    /// Returns whether a backend must be looked at again: the last look came before operations that were submitted to a
+    /// backend that must be called.
+    fn tell_backends(&self, is_partial: bool) -> bool {
+        let is_attended = self.attended.load(Ordering::Relaxed) > 0;
+        let is_heard = self.signal.is_heard();
+        // The rest of a transfer is submitted after the outcomes of its first operations, whichever thread takes
+        // them in. A thread that listens called `Backend::expect` before these operations were submitted.
+        if is_partial || is_heard {
+            self.expect();
+        }
+        if is_attended && is_heard {
+            self.signal.notify();
+        }
+        is_attended
+    }
+
+    /// Leaves what this thread has not done to others.
+    fn end_turn<P: Purpose>(
+        self: &Arc<Self>,
+        purpose: &P,
+        round: &Round,
+        (is_left, is_news_left): (bool, bool),
+        turn: &Turn,
+    ) {
+        if is_left || is_news_left {
             self.appoint(u64::MAX, turn.next);
         }
         // A listener was notified of each outcome, but not of what this thread did.
         if is_left {
             self.signal.notify();
         }
-        if is_late && (pace().slow != Whose::ALL || self.spares_drivers()) {
-            self.have_toiled();
+        if round.is_late && (self.pace(purpose).slow != Which::ALL || self.spares_drivers()) {
+            self.hand_over_slow();
         }
-        if is_idle && self.signal.is_heard() {
+        if round.is_idle && self.signal.is_heard() {
             self.dismiss(turn.next);
         }
-        turn
+    }
+
+    /// Where the manager has no thread of its own, this thread does all work.
+    #[inline]
+    fn pace<P: Purpose>(&self, purpose: &P) -> Pace {
+        match self.advances {
+            true => purpose.pace(),
+            false => Pace::FULL,
+        }
     }
 
     /// Does the work for which the lock must not be held. Another thread listens meanwhile if the work may take any
@@ -205,16 +259,17 @@ impl Shared {
         state: &mut State,
         now: Instant,
         pace: Pace,
-        orders: &mut Orders,
+        commands: &mut Commands,
     ) -> Option<Instant> {
-        state.step(now, pace, self.spares_drivers(), &self.completions, orders);
+        let spares_drivers = self.spares_drivers();
+        state.step(now, pace, spares_drivers, &self.completions, commands);
         self.note_attended(state);
         state.next_deadline()
     }
 
     /// Lets `f` change the state, and then does the work for which the lock must not be held.
     pub(crate) fn change<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let (result, after) = self.state.with(|state| (f(state), take_after(state)));
+        let (result, after) = self.state.with(|state| (f(state), state.take_after()));
         if let Some(after) = after {
             self.tidy(after);
         }
@@ -245,8 +300,8 @@ impl Shared {
     fn ask_each(&self, is_meant: impl Fn(&Registered) -> bool, ask: impl Fn(&dyn Backend)) {
         for index in 0.. {
             let known = self.state.with(|state| {
-                let known = state.backends.get(index)?;
-                let is_asked = known.pending > 0 && is_meant(known);
+                let known = state.in_flight.backends().get(index)?;
+                let is_asked = known.pending() > 0 && is_meant(known);
                 Some((is_asked.then(|| Arc::clone(&known.backend)), known.id))
             });
             let Some((backend, name)) = known else { return };
@@ -258,10 +313,10 @@ impl Shared {
 
     fn note_attended(&self, state: &State) {
         let (mut attended, mut unattended) = (0, 0);
-        for known in &state.backends {
+        for known in state.in_flight.backends() {
             match known.unattended {
-                true => unattended += known.pending,
-                false => attended += known.pending,
+                true => unattended += known.pending(),
+                false => attended += known.pending(),
             }
         }
         self.attended.store(attended, Ordering::Relaxed);
@@ -307,7 +362,7 @@ impl Shared {
         });
     }
 
-    /// Passes new verdicts to the keeper of verdicts.
+    /// Passes new verdicts to the thread that keeps them.
     fn keep(&self, verdicts: Vec<Verdict>) {
         #[cfg(feature = "std")]
         if let Some(keeper) = &self.keeper {
@@ -318,23 +373,16 @@ impl Shared {
     }
 }
 
-/// Returns the work that a step leaves for the time after the lock is released.
-#[inline(always)]
-fn take_after(state: &mut State) -> Option<After> {
-    match state.after.is_empty() && state.idlers.is_empty() {
-        true => None,
-        false => take_some(state),
-    }
-}
-
-#[cold]
-fn take_some(state: &mut State) -> Option<After> {
-    state.releasing += usize::from(!state.after.buffers.is_empty());
-    if !state.idlers.is_empty() {
-        let mut wakers = core::mem::take(&mut state.after.wakers);
-        state.tell_idlers(&mut wakers);
-        state.after.wakers = wakers;
-    }
-    let after = &mut state.after;
-    (!after.is_empty()).then(|| core::mem::take(after))
+/// What the section under the lock leaves for the rest of a round.
+#[derive(Default)]
+struct Round {
+    after: Option<After>,
+    /// More of a transfer is left to be submitted than was just recorded.
+    is_partial: bool,
+    /// Transfers other than this thread's own need a thread that listens.
+    is_needed: bool,
+    /// Commands that take long wait for a thread.
+    is_late: bool,
+    /// No transfer needs a thread that listens.
+    is_idle: bool,
 }

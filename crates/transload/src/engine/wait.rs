@@ -7,8 +7,9 @@ use arrayvec::ArrayVec;
 use transload_core::Instant;
 use transload_hal::{Backend, BackendId, Fence};
 
-use super::active::{Active, TransferId};
+use super::active::Active;
 use super::state::State;
+use super::types::TransferId;
 
 /// How many fences a thread waits for at once: as many as the largest plan has under way, four lanes
 /// of four slots.
@@ -33,7 +34,7 @@ pub(super) struct Block {
 pub(super) enum Wait {
     /// The result is known.
     Over,
-    /// Block in the backend, until the transfer's own deadline at most. The thread counts in `State::tended`.
+    /// Block in the backend, until the transfer's own deadline at most. The thread counts as the transfer's waiter.
     Block(Block, Option<Instant>),
     /// Park. The waker is called when the transfer is over.
     Park,
@@ -47,23 +48,21 @@ impl State {
         if !self.is_awaited(id) {
             return Wait::Over;
         }
-        self.care_for(id.slot, true);
-        let active = &self.transfers[id.slot as usize];
+        self.table.set_needs_listener(id.index, true);
+        let active = &self.table[id.index];
         if let Some(block) = self.own_block(active) {
             let deadline = active.deadline;
-            self.tended += 1;
-            self.transfers[id.slot as usize].is_tended = true;
+            self.table.set_waiter(id.index, true);
             return Wait::Block(block, deadline);
         }
-        core::mem::swap(&mut self.transfers[id.slot as usize].waker, waker);
+        core::mem::swap(&mut self.table[id.index].waker, waker);
         Wait::Park
     }
 
     /// Records that no thread is blocked in a backend for the transfer any more.
-    pub(super) fn tend_no_more(&mut self, id: TransferId) {
-        let active = self.transfer(id);
-        if active.is_some_and(|active| core::mem::take(&mut active.is_tended)) {
-            self.tended -= 1;
+    pub(super) fn end_wait(&mut self, id: TransferId) {
+        if self.table.find(id).is_some() {
+            self.table.set_waiter(id.index, false);
         }
     }
 
@@ -75,7 +74,7 @@ impl State {
         theirs: &mut Option<Waker>,
         is_parker: impl FnOnce(&Waker) -> bool,
     ) {
-        if let Some(active) = self.transfer(id)
+        if let Some(active) = self.table.find_mut(id)
             && active.is_awaited()
             && active.waker.as_ref().is_some_and(is_parker)
         {
@@ -85,7 +84,7 @@ impl State {
 
     fn own_block(&self, active: &Active) -> Option<Block> {
         let own = || active.flying.iter().map(|(fence, _)| *fence);
-        let known = || own().filter_map(|fence| self.registered(fence.backend()));
+        let known = || own().filter_map(|fence| self.in_flight.known(fence.backend()));
         let attended = known().find(|known| !known.unattended);
         let known = attended.or_else(|| known().next())?;
         let is_alone = own().all(|fence| fence.backend() == known.id);
@@ -105,9 +104,9 @@ impl State {
 
     /// Returns fences of a backend that settles them only when a thread calls it, the oldest first.
     pub(super) fn attended_block(&self) -> Option<Block> {
-        let mut backends = self.backends.iter();
-        let known = backends.find(|known| !known.attended.is_empty())?;
-        let oldest = known.attended.iter().copied().take(MOST_FENCES);
+        let mut backends = self.in_flight.backends().iter();
+        let known = backends.find(|known| known.attended().next().is_some())?;
+        let oldest = known.attended().take(MOST_FENCES);
         Some(Block {
             backend: Arc::clone(&known.backend),
             name: known.id,

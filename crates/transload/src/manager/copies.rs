@@ -6,18 +6,18 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 
-use transload_core::{DeviceId, Instant, MemoryKind, Place, Shape};
+use transload_core::{DeviceId, MemoryKind, Place, Shape};
 use transload_hal::{
     Advice, AllocError, BackendId, ErrorClass, Fault, HostSpan, StorageId, StorageInfo,
 };
 
 use crate::adopt::{Borrowed, NOWHERE};
-use crate::engine::accept::{Checked, Terms};
-use crate::engine::active::{Operand, TransferId};
-use crate::engine::event::EventCell;
+use crate::engine::checked::{Checked, Terms, footprint};
+use crate::engine::event::EventState;
 use crate::engine::hint::Wish;
 use crate::engine::shared::Shared;
-use crate::engine::state::State;
+use crate::engine::submit::Submitted;
+use crate::engine::types::{Operand, TransferId};
 use crate::{
     Batch, BatchError, Cancelled, Error, GuardError, OnFailure, Prepared, Region, Report, Request,
     Transfer, TransferError,
@@ -37,12 +37,17 @@ impl TransferManager {
 
     /// Submits a request. The request is accepted whole, or refused without any effect.
     pub fn submit(&self, request: &Request) -> Transfer {
+        let terms = &request.terms;
         let submitted = match self.check(request) {
-            Ok(checked) => self.submit_checked(checked, &request.terms),
-            Err(error) => Transfer::settled(Some(Err(error))),
+            Ok(checked) => {
+                let mut checked = Some(checked);
+                { &self.shared }.submit(&terms.then, |state, now| {
+                    state.submit(&mut checked, terms, now)
+                })
+            }
+            Err(error) => self.shared.refuse(error, &terms.then),
         };
-        self.shared.tell_refused(&submitted, &request.terms.then);
-        submitted
+        Transfer::of(&self.shared, submitted)
     }
 
     /// Submits several requests, all or none. `on_failure` says what happens to transfers that have not begun when one
@@ -73,7 +78,7 @@ impl TransferManager {
         for (checked, requests) in checked.chunks(AT_ONCE).zip(requests.chunks(AT_ONCE)) {
             self.shared.change(|state| {
                 for (checked, request) in checked.iter().zip(requests) {
-                    let plan = state.choose(checked, &request.terms, now);
+                    let plan = state.planning.choose(checked, &request.terms, now);
                     chosen.push(plan.map_err(at(chosen.len()))?);
                 }
                 Ok(())
@@ -81,7 +86,7 @@ impl TransferManager {
             self.shared.state.give_way();
         }
         // All or none: each transfer waits until every request was accepted.
-        let gate = Arc::new(EventCell::new(&self.shared));
+        let gate = Arc::new(EventState::new(self.shared.serial, self.shared.process));
         let mut ids = Vec::with_capacity(requests.len());
         let mut parts = checked.into_iter().zip(chosen).zip(requests);
         while ids.len() < requests.len() {
@@ -94,7 +99,7 @@ impl TransferManager {
                     terms.after.push(Arc::clone(&gate));
                     let parts = (checked.in_place, &checked.footprints[..]);
                     let ends = (checked.src, checked.dst);
-                    let id = state.accept(ends, parts, chosen, &terms, now);
+                    let id = state.start(ends, parts, chosen, &terms, now);
                     ids.push(id.map_err(at(ids.len()))?);
                 }
                 Ok(())
@@ -110,7 +115,7 @@ impl TransferManager {
         }
         self.shared.events_set(&gate.set());
         self.shared.leave_to_hardware(&ids);
-        let handle = |id| Transfer::submitted(Arc::clone(&self.shared), id);
+        let handle = |id| Transfer::of(&self.shared, Submitted::UnderWay(id));
         Ok(Batch::new(ids.into_iter().map(handle).collect()))
     }
 
@@ -261,7 +266,7 @@ impl TransferManager {
         let memory = end.buffer.memory();
         let backend = self.shared.backend_of(&end);
         let backend = backend.ok_or(AllocError::UnknownMemory { memory })?;
-        let footprint = crate::engine::accept::footprint(&end, false)?;
+        let footprint = footprint(&end, false)?;
         let guard = self.shared.guard_in_turn(end.clone(), footprint);
         let guard = guard.map_err(GuardError::from)?;
         let done = self.shared.ask(&backend, &end, wish);
@@ -300,10 +305,10 @@ impl TransferManager {
         f: impl FnOnce(&TransferManager, Operand) -> Result<Report, TransferError>,
     ) -> Result<Report, TransferError> {
         let memory = self.resolve(DeviceId::CPU0.memory(MemoryKind::Pageable).into())?;
-        let (backend, known) = self.shared.state.with(|state| {
-            let owner = state.topology.memory(memory).map(|memory| memory.backend);
-            (owner, state.borrowed.pop())
-        });
+        let (backend, known) = self
+            .shared
+            .state
+            .with(|state| (state.planning.owner(memory), state.borrowed.pop()));
         let info = |span: HostSpan| StorageInfo {
             id: StorageId::Host,
             base: span.addr(),
@@ -355,11 +360,12 @@ impl TransferManager {
         }
         let quiet = Quiet(&self.shared, Cell::new(None));
         let mut checked = Some(checked);
-        let submitted = self.shared.submit(|state, now| {
-            let id = accept(state, &mut checked, &Terms::default(), now)?;
+        let submitted = self.shared.submit(&[], |state, now| {
+            let id = state.submit(&mut checked, &Terms::default(), now)?;
             quiet.1.set(Some(id));
             Ok(id)
         });
+        let submitted = Transfer::of(&self.shared, submitted);
         let may_wait = quiet.1.get().map(|id| self.shared.may_wait(id));
         if let Some(Err(deadlock)) = may_wait {
             // The transfer waits for others. If it is cancelled before it has begun, it is over.
@@ -379,26 +385,4 @@ impl TransferManager {
         quiet.1.set(None);
         result
     }
-
-    fn submit_checked(&self, checked: Checked, terms: &Terms) -> Transfer {
-        let mut checked = Some(checked);
-        self.shared
-            .submit(|state, now| accept(state, &mut checked, terms, now))
-    }
-}
-
-/// Plans and accepts a checked request. The request is taken out of `checked` here, because a value that a closure owns
-/// is moved with each move of the closure.
-fn accept(
-    state: &mut State,
-    checked: &mut Option<Checked>,
-    terms: &Terms,
-    now: Instant,
-) -> Result<TransferId, TransferError> {
-    let Some(checked) = checked.take() else {
-        unreachable!("each request is taken in once")
-    };
-    let chosen = state.choose(&checked, terms, now)?;
-    let parts = (checked.in_place, &checked.footprints[..]);
-    state.accept((checked.src, checked.dst), parts, chosen, terms, now)
 }

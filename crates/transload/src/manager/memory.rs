@@ -12,8 +12,9 @@ use transload_hal::{
 };
 
 use crate::adopt::{Adopt, Adopted};
-use crate::engine::accept::footprint;
-use crate::engine::active::Operand;
+use crate::engine::checked::footprint;
+use crate::engine::state::State;
+use crate::engine::types::Operand;
 use crate::engine::unwind::guarded;
 use crate::{Buffer, Error, GuardError, PlaceError, ShareError};
 
@@ -36,8 +37,8 @@ impl TransferManager {
         };
         let raw = match ask() {
             Err(error @ AllocError::OutOfMemory { .. }) => {
-                let pool = self.shared.state.with(|state| Arc::clone(&state.pool));
-                match pool.trim_of(memory.device) {
+                let trim = |state: &mut State| state.admission.trim_of(memory.device);
+                match self.shared.state.with(trim) {
                     idle if idle.is_empty() => Err(error),
                     idle => {
                         drop(idle);
@@ -137,7 +138,7 @@ impl TransferManager {
         let device = DeviceName::Uuid(handle.device());
         // One GPU may be a device of several backends.
         let same = self.shared.inspect(|state| {
-            let all = state.topology.devices().iter();
+            let all = state.planning.topology().devices().iter();
             let same = all.filter(|of| of.uuid == Some(handle.device()));
             same.map(|of| of.id).collect::<Vec<_>>()
         })?;
@@ -313,8 +314,8 @@ impl TransferManager {
 
     pub(super) fn backend_of(&self, memory: MemoryId) -> Option<Arc<dyn Backend>> {
         self.shared.state.with(|state| {
-            let owner = state.topology.memory(memory)?.backend;
-            state.backend(owner).map(Arc::clone)
+            let known = state.in_flight.known(state.planning.owner(memory)?)?;
+            Some(Arc::clone(&known.backend))
         })
     }
 }

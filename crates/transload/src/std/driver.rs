@@ -13,14 +13,13 @@ use std::thread;
 #[cfg(loom)]
 use loom::thread;
 
-use crate::engine::shared::Shared;
-use crate::engine::signal::{Parker, Signal};
+use crate::engine::signal::{Charge, Parker, Signal};
 use crate::engine::unwind::guarded;
 
 pub(crate) struct Driver {
     signal: Arc<Signal>,
     listener: Start,
-    toiler: Start,
+    slow: Start,
     post: Arc<Post>,
 }
 
@@ -28,7 +27,7 @@ pub(crate) struct Driver {
 #[derive(Default)]
 struct Post {
     /// Keeps the manager until the thread has looked.
-    handed: Mutex<Option<Arc<Shared>>>,
+    handed: Mutex<Option<Charge>>,
     /// Whether the thread holds the manager.
     is_busy: AtomicBool,
     parker: Arc<Parker>,
@@ -48,7 +47,7 @@ impl Driver {
         Driver {
             signal,
             listener: Start::default(),
-            toiler: Start::default(),
+            slow: Start::default(),
             post: Arc::default(),
         }
     }
@@ -59,7 +58,8 @@ impl Driver {
         let signal = Arc::clone(&self.signal);
         self.listener.ensure("transload", move |closed| {
             loop {
-                let drive = |shared: &Arc<Shared>| guarded(|| shared.drive()).unwrap_or(None);
+                let drive =
+                    |manager: &Charge| guarded(|| Arc::clone(manager).drive()).unwrap_or(None);
                 let limit = match signal.serve(drive) {
                     Some(limit) => limit,
                     None if closed.load(Ordering::Acquire) => return,
@@ -72,15 +72,15 @@ impl Driver {
 
     /// Passes the manager to the thread for work that takes long. Returns false when there is none and the system
     /// refuses one.
-    pub(crate) fn toil(&self, shared: &Arc<Shared>) -> bool {
+    pub(crate) fn execute_slow(&self, manager: Charge) -> bool {
         let post = Arc::clone(&self.post);
-        let can_toil = self.toiler.ensure("transload-slow", move |closed| {
+        let can_execute = self.slow.ensure("transload-slow", move |closed| {
             transload_host::raw::stay_in_the_background();
             loop {
                 match post.take() {
-                    Some(shared) => {
-                        while guarded(|| shared.toil()).unwrap_or(false) {}
-                        drop(shared);
+                    Some(manager) => {
+                        while guarded(|| Arc::clone(&manager).execute_slow()).unwrap_or(false) {}
+                        drop(manager);
                         post.is_busy.store(false, Ordering::SeqCst);
                     }
                     None if closed.load(Ordering::Acquire) => return,
@@ -89,11 +89,11 @@ impl Driver {
                 post.parker.park(None);
             }
         });
-        if can_toil {
-            *self.post.handed() = Some(Arc::clone(shared));
+        if can_execute {
+            *self.post.handed() = Some(manager);
             self.post.parker.unpark();
         }
-        can_toil
+        can_execute
     }
 
     /// Gives the manager's own threads a moment to drop their handles of it, if they are about to. The thread that
@@ -133,18 +133,18 @@ impl Start {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.listener.closed.store(true, Ordering::Release);
-        self.toiler.closed.store(true, Ordering::Release);
+        self.slow.closed.store(true, Ordering::Release);
         self.signal.own().unpark();
         self.post.parker.unpark();
     }
 }
 
 impl Post {
-    fn handed(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
+    fn handed(&self) -> MutexGuard<'_, Option<Charge>> {
         self.handed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Arc<Shared>> {
+    fn take(&self) -> Option<Charge> {
         let mut handed = self.handed();
         self.is_busy.store(handed.is_some(), Ordering::SeqCst);
         handed.take()

@@ -254,7 +254,7 @@ impl TransferManager {
     fn is_condemned(&self, link: LinkId) -> bool {
         let now = self.now();
         self.shared.state.with(|state| {
-            let bar = state.quarantine.barred(link, now);
+            let bar = state.planning.quarantine().barred(link, now);
             bar.is_some_and(|bar| bar.until.is_none())
         })
     }

@@ -128,7 +128,9 @@ impl TransferManager {
     /// # Errors
     /// When the profile is of another machine or out of date ([`Profile::check`]). The costs are unchanged then.
     pub fn apply_profile(&self, profile: &Profile) -> Result<(), ProfileError> {
-        let topology = self.shared.inspect(|state| state.topology.clone())?;
+        let topology = self
+            .shared
+            .inspect(|state| state.planning.topology().clone())?;
         profile.check(&topology)?;
         self.adopt_profile(profile);
         Ok(())
@@ -140,13 +142,12 @@ impl TransferManager {
         self.shared.change(|state| {
             for (link, curve) in profile.links.iter().zip(curves) {
                 if let Some(curve) = curve {
-                    state.topology.set_cost(link.id, curve);
+                    state.planning.set_cost(link.id, curve);
                 }
                 if link.faulty {
-                    state.quarantine.condemn(link.id, FAULTY);
+                    state.planning.condemn(link.id, FAULTY.into());
                 }
             }
-            state.cache.invalidate();
         });
     }
 }

@@ -6,20 +6,18 @@
 use alloc::sync::Arc;
 use core::task::Waker;
 
-use super::super::active::{Stage, TransferId};
-use super::super::event::Event;
+use super::super::active::Stage;
 use super::super::shared::Shared;
 use super::super::signal::Parker;
 use super::super::state::State;
+use super::super::types::TransferId;
 use super::{Kept, engine, model, model_within, spawn};
+use crate::Event;
 
 /// Returns an engine whose transfers advance by themselves, with that many of them. Each ends when the engine takes in
 /// word that its event was set.
 fn engine_with<const N: usize>() -> (Kept<Arc<Shared>>, [TransferId; N]) {
-    let mut ids = [TransferId {
-        slot: 0,
-        generation: 0,
-    }; N];
+    let mut ids = [TransferId::NONE; N];
     let shared = engine(|state| {
         state.advances = true;
         ids = core::array::from_fn(|_| begin(state));
@@ -29,13 +27,13 @@ fn engine_with<const N: usize>() -> (Kept<Arc<Shared>>, [TransferId; N]) {
 
 /// Returns a transfer that waits for one event.
 fn begin(state: &mut State) -> TransferId {
-    let slot = state.transfers.take();
-    let active = &mut state.transfers[slot as usize];
+    let index = state.table.take();
+    let active = &mut state.table[index];
     active.stage = Stage::Waiting;
     active.waits_for = 1;
-    state.live += 1;
-    state.care_for(slot, true);
-    state.id(slot)
+    state.table.enter(index, &[]);
+    state.table.set_needs_listener(index, true);
+    state.table.id(index)
 }
 
 /// Has a backend's thread tell that the transfers have ended.
@@ -56,7 +54,7 @@ fn submit_and_sleep(shared: &Arc<Shared>) {
     let task = Parker::current();
     let id = shared.state.with(|state| {
         let id = begin(state);
-        state.transfers[id.slot as usize].waker = Some(task.waker());
+        state.table[id.index].waker = Some(task.waker());
         id
     });
     shared.detach(id);

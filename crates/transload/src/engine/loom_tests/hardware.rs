@@ -17,10 +17,10 @@ use transload_hal::{
     Waited,
 };
 
-use super::super::active::TransferId;
 use super::super::clock::NoClock;
 use super::super::signal::Parker;
 use super::super::sync::Lock;
+use super::super::types::TransferId;
 use super::{Kept, model, spawn};
 use crate::{Request, TransferManager};
 

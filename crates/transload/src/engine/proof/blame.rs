@@ -93,7 +93,7 @@ impl State {
         if alone {
             self.note_verdict(link, Some(Judgement::Condemned(reason.clone())));
         }
-        self.quarantine.condemn(link, reason);
+        self.planning.condemn(link, reason);
         self.tell_why(at, fault);
     }
 }

@@ -1,6 +1,7 @@
-//! Orders, which are carried out outside the engine's lock: operations to submit, slots to allocate.
+//! Commands: calls of backends that the engine decides on under its lock and that a thread executes without the lock.
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -10,40 +11,40 @@ use transload_hal::{
     AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, Fence, Layout, Op, Part, SubmitError,
 };
 
-use super::active::{Active, Operand, TransferId};
-use super::admit::Wanted;
+use super::active::Active;
 use super::backlog::Full;
 use super::digest::Digest;
 use super::proof::{Errand, Found};
+use super::types::{Operand, Pace, TransferId, Wanted, Which};
 use super::unwind::guarded;
 
-/// How many orders a thread takes at a time: at least as many as the first slots of the largest plan, four lanes of
+/// How many commands a thread takes at a time: at least as many as the first slots of the largest plan, four lanes of
 /// three rings. With an operating system it is enough for small copies to be submitted together. Without one stacks are
-/// small, and a thread's orders, of some 300 bytes each, lie on its stack.
-pub(crate) const ORDERS: usize = if cfg!(feature = "std") { 32 } else { 12 };
+/// small, and a thread's commands, of some 300 bytes each, lie on its stack.
+pub(crate) const MAX_COMMANDS: usize = if cfg!(feature = "std") { 32 } else { 12 };
 
 /// The most bytes of host memory that a quick submission pins. A submission that imports host memory pins its pages
 /// first: 15 to 21 ms for 256 MiB, measured on lavapipe and SwiftShader, which is some 70 µs for this.
 const PINNED_QUICKLY_BYTES: u64 = 1 << 20;
 
-pub(crate) type Orders = ArrayVec<Order, ORDERS>;
-pub(crate) type Deeds = ArrayVec<Deed, ORDERS>;
+pub(crate) type Commands = ArrayVec<Command, MAX_COMMANDS>;
+pub(crate) type Answers = ArrayVec<Answer, MAX_COMMANDS>;
 
-/// An order.
-pub(crate) struct Order {
+/// A call of a backend.
+pub(crate) struct Command {
     pub(crate) id: TransferId,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) backend_id: BackendId,
-    pub(crate) what: What,
+    pub(crate) kind: CommandKind,
     /// The backend copies nothing on the thread that submits.
     pub(crate) is_apart: bool,
 }
 
 #[allow(
     clippy::large_enum_variant,
-    reason = "orders live on the stack of the thread that turns the engine; a box would allocate"
+    reason = "commands live on the stack of the thread that turns the engine; a box would allocate"
 )]
-pub(crate) enum What {
+pub(crate) enum CommandKind {
     Submit {
         task: Task,
         /// The link that the plan chose, for copies.
@@ -66,15 +67,15 @@ pub(crate) enum What {
     },
 }
 
-/// The result of an order.
-pub(crate) struct Deed {
+/// The backend's answer to a command.
+pub(crate) struct Answer {
     pub(crate) id: TransferId,
     pub(crate) backend: transload_hal::BackendId,
-    pub(crate) result: DeedResult,
+    pub(crate) kind: AnswerKind,
 }
 
 /// Small, since each submission moves one: rare variants are boxed.
-pub(crate) enum DeedResult {
+pub(crate) enum AnswerKind {
     Submitted {
         task: TaskId,
         fence: Result<Fence, Fault>,
@@ -89,13 +90,13 @@ pub(crate) enum DeedResult {
     Proved(Box<(usize, Result<Found, Fault>)>),
 }
 
-impl DeedResult {
+impl AnswerKind {
     #[inline]
-    fn of(task: &Task, since: u64, submitted: Result<Fence, SubmitError>) -> DeedResult {
+    fn of(task: &Task, since: u64, submitted: Result<Fence, SubmitError>) -> AnswerKind {
         let fence = match submitted {
             Ok(fence) => Ok(fence),
             Err(error @ SubmitError::Full { .. }) => {
-                return DeedResult::Full(Box::new(Full {
+                return AnswerKind::Full(Box::new(Full {
                     task: *task,
                     fault: error.into_fault(),
                     since,
@@ -103,7 +104,7 @@ impl DeedResult {
             }
             Err(error) => Err(error.into_fault()),
         };
-        DeedResult::Submitted {
+        AnswerKind::Submitted {
             task: task.id,
             fence,
         }
@@ -142,26 +143,26 @@ pub(crate) enum Bound {
 }
 
 /// One side of a task.
-enum End<'a> {
+enum Side<'a> {
     /// A region of a user, which holds the whole payload.
     Region(&'a Operand),
     /// A slot, which holds the chunk alone.
     Slot(&'a Buffer),
 }
 
-impl End<'_> {
+impl Side<'_> {
     fn is_contiguous(&self) -> bool {
         match self {
-            End::Region(region) => region.shape.is_contiguous(),
-            End::Slot(_) => true,
+            Side::Region(region) => region.shape.is_contiguous(),
+            Side::Slot(_) => true,
         }
     }
 
     /// Returns the buffer of a contiguous side, and where the chunk starts in it.
     fn first(&self, span: Span) -> (Buffer, u64) {
         match self {
-            End::Region(region) => (region.buffer.clone(), region.offset + span.offset),
-            End::Slot(slot) => ((*slot).clone(), 0),
+            Side::Region(region) => (region.buffer.clone(), region.offset + span.offset),
+            Side::Slot(slot) => ((*slot).clone(), 0),
         }
     }
 }
@@ -172,9 +173,9 @@ impl Bound {
     pub(crate) fn of(active: &Active, task: &Task) -> Option<Bound> {
         let span = task.span;
         let end = |endpoint| match endpoint {
-            Endpoint::Src => active.read_end().map(End::Region),
-            Endpoint::Dst => active.dst.as_ref().map(End::Region),
-            Endpoint::Slot(id) => active.lease(id).map(End::Slot),
+            Endpoint::Src => active.read_end().map(Side::Region),
+            Endpoint::Dst => active.dst.as_ref().map(Side::Region),
+            Endpoint::Slot(id) => active.lease(id).map(Side::Slot),
         };
         Some(match task.work {
             Work::Copy { from, to } => match (end(from)?, end(to)?) {
@@ -183,35 +184,35 @@ impl Bound {
                     dst: dst.first(span),
                     len: span.len,
                 },
-                (End::Region(src), End::Region(dst)) => Bound::Pitched {
+                (Side::Region(src), Side::Region(dst)) => Bound::Pitched {
                     src: src.clone(),
                     dst: dst.clone(),
                     span,
                 },
-                (End::Region(region), End::Slot(slot)) => Bound::Blocks {
+                (Side::Region(region), Side::Slot(slot)) => Bound::Blocks {
                     region: region.clone(),
                     span,
                     slot: slot.clone(),
                     to_slot: true,
                 },
-                (End::Slot(slot), End::Region(region)) => Bound::Blocks {
+                (Side::Slot(slot), Side::Region(region)) => Bound::Blocks {
                     region: region.clone(),
                     span,
                     slot: slot.clone(),
                     to_slot: false,
                 },
                 // Both are contiguous, which was the first case.
-                (End::Slot(_), End::Slot(_)) => return None,
+                (Side::Slot(_), Side::Slot(_)) => return None,
             },
             Work::MakeVisible { at } => match end(at)? {
-                End::Region(region) => Bound::MakeVisible { at: region.clone() },
+                Side::Region(region) => Bound::MakeVisible { at: region.clone() },
                 // Code outside the engine has no access to slots.
-                End::Slot(_) => return None,
+                Side::Slot(_) => return None,
             },
             Work::Transform { at } => {
                 let (at, first) = match end(at)? {
-                    End::Region(region) => (region.clone(), span.offset),
-                    End::Slot(slot) => {
+                    Side::Region(region) => (region.clone(), span.offset),
+                    Side::Slot(slot) => {
                         let buffer = slot.clone();
                         let shape = Shape::contiguous(span.len);
                         let whole = Operand {
@@ -294,6 +295,65 @@ impl Bound {
     }
 }
 
+/// Commands that take long, and those that the thread which decided on them must not execute. Another thread takes them.
+#[derive(Default)]
+pub(crate) struct Later(VecDeque<Command>);
+
+impl Later {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes the oldest command.
+    pub(crate) fn pop(&mut self) -> Option<Command> {
+        self.0.pop_front()
+    }
+
+    /// Gives a command that takes long to the thread that turns the engine, or keeps it for another one.
+    pub(crate) fn hand_out(&mut self, command: Command, pace: Pace, commands: &mut Commands) {
+        match pace.slow.has(command.id) {
+            true => commands.push(command),
+            false => self.0.push_back(command),
+        }
+    }
+
+    /// Moves the commands that a thread of that pace may execute to `commands`.
+    pub(crate) fn take(&mut self, pace: Pace, commands: &mut Commands) {
+        if pace.slow == Which::NONE {
+            return;
+        }
+        let mut at = 0;
+        while at < self.0.len() && !commands.is_full() {
+            match pace.slow.has(self.0[at].id) {
+                true => commands.extend(self.0.remove(at)),
+                false => at += 1,
+            }
+        }
+    }
+
+    /// Moves all commands, except those for the host's processors, away from a thread that must not enter a driver.
+    #[inline(never)]
+    pub(crate) fn spare_drivers(&mut self, commands: &mut Commands) {
+        for at in (0..commands.len()).rev() {
+            if !commands[at].is_on_the_host() {
+                self.0.push_front(commands.remove(at));
+            }
+        }
+    }
+
+    /// Withdraws a submission of the transfer, if there is any.
+    pub(crate) fn withdraw(&mut self, id: TransferId) -> Option<TaskId> {
+        let is_its = |command: &Command| {
+            command.id == id && matches!(command.kind, CommandKind::Submit { .. })
+        };
+        let at = self.0.iter().position(is_its)?;
+        match self.0.remove(at)?.kind {
+            CommandKind::Submit { task, .. } => Some(task.id),
+            _ => None,
+        }
+    }
+}
+
 /// Returns whether a submission may take long, because the driver pins pages for it.
 #[inline]
 pub(crate) fn pins_pages(task: &Task, via: Option<&LinkId>) -> bool {
@@ -312,68 +372,68 @@ pub(crate) fn is_on_the_host(via: Option<&LinkId>) -> bool {
     via.is_none_or(|via| via.engine.device == DeviceId::CPU0)
 }
 
-/// Carries orders out. Their sequence does not matter: an operation that must wait for another one is not ordered yet.
-/// Orders that delay this thread no further come first.
-pub(crate) fn execute(orders: &[Order], deeds: &mut Deeds) {
-    if let [order] = orders {
-        return deeds.push(order.deed(order.execute()));
+/// Carries commands out. Their sequence does not matter: an operation that must wait for another one is not ordered yet.
+/// Commands that delay this thread no further come first.
+pub(crate) fn execute(commands: &[Command], answers: &mut Answers) {
+    if let [command] = commands {
+        return answers.push(command.answer(command.execute()));
     }
-    let apart = orders.iter().filter(|order| order.is_apart);
-    deeds.extend(apart.map(|order| order.deed(order.execute())));
-    execute_here(orders, deeds);
+    let apart = commands.iter().filter(|command| command.is_apart);
+    answers.extend(apart.map(|command| command.answer(command.execute())));
+    execute_here(commands, answers);
 }
 
-/// Carries out the other orders. Copies over one link are submitted together, when the first of them comes up.
-fn execute_here(orders: &[Order], deeds: &mut Deeds) {
-    // For each order, the first order that it is submitted with: itself, for most.
-    let mut firsts = ArrayVec::<usize, ORDERS>::new();
-    for (at, order) in orders.iter().enumerate() {
+/// Carries out the other commands. Copies over one link are submitted together, when the first of them comes up.
+fn execute_here(commands: &[Command], answers: &mut Answers) {
+    // For each command, the first command that it is submitted with: itself, for most.
+    let mut firsts = ArrayVec::<usize, MAX_COMMANDS>::new();
+    for (at, command) in commands.iter().enumerate() {
         let mut leading = (0..at).filter(|other| firsts[*other] == *other);
-        let first = leading.find(|first| order.goes_with(&orders[*first]));
+        let first = leading.find(|first| command.goes_with(&commands[*first]));
         firsts.push(first.unwrap_or(at));
     }
-    for (at, order) in orders.iter().enumerate() {
-        if order.is_apart {
+    for (at, command) in commands.iter().enumerate() {
+        if command.is_apart {
             continue;
         }
-        let of_it = orders.iter().zip(&firsts);
+        let of_it = commands.iter().zip(&firsts);
         let of_it = of_it.filter(|(_, first)| **first == at);
         match of_it.clone().count() {
             // It was submitted with an earlier one.
             0 => {}
-            1 => deeds.push(order.deed(order.execute())),
-            _ => execute_together(of_it.map(|(order, _)| order), deeds),
+            1 => answers.push(command.answer(command.execute())),
+            _ => execute_together(of_it.map(|(command, _)| command), answers),
         }
     }
 }
 
 /// Submits copies over one link together.
-fn execute_together<'a>(orders: impl Iterator<Item = &'a Order>, deeds: &mut Deeds) {
-    let mut ops = ArrayVec::<Op<'_>, ORDERS>::new();
-    let mut tasks = ArrayVec::<(&Order, Task, u64), ORDERS>::new();
+fn execute_together<'a>(commands: impl Iterator<Item = &'a Command>, answers: &mut Answers) {
+    let mut ops = ArrayVec::<Op<'_>, MAX_COMMANDS>::new();
+    let mut tasks = ArrayVec::<(&Command, Task, u64), MAX_COMMANDS>::new();
     let mut link = None;
-    for order in orders {
-        if let Some(copy) = order.copy() {
+    for command in commands {
+        if let Some(copy) = command.copy() {
             ops.push(copy.op);
-            tasks.push((order, copy.task, copy.since));
-            link = Some((copy.via, &order.backend));
+            tasks.push((command, copy.task, copy.since));
+            link = Some((copy.via, &command.backend));
         }
     }
     let Some((via, backend)) = link else { return };
     let mut left = tasks.into_iter();
     let mut tell = |fence: Result<Fence, SubmitError>| {
-        if let Some((order, task, since)) = left.next() {
-            deeds.push(order.deed(DeedResult::of(&task, since, fence)));
+        if let Some((command, task, since)) = left.next() {
+            answers.push(command.answer(AnswerKind::of(&task, since, fence)));
         }
     };
-    // SAFETY: as in `Order::execute`, for each of them.
+    // SAFETY: as in `Command::execute`, for each of them.
     let ended = guarded(|| unsafe { backend.submit_each(via, &ops, &mut tell) });
     // The backend did not do the copies for which it did not call `told`.
     let silent = || Fault::new(ErrorClass::Failed, "the backend said nothing of the copy");
     let fault = ended.err().unwrap_or_else(silent);
-    deeds.extend(left.map(|(order, task, since)| {
+    answers.extend(left.map(|(command, task, since)| {
         let fence = Err(SubmitError::Refused(fault.clone()));
-        order.deed(DeedResult::of(&task, since, fence))
+        command.answer(AnswerKind::of(&task, since, fence))
     }));
 }
 
@@ -385,11 +445,11 @@ struct Copy<'a> {
     op: Op<'a>,
 }
 
-impl Order {
-    /// Returns the copy, if the order is a single one.
+impl Command {
+    /// Returns the copy, if the command is a single one.
     fn copy(&self) -> Option<Copy<'_>> {
-        match &self.what {
-            What::Submit {
+        match &self.kind {
+            CommandKind::Submit {
                 task,
                 via: Some(via),
                 bound: Bound::Copy { src, dst, len },
@@ -404,31 +464,31 @@ impl Order {
         }
     }
 
-    /// Returns whether the processors carry the order out.
+    /// Returns whether the processors carry the command out.
     pub(super) fn is_on_the_host(&self) -> bool {
-        matches!(&self.what, What::Submit { via, .. } if is_on_the_host(via.as_ref()))
+        matches!(&self.kind, CommandKind::Submit { via, .. } if is_on_the_host(via.as_ref()))
     }
 
     /// Returns whether both are copies over one link.
-    fn goes_with(&self, other: &Order) -> bool {
-        let link = |order: &Order| order.copy().map(|copy| (copy.via, order.backend_id));
+    fn goes_with(&self, other: &Command) -> bool {
+        let link = |command: &Command| command.copy().map(|copy| (copy.via, command.backend_id));
         let is_either_apart = self.is_apart || other.is_apart;
         !is_either_apart && link(self).is_some_and(|of| link(other) == Some(of))
     }
 
-    /// Makes the record of the order's result.
-    fn deed(&self, result: DeedResult) -> Deed {
-        Deed {
+    /// Makes the record of the command's result.
+    fn answer(&self, kind: AnswerKind) -> Answer {
+        Answer {
             id: self.id,
             backend: self.backend_id,
-            result,
+            kind,
         }
     }
 
-    /// Carries the order out by itself. Only this function and `execute_together` pass memory to a backend.
-    fn execute(&self) -> DeedResult {
-        match &self.what {
-            What::Submit {
+    /// Carries the command out by itself. Only this function and `execute_together` pass memory to a backend.
+    fn execute(&self) -> AnswerKind {
+        match &self.kind {
+            CommandKind::Submit {
                 task,
                 via,
                 bound,
@@ -445,25 +505,25 @@ impl Order {
                     false => unsafe { self.backend.submit(*via, ops, &[]) },
                 };
                 let fence = guarded(|| bound.with_ops(submit));
-                DeedResult::of(
+                AnswerKind::of(
                     task,
                     *since,
                     fence.unwrap_or_else(|fault| Err(SubmitError::Refused(fault))),
                 )
             }
-            What::Allocate { wanted } => {
+            CommandKind::Allocate { wanted } => {
                 let spec = AllocSpec::bytes(wanted.bytes).for_staging();
                 let slot = guarded(|| self.backend.allocate(wanted.memory, &spec))
                     .and_then(|slot| slot.map_err(|error| own_fault(error.class(), &error)))
                     .and_then(|slot| right_size(slot, wanted.bytes));
-                DeedResult::Allocated(Box::new((*wanted, slot)))
+                AnswerKind::Allocated(Box::new((*wanted, slot)))
             }
-            What::Stop { fence, task } => DeedResult::Stopped {
+            CommandKind::Stop { fence, task } => AnswerKind::Stopped {
                 task: *task,
                 moved_bytes: guarded(|| self.backend.stop(*fence)).unwrap_or(0),
             },
-            What::Prove { job, errand } => {
-                DeedResult::Proved(Box::new((*job, errand.run(&*self.backend))))
+            CommandKind::Prove { job, errand } => {
+                AnswerKind::Proved(Box::new((*job, errand.run(&*self.backend))))
             }
         }
     }

@@ -7,10 +7,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::super::active::Priority;
-use super::super::places::Places;
-use super::super::staging::Pair;
-use super::super::state::queue_of;
+use super::super::types::{Index, Pair, Priority, Turn};
 
 /// Each step costs as much as there are pairs of devices, and no more for the transfers that wait. A transfer that ends
 /// while it waits stays in its line until its turn comes or most of the entries are of ended transfers.
@@ -31,18 +28,14 @@ struct Line {
 }
 
 struct Waiting {
-    slot: u32,
+    index: Index,
     turn: Turn,
 }
-
-/// The turn of a transfer: by priority, then in the order of asking. The smaller one comes first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Turn(Reverse<Priority>, u64);
 
 /// The head of a line.
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
-    pub(crate) slot: u32,
+    pub(crate) index: Index,
     pub(crate) turn: Turn,
     line: usize,
 }
@@ -52,7 +45,7 @@ const FEW: usize = 64;
 
 impl Queue {
     /// Puts the transfer at that place behind all transfers that asked before it with its priority or a higher one.
-    pub(crate) fn push(&mut self, slot: u32, pair: Pair, priority: Priority) -> Turn {
+    pub(crate) fn push(&mut self, index: Index, pair: Pair, priority: Priority) -> Turn {
         self.last += 1;
         let turn = Turn(Reverse(priority), self.last);
         let known = self.lines.iter().position(|line| line.pair == pair);
@@ -61,15 +54,23 @@ impl Queue {
             self.lines.push(Line { pair, waiting });
             self.lines.len() - 1
         });
-        self.lines[line].waiting[queue_of(priority)].push_back(Waiting { slot, turn });
+        self.lines[line].waiting[priority.queue()].push_back(Waiting { index, turn });
         self.waiting += 1;
         turn
     }
 
-    /// Returns the first head of a line whose turn comes after `passed`.
-    pub(crate) fn next(&mut self, passed: Option<Turn>, transfers: &Places) -> Option<Head> {
+    /// Returns the first head of a line whose turn comes after `passed`. `waits` tells whether a transfer still waits for
+    /// a turn.
+    pub(crate) fn next(
+        &mut self,
+        passed: Option<Turn>,
+        waits: impl Fn(Index, Turn) -> bool,
+    ) -> Option<Head> {
         for queue in self.lines.iter_mut().flat_map(|line| &mut line.waiting) {
-            while queue.front().is_some_and(|front| !front.is_in(transfers)) {
+            while queue
+                .front()
+                .is_some_and(|front| !waits(front.index, front.turn))
+            {
                 queue.pop_front();
                 self.waiting -= 1;
                 self.gone -= 1;
@@ -77,8 +78,8 @@ impl Queue {
         }
         let head = |(line, of): (usize, &Line)| {
             let head = of.waiting.iter().find_map(VecDeque::front)?;
-            let (slot, turn) = (head.slot, head.turn);
-            Some(Head { slot, turn, line })
+            let (index, turn) = (head.index, head.turn);
+            Some(Head { index, turn, line })
         };
         let heads = self.lines.iter().enumerate().filter_map(head);
         let later = heads.filter(|head| passed.is_none_or(|passed| passed < head.turn));
@@ -88,29 +89,21 @@ impl Queue {
     /// Takes a head out.
     pub(crate) fn pop(&mut self, head: Head) {
         let Turn(Reverse(priority), _) = head.turn;
-        self.lines[head.line].waiting[queue_of(priority)].pop_front();
+        self.lines[head.line].waiting[priority.queue()].pop_front();
         self.waiting -= 1;
     }
 
     /// Takes in that a transfer in line has ended.
-    pub(crate) fn leave(&mut self, transfers: &Places) {
+    pub(crate) fn leave(&mut self, waits: impl Fn(Index, Turn) -> bool) {
         self.gone += 1;
         if 2 * self.gone < self.waiting + FEW {
             return;
         }
         for queue in self.lines.iter_mut().flat_map(|line| &mut line.waiting) {
-            queue.retain(|waiting| waiting.is_in(transfers));
+            queue.retain(|waiting| waits(waiting.index, waiting.turn));
         }
         self.waiting -= self.gone;
         self.gone = 0;
-    }
-}
-
-impl Waiting {
-    /// Returns whether the transfer still waits for this turn.
-    fn is_in(&self, transfers: &Places) -> bool {
-        let active = transfers.get(self.slot as usize);
-        active.is_some_and(|active| active.boarding == Some(self.turn))
     }
 }
 
@@ -120,39 +113,46 @@ mod tests {
 
     use super::*;
 
-    /// A queue, and the places of its transfers.
-    struct Waiters(Queue, Places);
+    /// A queue, and the turn of each transfer that waits, by its number.
+    struct Waiters(Queue, Vec<Option<Turn>>);
 
     impl Waiters {
         /// Transfers of these devices and priorities ask one after the other.
         fn new(asked: &[(u32, Priority)]) -> Waiters {
-            let mut waiters = Waiters(Queue::default(), Places::with_capacity(0));
+            let mut waiters = Waiters(Queue::default(), Vec::new());
             asked.iter().for_each(|asked| waiters.ask(*asked));
             waiters
         }
 
+        /// Takes the first number that no transfer has.
         fn ask(&mut self, (device, priority): (u32, Priority)) {
-            let slot = self.1.take();
+            let free = self.1.iter().position(Option::is_none);
+            let at = free.unwrap_or(self.1.len());
             let device = DeviceId::new(DeviceKind::SIM, device);
             let pair = Pair::between(DeviceId::CPU0, device);
-            self.1[slot as usize].boarding = Some(self.0.push(slot, pair, priority));
+            let turn = self.0.push(Index::of(at), pair, priority);
+            self.1.resize(self.1.len().max(at + 1), None);
+            self.1[at] = Some(turn);
         }
 
         fn next(&mut self, passed: Option<Turn>) -> Option<Head> {
-            self.0.next(passed, &self.1)
+            let turns = &self.1;
+            self.0
+                .next(passed, |index, turn| turns[index.position()] == Some(turn))
         }
 
         /// Returns the heads in their order, when each is passed by the next.
-        fn heads(&mut self) -> Vec<u32> {
+        fn heads(&mut self) -> Vec<usize> {
             let first = self.next(None);
             let heads = core::iter::successors(first, |head| self.next(Some(head.turn)));
-            heads.map(|head| head.slot).collect()
+            heads.map(|head| head.index.position()).collect()
         }
 
-        fn leave(&mut self, slot: u32) {
-            self.1[slot as usize].boarding = None;
-            self.1.give_back(slot);
-            self.0.leave(&self.1);
+        fn leave(&mut self, at: usize) {
+            self.1[at] = None;
+            let turns = &self.1;
+            self.0
+                .leave(|index, turn| turns[index.position()] == Some(turn));
         }
     }
 
@@ -170,7 +170,7 @@ mod tests {
         let mut left = Vec::new();
         while let Some(head) = queue.next(None) {
             queue.0.pop(head);
-            left.push(head.slot);
+            left.push(head.index.position());
         }
         assert_eq!(left, [2, 5, 0, 3, 4, 1, 6]);
     }

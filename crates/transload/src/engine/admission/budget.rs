@@ -2,10 +2,7 @@
 //!
 //! Slots that are not leased stay in their manager's pool, since memory that was touched, pinned or registered once is
 //! worth keeping. They count against the budget; when it is short, idle slots of any manager are freed first. A lease
-//! that still does not fit waits. No device leases so much that others cannot stage: [`shares`] has the rule.
-
-mod shares;
-mod shelf;
+//! that still does not fit waits. No device leases so much that others cannot stage: [`super::shares`] has the rule.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -14,13 +11,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use transload_core::{DeviceId, MemoryId};
 use transload_hal::Buffer;
 
-use super::active::Boarded;
-use super::admit::Wanted;
-use super::signal::Signal;
-use super::sync::Lock;
-use shares::Shares;
-pub(crate) use shares::{Claims, Pair};
-use shelf::{Back, Found, Shelf};
+use super::super::signal::Signal;
+use super::super::sync::Lock;
+use super::super::types::{FirstSlot, Pair, Wanted};
+use super::shares::{Claims, Shares};
+use super::shelf::{Back, Found, Shelf};
 
 /// The limit on staging memory that the managers which share the budget hold at once.
 ///
@@ -112,7 +107,7 @@ impl StagingBudget {
         slots: &Slots,
         pair: Pair,
         claims: &mut Claims,
-        wanted: &mut [Boarded],
+        wanted: &mut [FirstSlot],
         evicted: &mut Vec<Buffer>,
     ) -> Leased {
         self.account.with(|account| {
@@ -270,7 +265,7 @@ impl Pool {
         &self,
         pair: Pair,
         claims: &mut Claims,
-        wanted: &mut [Boarded],
+        wanted: &mut [FirstSlot],
         evicted: &mut Vec<Buffer>,
     ) -> Leased {
         let slots = &self.slots;
@@ -368,15 +363,15 @@ impl Drop for Pool {
 }
 
 impl Slots {
-    fn find(&self, want: &Boarded, pair: Pair) -> Found {
+    fn find(&self, want: &FirstSlot, pair: Pair) -> Found {
         let part = want.part.map(|part| (part, pair));
         let find = |shelf: &mut Shelf| shelf.find(want.memory, want.bytes, part);
         self.shelf.with(find)
     }
 
     /// Records that the missing slots of a lease are being allocated.
-    fn expect_missing(&self, leased: &[Boarded], pair: Pair) {
-        let is_shared = |want: &&Boarded| want.buffer.is_none() && want.part.is_some();
+    fn expect_missing(&self, leased: &[FirstSlot], pair: Pair) {
+        let is_shared = |want: &&FirstSlot| want.buffer.is_none() && want.part.is_some();
         for want in leased.iter().filter(is_shared) {
             self.shelf
                 .with(|shelf| shelf.expect(want.memory, want.bytes, pair));
@@ -397,8 +392,8 @@ mod tests {
         (Pool::new(Arc::clone(budget), Arc::clone(&signal)), signal)
     }
 
-    fn wanted(bytes: &[u64]) -> Vec<Boarded> {
-        let want = |bytes: &u64| Boarded {
+    fn wanted(bytes: &[u64]) -> Vec<FirstSlot> {
+        let want = |bytes: &u64| FirstSlot {
             lane: 0,
             ring: 0,
             memory: transload_core::DeviceId::CPU0.memory(transload_core::MemoryKind::Pinned),
@@ -470,10 +465,10 @@ mod tests {
                 Further::Nothing => (false, evicted.len()),
             }
         };
-        let nobody = Claims::default();
+        let none = Claims::default();
         assert_eq!(lease(&pool, device(0), &[16]), Leased::All);
-        assert_eq!(further(device(0), &nobody), (true, 0));
-        assert_eq!(further(device(0), &nobody), (false, 0));
+        assert_eq!(further(device(0), &none), (true, 0));
+        assert_eq!(further(device(0), &none), (false, 0));
         pool.release(device(0), 16);
         assert_eq!(signal.seen(), 1, "it was refused");
         let mut claims = Claims::default();
@@ -482,7 +477,7 @@ mod tests {
         assert_eq!(leased, Leased::NoShare);
         // A transfer that waits for first slots goes before one that could use more.
         assert_eq!(further(device(0), &claims), (false, 0));
-        assert_eq!(further(device(0), &nobody), (true, 0));
+        assert_eq!(further(device(0), &none), (true, 0));
     }
 
     #[test]
@@ -507,7 +502,7 @@ mod tests {
             pair: device(0),
         };
         pool.handle_allocated(&order, true);
-        let slot = shelf::tests::buffer(2 * 4096);
+        let slot = super::super::shelf::tests::buffer(2 * 4096);
         let first = pool.share(slot, &order);
         let second = part_of(device(0))
             .1

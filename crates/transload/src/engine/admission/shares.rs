@@ -10,33 +10,9 @@
 
 use alloc::vec::Vec;
 
-use transload_core::{DeviceId, DeviceKind};
+use transload_core::DeviceId;
 
-/// The two devices that a transfer stages between. The same one twice where the other end is host memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pair([DeviceId; 2]);
-
-impl Pair {
-    /// The pair of a place that no transfer has used.
-    pub(crate) const HOST: Pair = Pair([DeviceId::CPU0; 2]);
-
-    /// Returns the pair of a transfer from `src` to `dst`. Host memory counts only where both ends are host memory: it
-    /// is an end of most transfers, and all of them would have to share its half.
-    pub(crate) fn between(src: DeviceId, dst: DeviceId) -> Pair {
-        let is_host = |device: DeviceId| device.kind == DeviceKind::CPU;
-        Pair(match (is_host(src), is_host(dst)) {
-            (true, false) => [dst; 2],
-            (false, true) => [src; 2],
-            _ => [src.min(dst), src.max(dst)],
-        })
-    }
-
-    fn devices(self) -> impl Iterator<Item = DeviceId> {
-        let Pair([first, second]) = self;
-        let second = (second != first).then_some(second);
-        core::iter::once(first).chain(second)
-    }
-}
+use super::super::types::Pair;
 
 /// The leased slots of a budget, by pair.
 pub(super) struct Shares {
@@ -85,7 +61,7 @@ impl Shares {
     }
 
     fn of(&self, device: DeviceId) -> u64 {
-        let of_device = |held: &&(Pair, u64)| held.0.0.contains(&device);
+        let of_device = |held: &&(Pair, u64)| held.0.has(device);
         { self.held.iter().filter(of_device) }
             .map(|(_, bytes)| bytes)
             .sum()
@@ -139,6 +115,8 @@ impl Claims {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use transload_core::DeviceKind;
+
     use super::*;
 
     fn device(index: u32) -> DeviceId {
@@ -164,16 +142,6 @@ mod tests {
             slots += 1;
         }
         slots
-    }
-
-    #[test]
-    fn host_memory_counts_only_where_both_ends_are_host_memory() {
-        let cpu1 = DeviceId::new(DeviceKind::CPU, 1);
-        assert_eq!(alone(3), Pair::between(device(3), cpu1));
-        assert_eq!(alone(3), both(3, 3));
-        assert_eq!(both(1, 2), both(2, 1));
-        assert_eq!(Pair::between(DeviceId::CPU0, DeviceId::CPU0), Pair::HOST);
-        assert_ne!(Pair::between(DeviceId::CPU0, cpu1), Pair::HOST);
     }
 
     #[test]

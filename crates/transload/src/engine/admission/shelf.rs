@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use transload_core::MemoryId;
 use transload_hal::Buffer;
 
-use super::shares::Pair;
+use super::super::types::Pair;
 
 /// How many of the shared slots, the latest ones, are searched for room: earlier ones are full, or nearly so.
 const ASKED: usize = 4;

@@ -1,0 +1,128 @@
+//! Requests whose bounds, lengths, permission and overlap were checked, and the terms on which they run.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+use transload_core::flight::Verify;
+use transload_core::{DeviceId, Footprint, Instant, LinkId, MemoryKind, Plan, Span};
+
+use super::event::EventState;
+use super::types::{BatchFlag, Operand, Priority};
+use crate::error::{RegionError, TransferError};
+
+/// The host writes memory that it shares with a device in bytes. The device's engine writes it in words, and writes the
+/// old bytes beside a transfer's bytes back. So two transfers that write bytes of one word go one after the other. In
+/// other memory one engine does all writes, in its own order.
+const MAPPED_GRAIN: u64 = 4;
+
+/// A request whose ends were checked.
+#[derive(Clone)]
+pub(crate) struct Checked {
+    pub(crate) src: Operand,
+    pub(crate) dst: Operand,
+    pub(crate) in_place: bool,
+    /// The footprints in the order: of both ends, or of the one that is not borrowed.
+    pub(crate) footprints: ArrayVec<Footprint, 2>,
+}
+
+impl Checked {
+    /// Returns whether an end is not host memory. Copies between host memories are done when they are submitted.
+    pub(crate) fn leaves_the_host(&self) -> bool {
+        let ends = [&self.src, &self.dst];
+        ends.into_iter()
+            .any(|end| end.buffer.memory().device != DeviceId::CPU0)
+    }
+}
+
+/// The terms of a transfer.
+#[derive(Clone, Default)]
+pub(crate) struct Terms {
+    pub(crate) priority: Priority,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) verify: bool,
+    /// The link that it must use, if it names one.
+    pub(crate) over: Option<LinkId>,
+    pub(crate) after: Vec<Arc<EventState>>,
+    pub(crate) then: Vec<Arc<EventState>>,
+    pub(crate) batch: Option<Arc<BatchFlag>>,
+    pub(crate) proof: Option<usize>,
+    pub(crate) cancel_on_drop: bool,
+}
+
+/// The plans of a transfer.
+#[derive(Clone)]
+pub(crate) struct Chosen {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) verify: Option<Verify>,
+}
+
+impl Checked {
+    /// Checks bounds, lengths, permission and overlap.
+    pub(crate) fn new(src: Operand, dst: Operand) -> Result<Checked, TransferError> {
+        let (from, to) = (footprint(&src, false)?, footprint(&dst, true)?);
+        let (src_bytes, dst_bytes) = (src.shape.payload_bytes(), dst.shape.payload_bytes());
+        if src_bytes != dst_bytes {
+            return Err(TransferError::LengthMismatch {
+                src_bytes,
+                dst_bytes,
+            });
+        }
+        if !dst.buffer.is_writable() {
+            let memory = dst.buffer.memory();
+            return Err(TransferError::ReadOnly { memory });
+        }
+        let in_place = from.conflicts_with(&to);
+        if in_place && !(src.shape.is_contiguous() && dst.shape.is_contiguous()) {
+            let memory = dst.buffer.memory();
+            return Err(TransferError::Overlap { memory });
+        }
+        let ordered = match dst.buffer.memory().kind {
+            MemoryKind::Mapped => to.widened(MAPPED_GRAIN),
+            _ => to,
+        };
+        Ok(Checked {
+            src,
+            dst,
+            in_place,
+            footprints: ArrayVec::from([from, ordered]),
+        })
+    }
+
+    /// The same for an end that the caller has borrowed: while the borrow lasts no other code can touch its bytes, so
+    /// it needs no place in the order. It may lie under a guard of the caller's own, and a place in the order would
+    /// wait for that guard for ever.
+    pub(crate) fn with_borrowed_src(mut self) -> Checked {
+        self.footprints.remove(0);
+        self
+    }
+
+    /// As [`Checked::with_borrowed_src`].
+    pub(crate) fn with_borrowed_dst(mut self) -> Checked {
+        self.footprints.truncate(1);
+        self
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.src.shape.payload_bytes()
+    }
+}
+
+/// Returns the footprint of one end, once its bounds were checked.
+pub(crate) fn footprint(end: &Operand, writes: bool) -> Result<Footprint, TransferError> {
+    let buffer = &end.buffer;
+    let out_of_bounds = RegionError::OutOfBounds {
+        memory: buffer.memory(),
+        offset: end.offset,
+        len: end.shape.extent_bytes(),
+        limit: buffer.len(),
+    };
+    let fits = Span::new(end.offset, end.shape.extent_bytes()).fits(buffer.len());
+    if !fits {
+        return Err(out_of_bounds.into());
+    }
+    let position = buffer.position().checked_add(end.offset);
+    position
+        .and_then(|at| Footprint::new(buffer.storage_id(), at, end.shape, writes).ok())
+        .ok_or_else(|| out_of_bounds.into())
+}

@@ -1,0 +1,307 @@
+//! The way of each transfer: plans from the cache or made on demand, and the links that no plan may use now.
+
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use transload_core::flight::{Failure, Phase, Verify};
+use transload_core::{
+    Barred, Curve, Instant, Inventory, Lane, Limits, LinkId, MemoryId, Method, NoPlan, Plan,
+    PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Step, StepKind, Topology,
+    TopologyError,
+};
+use transload_hal::BackendId;
+
+use super::checked::{Checked, Chosen, Terms};
+use super::types::Operand;
+use crate::error::TransferError;
+
+/// What the engine knows of the machine: its topology, the plans made over it, and the links that failed.
+pub(crate) struct Planning {
+    topology: Topology,
+    cache: PlanCache,
+    quarantine: Quarantine,
+    limits: Limits,
+    /// Backends that are registered and were not given up. The links of others are barred.
+    served: Vec<BackendId>,
+}
+
+/// Returns the key of a transfer's plans.
+pub(crate) fn key(src: &Operand, dst: &Operand, purpose: Purpose) -> PlanKey {
+    let pitched = !src.shape.is_contiguous() || !dst.shape.is_contiguous();
+    PlanKey {
+        purpose,
+        ..PlanKey::copy(src.buffer.memory(), dst.buffer.memory()).pitched(pitched)
+    }
+}
+
+impl Planning {
+    pub(crate) fn new(cache: PlanCache, limits: Limits) -> Planning {
+        Planning {
+            topology: Topology::new(),
+            cache,
+            quarantine: Quarantine::new(),
+            limits,
+            served: Vec::new(),
+        }
+    }
+
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    pub(crate) fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
+    }
+
+    pub(crate) fn cache(&self) -> &PlanCache {
+        &self.cache
+    }
+
+    /// Returns a number that differs as soon as a plan of before may no longer be the cheapest one.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.cache.epoch()
+    }
+
+    /// Adds what a backend lists. Plans are made anew.
+    pub(crate) fn add(&mut self, inventory: Inventory) -> Result<(), TopologyError> {
+        let backend = inventory.backend;
+        self.topology.add(inventory)?;
+        self.served.push(backend);
+        self.cache.invalidate();
+        Ok(())
+    }
+
+    /// Sets the cost of a link. Plans are made anew.
+    #[cfg(feature = "std")]
+    pub(crate) fn set_cost(&mut self, link: LinkId, cost: Curve) {
+        self.topology.set_cost(link, cost);
+        self.cache.invalidate();
+    }
+
+    /// Forgets plans and quarantine.
+    pub(crate) fn forget(&mut self) {
+        self.quarantine.clear();
+        self.cache.invalidate();
+    }
+
+    /// Forgets the plans.
+    pub(crate) fn invalidate(&mut self) {
+        self.cache.invalidate();
+    }
+
+    /// Takes in that a backend was given up.
+    pub(crate) fn handle_lost(&mut self, backend: BackendId) {
+        self.served.retain(|known| *known != backend);
+    }
+
+    /// Returns why a link may not be used now.
+    pub(crate) fn barred(&self, link: LinkId, now: Instant) -> Option<Barred> {
+        let known = self.topology.links().iter().find(|known| known.id == link);
+        if known.is_some_and(|known| !self.served.contains(&known.backend)) {
+            return Some(Barred::Lost);
+        }
+        let bar = self.quarantine.barred(link, now)?;
+        Some(Barred::Quarantined(bar.clone()))
+    }
+
+    /// Bars a link for a while, whose proof failed.
+    pub(crate) fn bar(&mut self, link: LinkId, now: Instant, reason: String) {
+        self.quarantine.bar(link, now, reason);
+        self.cache.invalidate();
+    }
+
+    /// Bars a link for good, which moved wrong bytes.
+    pub(crate) fn condemn(&mut self, link: LinkId, reason: String) {
+        self.quarantine.condemn(link, reason);
+        self.cache.invalidate();
+    }
+
+    /// Lifts all bars of a link.
+    #[cfg(feature = "std")]
+    pub(crate) fn pardon(&mut self, link: LinkId) {
+        self.quarantine.clear_link(link);
+        self.cache.invalidate();
+    }
+
+    /// Bars the links that may have made a leg fail. `compared`: the ends were compared and differ, so any link of the
+    /// plan may have changed the bytes. Returns whether the links' proofs are in doubt.
+    pub(crate) fn blame(
+        &mut self,
+        failed: &Plan,
+        failure: Failure,
+        compared: bool,
+        reason: &str,
+        now: Instant,
+    ) -> bool {
+        match failure.at {
+            Some((lane, step)) => {
+                let link = failed.lanes[usize::from(lane)].steps[usize::from(step)].link;
+                if let Some(link) = link {
+                    self.quarantine.bar(link, now, String::from(reason));
+                }
+            }
+            // The slots could not be had, or a proof failed: other code reports that.
+            None if !compared => return false,
+            None => {
+                for link in failed.links() {
+                    self.quarantine.bar(link, now, String::from(reason));
+                }
+            }
+        }
+        self.cache.invalidate();
+        failure.at.is_none()
+    }
+
+    /// Restores the trust in the links of a plan that carried its payload, after earlier failures.
+    pub(crate) fn trust(&mut self, plan: Option<&Arc<Plan>>, now: Instant) {
+        for link in plan.into_iter().flat_map(|plan| plan.links()) {
+            self.quarantine.succeeded(link, now);
+        }
+    }
+
+    /// Forgets plans that avoid a link whose bar has ended. Called before plans are looked up.
+    pub(crate) fn release_due(&mut self, now: Instant) {
+        if self.quarantine.release_due(now) > 0 {
+            self.cache.invalidate();
+        }
+    }
+
+    /// Returns the plans for a key.
+    pub(crate) fn plans(&mut self, key: PlanKey, now: Instant) -> Result<Arc<PlanSet>, NoPlan> {
+        self.release_due(now);
+        if let Some(plans) = self.cache.get(&key) {
+            return Ok(plans);
+        }
+        let plans = {
+            let barred = |link: LinkId| self.barred(link, now);
+            let made = transload_core::plan(&self.topology, &key, &self.limits, &barred);
+            Arc::new(made?)
+        };
+        self.cache.insert(key, Arc::clone(&plans));
+        Ok(plans)
+    }
+
+    /// Returns the plans of a checked request.
+    pub(crate) fn choose(
+        &mut self,
+        checked: &Checked,
+        terms: &Terms,
+        now: Instant,
+    ) -> Result<Chosen, TransferError> {
+        let len_bytes = checked.len_bytes();
+        let (src, dst) = (&checked.src, &checked.dst);
+        let no_route = |error: NoPlan| TransferError::NoRoute {
+            src: src.buffer.memory(),
+            dst: dst.buffer.memory(),
+            reasons: error.to_string(),
+        };
+        if checked.in_place && terms.verify {
+            let memory = dst.buffer.memory();
+            return Err(TransferError::VerifyOverlap { memory });
+        }
+        let plan = match terms.over {
+            Some(link) => self.plan_over(checked, link)?,
+            None => {
+                let plans = self.plans(key(src, dst, Purpose::Copy), now);
+                let plans = plans.map_err(no_route)?;
+                let cheapest = plans.choose(len_bytes);
+                if checked.in_place && !cheapest.moves_whole() {
+                    let mut others = plans.alternatives(len_bytes);
+                    let one_pass = others.find(|plan| plan.moves_whole());
+                    let memory = dst.buffer.memory();
+                    one_pass.ok_or(TransferError::Overlap { memory })?
+                } else {
+                    Arc::clone(cheapest)
+                }
+            }
+        };
+        let verify = if terms.verify {
+            let mut digest = |end: &Operand| {
+                let plans = self.plans(key(end, end, Purpose::Digest), now);
+                let plans = plans.map_err(no_route)?;
+                Ok::<_, TransferError>(Arc::clone(plans.choose(len_bytes)))
+            };
+            Some(Verify {
+                src: digest(src)?,
+                dst: digest(dst)?,
+            })
+        } else {
+            None
+        };
+        Ok(Chosen { plan, verify })
+    }
+
+    /// Returns the cheapest plan for a phase of a transfer that `fits` accepts.
+    pub(crate) fn another(
+        &mut self,
+        (src, dst): (&Operand, &Operand),
+        phase: Phase,
+        now: Instant,
+        fits: impl Fn(&Arc<Plan>) -> bool,
+    ) -> Option<Arc<Plan>> {
+        let key = match phase {
+            Phase::Copy => key(src, dst, Purpose::Copy),
+            Phase::CheckSrc => key(src, src, Purpose::Digest),
+            Phase::CheckDst => key(dst, dst, Purpose::Digest),
+        };
+        let plans = self.plans(key, now).ok()?;
+        plans.alternatives(src.shape.payload_bytes()).find(fits)
+    }
+
+    /// Returns the plan of a request that must use one link, in one pass and one piece.
+    fn plan_over(&self, checked: &Checked, id: LinkId) -> Result<Arc<Plan>, TransferError> {
+        let (src, dst) = (checked.src.buffer.memory(), checked.dst.buffer.memory());
+        let refused = |reasons: String| TransferError::NoRoute { src, dst, reasons };
+        if (id.src, id.dst) != (src, dst) {
+            let reasons = alloc::format!("the link goes from {} to {}", id.src, id.dst);
+            return Err(refused(reasons));
+        }
+        let pitched = key(&checked.src, &checked.dst, Purpose::Copy).pitched;
+        let mut links = self.topology.links_between(src, dst);
+        if pitched && links.any(|link| link.id == id && !link.pitched) {
+            return Err(refused("the link takes contiguous ranges only".into()));
+        }
+        let plan = self.plan_of_link(id, checked.len_bytes().max(1));
+        plan.ok_or_else(|| refused(alloc::format!("{} has no such link", id.engine)))
+    }
+
+    /// Returns a plan over one link, in chunks of `chunk_bytes`.
+    pub(crate) fn plan_of_link(&self, id: LinkId, chunk_bytes: u64) -> Option<Arc<Plan>> {
+        let link = self.topology.links().iter().find(|link| link.id == id)?;
+        let step = Step {
+            kind: StepKind::Copy {
+                from: Role::Src,
+                to: Role::Dst,
+            },
+            backend: link.backend,
+            engine: link.id.engine,
+            cost: link.cost.clone(),
+            link: Some(id),
+        };
+        Some(Arc::new(Plan {
+            method: Method::of_access(id.access),
+            estimate: link.cost.clone().into(),
+            lanes: vec![Lane {
+                route: Route::new(vec![link.clone()]),
+                steps: vec![step],
+                rings: Vec::new(),
+                chunk_bytes,
+                depth: 1,
+                share: 1,
+            }],
+        }))
+    }
+
+    /// Returns the backend that serves a link.
+    pub(crate) fn backend_of_link(&self, id: LinkId) -> BackendId {
+        let link = self.topology.links().iter().find(|link| link.id == id);
+        link.map_or(BackendId(id.engine.device.kind.0), |link| link.backend)
+    }
+
+    /// Returns the backend that allocates in a memory.
+    pub(crate) fn owner(&self, memory: MemoryId) -> Option<BackendId> {
+        self.topology.memory(memory).map(|memory| memory.backend)
+    }
+}
