@@ -1,6 +1,6 @@
 //! The part of Transload that needs only memory: names, shapes, costs, the machine's topology, plans and the planner,
-//! hazards, statistics, and the state machine that executes a plan. No I/O, no clock, no lock, no unsafe code, no
-//! operating system.
+//! hazards, statistics, and the state machines that execute a plan and prove a link. No I/O, no clock, no lock, no
+//! unsafe code, no operating system.
 //!
 //! Time is always an argument ([`Instant`]), and so is every event: tests step all of it themselves. Users of the
 //! library need the crate `transload`; authors of backends need `transload-hal`, which re-exports the parts of this
@@ -25,6 +25,7 @@ mod parse;
 mod pci;
 mod plan;
 mod planner;
+pub mod proof;
 mod quarantine;
 mod route;
 #[cfg(feature = "serde")]
