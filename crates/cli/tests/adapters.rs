@@ -1,4 +1,4 @@
-//! Adapters, where there are any: the first of them is `wgpu:0`.
+//! Tests with adapters, if the machine has any: the first of them is `wgpu:0`.
 
 mod support;
 
@@ -42,7 +42,7 @@ fn adapters_are_listed_with_their_drivers_and_software_ones_say_so() {
     }
 }
 
-/// Vulkan and OpenGL of Linux look for their drivers where these variables say.
+/// The Vulkan and OpenGL loaders of Linux take the paths of their drivers from these variables.
 #[cfg(target_os = "linux")]
 #[test]
 fn where_no_adapter_is_the_program_says_what_brings_one() {
@@ -62,7 +62,7 @@ fn where_no_adapter_is_the_program_says_what_brings_one() {
     let value = run(&["devices", "--json"]).json();
     let absent = value["absent"].as_array().unwrap();
     let Some(wgpu) = absent.iter().find(|absent| absent["backend"] == "wgpu") else {
-        // A system whose OpenGL knows no such variable.
+        // A system whose OpenGL ignores these variables.
         assert_eq!(value["devices"][1]["backend"], "wgpu");
         return;
     };
@@ -79,11 +79,11 @@ fn where_no_adapter_is_the_program_says_what_brings_one() {
         assert_eq!(run.code(), 3, "{said}");
         assert!(said.contains("wgpu:0") && said.contains(reason), "{said}");
     }
-    // What needs none works.
+    // Commands that need no adapter work.
     assert_eq!(run(&["copy", "model", "cpu:0", "--out", "back"]).code(), 0);
 }
 
-/// The loader passes over it, and so does everybody else.
+/// The loader ignores the driver, and so do all programs.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_driver_that_cannot_be_loaded_is_left_out_and_the_others_work() {
@@ -121,7 +121,7 @@ fn drivers_say_nothing_where_nobody_is_logged_in() {
         "XDG_RUNTIME_DIR",
         "WAYLAND_DISPLAY",
         "DISPLAY",
-        // What would keep the layer that complains from being loaded.
+        // This setting would stop the layer that complains from being loaded.
         "NODEVICE_SELECT",
     ] {
         command.env_remove(variable);
@@ -196,7 +196,7 @@ fn files_stream_through_slots_and_never_lie_in_the_heap_as_a_whole() {
     }
     let len = 24 << 20;
     let bytes = folder.file("model", len);
-    // Memory that the host cannot reach, and whatever the adapter has for who names no memory of it.
+    // Memory that the host cannot reach, and the default memory of the adapter.
     for place in ["wgpu:0/device", "wgpu:0"] {
         let value = folder.json(&["copy", "model", place, "--out", "back"]);
         for (hop, [src, dst]) in [(0, ["cpu:0/file", place]), (1, [place, "cpu:0/file"])] {
@@ -208,8 +208,8 @@ fn files_stream_through_slots_and_never_lie_in_the_heap_as_a_whole() {
                 (&plan["method"], &plan["route"])
             );
             assert_eq!(hop["fallbacks"], json!([]));
-            // Bytes that rest on the way do so in leased slots, each as large as a chunk, and a process
-            // has 64 MiB of these in all; or they rest nowhere.
+            // Bytes that rest on the way do so in leased slots, each as large as a chunk, and a process has 64 MiB of
+            // slots in all; on other routes the bytes never rest.
             let rests = plan["route"].as_array().unwrap().len() > 2;
             assert!(rests || place == "wgpu:0", "{plan}");
             assert_eq!(
@@ -299,10 +299,10 @@ fn a_copy_through_an_adapter_that_is_interrupted_leaves_no_file() {
     if !folder.has_adapters(1) {
         return;
     }
-    // The source takes no room on the disk.
+    // The source is sparse and takes no room on the disk.
     let model = fs::File::create(folder.path("model")).unwrap();
     model.set_len(32 << 20).unwrap();
-    // More hops than any test lasts, so that it is somewhere among them.
+    // More hops than any test lasts, so that the signal comes in the middle.
     let stops = ["wgpu:0", "cpu:0"].repeat(400);
     let copy = [&["copy", "model"], &stops[..], &["--out", "back"]].concat();
     for _ in 0..2 {
@@ -323,7 +323,7 @@ fn a_copy_through_an_adapter_that_is_interrupted_leaves_no_file() {
             "the file in the making, and its source"
         );
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-        // Read on, so that it is stopped in the middle of a hop and not before a full pipe.
+        // The test reads on, so that the program stops in the middle of a hop and not at a full pipe.
         assert!(lines.count() < stops.len());
         let run = support::Run(child.wait_with_output().unwrap());
         let told = "error: stopped by SIGINT; removed what there was of back\n";

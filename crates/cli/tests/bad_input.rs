@@ -1,4 +1,4 @@
-//! What the program refuses, what it names, and its exit codes.
+//! Input that the program refuses, the names in its messages, and its exit codes.
 
 mod support;
 
@@ -14,7 +14,7 @@ use std::{
 
 use support::{Folder, topology};
 
-/// Runs twice, for people and for programs, and expects the same refusal of both.
+/// Runs the command with and without `--json`, and expects the same refusal from both.
 fn refused(folder: &Folder, arguments: &[&str], code: i32, words: &[&str]) {
     let run = folder.run(arguments);
     let said = run.stderr();
@@ -127,7 +127,7 @@ fn devices_and_memories_that_are_not_here_are_missing() {
     let machine = topology("workstation.toml");
     let copy = ["copy", "model", "sim:9", "--topology", &machine];
     refused(&folder, &copy, 3, &["sim:9", "sim:0, sim:1"]);
-    // A machine on paper lacks what it does not describe, whatever is here.
+    // A simulated machine has only the devices of its description, whatever this machine has.
     let copy = [
         "explain",
         "sim:0",
@@ -144,7 +144,7 @@ fn devices_and_memories_that_are_not_here_are_missing() {
         3,
         &["only Apple's systems have Metal"],
     );
-    // Nothing was moved before the last stop was found to be absent.
+    // The program finds that the last stop is absent before it moves anything.
     let copy = ["copy", "model", "cpu:0/file:back", "cuda:0"];
     refused(&folder, &copy, 3, &["cuda:0"]);
     assert_eq!(folder.names(), ["model"]);
@@ -205,7 +205,7 @@ fn files_that_the_system_does_not_open_are_named() {
     folder.file("secret", 100);
     fs::set_permissions(folder.path("secret"), fs::Permissions::from_mode(0o000)).unwrap();
     if fs::File::open(folder.path("secret")).is_ok() {
-        // The administrator may read anything; the link above showed the rest.
+        // The administrator may read any file; the link above has shown the same.
         return;
     }
     refused(&folder, &["copy", "secret", "cpu:0"], 2, &["secret"]);
@@ -248,7 +248,7 @@ fn destinations_are_looked_at_before_the_first_hop() {
         ("back/", &["back/ cannot be replaced: it names a folder"]),
         ("model/part", &["model/part", "directory"]),
     ] {
-        // Were it found out later, the first hop would have left its file.
+        // If the program found out later, the first hop would have left its file.
         let copy = ["copy", "model", "cpu:0/file:first", "cpu:0", "--out", path];
         refused(&folder, &copy, 2, words);
         let stop = format!("cpu:0/file:{path}");
@@ -263,7 +263,7 @@ fn destinations_are_looked_at_before_the_first_hop() {
 fn a_folder_in_which_nothing_can_be_created_is_named() {
     let folder = Folder::new("locked");
     folder.file("model", 100);
-    // Not even the administrator creates files there.
+    // Not even the administrator can create files there.
     let path = "/proc/self/back";
     if Path::new("/proc/self").exists() {
         let copy = ["copy", "model", "cpu:0", "--out", path];
@@ -376,7 +376,7 @@ fn a_memory_without_room_is_a_device_failure_that_names_size_and_memory() {
     refused(&folder, &copy, 5, &["sim:0/device", "2000000", "1000000"]);
 }
 
-/// A pipe that nobody writes holds up whoever opens it, and whoever opens it so is deaf to signals.
+/// Opening a pipe that no process writes blocks, and a blocked program does not react to signals.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_pipe_is_refused_wherever_a_file_is_named() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use support::{Folder, fields, topology};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Sizes around what copies and files are cut into.
+/// Sizes around those of chunks and file blocks.
 const SIZES: [usize; 6] = [0, 1, 4095, 4096, 262_145, (5 << 20) + 3];
 
 #[test]
@@ -50,7 +50,7 @@ fn devices_lists_the_host_and_says_why_others_are_absent() {
     assert_eq!(cuda + metal + adapters, others.len());
     let absent = value["absent"].as_array().unwrap();
     let mut names: Vec<&Value> = absent.iter().map(|absent| &absent["backend"]).collect();
-    // It is here or said to be absent.
+    // The device is present or reported as absent.
     for (name, count) in [("wgpu", adapters), ("cuda", cuda), ("metal", metal)] {
         if count == 0 {
             assert_eq!(names.remove(0), name);
@@ -79,7 +79,7 @@ fn simulated_devices_are_listed_with_a_topology_only_and_say_so() {
     let value = folder.json(&["devices", "--topology", &topology("workstation.toml")]);
     let devices = value["devices"].as_array().unwrap();
     assert_eq!(devices[0]["id"], "cpu:0");
-    // Adapters, where there are any, are as real as the host.
+    // Adapters of this machine are as real as the host.
     let simulated = |device: &&Value| device["backend"] == "sim";
     let ids: Vec<&Value> = devices
         .iter()
@@ -161,7 +161,7 @@ fn a_file_moves_through_heap_and_shared_memory_into_a_file() {
         assert_eq!(hops[0]["route"], json!(["cpu:0/file", "cpu:0/pageable"]));
         assert_eq!(hops[1]["route"], json!(["cpu:0/pageable", "cpu:0/shared"]));
     }
-    // Nothing is left of the files in the making.
+    // No unfinished file is left.
     assert_eq!(folder.names(), ["back", "model"]);
 }
 
@@ -258,7 +258,7 @@ fn simulated_hops_take_the_time_of_the_model() {
     let hop = |run: &Value| run["hops"][2].clone();
     let first = hop(&folder.json(&copy));
     assert_eq!(first["method"], "PeerToPeer");
-    // The same to the nanosecond in every run, whatever the load of this machine.
+    // The time is the same to the nanosecond in every run, whatever the load of this machine.
     assert_eq!(first, hop(&folder.json(&copy)));
     let plan = folder.json(&["explain", "sim:0", "sim:1", "16MiB", "--topology", &machine]);
     assert!(first["seconds"].as_f64() >= plan["chosen"]["predicted_s"].as_f64());
@@ -397,7 +397,7 @@ fn explain_plans_on_a_described_machine_and_says_that_it_is_one() {
         assert!(way["predicted_s"].is_f64() && way["route"].is_array());
         assert!(!way["reason"].as_str().unwrap().is_empty());
     }
-    // Its processors are described too, and never those of this machine.
+    // The file describes its processors too; the program must not use those of this machine.
     let between = [
         "explain",
         "cpu:0",

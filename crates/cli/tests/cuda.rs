@@ -1,4 +1,4 @@
-//! CUDA devices of the driver's double, and what the program says where there are none.
+//! CUDA devices of the driver's double, and the program's messages where there are none.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -10,7 +10,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{Folder, Run};
 
-/// The double's library, which lies beside the tests.
+/// The path of the double's library, next to the tests.
 fn double() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let library = tests.with_file_name("libcuda.so");
@@ -23,7 +23,7 @@ fn machine(name: &str) -> String {
     format!("{root}/../../doubles/cuda-driver/topologies/{name}.toml")
 }
 
-/// The program, about to be run over the double.
+/// A command that runs the program over the double.
 fn over_double(folder: &Folder, arguments: &[&str]) -> Command {
     let mut command = folder.command(arguments);
     command.env("TRANSLOAD_CUDA_DRIVER", double());

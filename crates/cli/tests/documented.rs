@@ -18,7 +18,7 @@ fn example(heading: &str) -> Value {
     serde_json::from_str(block).unwrap()
 }
 
-/// Every field by its path, each array taken for its first item.
+/// Every field by its path; of each array the first item.
 fn paths(value: &Value) -> Vec<String> {
     fn collect(value: &Value, at: &str, paths: &mut Vec<String>) {
         match value {
@@ -77,7 +77,7 @@ fn the_examples_have_the_fields_of_the_program_and_no_others() {
         let run = folder.run(&[&arguments[..], &["--json"]].concat());
         let mut said = run.json();
         if heading == "probe" {
-            // The example is of a machine that is there.
+            // The example describes a real machine.
             said.as_object_mut().unwrap().remove("simulated");
         }
         assert_eq!(paths(&said), paths(&example(heading)), "{heading}");

@@ -1,5 +1,5 @@
-//! What happens to a copy that is interfered with between two hops. The program reports a hop before
-//! it begins the next, so a reader who does not read holds it there.
+//! Interference with a copy between two hops. The program reports a hop before it begins the next, so a reader that
+//! does not read blocks the program there.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -16,7 +16,7 @@ use support::{Folder, Run, bytes};
 
 const LEN: usize = 100_000;
 
-/// A pipe that takes no byte more until it is read.
+/// A full pipe, which takes no byte more until it is read.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
@@ -34,8 +34,8 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Begins a copy of `model` whose first stop is the file `middle`, and comes back after that hop,
-/// with what holds the program there.
+/// Begins a copy of `model` whose first stop is the file `middle`, and returns after that hop, with the full pipe that
+/// blocks the program there.
 fn begin(folder: &Folder, arguments: &[&str]) -> (Child, PipeReader) {
     let (reader, writer) = full_pipe();
     let mut command = folder.command(arguments);
@@ -76,7 +76,7 @@ fn a_file_that_is_truncated_while_it_is_read_is_named_with_offset_and_length() {
     for word in ["hop 2", "middle", "1000", "100000"] {
         assert!(said.contains(word), "{word}: {said}");
     }
-    // The hop that ended well was reported, and no other.
+    // The program reported the hop that succeeded, and no other.
     assert_eq!(out.lines().count(), 2, "{out}");
 }
 
@@ -118,7 +118,7 @@ fn a_signal_ends_a_copy_that_waits_for_its_reader() {
     assert_eq!(run.code(), 143);
     let told = "error: stopped by SIGTERM; removed what there was of back\n";
     assert_eq!(run.stderr(), told);
-    // The hop that was over is over.
+    // The hop that was over stays over.
     assert_eq!(folder.names(), ["middle", "model"]);
 }
 

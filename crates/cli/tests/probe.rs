@@ -1,4 +1,4 @@
-//! `transload probe`, and what other commands make of what it saved.
+//! `transload probe`, and the use of its saved profile by other commands.
 
 mod support;
 
@@ -44,14 +44,14 @@ fn folder(name: &str) -> Folder {
 
 const PROBE: [&str; 4] = ["probe", "--quick", "--topology", "small.toml"];
 
-/// With the saved profile at `path`.
+/// A command with the saved profile at `path`.
 fn with_saved(folder: &Folder, path: &str, arguments: &[&str]) -> Run {
     let mut command = folder.command(arguments);
     command.env("TRANSLOAD_PROFILE", folder.path(path));
     Run(command.output().unwrap())
 }
 
-/// A link of every host, faster than any.
+/// A link that every host has, faster than any real one.
 const LINK: &str = r#"
 [[link]]
 src = "cpu:0/pageable"
@@ -97,7 +97,7 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
                         && pair["bytes"] == bytes
                 };
                 let pair = pairs.iter().find(is_it).unwrap();
-                // On a machine with much else to do, ten seconds may be over before.
+                // On a machine with much other load, ten seconds may end before.
                 let reached = pair["verified"] == true;
                 assert_eq!(pair["seconds"].as_f64().is_some_and(|s| s > 0.0), reached);
                 assert_eq!(pair["gb_per_s"].as_f64().is_some_and(|r| r > 0.0), reached);
@@ -107,7 +107,7 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
     }
     assert!(pairs.iter().any(|pair| pair["verified"] == true));
 
-    // What a profile says, others go by; this one says it of one link.
+    // Other commands use the measurements of a profile; this one contains one link.
     let text = fs::read_to_string(&path).unwrap();
     let (machine, _) = text.split_once("[[link]]").unwrap();
     fs::write(&path, format!("{machine}{LINK}")).unwrap();
@@ -126,7 +126,7 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
     assert_eq!(by_name["chosen"]["lanes"][0]["measured"], true);
     assert_eq!(by_name["chosen"]["predicted_s"], 0.000_012_345);
 
-    // A saved profile of another machine is told of and not used; nothing else comes of it.
+    // The program reports a saved profile of another machine and does not use it; all else works.
     let foreign = machine.replacen("cpus = ", "cpus = 1", 1);
     fs::write(folder.path("made/profile.toml"), foreign).unwrap();
     folder.file("model", 1000);
@@ -150,7 +150,7 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
             &[command, &["--json"]].concat(),
         );
         assert_eq!(quiet.json()["error"], Value::Null);
-        // Asked for by name, it must do.
+        // A profile that the user names must be usable.
         let asked = folder.run(&[command, &["--profile", "made/profile.toml"]].concat());
         assert_eq!(asked.code(), 2);
         assert!(
@@ -173,7 +173,7 @@ fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
         (&value["simulated"], &value["profile_path"]),
         (&json!(true), &Value::Null)
     );
-    // The same to the nanosecond in every run.
+    // The result is the same to the nanosecond in every run.
     assert_eq!(value, folder.json(&PROBE));
     let pairs = value["pairs"].as_array().unwrap();
     assert_eq!(pairs.len(), 4 * 4);
@@ -202,7 +202,7 @@ fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
         !out.contains("rests") && out.lines().all(|line| line.chars().count() <= 100),
         "{out}"
     );
-    // Asked for by name, it is saved, and used by who plans on that machine.
+    // A profile that the user names is saved, and used by commands for that machine.
     let saved = folder.run(&[&PROBE[..], &["--profile", "small-profile.toml"]].concat());
     assert!(
         saved.stdout().contains("Saved in small-profile.toml."),
@@ -225,7 +225,7 @@ fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
         described["chosen"]["predicted_s"],
         measured["chosen"]["predicted_s"]
     );
-    // And refused by who works on this one.
+    // Commands for this machine refuse it.
     let refused = folder.run(&["devices", "--profile", "small-profile.toml"]);
     assert_eq!(refused.code(), 2);
     assert!(
@@ -235,7 +235,7 @@ fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
     );
 }
 
-/// Two cards with a link between them, which say who they are.
+/// Two cards with a link between them, and with UUIDs.
 const CARDS: &str = r#"
 [[device]]
 id = "sim:1"
@@ -291,9 +291,9 @@ fn what_a_probe_proves_is_kept_beside_the_profile_until_the_driver_changes() {
         (&chosen["method"], &chosen["proof"]),
         (&json!("PeerToPeer"), &json!("kept"))
     );
-    // Without the file by name, nothing is known of a simulated machine.
+    // Without a named file, nothing is known of a simulated machine.
     assert_eq!(explain("cards.toml", &[])["proof"], "to come");
-    // The profile is refused under another driver, and no verdict of the old one holds either.
+    // The profile is refused under another driver, and no verdict of the old driver counts either.
     fs::copy(
         folder.path("cards-profile.verdicts.toml"),
         folder.path("updated-profile.verdicts.toml"),
@@ -377,7 +377,7 @@ fn a_profile_that_cannot_be_used_is_refused_with_a_sentence() {
         "{}",
         missing.stderr()
     );
-    // No saved one is no news.
+    // The program does not report that a saved profile is absent.
     assert_eq!(
         with_saved(&folder, "nowhere.toml", &["devices"]).stderr(),
         ""
@@ -391,7 +391,7 @@ fn a_large_machine_fits_a_hundred_columns() {
     let run = folder.run(&["probe", "--quick", "--topology", &machine]);
     let out = run.stdout();
     assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
-    // Every column is there, in one block or another.
+    // Every column is present, in one block or another.
     for memory in [
         "cpu:0/pageable",
         "cpu:0/file",

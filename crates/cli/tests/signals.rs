@@ -1,4 +1,4 @@
-//! What a signal leaves: no unfinished file where the program can help it, and a word about it.
+//! The effect of a signal: no unfinished file where the program can avoid it, and a message about it.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -11,12 +11,12 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Folder, Run};
 
-/// Begins a copy that takes longer than any test, and comes back when its file is being written.
-/// The source takes no room, and neither does the end of what is written of it.
+/// Begins a copy that takes longer than any test, and returns when the program writes its file. The source takes no
+/// room on the disk, and neither does the end of the written part.
 fn begin(folder: &Folder, options: &[&str]) -> Child {
     let huge = File::create(folder.path("huge")).unwrap();
     huge.set_len(1 << 40).unwrap();
-    // With the comparison, for some file systems copy such a file at once.
+    // With a comparison, because some file systems copy such a file at once.
     let copy = ["copy", "huge", "cpu:0/file:back", "--verify"];
     let mut command = folder.command(&[&copy[..], options].concat());
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -28,7 +28,7 @@ fn begin(folder: &Folder, options: &[&str]) -> Child {
     child
 }
 
-/// The unfinished files of a folder.
+/// The unfinished files in a folder.
 fn partial(folder: &Folder) -> Vec<String> {
     let mut names = folder.names();
     names.retain(|name| name.ends_with(".partial"));
@@ -85,7 +85,7 @@ fn what_a_killed_copy_left_goes_with_the_next_copy_to_its_folder() {
     assert_eq!(folder.names(), ["elsewhere", "huge", "model", "other"]);
 }
 
-/// Whether the process holds a file that has no name any more: the probe's own files are such.
+/// Whether the process has an open file without a name: the probe's own files have none.
 fn works_in_a_nameless_file(child: &Child) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{}/fd", child.id())) else {
         return false;

@@ -1,4 +1,4 @@
-//! What the program looks like on a terminal.
+//! The program's output on a terminal.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -18,7 +18,7 @@ enum Watched {
     Stderr,
 }
 
-/// Runs on a terminal of that width, and gives what it showed.
+/// Runs on a terminal of that width, and returns the output.
 fn show(
     folder: &Folder,
     watched: Watched,
@@ -49,12 +49,12 @@ fn show(
         Watched::Stderr => command.stderr(terminal).stdout(Stdio::null()),
     };
     let mut child = command.spawn().unwrap();
-    // Its end of the terminal is now the child's alone, so that reading ends with the child.
+    // From here on only the child has its end of the terminal, so reading ends with the child.
     drop(command);
     let mut shown = Vec::new();
     let mut master = File::from(master);
     let mut block = [0; 4096];
-    // The last reader of a terminal is told of its end by an error.
+    // The last reader of a terminal gets an error at its end.
     while let Ok(count @ 1..) = master.read(&mut block) {
         shown.extend_from_slice(&block[..count]);
     }
@@ -74,7 +74,7 @@ fn tables_are_dressed_on_a_terminal_and_plain_where_no_color_is_set() {
         let with =
             |variables: &[(&str, &str)]| show(&folder, Watched::Stdout, 100, variables, arguments);
         assert!(with(&[]).contains(BOLD), "{arguments:?}");
-        // Set to nothing, the variable says nothing: https://no-color.org.
+        // An empty variable counts as unset: https://no-color.org.
         assert!(with(&[("NO_COLOR", "")]).contains(BOLD), "{arguments:?}");
         for variables in [[("NO_COLOR", "1")], [("TERM", "dumb")]] {
             let plain = with(&variables);

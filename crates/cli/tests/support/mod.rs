@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// A folder that goes when the test is over.
+/// A folder that the test deletes at its end.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -44,12 +44,12 @@ impl Folder {
         names
     }
 
-    /// The program, about to be run in the folder.
+    /// A command that runs the program in the folder.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_transload"));
         command.current_dir(&self.0).args(arguments);
         command.env_remove("NO_COLOR").env("TERM", "xterm-256color");
-        // Nothing that was measured of the machine at hand.
+        // The program must not use measurements of this machine.
         command.env("TRANSLOAD_PROFILE", "");
         command
     }
@@ -58,8 +58,8 @@ impl Folder {
         Run(self.command(arguments).output().unwrap())
     }
 
-    /// Whether so many adapters are here. Where fewer are, the test is counted as skipped by who runs the
-    /// tests, and not as passed; where as many were provided, it fails.
+    /// Whether the machine has that many adapters. Where it has fewer, the test is reported as skipped, and not as
+    /// passed; where the environment promises that many, the test fails.
     pub(crate) fn has_adapters(&self, needed: usize) -> bool {
         let devices = self.json(&["devices"]);
         let devices = devices["devices"].as_array().unwrap().iter();
@@ -83,7 +83,7 @@ impl Folder {
         false
     }
 
-    /// Runs with `--json`, expects it to end well, and gives the object.
+    /// Runs with `--json`, expects success, and returns the object.
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let run = self.run(&[arguments, &["--json"]].concat());
         assert_eq!(run.code(), 0, "{}", run.stdout());
@@ -97,7 +97,7 @@ impl Drop for Folder {
     }
 }
 
-/// What a run left.
+/// The output of a run.
 pub(crate) struct Run(pub(crate) Output);
 
 impl Run {
@@ -113,7 +113,7 @@ impl Run {
         String::from_utf8(self.0.stderr.clone()).unwrap()
     }
 
-    /// The one object on standard output; standard error is silent then.
+    /// The one object on standard output; standard error must be empty then.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.stderr(), "");
         let value: Value = serde_json::from_str(&self.stdout()).unwrap();
@@ -134,7 +134,7 @@ pub(crate) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
-/// A machine of the repository.
+/// The path of a machine description in the repository.
 pub(crate) fn topology(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies");
     folder.join(name).to_str().unwrap().to_owned()
