@@ -141,7 +141,7 @@ impl Builder {
         #[cfg(feature = "std")]
         let keeper = {
             let kept = self.verdicts.or_else(|| self.costs.verdicts());
-            state.kept.is_wanted = kept.is_some();
+            state.proofs.keep(kept.is_some());
             kept.map(crate::std::Keeper::new)
         };
         let shared = Shared::new(state, signal, clock);

@@ -25,16 +25,18 @@ mod backlog;
 pub(crate) mod checked;
 mod command;
 mod deadlines;
+mod errand;
 mod in_flight;
-pub(crate) mod kept;
 mod observe;
 pub(crate) mod planning;
-mod proof;
+mod proofs;
 mod table;
+pub(crate) mod verdict;
 
-// The state, and what happens between its parts: in the order in which a transfer meets it.
+// The state, and what happens between its parts.
 mod admit;
 mod finish;
+mod proving;
 mod settle;
 mod start;
 pub(crate) mod state;

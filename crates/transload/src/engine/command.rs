@@ -14,9 +14,9 @@ use transload_hal::{
 use super::active::Active;
 use super::backlog::Full;
 use super::digest::Digest;
-use super::proof::{Errand, Found};
+use super::errand::{Errand, Found};
 use super::types::{Operand, Pace, TransferId, Wanted, Which};
-use super::unwind::guarded;
+use super::unwind::{guarded, own_fault};
 
 /// How many commands a thread takes at a time: at least as many as the first slots of the largest plan, four lanes of
 /// three rings. With an operating system it is enough for small copies to be submitted together. Without one stacks are
@@ -527,16 +527,6 @@ impl Command {
             }
         }
     }
-}
-
-/// Returns the fault of a call that the engine made on its own account, for a slot or a proof: it is never the caller's
-/// mistake.
-pub(super) fn own_fault(class: ErrorClass, error: &dyn core::fmt::Display) -> Fault {
-    let class = match class {
-        ErrorClass::Caller => ErrorClass::Unsupported,
-        class => class,
-    };
-    Fault::new(class, alloc::format!("{error}"))
 }
 
 fn right_size(slot: Buffer, bytes: u64) -> Result<Buffer, Fault> {

@@ -15,12 +15,12 @@ use super::command::Later;
 use super::deadlines::Deadlines;
 use super::digest::Digest;
 use super::in_flight::InFlight;
-use super::kept::{Kept, Verdict};
 use super::observe::Ended;
 use super::planning::Planning;
-use super::proof::Proofs;
+use super::proofs::Proofs;
 use super::table::Table;
 use super::types::{Index, Pace, TransferId};
+use super::verdict::Verdict;
 use crate::error::{RegisterError, TransferError};
 use crate::report::Report;
 
@@ -33,7 +33,7 @@ const ROOM: usize = 32;
 /// in the other parts. They never block, never call a backend, and never wake a thread or task: what calls code outside
 /// the engine goes to [`After`], and calls of backends become commands.
 ///
-/// The methods are in the files `start`, `step`, `settle`, `admit`, `proof` and `finish`, in the order in which a
+/// The methods are in the files `start`, `step`, `settle`, `admit`, `proving` and `finish`, in the order in which a
 /// transfer meets them.
 pub(crate) struct State {
     pub(crate) table: Table,
@@ -41,7 +41,6 @@ pub(crate) struct State {
     pub(crate) admission: Admission,
     pub(crate) in_flight: InFlight,
     pub(crate) proofs: Proofs,
-    pub(crate) kept: Kept,
     pub(crate) deadlines: Deadlines,
     pub(crate) stats: Stats,
     /// Commands for the thread that executes those that take long.
@@ -118,7 +117,6 @@ impl State {
             admission: Admission::new(pool, ROOM),
             in_flight: InFlight::with_capacity(ROOM),
             proofs: Proofs::default(),
-            kept: Kept::default(),
             deadlines: Deadlines::default(),
             stats: Stats::new(),
             later: Later::default(),
@@ -156,7 +154,6 @@ impl State {
     pub(crate) fn forget(&mut self) {
         self.planning.forget();
         self.proofs.forget();
-        self.kept.forget();
     }
 
     /// Looks at the transfer in the next round.

@@ -10,11 +10,11 @@ use transload_hal::Backend;
 
 use super::command::{Answers, Commands, execute};
 use super::in_flight::Registered;
-use super::kept::Verdict;
 use super::shared::Shared;
 use super::state::{After, State};
 use super::types::{Pace, Which};
 use super::unwind::guarded;
+use super::verdict::Verdict;
 
 /// Why a thread turns the engine.
 pub(super) trait Purpose {

@@ -1,6 +1,6 @@
-//! Turns panics of backends into faults.
+//! Turns panics and errors of backends into faults.
 
-use transload_hal::Fault;
+use transload_hal::{ErrorClass, Fault};
 
 /// Runs `f`. A panic becomes a fault with the panic's message.
 #[cfg(feature = "std")]
@@ -21,7 +21,7 @@ pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
         // The payload of the panic may panic when it is dropped. The payload of that second panic is leaked.
         let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(payload)));
         dropped.unwrap_or_else(core::mem::forget);
-        Fault::new(transload_hal::ErrorClass::Failed, said)
+        Fault::new(ErrorClass::Failed, said)
     })
 }
 
@@ -29,4 +29,14 @@ pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
 #[cfg(not(feature = "std"))]
 pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
     Ok(f())
+}
+
+/// Returns the fault of a call that the engine made on its own account, for a slot or a proof: it is never the caller's
+/// mistake.
+pub(crate) fn own_fault(class: ErrorClass, error: &dyn core::fmt::Display) -> Fault {
+    let class = match class {
+        ErrorClass::Caller => ErrorClass::Unsupported,
+        class => class,
+    };
+    Fault::new(class, alloc::format!("{error}"))
 }

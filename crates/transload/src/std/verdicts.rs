@@ -15,7 +15,7 @@ use transload_core::{BackendId, LinkId, Topology};
 
 use self::print::LinkPrint;
 use crate::TransferManager;
-use crate::engine::kept::{Judgement, Verdict, ends};
+use crate::engine::verdict::{Judgement, Verdict, ends};
 
 pub(crate) use keeper::Keeper;
 

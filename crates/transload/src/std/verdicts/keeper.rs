@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{Entry, store};
-use crate::engine::kept::Verdict;
 use crate::engine::unwind::guarded;
+use crate::engine::verdict::Verdict;
 
 #[cfg(threads)]
 pub(crate) use threaded::Keeper;

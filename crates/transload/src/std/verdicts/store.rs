@@ -10,7 +10,7 @@ use transload_host::partial::{Partial, folder};
 
 use super::text::{self, Unread};
 use super::{Entry, merge};
-use crate::engine::kept::Verdict;
+use crate::engine::verdict::Verdict;
 
 /// Reads the file. A file that is missing or damaged has no entries.
 ///

@@ -5,7 +5,7 @@ use transload_core::{Access, LinkId};
 
 use super::Entry;
 use super::print::{EndPrint, LinkPrint};
-use crate::engine::kept::Judgement;
+use crate::engine::verdict::Judgement;
 
 /// The version of the format that this library writes. It reads this one and ignores fields that it does
 /// not know.
