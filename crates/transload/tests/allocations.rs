@@ -1,4 +1,4 @@
-//! Once warm, moving bytes allocates nothing: not on the calling thread and not on any other.
+//! In a steady state, moving bytes allocates nothing: neither on the calling thread nor on any other.
 
 mod counted;
 #[path = "all/rig/mod.rs"]
@@ -55,7 +55,7 @@ fn a_warm_manager_allocates_nothing() -> Outcome {
     let before = allocations();
     let manager = TransferManager::builder().host().build()?;
     assert!(allocations() > before, "allocations are counted");
-    // The host's threads start when there is first something for them to do.
+    // The host's threads start with their first work.
     let large = manager.allocate(place("cpu:0"), AllocSpec::bytes(64 << 20))?;
     let other = manager.allocate(place("cpu:0"), AllocSpec::bytes(64 << 20))?;
     for _ in 0..4 {

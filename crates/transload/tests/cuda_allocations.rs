@@ -1,5 +1,5 @@
-//! Once warm, moving bytes to and from CUDA devices allocates nothing of ours. What the driver allocates is its own
-//! business: here it is the double, and does not count.
+//! In a steady state, moving bytes to and from CUDA devices allocates nothing in the library. The driver's allocations
+//! do not count; here the driver is the double.
 #![cfg(all(target_os = "linux", not(any(loom, transload_local))))]
 #![allow(non_snake_case, reason = "the driver's functions have their own names")]
 #![allow(
@@ -27,7 +27,7 @@ macro_rules! uncounted {
             $(
                 pub(super) unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
                     let _pause = Pause::new();
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller keeps the promise of the driver's function.
                     unsafe { cuda::driver::$name($($argument),*) }
                 }
             )*
@@ -40,23 +40,23 @@ macro_rules! uncounted {
 }
 transload_cuda::for_each_cuda_function!(uncounted);
 
-/// Has the double start its threads, which are none of ours.
+/// Makes the double start its threads, which do not belong to the library.
 fn warm_up(driver: &Driver) {
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours, here and below; flags are zero.
+    // SAFETY: the out-pointers here and below are local variables; flags are zero.
     unsafe { driver.cuInit(0) }.unwrap();
     // SAFETY: as above.
     unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(0)) }.unwrap();
-    // SAFETY: it was retained, and stays so.
+    // SAFETY: the context was retained and is not released.
     unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
     let mut memory = 0;
     // SAFETY: as above.
     unsafe { driver.cuMemAlloc_v2(&raw mut memory, 4096) }.unwrap();
-    // SAFETY: the memory is there.
+    // SAFETY: the memory was allocated above.
     unsafe { driver.cuMemsetD8Async(memory, 7, 4096, CUstream::NULL) }.unwrap();
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     unsafe { driver.cuCtxSynchronize() }.unwrap();
-    // SAFETY: it was allocated above.
+    // SAFETY: the memory was allocated above.
     unsafe { driver.cuMemFree_v2(memory) }.unwrap();
     let mut popped = CUcontext(ptr::null_mut());
     // SAFETY: as above.
@@ -96,7 +96,7 @@ fn every_way_to_copy(manager: &TransferManager, (from, to): (&str, &str), len: u
 #[test]
 fn a_warm_manager_of_devices_allocates_nothing() {
     cuda::control("set TRANSLOAD_DOUBLE_DEVICES=2").unwrap();
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     let driver = unsafe { Driver::from_table(table(), "the double") };
     warm_up(&driver);
     start();

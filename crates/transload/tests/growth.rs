@@ -1,4 +1,4 @@
-//! What many transfers leave behind when they have ended.
+//! The memory that remains after many transfers have ended.
 
 mod counted;
 
@@ -7,10 +7,10 @@ use transload::{Instant, Request, Transfer, TransferManager};
 
 const MANY: usize = 20_000;
 
-/// What may stay for each transfer that there was: the number of its place, and room in lists.
+/// The most bytes that may remain for each past transfer: its number, and room in lists.
 const LEFT_BYTES: i64 = 64;
 
-/// What a manager keeps so that a steady load allocates nothing: 256 places above all.
+/// The memory that a manager keeps so that a steady load allocates nothing, mainly 256 places for transfers.
 const KEPT_BYTES: i64 = 1 << 20;
 
 #[test]
@@ -44,7 +44,7 @@ fn memory_goes_back_when_transfers_have_ended() -> Result<(), transload::Error> 
                 }
             }
         }
-        // Lists are shortened as others come.
+        // The manager shortens its lists when further transfers come.
         manager
             .submit(&Request::new(&src, &dst).after(&never))
             .cancel();

@@ -1,4 +1,4 @@
-//! Whatever was submitted advances, whether its handle is held, dropped, polled or waited for.
+//! Submitted transfers advance whether their handles are held, dropped, polled or waited for.
 #![cfg(not(any(loom, transload_local)))]
 
 use std::future::Future;
@@ -26,7 +26,7 @@ fn over_each(routes: Vec<Route>, case: fn(&Route)) {
     }
 }
 
-/// Only looks at the transfer until it is over.
+/// Polls the transfer until it is over, without waiting.
 fn watch(transfer: &Transfer) {
     while !transfer.is_over() {
         let _ = transfer.progress();
@@ -119,7 +119,7 @@ fn a_transfer_is_over_before_the_wait_of_a_caller_that_was_busy() {
         let event = route.manager.event();
         let transfer = route.manager.submit(&route.request().then(&event));
         let (tell, told) = mpsc::channel();
-        // The other thread has the caller go on, and sees the copy by its event alone.
+        // The other thread lets the caller continue, and learns of the copy only by its event.
         thread::spawn(move || {
             while !event.is_set() {
                 thread::yield_now();
@@ -173,13 +173,13 @@ fn a_setter_alone_starts_the_transfers_that_waited_for_its_event() {
 #[test]
 fn a_transfer_goes_on_that_was_started_by_a_thread_whose_own_is_over() {
     over_each(routes(), |route| {
-        // So small that each goes in one piece, and no other thread comes by to allocate slots.
+        // Each copy is so small that it goes in one piece, and no other thread turns the engine to allocate slots.
         let small = || {
             let place = route.src.memory().into();
             let there = route.manager.allocate(place, AllocSpec::bytes(64));
             Request::new(route.src.slice(..64).unwrap(), there.unwrap())
         };
-        // The manager's own thread may be awake by chance, and come by.
+        // The manager's own thread may be awake by chance and do the turn instead.
         for _ in 0..20 {
             let (gate, done) = (route.manager.event(), route.manager.event());
             let held = small().after(&gate).then(&done);
@@ -223,7 +223,7 @@ fn a_deadline_passes_without_a_wait() {
 
 const LARGE: usize = 256 * MIB;
 
-/// A copy may be over before a thread that shares its processors looks often enough, so the test tries again.
+/// A copy may end before a thread that shares its processors has looked often enough, so the test tries again.
 #[test]
 fn progress_of_a_large_heap_copy_rises_in_steps() {
     within_limit("the host", || {
@@ -250,8 +250,8 @@ fn progress_of_a_large_heap_copy_rises_in_steps() {
     });
 }
 
-/// The test looks for a deadline that passes in the middle, whatever the speed of the machine: it grows the limit
-/// while no byte has arrived in time, and halves it after a copy that ended in time.
+/// The test searches for a deadline that passes in the middle of the copy, whatever the speed of the machine. It raises
+/// the limit after a copy of which no byte arrived in time, and halves it after a copy that ended in time.
 #[test]
 fn a_deadline_in_the_middle_of_a_heap_copy_tells_the_leading_bytes() {
     within_limit("the host", || {

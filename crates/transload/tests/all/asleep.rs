@@ -1,4 +1,4 @@
-//! A backend whose threads sleep until somebody expects an outcome: who waits hears of it all the same.
+//! A backend whose threads sleep until the engine expects an outcome: a waiting caller still learns the outcome.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::every_way;
@@ -15,7 +15,7 @@ use transload::{AllocSpec, StagingBudget, TransferManager};
 use transload_testkit::sim::{Completion, Sim};
 use transload_testkit::topology;
 
-/// What was submitted, and who is to hear of it.
+/// The submitted operations, and the sink that is told of their outcomes.
 #[derive(Default)]
 struct Post {
     state: Mutex<State>,
@@ -25,13 +25,13 @@ struct Post {
 #[derive(Default)]
 struct State {
     sink: Option<Arc<dyn CompletionSink>>,
-    /// Submitted, and nobody expects them.
+    /// Submitted fences that the engine does not expect.
     unheard: Vec<Fence>,
-    /// Expected, for the thread.
+    /// Expected fences, for the thread to report.
     expected: Vec<Fence>,
-    /// May be told.
+    /// Fences that may be reported.
     may_tell: HashSet<Fence>,
-    /// Ended, and not told.
+    /// Fences that have ended, but were not reported.
     ended: HashMap<Fence, Outcome>,
     is_closing: bool,
 }
@@ -61,7 +61,7 @@ impl CompletionSink for Ear {
 struct Sleepy {
     sim: Sim,
     post: Arc<Post>,
-    /// Whether it panics when it is waited for.
+    /// Whether the backend panics when the engine waits for it.
     is_brittle: Arc<AtomicBool>,
 }
 
@@ -98,7 +98,8 @@ impl Drop for Sleepy {
     }
 }
 
-// SAFETY: the simulated machine does it all; outcomes are told once, and later than it tells them.
+// SAFETY: the simulated machine executes the operations. Each outcome is reported once, later than the machine reports
+// it.
 unsafe impl Backend for Sleepy {
     left_to_the_sim!(inventory allocate exchange connect);
 
@@ -108,7 +109,7 @@ unsafe impl Backend for Sleepy {
         ops: &[Op<'_>],
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
-        // SAFETY: the caller's promise is the one that the machine asks for.
+        // SAFETY: the caller keeps the same promise that the machine asks for.
         let fence = unsafe { self.sim.submit(via, ops, after) }?;
         if !fence.is_settled() {
             self.post.state.lock().unwrap().unheard.push(fence);
@@ -154,7 +155,7 @@ fn sleepy(budget: &Arc<StagingBudget>) -> TransferManager {
     brittle(budget).0
 }
 
-/// And what makes it panic.
+/// The same, with a switch that makes the backend panic.
 fn brittle(budget: &Arc<StagingBudget>) -> (TransferManager, Arc<AtomicBool>) {
     let machine = topology::from_str(&rig::without_peers(2)).unwrap();
     let sim = Sim::builder(&machine)
@@ -180,7 +181,7 @@ fn a_borrowed_copy_ends_though_its_backend_panics_when_it_is_waited_for() {
     let far = manager.allocate(at, AllocSpec::bytes(1000)).unwrap();
     manager.copy_from_slice(&wanted, &far).unwrap();
     is_brittle.store(true, Ordering::Relaxed);
-    // The caller's bytes are let go when they are quiet, and not before.
+    // The engine lets go of the caller's bytes when no operation uses them, and not before.
     manager.copy_from_slice(&rig::bytes(1000, 2), &far).unwrap();
     assert!(*far.read().unwrap() == rig::bytes(1000, 2));
 }
@@ -191,7 +192,7 @@ fn everything(threads: u64, is_unaided: bool) {
         let manager = sleepy(&budget);
         let places = ["cpu:0/pinned", "cpu:0", "sim:0", "sim:1"];
         every_way::all(&manager, seed, &places, (threads, 40), is_unaided);
-        // A slot that was asked for may come after the transfer that could have used it is over.
+        // The backend may deliver a slot after the transfer that asked for it is over.
         while budget.used_bytes() > 0 {
             manager.clear_cache();
             thread::yield_now();

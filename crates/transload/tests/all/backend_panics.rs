@@ -1,5 +1,5 @@
-//! A backend that panics in each of its calls: a typed error, no hang, and an engine that goes on
-//! with what it has.
+//! A backend that panics in each of its calls: the caller gets a typed error, no call hangs, and the engine continues
+//! with its other backends.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ fn registration_survives_a_panic_and_can_be_repeated() {
             let manager = TransferManager::new();
             let error = match manager.register_shared(Arc::new(sim.clone())) {
                 Err(error) => error,
-                // A call that is made once does not panic at the second.
+                // A call that the engine makes only once cannot panic the second time.
                 Ok(()) => continue,
             };
             let RegisterError::Panicked { message } = &error else {
@@ -63,9 +63,9 @@ fn allocations_imports_and_exports_that_panic_are_errors() {
     assert!(error.to_string().contains("panicked"), "{error}");
 
     bench.sim.add_rule(Rule::panic_in(Call::Import));
-    // SAFETY: nobody writes the bytes.
+    // SAFETY: no code writes the bytes.
     let external = unsafe { bench.sim.export(src.raw(), ExternalKind::Object) }.unwrap();
-    // SAFETY: the external is what the machine itself gave out.
+    // SAFETY: the machine itself gave out the external.
     let error = unsafe { bench.manager.import(place("sim:0"), external) }.unwrap_err();
     assert!(matches!(error, Error::Import(ImportError::Failed { .. })));
     assert!(error.to_string().contains("panicked"), "{error}");
@@ -108,7 +108,7 @@ fn a_link_whose_connecting_panics_is_avoided() {
     assert!(bench.read(&dst) == marked(SLOT));
 }
 
-/// Where a look for outcomes or a wait panics, nothing can be known of the backend's operations.
+/// When a look for outcomes or a wait panics, the engine no longer knows the state of the backend's operations.
 #[test]
 fn a_backend_that_panics_while_it_is_watched_is_given_up() {
     expect_scripted_panics();
@@ -128,7 +128,7 @@ fn a_backend_that_panics_while_it_is_watched_is_given_up() {
     assert!(combinations > 10);
 }
 
-/// False when the call was not made so often.
+/// Returns false when the engine made fewer than `nth` of the calls.
 fn watched_panic(mode: Completion, call: Call, nth: u64) -> bool {
     let context = (mode, call, nth);
     let sketch = Sketch::new()
@@ -155,7 +155,7 @@ fn watched_panic(mode: Completion, call: Call, nth: u64) -> bool {
     let allocate = |at: &str| manager.allocate(place(at), AllocSpec::bytes(SLOT)).unwrap();
     let (first, second) = (allocate("sim:0"), allocate("sim:1"));
     sim.add_rule(Rule::panic_in(call).nth(nth));
-    // The second waits for the first; the third has nothing to do with either.
+    // The second transfer waits for the first; the third is independent of both.
     let transfers = [
         manager.copy(&heap, &first),
         manager.copy(&first, &second),
@@ -179,7 +179,7 @@ fn watched_panic(mode: Completion, call: Call, nth: u64) -> bool {
     if !struck {
         return false;
     }
-    // The host goes on, and the sim's part is refused with a reason.
+    // The host goes on, and transfers that need the sim are refused with a reason.
     moves_on_the_host(&manager);
     let refused = manager.copy(&heap, &first).wait();
     if let Err(error) = refused {
@@ -193,7 +193,7 @@ fn watched_panic(mode: Completion, call: Call, nth: u64) -> bool {
     } else {
         assert!(all_ok, "{context:?}: it was given up, and works");
     }
-    // What operations may still touch is leaked on purpose, and only that.
+    // The engine deliberately leaks the memory that operations may still touch, and no other memory.
     drop((heap, first, second));
     manager.clear_cache();
     assert_eq!(manager.staging().used_bytes(), 0, "{context:?}");
@@ -275,7 +275,7 @@ fn a_wrapper_that_panics_before_and_after_its_inner_backend_is_survived() {
     }
 }
 
-/// A caller's frame cannot be leaked, so the call stays until the operation has really ended.
+/// The engine cannot leak a caller's stack frame, so the call returns only when the operation has really ended.
 #[test]
 fn borrowed_bytes_outlast_a_backend_that_is_given_up() {
     expect_scripted_panics();
@@ -308,7 +308,7 @@ fn borrowed_bytes_outlast_a_backend_that_is_given_up() {
     }
 }
 
-/// Between a `submit` that was accepted and the engine's knowing of it.
+/// The engine gives the backend up after `submit` accepted the operations, and before the engine has recorded them.
 #[test]
 fn what_is_being_submitted_when_its_backend_is_given_up_is_never_freed() {
     expect_scripted_panics();
@@ -330,7 +330,7 @@ fn what_is_being_submitted_when_its_backend_is_given_up_is_never_freed() {
             manager.allocate(place(at), spec).unwrap()
         });
         sim.add_rule(Rule::never_answer().always());
-        // Something must be under way for a turn to look at the backend.
+        // A turn looks at the backend only while an operation is in flight.
         let other = [
             src.clone(),
             manager
@@ -364,16 +364,16 @@ fn what_is_being_submitted_when_its_backend_is_given_up_is_never_freed() {
     }
 }
 
-/// Panics at its nth call, whichever that is, with the call's work done.
+/// Panics at the nth call of one kind, after the call has done its work.
 struct Brittle {
     sim: Sim,
     countdown: AtomicU32,
-    /// Turned within `submit`, when the machine has accepted the operations.
+    /// The manager to turn within `submit`, when the machine has accepted the operations.
     turned: Mutex<Option<TransferManager>>,
 }
 
 impl Brittle {
-    /// More than a copy of four slots needs.
+    /// More calls than a copy of four slots needs.
     const CALLS: u32 = 60;
 
     fn has_panicked(&self) -> bool {
@@ -388,8 +388,8 @@ impl Brittle {
     }
 }
 
-// SAFETY: the simulated machine does it all. The one promise that a panic must not break is that a
-// `submit` that unwinds has done nothing: there it comes first.
+// SAFETY: the simulated machine executes the operations. A panic must not break one promise: a `submit` that unwinds
+// has done nothing. In `submit` the panic therefore comes before the work.
 unsafe impl Backend for Brittle {
     fn inventory(&self) -> Inventory {
         let inventory = self.sim.inventory();
@@ -409,7 +409,7 @@ unsafe impl Backend for Brittle {
         external: External,
     ) -> Result<RawBuffer, ImportError> {
         self.count();
-        // SAFETY: the caller's promise is the one that the machine asks for.
+        // SAFETY: the caller keeps the same promise that the machine asks for.
         unsafe { self.sim.import(memory, external) }
     }
 
@@ -419,7 +419,7 @@ unsafe impl Backend for Brittle {
         kind: ExternalKind,
     ) -> Result<External, ImportError> {
         self.count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the same promise that the machine asks for.
         unsafe { self.sim.export(buffer, kind) }
     }
 

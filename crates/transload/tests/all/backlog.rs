@@ -1,4 +1,4 @@
-//! Backends that take only so many operations at a time: the others wait, and none fails.
+//! Backends that take only a few operations at a time: further operations wait, and none fails.
 #![cfg(not(any(loom, transload_local)))]
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Narrow {
 
 const LIMIT: usize = 3;
 
-// SAFETY: the simulated machine does it all; what it is not asked to do is refused.
+// SAFETY: the simulated machine executes the operations; the backend refuses all others.
 unsafe impl Backend for Narrow {
     left_to_the_sim!(inventory allocate exchange connect attach completes_unattended pump wait wait_any);
 
@@ -39,7 +39,7 @@ unsafe impl Backend for Narrow {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(SubmitError::Full { limit: LIMIT });
         }
-        // SAFETY: the caller's promise is the one that the machine asks for.
+        // SAFETY: the caller keeps the same promise that the machine asks for.
         unsafe { self.sim.submit(via, ops, after) }
     }
 }
@@ -73,7 +73,7 @@ impl Scene {
         }
     }
 
-    /// A pair of buffers, the first with bytes of its own.
+    /// A pair of buffers; the first is filled with the bytes of `seed`.
     fn pair(&self, to: &str, len: usize, seed: u64) -> (Buffer, Buffer) {
         let allocate = |at| {
             let spec = AllocSpec::bytes(len as u64);
@@ -95,7 +95,7 @@ impl Scene {
 fn transfers_wait_for_a_backend_that_is_full() -> Outcome {
     for mode in modes() {
         let scene = Scene::new(mode);
-        // Direct ones, and staged ones of several operations each.
+        // Direct copies, and staged copies of several operations each.
         let len = |at: usize| if at.is_multiple_of(3) { 300_000 } else { 100 };
         let to = |at: usize| {
             if at.is_multiple_of(3) {
@@ -206,7 +206,7 @@ fn more_copies_of_a_file_are_under_way_than_the_host_takes_at_a_time() -> Outcom
     Ok(())
 }
 
-/// A transfer behind an event, whose submission the backend holds up after it found no room.
+/// A transfer behind an event. The test runs an action while the backend holds up the submission that found no room.
 fn refused_while(
     tight: &Tight,
     deadline: Option<Instant>,
@@ -232,7 +232,7 @@ fn refused_while(
     transfer
 }
 
-/// A copy that keeps its place.
+/// A copy that stays in flight and keeps its place in the queue.
 fn stalled(tight: &Tight, len: u64) -> Transfer {
     tight.desk.stall(len);
     let (src, dst) = tight.pair("tight:0", len);
@@ -246,7 +246,7 @@ fn a_transfer_that_is_cancelled_while_its_backend_refuses_it_is_over_at_once() {
         let held = stalled(&tight, 100);
         let transfer = refused_while(&tight, None, |transfer| {
             transfer.canceller().cancel();
-            // The engine has asked the backends to stop what is under way.
+            // The engine has asked the backends to stop the operations in flight.
             assert!(!transfer.is_over());
         });
         let ended = transfer.wait().unwrap_err();
@@ -371,7 +371,7 @@ fn an_operation_is_refused_once_when_the_engine_has_nothing_in_a_full_backend() 
     let error = tight.manager.copy(&src, &dst).wait().unwrap_err();
     assert_eq!(error.class(), ErrorClass::Exhausted);
     assert_eq!(tight.refused(), 1);
-    // The link is not to blame.
+    // The engine must not blame the link.
     tight.set_limit(1);
     tight.manager.copy(&src, &dst).wait().unwrap();
 }
@@ -407,11 +407,11 @@ fn a_leg_that_fails_does_not_wait_until_its_other_operations_have_room() {
         scene.manager.submit(&copy(0)),
         scene.manager.submit(&copy(1)),
     ];
-    // One operation of it is under way, and the next one waits.
+    // One operation of the copy is in flight, and the next one waits.
     let (src, dst) = scene.pair("sim:1", 300_000, 3);
     let staged = scene.manager.copy(&src, &dst);
     assert!(scene.refused.load(Ordering::Relaxed) > 0);
-    // It takes the place of the one that fails.
+    // The urgent copy takes the place of the one that fails.
     let urgent = copy(2).priority(Priority::High);
     held.push(scene.manager.submit(&urgent));
     while !staged.is_over() {

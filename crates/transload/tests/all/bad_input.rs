@@ -1,4 +1,4 @@
-//! What users and files get wrong: a typed error that names the thing and the limit, and nothing
+//! Mistakes of users and in files: the caller gets a typed error that names the thing and the limit, and nothing is
 //! done.
 
 mod files;
@@ -202,7 +202,7 @@ fn regions_past_the_end_and_past_the_last_address_are_refused() {
     let rows = Shape::pitched(10, 10, 110).unwrap();
     assert!(Region::new(&buffer, 0, rows).is_ok(), "ends at byte 1000");
     assert!(Region::new(&buffer, 1, rows).is_err(), "ends at byte 1001");
-    // A view's end is the view's, and not its parent's.
+    // A view ends at its own end, and not at its parent's.
     let view = buffer.slice(100..200).unwrap();
     assert!(Region::new(&view, 0, Shape::contiguous(101)).is_err());
 }
@@ -246,7 +246,7 @@ fn lengths_that_differ_are_refused_with_both() {
     );
     assert_eq!(error.class(), ErrorClass::Caller);
     assert!(bench.read(&dst) == marked(99));
-    // Shapes may differ where payloads do not.
+    // Shapes may differ if the payloads have the same length.
     let rows = Region::new(&src, 0, Shape::pitched(5, 5, 20).unwrap()).unwrap();
     let flat = Region::new(&dst, 0, Shape::contiguous(25)).unwrap();
     bench.manager.copy(rows, flat).wait().unwrap();
@@ -266,7 +266,7 @@ fn pitched_regions_that_overlap_are_refused() {
         assert_eq!(error.class(), ErrorClass::Caller);
     }
     assert!(*buffer.read().unwrap() == *marked(4096));
-    // Rows that lie between the other's rows do not overlap.
+    // Rows that lie between the rows of the other region do not overlap them.
     manager.copy(rows(0), rows(30)).wait().unwrap();
     let view = buffer.read().unwrap();
     assert!(view[30..60] == marked(4096)[..30] && view[60..64] == marked(4096)[60..64]);
@@ -390,7 +390,7 @@ fn an_owner_stays_where_it_is_while_others_see_it() {
     assert!(busy.buffer.into_inner::<Vec<u8>>().unwrap() == marked(5000));
 }
 
-/// 10 PB are no matter of what is free now: every memory of the host says that asking again will not help.
+/// 10 PB do not depend on the memory that is free now: each memory of the host reports that a retry will not help.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_no_memory_of_the_host_could_hold_is_of_one_class() {
@@ -482,7 +482,7 @@ fn a_backend_is_registered_once() {
     let other = Sim::new(&two_devices().machine()).unwrap();
     let other = bench.manager.register_backend(other).unwrap_err();
     assert!(matches!(other, RegisterError::Duplicate { .. }), "{other}");
-    // One backend cannot tell two engines of its outcomes.
+    // One backend cannot report outcomes to two engines.
     let taken = TransferManager::new().register_shared(Arc::new(bench.sim.clone()));
     assert!(
         matches!(taken, Err(RegisterError::Taken { .. })),
@@ -500,7 +500,7 @@ fn memories_that_nothing_joins_name_every_way_that_was_looked_at() {
     let bench = bench();
     let src = bench.empty("cpu:0/pageable", 100);
     let dst = bench.empty("sim:0", 100);
-    // Pinned memory lies between them, and its room for slots is gone.
+    // Pinned memory is the only way between them, and its room for slots is used up.
     let narrow = Bench::new(&two_devices(), Completion::Timed, 0);
     let (from, to) = (narrow.empty("sim:0", 100), narrow.empty("sim:1", 100));
     let error = narrow.manager.copy(&from, &to).wait().unwrap_err();

@@ -1,4 +1,4 @@
-//! Staging within one budget: what does not fit waits, in the order of submission, and goes on.
+//! Staging within one budget: transfers that do not fit wait in the order of submission, and then go on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use transload_testkit::topology;
 
 const MIB: u64 = 1 << 20;
 
-/// 64 transfers of 16 MiB between devices, all submitted before any is waited for.
+/// 64 transfers of 16 MiB between devices, all submitted before the test waits for any.
 fn sixty_four_at_once(rig: &Rig) -> Outcome {
     let wanted = bytes(16 * MIB as usize, 1);
     let sources: Vec<_> = (0..3)
@@ -81,7 +81,7 @@ fn sixty_four_checksums_of_a_file_stay_within_the_budget() -> Outcome {
     let file = manager.allocate(place("cpu:0/file"), AllocSpec::bytes(src.len()))?;
     manager.copy(&src, &file).wait()?;
     let dst = manager.allocate(place("cpu:0/shared"), AllocSpec::bytes(src.len()))?;
-    // The checksum of a file is taken of leased slots, and that of memory in place.
+    // The checksum of a file reads leased slots; that of memory reads the memory in place.
     let transfers: Vec<_> = (0..64)
         .map(|_| manager.submit(&Request::new(&file, &dst).verify()))
         .collect();
@@ -131,7 +131,7 @@ fn a_manager_that_was_refused_goes_on_when_another_one_gives_its_slots_back() ->
         )
     };
     let (held, waiting) = (ends(&first), ends(&second));
-    // Under way, with all of the budget, until somebody turns it.
+    // This transfer is in flight with all of the budget until a thread turns its engine.
     let holder = first.manager.copy(&held.0, &held.1);
     assert_eq!(budget.used_bytes(), budget.limit_bytes());
     let waiter = second.manager.copy(&waiting.0, &waiting.1);
@@ -148,7 +148,7 @@ fn a_manager_that_was_refused_goes_on_when_another_one_gives_its_slots_back() ->
 #[test]
 fn one_slot_per_ring_is_enough() -> Outcome {
     for completion in modes() {
-        // Room for a single chunk of the smallest size.
+        // The budget has room for a single chunk of the smallest size.
         let rig = Rig::new(&without_peers(2), completion, 64 << 10);
         let wanted = bytes(500_001, 2);
         let src = rig.filled("sim:0", &wanted);
@@ -181,7 +181,7 @@ fn who_came_first_gets_the_slots_first() -> Outcome {
         .collect();
     while !transfers.is_empty() {
         transfers.remove(0).wait()?;
-        // The one slot went to the next in line, so none of the others has moved a byte yet.
+        // The one slot went to the next transfer in line, so no other transfer has moved a byte yet.
         for later in transfers.iter().skip(1) {
             assert_eq!(later.progress(), Some((0, 300_000)));
         }
@@ -199,7 +199,7 @@ fn slots_that_cannot_be_allocated_are_not_charged() -> Outcome {
     let src = rig.filled("sim:0", &wanted);
     let dst = rig.empty("sim:1", wanted.len());
     for _ in 0..4 {
-        // With or without a way left: nothing of the budget may be lost on the way.
+        // The copy may succeed or fail; in both cases the whole budget must be free again.
         let _ = rig.manager.copy(&src, &dst).wait();
         assert!(budget.used_bytes() <= MIB);
     }
@@ -217,7 +217,7 @@ fn a_deadline_that_passes_under_way_ends_the_transfer_when_it_is_quiet() -> Outc
         let src = rig.filled("sim:0", &bytes(4 * MIB as usize, 2));
         let dst = rig.empty("sim:1", 4 * MIB as usize);
         let now = rig.manager.now();
-        // In the middle of an operation: what is under way ends later than this.
+        // The deadline passes in the middle of an operation, which ends later.
         let request = Request::new(&src, &dst).deadline(Instant(now.0 + 1500));
         let error = rig.manager.submit(&request).wait().unwrap_err();
         assert!(matches!(error, TransferError::Deadline { .. }), "{error}");
@@ -259,7 +259,7 @@ fn idle_slots_are_given_up_when_their_device_has_no_room() -> Outcome {
     let staging = rig.manager.staging();
     let idle = staging.used_bytes();
     assert!(idle > 0, "it was staged");
-    // What another device lacks, slots of the host's do not give back.
+    // When another device lacks memory, the engine keeps the host's slots: to free them would not help.
     let class = |answer: Result<_, transload::Error>| answer.map(drop).map_err(|e| e.class());
     let full = Err(ErrorClass::Exhausted);
     let too_much = AllocSpec::bytes(8_000_000_000);

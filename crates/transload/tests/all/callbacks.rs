@@ -1,4 +1,4 @@
-//! In a callback of a backend nothing waits for a device, or for other transfers.
+//! A call within a backend's callback waits neither for a device nor for other transfers.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::within::within_limit;
@@ -55,7 +55,7 @@ fn a_guard_that_has_to_wait_is_refused() {
             for error in refused.map(|error| error.expect("there was a guard")) {
                 assert!(matches!(error, GuardError::WouldBlock { .. }), "{error}");
             }
-            // Nothing is before this one.
+            // No transfer precedes this one.
             assert_eq!(*scene.src.read().unwrap(), [1; LEN]);
         });
         scene.event.set();
@@ -86,7 +86,7 @@ fn a_transfer_that_has_not_begun_is_cancelled() {
     });
 }
 
-/// The host's threads need no callback to return.
+/// The host's threads do not need the callback to return.
 #[test]
 fn a_copy_between_memories_of_the_host_that_has_begun_is_waited_for() {
     with_buffers(32 << 20, |scene| {

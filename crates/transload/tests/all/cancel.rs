@@ -1,4 +1,4 @@
-//! Transfers that are stopped, timed out or let go, at every point of a staged pipeline.
+//! Transfers that are cancelled, timed out or dropped at every point of a staged pipeline.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Pipeline {
         self.bench.manager.submit(&self.request())
     }
 
-    /// Lets so many events happen. False when there are not so many.
+    /// Runs `events` events. Returns false when there are fewer.
     fn advance(&self, events: usize) -> bool {
         (0..events).all(|_| {
             let stepped = self.bench.sim.step();
@@ -65,7 +65,7 @@ impl Pipeline {
         );
     }
 
-    /// The engine goes on, and nothing stays behind.
+    /// Asserts that the engine goes on and that no resource stays behind.
     fn finish(self, context: &dyn std::fmt::Debug) {
         let report = self.submit().wait();
         assert!(report.is_ok(), "{context:?}: {report:?}");
@@ -148,7 +148,7 @@ fn what_was_copied_counts_while_it_is_verified() {
     assert!(copying > 2 && checking > 5, "{copying} {checking}");
 }
 
-/// What the second lane has moved does not lead while the first one lacks a byte.
+/// Bytes that the second lane has moved do not count as leading while the first lane lacks a byte.
 #[test]
 fn lanes_lead_only_as_far_as_there_is_no_gap() {
     const LEN: u64 = (7 << 19) + 1;
@@ -234,7 +234,7 @@ fn a_deadline_tells_the_truth_at_every_point() {
                 }
                 Err(error) => panic!("{context:?}: {error}"),
             }
-            // What is still under way comes before this in the order.
+            // Operations that are still in flight come before this in the order.
             pipeline.finish(&context);
         }
     }
@@ -342,7 +342,7 @@ fn a_dropped_transfer_completes_from_every_point() {
 #[test]
 fn what_waits_can_be_cancelled_without_a_trace() {
     let machine = two_devices().machine();
-    // Behind an event.
+    // A transfer behind an event.
     let pipeline = Pipeline::new(&machine, Completion::Timed);
     let event = pipeline.bench.manager.event();
     let waiting = pipeline
@@ -355,7 +355,7 @@ fn what_waits_can_be_cancelled_without_a_trace() {
     assert!(pipeline.dst.is_unchanged(&pipeline.bench));
     pipeline.finish(&"event");
 
-    // Behind a transfer that touches the same bytes, which goes on, as does the next in order.
+    // A transfer behind another one that touches the same bytes. The other transfer goes on, as does the next in order.
     let pipeline = Pipeline::new(&machine, Completion::Timed);
     let first = pipeline.submit();
     let second = pipeline.submit();
@@ -365,7 +365,7 @@ fn what_waits_can_be_cancelled_without_a_trace() {
     assert!(third.wait().is_ok());
     pipeline.finish(&"order");
 
-    // Behind a transfer that has all the staging there is.
+    // A transfer behind another one that has all of the staging budget.
     let pipeline = Pipeline::new(&machine, Completion::Timed);
     let other: [Buffer; 2] = ["sim:0", "sim:1"].map(|at| pipeline.bench.empty(at, LEN));
     let first = pipeline.submit();
@@ -445,15 +445,15 @@ fn cancelling_what_told_its_result_says_so() {
     while transfer.wait_timeout(Duration::ZERO).is_none() {
         pipeline.advance(1);
     }
-    // It moved every byte, so it is not one that never started.
+    // The transfer moved every byte, so it does not count as never started.
     match transfer.cancel() {
         Cancelled::Finished(Err(TransferError::ResultTaken)) => {}
         other => panic!("{other:?}"),
     }
 }
 
-/// Turns the engine until something holds: a detached transfer may be in the hands of the manager's
-/// own thread, which nobody can wait for.
+/// Turns the engine until `holds` returns true. The manager's own thread may be working on a detached transfer, and the
+/// test cannot wait for that thread.
 fn turn_until(bench: &Bench, holds: impl Fn() -> bool) -> bool {
     (0..1_000_000).any(|_| {
         bench.manager.turn();

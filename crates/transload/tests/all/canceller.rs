@@ -1,4 +1,4 @@
-//! Stopping transfers from elsewhere: from other threads, by dropping a future, while something else waits.
+//! Transfers that are cancelled from other threads, or by dropping a future, while another thread waits.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::rig;
@@ -69,7 +69,7 @@ fn leading_bytes_of_a_copy_that_was_stopped_are_in_place() {
         let manager = host();
         let (src, dst) = ends(&manager, LEN);
         let mut stopped = 0;
-        // Until it was caught in the middle a few times; a copy that was too quick ends well.
+        // Repeats until the cancellation met the copy in the middle a few times; a copy that was too quick succeeds.
         for _ in 0..2000 {
             dst.write().unwrap().fill(0);
             let transfer = manager.copy(&src, &dst);

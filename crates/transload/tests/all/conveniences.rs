@@ -1,4 +1,4 @@
-//! Calls that spare a program a cast, a copy or arithmetic of its own.
+//! Calls that save a program a cast, a copy or some arithmetic.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn floats(len: usize) -> Vec<f32> {
     (0..len).map(|i| i as f32 * 0.5 - 7.0).collect()
 }
 
-/// Adopts `owner`, whose elements lie at `at`, and checks that the buffer shows them there.
+/// Adopts `owner`, whose elements lie at `at`, and checks that the buffer's bytes lie there too.
 fn adopted<T: Adopt>(owner: T, at: *const f32, wanted: &[f32]) -> Buffer {
     let buffer = host().adopt(owner).unwrap();
     assert_eq!(buffer.len(), size_of_val(wanted) as u64);
@@ -80,7 +80,7 @@ fn counted_and_static_slices_are_adopted_read_only_and_shared() -> Outcome {
     assert!(Arc::ptr_eq(&buffer.into_inner::<Arc<Vec<f32>>>()?, &vector));
 
     adopted(&FIXED[..], FIXED.as_ptr(), &FIXED);
-    // Enums and the like may be read as bytes, and not written as such.
+    // Enums and similar types may be read as bytes, but not written as bytes.
     let flags: Arc<[bool]> = vec![true, false, true].into();
     assert_eq!(*host().adopt(flags)?.read()?, [1, 0, 1]);
     Ok(())
@@ -100,7 +100,7 @@ fn a_slice_that_another_object_owns_is_adopted_with_its_owner() -> Outcome {
     });
     let weights = OwnedSlice::new(Arc::clone(&model), |model| &model.weights[1..]);
     let weights = adopted(weights, &model.weights[1], &model.weights[1..]);
-    // Also what lies within the object itself: it stays where it is, behind its count.
+    // A part of the owning object itself can be adopted: the `Arc` keeps it in place.
     let head = OwnedSlice::new(Arc::clone(&model), |model| &model.head);
     let head = adopted(head, &model.head[0], &model.head);
     assert_eq!(Arc::strong_count(&model), 3);
@@ -111,14 +111,14 @@ fn a_slice_that_another_object_owns_is_adopted_with_its_owner() -> Outcome {
     drop(back);
     assert_eq!(Arc::strong_count(&model), 1, "a handle was left behind");
 
-    // Unsized owners will do.
+    // Unsized owners can be adopted.
     let any: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::new(vec![1u8, 2, 3]);
     let buffer = host().adopt(OwnedSlice::new(any, |any| any.as_ref()))?;
     assert_eq!(*buffer.read()?, [1, 2, 3]);
     Ok(())
 }
 
-/// An owner that answers with another slice each time is asked once.
+/// The engine asks an owner only once, as it may return another slice each time.
 #[test]
 fn an_owner_that_changes_its_mind_is_asked_once() -> Outcome {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -211,7 +211,8 @@ fn a_file_is_read_into_uninitialised_memory() -> Outcome {
     Ok(())
 }
 
-/// Every rectangle of a small image, and some that stick out of it, against one that is cut out element by element.
+/// Compares every rectangle of a small image, and some that stick out of it, with a rectangle that is cut out element
+/// by element.
 #[test]
 fn a_rectangle_is_what_its_elements_are() -> Outcome {
     const PITCH: u64 = 11;
@@ -300,7 +301,7 @@ fn rectangles_that_stick_out_name_their_figures() -> Outcome {
     Ok(())
 }
 
-/// Programs catch panics of their own, and go on with the manager that the closure had borrowed.
+/// A program may catch a panic and go on using the manager that the closure borrowed.
 #[test]
 fn handles_cross_a_caught_panic() -> Outcome {
     use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};

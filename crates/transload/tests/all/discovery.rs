@@ -1,4 +1,4 @@
-//! What a manager finds by itself where there are adapters.
+//! Backends and devices that a manager discovers where adapters exist.
 #![cfg(adapters)]
 
 use crate::adapter;
@@ -11,7 +11,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const MIB: usize = 1 << 20;
 
-/// A discovered manager; `None`, said aloud, where it found no adapter.
+/// A discovered manager; `None`, with a printed line, where it found no adapter.
 fn discovered() -> Option<TransferManager> {
     let manager = TransferManager::discover().unwrap();
     if manager.backend::<Wgpu>().is_none() {
@@ -44,7 +44,7 @@ fn adapters_are_found_behind_the_host_and_named_by_their_drivers() {
                 .is_some_and(|driver| !driver.is_empty())
         );
     }
-    // Whoever takes the first gets hardware where there is any.
+    // A program that takes the first adapter gets hardware if the machine has any.
     assert!(adapters.is_sorted_by_key(|adapter| adapter.software));
 }
 
@@ -89,7 +89,7 @@ fn managers_that_discover_side_by_side_work_and_keep_their_buffers_apart() -> Ou
         one.copy(&ours, &theirs).wait().is_err(),
         "a buffer of another manager"
     );
-    // The one that is left goes on.
+    // The other manager goes on.
     drop((one, ours));
     there_and_back(&other, 7);
     Ok(())

@@ -1,4 +1,4 @@
-//! The examples for adapters do what they say. Each checks its own bytes.
+//! Runs the examples for adapters. Each example checks its own bytes.
 #![cfg(all(feature = "wgpu", not(any(loom, transload_local))))]
 
 use crate::adapter;

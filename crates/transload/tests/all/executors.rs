@@ -1,5 +1,5 @@
-//! Transfers as futures, under the executors that people have. None of them is asked for by the
-//! library; each only calls `poll` and hands out wakers.
+//! Transfers as futures, under common executors. The library needs none of them; each executor only calls `poll` and
+//! provides wakers.
 // Executors move futures between threads.
 #![cfg(not(transload_local))]
 
@@ -13,7 +13,7 @@ use crate::rig::{Outcome, Rig, bytes, place, without_peers};
 use transload::{AllocSpec, Buffer, Report, Transfer, TransferError, TransferManager};
 use transload_testkit::sim::Completion;
 
-/// A machine to await on: real memory, or a simulated one whose outcomes somebody has to fetch.
+/// A machine to await on: real memory, or a simulated machine whose outcomes a thread has to fetch.
 struct Machine {
     manager: TransferManager,
     from: &'static str,
@@ -54,7 +54,7 @@ impl Machine {
     }
 }
 
-/// One transfer, then many at once, then one that is given up half-way.
+/// Awaits one transfer, then many at once, then one that is dropped half-way.
 async fn story(machine: &Machine) {
     let wanted = bytes(300_001, 1);
     let (src, dst) = machine.ends(&wanted);
@@ -84,11 +84,11 @@ async fn story(machine: &Machine) {
     });
     let _ready = once.await;
     drop(transfer);
-    // It goes on without its handle, and this comes after it.
+    // The transfer goes on without its handle, and this copy follows it.
     assert!(machine.holds(&dst, &wanted));
 }
 
-/// All of several transfers, polled together by one task.
+/// Several transfers, polled together by one task.
 struct Join {
     all: Vec<Slot>,
 }
@@ -238,7 +238,7 @@ fn a_waker_is_called_once_and_the_future_is_ready_then() {
             }
         };
         assert_eq!(report.bytes(), wanted.len() as u64);
-        // Ready at once, or after the one call of the waker.
+        // The transfer is ready at once, or after one call of the waker.
         assert_eq!(polls, 1 + bell.rung.load(Ordering::SeqCst));
         assert!(polls <= 2, "{polls} polls");
         assert!(machine.holds(&dst, &wanted));

@@ -1,4 +1,4 @@
-//! Transfers take turns: one device, one outcome or one backend that misbehaves costs the others nothing.
+//! Transfers take turns: one device, outcome or backend that misbehaves costs the other transfers nothing.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::plain;
@@ -15,7 +15,7 @@ use transload::{
 };
 use transload_testkit::sim::{Completion, Rule, Script};
 
-/// Staged copies between the first two devices fall silent on the way `from` → `to`.
+/// Staged copies between the first two devices stop answering on the way `from` → `to`.
 fn silent_device(from: &'static str, to: &'static str) {
     within_limit(&format!("{from} to {to} is silent"), move || {
         let budget = Arc::new(StagingBudget::new(1 << 20));
@@ -40,7 +40,7 @@ fn silent_device(from: &'static str, to: &'static str) {
             assert!(rig.bytes_of(&back) == wanted);
         }
         assert!(budget.peak_bytes() <= budget.limit_bytes());
-        // The silence ends when the device is lost, and so do the transfers.
+        // The operations end when the device is lost, and so do the transfers.
         rig.sim.lose_device("sim:0".parse().unwrap());
         rig.sim.lose_device("sim:1".parse().unwrap());
         for (transfer, _, _) in silent {
@@ -89,7 +89,7 @@ fn transfers_start_in_their_order_when_a_setter_sets_their_event() {
     order_after(|event| event.setter()());
 }
 
-/// The results of copies whose outcomes are told like that.
+/// The results of copies whose backend reports outcomes in this way.
 fn results_of(telling: Telling) -> Vec<Result<(), TransferError>> {
     let (manager, desks) = plain::manager(&["plain"]);
     desks[0].tell(telling);
@@ -124,19 +124,19 @@ fn the_first_outcome_of_a_fence_wins_when_it_failed() {
     }
 }
 
-/// A panic's payload that panics itself when it is dropped, once.
+/// A panic payload whose own drop panics, once.
 struct Bomb(Arc<AtomicBool>);
 
 impl Drop for Bomb {
     fn drop(&mut self) {
         if !self.0.swap(true, Ordering::SeqCst) {
-            // Without the panic hook, whose output would look like a failure of the test.
+            // `resume_unwind` skips the panic hook, whose output would look like a failure of the test.
             std::panic::resume_unwind(Box::new("the payload of a panic"));
         }
     }
 }
 
-/// A dropped transfer is in the hands of the manager's thread when its backend panics in `call`.
+/// The manager's thread works on a dropped transfer when its backend panics in `call`.
 fn survives_a_bomb_in(call: Call) {
     within_limit(&format!("{call:?}"), move || {
         let (manager, desks) = plain::manager(&["brittle", "sound"]);
@@ -151,7 +151,7 @@ fn survives_a_bomb_in(call: Call) {
         let of_payload = Arc::clone(&went_off);
         desks[0].arm(call, move || Bomb(Arc::clone(&of_payload)));
         gate.setter()();
-        // An engine need not make each of the calls. Where it does not, the copy ends well.
+        // An engine may make none of these calls. The copy then succeeds.
         for looks in 0.. {
             if over.is_set() {
                 break;
@@ -236,7 +236,8 @@ fn a_request_without_a_route_sets_its_event() {
     });
 }
 
-/// There is no transfer then, so none is over: the program may mend the batch and submit it with the same events.
+/// A refused batch makes no transfer, so none is over: the program may correct the batch and submit it with the same
+/// events.
 #[test]
 fn a_refused_batch_leaves_its_events_for_the_next_attempt() {
     within_limit("the host", || {

@@ -1,5 +1,5 @@
-//! A fault at every step of every sort of plan, in every completion mode, with and without another
-//! route: right bytes and a truthful report, or a typed error; and an engine that goes on.
+//! A fault at every step of every sort of plan, in every completion mode, with and without another route. The result is
+//! right bytes and a true report, or a typed error. The engine goes on.
 
 mod chaos;
 mod double;

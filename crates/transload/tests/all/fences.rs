@@ -1,4 +1,4 @@
-//! What a transfer still waits for, as whoever lets a stream of their own wait for it sees it.
+//! The fences that a transfer still waits for, as a caller sees them who makes a stream of its own wait.
 
 use crate::rig::{Outcome, Rig, bytes, without_peers};
 use transload::hal::ErrorClass;
@@ -37,11 +37,11 @@ fn what_is_not_submitted_yet_has_none() -> Outcome {
     let rig = rig();
     let src = rig.filled("sim:0", &bytes(4096, 2));
     let [dst, other] = [4096; 2].map(|len| rig.empty("sim:0", len));
-    // It waits for the user's event.
+    // The transfer waits for the user's event.
     let event = rig.manager.event();
     let held = rig.manager.submit(&Request::new(&src, &dst).after(&event));
     assert_eq!(held.fences(), None);
-    // And this one for that.
+    // This transfer waits for the one before.
     let behind = rig.manager.copy(&dst, &other);
     assert_eq!(behind.fences(), None);
     event.set();
@@ -55,7 +55,7 @@ fn what_is_not_submitted_yet_has_none() -> Outcome {
     assert_eq!(verified.fences(), None);
     verified.wait()?;
 
-    // Two hops, and more chunks than are under way at once.
+    // Two hops, with more chunks than are in flight at once.
     let far = rig.empty("sim:1", 8 * MIB);
     let near = rig.filled("sim:0", &bytes(8 * MIB, 3));
     let staged = rig.manager.copy(&near, &far);
@@ -71,7 +71,7 @@ fn a_refused_or_failed_transfer_has_none() -> Outcome {
     let buffer = manager.adopt(vec![0u8; 100])?;
     let refused = manager.copy(buffer.slice(..10)?, buffer.slice(..20)?);
     assert_eq!(refused.fences(), None);
-    // Done at once.
+    // This transfer is over at once.
     let done = manager.copy(buffer.slice(..10)?, buffer.slice(50..60)?);
     if done.is_over() {
         assert_eq!(done.fences(), Some(Vec::new()));

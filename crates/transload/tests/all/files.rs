@@ -1,4 +1,4 @@
-//! Files as memory.
+//! Transfers to and from files.
 
 use std::error::Error;
 use std::fs;
@@ -90,7 +90,7 @@ fn a_file_that_is_truncated_while_it_is_read_is_an_error_that_names_it() -> Outc
     for word in [path.as_str(), "ends at byte 1000", "1048576"] {
         assert!(said.contains(word), "{said}");
     }
-    // The engine stays usable, and so is the way from files.
+    // The engine stays usable, and so does the route from files.
     manager
         .copy(&src.slice(..1000)?, &heap.slice(..1000)?)
         .wait()?;
@@ -139,7 +139,7 @@ fn a_mapped_file_is_read_in_place() -> Outcome {
     let path = folder.path("file");
     let wanted = bytes(100_000);
     fs::write(&path, &wanted)?;
-    // SAFETY: nobody but this test knows the file.
+    // SAFETY: only this test knows the file.
     let mapped = unsafe { manager.map_file(&path) }?;
     assert_eq!(mapped.memory().to_string(), "cpu:0/shared");
     assert!(*mapped.read()? == wanted[..]);

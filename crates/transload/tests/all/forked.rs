@@ -1,4 +1,4 @@
-//! A child of fork() has none of the manager's threads: what it asks of the parent's manager is an error, at once.
+//! A child of fork() has none of the manager's threads: its calls on the parent's manager return an error at once.
 #![cfg(all(target_os = "linux", not(any(loom, transload_local))))]
 
 use std::io::Write as _;
@@ -19,14 +19,14 @@ use transload::{
 
 const LEN: usize = 8 << 20;
 
-/// Seconds after which the system ends a child that hangs.
+/// Seconds after which the system kills a child that hangs.
 const LIMIT_S: u32 = 20;
 
 /// How a child ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Child {
     AsItShould,
-    /// It wrote to the standard error stream what was wrong.
+    /// The child wrote its failure to the standard error stream.
     Otherwise,
     Hung,
     Killed(i32),
@@ -34,11 +34,11 @@ enum Child {
 
 /// Runs `case` in a child of this process, and waits for the child's end. The child never returns to the test.
 fn fork(case: impl FnOnce() -> Result<(), String>) -> Child {
-    // SAFETY: the child runs `case` and ends. The C library makes its allocator usable in the child.
+    // SAFETY: the child runs `case` and exits. The C library makes its allocator usable in the child.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: no handler is installed, so the alarm ends the child.
+        // SAFETY: no handler is installed, so the alarm kills the child.
         unsafe { libc::alarm(LIMIT_S) };
         let code = match catch_unwind(AssertUnwindSafe(case)) {
             Ok(Ok(())) => 0,
@@ -48,7 +48,7 @@ fn fork(case: impl FnOnce() -> Result<(), String>) -> Child {
             }
             Err(_) => 2,
         };
-        // SAFETY: the child ends without the parent's destructors.
+        // SAFETY: the child exits without running the parent's destructors.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
@@ -83,7 +83,7 @@ impl Parent {
             manager,
             wanted,
         };
-        // The pool's threads and the manager's own are there.
+        // The copy starts the pool's threads and the manager's own.
         pollster::block_on(parent.manager.copy(&parent.src, &parent.dst)).unwrap();
         parent
     }
@@ -92,7 +92,7 @@ impl Parent {
         Request::new(&self.src, &self.dst).after(&self.gate)
     }
 
-    /// The parent's manager goes on working.
+    /// Asserts that the parent's manager still works.
     fn goes_on(&self) {
         self.gate.set();
         for _ in 0..3 {
@@ -105,7 +105,7 @@ impl Parent {
     }
 }
 
-/// Whether the answer is an error that says what is wrong.
+/// Checks that the answer is an error that names the fork.
 fn says_fork<T, E: Into<Error>>(answer: Result<T, E>) -> Result<(), String> {
     let Err(error) = answer else {
         return Err("there was no error".into());
@@ -154,7 +154,7 @@ fn a_transfer_of_the_parents_is_not_awaited_in_a_child() {
     });
     assert_eq!([awaited, waited, limited], [Child::AsItShould; 3]);
     parent.goes_on();
-    // The child's copy of the handle was its own.
+    // The child's copy of the handle was a handle of its own.
     held.take().unwrap().wait().unwrap();
 }
 
@@ -186,7 +186,7 @@ fn a_child_does_not_wait_until_the_parents_manager_is_idle() {
     let parent = Parent::new();
     drop(parent.manager.submit(&parent.gated()));
     let child = fork(|| {
-        // Either answer will do: there is no error to give.
+        // Both answers are allowed: the call has no error to return.
         let _ = parent.manager.wait_idle_timeout(Duration::from_secs(3600));
         parent.manager.wait_idle();
         Ok(())
@@ -349,7 +349,7 @@ fn a_child_has_a_staging_budget_of_its_own() {
     assert_eq!(child, Child::AsItShould);
 }
 
-/// Where no driver is asked twice in one process and its child.
+/// The test runs only where a process and its child may both load the driver.
 #[cfg(not(any(feature = "wgpu", feature = "cuda", feature = "metal")))]
 #[test]
 fn a_child_discovers_a_shared_manager_of_its_own() {
@@ -368,7 +368,7 @@ fn a_child_discovers_a_shared_manager_of_its_own() {
     copy(TransferManager::shared().unwrap());
 }
 
-/// Calls what there is to call, on a manager of the parent's.
+/// Makes every call on a manager of the parent's.
 fn everything(parent: &Parent) -> Result<(), String> {
     let Parent {
         manager, src, dst, ..
@@ -439,7 +439,7 @@ fn a_manager_of_the_childs_own_refuses_what_is_the_parents() {
     assert_eq!(child, Child::AsItShould);
 }
 
-/// At the time of the fork other threads may be anywhere in the engine, with its lock held.
+/// At the time of the fork other threads may hold the engine's lock.
 #[test]
 fn children_of_a_busy_parent_are_told_too() {
     let parent = Parent::new();

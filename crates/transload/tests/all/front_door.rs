@@ -1,4 +1,4 @@
-//! What users write first: managers, buffers, copies, and the questions that a manager answers.
+//! The first calls that users make: managers, buffers, copies, and queries of a manager.
 
 use crate::rig;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -52,14 +52,14 @@ fn managers_are_empty_built_discovered_or_shared() -> Outcome {
         devices(&TransferManager::builder().host().build()?),
         ["cpu:0"]
     );
-    // The host comes first, and adapters where there are any.
+    // The host comes first, then adapters if there are any.
     let found = TransferManager::discover()?;
     let adapters = devices(&found).split_off(1);
     assert_eq!(devices(&found)[0], "cpu:0");
     for (index, adapter) in adapters.iter().enumerate() {
         assert_eq!(*adapter, format!("wgpu:{index}"));
     }
-    // The process-wide one is one and the same: a buffer of the one handle is no stranger to another.
+    // The process has one shared manager: all handles accept each other's buffers.
     let (one, same) = (TransferManager::shared()?, TransferManager::shared()?);
     let (src, dst) = (one.adopt(bytes(9, 1))?, same.adopt(vec![0u8; 9])?);
     one.copy(&src, &dst).wait()?;
@@ -102,7 +102,7 @@ fn debug_lists_backends_cache_and_statistics() -> Outcome {
     Ok(())
 }
 
-/// Everything that the library names, at once, hides nothing of the language.
+/// A glob import of the library shadows no name of the language.
 mod glob {
     use transload::*;
 
@@ -221,7 +221,7 @@ fn adopted_maps_are_used_where_they_are_and_come_back() -> Outcome {
     let at = map.as_ptr();
     let buffer = manager.adopt(map)?;
     assert_eq!(buffer.read()?.as_ptr(), at, "it was copied");
-    // Through the manager it is written in place.
+    // A copy through the manager writes the buffer in place.
     manager.copy_from_slice(&[9; 10], buffer.slice(..10)?)?;
     let back: memmap2::MmapMut = buffer.into_inner()?;
     assert_eq!(
@@ -461,7 +461,7 @@ fn an_explanation_lists_every_lane_of_a_plan_that_splits_the_payload() -> Outcom
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // Each way there is, is taken or says why not.
+    // `explain` lists each possible way as chosen or with the reason against it.
     let whole = explain(64 << 20)?;
     assert_eq!(whole.chosen.lanes.len(), 1);
     assert_eq!(whole.chosen.lanes[0].share, 1.0);
@@ -555,7 +555,7 @@ fn a_thread_that_waits_holds_no_lock_of_the_engine() -> Outcome {
     let begun: Arc<Mutex<Vec<Transfer>>> = Arc::default();
     let calls = Arc::new(AtomicU32::new(0));
     let (log, counted) = (Arc::clone(&begun), Arc::clone(&calls));
-    // Called from within the wait, on the thread that waits: a lock that it held would never open.
+    // The hook runs on the waiting thread, within the wait: if the wait held a lock, the hook would block forever.
     rig.sim.set_hook(move |_: Fence, _: &Settled| {
         if counted.fetch_add(1, Ordering::SeqCst) == 0 {
             log.lock().unwrap().push(manager.copy(&ends[0], &ends[1]));
@@ -571,7 +571,7 @@ fn a_thread_that_waits_holds_no_lock_of_the_engine() -> Outcome {
         transfer.wait()?;
     }
     assert!(rig.bytes_of(&dst) == wanted && rig.bytes_of(&side[1]) == bytes(99, 2));
-    // The hook holds a manager, which holds the machine.
+    // The hook holds a manager, which holds the machine; replacing the hook breaks the cycle.
     rig.sim.set_hook(|_: Fence, _: &Settled| {});
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Guards that are tried or awaited.
+//! Guards that callers try or await.
 #![cfg(not(any(loom, transload_local)))]
 
 use std::future::Future;
@@ -47,7 +47,7 @@ fn is_held_here<G>(tried: Result<G, GuardError>) {
     assert!(matches!(error, GuardError::GuardHeld { .. }), "{error}");
 }
 
-/// Counts how often it was woken.
+/// Counts wake-ups.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -155,7 +155,7 @@ fn a_guard_shows_where_the_bytes_are_when_its_turn_comes() {
         let woken = Arc::new(Woken::default());
         let mut coming = scene.buffer.read_async();
         assert!(woken.poll(&mut coming).is_pending());
-        // SAFETY: these bytes outlive the guard, and the test leaves them alone meanwhile.
+        // SAFETY: these bytes outlive the guard, and the test does not touch them meanwhile.
         unsafe {
             scene
                 .buffer
@@ -199,7 +199,7 @@ fn a_future_that_is_dropped_gives_its_place_back() {
         assert_eq!(woken.times(), 1, "the reader behind it, and not the writer");
         assert!(woken.poll(&mut behind).is_ready());
         drop(guard);
-        // One that nothing stands before, and that was never polled.
+        // This future has no conflict, and is never polled.
         let unpolled = scene.buffer.write_async();
         would_block(scene.buffer.try_read());
         drop(unpolled);
@@ -217,7 +217,7 @@ fn a_guard_is_of_the_thread_that_awaited_it() {
             assert!(matches!(refused, GuardError::GuardHeld { .. }), "{refused}");
             drop(guard);
         });
-        // This thread holds none, so it waits.
+        // This thread holds no guard, so it waits.
         assert_eq!(*scene.buffer.read().unwrap(), [1; LEN]);
         elsewhere.join().unwrap();
     });
@@ -247,7 +247,7 @@ fn many_tasks_that_await_guards_all_get_them() {
     });
 }
 
-/// Futures may go to other threads; slices of guards too, through references.
+/// Futures may be sent to other threads; guards may be shared by reference.
 #[test]
 fn futures_of_guards_are_sent_and_guards_are_shared() {
     fn is_send<T: Send>() {}

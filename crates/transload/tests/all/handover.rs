@@ -1,5 +1,5 @@
-//! Threads that submit, wait, give up waiting, poll, drop, cancel and set events, in random order: every transfer ends, and
-//! nothing keeps a manager without handles.
+//! Threads that submit, wait, give up waiting, poll, drop, cancel and set events, in random order: every transfer ends,
+//! and a manager without handles is freed.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::plain;
@@ -25,7 +25,7 @@ struct Machine {
     name: String,
     manager: TransferManager,
     places: [&'static str; 2],
-    /// Gone when nothing of the manager is left.
+    /// Freed when no part of the manager is left.
     canary: Arc<Desk>,
 }
 
@@ -77,7 +77,7 @@ fn block_on(transfer: Transfer) {
     }
 }
 
-/// What one thread does with transfers between buffers of its own, and one that all threads write.
+/// The work of one thread: transfers between its own buffers, and one buffer that all threads write.
 struct Actor {
     manager: TransferManager,
     src: Buffer,
@@ -107,7 +107,7 @@ impl Actor {
         match self.dice.below(3) {
             0 => gate.setter()(),
             1 => gate.set(),
-            // Another thread sets it while this one waits.
+            // Another thread sets the event while this one waits.
             _ => drop(thread::spawn(move || gate.set())),
         }
         transfer
@@ -145,7 +145,7 @@ impl Actor {
 
     fn run(mut self) {
         (0..ACTS).for_each(|_| self.act());
-        // None of them is waited for: they are set by transfers that advance by themselves.
+        // No thread waits for these events: transfers that advance by themselves set them.
         while !self.events.iter().all(Event::is_set) {
             thread::yield_now();
         }
@@ -180,7 +180,7 @@ fn play(machine: Machine, seed: u64) {
     }
     manager.wait_idle();
     drop((common, manager));
-    // The test's own is the last one.
+    // The test's own reference is the last one.
     while Arc::strong_count(&canary) > 1 {
         thread::yield_now();
     }
@@ -195,7 +195,7 @@ fn every_transfer_ends_and_nothing_keeps_a_manager_without_handles() {
     }
 }
 
-/// The transfers end on the manager's own threads, which must then let go of the manager.
+/// The transfers end on the manager's own threads, which must then free the manager.
 #[test]
 fn a_manager_whose_handles_are_dropped_first_goes_with_its_last_transfer() {
     for machine in machines() {

@@ -1,4 +1,4 @@
-//! Real bytes through the host's own memories.
+//! Copies of real bytes between the host's own memories.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! Waiting for whatever is under way.
+//! Waiting for all transfers in flight.
 
 #[cfg(not(transload_local))]
 use std::sync::Mutex;
@@ -89,7 +89,7 @@ fn memory_comes_back_once_a_guard_has_waited_for_what_was_under_way() -> Outcome
     Ok(())
 }
 
-/// Memory whose release takes until somebody says so.
+/// Memory whose release blocks until the test allows it.
 #[cfg(not(transload_local))]
 struct Slow {
     bytes: Vec<u8>,
@@ -97,7 +97,7 @@ struct Slow {
     end: Mutex<Receiver<()>>,
 }
 
-// SAFETY: a vector's bytes stay in place, and nobody else reaches this one's.
+// SAFETY: a vector's bytes stay in place, and no other code reaches this one's.
 #[cfg(not(transload_local))]
 unsafe impl transload::Adopt for Slow {
     const WRITABLE: bool = true;
@@ -136,7 +136,7 @@ fn an_idle_manager_has_let_go_of_the_buffers_of_dropped_transfers() -> Outcome {
         end.send(())?;
         assert!(!is_idle, "the transfer's buffers are not released yet");
         manager.wait_idle();
-        // Whatever the thread that turned the engine still does.
+        // The wait has ended, so the buffer is free even if the thread that turned the engine is still busy.
         assert_eq!(dst.into_inner::<Vec<u8>>()?, [7; 100]);
         Ok(())
     })

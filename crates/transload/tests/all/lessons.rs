@@ -1,11 +1,11 @@
-//! Mistakes that transfer managers have made before, each as the behaviour that rules it out.
+//! Known mistakes of other transfer managers; each test states the behaviour that rules one out.
 
 use transload::{Method, Request, TransferError};
 use transload_testkit::sim::{Completion, Rule};
 
 use crate::common::{Bench, SLOT, Sketch, marked, mem, two_devices};
 
-/// A link for small payloads and one for large ones, and the way over the processor between them.
+/// A link for small payloads, a link for large ones, and a route through the processor whose cost lies between them.
 fn with_a_crossing() -> Sketch {
     two_devices()
         .link_at(
@@ -44,7 +44,7 @@ fn a_plan_for_one_size_never_serves_another() {
         .map(|len| chosen(&Bench::new(&with_a_crossing(), Completion::Timed, 3), *len))
         .collect();
     assert_ne!(fresh.first(), fresh.last(), "there is no crossing");
-    // Whatever was asked first decides nothing for the others.
+    // The first question must not decide the answers for the others.
     for first in 0..sizes.len() {
         let bench = Bench::new(&with_a_crossing(), Completion::Timed, 3);
         for at in (first..sizes.len())
@@ -89,7 +89,7 @@ fn the_last_chunk_counts_as_much_as_the_first() {
                 if chunk == 4 { 1 } else { SLOT },
                 "{error}"
             );
-            // Nothing of it is still at work when the error is there.
+            // No operation of the transfer is in flight when the error is returned.
             assert_eq!(bench.sim.in_flight(), 0);
             let then = bench.read(&dst);
             bench.sim.run_until_idle();
@@ -194,7 +194,7 @@ fn passes_of_a_staged_copy_overlap() {
         assert!(chunk_bytes == SLOT || chunks == 1, "{report}");
         report.elapsed().as_nanos() as u64
     };
-    // 1 µs and 10 GB/s: a pass of one chunk.
+    // A pass of one chunk at 1 µs and 10 GB/s.
     let pass = 1000 + SLOT.div_ceil(10);
     assert_eq!(modelled(1), 2 * pass);
     for chunks in [2, 5, 20] {

@@ -1,4 +1,5 @@
-//! A thread listens for every transfer that needs it, also while the one that listened before is kept elsewhere.
+//! A thread receives outcomes for every transfer that needs it, even while the thread that did so before is busy
+//! elsewhere.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::plain;
@@ -14,7 +15,7 @@ use crate::within::within_limit;
 use transload::{Event, Request, StagingBudget, Transfer, TransferError, TransferManager};
 use transload_testkit::sim::{Completion, Rule};
 
-/// Runs something where a task is woken.
+/// Runs a closure when a task is woken.
 struct Hook<F>(F);
 
 impl<F: Fn() + Send + Sync + 'static> Wake for Hook<F> {
@@ -23,7 +24,7 @@ impl<F: Fn() + Send + Sync + 'static> Wake for Hook<F> {
     }
 }
 
-/// A manager of the host's memories, and a thread that waits for an event which comes last.
+/// A manager of the host's memories, and a thread that waits for an event that the test sets last.
 struct Scene {
     manager: TransferManager,
     last: Event,
@@ -69,7 +70,7 @@ fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) {
     assert!(Pin::new(future).poll(&mut context).is_pending());
 }
 
-/// Gives threads a moment to park. What a test finds out does not depend on it, whether it finds it out does.
+/// Gives threads a moment to park. Too short a moment can hide a fault, but cannot cause a failure.
 fn settle() {
     (0..1000).for_each(|_| thread::yield_now());
 }
@@ -115,7 +116,7 @@ fn a_listener_that_is_kept_by_a_waker_holds_up_no_other_thread() {
         let waiting = thread::spawn(move || waited.wait().map(drop));
         settle();
         gate.setter()();
-        // That thread itself may be the one that is kept.
+        // The called thread itself may be the one that the test keeps busy.
         if called.recv().unwrap() == waiting.thread().id() {
             let _ = tell.send(());
         }
@@ -219,7 +220,7 @@ fn guards_that_were_to_come_keep_no_manager() {
         for is_first in [true, false].repeat(10) {
             let (manager, mut desks) = plain::manager(&["plain"]);
             let canary = desks.remove(0);
-            // The manager's own thread starts, and parks.
+            // The manager's own thread starts and parks.
             let (buffer, then) = (manager.adopt(vec![1u8; 100]).unwrap(), manager.event());
             drop(manager.submit(&small(&manager).then(&then)));
             let guard = buffer.write().unwrap();

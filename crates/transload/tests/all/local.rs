@@ -1,5 +1,4 @@
-//! The build for one thread: a backend that is not `Send`, and nobody but the caller to turn the
-//! engine.
+//! The build for one thread: a backend that is not `Send`, and an engine that only the caller turns.
 #![cfg(transload_local)]
 
 use std::cell::Cell;
@@ -47,7 +46,7 @@ fn owners_that_are_not_send_are_given_back() -> Outcome {
     Ok(())
 }
 
-/// Counts how often it was woken.
+/// Counts wake-ups.
 #[derive(Default)]
 struct Count(AtomicUsize);
 
@@ -82,7 +81,7 @@ fn a_future_is_polled_to_its_end_by_its_own_thread() -> Outcome {
                 assert_eq!(report?.bytes(), wanted.len() as u64);
                 break;
             }
-            // A task that is not over is polled again only when something woke it.
+            // The executor polls a task again only after a wake-up.
             Poll::Pending => {
                 rig.sim.step();
                 assert!(woken.0.load(Ordering::Relaxed) > before);
@@ -101,7 +100,7 @@ fn a_detached_transfer_goes_on_in_the_turns_of_others() -> Outcome {
     let dst = rig.empty("sim:1", first.len());
     drop(rig.manager.copy(&rig.filled("sim:0", &first), &dst));
     let before = rig.manager.copy(&dst, &rig.empty("sim:0", first.len()));
-    // Behind the one that nobody holds.
+    // This copy follows the transfer without a handle.
     rig.manager
         .copy(&rig.filled("sim:0", &second), &dst)
         .wait()?;

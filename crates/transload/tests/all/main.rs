@@ -1,4 +1,4 @@
-//! The integration tests, in one program that links once. Tests that replace the allocator have programs of their own.
+//! The integration tests, in one program that links once. Tests that replace the allocator are separate programs.
 
 #[macro_use]
 mod over_sim;

@@ -1,5 +1,5 @@
-//! Memory that host and device share, over a simulated machine: what a device was given to do by others is over
-//! before the host touches it.
+//! Memory that host and device share, over a simulated machine: work that other code gave to a device is over before
+//! the host touches the memory.
 
 use transload::hal::ErrorClass;
 use transload::{Advice, GuardError, Method};
@@ -94,7 +94,7 @@ fn a_guard_is_refused_where_the_device_does_not_answer_and_the_buffer_stays_usab
             panic!("{error}");
         };
         assert_eq!(told, memory, "{fault}");
-        // It holds no place in the order.
+        // The guard keeps no place in the order.
         drop(buffer.write().unwrap());
     }
     assert!(*buffer.read().unwrap() == *marked(LEN));

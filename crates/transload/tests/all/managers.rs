@@ -1,4 +1,4 @@
-//! Two managers of one process and the same bytes: one order over them, or the second manager is refused.
+//! Two managers of one process and the same bytes: both share one order, or the second manager is refused.
 
 #[cfg(not(transload_local))]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +34,7 @@ fn is_refused(opened: Result<Buffer, OpenError>) -> bool {
     }
 }
 
-/// A file that goes with the test.
+/// A file that the test deletes at its end.
 struct Named(PathBuf);
 
 impl Named {
@@ -64,7 +64,7 @@ fn memory_that_is_seen_as_a_file_is_changed_by_no_other_manager() -> Outcome {
     assert!(guard.iter().all(|byte| *byte == 0));
     drop(guard);
 
-    // A view of another kind holds the bytes as well, when the first one has gone.
+    // A view of another kind keeps the claim on the bytes when the first view has gone.
     let plain = one.share(&shared, place("cpu:0/pageable"))?;
     let file = one.share(&shared, place("cpu:0/file"))?;
     let file = file.into_inner::<HostFile>()?;
@@ -98,7 +98,7 @@ fn a_file_that_one_manager_writes_is_no_other_s() -> Outcome {
     let path = &named.0;
     let writable = || HostFile::open_writable(path);
     let first = one.adopt_file(writable()?)?;
-    // The same manager has one order over both.
+    // One manager orders both buffers.
     let again = one.adopt_file(writable()?)?;
     assert!(is_refused(other.open_file(path)));
     assert!(is_refused(other.adopt_file(writable()?)));
@@ -194,7 +194,7 @@ fn memory_that_was_given_out_is_not_taken_in_by_a_second_manager() -> Outcome {
             _ => place("cpu:0/pageable"),
         };
         let given = one.export(&shared, kind)?;
-        // SAFETY: the manager gave it out a moment ago, and the buffer lives.
+        // SAFETY: the manager gave the descriptor out a moment ago, and the buffer is alive.
         let error = unsafe { other.import(at, given) }.unwrap_err();
         assert!(is_claimed(&error), "{error}");
         let given = one.export(&shared, kind)?;

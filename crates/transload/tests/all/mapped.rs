@@ -1,4 +1,4 @@
-//! Device memory that others see through a mapping: its device is asked before they touch it.
+//! Device memory that the host sees through a mapping: the engine asks the device before the host touches the memory.
 
 use transload::hal::ErrorClass;
 use transload::{GuardError, Method, Region, Request, Shape};
@@ -8,7 +8,7 @@ use crate::common::{Banded, Bench, SECOND, SLOT, Sketch, marked, mem, modes};
 
 const LEN: u64 = 3 * SLOT + 5;
 
-/// A device whose memory the processor's engine reaches in one pass; its own engine, slower, stages.
+/// A device whose memory the processor's engine reaches in one pass; the device's own engine is slower and stages.
 fn unified() -> Sketch {
     Sketch::new()
         .device("cpu:0", &["pageable", "pinned+"])
@@ -118,7 +118,8 @@ fn nobody_gets_to_look_at_it_in_place() {
     );
 }
 
-/// The device's engine writes words, and puts back what it found of those that a transfer covers in part.
+/// The device's engine writes whole words. In a word that a transfer covers in part, it writes the other bytes back as
+/// it found them.
 #[test]
 fn transfers_that_write_bytes_of_one_word_go_one_after_the_other() {
     for (second_at, waits) in [(5, true), (7, true), (8, false)] {

@@ -1,4 +1,4 @@
-//! Copies over one link, chosen by hand.
+//! Copies over a link that the caller chooses.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn the_link_is_taken_in_one_pass_although_another_way_costs_less() -> Outcome {
     let rig = Rig::new(&without_peers(1), Completion::Timed, 64 << 20);
     let src = rig.filled("cpu:0", &bytes(LEN, 1));
     let dst = rig.empty("sim:0", LEN);
-    // The direct link moves 8 GB/s, pinned memory between them 10 and 25.
+    // The direct link moves 8 GB/s; the links to the pinned memory between the devices move 10 and 25 GB/s.
     assert_eq!(
         rig.manager.copy(&src, &dst).wait()?.method(),
         Method::HostStaged
@@ -61,7 +61,7 @@ fn there_is_no_other_way_when_the_link_fails_or_is_not_there() -> Outcome {
         matches!(&failed, Err(TransferError::Failed(failure)) if failure.routes_tried == 1),
         "{failed:?}"
     );
-    // The rule struck once, and what is barred for others is there for who asks for it by name.
+    // The rule struck once. A link that is barred for other transfers still serves a request that names it.
     rig.manager.submit(&request).wait()?;
     assert!(rig.bytes_of(&dst) == bytes(1000, 1));
 

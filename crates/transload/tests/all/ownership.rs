@@ -1,4 +1,4 @@
-//! Who holds what while it moves: drops in every order, guards, events, batches, priorities.
+//! Ownership during transfers: drops in every order, guards, events, batches, priorities.
 
 use crate::common;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::common::{Bench, SLOT, Sketch, marked, mem, modes, place, two_devices}
 
 const LEN: u64 = 3 * SLOT + 3;
 
-/// A simulated device next to the real host, whose memory guards can look at.
+/// A simulated device next to the real host, whose memory guards can read.
 fn beside_the_host() -> (Sim, TransferManager) {
     let sketch = Sketch::new()
         .device("cpu:0", &["pageable"])
@@ -40,7 +40,7 @@ fn bench() -> Bench {
     Bench::new(&two_devices(), Completion::Timed, 3)
 }
 
-/// In the build without threads nobody is left to end it when every handle has gone.
+/// The build without threads has no thread to end a transfer whose handles are all gone.
 #[cfg(not(transload_local))]
 #[test]
 fn handles_may_go_in_any_order_at_any_time() {
@@ -73,7 +73,7 @@ fn handles_may_go_in_any_order_at_any_time() {
                     drop(handles[at].take());
                 }
                 let context = (mode, order, events);
-                // The manager's own thread ends what is under way, and then lets go of everything.
+                // The manager's own thread ends the transfers in flight, and then frees all resources.
                 crate::common::come_to_rest(&sim, &budget, &context, || ());
                 combinations += 1;
             }
@@ -113,7 +113,7 @@ fn into_inner_waits_for_nobody_and_gives_the_buffer_back() {
     transfer.wait().unwrap();
     assert!(busy.buffer.into_inner::<Vec<u8>>().unwrap() == marked(LEN));
 
-    // Dropping the handle does not make the transfer quiet.
+    // Dropping the handle does not end the transfer.
     let heap = manager.adopt(vec![0u8; LEN as usize]).unwrap();
     let event = manager.event();
     drop(manager.submit(&Request::new(&device, &heap).then(&event)));
@@ -209,7 +209,7 @@ fn conflicting_transfers_take_effect_in_their_order() {
             bench.manager.copy(&second, &shared),
             bench.manager.copy(&shared, &outs[1]),
         ];
-        // The last is waited for first: waiting decides nothing.
+        // The test waits for the last one first: the order of waiting must not matter.
         for transfer in transfers.into_iter().rev() {
             transfer.wait().unwrap();
         }
@@ -228,12 +228,12 @@ fn what_does_not_conflict_does_not_wait() {
     let held = bench
         .manager
         .submit(&Request::new(host.slice(..LEN).unwrap(), &near).after(&event));
-    // Reads the same bytes, and other bytes of the same buffer: neither is a conflict.
+    // A read of the same bytes and a write of other bytes of the same buffer do not conflict.
     for at in [0, LEN] {
         let view = host.slice(at..at + LEN).unwrap();
         bench.manager.copy(view, &far).wait().unwrap();
     }
-    // Rows between the rows that the held one reads do not conflict either.
+    // Rows between the rows that the held copy reads do not conflict either.
     assert!(!held.is_over());
     event.set();
     held.wait().unwrap();
@@ -305,7 +305,7 @@ fn events_tie_transfers_to_the_users_own_work() {
     );
     transfer.wait().unwrap();
     assert!(over.is_set());
-    // An event that is set already holds up nothing, and one transfer's end is another's start.
+    // An event that is already set holds up nothing. The end of one transfer can start another.
     let chained = bench.manager.event();
     let scratch = bench.empty("sim:1", LEN);
     let request = Request::new(&src, &scratch).after(&one).then(&chained);
@@ -336,7 +336,7 @@ fn a_setter_runs_nothing_where_it_is_called() {
     assert_eq!(bench.sim.in_flight(), 0, "the setter's thread began it");
     transfer.wait().unwrap();
     assert!(bench.read(&dst) == marked(LEN));
-    // One that outlives the manager has nobody to tell.
+    // An event that outlives its manager has no transfer to start.
     let late = bench.manager.event().setter();
     drop((bench, src, dst, event));
     late();
@@ -374,8 +374,8 @@ fn a_batch_stops_at_its_first_failure_only_where_asked() {
         let bench = bench();
         let src = bench.filled("sim:0", marked(LEN));
         let dsts = [(); 4].map(|()| bench.empty("cpu:0/pinned", LEN));
-        // The second of them fails; all read one source and write their own, over one engine that
-        // this test has free of quarantine.
+        // The second copy fails. All copies read one source and write to their own destinations, over one engine, which
+        // this test keeps out of quarantine.
         let chain = bench.manager.event();
         let class = transload::hal::ErrorClass::Exhausted;
         let rule = Rule::refuse(Call::Submit, class).over(mem("sim:0/device"), mem("cpu:0/pinned"));
@@ -427,7 +427,7 @@ fn priorities_decide_who_gets_slots_first() {
         .iter()
         .zip(priorities)
         .map(|((src, dst), priority)| Request::new(src, dst).priority(priority));
-    // The first takes all the staging there is before the others come.
+    // The first transfer takes all of the staging budget before the others start.
     let transfers: Vec<Transfer> = requests
         .map(|request| bench.manager.submit(&request))
         .collect();
@@ -461,7 +461,7 @@ fn a_transfer_has_its_own_turn_in_the_place_of_one_that_was_cancelled() {
         let request = Request::new(src, dst).priority(priority);
         bench.manager.submit(&request)
     };
-    // The first takes all the staging there is; the others wait for theirs.
+    // The first transfer takes all of the staging budget; the others wait for their slots.
     let mut transfers: Vec<Transfer> = (0..8).map(|at| submit(at, Priority::Normal)).collect();
     let cancelled = transfers.pop().unwrap();
     cancelled.cancel();
@@ -524,7 +524,7 @@ fn waiting_for_one_transfer_leaves_the_others_alone() {
     assert!(stuck.wait().is_err());
 }
 
-/// Everything that happens by itself on a simulated device.
+/// Runs all events that happen by themselves on a simulated device.
 fn settle(sim: &Sim, manager: &TransferManager) {
     manager.turn();
     while sim.step() {

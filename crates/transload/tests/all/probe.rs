@@ -13,7 +13,7 @@ use transload_testkit::sim::{Completion, Rule, Script};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Ends by its samples: a slow machine that runs tests has hours.
+/// The probe ends after a number of samples: a slow machine that runs tests has hours.
 fn options(sizes: &[u64], samples: u32) -> ProbeOptions {
     let mut options = ProbeOptions::quick();
     options.budget = Duration::from_secs(10_000);
@@ -55,7 +55,7 @@ fn a_probe_finds_the_costs_of_the_model() -> Outcome {
         assert!(measured.is_measured(link.id), "{:?}", link.id);
         for bytes in [1, 4 * KIB, 5000, 300_000, MIB, 3 * MIB, 4 * MIB, 16 * MIB] {
             let (now, wanted) = (now.cost.at(bytes), link.cost.at(bytes));
-            // Beyond what was measured the fixed part is taken for a part of the rate.
+            // Beyond the measured sizes the fixed cost counts as a part of the rate.
             let most = if bytes > 4 * MIB {
                 wanted / 50
             } else {
@@ -125,7 +125,7 @@ fn a_link_that_moves_wrong_bytes_is_found_among_all_gets_no_cost_and_is_not_used
             .find(|kept| kept.id == link.id)
             .unwrap();
         assert!(kept.faulty && kept.points.is_empty());
-        // The planner goes round it where it can, and says so where it cannot.
+        // The planner goes around the link where it can, and reports an error where it cannot.
         assert_eq!(found.wrong_pairs().count(), 0, "{src} → {dst}");
         match rig.manager.explain_places(src.into(), dst.into(), MIB) {
             Ok(explained) => assert_ne!(explained.chosen.route, [src, dst]),
@@ -154,7 +154,7 @@ const ALONE: &str = r#"
 
 #[test]
 fn one_wrong_byte_once_at_one_size_is_enough() {
-    // The first copy checks 4 KiB, the second one 64 KiB; the third is timed and looked at by nobody.
+    // The first copy checks 4 KiB and the second one 64 KiB. The third is timed, and its bytes are not checked.
     for (nth, lies) in [(1, true), (2, true), (3, false)] {
         let script = Script::new().with(Rule::corrupt(4095).nth(nth));
         let budget = Arc::new(StagingBudget::new(64 << 20));
@@ -202,8 +202,8 @@ fn a_link_that_hangs_does_not_hang_the_probe() -> Outcome {
     for link in &found.links {
         for (_, size) in &link.sizes {
             match size {
-                // The thread that still waits for the copy that hangs moves the virtual clock, and with it
-                // the deadlines of others; a link whose bytes went over one of those is not checked.
+                // The thread that still waits for the copy that hangs advances the virtual clock, and with it the
+                // deadlines of other links. A link whose bytes passed over such a link is not checked.
                 Found::Failed(why) => assert!(
                     why.contains("deadline") || why.contains("no way leads there"),
                     "{link:?}"
@@ -220,7 +220,7 @@ fn a_link_that_hangs_does_not_hang_the_probe() -> Outcome {
 #[test]
 fn what_was_measured_changes_which_way_the_planner_goes() -> Outcome {
     let (src, dst) = ("cpu:0/pageable".parse()?, "sim:0/device".parse()?);
-    // The backend's own figures leave out that each copy over the direct link takes 5 ms more.
+    // The backend's own costs omit that each copy over the direct link takes 5 ms more.
     let slow = Script::new().with(Rule::delay_ns(5_000_000).over(src, dst).always());
     let rig = scripted(slow.clone());
     let (from, to) = (place("cpu:0"), place("sim:0"));
@@ -233,7 +233,7 @@ fn what_was_measured_changes_which_way_the_planner_goes() -> Outcome {
         .cost
         .clone();
     assert!(cost.at(4 * KIB) > 5_000_000);
-    // The pairs were timed that way too, and faster than by the default.
+    // The pairs were timed in the same way, and faster than by the default.
     let mut pairs = found.pairs.iter();
     let pair = pairs
         .find(|pair| (pair.src, pair.dst, pair.bytes) == (src, dst, 4 * KIB))
@@ -241,7 +241,7 @@ fn what_was_measured_changes_which_way_the_planner_goes() -> Outcome {
     assert_eq!(pair.method, Some(Method::HostStaged));
     assert!(matches!(&pair.found, Found::Time(time) if time.median_ns < 1_000_000));
 
-    // The next program plans so from the start.
+    // The next program uses this plan from the start.
     let file = std::env::temp_dir().join(format!("transload-probe-{}.toml", std::process::id()));
     found.profile.save(&file)?;
     let next = scripted(slow);
@@ -271,7 +271,7 @@ fn a_budget_that_is_over_ends_the_probe_and_nothing_is_made_up() {
             .all(|pair| pair.found == Found::NotReached && pair.method.is_none())
     );
     assert_eq!(found.profile.links(), []);
-    // Whoever watches hears of the phases in order.
+    // A watcher is told of the phases in order.
     assert!(phases.contains(&ProbePhase::CheckingLinks));
     let order = |phase: &ProbePhase| *phase as u8;
     assert!(phases.is_sorted_by_key(order), "{phases:?}");
@@ -288,7 +288,7 @@ fn the_host_is_probed_in_memory_shared_memory_and_files() -> Outcome {
         let Found::Time(time) = &pair.found else {
             panic!("{pair:?}")
         };
-        // Which of them was cheaper is this machine's to say, and changes with what else it does.
+        // Which of them is cheaper depends on this machine and on its other load.
         let ways = [Method::DirectCopy, Method::HostStaged];
         assert!(ways.map(Some).contains(&pair.method), "{pair:?}");
         assert!(time.low_ns <= time.median_ns && time.median_ns <= time.high_ns);

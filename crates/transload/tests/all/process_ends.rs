@@ -1,6 +1,7 @@
-//! A process ends cleanly while adapters have work under way.
+//! A process ends cleanly while adapters execute its transfers.
 //!
-//! Each test ends a few processes in one way. `TRANSLOAD_ENDS=500` makes that 500 processes for each set of drivers.
+//! Each test ends a few processes in one way. `TRANSLOAD_ENDS=500` raises that to 500 processes for each set of
+//! drivers.
 #![cfg(all(adapters, target_os = "linux"))]
 
 use crate::adapter;
@@ -19,14 +20,14 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const LEN: u64 = 32 << 20;
 
-/// Seconds after which the system ends a process that hangs.
+/// Seconds after which the system kills a process that hangs.
 const LIMIT_S: u32 = 30;
 
 const WAY: &str = "TRANSLOAD_TEST_WAY";
-/// Set for processes that have moved bytes before. In others the proof of a link is under way, too.
+/// Set for processes that have moved bytes before. In other processes the proof of a link is in flight, too.
 const WARM: &str = "TRANSLOAD_TEST_WARM";
 
-/// What a process writes when its transfers are under way.
+/// The line that a process prints when its transfers are in flight.
 const UNDER_WAY: &str = "transfers are under way";
 
 #[test]
@@ -84,7 +85,7 @@ fn with_a_manager_among_the_locals_of_a_thread() {
     all_end("locals", 0);
 }
 
-/// Processes that end in that way, with each driver alone and with all of them, end with that code.
+/// Asserts that processes that end in that way, with each driver alone and with all of them, exit with that code.
 fn all_end(way: &str, code: i32) {
     if Wgpu::discover().is_empty() {
         return adapter::skip();
@@ -115,7 +116,7 @@ fn all_end(way: &str, code: i32) {
     }
 }
 
-/// The lists of drivers to give to Vulkan's loader; `None` leaves it those of the system.
+/// The lists of drivers for Vulkan's loader; `None` keeps the list of the system.
 fn sets_of_drivers() -> Vec<Option<String>> {
     let Ok(all) = env::var("VK_DRIVER_FILES") else {
         return vec![None];
@@ -128,8 +129,9 @@ fn sets_of_drivers() -> Vec<Option<String>> {
     sets
 }
 
-/// Lets the other threads run on for a moment. Its process registers it before it loads drivers, so it runs behind their exit
-/// handlers. Without it the process would mostly be gone before another thread touches what those tore down.
+/// Lets the other threads run for a moment. The process registers this handler before it loads drivers, so it runs
+/// after their exit handlers. Without it the process would mostly be gone before another thread touches the memory that
+/// those handlers freed.
 extern "C" fn linger() {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(50) {
@@ -137,7 +139,7 @@ extern "C" fn linger() {
     }
 }
 
-/// Transfers under way, and what it takes to submit more.
+/// Transfers in flight, and the objects for submitting more.
 struct Work {
     manager: TransferManager,
     ends: Vec<(Buffer, Buffer)>,
@@ -145,7 +147,7 @@ struct Work {
 }
 
 impl Work {
-    /// Copies within the devices, to and from the host, and lets everything go. What is refused is refused.
+    /// Copies within the devices and to and from the host, and then drops everything. Refused copies are ignored.
     fn go_on(self) {
         for (src, dst) in &self.ends {
             let _ = self.manager.copy(src, dst).wait();
@@ -180,13 +182,13 @@ thread_local! {
     static LOCAL: Local = const { Local(RefCell::new(None)) };
 }
 
-/// Ends this process in the way that a test above told it. Does nothing without one.
+/// Ends this process in the way that a test above has set. Returns at once if none is set.
 #[test]
 fn child() -> Outcome {
     let Ok(way) = env::var(WAY) else {
         return Ok(());
     };
-    // SAFETY: no handler is installed, so the alarm ends the process.
+    // SAFETY: no handler is installed, so the alarm kills the process.
     unsafe { libc::alarm(LIMIT_S) };
     // SAFETY: the handler does not unwind.
     unsafe { libc::atexit(linger) };
@@ -198,7 +200,7 @@ fn child() -> Outcome {
         let mut begin = 0;
         if env::var_os(WARM).is_some() {
             manager.copy(&src, &dst.slice(..LEN)?).wait()?;
-            // A shader moves bytes to other places in their words.
+            // A shader moves bytes to other positions within their words.
             begin = 1;
         }
         let dst = dst.slice(begin..begin + LEN)?;
@@ -282,7 +284,7 @@ fn child() -> Outcome {
                 ends,
                 transfers,
             };
-            // Locals go in the opposite order of their first use: wgpu's before this one.
+            // Thread-locals are dropped in the opposite order of their first use: wgpu's before this one.
             let thread = thread::spawn(|| {
                 LOCAL.with(|local| {
                     let (src, dst) = &work.ends[0];

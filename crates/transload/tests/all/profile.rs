@@ -12,7 +12,7 @@ use transload::{Builder, Method, Profile, ProfileError, TransferManager};
 use transload_testkit::sim::{Completion, Sim};
 use transload_testkit::topology;
 
-/// A file in a folder that goes when the test is over.
+/// A file in a folder that is deleted at the end of the test.
 struct Place(PathBuf);
 
 impl Place {
@@ -64,7 +64,7 @@ fn point(bytes: u64, ns: u64) -> Point {
     }
 }
 
-/// The direct link as fast as none is, and another one that lies.
+/// A direct link faster than any real one, and another link that moves wrong bytes.
 fn measured() -> Vec<MeasuredLink> {
     let lies = LinkId {
         dst: "sim:1/device".parse().unwrap(),
@@ -269,7 +269,7 @@ fn another_machine_and_a_changed_one_are_told_apart_and_every_difference_is_name
             other => panic!("{other}"),
         }
         assert!(error.to_string().ends_with(told), "{error}");
-        // Nothing of it was applied.
+        // The manager applied nothing of the profile.
         assert!(!rig.manager.topology().is_measured(direct()));
     }
     let every = good
@@ -308,7 +308,7 @@ fn the_planner_goes_by_a_profile_and_never_over_a_link_that_lied() -> Outcome {
         .manager
         .explain_places(place("cpu:0"), place("sim:0"), 4 * KIB)?;
     assert!(explained.chosen.measured && explained.chosen.lanes[0].measured);
-    // The other ways are over links that nobody has measured.
+    // The other routes use links without measurements.
     assert!(explained.rejected.iter().all(|way| !way.measured));
     let known = rig.manager.topology();
     assert!(known.is_measured(direct()));
@@ -318,7 +318,7 @@ fn the_planner_goes_by_a_profile_and_never_over_a_link_that_lied() -> Outcome {
         .find(|link| link.id == direct())
         .unwrap();
     assert_eq!((cost.cost.at(4 * KIB), cost.cost.at(16 << 20)), (10, 1000));
-    // 64 KiB go directly by the model.
+    // 64 KiB go over the direct link by the model.
     let explained = rig
         .manager
         .explain_places(place("cpu:0"), place("sim:1"), 4 * KIB)?;

@@ -1,4 +1,4 @@
-//! Paths that failed, for how long nothing goes over them, and what proofs are worth.
+//! Paths that failed, how long the engine avoids them, and the effect of proofs.
 
 use crate::common;
 use transload::hal::ErrorClass;
@@ -10,7 +10,7 @@ use crate::common::{Banded, Bench, SECOND, SLOT, Sketch, marked, mem, place, two
 
 const LEN: u64 = 2 * SLOT + 1;
 
-/// Two devices with a link between them, and the way over the processor.
+/// Two devices with a link between them, and a route through the processor.
 fn joined(access: &str) -> Sketch {
     two_devices()
         .link("sim:0/device", "sim:1/device", "sim:0#2", access)
@@ -37,7 +37,7 @@ impl Pair {
         Request::new(self.src.region(), self.dst.region())
     }
 
-    /// Copies over poison; answers the method and how many routes failed before.
+    /// Copies over poison. Returns the method and the number of routes that failed before.
     fn copy(&self) -> (Method, usize) {
         let poison = vec![0xEE; self.dst.len as usize];
         let raw = self.dst.buffer.raw();
@@ -73,7 +73,7 @@ fn a_link_that_fails_rests_for_30_s_doubling_to_300() {
         assert_eq!(pair.copy(), (Method::HostStaged, 1), "failure {failures}");
         let after = pair.bench.now();
         assert_eq!(pair.struck(), failures);
-        // Nobody tries it while it rests, however often something is copied.
+        // The engine does not try the link while it rests, however often it copies.
         assert_eq!(
             pair.copy(),
             (Method::HostStaged, 0),
@@ -217,7 +217,7 @@ fn a_failure_of_one_step_bars_its_link_and_no_other() {
     let explanation = pair.bench.manager.explain(&pair.request()).unwrap();
     let text = explanation.to_string();
     assert!(text.contains("cpu:7/shared"), "{text}");
-    // The first step's link is as good as before.
+    // The failure does not bar the first step's link.
     let pinned = pair.bench.empty("cpu:0/pinned", LEN);
     let src = pair.src.region();
     let report = pair.bench.manager.copy(src, &pinned).wait().unwrap();
@@ -236,7 +236,7 @@ fn a_failure_of_one_step_bars_its_link_and_no_other() {
 #[test]
 fn bytes_that_went_another_way_prove_nothing() {
     let pair = Pair::new(&joined("peer").machine());
-    // The proof's own crossing fails; later the link moves wrong bytes.
+    // The proof's own copy over the link fails; later the link moves wrong bytes.
     pair.add_rule(Rule::fail_after(0));
     pair.add_rule(Rule::corrupt(3).nth(1).always());
     assert_eq!(pair.copy(), (Method::HostStaged, 1));
@@ -302,7 +302,7 @@ fn a_proof_is_made_once_and_for_all_who_wait() {
         1 + 3,
         "one pattern and three copies"
     );
-    // The engine's own copies are nobody's statistics.
+    // The statistics leave out the engine's own copies.
     let total: u64 = pair
         .bench
         .manager
@@ -329,7 +329,7 @@ fn verification_finds_a_lying_link_and_goes_another_way() {
         "{report}"
     );
     assert!(pair.dst.inner(&pair.bench, &report) == marked(LEN));
-    // It is not asked again while it rests, verified or not.
+    // The engine does not try the link while it rests, verified or not.
     assert_eq!(pair.copy(), (Method::HostStaged, 0));
 }
 
@@ -364,7 +364,7 @@ fn a_lost_device_is_said_to_be_lost_and_the_others_go_on() {
     assert_eq!(bench.budget.used_bytes(), 0);
 }
 
-/// `Completion::Timed` is what `Sim::new` gives; the times above rest on it.
+/// `Completion::Timed` is the mode of `Sim::new`; the times above depend on it.
 #[test]
 fn time_passes_only_when_it_is_told_to() {
     assert_eq!(Completion::default(), Completion::Timed);

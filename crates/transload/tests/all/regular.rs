@@ -1,4 +1,4 @@
-//! Pipes, sockets and devices where a file is expected: refused at once, by name.
+//! Pipes, sockets and devices in place of a file: the engine refuses them at once and names them.
 #![cfg(unix)]
 
 use std::fs::{self, OpenOptions};
@@ -41,7 +41,7 @@ impl Drop for Folder {
     }
 }
 
-/// Does it on a thread of its own, so that what waits for the other end of a pipe fails the test and does not hold it up.
+/// Runs `act` on a thread of its own: if it blocks on the other end of a pipe, the test fails instead of hanging.
 fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (give, take) = mpsc::channel();
     thread::spawn(move || give.send(act()));
@@ -49,7 +49,7 @@ fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'stat
     told.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-/// What is no regular file, and a way to none.
+/// Paths to things that are not regular files, and a path to nothing.
 fn others(folder: &Folder) -> Vec<PathBuf> {
     let (socket, link) = (folder.0.join("socket"), folder.0.join("link"));
     UnixListener::bind(&socket).unwrap();
@@ -153,7 +153,7 @@ fn files_that_are_longer_than_any_description_are_not_read_to_the_end() {
     }
 }
 
-/// The system calls `/proc/kmsg` a regular file, and a read of it waits for the next message of the kernel.
+/// The system reports `/proc/kmsg` as a regular file, and a read of it waits for the kernel's next message.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_whose_reads_wait_for_bytes_is_refused_and_holds_nothing_up() {
@@ -174,8 +174,8 @@ fn a_file_whose_reads_wait_for_bytes_is_refused_and_holds_nothing_up() {
     }
 }
 
-/// Whoever gets the file reads it as any other: through `io_uring`, one that does not block gives up where the page
-/// cache lacks the bytes.
+/// The engine reads the file like any other. Through `io_uring`, a read from a descriptor that does not block gives up
+/// where the page cache lacks the bytes.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_that_was_opened_without_blocking_blocks_like_any_other() {

@@ -1,4 +1,4 @@
-//! What would wait for a guard that the same thread holds is an error that names the guard.
+//! A call that would wait for a guard of the same thread returns an error that names the guard.
 #![cfg(not(any(loom, transload_local)))]
 
 use std::sync::mpsc;
@@ -17,7 +17,7 @@ struct Scene {
     other: Buffer,
 }
 
-/// Runs the case with two buffers. After it the buffers are usable as before.
+/// Runs the case with two buffers. Afterwards the buffers must be usable as before.
 fn with_buffers(case: fn(&Scene)) {
     within_limit("two buffers", move || {
         let manager = TransferManager::builder().host().build().unwrap();
@@ -51,7 +51,7 @@ fn writing_what_this_thread_reads_is_an_error() {
     with_buffers(|scene| {
         let guard = scene.buffer.read().unwrap();
         names_the_guard(scene.buffer.write());
-        // The guard that is held stays as it is.
+        // The held guard stays as it is.
         assert_eq!(*guard, [1; LEN]);
     });
 }
@@ -72,7 +72,7 @@ fn a_slice_of_what_this_thread_holds_is_no_other_buffer() {
         let guard = scene.buffer.slice(..10).unwrap().read().unwrap();
         names_the_guard(scene.buffer.write());
         names_the_guard(scene.buffer.slice(9..20).unwrap().write());
-        // Other bytes are no conflict.
+        // Other bytes do not conflict.
         scene.buffer.slice(10..).unwrap().write().unwrap().fill(1);
         assert_eq!(*guard, [1; 10]);
     });
@@ -121,7 +121,7 @@ fn copying_borrowed_bytes_to_and_from_what_this_thread_holds_is_an_error() {
     });
 }
 
-/// The second guard comes behind the copy in the order, and the copy behind the first guard.
+/// The second guard follows the copy in the order, and the copy follows the first guard.
 #[test]
 fn reading_behind_a_copy_that_waits_for_this_threads_guard_is_an_error() {
     with_buffers(|scene| {
@@ -209,7 +209,7 @@ fn a_transfer_with_a_deadline_is_waited_for_behind_a_guard_of_this_thread() {
         let soon = scene.manager.now() + Duration::from_millis(5);
         let request = Request::new(&scene.other, &scene.buffer).deadline(soon);
         let late = scene.manager.submit(&request);
-        // It stands behind the copy, which leaves at its deadline.
+        // The guard follows the copy, which ends at its deadline.
         assert_eq!(*scene.buffer.read().unwrap(), [1; LEN]);
         let ended = late.wait();
         assert_eq!(ended, Err(TransferError::Deadline { leading_bytes: 0 }));
@@ -262,7 +262,7 @@ fn guards_of_another_manager_are_no_concern() {
     });
 }
 
-/// The copy waits for an event that another thread sets, and for no guard of this one.
+/// The copy waits for an event that another thread sets, and not for a guard of this thread.
 #[test]
 fn a_transfer_that_waits_for_another_thread_is_waited_for_under_guards() {
     with_buffers(|scene| {

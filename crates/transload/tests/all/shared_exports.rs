@@ -11,7 +11,7 @@ use transload_testkit::sim::{HostSide, Sim};
 
 use crate::common::{SLOT, Sketch, marked, place};
 
-/// Two pages, the second one in part.
+/// Two pages, of which the second is used in part.
 const LEN: u64 = 5000;
 
 fn of_the_host() -> TransferManager {
@@ -65,7 +65,7 @@ fn an_export_waits_for_the_transfer_that_writes_the_bytes() {
     let view = imported(&manager, &buffer, "cpu:0/shared");
     assert!(writer.is_over(), "the export went before the writer");
     assert!(view.read().unwrap()[LEN as usize..] == *marked(LEN));
-    // All pages of a buffer move, also where a part without the written bytes is exported.
+    // The export moves all pages of a buffer, even if the exported part lacks the written bytes.
     let (buffer, writer) = written();
     let first = buffer.slice(..LEN).unwrap();
     drop(manager.share(&first, place("cpu:0")).unwrap());
@@ -111,7 +111,7 @@ fn a_guard_from_before_an_export_stays_and_keeps_the_imports_writers_away() {
     let file = imported(&manager, &buffer, "cpu:0/file");
     assert!(*guard == *marked(LEN) && *mapped.read().unwrap() == *marked(LEN));
     let writers = [&mapped, &file].map(|view| manager.copy(&other, view));
-    // What touches other bytes has nothing to wait for.
+    // A copy of other bytes has nothing to wait for.
     let beside = shared(&manager);
     manager.copy(&other, &beside).wait().unwrap();
     assert!(writers.iter().all(|writer| !writer.is_over()));

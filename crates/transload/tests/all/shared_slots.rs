@@ -1,4 +1,4 @@
-//! Small transfers share staging slots, each with a part and a life of its own.
+//! Small transfers share staging slots; each has its own part of a slot and its own lifetime.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn one_slot_carries_many_small_transfers_at_a_time() -> Outcome {
     let wanted = bytes(64 << 10, 1);
     let src = rig.filled("sim:0", &wanted);
     let dst = rig.empty("sim:1", wanted.len());
-    // So that the links are proven.
+    // This copy proves the links.
     rig.manager.copy(&src, &dst).wait()?;
     let requests = blocks(&src, &dst, 4096);
     let before = rig.manager.now();
@@ -72,7 +72,7 @@ fn one_slot_carries_many_small_transfers_at_a_time() -> Outcome {
         rig.manager.submit(request).wait()?;
     }
     let alone_ns = rig.manager.now().since_ns(before);
-    // Half of what they do is done while others do the other half, and there is no more than two halves.
+    // Each device spends half of its time while the other is busy; more overlap than half is impossible.
     assert!(
         all_ns * 3 <= alone_ns * 2,
         "{all_ns} ns, one by one {alone_ns}"
@@ -106,7 +106,7 @@ fn neither_large_nor_small_transfers_are_overtaken() -> Outcome {
     for transfer in early {
         transfer.wait()?;
     }
-    // There was room beside the early ones, and it was not theirs to take before the large one.
+    // The early slots had room left, but these transfers may not take it before the large one.
     for transfer in &late {
         assert_eq!(transfer.progress(), Some((0, 1000)));
     }
@@ -121,7 +121,7 @@ fn neither_large_nor_small_transfers_are_overtaken() -> Outcome {
     Ok(())
 }
 
-/// Transfers of all sizes both ways, some of them let go or cancelled under way, with faults in between.
+/// Transfers of all sizes in both directions, some dropped or cancelled in flight, with faults in between.
 fn mixed(completion: Completion, seed: u64) -> Outcome {
     const LARGEST: u64 = 200 * KIB;
     let pinned = "cpu:0/pinned".parse()?;
@@ -182,7 +182,7 @@ fn mixed(completion: Completion, seed: u64) -> Outcome {
             Err(error) => drop(classes.insert(error.class())),
         }
     }
-    // Nothing but what was ordered goes wrong; a link that failed rests, and then there may be no way.
+    // Only the ordered faults may occur; a link that failed rests, and then no route may be left.
     let ordered = [
         ErrorClass::Failed,
         ErrorClass::Exhausted,

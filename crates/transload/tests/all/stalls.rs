@@ -1,4 +1,4 @@
-//! A third party's operation that does not end holds up nothing but its own transfer.
+//! A third party's operation that does not end holds up only its own transfer.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::plain;
@@ -13,10 +13,10 @@ use transload::{Buffer, Report, Request, Transfer, TransferError, TransferManage
 
 /// The length of the copy that stalls.
 const STALLED: u64 = 1000;
-/// The length of a copy that ends when the test says so, and is told to a backend that is looked at then.
+/// The length of a copy that the test ends, on a backend that reports outcomes only when asked.
 const LATER: u64 = 2000;
 
-/// What becomes of the transfer that stalls.
+/// The handle of the transfer that stalls.
 #[derive(Clone, Copy, Debug)]
 enum Handle {
     WaitedFor,
@@ -26,7 +26,7 @@ enum Handle {
 
 const HANDLES: [Handle; 3] = [Handle::WaitedFor, Handle::Awaited, Handle::Dropped];
 
-/// A manager with some plain backends, on the first of which an operation has stalled.
+/// A manager with some plain backends; on the first of them an operation has stalled.
 struct Scene {
     manager: TransferManager,
     kinds: Vec<&'static str>,
@@ -69,14 +69,14 @@ impl Scene {
         transfer
     }
 
-    /// A copy that is under way when this returns, and ends at [`Desk::release`] of its length.
+    /// A copy that is in flight when this returns, and ends at [`Desk::release`] of its length.
     fn submit_later(&self, backend: usize) -> (Transfer, Buffer) {
         self.desks[backend].stall(LATER);
         let (src, dst) = self.ends(backend, LATER);
         (self.manager.copy(&src, &dst), dst)
     }
 
-    /// Ends what stalled.
+    /// Ends the stalled operation.
     fn finish(self) {
         for desk in &self.desks {
             desk.release(STALLED);
@@ -91,7 +91,7 @@ impl Scene {
     }
 }
 
-/// Runs the case beside an operation that stalls, whatever becomes of its handle.
+/// Runs the case next to an operation that stalls, for each treatment of its handle.
 fn beside(kinds: &'static [&'static str], case: fn(&mut Scene)) {
     for handle in HANDLES {
         within_limit(&format!("{handle:?}"), move || {
@@ -109,7 +109,7 @@ fn elsewhere<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> Recei
     told
 }
 
-/// Futures of that backend are told, one after the other.
+/// Futures of that backend become ready, one after the other.
 fn futures_are_told(scene: &Scene, backend: usize) {
     for _ in 0..8 {
         a_future_is_told(scene, backend);
@@ -291,7 +291,7 @@ fn the_ninth_backend_is_seen_by_a_thread_that_only_turns_the_engine() {
 fn nine_backends_that_stalled_end_all_their_transfers() {
     beside(NINE, |scene| {
         let stalled: Vec<_> = (1..9).map(|backend| scene.stall(backend)).collect();
-        // Each future is told though the others go on stalling, the last one first.
+        // Each future becomes ready though the others still stall; the test releases the last one first.
         for (backend, transfer) in (1..9).zip(stalled).rev() {
             let told = elsewhere(|| pollster::block_on(transfer));
             scene.desks[backend].release(STALLED);

@@ -1,4 +1,4 @@
-//! A copy from a host page that does not come holds up nothing but its own transfer.
+//! A copy from a host page that never arrives holds up only its own transfer.
 #![cfg(all(target_os = "linux", not(any(loom, transload_local))))]
 
 use crate::plain;
@@ -11,9 +11,9 @@ use crate::within::within_limit;
 use transload::{Buffer, OnFailure, Report, Request, TransferError, TransferManager};
 
 const LEN: usize = 8 << 20;
-/// Which pages of the source block: worker threads start at its front, and a thread that helps at its back.
+/// The pages of the source that block: worker threads start at its front, and a helping thread at its back.
 const PLACES: [&[usize]; 3] = [&[0], &[LEN - PAGE], &[LEN / 2]];
-/// A small copy, which is made by the thread that submits it; and large ones.
+/// A small copy, which the submitting thread makes; and large ones.
 const SCENES: [(usize, &[usize]); 4] = [
     (PAGE, &[0]),
     (LEN, PLACES[0]),
@@ -23,7 +23,7 @@ const SCENES: [(usize, &[usize]); 4] = [
 
 /// A manager and a source with pages that block.
 struct Scene {
-    // First, so that it is dropped first: threads that are stuck then come back.
+    // The first field, so that it is dropped first: stuck threads then resume.
     stuck: StuckPages,
     manager: TransferManager,
     src: Buffer,
@@ -49,7 +49,7 @@ impl Scene {
         })
     }
 
-    /// A copy that another thread waits for, and that has got stuck when this returns.
+    /// A copy that another thread waits for, and that is stuck when this returns.
     fn begin(&self) -> JoinHandle<Result<Report, TransferError>> {
         let (manager, src, dst) = (self.manager.clone(), self.src.clone(), self.dst.clone());
         let waiter = thread::spawn(move || manager.copy(&src, &dst).wait());
@@ -57,7 +57,7 @@ impl Scene {
         waiter
     }
 
-    /// The page comes, and the bytes arrive.
+    /// Fills the page, and waits for the bytes to arrive.
     fn finish(&self) {
         self.stuck.resolve();
         self.manager.wait_idle();
@@ -70,7 +70,7 @@ impl Scene {
     }
 }
 
-/// Told as skipped, not as passed.
+/// Reports the test as skipped, not as passed.
 fn skip(error: &std::io::Error) {
     use std::io::Write as _;
     let test = thread::current().name().unwrap_or("stuck_pages").to_owned();
@@ -88,7 +88,7 @@ fn skip(error: &std::io::Error) {
     }
 }
 
-/// Runs the case while a copy is stuck, wherever in its source the page lies.
+/// Runs the case while a copy is stuck, for each place of the page in the source.
 fn while_stuck(case: fn(&Scene)) {
     for (len, at) in SCENES {
         within_limit(&format!("{len} bytes, pages at {at:?}"), move || {
@@ -178,7 +178,7 @@ fn a_manager_is_not_idle_and_says_so_within_the_limit() {
     });
 }
 
-/// The thread that waits must not take a part of the copy that it cannot leave again.
+/// The waiting thread must not begin a part of the copy that it cannot leave again.
 #[test]
 fn a_limited_wait_for_the_stuck_transfer_itself_returns() {
     for at in PLACES.into_iter().chain([&[0, LEN - PAGE][..]]) {
@@ -218,7 +218,7 @@ fn a_deadline_of_the_stuck_transfer_itself_is_kept() {
     }
 }
 
-/// A copy of one page is made where it is started, and this one is started by an event's setter.
+/// The thread that starts a copy of one page makes the copy; here an event's setter starts it.
 #[test]
 fn a_small_copy_that_an_event_starts_holds_up_no_thread_of_another_transfer() {
     within_limit("one page", || {

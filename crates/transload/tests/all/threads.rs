@@ -1,5 +1,5 @@
 //! Many threads at once: on one manager, on several, and while managers go.
-// There is one thread in that build.
+// That build has only one thread.
 #![cfg(not(transload_local))]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use transload_testkit::sim::Completion;
 const THREADS: u64 = 8;
 const EACH: u64 = 4;
 
-/// Each thread moves its own bytes there and back, several transfers under way at a time.
+/// Each thread moves its own bytes there and back, with several transfers in flight at a time.
 fn round_trips(manager: &TransferManager, len: usize, from: &str, to: &str) {
     thread::scope(|scope| {
         for t in 0..THREADS {
@@ -38,7 +38,7 @@ fn round_trips(manager: &TransferManager, len: usize, from: &str, to: &str) {
                     .zip(&far)
                     .map(|(near, far)| manager.copy(near, far))
                     .collect();
-                // Newest first: nobody may rely on the order in which others wait.
+                // Newest first: no thread may rely on the order in which others wait.
                 for transfer in there.into_iter().rev() {
                     transfer.wait().unwrap();
                 }
@@ -84,7 +84,7 @@ fn writers_of_one_buffer_take_turns() -> Outcome {
                 let src = manager.adopt(vec![t as u8 + 1; len]).unwrap();
                 for _ in 0..EACH {
                     manager.copy(&src, shared).wait().unwrap();
-                    // Whoever wrote last wrote all of it.
+                    // The last writer wrote all of the bytes.
                     let found = shared.read().unwrap();
                     assert!(found.iter().all(|byte| *byte == found[0]));
                 }
@@ -118,7 +118,7 @@ fn managers_that_share_a_budget_come_and_go() {
                             sim.read(dst.raw(), 0, &mut found).unwrap();
                             assert!(found == wanted);
                         }
-                        // Everything goes while the transfer is under way.
+                        // All handles are dropped while the transfer is in flight.
                         1 => drop((transfer, src, dst, rig)),
                         _ => {
                             transfer.wait().unwrap();
@@ -132,7 +132,7 @@ fn managers_that_share_a_budget_come_and_go() {
     });
     assert_eq!(moved.into_inner(), 8 * 20);
     assert!(budget.peak_bytes() <= budget.limit_bytes());
-    // What is still under way lives until it has ended, and then gives all of its room back.
+    // Transfers in flight live until they end, and then return all of their slots.
     while budget.used_bytes() > 0 {
         thread::yield_now();
     }
@@ -166,7 +166,7 @@ fn a_setter_wakes_the_thread_that_waits_and_the_managers_own() -> Outcome {
     let over = manager.event();
     let transfer = manager.submit(&Request::new(&src, &copies[0]).after(&waited));
     drop(manager.submit(&Request::new(&src, &copies[1]).after(&detached).then(&over)));
-    // Nothing but the two setters makes these end.
+    // Only the two setters make these transfers end.
     let waiter = thread::spawn(move || transfer.wait());
     for set in [waited.setter(), detached.setter()] {
         thread::spawn(set).join().unwrap();

@@ -1,4 +1,4 @@
-//! The pipeline's predicted time is the time that the simulated machine takes, to the nanosecond.
+//! The predicted time of a pipeline equals the time of the simulated machine, to the nanosecond.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use transload::{Method, Request};
 use transload_testkit::sim::Completion;
 
-/// A machine of random figures, two devices of which reach each other directly or not.
+/// A machine with random costs, two devices of which may have a direct link.
 #[derive(Clone, Debug)]
 struct Figures {
     /// Latency in nanoseconds and bytes per second: device 0 to staging, staging to device 1, and the
@@ -15,7 +15,7 @@ struct Figures {
     up: (u64, u64),
     down: (u64, u64),
     direct: Option<(u64, u64)>,
-    /// Both passes by one engine, which cannot overlap them.
+    /// One engine makes both passes, and cannot overlap them.
     one_engine: bool,
     /// A second piece of the first link's curve.
     knee: Option<(u64, u64, u64)>,
@@ -111,7 +111,7 @@ fn size() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// The prediction, what the report says, what the clock says, and the way that was taken.
+/// The prediction, the time in the report, the time on the clock, and the method.
 fn both_times(rig: &Rig, len: u64) -> (u64, u64, u64, Method) {
     let (src, dst) = (
         rig.empty("sim:0", len as usize),
@@ -143,7 +143,7 @@ proptest! {
     fn the_predicted_time_is_the_simulated_one(
         machine in any_figures(),
         lens in prop::collection::vec(size(), 1..4),
-        // Room for one slot up to more than any ring has, in quarters of the smallest.
+        // The budget ranges from one slot to more slots than any ring has, in quarters of the smallest slot.
         budget in 4..60u64,
         at_once in any::<bool>(),
     ) {
@@ -159,7 +159,7 @@ proptest! {
 
 #[test]
 fn both_ways_of_copying_are_predicted() {
-    // So that the property above cannot hold for want of staged or direct plans.
+    // Checks that the property above covers both staged and direct plans.
     let staged = Figures {
         up: (1000, 20_000_000_000),
         down: (1500, 25_000_000_000),

@@ -1,5 +1,5 @@
-//! Small copies over one link that are ready at the same time are handed to their backend at once, and whatever it
-//! answers to each of them is that one's alone.
+//! The engine hands small copies over one link that are ready at the same time to their backend in one call. The
+//! backend's answer to each copy concerns that copy alone.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,28 +15,28 @@ use transload_testkit::topology;
 const COUNT: u64 = 100;
 const BLOCK: u64 = 1000;
 
-/// What a backend does with copies that it is handed at once.
+/// A backend's answer to copies that it gets in one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
-    /// Takes each.
+    /// It accepts each.
     All,
-    /// Refuses every third, as something that it does not do.
+    /// It refuses every third as unsupported.
     RefusesSome,
-    /// Says nothing more after the second.
+    /// It gives no answer after the second.
     FallsSilent,
-    /// Panics after the second.
+    /// It panics after the second.
     Panics,
 }
 
-/// A simulated machine that remembers how many copies it was handed at once.
+/// A simulated machine that records how many copies it got in each call.
 struct Handed {
     sim: Sim,
     answer: Answer,
     counts: Arc<Mutex<Vec<usize>>>,
 }
 
-// SAFETY: it does what the simulated machine does, which keeps the promises; copies that it leaves out it has not
-// begun, and does not tell of.
+// SAFETY: the simulated machine executes the operations and keeps the promises. Copies that the wrapper leaves out are
+// neither begun nor reported.
 unsafe impl Backend for Handed {
     left_to_the_sim!(inventory allocate exchange connect submit attach completes_unattended pump wait wait_any);
 
@@ -58,7 +58,7 @@ unsafe impl Backend for Handed {
                 Answer::Panics if index >= 2 => panic!("simulated fault: no more"),
                 _ => {}
             }
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps the same promise that the machine asks for.
             told(unsafe { self.sim.submit(Some(via), std::slice::from_ref(op), &[]) });
         }
     }
@@ -96,7 +96,7 @@ impl Bench {
                 .unwrap()
         };
         let (src, dst) = (make("cpu:0/pinned"), make("sim:0"));
-        // So that the link is proven.
+        // This copy proves the link.
         manager.copy(&src, &dst).wait().unwrap();
         let sent = bytes((COUNT * BLOCK) as usize, 3);
         sim.write(src.raw(), 0, &sent).unwrap();
@@ -179,7 +179,7 @@ fn a_backend_that_leaves_copies_unanswered_has_refused_them() {
                 Err(error) => assert_eq!(error.class(), ErrorClass::Failed, "{answer:?}: {error}"),
             }
         }
-        // The engine goes on.
+        // The engine is idle again.
         assert!(bench.manager.wait_idle_timeout(Duration::from_secs(60)));
         bench.manager.clear_cache();
         bench.manager.copy(&bench.src, &bench.dst).wait().unwrap();

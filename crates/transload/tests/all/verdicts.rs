@@ -1,4 +1,4 @@
-//! What proofs found out about links between devices, and what later processes make of it.
+//! The results of proofs of links between devices, and their use by later processes.
 #![cfg(not(loom))]
 
 use crate::common;
@@ -29,7 +29,7 @@ fn a_link_that_was_proven_once_sends_no_pattern_in_the_next_process() {
     assert_eq!(second.told().proof, Some(Proof::Kept));
     let (operations, memory) = (second.operations(), second.bench.sim.memory_use());
     assert_eq!(second.copy(), UNPROVEN_NO_MORE);
-    // Nothing else moved or was allocated: no poison, no pattern, nothing read back.
+    // Nothing else moved or was allocated: no poison, no pattern, no reading back.
     assert_eq!(second.operations() - operations, 1);
     assert_eq!(second.bench.sim.memory_use(), memory);
     let told = second.told();
@@ -38,7 +38,7 @@ fn a_link_that_was_proven_once_sends_no_pattern_in_the_next_process() {
         told.to_string().contains("proven by an earlier process"),
         "{told}"
     );
-    // Ways that need no proof say nothing of one.
+    // Routes that need no proof mention none.
     assert!(second.ways().iter().any(|way| way.proof.is_none()));
 }
 
@@ -80,7 +80,7 @@ fn a_kept_proof_hides_no_connect() {
         UNPROVEN_NO_MORE,
         "connected, and still proven"
     );
-    // And once in each process is enough.
+    // One proof in each process is enough.
     let process = Process::keeping(&folder.file(), &machine(), vec![refused.nth(2)]);
     for _ in 0..3 {
         assert_eq!(process.copy(), UNPROVEN_NO_MORE);
@@ -94,11 +94,11 @@ fn under_another_driver_or_between_other_devices_it_is_proven_again() {
     let other = Some("0000000c-0000-0000-0000-000000000000");
     let (left, right, old) = (Some(LEFT), Some(RIGHT), Some(DRIVER));
     for (uuids, drivers, kept) in [
-        // The driver of the same devices: what was found out under the old one is replaced.
+        // A new driver of the same devices: its verdict replaces the one under the old driver.
         ([left, right], [new, new], 1),
         ([left, right], [new, old], 1),
         ([left, right], [old, new], 1),
-        // Other devices: what is known of the old ones stands beside.
+        // Other devices: their verdicts stand next to the old ones.
         ([other, right], [old, old], 2),
         ([left, other], [old, old], 2),
         ([right, left], [old, old], 2),
@@ -125,7 +125,7 @@ fn a_process_that_numbers_the_devices_otherwise_goes_by_the_same_verdict() {
     let [left, right] = uuids;
     let swapped = cards(&sketch("peer"), [right, left], [Some(DRIVER); 2]);
     let process = Process::keeping(&folder.file(), &swapped, Vec::new());
-    // The link that lied is the one back now.
+    // The link back is the one that lied.
     let (from, to) = (common::place("sim:1"), common::place("sim:0"));
     let explained = process
         .bench
@@ -140,7 +140,7 @@ fn a_process_that_numbers_the_devices_otherwise_goes_by_the_same_verdict() {
     assert_eq!(
         process.copy(),
         PROVEN_FIRST,
-        "nobody knows of the one there"
+        "the verdict on the link there is unknown"
     );
 }
 
@@ -252,7 +252,7 @@ fn clear_cache_has_a_process_find_out_anew_and_others_hear_of_it() {
     assert_eq!(folder.kept(), 1);
 }
 
-/// Ends by its samples: a slow machine that runs tests has hours.
+/// The probe ends after a number of samples: a slow machine that runs tests has hours.
 fn probe(process: &Process) -> usize {
     let mut options = ProbeOptions::quick();
     options.budget = Duration::from_secs(10_000);
@@ -273,7 +273,7 @@ fn a_probe_proves_anew_and_replaces_what_was_known() {
     assert_eq!(folder.kept(), 2, "both links between the cards");
     let process = Process::keeping(&folder.file(), &machine(), Vec::new());
     assert_eq!(process.copy(), UNPROVEN_NO_MORE);
-    // It lies where the proof, which is shorter, does not look.
+    // The wrong byte lies where the proof, which is shorter, does not look.
     let late = Rule::corrupt(200_000).over(mem("sim:0/device"), mem("sim:1/device"));
     process.bench.sim.add_rule(late.nth(3).always());
     assert_eq!(probe(&process), 1);
@@ -291,7 +291,7 @@ fn a_probe_proves_anew_and_replaces_what_was_known() {
 fn a_difference_that_verification_finds_has_the_link_proven_again() {
     let folder = Folder::new("doubt");
     Process::keeping(&folder.file(), &machine(), Vec::new()).copy();
-    // The machine has changed, and nobody has noticed.
+    // The machine has changed, and no manager has noticed yet.
     let process = Process::keeping(&folder.file(), &machine(), vec![lies()]);
     assert_eq!(process.submit(&process.request().verify()), FOUND_OUT);
     process.bench.pass(30 * SECOND);
@@ -304,7 +304,7 @@ fn a_difference_that_verification_finds_has_the_link_proven_again() {
 
 #[test]
 fn a_pattern_that_others_may_have_changed_condemns_in_this_process_alone() {
-    // What comes back from the second card passes a link that nobody has proven.
+    // The bytes from the second card come back over an unproven link.
     let hearsay = common::two_devices()
         .link("sim:0/device", "sim:1/device", "sim:0#2", "peer")
         .link("cpu:0/pageable", "sim:0/device", "sim:0#0", "native")
@@ -321,7 +321,7 @@ fn a_pattern_that_others_may_have_changed_condemns_in_this_process_alone() {
     for rule in [
         Rule::corrupt(7).over(back.0, back.1).always(),
         Rule::corrupt(7).over(there.0, there.1).always(),
-        // What would have told them apart fails.
+        // The copy that would have shown which link lied fails.
         Rule::fail_after(5).over(back.0, back.1).nth(2).always(),
     ] {
         let context = format!("{rule:?}");
@@ -335,7 +335,7 @@ fn a_pattern_that_others_may_have_changed_condemns_in_this_process_alone() {
         drop(process);
         assert!(!folder.file().exists(), "{context}: {}", folder.text());
     }
-    // The others are cleared of suspicion.
+    // The other links are cleared of suspicion.
     let process = Process::keeping(&folder.file(), &machine, vec![lies()]);
     assert_eq!(process.copy(), FOUND_OUT);
     drop(process);

@@ -1,4 +1,4 @@
-//! The file that verdicts are kept in: damaged, in the way, of a later version, written by many at once.
+//! The file of verdicts: damaged, blocked by another file, of a later version, written by many processes at once.
 #![cfg(all(not(loom), not(transload_local)))]
 
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use transload_testkit::sim::{HostSide, Sim};
 
 use crate::common::{Bench, SLOT};
 
-/// Proves the link, as if nothing were kept, and answers what lies in the file then.
+/// Proves the link as if no verdict were kept, and returns the text of the file afterwards.
 fn proves_in_spite_of(folder: &Folder, context: &str) {
     let process = Process::keeping(&folder.file(), &machine(), Vec::new());
     assert_eq!(process.copy(), PROVEN_FIRST, "{context}");
@@ -53,7 +53,7 @@ fn a_damaged_file_says_nothing_and_is_replaced() {
     folder.holding(&[0xFF, 0xFE, 0]);
     proves_in_spite_of(&folder, "no text");
     assert_eq!(folder.kept(), 1);
-    // Undamaged, it counts.
+    // The undamaged file counts.
     folder.holding(good.as_bytes());
     let process = Process::keeping(&folder.file(), &machine(), Vec::new());
     assert_eq!(process.copy(), ROUND_IT);
@@ -113,7 +113,7 @@ fn where_nothing_can_be_read_or_written_links_are_proven() {
 fn no_transfer_waits_for_the_file() {
     let folder = Folder::new("slow");
     folder.holding(b"");
-    // Another process that stopped halfway through its own writing.
+    // Another process stopped halfway through its own writing.
     let lock = File::create(folder.0.join(".profile.verdicts.toml.lock")).unwrap();
     lock.lock().unwrap();
     let process = Process::keeping(&folder.file(), &machine(), Vec::new());
@@ -122,10 +122,10 @@ fn no_transfer_waits_for_the_file() {
     assert_eq!(folder.text(), "", "nothing can have been written");
     lock.unlock().unwrap();
     drop(process);
-    assert_eq!(folder.kept(), 1, "whoever goes last waits for it");
+    assert_eq!(folder.kept(), 1, "the last manager waits for the write");
 }
 
-/// This test again, in a process of its own, which finds that text in its environment.
+/// Runs this test again in a process of its own, which finds that text in its environment.
 fn again(test: &str, role: &str, profile: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("verdicts_file::{test}"), "--nocapture"])
@@ -141,7 +141,7 @@ fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Waits until the file holds that, or would have held it long ago.
+/// Waits until the file holds that word. Returns false after a limit that no working process reaches.
 fn is_written(file: &Path, word: &str) -> bool {
     (0..1_000_000).any(|_| {
         std::thread::yield_now();
@@ -168,7 +168,7 @@ fn processes_that_write_at_once_lose_nothing_of_each_other() {
             let machine = own(process.parse().unwrap(), link);
             let proves = Process::keeping(file.as_ref(), &machine, Vec::new());
             assert_eq!(proves.copy(), PROVEN_FIRST);
-            // However slow the machine is: the thread that writes waits for all the others' threads.
+            // The test passes on a machine of any speed: the thread that writes waits for all the others' threads.
             let uuid = machine
                 .devices
                 .iter()
@@ -199,11 +199,11 @@ fn processes_that_write_at_once_lose_nothing_of_each_other() {
             assert_eq!(process.copy(), UNPROVEN_NO_MORE);
         }
     }
-    // Nothing lies about but the file and what is locked.
+    // The folder holds only the file and the locked file.
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 2);
 }
 
-/// The cards beside this very machine, whose processor is no part of the simulation.
+/// The cards next to this real machine, whose processor is not simulated.
 fn beside_the_host(default_costs: bool) -> Process {
     let sim = Sim::builder(&machine())
         .host(HostSide::Real)

@@ -1,4 +1,4 @@
-//! Transfers as `tracing` and `metrics` see them.
+//! The events that `tracing` and `metrics` receive for transfers.
 #![cfg(all(feature = "tracing", feature = "metrics"))]
 
 use std::error::Error;
@@ -69,7 +69,7 @@ mod traced {
         let (src, dst) = ends(&manager, 1000);
         manager.copy(&src, &dst).wait()?;
         manager.submit(&Request::new(&src, &dst).verify()).wait()?;
-        // Refused requests are no transfers.
+        // Refused requests do not count as transfers.
         assert!(manager.copy(&src, src.slice(..1)?).wait().is_err());
         let lines = lines.lock().unwrap();
         assert_eq!(lines.len(), 2, "{lines:?}");
@@ -102,7 +102,7 @@ mod counted {
 
     type Sums = Arc<Mutex<BTreeMap<String, f64>>>;
 
-    /// Adds up what it is told under each name.
+    /// Sums the values under each name.
     struct Adds(Sums);
 
     struct One(String, Sums);

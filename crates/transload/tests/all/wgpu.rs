@@ -1,4 +1,4 @@
-//! Whole transfers to and from the adapters that are here.
+//! Whole transfers to and from the adapters of this machine.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::adapter;
@@ -11,7 +11,7 @@ use transload_wgpu::Wgpu;
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes that repeat nowhere near.
+/// Bytes without a short period.
 fn pattern(len: u64, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -23,7 +23,7 @@ fn pattern(len: u64, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// A manager, and the first adapter; `None`, said aloud, where there is none.
+/// A manager and the first adapter; `None`, with a printed line, where there is none.
 fn discovered() -> Option<TransferManager> {
     let adapters = Wgpu::discover();
     if adapters.is_empty() {
@@ -92,7 +92,7 @@ fn any_offset_and_length_leaves_the_neighbours_alone() {
     }
 }
 
-/// Long enough that pages of ordinary memory are imported where the driver can, and cut anywhere.
+/// Long enough that pages of ordinary memory are imported where the driver allows it, and cut at any byte.
 #[test]
 fn pages_and_what_lies_beside_them_arrive_and_leave_others_alone() {
     let Some(manager) = discovered() else { return };
@@ -206,7 +206,7 @@ fn a_probe_measures_every_link_of_an_adapter_its_slots_included() {
             assert!(matches!(size, Found::Time(_)), "{link:?}");
         }
     }
-    // Links may end at a memory that others would bring.
+    // A link may end at a memory of a backend that is not registered.
     let topology = manager.topology();
     let is_here = |memory| topology.memory(memory).is_some();
     let links = topology.links().iter();

@@ -1,4 +1,4 @@
-//! Beside an application that has a device, a queue and buffers of its own.
+//! A manager next to an application that has a device, a queue and buffers of its own.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::adapter;
@@ -38,7 +38,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 fn next(lane: u32) -> u32 { return lane * 1664525u + 1013904223u; }
 ";
 
-/// What the shader makes of a number.
+/// The shader's result for a number.
 fn shaded(lane: u32) -> u32 {
     (0..ROUNDS).fold(lane, |lane, _| {
         lane.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
@@ -96,9 +96,9 @@ impl Application {
         })
     }
 
-    /// Takes an object of the application's in.
+    /// Adopts an object of the application.
     fn adopt(&self, object: impl Owner) -> Result<Buffer, Error> {
-        // SAFETY: the device that was lent made it.
+        // SAFETY: the borrowed device made the object.
         unsafe { self.manager.adopt_native(gpu(), object) }
     }
 
@@ -147,7 +147,7 @@ fn an_adopted_buffer_is_one_memory_with_its_clones_and_comes_back() {
     let same = app.adopt(theirs.clone()).unwrap();
     assert!(one.native::<wgpu::Buffer>() == Some(&theirs));
     assert!(one.slice(4..8).unwrap().native::<wgpu::Buffer>() == Some(&theirs));
-    // A reader of the one waits for a writer of the other, submitted before.
+    // A reader of the one buffer waits for a writer of the other, which was submitted before.
     let event = manager.event();
     let src = manager.adopt(lanes(7)).unwrap();
     let dst = manager.adopt(lanes(0)).unwrap();
@@ -158,7 +158,7 @@ fn an_adopted_buffer_is_one_memory_with_its_clones_and_comes_back() {
     read.wait().unwrap();
     write.wait().unwrap();
     assert!(*dst.read().unwrap() == lanes(7));
-    // It is the application's again, though `same` shows it too: they are handles of one buffer.
+    // The application owns the buffer again, although `same` refers to it too: both are handles of one buffer.
     let view = one.clone();
     let busy = one.into_inner::<wgpu::Buffer>().unwrap_err();
     assert_eq!(busy.reason, IntoInnerReason::InUse);
@@ -175,17 +175,17 @@ fn what_cannot_be_adopted_is_refused_with_its_reason() {
     let error = app.adopt(write_only).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Caller);
     assert!(error.to_string().contains("COPY_SRC"), "{error}");
-    // No copy reaches a part of a word.
+    // A copy cannot reach a part of a word.
     let error = app.adopt(app.buffer(65_537, ALL)).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Caller);
     assert!(error.to_string().contains("65537"), "{error}");
     let error = app.adopt(7u32).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
     let cpu = "cpu:0".parse().unwrap();
-    // SAFETY: what is refused is not used.
+    // SAFETY: the manager refuses the object, and so does not use it.
     let error = unsafe { app.manager.adopt_native(cpu, app.lanes_buffer()) }.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
-    // No bytes are some, too.
+    // An empty buffer is allowed, too.
     let empty = app.adopt(app.buffer(0, ALL)).unwrap();
     assert!(empty.is_empty());
     let nothing = app.manager.adopt(Vec::<u8>::new()).unwrap();
@@ -207,7 +207,7 @@ fn a_device_that_two_managers_have_lends_each_buffer_to_one() {
     let [(_, _), (stranger, _)] = &others;
     let stranger = stranger.clone();
     let other = TransferManager::builder().host().build().unwrap();
-    // A device of another instance has the same numbers, and is told from this one.
+    // The manager distinguishes a device of another instance, although it has the same numbers.
     let [this, that] = others;
     other
         .register_backend(Wgpu::with_devices([that, this]))
@@ -222,7 +222,7 @@ fn a_device_that_two_managers_have_lends_each_buffer_to_one() {
     let allocated = allocated.unwrap();
     let own = allocated.native::<wgpu::Buffer>().unwrap().clone();
     for buffer in [theirs.clone(), own] {
-        // SAFETY: the device of that place made it.
+        // SAFETY: the device of that place made the object.
         let taken = unsafe { other.adopt_native("wgpu:1".parse().unwrap(), buffer) };
         let error = taken.unwrap_err();
         assert!(
@@ -235,7 +235,8 @@ fn a_device_that_two_managers_have_lends_each_buffer_to_one() {
     unsafe { other.adopt_native("wgpu:1".parse().unwrap(), theirs) }.unwrap();
 }
 
-/// wgpu-core panics where two threads poll a device at once and one of them waits in vain; it drops callbacks uncalled then.
+/// wgpu-core panics where two threads poll a device at once and the wait of one of them times out; wgpu-core then drops
+/// callbacks uncalled.
 #[test]
 fn a_device_is_polled_by_one_thread_of_the_library_at_a_time() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
@@ -263,7 +264,7 @@ fn a_device_is_polled_by_one_thread_of_the_library_at_a_time() {
                 app.queue.submit([]);
             }
         });
-        // Allocations look at the device, and so does who waits for its end.
+        // Allocations poll the device, and so does the thread that waits for the device.
         scope.spawn(|| {
             let wgpu = app.manager.backend::<Wgpu>().unwrap();
             while !is_over.load(Ordering::Acquire) {
@@ -305,7 +306,7 @@ fn a_callback_that_runs_while_commands_are_submitted_submits_a_copy() {
         app.device
             .poll(wgpu::PollType::wait_indefinitely())
             .unwrap();
-        // wgpu calls back when it next looks at the device, for one within the next submission.
+        // wgpu calls back when it next polls the device; the next submission does so.
         app.queue.on_submitted_work_done(move || {
             tell.send(manager.copy(&from, &to)).unwrap();
         });
@@ -323,7 +324,7 @@ thread_local! {
     static OWN: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
-/// Sets an event, and then lets a buffer go, in the destructor of a thread-local value.
+/// Sets an event and then drops a buffer, in the destructor of a thread-local value.
 struct Last {
     event: Event,
     _buffer: Buffer,
@@ -356,7 +357,7 @@ fn a_thread_that_ends_starts_transfers_of_others_and_frees_its_buffers() {
         let last = thread::spawn({
             let (manager, host, event) = (app.manager.clone(), host.clone(), event.clone());
             move || {
-                // Thread-local values go in the opposite order of their first use: this one after wgpu's.
+                // Thread-locals are dropped in the opposite order of their first use: this one after wgpu's.
                 OWN.with(|own| {
                     let buffer = manager.allocate(gpu(), AllocSpec::bytes(LEN as u64));
                     let _buffer = buffer.unwrap();
@@ -415,7 +416,7 @@ fn transfers_and_submissions_see_what_was_there_before_them() {
     let manager = &app.manager;
     let theirs = app.lanes_buffer();
     let adopted = app.adopt(theirs.clone()).unwrap();
-    // And one of the manager's, which the application uses through its handle.
+    // This buffer belongs to the manager; the application uses it through its handle.
     let allocated = manager
         .allocate(gpu(), transload::AllocSpec::bytes(adopted.len()))
         .unwrap();
@@ -425,7 +426,7 @@ fn transfers_and_submissions_see_what_was_there_before_them() {
             // The copy is over, so the next submission sees its bytes.
             manager.copy_from_slice(&lanes(round), buffer).unwrap();
             app.shade(handle);
-            // The submission is before the copy in the queue, so the copy sees what it wrote.
+            // The submission precedes the copy in the queue, so the copy sees its writes.
             let mut found = lanes(0);
             manager.copy_into_slice(buffer, &mut found).unwrap();
             assert!(found == lanes(shaded(round)), "round {round}");
@@ -450,7 +451,7 @@ fn a_transfer_of_other_memory_starts_after_a_submission() {
             manager.adopt(vec![round; 100]).unwrap(),
             manager.adopt(vec![0xFF_u8; 100]).unwrap(),
         );
-        // Nothing of it is the adapter's.
+        // No part of this transfer uses the adapter.
         let transfer = manager.submit(&Request::new(&src, &dst).after(&shaded));
         transfer.wait().unwrap();
         assert!(shaded.is_set());
@@ -481,7 +482,7 @@ fn the_application_may_poll_its_device_all_the_time() {
             let there = there.slice(..1_000_003).unwrap();
             let src = app.manager.adopt(sent.clone()).unwrap();
             let up = app.manager.copy(&src, &there);
-            // A future, and a thread that waits.
+            // One transfer is awaited as a future; a thread waits for the other.
             pollster::block_on(up).unwrap();
             let mut found = vec![0; sent.len()];
             app.manager.copy_into_slice(&there, &mut found).unwrap();

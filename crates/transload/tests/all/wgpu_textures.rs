@@ -1,4 +1,4 @@
-//! Whole transfers to and from the textures of the adapters that are here.
+//! Whole transfers to and from textures of the adapters of this machine.
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::adapter;
@@ -7,7 +7,7 @@ use transload::{Buffer, Region, Request, Shape, TransferManager};
 use transload_wgpu::{Texels, Wgpu};
 use wgpu::TextureFormat as Format;
 
-/// Bytes that repeat nowhere near.
+/// Bytes without a short period.
 fn pattern(len: u64, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -19,7 +19,7 @@ fn pattern(len: u64, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// A manager, and the user's own device that it was given.
+/// A manager, and the user's own device that the manager uses.
 struct Studio {
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -27,7 +27,7 @@ struct Studio {
 }
 
 impl Studio {
-    /// One for each adapter; none, said aloud, where there is none.
+    /// One for each adapter; none, with a printed line, where there is no adapter.
     fn all() -> Vec<Studio> {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
         descriptor.backends = wgpu::Backends::VULKAN;
@@ -87,7 +87,7 @@ impl Studio {
 
     fn adopt(&self, texture: &wgpu::Texture) -> Buffer {
         let place = "wgpu:0".parse().unwrap();
-        // SAFETY: it is of the device that was lent.
+        // SAFETY: the texture belongs to the borrowed device.
         unsafe { self.manager.adopt_native(place, texture.clone()) }.unwrap()
     }
 
@@ -190,7 +190,7 @@ fn frames_are_read_back_by_one_prepared_copy() {
 fn rows_at_a_pitch_become_texels_and_a_rectangle_of_them_rows() {
     for studio in Studio::all() {
         let manager = &studio.manager;
-        // As a decoder leaves them: 1280 bytes from row to row, 1276 of which are shown.
+        // The rows of a decoder: 1280 bytes from row to row, 1276 of which are visible.
         let (row, rows, pitch) = (1276u64, 240u64, 1280u64);
         let texture = studio.texture(Format::Rgba8Unorm, 319, 240);
         let there = studio.adopt(&texture);
@@ -212,7 +212,7 @@ fn rows_at_a_pitch_become_texels_and_a_rectangle_of_them_rows() {
         let of_row = |y: u64| &shown[(at + y * row) as usize..][..width as usize];
         let wanted: Vec<u8> = (0..height).flat_map(of_row).copied().collect();
         assert!(*cut.read().unwrap() == *wanted);
-        // And back, elsewhere.
+        // The texels go back to another place.
         let onto = Region::new(&there, 100 * row + 8, rectangle).unwrap();
         manager.copy(&cut, onto).wait().unwrap();
         let mut wanted_all = shown;

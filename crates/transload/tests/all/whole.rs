@@ -1,5 +1,5 @@
-//! Profiles are there whole or not at all: read while threads and processes save others, and saved beside what somebody
-//! else has put there.
+//! Profiles exist whole or not at all: threads and processes read a profile while others save it, and a save ignores
+//! files that other programs put next to it.
 #![cfg(all(not(loom), not(transload_local)))]
 
 use std::fs;
@@ -28,7 +28,7 @@ impl Drop for Folder {
     }
 }
 
-/// A profile of so many links.
+/// A profile of `links` links.
 fn profile(links: u32) -> Profile {
     let link = |number| MeasuredLink {
         id: LinkId {
@@ -43,7 +43,7 @@ fn profile(links: u32) -> Profile {
     Profile::new(&Topology::new(), (0..links).map(link).collect())
 }
 
-/// How many links the saved profiles have.
+/// The numbers of links of the saved profiles.
 const LENGTHS: [u32; 2] = [1, 60];
 
 fn save_in_turn(path: &Path, goes_on: impl Fn() -> bool) {
@@ -53,7 +53,7 @@ fn save_in_turn(path: &Path, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// A process that goes with the test.
+/// A process that is killed at the end of the test.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -106,7 +106,7 @@ fn each_load_is_whole_whoever_saves_meanwhile() {
     }
     drop(processes);
     assert_eq!(torn, 0, "of {} loads", 2 * LOADS);
-    // What the processes left in the middle of a save goes with the next one.
+    // The next save deletes the files of processes that were killed in the middle of a save.
     profile(1).save(&path).unwrap();
     let names = fs::read_dir(&folder.0).unwrap();
     let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
@@ -119,7 +119,7 @@ fn a_link_that_somebody_planted_is_not_followed() {
     let folder = Folder::new("planted");
     let (victim, path) = (folder.0.join("victim"), folder.0.join("profile.toml"));
     fs::write(&victim, b"precious").unwrap();
-    // Under the name that this library once had for what it writes.
+    // An earlier version of this library wrote to this name.
     let planted = format!(".profile.toml.{}.partial", std::process::id());
     std::os::unix::fs::symlink(&victim, folder.0.join(planted)).unwrap();
     profile(1).save(&path).unwrap();

@@ -6,33 +6,33 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-/// Bytes that are allocated now, by any thread.
+/// Bytes that all threads have allocated now.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Whether this thread's allocations count; `None` before its first one. The thread of the test's
-    /// harness was there before, so it does not count.
+    /// Whether this thread's allocations count; `None` before its first one. The thread of the test harness allocated
+    /// before the count began, so it does not count.
     static COUNTS: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// From now on what this thread allocates counts, and what threads do that have not allocated so far.
+/// Starts the count of this thread's allocations, and of threads that have not allocated so far.
 pub(crate) fn start() {
     STARTED.store(true, Ordering::Relaxed);
     COUNTS.with(|counts| counts.set(Some(true)));
 }
 
-/// How often something that counts was allocated.
+/// The number of counted allocations.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// How many bytes are allocated now, by any thread.
+/// The number of bytes that all threads have allocated now.
 pub(crate) fn live_bytes() -> i64 {
     LIVE_BYTES.load(Ordering::Relaxed)
 }
 
-/// What this thread allocates does not count until this goes.
+/// Stops the count of this thread's allocations until this value is dropped.
 pub(crate) struct Pause(Option<bool>);
 
 impl Pause {
@@ -59,25 +59,25 @@ fn count() {
     ALLOCATIONS.fetch_add(u64::from(counts), Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call goes to the system's allocator with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         LIVE_BYTES.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the same promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         count();
         LIVE_BYTES.fetch_add(len as i64 - layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the same promise.
         unsafe { System.realloc(start, layout, len) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the same promise.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -85,10 +85,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Repeats `f` until everything has its room: until 200 rounds in a row allocate nothing. What two
-/// threads meet in for the first time may come late, so there is more than one attempt; an
-/// allocation per copy, or one in a hundred, fails all of them. The threads of the library count
-/// too, so there is one test in this program.
+/// Repeats `f` until 200 rounds in a row allocate nothing. Some allocations occur only when two threads first meet in a
+/// place, which may happen late, so there are several attempts. An allocation per copy, or one in a hundred copies,
+/// fails all attempts. The threads of the library count too, so this program has only one test.
 pub(crate) fn assert_allocates_nothing(what: &str, mut f: impl FnMut()) {
     let mut allocated = [0; 4];
     for allocated in &mut allocated {

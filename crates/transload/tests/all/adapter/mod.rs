@@ -1,6 +1,6 @@
-//! What tests say that found no adapter.
+//! Reports a test as skipped when the machine has no adapter.
 
-/// Counted as skipped by who runs the tests, and not as passed.
+/// The test runner counts the test as skipped, and not as passed.
 pub(crate) fn skip() {
     use std::io::Write as _;
     let test = std::thread::current().name().unwrap_or("wgpu").to_owned();

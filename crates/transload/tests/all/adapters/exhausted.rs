@@ -1,4 +1,4 @@
-//! More memory than an adapter has.
+//! Requests for more memory than an adapter has.
 
 use transload::hal::AllocError;
 use transload::{AllocSpec, Error};
@@ -7,7 +7,7 @@ use transload::{AllocSpec, Error};
 use crate::adapters::machine::alone;
 use crate::adapters::machine::{Adapter, Adapters, MIB, pattern};
 
-/// Bytes go there and come back.
+/// Asserts that bytes can be copied to the adapter and back.
 fn works(adapters: &Adapters, on: &Adapter) {
     let sent = pattern(MIB + 1, 4);
     let src = adapters.manager.adopt(sent.clone()).unwrap();
@@ -39,8 +39,8 @@ fn more_than_a_buffer_may_have_is_too_large() {
     }
 }
 
-/// Its own process may have 6 GiB of addresses and no more, so that a software driver, whose memory is
-/// the host's, has an end.
+/// Limits the process to 6 GiB of addresses. A software driver takes its memory from the host, so the limit makes it
+/// run out of memory.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_device_says_so_and_works_on() {
@@ -76,7 +76,7 @@ fn a_full_device_says_so_and_works_on() {
             }) => assert_eq!((memory, len_bytes), (adapter.memory(), LEN)),
             other => panic!("{adapter:?}: {other:?}"),
         }
-        // With what it has, and after giving it back.
+        // The adapter must work with its memory almost full, and after a buffer was freed.
         held.pop();
         works(&adapters, adapter);
         drop(held);

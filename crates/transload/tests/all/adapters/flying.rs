@@ -1,4 +1,4 @@
-//! Many transfers at once, in any order; dropped and cancelled ones.
+//! Many transfers at once, in any order; some are dropped or cancelled.
 
 use transload::{AllocSpec, Buffer, Cancelled, MemoryKind, Request};
 
@@ -24,7 +24,7 @@ fn thirty_two_futures_on_one_device_all_arrive() {
             .map(|(src, dst)| executor.spawn(adapters.manager.copy(src, dst)))
             .collect();
         smol::block_on(executor.run(async {
-            // The last first: a future that nobody polls must not hold the others up.
+            // The last future is polled first: a future that is not polled must not hold up the others.
             for task in tasks.into_iter().rev() {
                 task.await.unwrap();
             }
@@ -35,7 +35,8 @@ fn thirty_two_futures_on_one_device_all_arrive() {
     }
 }
 
-/// Links of a chain lie in one buffer, so they are carried out as submitted; chains are independent.
+/// The links of a chain lie in one buffer, so the engine executes them in the order of submission. Chains are
+/// independent of each other.
 #[test]
 fn chains_submitted_in_random_order_end_as_each_was_submitted() {
     let Some(adapters) = Adapters::open(1) else {
@@ -46,7 +47,7 @@ fn chains_submitted_in_random_order_end_as_each_was_submitted() {
     const LEN: u64 = 5003;
     for seed in 1..=3 {
         let mut random = Random::new(seed);
-        // A chain writes to the host, to each adapter in turn, and back over what it wrote.
+        // A chain writes to the host, to each adapter in turn, and then over its own source.
         let mut places = Vec::new();
         for chain in 0..CHAINS {
             let on = adapters.all.iter().map(|adapter| {
@@ -105,13 +106,13 @@ fn dropped_transfers_arrive_all_the_same() {
         for dst in &dsts {
             drop(adapters.manager.copy(&src, dst));
         }
-        // What the transfers need they keep themselves.
+        // A transfer keeps the buffers that it needs alive.
         drop(src);
         adapters.manager.wait_idle();
         for dst in &dsts {
             assert!(adapter.bytes_of(dst) == sent, "{adapter:?}");
         }
-        // A future that was polled once and then dropped.
+        // This future is polled once and then dropped.
         let far = &dsts[0];
         let back = adapters.manager.adopt(vec![POISON; sent.len()]).unwrap();
         let transfer = adapters.manager.copy(far, &back);
@@ -137,14 +138,14 @@ fn a_cancelled_transfer_says_how_many_bytes_arrived() {
         for turn in 0..12u32 {
             adapter.fill(&dst, &blank);
             let request = Request::new(&src, dst.slice(BAND..BAND + LEN).unwrap());
-            // Some wait for what does not happen, so that they are cancelled before they start.
+            // Some transfers wait for an event that is never set, so they are cancelled before they start.
             let gate = adapters.manager.event();
             let request = match turn % 3 {
                 0 => request.after(&gate),
                 _ => request,
             };
             let transfer = adapters.manager.submit(&request);
-            // Later each time, so that it is met at several points of its way.
+            // Each turn cancels later, so that the cancellation meets the transfer at several stages.
             for _ in 0..20 * turn {
                 adapters.manager.turn();
             }
@@ -168,8 +169,8 @@ fn a_cancelled_transfer_says_how_many_bytes_arrived() {
     }
 }
 
-/// One thread's pieces come from the adapter's own memory, the other's from the heap, and each piece ends
-/// inside a word where the next one begins.
+/// The pieces of one thread come from the adapter's own memory, and those of the other from the heap. Each piece ends
+/// inside a word, and the next piece begins in the same word.
 #[test]
 fn pieces_that_share_words_are_written_by_two_threads_and_nothing_is_lost() {
     let Some(adapters) = Adapters::open(1) else {
@@ -179,7 +180,7 @@ fn pieces_that_share_words_are_written_by_two_threads_and_nothing_is_lost() {
     const PIECES: u64 = 40;
     const LEN: u64 = PIECE * PIECES;
     for adapter in &adapters.all {
-        // Memory that both threads' engines reach, where there is any.
+        // Memory that the engines of both threads reach, if the adapter has such memory.
         let shared = adapter.id.memory(MemoryKind::Mapped).into();
         let mapped = |len| {
             let allocated = adapters.manager.allocate(shared, AllocSpec::bytes(len));

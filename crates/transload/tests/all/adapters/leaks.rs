@@ -1,4 +1,4 @@
-//! What ten thousand transfers leave behind.
+//! Memory use after ten thousand transfers.
 
 use transload::Buffer;
 
@@ -14,7 +14,7 @@ fn resident() -> u64 {
 /// Sizes and offsets of all kinds: whole words, parts of them, a few slots.
 const TURNS: [(u64, u64); 4] = [(4096, 0), (4093, 1), (64, 2), (70_000, 0)];
 
-/// Up and down again, both over fresh buffers.
+/// Copies up and down again, both into fresh buffers.
 fn turn(adapters: &Adapters, on: &Adapter, sent: &Buffer, number: usize) {
     let (len, at) = TURNS[number % TURNS.len()];
     let there = adapters.buffer(on, len);
@@ -22,7 +22,7 @@ fn turn(adapters: &Adapters, on: &Adapter, sent: &Buffer, number: usize) {
     adapters.manager.copy(&src, &there).wait().unwrap();
     let back = adapters.manager.adopt(vec![0u8; len as usize]).unwrap();
     adapters.manager.copy(&there, &back).wait().unwrap();
-    // Comparing each would take longer than moving it.
+    // The test compares one turn in a hundred: a comparison takes longer than the copy.
     if number.is_multiple_of(100) {
         assert!(*back.read().unwrap() == *src.read().unwrap());
     }
@@ -63,5 +63,5 @@ fn ten_thousand_transfers_leave_nothing_behind() {
     }
 }
 
-/// A hundredth of what passed through.
+/// One hundredth of the bytes that were copied.
 const MOST: u64 = 2 << 20;

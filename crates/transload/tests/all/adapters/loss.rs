@@ -1,4 +1,4 @@
-//! A device that is lost while transfers use it, and what that means for the others.
+//! The loss of a device while transfers use it, and its effect on other devices.
 
 use transload::hal::ErrorClass;
 use transload::{AllocSpec, Buffer, Transfer};
@@ -7,7 +7,7 @@ use crate::adapters::machine::{Adapter, Adapters, MIB, pattern};
 
 const LEN: u64 = 8 * MIB + 3;
 
-/// Transfers to `on`, some of which are surely in its driver's hands.
+/// Transfers to `on`, some of which the driver has certainly begun.
 fn under_way(adapters: &Adapters, on: &Adapter) -> Vec<(Buffer, Transfer)> {
     let src = adapters.manager.adopt(pattern(LEN, 5)).unwrap();
     (0..4)
@@ -24,12 +24,12 @@ fn a_device_lost_in_flight_fails_what_is_left_and_hangs_nobody() {
     let Some(mut adapters) = Adapters::open(1) else {
         return;
     };
-    // One after the other: each is lost while the ones before are gone.
+    // The adapters are lost one after the other; each is lost while the ones before it are gone.
     while let Some(lost) = adapters.all.pop() {
         let flying = under_way(&adapters, &lost);
         lost.device.destroy();
         for (dst, transfer) in flying {
-            // What had arrived before may say so.
+            // A transfer that ended before the loss may report success.
             if let Err(error) = transfer.wait() {
                 assert_eq!(error.class(), ErrorClass::Lost, "{error}");
                 let said = error.to_string();
@@ -37,7 +37,7 @@ fn a_device_lost_in_flight_fails_what_is_left_and_hangs_nobody() {
             }
             drop(dst);
         }
-        // "Lost" stays.
+        // A lost device stays lost.
         let spec = AllocSpec::bytes(64);
         let error = adapters.manager.allocate(lost.place(), spec).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Lost, "{error}");

@@ -1,5 +1,5 @@
-//! The adapters of this machine, each with a device of the test's own, and another way to look at
-//! what lies in them.
+//! The adapters of this machine, each with a device of the test's own. The test reads their bytes by wgpu calls of its
+//! own.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -12,19 +12,19 @@ use transload_wgpu::Wgpu;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// What no pattern looks like for long.
+/// A byte that no pattern repeats for long.
 pub(crate) const POISON: u8 = 0xA5;
 
-/// Far more turns of a loop than a thread needs to end what it is at.
+/// The most turns of a loop that waits for a thread; a thread needs far fewer to finish its work.
 const MOST_TURNS: u32 = 1 << 22;
 
-/// Enough for a few transfers at once, not for all: some wait for slots.
+/// Enough for a few transfers at once, but not for all: some wait for slots.
 const STAGING: u64 = 32 * MIB;
 
 pub(crate) struct Adapters {
     pub(crate) manager: TransferManager,
     pub(crate) all: Vec<Adapter>,
-    /// The last field, so that it looks when the others are gone.
+    /// The last field: its drop checks run after all other fields were dropped.
     _gone: Gone,
 }
 
@@ -36,8 +36,8 @@ pub(crate) struct Adapter {
 }
 
 impl Adapters {
-    /// Opens every Vulkan adapter. `None`, counted as skipped, where there are fewer than `needed`;
-    /// a failure where that many drivers were provided.
+    /// Opens every Vulkan adapter. Returns `None`, and reports the test as skipped, where there are fewer than `needed`
+    /// adapters. Fails where the environment promises that many drivers.
     pub(crate) fn open(needed: usize) -> Option<Adapters> {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
         descriptor.backends = wgpu::Backends::VULKAN;
@@ -66,7 +66,7 @@ impl Adapters {
             skip(needed);
             return None;
         }
-        // What nobody catches would panic in the thread that meets it.
+        // An uncaptured wgpu error would panic in the thread that causes it.
         for adapter in &all {
             adapter.device.on_uncaptured_error(Arc::new(|_| {}));
         }
@@ -78,7 +78,7 @@ impl Adapters {
         let manager = TransferManager::builder()
             .backend(Arc::new(Host::new()))
             .backend(backend)
-            // The process's own is shared by all tests of it.
+            // All tests of this process share the process's own budget.
             .staging(Arc::new(StagingBudget::new(STAGING)))
             .build()
             .unwrap();
@@ -106,15 +106,15 @@ impl Adapters {
             .unwrap()
     }
 
-    /// A buffer that holds `bytes`, put there by wgpu itself.
+    /// A buffer that holds `bytes`, written by wgpu itself.
     pub(crate) fn filled(&self, on: &Adapter, bytes: &[u8]) -> Buffer {
         let buffer = self.buffer(on, bytes.len() as u64);
         on.fill(&buffer, bytes);
         buffer
     }
 
-    /// Returns when no staging slot is left. The thread that ends a transfer returns its slots a moment
-    /// after the transfer is over.
+    /// Returns when no staging slot is leased. The thread that ends a transfer returns the slots a moment after the
+    /// transfer is over.
     fn give_staging_back(&self) {
         self.manager.wait_idle();
         let staging = self.manager.staging();
@@ -139,7 +139,7 @@ impl Adapters {
 }
 
 impl Drop for Adapters {
-    /// No test leaves a slot behind.
+    /// Asserts that the test leaves no slot behind.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.give_staging_back();
@@ -147,7 +147,7 @@ impl Drop for Adapters {
     }
 }
 
-/// The backend, which goes with the last manager, transfer and buffer.
+/// The backend; the last manager, transfer or buffer frees it.
 struct Gone(Weak<Wgpu>);
 
 impl Drop for Gone {
@@ -184,7 +184,7 @@ impl Adapter {
             .unwrap();
     }
 
-    /// Reads a whole buffer by a buffer and a mapping of the test's own.
+    /// Reads a whole buffer through a second buffer and a mapping of the test's own.
     pub(crate) fn bytes_of(&self, buffer: &Buffer) -> Vec<u8> {
         let native = buffer.native::<wgpu::Buffer>().unwrap();
         let copy = self.device.create_buffer(&wgpu::BufferDescriptor {
@@ -207,7 +207,7 @@ impl Adapter {
         bytes
     }
 
-    /// Bytes that the driver has given to this device's buffers and textures.
+    /// Bytes that the driver has allocated to this device's buffers and textures.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         let report = self.device.generate_allocator_report().unwrap();
         report.total_allocated_bytes
@@ -220,7 +220,7 @@ impl fmt::Debug for Adapter {
     }
 }
 
-/// Bytes that repeat nowhere near.
+/// Bytes without a short period.
 pub(crate) fn pattern(len: u64, seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut bytes = vec![0; len as usize];
@@ -231,7 +231,7 @@ pub(crate) fn pattern(len: u64, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Xorshift, as good as a test needs.
+/// Xorshift, which is random enough for a test.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -248,7 +248,7 @@ impl Random {
 
     /// A number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        // The upper bits are the better ones.
+        // The upper bits of xorshift are more random than the lower ones.
         (self.next() >> 16) % end
     }
 
@@ -259,8 +259,8 @@ impl Random {
     }
 }
 
-/// Runs the test `name` in a process of its own, where no other test allocates, after `limits` in its
-/// shell. True in that process, which goes on with the test.
+/// Runs the test `name` in a process of its own, where no other test allocates, after the shell command `limits`.
+/// Returns true in that process, which then runs the rest of the test.
 #[cfg(target_os = "linux")]
 pub(crate) fn alone(name: &str, limits: &str) -> bool {
     if std::env::var_os("TRANSLOAD_ALONE").is_some() {
@@ -281,7 +281,7 @@ pub(crate) fn alone(name: &str, limits: &str) -> bool {
     false
 }
 
-/// Counted as skipped by who runs the tests, and not as passed.
+/// The test runner counts the test as skipped, and not as passed.
 fn skip(needed: usize) {
     use std::io::Write as _;
     let test = std::thread::current().name().unwrap_or("wgpu").to_owned();

@@ -1,4 +1,4 @@
-//! Whole transfers over every adapter that is here, and from one driver to another.
+//! Whole transfers over every adapter of this machine, and from one driver to another.
 #![cfg(not(any(loom, transload_local)))]
 
 mod exhausted;

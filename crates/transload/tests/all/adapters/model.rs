@@ -1,15 +1,15 @@
-//! Random transfers of random shapes, several under way at a time, against plain arrays of bytes.
+//! Random transfers of random shapes, several in flight at a time, compared with plain arrays of bytes.
 
 use transload::{Buffer, Region, Shape, Transfer};
 
 use crate::adapters::machine::{Adapter, Adapters, Random, pattern};
 
-/// No multiple of a word, so that buffers end inside one.
+/// Not a multiple of a word, so that buffers end inside one.
 const LEN: u64 = 6001;
 
 const ROUNDS: u64 = 30;
 
-/// Transfers between two looks at all bytes.
+/// Number of transfers between two comparisons of all bytes.
 const EACH: u64 = 8;
 
 #[test]
@@ -27,7 +27,7 @@ fn random_shapes_and_offsets_agree_with_plain_arrays() {
     }
 }
 
-/// Where some bytes are, and what they should be.
+/// The location of some bytes, and their expected values.
 struct Place<'a> {
     /// `None` for the heap.
     on: Option<&'a Adapter>,
@@ -61,7 +61,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Submits a random transfer and does it to the arrays, in the order of submission.
+    /// Submits a random transfer and applies it to the arrays, in the order of submission.
     fn submit(&mut self) -> Transfer {
         let random = &mut self.random;
         let count = self.places.len() as u64;
@@ -87,7 +87,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Waits in another order than that of submission.
+    /// Waits in an order other than that of submission.
     fn finish(&mut self, mut transfers: Vec<Transfer>) {
         self.random.shuffle(&mut transfers);
         for transfer in transfers {
@@ -127,7 +127,7 @@ impl Dims {
         }
     }
 
-    /// As many bytes, perhaps in other rows: only the payloads of both ends must agree.
+    /// The same number of bytes, perhaps in other rows: only the payloads of both ends must have the same length.
     fn refold(self, random: &mut Random) -> Dims {
         let [width, rows, planes] = self.0;
         match random.below(4) {
@@ -139,7 +139,7 @@ impl Dims {
     }
 }
 
-/// A shape in its place.
+/// A shape and its position in a buffer.
 #[derive(Clone, Copy)]
 struct Lay {
     at: u64,
@@ -150,7 +150,7 @@ struct Lay {
 }
 
 impl Lay {
-    /// Anywhere in a buffer, with pitches that fit it.
+    /// Picks any position in a buffer, with pitches that fit it.
     fn of(dims: Dims, random: &mut Random) -> Lay {
         let [width, rows, planes] = dims.0;
         loop {
@@ -183,7 +183,7 @@ impl Lay {
         rows * planes == 1
     }
 
-    /// Where each byte of the payload lies.
+    /// The position of each byte of the payload.
     fn positions(self) -> impl Iterator<Item = usize> {
         let [width, rows, planes] = self.dims.0;
         (0..planes).flat_map(move |plane| {

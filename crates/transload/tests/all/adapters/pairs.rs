@@ -1,13 +1,13 @@
-//! From one adapter to another, whose drivers know nothing of each other.
+//! Transfers from one adapter to another, whose drivers do not know of each other.
 
 use transload::{Cancelled, Request};
 
 use crate::adapters::machine::{Adapters, MIB, POISON, pattern};
 
-/// Around a word, a page, a chunk; and more than the slots of a ring.
+/// Sizes around a word, a page and a chunk, and one that needs more slots than a ring has.
 const SIZES: [u64; 9] = [1, 3, 4, 5, 4095, 4097, 65_537, MIB + 1, 20 * MIB + 3];
 
-/// Where the bytes begin in the source and in the destination.
+/// The offsets of the bytes in the source and in the destination.
 const OFFSETS: [(u64, u64); 5] = [(0, 0), (1, 0), (0, 3), (2, 7), (4, 8)];
 
 #[test]
@@ -18,7 +18,7 @@ fn bytes_go_from_one_driver_to_the_other_and_back() {
     for (from, to) in adapters.pairs() {
         for len in SIZES {
             for (at, into) in OFFSETS {
-                // The largest once: four more would show nothing new.
+                // The largest size runs with one pair of offsets: four more would test nothing new.
                 if len > MIB + 1 && (at, into) != (2, 7) {
                     continue;
                 }
@@ -61,7 +61,7 @@ fn a_report_between_drivers_names_both_ends() {
     }
 }
 
-/// Through slots, so that it can be met half-way.
+/// The transfer goes through slots, so that the cancellation can reach it half-way.
 #[test]
 fn a_cancelled_transfer_between_drivers_says_how_many_bytes_arrived() {
     let Some(adapters) = Adapters::open(2) else {

@@ -1,4 +1,4 @@
-//! Files that are not what was expected.
+//! Files with unexpected contents or lengths.
 
 use std::fs;
 use std::path::PathBuf;
@@ -115,13 +115,13 @@ fn a_file_that_shrinks_under_a_copy_fails_it_by_name() {
     };
     assert!(failure.fault.to_string().contains("shrinks"), "{error}");
     assert_eq!(failure.backend.to_string(), "host");
-    // What is left of it can be read, and the engine goes on.
+    // The rest of the file can be read, and the engine goes on.
     let left = 0..1 << 20;
     let report = manager
         .copy(file.slice(left.clone()).unwrap(), heap.slice(left).unwrap())
         .wait();
     if report.is_err() {
-        // The path rests after its failure; another manager has not seen it.
+        // This manager rests the path after its failure; another manager has not seen the failure.
         let manager = host();
         let file = manager.open_file(&path).unwrap();
         let heap = manager.adopt(vec![0u8; 1 << 20]).unwrap();
@@ -130,7 +130,7 @@ fn a_file_that_shrinks_under_a_copy_fails_it_by_name() {
     }
 }
 
-/// A folder that goes with the test.
+/// A folder that the test deletes at its end.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {

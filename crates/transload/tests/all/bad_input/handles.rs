@@ -1,4 +1,4 @@
-//! Memory that other processes and libraries give out, and are given.
+//! Memory that other processes and libraries export and import.
 
 use transload::hal::{ErrorClass, External, ExternalKind, ImportError, IpcHandle};
 use transload::{AllocSpec, Error, PlaceError, Span, Uuid};
@@ -15,7 +15,7 @@ fn handle(device: Uuid) -> IpcHandle {
 fn a_handle_of_a_device_that_is_not_here_says_which() {
     let bench = bench();
     let device = Uuid([0x8c; 16]);
-    // SAFETY: no device of that name is here to open it.
+    // SAFETY: this machine has no device of that name, so the handle is not opened.
     let error = unsafe { bench.manager.import_ipc(&handle(device)) }.unwrap_err();
     let Error::Place(PlaceError::UnknownDevice { device: named, .. }) = &error else {
         panic!("{error}");
@@ -30,7 +30,7 @@ fn a_memory_that_opens_no_handles_says_so() {
     let bench = bench();
     for at in ["sim:0", "cpu:0"] {
         let external = External::Ipc(handle(Uuid([0; 16])));
-        // SAFETY: neither backend opens such a thing.
+        // SAFETY: neither backend opens an external of this kind.
         let error = unsafe { bench.manager.import(place(at), external) }.unwrap_err();
         let Error::Import(ImportError::Unsupported { kind, .. }) = &error else {
             panic!("{at}: {error}");

@@ -28,7 +28,7 @@ fn a_read_only_map_is_read_only() {
     let folder = Folder::new("read-only-map");
     fs::write(folder.path("file"), marked(100)).unwrap();
     let file = fs::File::open(folder.path("file")).unwrap();
-    // SAFETY: nobody else knows the file.
+    // SAFETY: no other code knows the file.
     let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
     let manager = host();
     let fixed = manager.adopt(map).unwrap();
@@ -46,7 +46,7 @@ fn sealed_memory_and_files_opened_for_reading_are_read_only() {
     let raw = shared.raw().clone();
     drop(shared);
     let sealed = transload::host::memory::shared::seal(raw).unwrap();
-    // SAFETY: no other manager knows it.
+    // SAFETY: no other manager knows the memory.
     let sealed = unsafe { manager.wrap(sealed) };
     refuses_writes(&manager, &sealed);
 

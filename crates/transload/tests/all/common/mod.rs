@@ -1,4 +1,4 @@
-//! What the tests of the engine share: small machines, marked bytes, guard bands.
+//! Shared parts of the engine's tests: small machines, marked bytes, guard bands.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::fmt::Write;
@@ -21,8 +21,8 @@ pub(crate) const SLOT: u64 = 64 << 10;
 /// Bytes before and behind every region that no transfer may touch.
 pub(crate) const BAND: u64 = 192;
 
-/// A machine that is written down link by link. Its processor has ordinary memory, and copies
-/// within it; everything else is up to the test.
+/// A machine that the test describes link by link. Its processor has ordinary memory, and copies within it; the test
+/// describes all else.
 pub(crate) struct Sketch(String);
 
 impl Sketch {
@@ -54,7 +54,7 @@ impl Sketch {
         self.link_at(src, dst, engine, access, (1_000, 10_000_000_000))
     }
 
-    /// A link that is used only where there is no other: 100 µs and 100 MB/s.
+    /// A slow link, which the engine uses only where no other link exists: 100 µs and 100 MB/s.
     pub(crate) fn slow_link(self, src: &str, dst: &str, engine: &str) -> Sketch {
         self.link_at(src, dst, engine, "native", (100_000, 100_000_000))
     }
@@ -86,7 +86,7 @@ impl Sketch {
     }
 
     pub(crate) fn machine(&self) -> Machine {
-        // Tables of one kind may stand anywhere in a TOML document, so the order is the test's.
+        // Tables of one kind may stand anywhere in a TOML document, so the test chooses their order.
         topology::from_str(&self.0).unwrap()
     }
 }
@@ -160,7 +160,7 @@ impl Bench {
         buffer
     }
 
-    /// A buffer whose bytes nobody has written.
+    /// A buffer whose bytes were never written.
     pub(crate) fn empty(&self, at: &str, len: u64) -> Buffer {
         self.manager
             .allocate(place(at), AllocSpec::bytes(len))
@@ -177,12 +177,12 @@ impl Bench {
         self.sim.clock().now_ns()
     }
 
-    /// Lets virtual time pass, and the engine see it.
+    /// Advances virtual time and turns the engine.
     pub(crate) fn pass(&self, ns: u64) {
         self.sim.run_until(Instant(self.now() + ns));
     }
 
-    /// Lets everything happen that happens by itself, the engine reacting to each event.
+    /// Runs all events that happen by themselves; the engine reacts to each event.
     pub(crate) fn run(&self) {
         self.manager.turn();
         while self.sim.step() {
@@ -218,7 +218,7 @@ impl Banded {
         Region::new(&self.buffer, BAND, Shape::contiguous(self.len)).unwrap()
     }
 
-    /// The bytes of the region, after a look at the bands.
+    /// Checks the bands, and returns the bytes of the region.
     pub(crate) fn inner(&self, bench: &Bench, context: &dyn std::fmt::Debug) -> Vec<u8> {
         let now = bench.read(&self.buffer);
         let (from, to) = (BAND as usize, (BAND + self.len) as usize);
@@ -238,7 +238,7 @@ impl Banded {
     }
 }
 
-/// Marked bytes: no two neighbours, chunks or slots alike.
+/// Marked bytes, in which neighbouring bytes, chunks and slots all differ.
 pub(crate) fn marked(len: u64) -> &'static [u8] {
     static MARKS: OnceLock<Vec<u8>> = OnceLock::new();
     let marks = MARKS.get_or_init(|| {
@@ -275,15 +275,15 @@ pub(crate) fn modes() -> Vec<Completion> {
     modes
 }
 
-/// Drops everything of a bench but its machine, and says what stayed behind.
+/// Drops all of a bench except its machine, and returns the memory that is still in use.
 pub(crate) fn left_behind(bench: Bench) -> Vec<MemoryUse> {
     let Bench { sim, manager, .. } = bench;
     drop(manager);
     sim.leaks()
 }
 
-/// Waits until another thread that ends transfers has let go of everything: memory, staging, and the
-/// delivery of the last outcome, which goes on for a moment after the sink has freed all else.
+/// Waits until the thread that ends transfers has freed memory and staging and has delivered the last outcome. The
+/// delivery ends a moment after the sink has freed all else.
 pub(crate) fn come_to_rest(
     sim: &Sim,
     budget: &StagingBudget,
@@ -303,7 +303,7 @@ pub(crate) fn come_to_rest(
     assert_eq!(sim.violations(), [], "{context:?}");
 }
 
-/// Keeps panics that a script asked for out of the output of the tests.
+/// Keeps the panics that a script asks for out of the output of the tests.
 pub(crate) fn expect_scripted_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! Between CUDA devices and adapters of another driver: over one buffer that both reach.
+//! Transfers between CUDA devices and adapters of another driver, through one buffer that both reach.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn no_processor_copies_between_a_device_and_an_adapter_that_imports_host_memory(
     assert_clean();
 }
 
-/// The host's threads copy between pinned memory, which is CUDA's, and what an adapter maps, which is the adapter's.
+/// The host's threads copy between pinned memory of CUDA and mapped memory of an adapter.
 #[test]
 fn a_device_and_memory_that_an_adapter_maps_exchange_bytes_by_the_way_that_was_chosen() {
     let adapters = Wgpu::discover();

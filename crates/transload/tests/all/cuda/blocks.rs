@@ -7,7 +7,7 @@ use crate::cuda::machine::{assert_clean, at, calls, manager, pattern, round};
 const COUNT: u64 = 2000;
 const BLOCK: u64 = 4096;
 
-/// A copy of each block from every second place of the one buffer to the next place of the other.
+/// Copies every second block of one buffer to consecutive places in the other.
 fn blocks(from: &Buffer, to: &Buffer) -> Vec<Request> {
     let region = |buffer: &Buffer, at: u64| Region::from(buffer.slice(at..at + BLOCK).unwrap());
     (0..COUNT)
@@ -20,8 +20,8 @@ fn gathered(bytes: &[u8]) -> Vec<u8> {
     chunks.flatten().copied().collect()
 }
 
-/// Sends all blocks in one batch, and looks at the bytes; how often an event was recorded, how many batches there were
-/// and how many single copies.
+/// Sends all blocks in one batch and checks the bytes. Returns the numbers of recorded events, of batches and of single
+/// copies.
 fn send(manager: &TransferManager, from: &str, method: Method) -> [u64; 3] {
     let bytes = pattern(2 * COUNT * BLOCK, 1);
     let source = at(manager, from, 2 * COUNT * BLOCK);
@@ -52,7 +52,7 @@ fn send(manager: &TransferManager, from: &str, method: Method) -> [u64; 3] {
 #[test]
 fn small_blocks_of_pinned_memory_are_ordered_many_at_a_time() {
     let manager = manager("no-peer");
-    // Proves the links.
+    // This round proves the links.
     round(&manager, 10, &["cpu:0/pinned", "cuda:0", "cpu:0/pinned"]);
     let [events, batches, single] = send(&manager, "cpu:0/pinned", Method::ZeroCopy);
     assert!(events <= COUNT / 16, "{events} events for {COUNT} blocks");

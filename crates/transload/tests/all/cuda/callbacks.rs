@@ -1,4 +1,4 @@
-//! What waits in a callback of the backend's.
+//! Calls that wait within a callback of the backend.
 
 use std::sync::mpsc;
 
@@ -17,14 +17,14 @@ fn waiting_for_a_device_in_a_callback_is_an_error() {
     let device = at(&manager, "cuda:0", LEN as u64);
     let managed = at(&manager, "cuda:0/managed", LEN as u64);
     let host = manager.adopt(vec![7u8; LEN]).unwrap();
-    // The context is in use from here on.
+    // From here on the context is in use.
     manager.copy(&host, &managed).wait().unwrap();
     let cuda = manager.backend::<Cuda>().unwrap();
     let driver = cuda.driver().clone();
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(0)) }.unwrap();
-    // SAFETY: the context was retained, and stays so.
+    // SAFETY: the context was retained and is not released before the end.
     unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
     let (tell, told) = mpsc::channel();
     let event = manager.event();
@@ -37,7 +37,7 @@ fn waiting_for_a_device_in_a_callback_is_an_error() {
         let looked = managed.read().map(drop);
         tell.send((waited, copied, looked)).unwrap();
     };
-    // SAFETY: it is the default stream, and nothing was given to it.
+    // SAFETY: it is the default stream, which has no work.
     unsafe { cuda.when_done(CUstream::NULL, then) }.unwrap();
     let mut popped = CUcontext::NULL;
     // SAFETY: it was pushed above.

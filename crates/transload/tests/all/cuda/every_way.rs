@@ -1,4 +1,4 @@
-//! Everything at once: many threads, both devices, slots that are few and slots that are many.
+//! All kinds of work at once: many threads, both devices, with few and with many slots.
 
 use std::sync::Arc;
 

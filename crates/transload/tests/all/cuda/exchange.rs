@@ -1,4 +1,4 @@
-//! Memory and streams that are not the manager's own.
+//! Memory and streams that belong to the user, and not to the manager.
 
 use transload::hal::{ErrorClass, External, ExternalKind, ImportError, IpcHandle};
 use transload::{AllocSpec, Buffer, Error, Place, PlaceError, Request, TransferManager};
@@ -22,10 +22,10 @@ fn bytes_of(manager: &TransferManager, buffer: &Buffer) -> Vec<u8> {
     bytes
 }
 
-/// Has something done in the primary context of the first device.
+/// Runs `act` in the primary context of the first device.
 fn beside<T>(driver: &Driver, act: impl FnOnce() -> T) -> T {
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours, here and below; contexts are the driver's.
+    // SAFETY: the out-pointers here and below are local variables; the driver made the contexts.
     unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(0)) }.unwrap();
     // SAFETY: as above.
     unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
@@ -43,11 +43,11 @@ fn two_processes_with_a_manager_each_share_a_buffer() {
     let manager = manager("pcie-peer");
     if is_other() {
         let handle = IpcHandle::from_bytes(&unhex::<{ IpcHandle::BYTES }>(&process::hear()));
-        // SAFETY: the other half keeps the buffer and leaves it alone until this one has told.
+        // SAFETY: the other process keeps the buffer, and does not touch it before this one reports.
         let buffer = unsafe { manager.import_ipc(&handle.unwrap()) }.unwrap();
         assert_eq!(buffer.memory().to_string(), "cuda:1/device");
         assert!(bytes_of(&manager, &buffer) == mine);
-        // By way of the other device, so that it is a link's end like any.
+        // The bytes go by way of the other device, so that the imported buffer is the end of a link.
         let relay = at(&manager, "cuda:0", 300_000);
         manager.copy_from_slice(&yours, &relay).unwrap();
         manager
@@ -70,7 +70,7 @@ fn two_processes_with_a_manager_each_share_a_buffer() {
     other.tell(&hex(&handle.to_bytes()));
     other.end();
     assert!(bytes_of(&manager, &part) == yours);
-    // SAFETY: it is this manager's own.
+    // SAFETY: the memory is this manager's own.
     let own = unsafe { manager.import_ipc(&handle) }.unwrap();
     assert!(own.raw().same_storage(whole.raw()));
     let nowhere = IpcHandle::new(
@@ -81,7 +81,7 @@ fn two_processes_with_a_manager_each_share_a_buffer() {
         handle.span(),
         true,
     );
-    // SAFETY: nobody opens it.
+    // SAFETY: no process opens the handle.
     let error = unsafe { manager.import_ipc(&nowhere.unwrap()) }.unwrap_err();
     assert!(
         matches!(error, Error::Place(PlaceError::UnknownDevice { .. })),
@@ -101,7 +101,7 @@ fn memory_from_pools_is_not_given_to_other_processes_unless_asked_for() {
     assert_eq!(error.class(), ErrorClass::Unsupported);
 }
 
-/// Memory of the user's own.
+/// Memory that the user allocated.
 #[derive(Debug)]
 struct Own {
     driver: Driver,
@@ -111,7 +111,7 @@ struct Own {
 impl Drop for Own {
     fn drop(&mut self) {
         beside(&self.driver, || {
-            // SAFETY: it was allocated below, and nobody uses it.
+            // SAFETY: the memory was allocated below, and no operation uses it.
             unsafe { self.driver.cuMemFree_v2(self.address) }.unwrap();
         });
     }
@@ -121,11 +121,11 @@ impl Drop for Own {
 fn a_device_pointer_takes_part_in_transfers_and_comes_back() {
     let manager = manager("pcie-peer");
     let driver = driver(&manager);
-    // Opens the device, so that its context stays.
+    // Opening the device keeps its context alive.
     let other = at(&manager, "cuda:0", 100_000);
     let mut address = 0;
     beside(&driver, || {
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuMemAlloc_v2(&raw mut address, 200_000) }.unwrap();
     });
     let owner = Own { driver, address };
@@ -135,16 +135,16 @@ fn a_device_pointer_takes_part_in_transfers_and_comes_back() {
         writable: true,
         owner: Box::new(owner),
     };
-    // SAFETY: the owner keeps the memory, and nobody else uses it.
+    // SAFETY: the owner keeps the memory alive, and no other code uses it.
     let buffer = unsafe { manager.import(place("cuda:0"), external) }.unwrap();
     manager
         .copy_from_slice(&pattern(100_000, 5), &buffer)
         .unwrap();
-    // Two views of one memory are in order.
+    // Two views of one memory are allowed.
     let external = manager
         .export(&buffer, ExternalKind::DevicePointer)
         .unwrap();
-    // SAFETY: as above, in the manager's order.
+    // SAFETY: as above; the manager orders the accesses.
     let view = unsafe { manager.import(place("cuda:0"), external) }.unwrap();
     let first = manager.copy(&buffer, &other);
     let second = manager.copy_from_slice(&[9; 100_000], &view);
@@ -170,7 +170,7 @@ fn pinned_memory_is_host_memory_to_others_without_a_copy() {
     let view = manager.share(&pinned, place("cpu:0/pageable")).unwrap();
     assert_eq!(view.raw().position(), pinned.raw().position());
     assert!(*view.read().unwrap() == pattern(50_000, 6)[..]);
-    // And the other way: the same bytes, registered no second time.
+    // In the other direction the same bytes are not registered a second time.
     let again = manager.share(&view, place("cpu:0/pinned")).unwrap();
     assert_eq!(again.memory().to_string(), "cpu:0/pinned");
     let device = at(&manager, "cuda:0", 50_000);
@@ -188,7 +188,7 @@ fn a_transfer_begins_after_a_stream_and_the_stream_goes_on_after_it() {
     beside(&driver, || {
         let mut stream = CUstream::NULL;
         let apart = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
-        // SAFETY: the place is ours, here and below; streams and addresses are the test's.
+        // SAFETY: the out-pointers here and below are local variables; the streams and addresses belong to the test.
         unsafe { driver.cuStreamCreate(&raw mut stream, apart) }.unwrap();
         let address = src.raw().position();
         // SAFETY: as above.
@@ -206,7 +206,7 @@ fn a_transfer_begins_after_a_stream_and_the_stream_goes_on_after_it() {
         };
         // SAFETY: as above.
         unsafe { cuda.follow(stream, &fences) }.unwrap();
-        // The source is the stream's again, and the copy has its bytes.
+        // After the copy the stream may use the source again, and the copy already has the bytes.
         // SAFETY: as above.
         unsafe { driver.cuMemsetD8Async(address, 8, 1 << 20, stream) }.unwrap();
         // SAFETY: as above.
@@ -227,7 +227,7 @@ fn what_is_offered_and_refused_leaves_no_descriptor() {
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let manager = manager("pcie-peer");
     let shared = at(&manager, "cpu:0/shared", 2 << 20);
-    // Files are offered first; pinned memory takes the address, and a device neither.
+    // The manager offers a file first. Pinned memory takes the address instead, and the device takes neither.
     let round = || {
         drop(manager.share(&shared, place("cpu:0/pinned")).unwrap());
         assert!(manager.share(&shared, place("cuda:0")).is_err());
@@ -255,7 +255,7 @@ fn memory_of_one_manager_is_not_taken_in_by_another() {
             _ => ExternalKind::DevicePointer,
         };
         let given = one.export(&buffer, kind).unwrap();
-        // SAFETY: the buffer lives, and no transfer uses it.
+        // SAFETY: the buffer is alive, and no transfer uses it.
         let error = unsafe { other.import(place(at_other), given) }.unwrap_err();
         let claimed = matches!(error, Error::Import(ImportError::Claimed { .. }));
         assert!(claimed, "{at_one}: {error}");

@@ -1,4 +1,4 @@
-//! A manager over the double, and ways to look at both.
+//! A manager over the double, and ways to inspect both.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use transload::{AllocSpec, Buffer, Builder, Report, Request, TransferManager};
 use transload_cuda::Cuda;
 use transload_cuda::raw::{Driver, Table};
 
-/// The host and the devices of a described machine of the double's. A process has one machine, so a test has a process
-/// of its own.
+/// The host and the devices of a machine that the double describes. A process has one machine, so each test has a
+/// process of its own.
 pub(crate) fn manager(topology: &str) -> TransferManager {
     with_settings(&[("TOPOLOGY", &described(topology))])
 }
 
-/// Where the double's description of a machine is.
+/// The path of the double's description of a machine.
 pub(crate) fn described(topology: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     format!("{root}/../../doubles/cuda-driver/topologies/{topology}.toml")
 }
 
-/// The same with settings of the double's.
+/// The same with settings for the double.
 pub(crate) fn with_settings(settings: &[(&str, &str)]) -> TransferManager {
     builder(settings).build().unwrap()
 }
 
-/// The same, not built yet.
+/// The same as a builder.
 pub(crate) fn builder(settings: &[(&str, &str)]) -> Builder {
     over(double(settings))
 }
@@ -39,24 +39,24 @@ pub(crate) fn double(settings: &[(&str, &str)]) -> Driver {
     for (name, value) in settings {
         control(&format!("set TRANSLOAD_DOUBLE_{name}={value}")).expect("it is not in use yet");
     }
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     unsafe { Driver::from_table(cuda::table(), "the double") }
 }
 
-/// The file of a machine of the double's own tests, where times are easily told.
+/// The file of a machine that the double's own tests use, and whose modelled times are simple.
 pub(crate) fn made_up(name: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     format!("{root}/../../doubles/cuda-driver/tests/machines/{name}.toml")
 }
 
-/// The host and the devices of a driver that is made of the double's functions, and others perhaps.
+/// The host and the devices of a driver that is made of the double's functions, some of which the test replaces.
 pub(crate) fn with_table(table: Table) -> TransferManager {
-    // SAFETY: the functions are the double's, or the test's, which are there for good.
+    // SAFETY: the functions are the double's or the test's, which stay loaded.
     let driver = unsafe { Driver::from_table(table, "the double") };
     over(driver).build().unwrap()
 }
 
-/// The value of one of the double's counters; 0 if it was never counted.
+/// The value of one of the double's counters; 0 if the double never counted it.
 pub(crate) fn counter(name: &str) -> u64 {
     let counters = control("counters").unwrap();
     let line = counters
@@ -65,7 +65,7 @@ pub(crate) fn counter(name: &str) -> u64 {
     line.map_or(0, |count| count.parse().unwrap())
 }
 
-/// How often a function of the driver was called.
+/// The number of calls of a function of the driver.
 pub(crate) fn calls(function: &str) -> u64 {
     let calls = control("calls").unwrap();
     let line = calls
@@ -74,8 +74,8 @@ pub(crate) fn calls(function: &str) -> u64 {
     line.map_or(0, |count| count.parse().unwrap())
 }
 
-/// Everything is given back once all threads have let go, of which the manager's own may be the last, and nothing was done
-/// that a driver punishes later.
+/// Asserts that all resources are free once all threads have let go, of which the manager's own may be the last, and
+/// that the double saw no misuse of the driver.
 pub(crate) fn assert_clean() {
     while !control("leaks").unwrap().is_empty() {
         std::thread::yield_now();
@@ -83,7 +83,7 @@ pub(crate) fn assert_clean() {
     assert_eq!(control("notes").unwrap(), "", "noted");
 }
 
-/// Bytes that repeat nowhere near.
+/// Bytes without a short period.
 pub(crate) fn pattern(len: u64, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -101,7 +101,7 @@ pub(crate) fn at(manager: &TransferManager, place: &str, len: u64) -> Buffer {
         .unwrap()
 }
 
-/// Sends bytes over the places and back to the host; the reports of the hops. The bytes are compared.
+/// Sends bytes over the places and back to the host, compares the bytes, and returns the reports of the hops.
 pub(crate) fn round(manager: &TransferManager, len: u64, places: &[&str]) -> Vec<Report> {
     let sent = pattern(len, len + 1);
     let mut from = manager.adopt(sent.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! Managed memory: whose engines touch it, what that is called, and who waits for what a device is doing there.
+//! Managed memory: which engines access it, how reports name the method, and how copies wait for work of the device.
 
 use transload::{Advice, Buffer, GuardError, Method, TransferManager};
 use transload_cuda::Cuda;
@@ -21,26 +21,26 @@ fn methods(manager: &TransferManager, len: u64, places: &[&str]) -> Vec<Method> 
     reports.iter().map(|report| report.method()).collect()
 }
 
-/// Somebody else's copy in the device's primary context, in a stream of its own, to managed memory. It is under way
-/// when this returns.
-fn somebody_writes(driver: &Driver, bytes: &[u8], to: &Buffer) {
+/// Starts a copy to managed memory outside Transload, in the device's primary context and in a stream of its own. The
+/// copy is in flight when this returns.
+fn write_outside(driver: &Driver, bytes: &[u8], to: &Buffer) {
     let (mut context, mut stream) = (CUcontext::NULL, CUstream::NULL);
     let mut from: CUdeviceptr = 0;
-    // SAFETY: the place is ours, here and below.
+    // SAFETY: the out-pointers here and below are local variables.
     unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(0)) }.unwrap();
-    // SAFETY: the context was retained, and stays so.
+    // SAFETY: the context was retained and is not released before the end.
     unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
     // SAFETY: as above. 1 is CU_STREAM_NON_BLOCKING.
     unsafe { driver.cuStreamCreate(&raw mut stream, 1) }.unwrap();
     // SAFETY: as above.
     unsafe { driver.cuMemAlloc_v2(&raw mut from, bytes.len()) }.unwrap();
-    // SAFETY: both are so long.
+    // SAFETY: both have that length.
     unsafe { driver.cuMemcpyHtoD_v2(from, bytes.as_ptr().cast(), bytes.len()) }.unwrap();
-    // From pageable memory it returns before the bytes have arrived.
-    // SAFETY: takes nothing.
+    // A copy from pageable memory returns before the bytes have arrived.
+    // SAFETY: the call takes no arguments.
     unsafe { driver.cuCtxSynchronize() }.unwrap();
     let target = to.raw().position();
-    // SAFETY: both stay until the test has waited.
+    // SAFETY: both stay allocated until the test has waited.
     unsafe { driver.cuMemcpyDtoDAsync_v2(target, from, bytes.len(), stream) }.unwrap();
     let mut popped = CUcontext::NULL;
     // SAFETY: it was pushed above.
@@ -56,7 +56,7 @@ fn one_pass_over_managed_memory_is_called_unified() {
     let manager = manager("real", "gigabyte");
     let unified = Method::UnifiedMemory;
     for len in [1, 4097, 3 * MIB + 5] {
-        // Host threads copy in and out; the device's engine does the rest.
+        // Host threads copy in and out; the device's engine does the other copies.
         let found = methods(
             &manager,
             len,
@@ -79,29 +79,29 @@ fn one_pass_over_managed_memory_is_called_unified() {
     assert_clean();
 }
 
-/// By a copy, and by a look at the bytes; with the modelled time that both took together.
+/// Waits by a copy, and by a look at the bytes. Returns the modelled time of both together.
 fn waits_for_what_others_do(clock: &str) -> u64 {
     let manager = manager(clock, "gigabyte");
     let cuda = manager.backend::<Cuda>().unwrap();
     let buffer = at(&manager, "cuda:0/managed", LEN);
     let begun = now();
     let first = pattern(LEN, 1);
-    somebody_writes(cuda.driver(), &first, &buffer);
+    write_outside(cuda.driver(), &first, &buffer);
     let mut seen = vec![0; LEN as usize];
     manager.copy_into_slice(&buffer, &mut seen).unwrap();
     assert!(seen == first);
     let second = pattern(LEN, 2);
-    somebody_writes(cuda.driver(), &second, &buffer);
+    write_outside(cuda.driver(), &second, &buffer);
     assert!(*buffer.read().unwrap() == *second);
     let third = pattern(LEN, 3);
-    somebody_writes(cuda.driver(), &third, &buffer);
+    write_outside(cuda.driver(), &third, &buffer);
     let mut guard = buffer.write().unwrap();
     assert!(*guard == *third);
     guard.fill(7);
     drop(guard);
     assert!(buffer.read().unwrap().iter().all(|byte| *byte == 7));
-    // A copy to it does not race with who still writes it.
-    somebody_writes(cuda.driver(), &first, &buffer);
+    // A copy to the memory does not race with the outside copy that still writes it.
+    write_outside(cuda.driver(), &first, &buffer);
     manager.copy_from_slice(&second, &buffer).unwrap();
     assert!(*buffer.read().unwrap() == *second);
     assert_eq!(control("notes").unwrap(), "");
@@ -115,7 +115,7 @@ fn the_host_waits_for_what_a_users_stream_writes() {
 
 #[test]
 fn it_waits_no_longer_than_that() {
-    // Four times: two nanoseconds a byte from pageable memory on the user's way in, and one to managed memory.
+    // Four times: from pageable memory the outside copy takes two nanoseconds a byte, and to managed memory one.
     assert_eq!(waits_for_what_others_do("virtual"), 4 * 3 * LEN);
 }
 
@@ -129,7 +129,7 @@ fn a_prefetch_brings_the_bytes_to_a_device_and_back() {
     let source = manager.adopt(bytes.clone()).unwrap();
     let copied = manager.copy(source, &buffer);
     let begun = now();
-    // It is behind the copy that was submitted before.
+    // The prefetch follows the copy that was submitted before it.
     manager.prefetch(&buffer, place("cuda:1")).unwrap();
     assert!(copied.is_over());
     assert_eq!(counter("bytes pinned -> device 1"), len);
@@ -138,7 +138,7 @@ fn a_prefetch_brings_the_bytes_to_a_device_and_back() {
     manager.prefetch(&half, place("cpu:0")).unwrap();
     assert_eq!(counter("bytes device 1 -> pinned"), MIB);
     assert!(*buffer.read().unwrap() == *bytes);
-    // What does not move is left where it is.
+    // A prefetch of memory that cannot migrate does nothing.
     for memory in ["cuda:0", "cpu:0/pinned", "cpu:0"] {
         let other = at(&manager, memory, MIB);
         manager.prefetch(&other, place("cuda:0")).unwrap();
@@ -174,7 +174,7 @@ fn advice_reaches_the_driver_and_no_answer_of_it_is_an_error() {
     }
     control("fault call=cuMemAdvise_v2:801").unwrap();
     manager.advise(&buffer, Advice::MostlyRead).unwrap();
-    // It means nothing to other memories.
+    // The advice does nothing for other memories.
     for memory in ["cuda:0", "cpu:0/pinned", "cpu:0"] {
         let other = at(&manager, memory, MIB);
         manager.advise(&other, Advice::KeptAt(one)).unwrap();
@@ -185,7 +185,8 @@ fn advice_reaches_the_driver_and_no_answer_of_it_is_an_error() {
     assert_clean();
 }
 
-/// Without concurrent access the host never touches it: bytes go over pinned memory, by the device's engines.
+/// Without concurrent access the host never touches the memory: the device's engines move the bytes through pinned
+/// memory.
 #[test]
 fn where_host_and_device_take_turns_bytes_go_over_pinned_memory() {
     let manager = manager("real", "page-tables");

@@ -9,7 +9,7 @@ mod exchange;
 mod machine;
 mod managed;
 mod page_tables;
-// The other half of a test, as the double's own tests start it.
+// Starts the other process of a test, as the double's own tests do.
 #[path = "../../../../../doubles/cuda-driver/tests/common/process.rs"]
 #[allow(dead_code, reason = "no test uses all of it")]
 mod process;

@@ -1,4 +1,4 @@
-//! Devices that walk the host's page tables: memory that nobody registered is read and written in place.
+//! Devices that walk the host's page tables: they read and write unregistered memory in place.
 
 use std::ffi::c_int;
 
@@ -15,7 +15,7 @@ const SIZES: [u64; 4] = [1, 4097, MIB, 9 * MIB + 5];
 fn goes_in_one_pass(manager: &TransferManager) {
     let staged = || counter("bytes pinned -> device 0") + counter("bytes device 0 -> pinned");
     let memories = ["cpu:0", "cpu:0/shared"];
-    // The links are proven first, with the help of others.
+    // The links are proven first, through other memories.
     for memory in memories {
         round(manager, 1, &[memory, "cuda:0", memory]);
     }
@@ -42,7 +42,7 @@ fn pageable_memory_reaches_the_device_in_one_pass() {
     let manager = with_settings(&[("TOPOLOGY", &machine)]);
     goes_in_one_pass(&manager);
     assert_eq!(counter("pageable-copies-staged"), 0);
-    // The other device does not, and is reached over pinned memory.
+    // The other device does not walk the page tables, and is reached through pinned memory.
     let reports = round(&manager, MIB, &["cuda:1"]);
     assert_eq!(reports[0].method(), Method::HostStaged);
     assert_eq!(counter("pageable-copies-staged"), 0);
@@ -50,8 +50,8 @@ fn pageable_memory_reaches_the_device_in_one_pass() {
     assert_clean();
 }
 
-/// Says that the device walks the page tables, above a driver whose calls stage pageable memory, and return when the
-/// bytes have been taken, or have arrived.
+/// Reports that the device walks the page tables, above a driver whose calls stage pageable memory and return when the
+/// bytes were taken or have arrived.
 unsafe extern "C" fn walks(
     value: *mut c_int,
     asked: CUdevice_attribute,
@@ -59,11 +59,11 @@ unsafe extern "C" fn walks(
 ) -> CUresult {
     if asked == CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
     {
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer.
         unsafe { value.write(1) };
         return CUresult::CUDA_SUCCESS;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the promise of the driver's function.
     unsafe { cuda::driver::cuDeviceGetAttribute(value, asked, device) }
 }
 

@@ -1,4 +1,4 @@
-//! Host memory that is used again and again: registered once, where it lies, by sharing it with `cpu:0/pinned`.
+//! Host memory that is used many times: sharing it with `cpu:0/pinned` registers it once, where it lies.
 
 use transload::{IntoInnerReason, Method};
 
@@ -9,7 +9,7 @@ const LEN: u64 = 3 << 20;
 #[test]
 fn shared_with_pinned_memory_a_buffer_is_registered_once_and_used_in_place() {
     let manager = manager("no-peer");
-    // Proves the links, over memory of the engine's.
+    // This round proves the links, over the engine's own memory.
     round(&manager, LEN, &["cpu:0/pinned", "cuda:0", "cpu:0/pinned"]);
     let before = (counter("registrations"), counter("unregistrations"));
     let sent = pattern(LEN, 1);
@@ -67,7 +67,7 @@ fn both_views_are_one_memory_in_the_order_of_transfers() {
     let back = at(&manager, "cuda:0", LEN);
     for round in 0..10u8 {
         let sent = manager.adopt(vec![round; LEN as usize]).unwrap();
-        // Each writes what the next one reads, by the other view.
+        // Each copy writes, through one view, the bytes that the next one reads through the other view.
         let first = manager.copy(&sent, &own);
         let second = manager.copy(&view, &far);
         let third = manager.copy(&far, &back);

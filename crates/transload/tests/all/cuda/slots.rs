@@ -1,5 +1,5 @@
-//! Small blocks between pageable memory and a device: many to a slot, to a submission, and to a copy where they lie side by
-//! side.
+//! Small blocks between pageable memory and a device: many blocks share a slot and a submission, and neighbouring
+//! blocks share a copy.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const KIB: u64 = 1 << 10;
 const BATCH: &str = "cuMemcpyBatchAsync_v2";
 const SINGLE: [&str; 2] = ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"];
 
-/// Copies of blocks: that of each place goes to the place that `target` says.
+/// Copies of blocks: the block at each place goes to the place that `target` returns.
 fn blocks(from: &Buffer, to: &Buffer, len: u64, target: impl Fn(u64) -> u64) -> Vec<Request> {
     let region = |buffer: &Buffer, place: u64| {
         Region::from(buffer.slice(place * len..(place + 1) * len).unwrap())
@@ -27,7 +27,7 @@ fn blocks(from: &Buffer, to: &Buffer, len: u64, target: impl Fn(u64) -> u64) -> 
         .collect()
 }
 
-/// What the driver was asked for since.
+/// The driver calls since the count began.
 struct Count {
     events: u64,
     batches: u64,
@@ -56,9 +56,9 @@ impl Count {
     }
 }
 
-/// The most rounds in which the engine orders all operations, 32 in one, two for each block: some are cut short where a slot
-/// is allocated, where another thread was quicker to order what was ready, and at both ends. The device's operations of
-/// a round share an event.
+/// The most rounds in which the engine orders all operations: 32 in a round, two for each block. A round is shorter
+/// where a slot is allocated, where another thread has already ordered the ready operations, and at both ends. The
+/// device's operations of a round share an event.
 fn rounds(allocated: u64) -> u64 {
     4 * COUNT / 32 + 2 * allocated + 8
 }
@@ -72,11 +72,11 @@ fn run(manager: &TransferManager, requests: &[Request]) -> Count {
     before.since()
 }
 
-/// Blocks to places where no two are neighbours any more, from `from` to `to`; twice, the second time with slots
-/// that are there.
+/// Copies blocks from `from` to places in `to` of which no two are neighbours. Does so twice; the second run finds its
+/// slots allocated.
 fn scattered(from: &str, to: &str, len: u64) {
     let manager = manager("no-peer");
-    // Proves the links.
+    // This round proves the links.
     round(&manager, 10, &["cpu:0/pinned", "cuda:0", "cpu:0/pinned"]);
     let bytes = pattern(COUNT * len, len);
     let source = at(&manager, from, COUNT * len);
@@ -95,7 +95,7 @@ fn scattered(from: &str, to: &str, len: u64) {
         peak <= slots * chunk,
         "{peak} bytes held in slots of {chunk}"
     );
-    // All slots are there when the first run needed the most that it could.
+    // All slots exist if the first run needed the most slots that it could.
     let registered = cold.registered + warm.registered;
     assert!(
         registered <= slots,
@@ -168,8 +168,8 @@ fn blocks_that_stay_side_by_side_are_few_copies() {
     assert_clean();
 }
 
-/// Sizes, ways and ends of all sorts under a small budget, with `fault` in the middle of it. Answers how many arrived,
-/// how many failed, and how many were over before the fault.
+/// Runs transfers of mixed sizes, ways and ends under a small budget, with `fault` in the middle. Returns the numbers
+/// of transfers that arrived, that failed, and that were over before the fault.
 fn mixed(seed: u64, fault: &str) -> [usize; 3] {
     let budget = Arc::new(StagingBudget::new(1 << 20));
     let settings = [("TOPOLOGY", &*described("no-peer"))];
@@ -196,7 +196,7 @@ fn mixed(seed: u64, fault: &str) -> [usize; 3] {
     let mut running: Vec<(Transfer, Transfer, Buffer, Vec<u8>)> = Vec::new();
     for (number, (near, far, back, sent)) in ends.into_iter().enumerate() {
         if number == 100 {
-            // Those that were first have had their slots.
+            // The first transfers have had their slots.
             first = running.len();
             for (_, home, ..) in &running {
                 while !home.is_over() {
@@ -254,7 +254,7 @@ fn slots_that_cannot_be_locked_leave_the_others_as_they_are() {
 
 #[test]
 fn a_ruined_context_ends_them_all_and_no_slot_stays_leased() {
-    // Nothing can be given back to such a context.
+    // The driver frees nothing in such a context.
     let [_, failed, _] = mixed(3, "fault ecc@40");
     assert!(failed > 0, "nothing noticed");
 }

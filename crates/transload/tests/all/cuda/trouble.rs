@@ -1,4 +1,4 @@
-//! Devices, drivers and callers that do not do what they should.
+//! Devices, drivers and callers that misbehave.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::cuda::machine::{assert_clean, at, counter, double, manager, pattern, 
 
 const MIB: u64 = 1 << 20;
 
-/// A table that answers so to `cuInit`, and has nothing else.
+/// A table whose `cuInit` gives this answer, and that has no other function.
 fn answering(init: unsafe extern "C" fn(u32) -> CUresult) -> Driver {
     let table = Table {
         cuInit: Some(init),
         ..Table::EMPTY
     };
-    // SAFETY: nothing is asked of it that it would have to keep.
+    // SAFETY: the driver's only function takes a number and has no promise to keep.
     unsafe { Driver::from_table(table, "a stand-in") }
 }
 
@@ -38,7 +38,7 @@ fn a_toolkits_stub_is_told_from_a_driver() {
 fn a_driver_that_is_too_old_says_what_it_lacks() {
     let whole = double(&[("VERSION", "10.2")]);
     let mut table = *whole.table();
-    // Of CUDA 11.0.
+    // CUDA 11.0 lacks this function.
     table.cuDevicePrimaryCtxRelease_v2 = None;
     // SAFETY: the functions are the double's.
     let old = unsafe { Driver::from_table(table, "an old driver") };
@@ -79,7 +79,7 @@ fn a_driver_that_does_not_start_says_what_it_answered() {
     );
 }
 
-/// The variable is this process's, which has no other thread so far.
+/// The process has no other thread yet, so the test may set the variable.
 #[test]
 fn discovery_without_a_driver_brings_the_rest_of_the_machine() {
     // SAFETY: the test is alone in its process.
@@ -101,7 +101,7 @@ fn discovery_without_a_driver_brings_the_rest_of_the_machine() {
     assert!(*dst.read().unwrap() == *src.read().unwrap());
 }
 
-/// Somebody else has the device for himself: that shows when it is opened, and may be over later.
+/// Another process uses the device exclusively: opening the device fails, and may succeed later.
 #[test]
 fn a_device_that_another_process_has_is_refused_until_it_is_free_and_others_work() {
     let manager = manager("no-peer");
@@ -134,7 +134,7 @@ fn the_context_that_a_user_made_current_stays_current() {
     let backend = manager.backend::<Cuda>().unwrap();
     let driver = backend.driver();
     let mut theirs = CUcontext::NULL;
-    // SAFETY: the place is ours, here and below.
+    // SAFETY: the out-pointers here and below are local variables.
     unsafe { driver.cuCtxCreate_v2(&raw mut theirs, 0, CUdevice(1)) }.unwrap();
     let current = || {
         let mut current = CUcontext::NULL;
@@ -176,7 +176,7 @@ fn memory_of_the_device_that_runs_out_is_an_error_that_names_it_and_leaves_the_r
 #[test]
 fn staging_that_cannot_be_had_is_reported_and_nothing_leaks() {
     let manager = manager("no-peer");
-    // Every registration fails.
+    // Every registration fails with this result.
     let full = CUresult::CUDA_ERROR_OUT_OF_MEMORY.0;
     control(&format!("fault call=cuMemHostRegister_v2:{full}@1+")).unwrap();
     let src = manager.adopt(pattern(MIB, 1)).unwrap();
@@ -215,13 +215,13 @@ fn pinned_memory_stays_within_the_budget() {
     assert_clean();
 }
 
-/// The second operation never ends: the transfer is given up at its deadline, and other lanes go on.
+/// The second operation never ends: the engine abandons the transfer at its deadline, and other lanes go on.
 #[test]
 fn a_stream_that_never_answers_holds_up_nobody_but_its_own() {
     let manager = manager("no-peer");
     let stuck = at(&manager, "cuda:0", 4096);
     let pinned = at(&manager, "cpu:0/pinned", 4096);
-    // Both directions are proven while everything answers.
+    // Both directions are proven while the driver still answers.
     round(&manager, MIB, &["cuda:0"]);
     manager.copy(&pinned, &stuck).wait().unwrap();
     control("fault stuck").unwrap();
@@ -231,7 +231,7 @@ fn a_stream_that_never_answers_holds_up_nobody_but_its_own() {
     round(&manager, MIB, &["cuda:1"]);
     let (out, sent) = (at(&manager, "cuda:0", 64), at(&manager, "cpu:0/pinned", 64));
     manager.copy(&out, &sent).wait().unwrap();
-    // Nobody waits for what never ends.
+    // Dropping the manager does not wait for the operation that never ends.
     drop((out, sent, manager));
 }
 
@@ -263,7 +263,7 @@ fn a_lost_device_says_so_and_another_one_works() {
     let error = manager.copy(&src, &dst).wait().unwrap_err();
     assert_eq!(error.class(), ErrorClass::Lost, "{error}");
     assert_eq!(error.to_string().matches("is lost").count(), 1, "{error}");
-    // Its links rest; the reason stays.
+    // The links of the device rest; the error keeps its reason.
     let again = manager.copy(&src, &dst).wait().unwrap_err();
     assert_eq!(again.to_string().matches("is lost").count(), 1, "{again}");
     let spec = transload::AllocSpec::bytes(16);

@@ -1,4 +1,4 @@
-//! Copies whose end nobody waits for, and those who wait for something behind them.
+//! Copies whose end no thread waits for, and threads that wait for transfers behind such copies.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -19,7 +19,7 @@ struct Bench {
 
 fn bench() -> Bench {
     let manager = manager("no-peer");
-    // Proves the links.
+    // This round proves the links.
     round(&manager, 10, &[PINNED, "cuda:0", PINNED]);
     let source = at(&manager, PINNED, LEN);
     manager.copy_from_slice(&pattern(LEN, 1), &source).unwrap();
@@ -37,7 +37,7 @@ impl Bench {
         self.manager.copy(&self.source, &self.far)
     }
 
-    /// It stands behind every copy up.
+    /// The copy down follows every copy up.
     fn down(&self) -> Transfer {
         self.manager.copy(&self.far, &self.back)
     }
@@ -66,7 +66,7 @@ fn who_sleeps_already_hears_of_what_another_submits() {
     let (tell, told) = channel();
     thread::scope(|scope| {
         scope.spawn(move || tell.send(down.wait().map(|_| ())).unwrap());
-        // Whether the other one sleeps by now or not, it has to hear of this.
+        // The other thread must learn of this, whether or not it sleeps by now.
         gate.set();
         told.recv().unwrap().unwrap();
     });
@@ -100,7 +100,7 @@ fn copies_that_are_let_go_of_end() {
     assert_clean();
 }
 
-/// Random orders of threads that submit, wait, look, await and let go, over buffers that they share.
+/// Threads that submit, wait, poll, await and drop in random order, over buffers that they share.
 #[test]
 fn threads_that_wait_in_every_way_all_hear() {
     let bench = bench();

@@ -1,5 +1,5 @@
-//! What one manager finds out about a peer link, and what the next one makes of it. Each has contexts of its own, so that
-//! peer access ends with it as it ends with a process.
+//! The verdict of one manager about a peer link, and its use by the next one. Each manager has contexts of its own, so
+//! that peer access ends with the manager as it ends with a process.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use transload::{Method, Proof};
 
 use crate::cuda::machine::{assert_clean, builder, counter, described, double, round};
 
-/// A file in the folder of temporary files, which goes when the test is over.
+/// A file in the folder of temporary files, deleted at the end of the test.
 struct Kept(PathBuf);
 
 impl Kept {
@@ -26,18 +26,18 @@ impl Drop for Kept {
     }
 }
 
-/// What a copy from the first device to the second one took.
+/// The driver calls that a copy from the first device to the second one took.
 #[derive(PartialEq, Eq, Debug)]
 struct Took {
     proof: Option<Proof>,
     method: Method,
     /// Copies from device to device.
     crossings: u64,
-    /// How often peer access was enabled.
+    /// The number of times that peer access was enabled.
     enabled: u64,
 }
 
-/// Such a copy of a manager of its own.
+/// Makes such a copy with a manager of its own.
 fn copy(verdicts: &Path) -> Took {
     let manager = builder(&[]).keep_verdicts(verdicts).build().unwrap();
     let (from, to) = ("cuda:0".parse().unwrap(), "cuda:1".parse().unwrap());
@@ -96,7 +96,7 @@ fn peer_access_that_lied_is_not_even_enabled_by_the_next() {
     control("fault none").unwrap();
     let next = copy(&kept.0);
     let round_it = Took {
-        // Of the pinned memory that the devices reach in place.
+        // The proof concerns the pinned memory that the devices reach in place.
         proof: Some(Proof::ToCome),
         method: Method::HostStaged,
         crossings: 0,

@@ -1,4 +1,4 @@
-//! Which way bytes take, and that they arrive.
+//! The ways that bytes take, and their arrival.
 
 use transload::Method;
 

@@ -1,41 +1,41 @@
-//! Transfers by each method, one after the other, and what must be where when they are over.
+//! Transfers by each method, one after the other, and the expected bytes of each buffer afterwards.
 
 use std::sync::LazyLock;
 
 use transload::hal::ErrorClass;
 use transload::{AllocSpec, Buffer, Region, Request, TransferManager};
 
-/// Several chunks of the smallest size, and a bit.
+/// Several chunks of the smallest size, and some bytes more.
 pub(crate) const LEN: u64 = 150_001;
 
-/// How far a copy within a buffer goes: it reads most of what it writes.
+/// The distance of a copy within a buffer: the copy reads most of the bytes that it writes.
 const SHIFT: u64 = 1_000;
 
-/// A buffer, and what it holds; `None` where anything may be.
+/// A buffer and its expected bytes; `None` where any byte is allowed.
 struct Stop {
     buffer: Buffer,
     holds: Option<Vec<u8>>,
 }
 
-/// What came to nothing.
+/// A step that failed.
 #[derive(Debug)]
 pub(crate) struct Trouble {
     pub(crate) class: ErrorClass,
     pub(crate) text: String,
 }
 
-/// What was done, and what is wrong with it.
+/// The steps that were done, and the wrong bytes that they left.
 #[derive(Default)]
 pub(crate) struct Journey {
     stops: Vec<Stop>,
     pub(crate) troubles: Vec<Trouble>,
     pub(crate) crimes: Vec<String>,
-    /// Routes that failed before another one led there.
+    /// Routes that failed before another route succeeded.
     pub(crate) detours: Vec<String>,
 }
 
 impl Journey {
-    /// Goes everywhere that it can.
+    /// Visits every memory that can be reached.
     pub(crate) fn go(manager: &TransferManager) -> Journey {
         let mut journey = Journey::default();
         static BYTES: LazyLock<Vec<u8>> =
@@ -46,8 +46,8 @@ impl Journey {
         if let Some(start) = start {
             journey.stops[start].holds = Some(bytes);
         }
-        // Staged, within the device and over itself, to another device, in place, through the driver's own
-        // paging, and staged back.
+        // Staged to the device; within the device, also over its own source; to another device; in place; through the
+        // driver's own paging; and staged back.
         let near = journey.allocate(manager, "cuda:0");
         journey.copy(manager, start, near);
         journey.shift(manager, near);
@@ -101,7 +101,7 @@ impl Journey {
         self.stops[to].holds = holds.filter(|_| arrived);
     }
 
-    /// Copies most of a buffer to a little further on in the same one.
+    /// Copies most of a buffer to a place a little further on in the same buffer.
     fn shift(&mut self, manager: &TransferManager, stop: Option<usize>) {
         let Some(stop) = stop else {
             return;
@@ -135,8 +135,7 @@ impl Journey {
         }
     }
 
-    /// Looks at every buffer, over whatever way there is now. Of those that lie on a device that is lost there is
-    /// none.
+    /// Checks every buffer, over any way that exists now. A buffer on a lost device cannot be read.
     pub(crate) fn look(&mut self, manager: &TransferManager, may_lose: bool) {
         for stop in &self.stops {
             let Some(holds) = &stop.holds else {

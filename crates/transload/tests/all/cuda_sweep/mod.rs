@@ -1,5 +1,5 @@
-//! Whole transfers while the driver fails at each of its calls: each arrives, by another route where there is one, or
-//! ends in an error of a class; where it is said to have arrived every byte has; and the manager goes on.
+//! Whole transfers while the driver fails at each of its calls. Each transfer arrives, by another route where one
+//! exists, or ends in an error of a class. A transfer that reports success has moved every byte. The manager goes on.
 #![cfg(all(target_os = "linux", not(any(loom, transload_local))))]
 
 #[path = "../../../../backends/cuda/tests/common/faults.rs"]
@@ -20,14 +20,14 @@ use transload::hal::ErrorClass;
 use transload_cuda::raw::{CUresult, Driver};
 use transload_cuda::{Cuda, OpenError};
 
-/// How long a single fault may take, on whatever machine: past that it hangs.
+/// The limit for a single fault on any machine: a run that takes longer counts as hanging.
 const HANG: Duration = Duration::from_secs(60);
 
-/// What a sweep came to.
+/// The results of a sweep.
 #[derive(Default)]
 struct Tally {
     wrong: Vec<String>,
-    /// Transfers that arrived by a detour, and steps that came to nothing.
+    /// Transfers that arrived by a detour, and steps that failed.
     detours: usize,
     troubles: usize,
 }
@@ -39,7 +39,7 @@ fn settle_machine(topology: &str) {
 }
 
 fn manager() -> Result<TransferManager, OpenError> {
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     let driver = unsafe { Driver::from_table(cuda::table(), "the double") };
     let devices = Arc::new(Cuda::with_driver(driver)?);
     let builder = TransferManager::builder().host().backend(devices);
@@ -51,7 +51,7 @@ fn leaks() -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// What is called when nothing goes wrong.
+/// The calls of a run without a fault.
 fn clean_run() -> Calls {
     let manager = manager().unwrap();
     let before = faults::calls();
@@ -66,14 +66,15 @@ fn clean_run() -> Calls {
     calls
 }
 
-/// One fault. Devices are there when it comes: that a driver does not start is the backend's own matter.
+/// Runs the journey with one fault, which strikes when the devices are open. The backend's own tests cover a driver
+/// that does not start.
 fn suffer(line: &str, may_lose: bool) -> Tally {
     let leaks_before = leaks();
     let manager = manager().unwrap();
     faults::order(line);
     let mut first = Journey::go(&manager);
     faults::take_back();
-    // What rests because of it is to be asked again at once.
+    // The manager must try again at once the links that rest because of the fault.
     manager.clear_cache();
     first.look(&manager, may_lose);
     let is_lost = first
@@ -122,7 +123,7 @@ fn suffer(line: &str, may_lose: bool) -> Tally {
     drop(manager);
     let new_leaks = || {
         let mut new = leaks();
-        // What a pool gave out outlives the context that is lost, in which alone it could be freed.
+        // Memory of a pool outlives a lost context: only that context could free it.
         new.retain(|leak| !(leaks_before.contains(leak) || may_lose && leak.starts_with("Pool ")));
         new
     };
@@ -152,7 +153,7 @@ fn sweep(lines: Vec<String>, may_lose: bool) -> Tally {
                 wrong: vec!["a panic".into()],
                 ..Tally::default()
             };
-            // Who waits has given up if nobody hears it.
+            // The send fails only after the waiting test has given up.
             let _ = tell.send(tally.unwrap_or_else(panicked));
         });
         let Ok(tally) = told.recv_timeout(HANG) else {
@@ -181,8 +182,8 @@ fn sweep(lines: Vec<String>, may_lose: bool) -> Tally {
     all
 }
 
-/// Every call fails with a result that says nothing. A context is made current and left again for each of them, in the
-/// same way.
+/// Every call fails with a result that names no cause. The calls that push and pop a context are left out: the backend
+/// makes them around every other call.
 fn each_call(calls: &Calls) -> Vec<String> {
     let mut rest = calls.clone();
     rest.retain(|name, _| !name.starts_with("cuCtxP"));
@@ -196,7 +197,7 @@ fn each_call_fails_once_where_there_are_other_routes() {
     let mut lines = each_call(&calls);
     lines.extend(faults::of_calls(&calls, &faults::PASSING, 1));
     let all = sweep(lines, false);
-    // A single failure is got round, or else there is no other route, as for an allocation.
+    // The engine gets round a single failure, unless no other route exists, as for an allocation.
     assert!(all.detours > 0);
     assert!(all.troubles > 0);
 }

@@ -1,4 +1,4 @@
-//! Numbers that look random, and are the same each time.
+//! Pseudo-random numbers, which are the same in each run.
 
 pub(crate) struct Dice(pub(crate) u64);
 

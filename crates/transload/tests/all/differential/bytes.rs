@@ -1,4 +1,4 @@
-//! What the bytes must be: plain arrays, in which some bytes are not known.
+//! The expected bytes: plain arrays, in which some bytes are unknown.
 
 use std::ops::Range;
 
@@ -12,30 +12,30 @@ const KNOWN: u32 = 0;
 /// The tag of a byte that may have any value until it is written again.
 const LOST: u32 = u32::MAX;
 
-/// A shape in its place within a store.
+/// A shape and its position in a store.
 #[derive(Clone, Copy)]
 pub(crate) struct Lay {
     pub(crate) at: u64,
     pub(crate) shape: Shape,
 }
 
-/// What became of a copy that was allowed to fail.
+/// The end of a copy that was allowed to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     Done,
-    /// So many leading bytes arrived. Nothing is known of the others.
+    /// The first `n` bytes arrived. The others are unknown.
     Stopped(u64),
     Untouched,
 }
 
-/// Values, and for each a tag: known, lost, or the number of a copy of which nobody knows yet how it ends.
+/// Values, each with a tag: known, lost, or the number of a copy whose end is not known yet.
 #[derive(Clone)]
 pub(crate) struct Bytes {
     pub(crate) values: Vec<u8>,
     tags: Vec<u32>,
 }
 
-/// A copy that was allowed to fail, of which nobody knows yet how it ended.
+/// A copy that was allowed to fail, and whose end is not known yet.
 pub(crate) struct Pending {
     pub(crate) store: u32,
     pub(crate) dst: Lay,
@@ -122,7 +122,7 @@ impl Bytes {
         payload
     }
 
-    /// The same where nobody asks any more how open copies ended.
+    /// The same bytes when the ends of open copies will not be learned.
     pub(crate) fn closed(mut self) -> Bytes {
         self.tags.iter_mut().for_each(|tag| *tag = closed(*tag));
         self
@@ -138,12 +138,12 @@ impl Bytes {
         }
     }
 
-    /// A copy is under way to there, and nobody knows how it will end.
+    /// Records a copy in flight to there, whose end is not known yet.
     pub(crate) fn open(&mut self, lay: Lay, number: u32) {
         lay.rows().for_each(|row| self.tags[row].fill(number));
     }
 
-    /// That copy has ended. What was written since stays.
+    /// Records the end of that copy. Bytes that were written since stay.
     pub(crate) fn settle(&mut self, number: u32, pending: &Pending, fate: Fate) {
         let payload = &pending.payload;
         let positions = pending.dst.rows().flatten().enumerate();
@@ -165,7 +165,7 @@ impl Bytes {
         }
     }
 
-    /// The first byte that is known and is another one.
+    /// The first known byte that differs.
     pub(crate) fn difference(&self, found: &[u8]) -> Option<usize> {
         assert_eq!(self.values.len(), found.len(), "the lengths differ");
         if self.values == found {
@@ -182,7 +182,7 @@ fn closed(tag: u32) -> u32 {
     if tag == KNOWN { KNOWN } else { LOST }
 }
 
-/// Bytes that repeat nowhere near.
+/// Bytes without a short period.
 pub(crate) fn fresh(dice: &mut Dice, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for chunk in bytes.chunks_mut(5) {
@@ -192,10 +192,10 @@ pub(crate) fn fresh(dice: &mut Dice, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where something begins or ends: words, pages, chunks, megabytes.
+/// Sizes at which something begins or ends: words, pages, chunks, megabytes.
 const EDGES: [u64; 9] = [4, 8, 16, 64, 4096, 1 << 16, 1 << 18, 1 << 20, 2 << 20];
 
-/// A number of at most `most`, with a liking for those beside an edge.
+/// A number of at most `most`, often one beside an edge.
 pub(crate) fn near_edges(dice: &mut Dice, most: u64) -> u64 {
     let number = match dice.below(8) {
         0 => dice.below(2),

@@ -1,4 +1,4 @@
-//! Copies, one by one and together.
+//! Copies, singly and in batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::differential::words::any_words;
 use crate::differential::worker::{Held, Terms, Worker};
 use crate::differential::world::State;
 
-/// Two ends, by the places of their stores in the list.
+/// Two ends, as the places of their stores in the list.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
     pub(crate) src: (usize, Lay),
@@ -76,7 +76,7 @@ impl Worker<'_> {
         Some(Request::new(regions.0, regions.1))
     }
 
-    /// Tallies what sort of copy it is, and writes it down.
+    /// Counts the kind of copy, and writes the copy to the log.
     pub(crate) fn note(&self, state: &mut State, ends: &Ends, how: &str) {
         let (Ends { src, dst }, seat) = (*ends, self.seat);
         let numbers = [src, dst].map(|(at, _)| state.stores[at].number);
@@ -100,7 +100,7 @@ impl Worker<'_> {
         let (src, dst) = (ends.src.1, ends.dst.1);
         let is_plain = src.shape.is_contiguous() && dst.shape.is_contiguous();
         let rows = |lay: Lay| lay.shape.rows() * lay.shape.planes();
-        // Of more rows than that nobody finds out.
+        // The engine does not check the overlap of more rows than that.
         let meet = match rows(src) + rows(dst) > Shape::OVERLAP_ROWS {
             true => src.shape.overlaps(src.at, &dst.shape, dst.at),
             false => src.meets(dst),
@@ -137,7 +137,7 @@ impl Worker<'_> {
                     matches!(answer, Err(TransferError::VerifyOverlap { .. })),
                     "{answer:?}"
                 );
-                // What was to be set when it is over is set.
+                // The event that the transfer sets at its end must be set.
                 assert!(terms.then.is_none_or(|event| event.is_set()));
                 return count(Kind::VerifyOverlapRefused);
             }
@@ -187,7 +187,7 @@ impl Worker<'_> {
         });
     }
 
-    /// A request on some terms.
+    /// A request on random terms.
     fn terms(&mut self, number: usize, mut request: Request) -> (Request, Terms) {
         let world = self.worlds[number];
         let mut terms = Terms::default();
@@ -199,7 +199,7 @@ impl Worker<'_> {
             count(Kind::After);
             let gate = world.event();
             request = request.after(&gate);
-            // Nobody is there any more when the test has failed.
+            // The receiver may be gone when the test has failed.
             let _ = self.gates.send(gate);
         }
         match self.below(16) {
@@ -258,7 +258,7 @@ impl Worker<'_> {
                 matches!(error.source, TransferError::Overlap { .. }),
                 "{error}"
             );
-            // Nothing was done. Events of the batch may never be set.
+            // The batch did nothing. Its events may never be set.
             self.ends = None;
             return count(Kind::BatchRefused);
         }
@@ -328,7 +328,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What can be refused at once is, and nothing is done.
+    /// A request that can be refused at once is refused, and nothing is done.
     pub(crate) fn refused(&mut self) {
         let number = self.any_world();
         let world = self.worlds[number];

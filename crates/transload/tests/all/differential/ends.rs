@@ -1,4 +1,4 @@
-//! What a round leaves behind in the process.
+//! The resources that a round leaves in the process.
 
 use crate::differential::tally::until;
 
@@ -11,10 +11,10 @@ pub(crate) struct Left {
     resident: u64,
 }
 
-/// Drivers keep some things once they were used; after so many rounds there must be no more.
+/// Drivers keep some resources once they were used; after this many rounds there must be no more.
 const WARM: u64 = 2;
 
-/// How much more memory may be resident. An allocator keeps some; what is lost in each round adds up.
+/// The most additional resident memory. An allocator keeps some; memory that is lost in each round adds up.
 const MORE_BYTES: u64 = 256 << 20;
 
 /// SwiftShader makes a file for compiled code each time it is loaded, and leaves it open when it is unloaded.
@@ -33,7 +33,7 @@ fn entries(folder: &str) -> Vec<String> {
 }
 
 fn resident() -> u64 {
-    // SAFETY: it takes no pointer, and any thread may call it at any time.
+    // SAFETY: the function takes no pointer, and any thread may call it at any time.
     unsafe { libc::malloc_trim(0) };
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
@@ -41,7 +41,7 @@ fn resident() -> u64 {
 }
 
 impl Left {
-    /// Panics where a round has left more than the first ones.
+    /// Panics where a round has left more than the first rounds did.
     pub(crate) fn compare(&mut self, context: &str) {
         self.rounds += 1;
         println!("{context}: {} MB", resident() >> 20);

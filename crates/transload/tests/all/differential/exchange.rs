@@ -1,4 +1,4 @@
-//! Two managers and the same bytes: what was adopted goes from one to the other, and what cannot be had twice is refused.
+//! Two managers and the same bytes: adopted memory moves from one manager to the other, and claimed memory is refused.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::differential::worker::Worker;
 use crate::differential::world::{Origin, Store, World, number};
 
 impl Worker<'_> {
-    /// Takes what was adopted out of a manager, and has the other one adopt it.
+    /// Takes adopted memory out of one manager, and lets the other one adopt it.
     pub(crate) fn hand_over(&mut self) {
         let from = self.any_world();
         let to = self.below(2) as usize;
@@ -34,8 +34,8 @@ impl Worker<'_> {
         let all = Lay::run(0, store.len());
         let bytes = store.bytes.clone().closed();
         let check = |found: &[u8]| old.compare("into_inner", (store.number, all), &bytes, found);
-        // A pinned view goes when its device is idle, which may never be here. A view of a file keeps the manager's claim until
-        // the last transfer of the view has gone, and other threads keep the manager from being idle.
+        // A pinned view goes when its device is idle, which may never happen here. A view of a file keeps the manager's
+        // claim until the last transfer of the view has gone, and other threads keep the manager from being idle.
         let is_pinned = |view: &Buffer| view.memory().to_string() == "cpu:0/pinned";
         let is_file = matches!(store.origin, Origin::File { .. });
         let is_lent = is_lent && (is_file || store.views.iter().any(is_pinned));
@@ -90,7 +90,7 @@ impl Worker<'_> {
         state.stores.push(store);
     }
 
-    /// What was adopted, once no transfer needs it any more.
+    /// Takes the adopted owner back, once no transfer needs it any more.
     fn inner<T: std::any::Any>(&mut self, world: &World, view: Buffer, what: &str) -> T {
         let mut view = Some(view);
         let mut owner = None;
@@ -113,7 +113,7 @@ impl Worker<'_> {
         owner.unwrap()
     }
 
-    /// What belongs to one manager is refused by the other.
+    /// Memory of one manager is refused by the other.
     pub(crate) fn foreign(&mut self) {
         self.doing("uses a buffer with the other manager");
         let [one, other] = self.worlds;
@@ -154,7 +154,7 @@ impl Worker<'_> {
         count(Kind::ForeignRefused);
     }
 
-    /// Bytes that one manager may write are not taken in by the other one.
+    /// Bytes that one manager may write are refused by the other one.
     pub(crate) fn claimed(&mut self) {
         let number = self.any_world();
         let (world, other) = (self.worlds[number], self.worlds[1 - number]);
@@ -205,7 +205,7 @@ impl Worker<'_> {
 }
 
 impl Store {
-    /// The file holds the bytes, and what lay before and behind them.
+    /// Asserts that the file holds the bytes, and that the bytes before and behind them are unchanged.
     pub(crate) fn check_file(&self, world: &World) {
         let Origin::File {
             path,

@@ -1,4 +1,4 @@
-//! The host's own looks and writes: guards, borrowed slices, the file system, hints.
+//! Reads and writes of the host itself: guards, borrowed slices, the file system, hints.
 
 use std::mem::MaybeUninit;
 
@@ -11,7 +11,7 @@ use crate::differential::tally::{Kind, count};
 use crate::differential::worker::Worker;
 use crate::differential::world::{Origin, State, World};
 
-/// Some bytes of a store, and what they must be.
+/// Some bytes of a store, and their expected values.
 struct Look<'a> {
     world: &'a World,
     store: u32,
@@ -38,7 +38,7 @@ fn has_guards(view: &Buffer) -> bool {
 }
 
 impl<'a> Worker<'a> {
-    /// Borrowed bytes to a store or from one, which blocks.
+    /// Copies borrowed bytes to a store or from one, which blocks.
     pub(crate) fn borrow(&mut self) {
         let number = self.any_world();
         let world = self.worlds[number];
@@ -101,7 +101,7 @@ impl<'a> Worker<'a> {
             }
             1 | 2 => {
                 count(Kind::IntoSlice);
-                // With room around that nobody writes.
+                // No copy may write the room around the bytes.
                 let mut found = vec![0xE7; lay.len() + 32];
                 let middle = 16..16 + lay.len();
                 let report = manager.copy_into_slice(region, &mut found[middle.clone()]);
@@ -132,7 +132,7 @@ impl<'a> Worker<'a> {
         world.release(look.store, claim);
     }
 
-    /// A guard of some kind, on some bytes.
+    /// Takes a guard of some kind, on some bytes.
     pub(crate) fn guard(&mut self) {
         let number = self.any_world();
         let world = self.worlds[number];
@@ -176,7 +176,8 @@ impl<'a> Worker<'a> {
         state.note(&[look.store], || note);
         let sent = fresh(&mut self.dice, lay.len());
         let filled = Bytes::known(sent.clone());
-        // Its place in the order is where it is taken, with the model locked; or does not matter, by a claim.
+        // The guard is taken with the model locked, so that both have the same order; or a claim makes the order
+        // irrelevant.
         match (way, writes) {
             (0, false) => {
                 count(Kind::Reader);
@@ -234,7 +235,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// As long as the guard lives its bytes stay as they are.
+    /// The bytes must stay as they are while the guard lives.
     fn read(&mut self, look: &Look<'_>, guard: ReadGuard) {
         look.check("a guard", &guard);
         let seen = guard.to_vec();
@@ -246,7 +247,7 @@ impl<'a> Worker<'a> {
         );
     }
 
-    /// As long as the guard lives nobody else writes its bytes, and they are seen when it has gone.
+    /// No other thread writes the bytes while the guard lives; other threads see the new bytes when it has gone.
     fn write(&mut self, look: &Look<'_>, mut guard: WriteGuard, sent: &[u8]) {
         look.check("a guard that writes", &guard);
         guard.fill(0xD7);
@@ -269,7 +270,7 @@ impl<'a> Worker<'a> {
         );
     }
 
-    /// What would wait for this thread's own guard is an error.
+    /// A call that would wait for this thread's own guard returns an error.
     fn held_up(&mut self, look: &Look<'_>) {
         let mut state = look.world.lock();
         let Some(store) = state.store(look.store) else {
@@ -309,7 +310,7 @@ impl<'a> Worker<'a> {
         );
     }
 
-    /// A copy of the bytes under this thread's guard, which goes on when the guard has gone.
+    /// Submits a copy of the bytes under this thread's guard; the copy goes on when the guard has gone.
     fn copy_behind(
         &mut self,
         state: &mut State,
@@ -335,7 +336,7 @@ impl<'a> Worker<'a> {
         Some(transfer)
     }
 
-    /// Lets others go on for a moment.
+    /// Yields to other threads for a moment.
     fn pass(&mut self) {
         for _ in 0..self.below(20) {
             std::thread::yield_now();
@@ -384,7 +385,7 @@ fn try_refused(error: &GuardError) {
     count(Kind::TryRefused);
 }
 
-/// What the file system says.
+/// The bytes that the file system returns.
 pub(crate) fn native(path: &std::path::Path, at: u64, len: usize) -> Vec<u8> {
     use std::os::unix::fs::FileExt as _;
     let mut found = vec![0; len];

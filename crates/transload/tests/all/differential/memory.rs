@@ -1,4 +1,4 @@
-//! Memory that comes and goes, and is shown elsewhere.
+//! Memory that is allocated, freed, and shared with other places.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::differential::tally::{Kind, count};
 use crate::differential::worker::Worker;
 use crate::differential::world::{Origin, Store, World, number};
 
-/// Stores of a world; with more of them one goes before one comes.
+/// The most stores of a world; above this number a store is dropped before one is created.
 const MOST: usize = 14;
 
 impl Worker<'_> {
@@ -24,7 +24,7 @@ impl Worker<'_> {
         }
     }
 
-    /// New memory with known bytes, of any sort.
+    /// Creates new memory of any sort with known bytes.
     pub(crate) fn create(&mut self) {
         let number = self.any_world();
         let world = self.worlds[number];
@@ -71,7 +71,7 @@ impl Worker<'_> {
         Store::new(buffer, Bytes::known(bytes), Origin::Allocated)
     }
 
-    /// A file of its own: created, opened, or a range of one.
+    /// A file of its own: created, opened, or a range of a file.
     fn file(&mut self, world: &World, bytes: Vec<u8>) -> Store {
         let path = path();
         let len = bytes.len() as u64;
@@ -112,7 +112,8 @@ impl Worker<'_> {
         count(Kind::MapFile);
         let path = path();
         std::fs::write(&path, &bytes).unwrap();
-        // SAFETY: nobody else knows the file, and its name goes here: nobody shortens it or writes to it.
+        // SAFETY: no other code knows the file, and its name is removed here: no other code can shorten it or write to
+        // it.
         let buffer = unsafe { world.manager.map_file(&path) };
         std::fs::remove_file(&path).unwrap();
         let buffer = world.good("map_file", buffer);
@@ -147,7 +148,7 @@ impl Worker<'_> {
         self.drop_one_of(number);
     }
 
-    /// Takes some store away, whatever flies to it and from it.
+    /// Drops some store, even while transfers use it.
     fn drop_one_of(&mut self, world: usize) {
         self.doing("drops memory");
         if let Some(store) = self.take(world, Store::is_unclaimed) {
@@ -164,7 +165,7 @@ impl Worker<'_> {
         Some(state.stores.swap_remove(at))
     }
 
-    /// Another view of the same bytes.
+    /// Makes another view of the same bytes.
     pub(crate) fn share(&mut self) {
         let number = self.any_world();
         let world = self.worlds[number];
@@ -213,7 +214,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The bytes of a store at another place, perhaps a copy.
+    /// Places the bytes of a store in another memory, perhaps as a copy.
     pub(crate) fn place(&mut self) {
         let number = self.any_world();
         let world = self.worlds[number];
@@ -239,7 +240,7 @@ impl Worker<'_> {
         world.release(of, claim);
     }
 
-    /// Questions, and what changes no byte.
+    /// Calls that change no byte.
     pub(crate) fn ask(&mut self) {
         let number = self.any_world();
         let world = self.worlds[number];
@@ -279,7 +280,7 @@ impl Worker<'_> {
     }
 }
 
-/// Where the next file goes.
+/// The path of the next file.
 fn path() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     folder.join(format!("differential-{}-{}", std::process::id(), number()))

@@ -1,13 +1,13 @@
-//! The random differential test: everything that the library does, at random, by four threads at once, with two managers,
-//! over all memories that are here, against plain arrays of bytes.
+//! The random differential test: four threads at once use all operations of the library at random, with two managers,
+//! over all memories of this machine, and compare with plain arrays of bytes.
 //!
-//! `TRANSLOAD_SEED` repeats a run as far as threads allow; `TRANSLOAD_DIFFERENTIAL_SECONDS` says how long it lasts, 60 s
-//! unless set, of which the test of mapped memory has a quarter; `TRANSLOAD_DIFFERENTIAL_MACHINE` names one of the
-//! machines (`Host`, `Adapters`, `Cuda`, `All`), to have no other.
+//! `TRANSLOAD_SEED` repeats a run as far as threads allow. `TRANSLOAD_DIFFERENTIAL_SECONDS` sets its duration (default:
+//! 60 s), of which the test of mapped memory takes a quarter. `TRANSLOAD_DIFFERENTIAL_MACHINE` selects one machine
+//! alone (`Host`, `Adapters`, `Cuda` or `All`).
 //!
-//! What is submitted takes its place in the order of the model and of the engine under one lock of the test's own. Calls
-//! that block get their place elsewhere: for as long as one lasts nobody submits what conflicts with it. Waits, guards and
-//! drops have no lock.
+//! One lock of the test gives each submission its place in the order of the model and of the engine. Calls that block
+//! get their place by a claim instead: while such a call lasts, no thread submits work that conflicts with it. Waits,
+//! guards and drops have no lock.
 #![cfg(all(target_os = "linux", not(any(loom, transload_local))))]
 
 use crate::adapter;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use crate::dice::Dice;
 use round::{Machine, Mix};
 
-/// Tests of one process go one after the other: each counts threads and descriptors of the process.
+/// The tests of one process run one after the other: each counts threads and descriptors of the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn seconds(default: u64) -> u64 {
@@ -78,7 +78,7 @@ fn everything_at_once_agrees_with_plain_arrays() {
     if let Ok(only) = &only {
         machines.retain(|machine| format!("{machine:?}") == *only);
     }
-    // The other test has the rest.
+    // The other test takes the rest of the time.
     let seconds = seconds(60) / 4 * 3;
     run(&machines, seconds, Mix::Everything);
     let (line, missing) = tally::summary(adapters);
@@ -92,7 +92,7 @@ fn everything_at_once_agrees_with_plain_arrays() {
     }
 }
 
-/// A device writes whole words, the host bytes.
+/// A device writes whole words, and the host writes bytes.
 #[test]
 fn short_writes_to_mapped_memory_leave_their_words_alone() {
     if !round::has_mapped() {

@@ -1,4 +1,4 @@
-//! A round: fresh managers, four threads at work, and a look at everything that is left.
+//! A round: fresh managers, four threads at work, and a check of all remaining stores.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -17,7 +17,7 @@ use crate::differential::tally::{self, Kind, count, until};
 use crate::differential::worker::Worker;
 use crate::differential::world::{Store, World};
 
-/// What takes part.
+/// The backends that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     Host,
@@ -75,18 +75,18 @@ fn driver() -> Driver {
         let set = format!("set TRANSLOAD_DOUBLE_TOPOLOGY={machine}");
         cuda::control(&set).expect("it is not in use yet");
     });
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     unsafe { Driver::from_table(cuda::table(), "the double") }
 }
 
-/// Backends, which go with the last manager, transfer and buffer.
+/// Backends, which the last manager, transfer or buffer frees.
 #[derive(Default)]
 struct Alive(Vec<(&'static str, Weak<dyn transload::Backend>)>);
 
 fn managers(machine: Machine, dice: &mut Dice, context: &str) -> ([World; 2], Alive) {
     let mut alive = Alive::default();
     let mut build = |name, devices: &[Device], with_cuda: bool| {
-        // Few slots, or many.
+        // The budget has few slots or many.
         let budget = Arc::new(StagingBudget::new((1 << 20) << dice.below(6)));
         let mut builder = TransferManager::builder()
             .host()
@@ -116,12 +116,12 @@ fn managers(machine: Machine, dice: &mut Dice, context: &str) -> ([World; 2], Al
         Machine::Host | Machine::Cuda => Vec::new(),
     };
     let with_cuda = matches!(machine, Machine::Cuda | Machine::All);
-    // Each opens the adapters for itself. The driver's devices are the same ones.
+    // Each world opens the adapters for itself. The driver's devices are shared.
     let worlds = ["one", "other"].map(|name| build(name, &devices(), with_cuda));
     (worlds, alive)
 }
 
-/// Says that a thread is over, however that comes.
+/// Counts a thread as over, even when it panics.
 struct Leaves<'a>(&'a AtomicUsize, usize);
 
 impl Drop for Leaves<'_> {
@@ -197,7 +197,7 @@ pub(crate) fn round(machine: Machine, mix: Mix, dice: &mut Dice, end: Instant, c
     tally::idle(0);
 }
 
-/// Sets the events that transfers start after, a few later than others, until the threads have left.
+/// Sets the events that transfers start after, some out of order, until the threads have left.
 fn open_gates(opened: &mpsc::Receiver<Event>, dice: &mut Dice) {
     let mut shut = Vec::new();
     loop {
@@ -223,7 +223,7 @@ fn open_gates(opened: &mpsc::Receiver<Event>, dice: &mut Dice) {
 }
 
 impl Worker<'_> {
-    /// The first memory: of each sort a little, from one of the threads.
+    /// Creates the first memory: from one of the threads, a little of each sort.
     fn begin(&mut self, is_first: bool) {
         if !self.words {
             return (0..4).for_each(|_| self.create());
@@ -240,7 +240,7 @@ impl Worker<'_> {
     }
 }
 
-/// Compares every byte, in more than one way, and lets everything go.
+/// Compares every byte, in more than one way, and drops all stores.
 fn finish(world: &World) {
     tally::doing(0, "compares everything");
     let stores = std::mem::take(&mut world.lock().stores);
@@ -277,7 +277,7 @@ fn finish(world: &World) {
     });
 }
 
-/// Reads a buffer of an adapter's by commands of the test's own.
+/// Reads an adapter's buffer by commands of the test's own.
 fn check_native(world: &World, store: &Store) {
     let native = |view: &Buffer| Some((view.memory(), view.native::<wgpu::Buffer>()?.clone()));
     let Some((memory, buffer)) = store.views.first().and_then(native) else {

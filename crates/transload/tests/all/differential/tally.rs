@@ -1,4 +1,4 @@
-//! How often each kind of operation happened, and what each thread is at.
+//! Counts of each kind of operation, and the present step of each thread.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,11 +25,11 @@ kinds! {
     Prefetch, Advise, Share, ShareRefused, ExportImport, Place, ClearCache, WaitIdle, Statistics, Explain,
     Adopt, Allocate, OpenFile, CreateFile, FileRange, MapFile, DropBuffer, HandOver, HandOverFile, ForeignRefused,
     ClaimRefused, Whole,
-    // Where an adapter is.
+    // These need an adapter.
     MappedWord, AdoptNative, HandOverNative, NativeDevice,
 }
 
-/// From here on an adapter is needed.
+/// This kind and all later ones need an adapter.
 const OF_ADAPTERS: Kind = Kind::MappedWord;
 
 static COUNTS: [AtomicU64; KINDS.len()] = [const { AtomicU64::new(0) }; KINDS.len()];
@@ -38,7 +38,7 @@ pub(crate) fn count(kind: Kind) {
     COUNTS[kind as usize].fetch_add(1, Ordering::Relaxed);
 }
 
-/// A line of counts; and the kinds that never happened.
+/// A line of counts, and the kinds that never happened.
 pub(crate) fn summary(adapters: bool) -> (String, Vec<Kind>) {
     let mut line = String::new();
     let mut missing = Vec::new();
@@ -64,8 +64,9 @@ pub(crate) fn has_failed() -> bool {
     PANICS.load(Ordering::Relaxed) > 0
 }
 
-/// Panics of wgpu's own when two threads look at a device at once, one of them with a limit: it has seen that its
-/// submission is under way, and finds the queue empty a moment later. The backend catches them and looks again.
+/// Counts panics of wgpu itself, which occur when two threads poll a device at once, one of them with a time limit:
+/// that thread has seen its submission in flight, and finds the queue empty a moment later. The backend catches these
+/// panics and polls again.
 static IN_WGPU: AtomicU64 = AtomicU64::new(0);
 
 fn is_wgpu_s(info: &std::panic::PanicHookInfo<'_>) -> bool {
@@ -103,7 +104,7 @@ pub(crate) const SEATS: usize = 5;
 
 struct Seat {
     steps: AtomicU64,
-    /// Whether somebody is at work there.
+    /// Whether a thread works in this seat.
     busy: AtomicBool,
     doing: Mutex<String>,
 }
@@ -116,7 +117,7 @@ static BOARD: [Seat; SEATS] = [const {
     }
 }; SEATS];
 
-/// Tells what the thread in a seat does now.
+/// Records the present step of the thread in a seat.
 pub(crate) fn doing(seat: usize, what: impl Into<String>) {
     *lock(&BOARD[seat].doing) = what.into();
     BOARD[seat].steps.fetch_add(1, Ordering::Relaxed);
@@ -127,10 +128,10 @@ pub(crate) fn idle(seat: usize) {
     BOARD[seat].busy.store(false, Ordering::Relaxed);
 }
 
-/// How long one call may take before it counts as one that never returns.
+/// The seconds after which a call counts as one that never returns.
 const LIMIT: u32 = 60;
 
-/// Ends the process, having said what each thread was at, when one of them makes no step for a minute.
+/// Ends the process when a thread makes no step for a minute, and prints the step of each thread.
 pub(crate) struct Watchdog {
     ended: std::sync::Arc<(Mutex<bool>, Condvar)>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -179,7 +180,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Waits until something is so, for at most half a minute.
+/// Waits for at most half a minute until `ask` returns a value.
 pub(crate) fn until<T: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> Result<(), T>) {
     let begun = std::time::Instant::now();
     loop {

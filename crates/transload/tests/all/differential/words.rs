@@ -1,4 +1,4 @@
-//! Short writes to memory that host and device share: the host writes bytes of it, and a device's engine words.
+//! Short writes to memory that host and device share: the host writes bytes, and a device's engine writes words.
 
 use transload::Shape;
 
@@ -7,11 +7,11 @@ use crate::differential::bytes::Lay;
 use crate::differential::copies::Ends;
 use crate::differential::worker::{Terms, Worker};
 
-/// Rows of one copy. To an adapter each row is some commands of its own: a million of them take minutes and gigabytes.
+/// Rows of one copy. For an adapter each row takes several commands: a million rows take minutes and gigabytes.
 const MOST_ROWS: u64 = 200;
 
-/// The same, of some bytes of each of many words of the destination, or of a few bytes. Who comes from a device takes the
-/// later bytes of a word as a rule, so that both sides write the same words and not the same bytes.
+/// A pair of regions as above, of some bytes in each of many words of the destination, or of a few bytes. A copy from a
+/// device usually takes the later bytes of a word, so that both sides write the same words but not the same bytes.
 pub(crate) fn any_words(dice: &mut Dice, (from, to): (u64, u64), is_device: bool) -> (Lay, Lay) {
     let most = from.min(to);
     let words = (to / 4).min(from / 2).min(MOST_ROWS);
@@ -32,7 +32,7 @@ pub(crate) fn any_words(dice: &mut Dice, (from, to): (u64, u64), is_device: bool
         0 => 1 + dice.below(words),
         _ => words,
     };
-    // Rows of the same pitch are told apart exactly, however many they are.
+    // The engine compares rows of the same pitch exactly, whatever their number.
     let shape = Shape::pitched(width, rows, 4).expect("rows are apart");
     let room = (to - column - shape.extent_bytes()) / 4;
     let at = column + 4 * dice.below(room.min(2) + 1);
@@ -40,8 +40,8 @@ pub(crate) fn any_words(dice: &mut Dice, (from, to): (u64, u64), is_device: bool
 }
 
 impl Worker<'_> {
-    /// Pieces of mapped memory that lie side by side, from both sides by turns and all at once. They begin and end within
-    /// words.
+    /// Writes neighbouring pieces of mapped memory, from both sides in turn and all at once. The pieces begin and end
+    /// within words.
     pub(crate) fn pieces(&mut self) {
         let number = 0;
         let world = self.worlds[number];
@@ -86,7 +86,7 @@ impl Worker<'_> {
                 self.hold(number, &mut state, &ends, transfer, Terms::default(), false);
             }
         }
-        // They are looked at before anybody writes there again.
+        // The thread checks the pieces before any thread writes there again.
         let (store, wanted) = (state.stores[to].number, state.stores[to].bytes.clone());
         let view = state.stores[to].view(&mut self.dice).clone();
         drop(state);

@@ -1,4 +1,4 @@
-//! One of the threads that do everything at once.
+//! One of the threads that perform random operations.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -11,7 +11,7 @@ use crate::differential::bytes::Fate;
 use crate::differential::tally::{self, Kind, count};
 use crate::differential::world::World;
 
-/// A transfer that the thread has a handle of.
+/// A transfer whose handle the thread holds.
 pub(crate) struct Held {
     pub(crate) world: usize,
     pub(crate) transfer: Transfer,
@@ -19,7 +19,7 @@ pub(crate) struct Held {
     pub(crate) terms: Terms,
 }
 
-/// On which terms it was submitted, as far as they matter to its end.
+/// The terms of the submission that matter to the transfer's end.
 #[derive(Clone, Default)]
 pub(crate) struct Terms {
     /// Its number in the model, if it may fail.
@@ -29,7 +29,7 @@ pub(crate) struct Terms {
     pub(crate) stops_when_dropped: bool,
     pub(crate) of_batch: bool,
     pub(crate) then: Option<Event>,
-    /// Of the stores that it is about.
+    /// Use counts of the stores that the transfer touches.
     pub(crate) in_use: Vec<Arc<()>>,
 }
 
@@ -37,12 +37,12 @@ pub(crate) struct Worker<'a> {
     pub(crate) worlds: [&'a World; 2],
     pub(crate) dice: Dice,
     pub(crate) seat: usize,
-    /// Events that somebody else sets.
+    /// Sends events to the thread that sets them.
     pub(crate) gates: Sender<Event>,
     pub(crate) held: Vec<Held>,
-    /// Set by a transfer when it is over, with the world of it.
+    /// An event that a transfer sets when it is over, with the transfer's world.
     pub(crate) ends: Option<(usize, Event)>,
-    /// Mostly short writes to mapped memory.
+    /// Whether the steps are mostly short writes to mapped memory.
     pub(crate) words: bool,
 }
 
@@ -55,7 +55,7 @@ impl Worker<'_> {
         tally::doing(self.seat, what);
     }
 
-    /// Mostly the first one.
+    /// Picks a world, mostly the first one.
     pub(crate) fn any_world(&mut self) -> usize {
         usize::from(self.below(8) == 0)
     }
@@ -93,7 +93,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Ends in some way what the thread has handles of.
+    /// Ends one of the thread's transfers in some way.
     pub(crate) fn settle_one(&mut self) {
         let many = self.held.len() as u64;
         if many == 0 {
@@ -160,7 +160,7 @@ impl Worker<'_> {
                     false => Kind::Dropped,
                 });
                 if let Some(number) = one.terms.open {
-                    // Nothing but a cancel or a limit keeps it from arriving.
+                    // Only a cancel or a time limit may keep the transfer from arriving.
                     let terms = &one.terms;
                     let arrives =
                         !(terms.stops_when_dropped || terms.may_be_late || terms.of_batch);

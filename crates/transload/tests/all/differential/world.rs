@@ -1,4 +1,4 @@
-//! A manager, the memory that it has, and what that memory must hold.
+//! A manager, its memory, and the expected bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -12,12 +12,12 @@ use crate::dice::Dice;
 use crate::differential::bytes::{Bytes, Fate, Lay, Pending};
 use crate::differential::tally;
 
-/// How its memory came to be.
+/// The origin of a store's memory.
 #[derive(Debug)]
 pub(crate) enum Origin {
     Allocated,
     Vector,
-    /// A range of a file that goes with the store: what lies before it and behind it never changes.
+    /// A range of a file that is deleted with the store: the bytes before and behind the range never change.
     File {
         path: PathBuf,
         at: u64,
@@ -36,13 +36,14 @@ pub(crate) struct Store {
     pub(crate) bytes: Bytes,
     pub(crate) origin: Origin,
     pub(crate) is_mapped: bool,
-    /// Shared by the terms of transfers whose handles are there: each keeps its ends, also when it is over.
+    /// Shared by the terms of transfers whose handles exist: each handle keeps its ends, even when the transfer is
+    /// over.
     pub(crate) in_use: Arc<()>,
     claims: Vec<Claim>,
 }
 
-/// Bytes that a call is about which blocks. Nobody submits what conflicts with it meanwhile, so its place in the order does
-/// not matter.
+/// The bytes of a call that blocks. No thread submits conflicting work while the call lasts, so the call's place in the
+/// order does not matter.
 #[derive(Debug)]
 struct Claim {
     number: u32,
@@ -60,11 +61,11 @@ pub(crate) struct World {
     pub(crate) name: &'static str,
     pub(crate) manager: TransferManager,
     pub(crate) budget: Arc<StagingBudget>,
-    /// Where memory can be had.
+    /// The places where memory can be allocated.
     pub(crate) places: Vec<String>,
-    /// Adapters' own handles, to look at their memory another way.
+    /// The adapters' own handles, for reading their memory in another way.
     pub(crate) adapters: Vec<(wgpu::Device, wgpu::Queue)>,
-    /// Held while something is submitted, so that the order here is the engine's.
+    /// Held during a submission, so that the order here is the engine's.
     state: Mutex<State>,
     pub(crate) context: String,
 }
@@ -102,7 +103,7 @@ impl Store {
         &self.views[dice.below(self.views.len() as u64) as usize]
     }
 
-    /// A view through which it may be written.
+    /// A view through which the store may be written.
     pub(crate) fn writable(&self, dice: &mut Dice) -> Option<&Buffer> {
         Some(self.view(dice)).filter(|view| view.is_writable())
     }
@@ -118,7 +119,7 @@ impl Store {
         self.views[0].memory().device != transload::DeviceId::CPU0
     }
 
-    /// No handle of a transfer keeps it.
+    /// Whether no handle of a transfer keeps the store.
     pub(crate) fn is_loose(&self) -> bool {
         self.is_unclaimed() && Arc::strong_count(&self.in_use) == 1
     }
@@ -127,7 +128,7 @@ impl Store {
         self.claims.is_empty()
     }
 
-    /// A file goes with it, and nothing else shows its bytes any more.
+    /// Removes the store's file if no other view shows its bytes.
     pub(crate) fn remove_file(&self) {
         if let Origin::File { path, .. } = &self.origin {
             let _ = std::fs::remove_file(path);
@@ -136,13 +137,13 @@ impl Store {
 }
 
 impl State {
-    /// The place in the list of some store.
+    /// The place of some store in the list.
     pub(crate) fn any(&self, dice: &mut Dice) -> Option<usize> {
         let len = self.stores.len() as u64;
         (len > 0).then(|| dice.below(len) as usize)
     }
 
-    /// Some store that is mapped for both sides, if there is one; else any.
+    /// Some store that is mapped for both sides, or any store if none is.
     pub(crate) fn any_mapped(&self, dice: &mut Dice) -> Option<usize> {
         let all = self.stores.iter().enumerate();
         let mapped = all.filter(|(_, store)| store.is_mapped);
@@ -158,7 +159,7 @@ impl State {
         stores.find(|store| store.number == number)
     }
 
-    /// Writes an operation down, for whoever has to find out what went wrong.
+    /// Logs an operation, to help a developer find the cause of a failure.
     pub(crate) fn note(&mut self, stores: &[u32], what: impl FnOnce() -> String) {
         if self.log.len() == 1000 {
             self.log.pop_front();
@@ -166,7 +167,7 @@ impl State {
         self.log.push_back((stores.to_vec(), what()));
     }
 
-    /// A copy was submitted. Answers its number where it may fail.
+    /// Records a submitted copy. Returns its number if it may fail.
     pub(crate) fn copied(
         &mut self,
         src: (usize, Lay),
@@ -192,7 +193,7 @@ impl State {
         Some(number)
     }
 
-    /// A copy that was allowed to fail has ended; `None` where nobody learns how.
+    /// Records the end of a copy that was allowed to fail; `None` where the test does not learn the end.
     pub(crate) fn settle(&mut self, number: u32, fate: Option<Fate>) {
         let Some(pending) = self.pending.remove(&number) else {
             return;
@@ -252,7 +253,7 @@ impl World {
         }
     }
 
-    /// Panics where known bytes are not what they must be, and says what was done to the store.
+    /// Panics where known bytes differ from the expected ones, and prints the operations on the store.
     pub(crate) fn compare(
         &self,
         what: &str,
@@ -291,7 +292,7 @@ impl World {
         );
     }
 
-    /// What an answer that must be good says is wrong.
+    /// Unwraps an answer that must be `Ok`, or panics with the log.
     pub(crate) fn good<T, E: std::fmt::Display>(&self, what: &str, answer: Result<T, E>) -> T {
         answer.unwrap_or_else(|error| panic!("{}, {}: {what}: {error}", self.context, self.name))
     }

@@ -1,4 +1,4 @@
-//! Threads that submit in every way and wait in every way, in orders that look random.
+//! Threads that submit and wait in every way, in pseudo-random order.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ fn at(manager: &TransferManager, place: &str, len: u64) -> Buffer {
 
 type Answer = Result<Report, TransferError>;
 
-/// A copy, and what its destination holds when it has ended well.
+/// A copy, and the bytes that its destination holds after success.
 struct Held {
     transfer: Transfer,
     #[allow(dead_code, reason = "it is there while the copy is")]
@@ -53,15 +53,15 @@ impl Held {
     }
 }
 
-/// One thread of it.
+/// One of the threads.
 struct Party<'a> {
     manager: &'a TransferManager,
     dice: Dice,
-    /// Where memory is taken.
+    /// The places where memory is allocated.
     places: &'a [&'a str],
-    /// Nothing is done that has the manager start a thread of its own, which would hear for the others.
+    /// Avoids all calls that make the manager start a thread of its own, which would receive outcomes for the others.
     is_unaided: bool,
-    /// Events that somebody has to set.
+    /// Events that a thread has to set.
     gates: &'a Mutex<Vec<Event>>,
     held: Vec<Held>,
 }
@@ -114,7 +114,7 @@ impl Party<'_> {
         }
     }
 
-    /// Copies of blocks that lie side by side.
+    /// Submits copies of neighbouring blocks.
     fn submit_neighbours(&mut self) {
         let (src, dst, wanted) = self.ends();
         let block = 1 + src.len() / (1 + self.below(30));
@@ -154,7 +154,7 @@ impl Party<'_> {
         self.hold(transfer, ends);
     }
 
-    /// Sees to one of the transfers, in one of the ways that there are.
+    /// Ends one of the transfers in one of the possible ways.
     fn look_after_one(&mut self) {
         let which = self.below(self.held.len() as u64) as usize;
         let mut one = self.held.swap_remove(which);
@@ -187,7 +187,7 @@ impl Party<'_> {
                 }
             }
             6 => {
-                // Behind what nobody waits for.
+                // This copy follows a transfer that no thread waits for.
                 let far = at(manager, &one.dst.memory().to_string(), one.dst.len());
                 manager.copy(&one.dst, &far).wait().unwrap();
                 return self.held.push(one);
@@ -208,7 +208,7 @@ impl Party<'_> {
     }
 }
 
-/// Says that a thread is over, however that comes.
+/// Counts a thread as over, even when it panics.
 struct Leaves<'a>(&'a AtomicUsize);
 
 impl Drop for Leaves<'_> {
@@ -217,7 +217,7 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// Several threads of it, and one that sets the events: by hand, or as a driver's callback does.
+/// Runs several parties, and one thread that sets the events, by hand or from a driver's callback.
 pub(crate) fn all(
     manager: &TransferManager,
     seed: u64,

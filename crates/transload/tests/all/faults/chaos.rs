@@ -1,4 +1,4 @@
-//! Everything at once, at random: transfers, faults, cancels, drops, deadlines, events, clearing.
+//! Random mixtures of transfers, faults, cancels, drops, deadlines, events and clearing.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl Chaos {
                 9 => {
                     if let Some((mut transfer, dst)) = self.take() {
                         let limit = Duration::from_nanos(self.pick(30_000));
-                        // Behind an event that nobody sets the virtual clock would stand still.
+                        // The virtual clock stands still while all transfers wait for an event that is never set.
                         let moves = self.events.is_empty();
                         match moves.then(|| transfer.wait_timeout(limit)).flatten() {
                             Some(result) => self.check(result, &dst, tally),
@@ -185,7 +185,7 @@ impl Chaos {
         }
         drop(self.sources);
         let bench = self.bench;
-        // What was let go may be in the hands of the manager's own thread.
+        // The manager's own thread may be working on dropped transfers.
         come_to_rest(&bench.sim, &bench.budget, &self.context, || {
             bench.run();
             bench.manager.clear_cache();

@@ -1,4 +1,4 @@
-//! Two faults in one transfer: the second strikes the way around the first.
+//! Two faults in one transfer: the second strikes the detour around the first.
 
 use transload::{Method, Request, TransferError};
 use transload_testkit::sim::{Completion, Rule};
@@ -12,7 +12,7 @@ fn two_faults_leave_bytes_or_a_typed_error() {
     assert!(failed > 0, "no pair leaves a transfer without a route");
 }
 
-/// How many pairs left no route. Where there are three, none does.
+/// Returns the number of fault pairs that left no route; with three routes no pair does.
 fn pairs(scenario: &Scenario) -> u32 {
     let machine = scenario.machine(true);
     let (mut ok, mut failed) = (0, 0);
@@ -41,7 +41,7 @@ fn pairs(scenario: &Scenario) -> u32 {
             match &result {
                 Ok(report) => {
                     assert!(inner == marked(scenario.len), "{context:?}: {report}");
-                    // A proof gets around a fault of its own without a word.
+                    // The engine retries a proof after one fault without a report.
                     let proven = [Method::ZeroCopy, Method::PeerToPeer].contains(&scenario.method);
                     let told = !report.fallbacks().is_empty();
                     assert!(told || proven || !struck[0], "{context:?}");

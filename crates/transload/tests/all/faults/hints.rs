@@ -1,4 +1,4 @@
-//! Hints that are refused, fail, or are given to a backend that panics.
+//! Hints that are refused, that fail, or whose backend panics.
 
 use transload::hal::{Advice, ErrorClass};
 use transload::{Error, Request};
@@ -34,7 +34,7 @@ fn hints_pass_on_what_the_backend_said_and_keep_the_order() {
                 error.to_string().contains("simulated fault"),
                 "{mode}: {error}"
             );
-            // It stands in nobody's way, and the next one is taken.
+            // The failed hint delays no other work, and the next hint is accepted.
             bench.manager.copy(&src, &dst).wait().unwrap();
             bench.manager.prefetch(&dst, place("sim:1")).unwrap();
             drop((src, dst, before));
@@ -63,7 +63,8 @@ fn a_hint_to_a_lost_device_is_lost() {
     assert_eq!(error.class(), ErrorClass::Lost, "{error}");
 }
 
-/// Nothing can be known of a hint's operation then, so what it may touch is never freed.
+/// The engine then no longer knows the state of the hint's operation, so it never frees the memory that the operation
+/// may touch.
 #[test]
 fn a_hint_whose_backend_panics_while_it_is_awaited_leaks_its_bytes() {
     expect_scripted_panics();
@@ -80,6 +81,6 @@ fn a_hint_whose_backend_panics_while_it_is_awaited_leaks_its_bytes() {
     assert_eq!(
         bench.sim.leaks().len(),
         1,
-        "freed under an operation that nobody knows of"
+        "freed under an operation of unknown state"
     );
 }

@@ -1,4 +1,4 @@
-//! Overlapping copies change their own source, so they have one try.
+//! Overlapping copies change their own source, so the engine tries them only once.
 
 use transload::hal::ErrorClass;
 use transload::{Buffer, TransferError};
@@ -71,7 +71,7 @@ fn an_overlapping_copy_that_has_begun_is_never_tried_again() {
             let stats = bench.manager.stats();
             assert_eq!(stats.paths[0].total.failures, 1, "{mode}");
 
-            // The link that failed rests all the same; the other one serves.
+            // The link that failed rests as usual; the other link serves.
             bench
                 .sim
                 .write(buffer.raw(), 0, marked(LEN + 2 * SHIFT))

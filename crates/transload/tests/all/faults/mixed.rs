@@ -1,4 +1,4 @@
-//! Plans whose steps belong to two backends: the real host reads, a simulated device takes.
+//! Plans whose steps belong to two backends: the real host reads, and a simulated device writes.
 
 use std::fs;
 use std::path::PathBuf;

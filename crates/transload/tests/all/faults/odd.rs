@@ -1,5 +1,5 @@
-//! What no backend and no caller should do, and some do: odd slots, outcomes told twice, calls back
-//! into the manager, caches cleared and backends registered in mid-flight, devices lost under a crowd.
+//! Forbidden acts of backends and callers: odd slots, outcomes that are reported twice, calls back into the manager,
+//! caches cleared and backends registered in mid-flight, devices lost under many transfers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -75,11 +75,11 @@ fn callbacks_may_submit_and_let_go() {
             list.lock().unwrap().push(transfer);
         }
         manager.turn();
-        // Who waits has heard enough if nobody hears it.
+        // The send fails only after the waiting test has given up.
         let _ = tell.send(());
     });
-    // Outcomes that another thread tells while the hook runs do not call it, so one transfer may end
-    // after a single call: more follow until there were three.
+    // The hook does not run for outcomes that another thread reports while the hook runs, so a transfer may end after a
+    // single call. The test submits more until the hook has run three times.
     let mut calls = 0;
     while calls < 3 {
         bench.manager.copy(&src, &dst).wait().unwrap();
@@ -229,7 +229,7 @@ fn copy(sim: &Sim, manager: &TransferManager) -> Result<(), TransferError> {
     Ok(())
 }
 
-/// A simulated machine behind manners of its own.
+/// A simulated machine that breaks rules on purpose.
 struct Odd {
     sim: Sim,
     oddity: Oddity,
@@ -253,8 +253,8 @@ impl CompletionSink for OddSink {
     }
 }
 
-// SAFETY: the simulated machine does it all. What is odd about it breaks no promise that memory rests
-// on: slots are valid for the length that they say, and fences are told after they have settled.
+// SAFETY: the simulated machine executes the operations. The broken rules include no promise that memory safety needs:
+// slots are valid for the length that they state, and fences are reported after they have settled.
 unsafe impl Backend for Odd {
     left_to_the_sim!(inventory exchange connect submit pump wait);
 
@@ -285,6 +285,6 @@ fn read_only(memory: MemoryId, len: u64) -> RawBuffer {
         writable: false,
         host: Some(host),
     };
-    // SAFETY: the vector's block stays where it is and nobody else touches it.
+    // SAFETY: the vector's block stays where it is and no other code touches it.
     unsafe { RawBuffer::new(info, Box::new(bytes)) }
 }

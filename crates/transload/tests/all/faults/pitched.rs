@@ -1,4 +1,4 @@
-//! Faults under shapes with gaps: what lies between the rows stays as it is.
+//! Faults under shapes with gaps: the bytes between the rows stay as they are.
 
 use transload::{Buffer, Method, Region, Report, Request, Shape, TransferError};
 use transload_testkit::sim::{Completion, Rule};
@@ -34,7 +34,7 @@ impl Rows {
         self.bench.manager.submit(&self.request()).wait()
     }
 
-    /// Rows that arrived, after a look at everything between them.
+    /// Returns the number of rows that arrived, after a check of all bytes between them.
     fn arrived(&self, context: &dyn std::fmt::Debug) -> u64 {
         let bytes = self.bench.read(&self.dst);
         let model = marked(SRC_PITCH * ROWS);
@@ -114,7 +114,7 @@ fn rows_can_be_verified() {
         .unwrap();
     assert!(report.checksum().is_some());
     assert_eq!(rows.arrived(&()), ROWS);
-    // Neither end is touched by what reads it: the same bytes give the same sum.
+    // A checksum changes neither end: the same bytes give the same sum.
     let flat = rows.bench.empty("sim:0", WIDTH * ROWS);
     let request = Request::new(rows.request().src().clone(), &flat).verify();
     let again = rows.bench.manager.submit(&request).wait().unwrap();

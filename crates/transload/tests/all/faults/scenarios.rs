@@ -1,4 +1,4 @@
-//! The machines that faults strike: one for each sort of plan.
+//! The machines for the fault tests: one for each sort of plan.
 
 use transload::Method;
 use transload::model::schema::Machine;
@@ -6,16 +6,16 @@ use transload_testkit::sim::{Completion, Sim};
 
 use crate::common::{Banded, Bench, SLOT, Sketch, marked, two_devices};
 
-/// A pair of memories that are joined by one sort of plan, and by a slower one where asked for.
+/// A pair of memories that one sort of plan joins, and a slower one on request.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) method: Method,
     pub(crate) src: &'static str,
     pub(crate) dst: &'static str,
     pub(crate) len: u64,
-    /// The passes that a byte takes.
+    /// The number of copies that move each byte.
     pub(crate) steps: usize,
-    /// Chunks that it is cut into, at least.
+    /// The least number of chunks of the transfer.
     pub(crate) chunks: u64,
     lanes: u8,
     /// Slots of the smallest size that the staging budget holds.
@@ -24,7 +24,7 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    /// The machine, with another route where asked for.
+    /// The machine, with a second route on request.
     pub(crate) fn machine(&self, detour: bool) -> Machine {
         (self.sketch)(detour).machine()
     }
@@ -53,7 +53,7 @@ pub(crate) const DIRECT: Scenario = Scenario {
     steps: 1,
     chunks: 2,
     lanes: 2,
-    // Three of the size that the checksums of such a payload are taken through.
+    // Three of the size of the slots through which the engine checksums such a payload.
     slots: 12,
     sketch: |detour| upload("native", detour),
 };
@@ -99,7 +99,7 @@ pub(crate) const STAGED_TWICE: Scenario = Scenario {
     ..STAGED
 };
 
-/// The least that the planner divides between two engines is 1 MiB.
+/// The planner divides no less than 1 MiB between two engines.
 const TWO_LANES: u64 = (1 << 20) + 3 * SLOT + 1;
 
 fn upload(access: &str, detour: bool) -> Sketch {
@@ -113,7 +113,7 @@ fn upload(access: &str, detour: bool) -> Sketch {
         .device("sim:0", &["device"])
         .link("cpu:0/pageable", "cpu:0/pageable", "cpu:0#0", "native")
         .link("cpu:0/pageable", "sim:0/device", "sim:0#0", access)
-        // Where several lanes are allowed, both engines are at work.
+        // If several lanes are allowed, both engines work.
         .link("cpu:0/pageable", "sim:0/device", "sim:0#2", access)
         .link("sim:0/device", "cpu:0/pinned", "sim:0#1", "native")
         .link("cpu:0/pinned", "cpu:0/pageable", "cpu:0#1", "native")

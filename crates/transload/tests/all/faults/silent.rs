@@ -1,4 +1,4 @@
-//! Operations that never answer: nobody hangs, and nothing that a device may touch is freed.
+//! Operations that never answer: no call hangs, and the engine frees no memory that a device may touch.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn staged_plans_outlast_silence() {
     outlast(&STAGED_TWICE);
 }
 
-/// What the owner of a transfer that makes no progress does.
+/// The owner's reaction to a transfer that makes no progress.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Owner {
     Waits,
@@ -68,7 +68,7 @@ fn outlast(scenario: &Scenario) {
     );
 }
 
-/// Has the operation number `nth` never answer. False when the transfer has no such operation.
+/// Makes the operation number `nth` never answer. Returns false when the transfer has no such operation.
 fn fall_silent(
     scenario: &Scenario,
     machine: &Machine,
@@ -94,7 +94,7 @@ fn fall_silent(
     let (done, all) = transfer.progress().unwrap();
     assert!(done <= all && all == scenario.len, "{context:?}");
     assert!(src.is_unchanged(&bench), "{context:?}");
-    // Whether it is the user's memory or a proof's, somebody may still write it.
+    // A device may still write the memory, whether it is the user's or a proof's.
     let held = bench.sim.leaks();
     drop((src, dst));
     assert_eq!(
@@ -146,7 +146,7 @@ fn fall_silent(
         manager,
         budget,
     } = bench;
-    // Detached transfers may be in the hands of the manager's own thread.
+    // The manager's own thread may be working on detached transfers.
     come_to_rest(&sim, &budget, &context, || {
         manager.turn();
         manager.clear_cache();
@@ -154,7 +154,7 @@ fn fall_silent(
     true
 }
 
-/// A device that is taken away settles what it never answered.
+/// Removing a device settles the operations that it never answered.
 fn lose_everything(bench: &Bench) {
     for device in bench.manager.devices() {
         assert!(bench.sim.lose_device(device.id));

@@ -1,4 +1,4 @@
-//! Faults that show: refusals, failures, wrong bytes, devices and memory that go.
+//! Faults that report themselves: refusals, failures, wrong bytes, loss of devices and memory.
 
 use transload::hal::ErrorClass;
 use transload::model::schema::Machine;
@@ -47,7 +47,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// What strikes in every mode, with and without verification.
+    /// Faults that strike in every mode, with and without verification.
     const EVERYWHERE: [Fault; 7] = [
         Fault::Refuse(ErrorClass::Failed),
         Fault::FailAfter(1000, ErrorClass::Failed),
@@ -58,7 +58,7 @@ impl Fault {
         Fault::PanicIn(Call::Submit),
     ];
 
-    /// Shades of them, which no mode makes a difference to.
+    /// Variants of these faults, for which the mode makes no difference.
     const SHADES: [Fault; 10] = [
         Fault::Refuse(ErrorClass::Unsupported),
         Fault::Refuse(ErrorClass::Exhausted),
@@ -86,8 +86,8 @@ impl Fault {
         }
     }
 
-    /// A memory that says `Done` and stores something else is believed, unless the path needed a
-    /// proof or the request asked for one.
+    /// The engine believes a memory that answers `Done` and stores other bytes, unless the path needed a proof or the
+    /// request asked for a verification.
     fn needs_verification(self) -> bool {
         self == Fault::Corrupt
     }
@@ -104,7 +104,7 @@ struct Case {
     nth: u64,
 }
 
-/// The most operations, calls or allocations that a transfer here makes; more is a loop.
+/// The most operations, calls or allocations of a transfer here; a larger number means a loop.
 const MOST: u64 = 200;
 
 fn sweep(scenario: &Scenario) {
@@ -155,7 +155,7 @@ fn sweep(scenario: &Scenario) {
     );
 }
 
-/// Has the fault strike at the first, the second and so on, until there is none left to strike at.
+/// Makes the fault strike at the first step, then at the second, and so on, until it finds no step to strike.
 fn at_every_step(
     scenario: &Scenario,
     machine: &Machine,
@@ -173,7 +173,7 @@ fn at_every_step(
     }
 }
 
-/// Without a fault the plan is the one that the scenario is named for, and the detour is none.
+/// Without a fault the engine takes the plan that names the scenario, and makes no detour.
 fn check_scenario(scenario: &Scenario) {
     for detour in [false, true] {
         let bench = scenario.bench(&scenario.machine(detour), Completion::Timed);
@@ -202,7 +202,7 @@ fn check_scenario(scenario: &Scenario) {
     }
 }
 
-/// Runs one combination. `None` when the fault did not strike, else whether the transfer went well.
+/// Runs one combination. Returns `None` when the fault did not strike, else whether the transfer succeeded.
 fn strike(scenario: &Scenario, machine: &Machine, case: &Case) -> Option<Result<(), ()>> {
     let bench = scenario.bench(machine, case.mode);
     let (src, dst) = scenario.ends(&bench);
@@ -242,7 +242,7 @@ fn strike(scenario: &Scenario, machine: &Machine, case: &Case) -> Option<Result<
     struck.then_some(outcome)
 }
 
-/// What a callback may do that thinks of nothing.
+/// The calls of a careless callback.
 fn look_around(manager: &TransferManager) {
     manager.turn();
     let _ = manager.stats();
@@ -349,12 +349,12 @@ fn check_statistics(
     }
 }
 
-/// The same copy once more: at once where another route is left, and else when the quarantine is
-/// over; never over a device that is gone.
+/// Makes the same copy once more: at once if another route is left, else when the quarantine is over; never over a lost
+/// device.
 fn go_on(bench: &Bench, src: &Banded, dst: &Banded, request: &Request, case: &Case) {
     if case.fault == Fault::LoseDevice {
         let again = bench.manager.submit(request).wait();
-        // Behind a proof or a verification the device that went may be one that is not needed.
+        // In a proof or a verification, the copy may not need the lost device.
         if let Err(error) = again {
             assert!(
                 matches!(error.class(), ErrorClass::Lost | ErrorClass::Unsupported),
@@ -366,7 +366,7 @@ fn go_on(bench: &Bench, src: &Banded, dst: &Banded, request: &Request, case: &Ca
     if !case.detour {
         bench.pass(30 * SECOND);
         if case.fault == Fault::Corrupt {
-            // Wrong bytes in a proof condemn a link until somebody says otherwise.
+            // Wrong bytes in a proof condemn a link until a caller clears the cache.
             bench.manager.clear_cache();
         }
     }

@@ -1,5 +1,5 @@
-//! What the tests of kept verdicts share: two cards with a link between them, and processes one after
-//! the other that keep their verdicts in one file.
+//! Shared parts of the tests of kept verdicts: two cards with a link between them, and processes that run one after the
+//! other and keep their verdicts in one file.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::fs;
@@ -17,7 +17,7 @@ pub(crate) const LEFT: &str = "0000000a-0000-0000-0000-000000000000";
 pub(crate) const RIGHT: &str = "0000000b-0000-0000-0000-000000000000";
 pub(crate) const DRIVER: &str = "simulated 1.0";
 
-/// A folder that goes when the test is over.
+/// A folder that is deleted at the end of the test.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -26,17 +26,17 @@ impl Folder {
         Folder(std::env::temp_dir().join(name))
     }
 
-    /// Where verdicts are kept.
+    /// The path of the file of verdicts.
     pub(crate) fn file(&self) -> PathBuf {
         self.0.join("profile.verdicts.toml")
     }
 
-    /// What is kept.
+    /// The text of the file.
     pub(crate) fn text(&self) -> String {
         fs::read_to_string(self.file()).unwrap()
     }
 
-    /// How many verdicts are kept.
+    /// The number of kept verdicts.
     pub(crate) fn kept(&self) -> usize {
         match self.file().exists() {
             true => self.text().matches("[[link]]").count(),
@@ -56,7 +56,7 @@ impl Drop for Folder {
     }
 }
 
-/// Two cards with links of that access between them, both ways, and the way over the processor.
+/// Two cards with links of that access between them in both directions, and a route through the processor.
 pub(crate) fn sketch(access: &str) -> Sketch {
     two_devices()
         .link("sim:0/device", "sim:1/device", "sim:0#2", access)
@@ -92,28 +92,28 @@ pub(crate) fn machine() -> Machine {
     )
 }
 
-/// What stands for a process: a manager of its own over a machine of its own.
+/// Stands for a process: a manager of its own over a machine of its own.
 pub(crate) struct Process {
     pub(crate) bench: Bench,
     src: Banded,
     dst: Banded,
 }
 
-/// Where a copy went: how, how many routes failed before, and how many operations the link between the
-/// cards carried for it.
+/// The route of a copy: its method, the number of routes that failed before, and the number of operations on the link
+/// between the cards.
 pub(crate) type Went = (Method, usize, u64);
 
-/// Over the link, which was proven before.
+/// Over the link, which an earlier process proved.
 pub(crate) const UNPROVEN_NO_MORE: Went = (Method::PeerToPeer, 0, 1);
-/// Over the link, after a pattern.
+/// Over the link, after the proof by a pattern.
 pub(crate) const PROVEN_FIRST: Went = (Method::PeerToPeer, 0, 2);
-/// Round the link, without trying it.
+/// Around the link, without a try of it.
 pub(crate) const ROUND_IT: Went = (Method::HostStaged, 0, 0);
-/// Round the link, which changed a pattern.
+/// Around the link, after it changed a pattern.
 pub(crate) const FOUND_OUT: Went = (Method::HostStaged, 1, 1);
 
 impl Process {
-    /// One that keeps its verdicts in that file.
+    /// A process that keeps its verdicts in that file.
     pub(crate) fn keeping(file: &Path, machine: &Machine, rules: Vec<Rule>) -> Process {
         Process::new(machine, rules, |builder| builder.keep_verdicts(file))
     }
@@ -169,7 +169,7 @@ impl Process {
         (report.method(), report.fallbacks().len(), crossed)
     }
 
-    /// Operations that the link has carried.
+    /// The number of operations on the link.
     pub(crate) fn crossed(&self) -> u64 {
         let used = self.bench.sim.engine_use();
         let link = used
@@ -178,13 +178,13 @@ impl Process {
         link.map_or(0, |used| used.operations)
     }
 
-    /// Operations of all engines.
+    /// The number of operations of all engines.
     pub(crate) fn operations(&self) -> u64 {
         let used = self.bench.sim.engine_use();
         used.iter().map(|used| used.operations).sum()
     }
 
-    /// The ways from card to card that `explain` tells of, the chosen one first.
+    /// The routes from card to card that `explain` lists, the chosen one first.
     pub(crate) fn ways(&self) -> Vec<Choice> {
         let explained = self
             .bench
@@ -196,7 +196,7 @@ impl Process {
         ways
     }
 
-    /// What `explain` says of the link between the cards.
+    /// The report of `explain` about the link between the cards.
     pub(crate) fn told(&self) -> Choice {
         let direct = [mem("sim:0/device"), mem("sim:1/device")];
         let mut ways = self.ways().into_iter();
@@ -204,7 +204,7 @@ impl Process {
     }
 }
 
-/// The link between the cards changes a byte of whatever it carries.
+/// The link between the cards changes a byte of each payload.
 pub(crate) fn lies() -> Rule {
     Rule::corrupt(40_000)
         .over(mem("sim:0/device"), mem("sim:1/device"))

@@ -1,11 +1,11 @@
-//! Random work, as plain numbers that mean something for whatever buffers there are.
+//! Random work as plain numbers, which apply to any set of buffers.
 
 use proptest::prelude::*;
 use transload::Shape;
 
 use crate::model::ledger::Area;
 
-/// One thing that a user does.
+/// One act of a user.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     Copy {
@@ -26,12 +26,12 @@ pub(crate) enum Act {
     Cancel(usize),
 }
 
-/// How somebody waits.
+/// A way to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum How {
     Wait,
     Await,
-    /// For so many nanoseconds at a time.
+    /// Waits for that many nanoseconds at a time.
     Patience(u64),
 }
 
@@ -42,17 +42,17 @@ pub(crate) enum Ends {
         src: Cut,
         dst: Cut,
     },
-    /// Rows of one buffer, the destination's between the source's.
+    /// Rows of one buffer; the rows of the destination lie between those of the source.
     Interleaved {
         cut: Cut,
     },
 }
 
-/// A region before it is known what buffers there are.
+/// A region that does not depend on the lengths of the buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
     pub(crate) buffer: usize,
-    /// Where it starts, out of 2^16 of what room there is.
+    /// The start, as a fraction of the room in 2^16ths.
     start: u64,
     width: u64,
     rows: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// The region that this means, with a payload of the shape of `like` where it fits.
+    /// The region in buffers of these lengths, with a payload of the shape of `like` where it fits.
     fn area(&self, like: &Cut, lens: &[u64]) -> Area {
         let buffer = self.buffer % lens.len();
         let len = lens[buffer];
@@ -80,7 +80,7 @@ impl Cut {
         self.area(self, lens)
     }
 
-    /// The range that a contiguous view of so many bytes would have.
+    /// The range of a contiguous view of that length.
     pub(crate) fn range(&self, lens: &[u64]) -> Area {
         let flat = Cut {
             width: self.payload(),
@@ -126,7 +126,7 @@ impl Ends {
     }
 }
 
-/// The smallest chunk that plans have.
+/// The smallest chunk of a plan.
 const CHUNK: u64 = 64 << 10;
 
 fn width() -> impl Strategy<Value = u64> {
@@ -153,7 +153,7 @@ fn cut() -> impl Strategy<Value = Cut> {
         |(buffer, start, width, rows, planes, (row_gap, plane_gap))| Cut {
             buffer,
             start,
-            // Many rows are short ones, so that they fit.
+            // In regions of many rows the rows are short, so that they fit.
             width: if rows * planes > 1 {
                 width % 700
             } else {
@@ -200,7 +200,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A day's work.
+/// A random list of acts.
 pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act(), 1..30)
 }

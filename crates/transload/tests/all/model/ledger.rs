@@ -1,4 +1,4 @@
-//! What the bytes must be: every write in the order of submission, over plain arrays.
+//! The expected bytes: every write in the order of submission, over plain arrays.
 
 use transload::Shape;
 
@@ -10,14 +10,14 @@ pub(crate) struct Area {
     pub(crate) shape: Shape,
 }
 
-/// What became of a copy.
+/// The end of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
-    /// It arrived, or will.
+    /// The copy arrived, or will arrive.
     Done,
-    /// Its first bytes arrived; what the rest of its destination holds is nobody's business.
+    /// The first `leading` bytes arrived; the rest of the destination is not checked.
     Stopped { leading: u64 },
-    /// It was never started.
+    /// The copy never started.
     Untouched,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Ledger {
     entries: Vec<Entry>,
 }
 
-/// Bytes of which some are not known.
+/// Bytes, some of which are unknown.
 #[derive(Clone)]
 pub(crate) struct Bytes {
     values: Vec<u8>,
@@ -80,7 +80,7 @@ impl Ledger {
         }
     }
 
-    /// A copy was submitted. It counts as done unless [`Ledger::settle`] says otherwise.
+    /// Records a submitted copy. It counts as done unless [`Ledger::settle`] reports another end.
     pub(crate) fn copy(&mut self, src: Area, dst: Area) -> CopyId {
         let fate = Fate::Done;
         self.entries.push(Entry::Copy { src, dst, fate });
@@ -93,12 +93,12 @@ impl Ledger {
         }
     }
 
-    /// The host wrote a region.
+    /// Records that the host wrote a region.
     pub(crate) fn fill(&mut self, dst: Area, bytes: Vec<u8>) {
         self.entries.push(Entry::Fill { dst, bytes });
     }
 
-    /// Every buffer after all that was submitted so far.
+    /// The contents of every buffer after all recorded writes.
     pub(crate) fn buffers(&self) -> Vec<Bytes> {
         let mut buffers = self.initial.clone();
         for entry in &self.entries {
@@ -139,7 +139,7 @@ impl Bytes {
         payload
     }
 
-    /// Writes the first `arrived` bytes of a payload; the others become unknown where it stopped.
+    /// Writes the first `arrived` bytes of a payload; the rest becomes unknown.
     fn put(&mut self, area: &Area, payload: &Bytes, arrived: usize, stopped: bool) {
         let mut at = 0;
         for row in area.rows() {
@@ -155,7 +155,7 @@ impl Bytes {
         }
     }
 
-    /// The first byte that is known and differs.
+    /// The first known byte that differs.
     pub(crate) fn first_difference(&self, found: &[u8]) -> Option<usize> {
         assert_eq!(self.values.len(), found.len());
         if self.values == found {

@@ -1,7 +1,7 @@
 //! Random regions, shapes and interleavings against plain arrays of bytes.
 //!
-//! Conflicting transfers take effect in the order of submission whatever settles first, and no byte
-//! outside a destination changes: both are one comparison with the ledger.
+//! Conflicting transfers take effect in the order of submission, in whatever order they settle, and no byte outside a
+//! destination changes. One comparison with the ledger checks both.
 
 mod acts;
 mod ledger;
@@ -17,7 +17,7 @@ use transload::{
     TransferManager,
 };
 
-/// A manager, its buffers, and what they must hold.
+/// A manager, its buffers, and their expected bytes.
 struct World<'a> {
     manager: &'a TransferManager,
     buffers: Vec<Buffer>,
@@ -31,7 +31,7 @@ struct Pending {
     copy: CopyId,
     len: u64,
     verified: bool,
-    /// Of a batch that stops at the first failure.
+    /// Whether it belongs to a batch that stops at the first failure.
     may_stop: bool,
 }
 
@@ -107,7 +107,7 @@ impl<'a> World<'a> {
                 None => Ok(()),
             },
             Act::Detach(which) => {
-                // Whether a batch stopped it would never be known.
+                // The test could not learn whether a batch stopped it.
                 match self.take(*which) {
                     Some(pending) if pending.may_stop => self.pending.push(pending),
                     detached => drop(detached),
@@ -161,7 +161,7 @@ impl<'a> World<'a> {
             false => OnFailure::GoOn,
         };
         match self.manager.copy_batch(&requests, on_failure) {
-            // Whole or not at all: the ledger has none of them then.
+            // The copy is refused as a whole, so the ledger has no record of it.
             Err(error) => {
                 assert_eq!(Some(error.index), first_refused);
                 assert!(matches!(error.source, TransferError::Overlap { .. }));
@@ -189,8 +189,8 @@ impl<'a> World<'a> {
     fn settle(&mut self, mut pending: Pending, how: How) -> Outcome {
         let result = match how {
             How::Wait => pending.transfer.wait(),
-            // With one thread nobody waits for the machine while this one polls, so that virtual
-            // time would stand still.
+            // With one thread no other thread waits for the machine while this one polls, so virtual time would stand
+            // still.
             How::Await if cfg!(transload_local) => pending.transfer.wait(),
             How::Await => pollster::block_on(pending.transfer),
             How::Patience(ns) => {
@@ -198,7 +198,7 @@ impl<'a> World<'a> {
                 match pending.transfer.wait_timeout(limit) {
                     Some(result) => result,
                     None => {
-                        // Nothing was detached: it is still there to be waited for.
+                        // The transfer was not detached, so the test can still wait for it.
                         let (came, all) = pending.transfer.progress().ok_or("gone")?;
                         assert!(came <= all && all == pending.len);
                         self.pending.push(pending);
@@ -239,7 +239,7 @@ impl<'a> World<'a> {
         };
         self.ledger.settle(pending.copy, fate);
         if pending.may_stop {
-            // The ledger must know of its fellows before it is asked again.
+            // The ledger must know the other copies of the batch before the next comparison.
             self.settle_batches()?;
         }
         Ok(())
@@ -257,14 +257,14 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Ends everything, in an order of its own, and compares all bytes.
+    /// Waits for all transfers in some order, and compares all bytes.
     fn finish(&mut self, order: usize) -> Outcome {
         let mut turn = order;
         while let Some(pending) = self.take(turn) {
             turn = turn.wrapping_mul(31).wrapping_add(7);
             self.settle(pending, How::Wait)?;
         }
-        // What nobody holds a handle of comes before this in the order.
+        // This read follows all transfers without a handle.
         for (at, wanted) in self.ledger.buffers().iter().enumerate() {
             let mut found = vec![0xEE; LEN as usize];
             self.manager
@@ -299,7 +299,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Rows that share bytes have no order in which they could be copied.
+/// Rows that share bytes cannot be copied in any order.
 fn is_refused(src: &Area, dst: &Area) -> bool {
     src.meets(dst) && !(src.shape.is_contiguous() && dst.shape.is_contiguous())
 }
@@ -342,7 +342,7 @@ proptest! {
         let buffers = run(&rig.manager, &places, &acts, order);
         rig.sim.set_hook(|_: transload::hal::Fence, _: &transload::hal::Outcome| {});
         for buffer in &buffers {
-            // Read behind the engine's back, the bytes are the same.
+            // A read that bypasses the engine returns the same bytes.
             let mut found = vec![0; LEN as usize];
             rig.manager.copy_into_slice(buffer, &mut found).unwrap();
             prop_assert!(rig.bytes_of(buffer) == found);

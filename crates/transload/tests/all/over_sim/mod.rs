@@ -1,4 +1,4 @@
-//! What wrappers around the simulated machine leave to it.
+//! The methods that wrappers of the simulated machine forward to it.
 
 /// Methods of `Backend` that the machine in `self.sim` answers.
 macro_rules! left_to_the_sim {
@@ -25,7 +25,7 @@ macro_rules! left_to_the_sim {
             memory: transload::MemoryId,
             external: transload::hal::External,
         ) -> Result<transload::hal::Buffer, transload::hal::ImportError> {
-            // SAFETY: the caller's promise is the one that the machine asks for.
+            // SAFETY: the caller keeps the same promise that the machine asks for.
             unsafe { self.sim.import(memory, external) }
         }
 
@@ -34,7 +34,7 @@ macro_rules! left_to_the_sim {
             buffer: &transload::hal::Buffer,
             kind: transload::hal::ExternalKind,
         ) -> Result<transload::hal::External, transload::hal::ImportError> {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the same promise that the machine asks for.
             unsafe { self.sim.export(buffer, kind) }
         }
     };
@@ -54,7 +54,7 @@ macro_rules! left_to_the_sim {
             ops: &[transload::hal::Op<'_>],
             after: &[transload::hal::Fence],
         ) -> Result<transload::hal::Fence, transload::hal::SubmitError> {
-            // SAFETY: the caller's promise is the one that the machine asks for.
+            // SAFETY: the caller keeps the same promise that the machine asks for.
             unsafe { self.sim.submit(via, ops, after) }
         }
     };

@@ -30,7 +30,7 @@ pub(crate) struct Desk {
     news: Condvar,
 }
 
-/// When and how a backend tells the outcome of an operation.
+/// When and how a backend reports the outcome of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Telling {
     /// Once, in `pump` or `wait`, after the bytes moved.
@@ -74,7 +74,7 @@ struct Job {
     fence: Fence,
     copies: Vec<(HostSpan, HostSpan)>,
     is_stalled: bool,
-    /// Calls of `pump` that still pass it over, so that the turn which submits it does not see it end.
+    /// The number of `pump` calls that still skip the job, so that the turn which submits it does not see it end.
     passes: u8,
 }
 
@@ -147,8 +147,8 @@ impl Desk {
         self.lock().submitted.clone()
     }
 
-    /// Gives a thread of the manager's that wants to block in `wait` the opportunity. A bounded number of yields and
-    /// not a condition: the engine need not call `wait` at all.
+    /// Gives a thread of the manager the opportunity to block in `wait`. It yields a bounded number of times and waits
+    /// for no condition: the engine need not call `wait` at all.
     pub(crate) fn linger(&self) {
         for _ in 0..20_000 {
             if self.lock().waits > 0 {
@@ -168,12 +168,12 @@ impl Desk {
         self.lock().pending.len()
     }
 
-    /// Decides how outcomes are told from now on.
+    /// Sets how outcomes are reported from now on.
     pub(crate) fn tell(&self, telling: Telling) {
         self.lock().telling = telling;
     }
 
-    /// Has the next such call unwind with that payload.
+    /// Makes the next such call unwind with that payload.
     pub(crate) fn arm<P: Any + Send>(&self, call: Call, payload: impl Fn() -> P + Send + 'static) {
         self.lock().armed = Some((call, Box::new(move || Box::new(payload()))));
     }
@@ -190,7 +190,7 @@ impl Desk {
         }
     }
 
-    /// Completes that job if it is not stalled, or one that `pump` has passed over often enough.
+    /// Completes the job `only` if it is not stalled, or else one that `pump` has skipped often enough.
     fn complete(&self, only: Option<Fence>) -> bool {
         let mut state = self.lock();
         let is_due = |job: &Job| only.map_or(job.passes == 0, |fence| fence == job.fence);
@@ -236,8 +236,8 @@ fn tell(sink: &dyn CompletionSink, fence: Fence, telling: Telling) {
     }
 }
 
-// SAFETY: a job's bytes move before its fence settles, and nothing touches them after that. A backend that is told to
-// settle a fence twice breaks the promise on purpose; its job has moved its bytes once before the first outcome.
+// SAFETY: a job's bytes move before its fence settles, and nothing touches them after that. A backend that the test
+// makes settle a fence twice breaks the promise on purpose; its job has moved its bytes once before the first outcome.
 unsafe impl Backend for Plain {
     fn inventory(&self) -> Inventory {
         let (backend, memory) = (self.id, self.memory);

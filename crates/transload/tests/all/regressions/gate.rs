@@ -1,4 +1,4 @@
-//! A simulated machine whose calls the test can hold up.
+//! A simulated machine whose calls the test can block.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use transload::model::LinkId;
 use transload::{AllocSpec, Clock, Instant, MemoryId};
 use transload_testkit::sim::{Sim, SimClock};
 
-/// What the test does in a call before the machine gets it, on the thread that calls.
+/// The test's action in a call before the machine gets it, on the calling thread.
 pub(crate) trait Keeper: Send + Sync + 'static {
-    /// A slot is to be allocated; an error is the answer.
+    /// Runs before the allocation of a slot. An error from here is the answer to the allocation.
     fn slot(&self, _memory: MemoryId) -> Result<(), AllocError> {
         Ok(())
     }
 
-    /// Operations are to be submitted.
+    /// Runs before a submission.
     fn submit(&self) {}
 
-    /// A fence is to be waited for; true when the machine is not to be asked.
+    /// Runs before a wait for a fence; returns true when the machine must not be asked.
     fn wait(&self) -> bool {
         false
     }
@@ -28,8 +28,8 @@ pub(crate) struct Gate<K> {
     pub(crate) keeper: K,
 }
 
-// SAFETY: the simulated machine does it all; the gate only answers for it with errors to
-// allocations, and with waits that ran out of time.
+// SAFETY: the simulated machine executes the operations. The gate itself only answers allocations with errors, and
+// waits with time-outs.
 unsafe impl<K: Keeper> Backend for Gate<K> {
     left_to_the_sim!(inventory exchange connect attach completes_unattended pump);
 
@@ -47,7 +47,7 @@ unsafe impl<K: Keeper> Backend for Gate<K> {
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
         self.keeper.submit();
-        // SAFETY: the caller's promise is the one that the machine asks for.
+        // SAFETY: the caller keeps the same promise that the machine asks for.
         unsafe { self.sim.submit(via, ops, after) }
     }
 
@@ -59,7 +59,7 @@ unsafe impl<K: Keeper> Backend for Gate<K> {
     }
 }
 
-/// The machine's clock; whoever looks at it is seen.
+/// The machine's clock, which reports each look at it.
 pub(crate) struct Watched<F> {
     pub(crate) clock: SimClock,
     pub(crate) look: F,

@@ -1,5 +1,5 @@
-//! What once went wrong, each as the smallest machine on which it did.
-// Most of it takes two threads.
+//! Past faults, each on the smallest machine that shows it.
+// Most of these tests need two threads.
 #![cfg(not(transload_local))]
 
 mod gate;
@@ -27,7 +27,7 @@ use transload_testkit::topology;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// After so long whatever has not ended is taken to hang.
+/// The limit after which a call counts as hanging.
 const HANG: Duration = Duration::from_secs(60);
 
 fn simulated(file: &str, completion: Completion, script: Script) -> Sim {
@@ -72,7 +72,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
 }
 
-/// What `work` came to; panics where it does not end.
+/// Returns the result of `work`; panics where it does not end.
 fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, outcome) = mpsc::channel();
     let worker = thread::spawn(move || drop(done.send(work())));
@@ -91,7 +91,7 @@ fn an_event_of_another_manager_is_refused_and_lets_nothing_go() -> Outcome {
     let (_, ours) = workstation(Completion::Timed, Script::new());
     let (sim, theirs) = workstation(Completion::Timed, Script::new());
     let pair = |manager| (empty(manager, "cpu:0", 64), empty(manager, "cpu:0", 64));
-    // The first transfer of either manager has the same place in it.
+    // The first transfer of either manager has the same number in it.
     let (src, dst) = pair(&ours);
     let mut held = ours.submit(&Request::new(&src, &dst).after(&ours.event()));
 
@@ -152,11 +152,10 @@ fn a_copy_to_or_from_borrowed_bytes_under_a_guard_ends() {
     assert_eq!(copied, bytes(8));
 }
 
-/// Host memory that hands its bytes over when it is freed.
+/// Host memory that sends its bytes when it is freed.
 struct Told(Vec<u8>, Sender<Vec<u8>>);
 
-// SAFETY: a vector's heap block stays where it is when the vector is moved, and only its owner
-// reaches it.
+// SAFETY: a vector's heap block stays in place when the vector is moved, and only its owner reaches it.
 unsafe impl Adopt for Told {
     const WRITABLE: bool = true;
 
@@ -175,7 +174,7 @@ impl Drop for Told {
 fn detached_transfers_complete_when_every_handle_has_gone() {
     let wanted = bytes(5000);
     let (tell, told) = mpsc::channel();
-    // The thread that is to drive them may or may not have started when the last handle goes.
+    // The thread that drives the transfers may or may not have started when the last handle is dropped.
     for _ in 0..50 {
         let (sim, manager) = workstation(Completion::Timed, Script::new());
         let src = filled(&sim, &manager, "sim:0", &wanted);
@@ -184,7 +183,7 @@ fn detached_transfers_complete_when_every_handle_has_gone() {
         let transfer = manager.copy(&src, &dst);
         drop((src, dst, manager));
         drop(transfer);
-        let arrived = told.recv_timeout(HANG).expect("nobody drives the transfer");
+        let arrived = told.recv_timeout(HANG).expect("no thread drives it");
         assert!(arrived == wanted, "freed before the bytes had arrived");
         assert_eq!(sim.violations(), []);
     }
@@ -203,14 +202,14 @@ fn detached_chains_complete_when_every_handle_has_gone() {
     drop(transfers);
     let arrived = told
         .recv_timeout(HANG)
-        .expect("nobody drives the transfers");
+        .expect("no thread drives it");
     assert!(arrived == wanted, "freed before the bytes had arrived");
     assert_eq!(sim.violations(), []);
 }
 
 #[test]
 fn a_difference_is_charged_to_the_route_that_copied() -> Outcome {
-    // Two devices, and pinned memory at either processor to stage in.
+    // Two devices, and pinned memory at either processor for staging.
     let (pinned, device) = ("cpu:0/pinned".parse()?, "sim:1/device".parse()?);
     let script = Script::new()
         .with(Rule::refuse(Call::Connect, ErrorClass::Unsupported).always())
@@ -234,7 +233,7 @@ fn a_difference_is_charged_to_the_route_that_copied() -> Outcome {
     assert!(blamed.contains(&true), "{report}");
     assert!(!report.plan().is_some_and(lies), "{report}");
     assert!(bytes_of(&sim, &dst) == wanted);
-    // What lied is in quarantine now, and what carried the bytes is not.
+    // The link that changed the bytes is in quarantine now, and the link that carried them is not.
     let next = manager.submit(&verified).wait()?;
     assert_eq!(next.fallbacks(), []);
     assert!(next.route().eq(report.route()), "{next}");
@@ -277,13 +276,13 @@ fn a_long_batch_that_stops_needs_no_deep_stack() -> Outcome {
         assert!(results[1..].iter().all(is_stopped));
         assert_eq!(bytes_of(&sim, &dst), [7; 8]);
     };
-    // Less than a hundred bytes for each transfer.
+    // The drop may use less than a hundred bytes of stack for each transfer.
     let small = thread::Builder::new().stack_size(192 << 10).spawn(stop)?;
     small.join().expect("the batch stops as said");
     Ok(())
 }
 
-/// A file that goes with the test.
+/// A file that the test deletes at its end.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -304,7 +303,7 @@ fn sharing_never_maps_a_file_that_others_may_change() -> Outcome {
         let error = manager.share(&buffer, place).expect_err("it was mapped");
         assert!(error.to_string().contains("nobody changes it"), "{error}");
     }
-    // A copy takes it as it is.
+    // A copy takes the file's bytes as they are now.
     rewrite(&file.0, 0xA5)?;
     let copy = manager.adopt(vec![0u8; 1 << 16])?;
     manager.copy(&buffer, &copy).wait()?;

@@ -1,4 +1,4 @@
-//! Slots that come late: when the leg that wanted them is over, or its transfer has gone.
+//! Slots that arrive late: after the leg that wanted them is over, or after its transfer is gone.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -12,8 +12,8 @@ use transload_testkit::sim::{Call, Completion, Rule, Script};
 use crate::regressions::gate::{Gate, Keeper, Watched};
 use crate::regressions::{HANG, bytes, bytes_of, empty, filled, simulated};
 
-/// Holds the submitting thread up in its second slot, until another thread asks for a slot; and that
-/// one until the first thread's slot is with the engine.
+/// Blocks the submitting thread at its second slot until another thread asks for a slot. Blocks that thread until the
+/// engine has the first thread's slot.
 struct Late {
     submitter: Arc<Submitter>,
     slots: AtomicU32,
@@ -36,8 +36,8 @@ impl Submitter {
         self.thread.get() == Some(&thread::current().id())
     }
 
-    /// Whether this look at the clock is the one by which the late slot was recorded: a thread looks
-    /// once between doing what it was told and recording it.
+    /// Whether the late slot has been recorded by this look at the clock: a thread looks once between executing its
+    /// order and recording the result.
     fn has_recorded(&self) -> bool {
         self.is_here()
             && self.has_slot.load(Ordering::SeqCst)
@@ -66,10 +66,10 @@ impl Keeper for Late {
     }
 }
 
-/// Whether a slot of the first leg came while the second leg waited for its own. `others` small
-/// copies decide where the rounds of the submitting thread end.
+/// Returns whether a slot of the first leg arrived while the second leg waited for its own. The `others` small copies
+/// set where the rounds of the submitting thread end.
 fn crosses(others: u64) -> bool {
-    // Nothing goes from device to device directly.
+    // No bytes can go from device to device directly.
     let script = Script::new().with(Rule::refuse(Call::Connect, ErrorClass::Unsupported).always());
     let sim = simulated("eight-gpu.toml", Completion::Timed, script);
     let submitter = Arc::new(Submitter::default());
@@ -130,7 +130,7 @@ fn crosses(others: u64) -> bool {
     has_entered
         .recv_timeout(HANG)
         .expect("the submitting thread hangs");
-    // Meanwhile the first leg fails, and this thread plans the next one.
+    // Meanwhile the first leg fails, and this thread plans the second one.
     sim.run_until_idle();
     manager.turn();
     let _ = let_go.send(());
@@ -151,7 +151,7 @@ fn a_late_slot_is_never_taken_for_one_of_the_next_leg() {
     assert!(!crossed.is_empty(), "no late slot met the next leg");
 }
 
-/// Holds whoever allocates a slot up, and then may have nothing for it.
+/// Blocks each thread that allocates a slot, and may then refuse the slot.
 struct Held {
     entered: Sender<()>,
     go: Mutex<Receiver<()>>,
@@ -203,7 +203,7 @@ fn a_slot_of_a_transfer_that_has_gone_is_given_back() {
         drop(let_go);
         setting.join().unwrap();
         manager.turn();
-        // The next transfer has its place, and nothing of its allocation.
+        // The next transfer takes the place of the old one, but gets no part of its allocation.
         let next = manager.copy(src.slice(..64).unwrap(), src.slice(64..128).unwrap());
         assert_eq!(next.fences().map(|fences| fences.len()), Some(1));
         drop(next);

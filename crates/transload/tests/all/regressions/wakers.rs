@@ -1,5 +1,4 @@
-//! Code of the user's that the engine runs when a transfer ends, and the thread that turns the engine
-//! for futures.
+//! User code that the engine runs when a transfer ends, and the thread that turns the engine for futures.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +13,7 @@ use transload_testkit::sim::{Completion, Script, Sim};
 use crate::regressions::gate::{Gate, Keeper};
 use crate::regressions::{HANG, bytes, bytes_of, empty, ends, filled, simulated, workstation};
 
-/// Says that it was woken.
+/// Sends a message when it is woken.
 struct Bell(Sender<()>);
 
 impl Wake for Bell {
@@ -23,13 +22,13 @@ impl Wake for Bell {
     }
 }
 
-/// Says that it was woken, and panics.
+/// Sends a message when it is woken, and panics.
 struct Bomb(Sender<()>);
 
 impl Wake for Bomb {
     fn wake(self: Arc<Self>) {
         let _ = self.0.send(());
-        // Nothing is printed on the way.
+        // `resume_unwind` prints nothing.
         std::panic::resume_unwind(Box::new("a user's waker"));
     }
 }
@@ -49,8 +48,8 @@ fn bomb() -> (Waker, Receiver<()>) {
     (Waker::from(Arc::new(Bomb(ring))), rung)
 }
 
-/// Holds every other thread up where it waits for a fence, lets one thing happen where the test's own
-/// thread does, and sets the event when the next operation is submitted.
+/// Blocks every other thread where it waits for a fence, runs one event where the test's own thread waits, and sets the
+/// user's event at the next submission.
 struct Stepwise {
     sim: Sim,
     here: ThreadId,
@@ -71,7 +70,7 @@ impl Keeper for Stepwise {
             return true;
         }
         let _ = self.entered.send(());
-        // Until the test lets go of the other end.
+        // Blocks until the test drops the other end.
         let _ = self.go.lock().unwrap().recv();
         false
     }
@@ -101,11 +100,11 @@ fn a_waker_that_panics_ends_no_borrow_early() {
     let [first, second] = [(), ()].map(|()| empty(&manager, "cpu:0", 8));
     let big = empty(&manager, "sim:0", 1 << 20);
 
-    // The thread that turns the engine for futures is out of the way.
+    // The decoy keeps the thread that turns the engine for futures busy.
     let mut decoy = manager.copy(&src, &first);
     assert!(is_pending(&mut decoy, Waker::noop()));
-    driver.recv_timeout(HANG).expect("nobody drives a future");
-    // This future ends while the borrowed copy is under way.
+    driver.recv_timeout(HANG).expect("no thread drives it");
+    // This future ends while the borrowed copy is in flight.
     let (waker, rung) = bomb();
     let event = manager.event();
     let mut future = manager.submit(&Request::new(&src, &second).after(&event));
@@ -137,7 +136,7 @@ fn a_waker_that_panics_leaves_the_thread_that_drives_alive() {
         let mut transfer = manager.submit(&Request::new(&src, &dst).after(&event));
         assert!(is_pending(&mut transfer, &waker));
         event.set();
-        rung.recv_timeout(HANG).expect("nobody drives the future");
+        rung.recv_timeout(HANG).expect("no thread drives it");
         assert!(transfer.wait().is_ok());
         assert!(bytes_of(&sim, &dst) == bytes(4096));
     }
@@ -166,7 +165,7 @@ fn a_replaced_waker_may_take_a_transfer_with_it() {
         assert!(is_pending(&mut transfer, Waker::noop()));
         event.set();
         transfer.wait().unwrap();
-        // The other one was detached, and is in the order.
+        // The other transfer was detached and keeps its place in the order.
         assert_eq!(*other.read().unwrap(), bytes(64)[..]);
         bytes_of(&sim, &dst)
     });
@@ -187,7 +186,7 @@ fn a_future_behind_a_guard_is_driven_where_only_pumping_completes() {
     let mut transfer = manager.copy(&src, &dst);
     let (waker, rung) = bell();
     assert!(is_pending(&mut transfer, &waker));
-    // The manager's own thread listens, and has not been woken: there was nothing to do.
+    // The manager's own thread waits for outcomes, and was not woken: there was no work.
     drop(guard);
     rung.recv_timeout(HANG).expect("no thread pumps");
     assert!(transfer.wait().is_ok());

@@ -1,4 +1,4 @@
-//! What the tests of the engine share: small simulated machines, and bytes to move over them.
+//! Shared parts of the engine's tests: small simulated machines, and bytes to move over them.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::error::Error;
@@ -42,13 +42,13 @@ impl Rig {
         Rig { sim, manager }
     }
 
-    /// One by the system's clock, whose transfers advance by themselves.
+    /// A rig on the system's clock, whose transfers advance by themselves.
     pub(crate) fn advancing(text: &str, completion: Completion, budget_bytes: u64) -> Rig {
         let budget = Arc::new(StagingBudget::new(budget_bytes));
         Rig::advancing_on(text, completion, &budget)
     }
 
-    /// The same on a budget that others share.
+    /// The same on a shared budget.
     pub(crate) fn advancing_on(
         text: &str,
         completion: Completion,
@@ -75,7 +75,7 @@ impl Rig {
         self.manager.allocate(place(at), spec).unwrap()
     }
 
-    /// The bytes as the machine holds them, read behind the engine's back.
+    /// The bytes as the machine holds them, read around the engine.
     pub(crate) fn bytes_of(&self, buffer: &Buffer) -> Vec<u8> {
         let mut bytes = vec![0; buffer.len() as usize];
         self.sim.read(buffer.raw(), 0, &mut bytes).unwrap();
@@ -90,8 +90,8 @@ fn machine(text: &str, completion: Completion, script: Script) -> Sim {
     sim.build().unwrap()
 }
 
-/// A host and `gpus` devices without links among each other, so that what goes from one to the other
-/// is staged in pinned memory.
+/// A host and `gpus` devices without links among each other, so that copies between devices are staged in pinned
+/// memory.
 pub(crate) fn without_peers(gpus: u32) -> String {
     let mut text = String::from(
         r#"

@@ -45,7 +45,7 @@ impl Drop for Route {
     }
 }
 
-/// Bytes of which no two blocks are alike.
+/// Bytes in which no two blocks are alike.
 fn marked(len: usize) -> Vec<u8> {
     let block = rig::bytes(MIB, 1);
     let mut bytes = Vec::with_capacity(len + MIB);
@@ -111,7 +111,7 @@ pub(crate) fn into_a_file() -> Route {
     }
 }
 
-/// Staged copies between two devices of a simulated machine, one for each way in which outcomes are told.
+/// Staged copies between two devices of a simulated machine, one for each way of reporting outcomes.
 pub(crate) fn on_simulated_machines() -> Vec<Route> {
     let route = |completion| {
         let rig = Rig::advancing(&without_peers(2), completion, 256 << 10);

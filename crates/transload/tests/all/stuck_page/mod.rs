@@ -79,7 +79,7 @@ impl StuckPages {
         Ok((stuck, mapping))
     }
 
-    /// Blocks until a thread has touched one of the pages and is stuck there. Answers the offset of the page.
+    /// Blocks until a thread has touched one of the pages and is stuck there. Returns the offset of the page.
     pub(crate) fn await_touch(&self) -> usize {
         let mut message = [0_u8; MESSAGE_BYTES];
         (&self.events).read_exact(&mut message).unwrap();
@@ -88,7 +88,7 @@ impl StuckPages {
         address as usize - self.start
     }
 
-    /// Fills the pages, and lets the threads go that are stuck there.
+    /// Fills the pages, which resumes the threads that are stuck there.
     pub(crate) fn resolve(&self) {
         for offset in &self.at {
             let mut copy = Copy {
@@ -98,7 +98,7 @@ impl StuckPages {
                 mode: 0,
                 copied: 0,
             };
-            // A page that was resolved before is an error, and is as it shall be.
+            // The call fails for a page that was resolved before, which is fine.
             let _ = control(&self.events, COPY, &mut copy);
         }
     }
@@ -123,7 +123,7 @@ impl Mapping {
             start: NonNull::new(start.cast()).unwrap(),
             len,
         };
-        // SAFETY: the range is the mapping's. A huge page would bring the pages that are to be missing.
+        // SAFETY: the range is the mapping's. A huge page would fill the pages that must be missing.
         let advised = unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
         // A kernel without huge pages refuses the advice, and needs none.
         let _ = advised;
@@ -155,7 +155,7 @@ unsafe impl Adopt for Mapping {
 
 fn open(modes: c_int) -> io::Result<File> {
     let flags = libc::O_CLOEXEC | modes;
-    // SAFETY: the call takes flags and touches no memory.
+    // SAFETY: the system call takes flags and touches no memory.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -182,9 +182,9 @@ fn control<T>(events: &File, request: c_ulong, argument: &mut T) -> io::Result<(
     }
 }
 
-// What follows is from Linux's `include/uapi/linux/userfaultfd.h`.
+// The following definitions are from Linux's `include/uapi/linux/userfaultfd.h`.
 
-/// Only user code gets stuck, which is what unprivileged processes may ask for.
+/// Only user code gets stuck; unprivileged processes may ask for this mode alone.
 const USER_MODE_ONLY: c_int = 1;
 const MISSING: u64 = 1;
 const PAGEFAULT: u8 = 0x12;

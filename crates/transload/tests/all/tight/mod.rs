@@ -1,4 +1,4 @@
-//! A backend with a limited number of places, whose calls of `submit` the test can hold up.
+//! A backend with a limited number of places, whose `submit` the test can block.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -17,7 +17,7 @@ use crate::plain::{Desk, Plain};
 /// The side of the test.
 pub(crate) struct Tight {
     pub(crate) manager: TransferManager,
-    /// Operations of a length that is stalled here keep their places.
+    /// Operations of a length that the desk stalls keep their places.
     pub(crate) desk: Arc<Desk>,
     inner: Arc<Inner>,
 }
@@ -36,7 +36,7 @@ struct Held {
     leave: Receiver<()>,
 }
 
-/// A call of `submit` that waits for the test. It goes on when this is dropped.
+/// A call of `submit` that waits for the test. Dropping this value resumes the call.
 pub(crate) struct Call {
     came: Receiver<()>,
     _goes_on: Sender<()>,
@@ -45,17 +45,17 @@ pub(crate) struct Call {
 struct Narrow {
     plain: Plain,
     inner: Arc<Inner>,
-    /// Where prefetches copy to.
+    /// The destination of prefetches.
     scratch: RawBuffer,
 }
 
 impl Tight {
-    /// One with so many places for the first memory, `tight:0`. `tight:0/pinned` always has room.
+    /// A backend with that many places for its first memory, `tight:0`. `tight:0/pinned` always has room.
     pub(crate) fn new(limit: usize) -> Tight {
         Tight::timed(limit, None)
     }
 
-    /// The same by a clock of the test's.
+    /// The same with a clock of the test's.
     pub(crate) fn timed(limit: usize, clock: Option<Arc<dyn Clock>>) -> Tight {
         let plain = Plain::new("tight");
         let desk = Arc::clone(plain.desk());
@@ -87,7 +87,7 @@ impl Tight {
         self.inner.refused.load(Ordering::SeqCst)
     }
 
-    /// Has the next submission of that length stop when it has its place or was found to have none.
+    /// Makes the next submission of that length stop when it has its place or was refused one.
     pub(crate) fn hold(&self, len: u64) -> Call {
         let (arrive, came) = mpsc::channel();
         let (goes_on, leave) = mpsc::channel();
@@ -125,12 +125,12 @@ impl Inner {
         let call = held.remove(at);
         drop(held);
         let _ = call.arrive.send(());
-        // The test drops its side.
+        // The call resumes when the test drops its side.
         let _ = call.leave.recv();
     }
 }
 
-// SAFETY: the plain backend does it all; what has no place is refused.
+// SAFETY: the plain backend executes the operations; this one refuses those without a place.
 unsafe impl Backend for Narrow {
     fn inventory(&self) -> Inventory {
         let mut inventory = self.plain.inventory();
@@ -149,7 +149,7 @@ unsafe impl Backend for Narrow {
     }
 
     unsafe fn import(&self, memory: MemoryId, what: External) -> Result<RawBuffer, ImportError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the same promise that `Plain` asks for.
         unsafe { self.plain.import(memory, what) }
     }
 
@@ -158,7 +158,7 @@ unsafe impl Backend for Narrow {
         buffer: &RawBuffer,
         kind: ExternalKind,
     ) -> Result<External, ImportError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the same promise that `Plain` asks for.
         unsafe { self.plain.export(buffer, kind) }
     }
 
@@ -187,15 +187,15 @@ unsafe impl Backend for Narrow {
                     offset: 0,
                     len_bytes,
                 };
-                // SAFETY: the caller's promise for the source; no other operation uses the scratch buffer.
+                // SAFETY: the caller keeps the promise for the source; no other operation uses the scratch buffer.
                 let fence = unsafe { self.plain.submit(via, &[Op::Copy { src, dst }], after) };
                 (len_bytes, fence)
             }
             (_, Op::Copy { src, .. }) => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps the same promise that `Plain` asks for.
                 (src.len_bytes, unsafe { self.plain.submit(via, ops, after) })
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the same promise that `Plain` asks for.
             _ => return unsafe { self.plain.submit(via, ops, after) },
         };
         self.inner.stop_here(len);

@@ -10,10 +10,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs a test on a thread of its own, and panics when that thread has not ended within the limit.
 ///
-/// `about` names the case. The thread of a test that hangs is left behind: it ends with the process.
+/// `about` names the case. The thread of a test that hangs is abandoned: it ends with the process.
 pub(crate) fn within_limit(about: &str, test: impl FnOnce() + Send + 'static) {
     let (ended, has_ended) = mpsc::channel::<()>();
-    // The name of the test, for tests that say that they were skipped.
+    // The name of the test, which tests print when they report that they were skipped.
     let name = thread::current().name().unwrap_or("test").to_owned();
     let thread = thread::Builder::new().name(name).spawn(move || {
         let _ended = ended;
