@@ -1,4 +1,4 @@
-//! What runs for every transfer allocates nothing once it is warm.
+//! The code that runs for every transfer allocates nothing in a steady state.
 
 use transload_core::stats::{Sample, Stats};
 use transload_core::{DeviceId, Footprint, Hazards, MemoryKind, Method, Shape, StorageId};

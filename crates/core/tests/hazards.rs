@@ -1,4 +1,4 @@
-//! Hazards against a model that knows nothing but sets of bytes.
+//! Hazards, compared with a model of plain sets of bytes.
 
 use proptest::prelude::*;
 use transload_core::{Footprint, Hazards, Name, Shape, StorageId, Ticket};
@@ -84,7 +84,7 @@ impl Work {
             || meet(&self.reads, &other.writes)
     }
 
-    /// What it makes of the bytes that it reads: a number that depends on each of them.
+    /// Its result from the bytes that it reads: a number that depends on each of them.
     fn read(&self, memory: &[u64]) -> u64 {
         self.reads.iter().fold(17, |sum, &byte| {
             (sum ^ memory[byte]).wrapping_mul(0x100_0000_01b3)
@@ -140,7 +140,7 @@ enum State {
     Cancelled,
 }
 
-/// Transfers in execution, with the real thing and the model side by side.
+/// Transfers in execution, in the real hazards and in the model.
 #[derive(Clone)]
 struct Execution<'a> {
     works: &'a [Work],
@@ -243,8 +243,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// The bytes that those that were not cancelled leave behind, one after the other in the order
-    /// of submission.
+    /// The final bytes when the transfers that were not cancelled run one after the other in the order of submission.
     fn serial(&self) -> Vec<u64> {
         let mut memory = fresh_memory();
         for (name, state) in self.states.iter().enumerate() {
@@ -256,8 +255,8 @@ impl<'a> Execution<'a> {
         memory
     }
 
-    /// Every step that the rules allow now. A transfer in execution is never cancelled here: what
-    /// it would leave behind is not this type's business.
+    /// Every step that the rules allow now. The model never cancels a transfer in execution: hazards do not track the
+    /// bytes that such a transfer leaves.
     fn choices(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
         if self.tickets.len() < self.works.len() {
@@ -306,7 +305,7 @@ proptest! {
         for (index, dice) in choices {
             let mut allowed = execution.choices();
             if dice > 0 {
-                // One step in eight may cancel; else nearly all would be.
+                // One step in eight may cancel; otherwise nearly all transfers would be cancelled.
                 allowed.retain(|choice| !matches!(choice, Choice::Cancel(_)));
             }
             if allowed.is_empty() {
@@ -322,7 +321,7 @@ proptest! {
         {
             execution.take(choice);
         }
-        prop_assert!(execution.hazards.is_empty(), "somebody waits for ever");
+        prop_assert!(execution.hazards.is_empty(), "a transfer waits for ever");
         prop_assert_eq!(&execution.memory, &execution.serial());
     }
 }
@@ -337,7 +336,7 @@ proptest! {
         while let Some(execution) = open.pop() {
             let choices = execution.choices();
             if choices.is_empty() {
-                prop_assert!(execution.hazards.is_empty(), "somebody waits for ever");
+                prop_assert!(execution.hazards.is_empty(), "a transfer waits for ever");
                 prop_assert_eq!(&execution.memory, &execution.serial());
                 ends += 1;
             }

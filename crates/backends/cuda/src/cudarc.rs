@@ -16,7 +16,7 @@
 //! let slice = External::object(Slice::new(slice)?);
 //! // SAFETY: a `Slice` has no other owner.
 //! let buffer = unsafe { cuda.import(memory, slice) }?;
-//! let slice: CudaSlice<f32> = buffer.into_owner().map_err(|_| "somebody uses it")?;
+//! let slice: CudaSlice<f32> = buffer.into_owner().map_err(|_| "it is in use")?;
 //! # Ok(()) }
 //! ```
 //!

@@ -1,4 +1,5 @@
-//! Memory of the user's own, taken in by its address: what it is, what it is not, and that it comes back.
+//! User memory that the backend adopts by its address: the accepted kinds, the refused kinds, and its return to the
+//! owner.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -25,7 +26,7 @@ fn managed() -> MemoryId {
     device(0).device.memory(MemoryKind::Managed)
 }
 
-/// Takes in `len_bytes` bytes from an address on.
+/// Adopts `len_bytes` bytes from an address on.
 fn adopt_at(
     works: &Works,
     memory: MemoryId,
@@ -39,7 +40,7 @@ fn adopt_at(
         writable,
         owner: Box::new(owner),
     };
-    // SAFETY: the owner keeps the memory, which nobody else touches while an operation uses it.
+    // SAFETY: the owner keeps the memory, which no other code touches while an operation uses it.
     unsafe { works.cuda.import(memory, external) }
 }
 
@@ -48,7 +49,7 @@ fn adopt(works: &Works, memory: MemoryId, owner: Own) -> Buffer {
     adopt_at(works, memory, range, true, owner).unwrap()
 }
 
-/// Why a range was refused, which has to be the caller's mistake.
+/// The reason of a refusal, whose class must be the caller's mistake.
 fn reason(refused: Result<Buffer, ImportError>) -> String {
     match refused {
         Err(error @ ImportError::Invalid { .. }) => {
@@ -59,17 +60,17 @@ fn reason(refused: Result<Buffer, ImportError>) -> String {
     }
 }
 
-/// What a driver finds at an address, by copies of its own.
+/// The bytes at an address, read by the driver's own copies.
 fn look(driver: &Driver, address: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     own::beside(driver, 0, || {
-        // SAFETY: the memory is the test's, and as long.
+        // SAFETY: the memory is the test's and has that length.
         unsafe { driver.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, len) }.unwrap();
     });
     bytes
 }
 
-/// Memory of each sort, with the memory that it goes into.
+/// Memory of each sort, with the memory id under which the backend adopts it.
 fn every_sort(driver: &Driver) -> Vec<(&'static str, MemoryId, Own)> {
     vec![
         ("cuMemAlloc", device(0), own::of_device(driver, 0, LEN)),
@@ -111,7 +112,7 @@ fn memory_of_every_sort_is_used_where_it_is_and_comes_back() {
         drop(part);
         let own = buffer.into_owner::<Own>().unwrap();
         assert_eq!((own.address, own.len), (start, len), "{what}");
-        // What is the user's can be used on.
+        // The user can still use the memory.
         assert_eq!(look(&driver, start + 103, 1).len(), 1);
     }
     drop(works);
@@ -235,7 +236,7 @@ fn memory_of_a_context_of_the_programs_own_is_refused() {
     let works = Works::in_use(&[]);
     let driver = works.cuda.driver();
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxCreate_v2(&raw mut context, 0, CUdevice(0)) }.unwrap();
     let address = own::plain(driver, LEN);
     let error = adopt_at(&works, device(0), (address, 16), true, Own::none()).unwrap_err();
@@ -244,7 +245,7 @@ fn memory_of_a_context_of_the_programs_own_is_refused() {
         error.to_string().contains(&format!("{address:#x}")),
         "{error}"
     );
-    // What is of no context, or every one's, is taken in wherever it was made.
+    // Memory without a context, or of every context, is accepted wherever it was made.
     let mut pinned_start = std::ptr::null_mut();
     // SAFETY: as above.
     unsafe { driver.cuMemHostAlloc(&raw mut pinned_start, LEN, 0) }.unwrap();
@@ -255,7 +256,7 @@ fn memory_of_a_context_of_the_programs_own_is_refused() {
     // SAFETY: no operation uses it.
     unsafe { driver.cuMemFreeHost(pinned_start) }.unwrap();
     own::free(driver, address);
-    // SAFETY: the context is ours.
+    // SAFETY: the context is the test's.
     unsafe { driver.cuCtxDestroy_v2(context) }.unwrap();
     drop(works);
     assert_clean();
@@ -290,9 +291,9 @@ fn host_memory_that_the_user_registered_is_taken_as_it_is() {
         let own = buffer.into_owner::<Own>().unwrap();
         let after = (calls("cuMemHostRegister_v2"), calls("cuMemHostUnregister"));
         assert_eq!(before, after);
-        // More than is registered.
+        // The range is longer than the registered one.
         let longer = HostSpan::new(std::ptr::NonNull::new(span.as_ptr()).unwrap(), LEN + 4096);
-        // SAFETY: it is refused before anybody touches it.
+        // SAFETY: the backend refuses the range before it touches it.
         let text = reason(unsafe { works.cuda.import(pinned(), host(longer, ())) });
         let wanted = format!("only the first {LEN} of its {} bytes", LEN + 4096);
         assert!(text.contains(&wanted), "{text}");
@@ -339,7 +340,7 @@ fn buffers_of_one_range_share_its_registration() {
         );
         assert!(text.contains(&wanted), "{text}");
     }
-    // Those beside it are nobody's business.
+    // Other ranges next to it are allowed.
     drop((take(0, 1000).unwrap(), take(9000, LEN).unwrap()));
     assert_eq!(so_far(), (3, 2));
     drop(whole);
@@ -350,7 +351,7 @@ fn buffers_of_one_range_share_its_registration() {
     works.run(&[common::work::copy(&part, relay.as_ref().unwrap())]);
     drop(part);
     assert_eq!(so_far(), (3, 3));
-    // And anew.
+    // The range can be adopted again.
     drop(take(0, LEN).unwrap());
     assert_eq!(so_far(), (4, 4));
     drop((relay, works));
@@ -410,7 +411,7 @@ fn what_is_given_out_is_what_is_there() {
     let position = own.position();
     drop((own, part));
     let driver = works.cuda.driver();
-    // The pointer holds the memory.
+    // The pointer keeps the memory alive.
     assert_eq!(look(driver, position, LEN).len(), LEN);
     drop(owner);
     let own = works.allocate(pinned(), 1);
@@ -441,7 +442,7 @@ fn a_device_that_is_lost_takes_nothing_in_and_the_owner_is_dropped() {
     let error = unsafe { works.cuda.import(device(0), external) }.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Lost, "{error}");
     assert_eq!(Arc::strong_count(&witness), 1);
-    // The user's own can be had back all the same.
+    // The user can still take the memory back.
     let own = buffer.into_owner::<Own>().unwrap();
     // A driver frees nothing in a ruined context.
     std::mem::forget(own);

@@ -1,4 +1,4 @@
-//! What is called where a driver has a function in several signatures, or does without.
+//! The functions that the backend calls where a driver has several signatures of a function, or lacks it.
 #![cfg(all(target_os = "linux", not(transload_local)))]
 
 mod common;
@@ -11,7 +11,7 @@ use transload_cuda::raw::{Table, Version};
 use transload_cuda::{Cuda, OpenError};
 use transload_hal::{Backend, DeviceId, DeviceKind, MemoryKind, Op};
 
-/// Memory, a hint and many small copies on a driver of that version; what it was called for.
+/// Uses memory, a hint and many small copies on a driver of that version. Returns the calls.
 fn used(age: Version) -> Calls {
     let cuda = Cuda::with_driver(driver_of(age, &[])).unwrap();
     assert_eq!(cuda.driver().version(), age);
@@ -41,7 +41,7 @@ fn used(age: Version) -> Calls {
     calls()
 }
 
-/// Of the functions with a choice, those that were called are these.
+/// Asserts that, of the functions with several signatures, exactly these were called.
 #[track_caller]
 fn chosen(age: Version, expected: &[&str]) {
     const CHOICES: [&str; 6] = [

@@ -1,4 +1,4 @@
-//! Many copies in one submission: in one call where that pays and the driver has it, else one by one.
+//! Many copies in one submission: in one driver call if that is faster and the driver has the call, else one by one.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -23,7 +23,7 @@ fn with_table(change: impl FnOnce(&mut Table)) -> Works {
     driver(&[]);
     let mut table: Table = cuda::table();
     change(&mut table);
-    // SAFETY: the functions are the double's, or do as those do.
+    // SAFETY: the functions are the double's, or behave like those.
     let driver = unsafe { Driver::from_table(table, "the double, changed") };
     Works::new(Cuda::with_driver(driver).unwrap())
 }
@@ -37,14 +37,14 @@ fn scattered<'a>(from: &'a Buffer, to: &'a Buffer, count: u64, len: u64) -> Vec<
     (0..count).map(one).collect()
 }
 
-/// What they do.
+/// The bytes at the destination of these copies.
 fn gathered(bytes: &[u8], count: usize, len: usize) -> Vec<u8> {
     let places = (0..count).rev();
     let chunks = places.map(|number| &bytes[number * 2 * len..][..len]);
     chunks.flatten().copied().collect()
 }
 
-/// Copies blocks to a device, within it, and back; the bytes have to be right.
+/// Copies blocks to a device, within it, and back, and compares the bytes.
 fn round_trip(works: &Works, seed: u8, count: usize, len: usize) {
     let bytes = pattern(seed, 2 * count * len);
     let source = works.pinned(&bytes);
@@ -65,7 +65,7 @@ fn many_small_copies_are_ordered_in_one_call() {
     let works = one_device();
     round_trip(&works, 1, 100, 300);
     assert_eq!(calls(BATCH), 3);
-    // Those of the test's own single copies.
+    // The counts of the test's own single copies.
     assert_eq!(
         (calls("cuMemcpyHtoDAsync_v2"), calls("cuMemcpyDtoHAsync_v2")),
         (1, 2)
@@ -120,7 +120,7 @@ fn a_driver_without_batches_copies_one_by_one() {
     assert_clean();
 }
 
-/// As under WSL, where devices have other addresses for host memory.
+/// Under WSL, devices have other addresses for host memory.
 #[test]
 fn devices_with_addresses_of_their_own_get_no_batches() {
     unsafe extern "C" fn other_addresses(
@@ -130,12 +130,12 @@ fn devices_with_addresses_of_their_own_get_no_batches() {
     ) -> CUresult {
         let asked = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
         if attribute == asked {
-            // SAFETY: whoever asks gives a place for the answer.
+            // SAFETY: the caller passes a valid out-pointer.
             unsafe { value.write(0) };
             return CUresult::CUDA_SUCCESS;
         }
         let of_the_double = cuda::table().cuDeviceGetAttribute.unwrap();
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, who keeps the promise.
         unsafe { of_the_double(value, attribute, device) }
     }
     let works = with_table(|table| table.cuDeviceGetAttribute = Some(other_addresses));
@@ -170,11 +170,11 @@ fn a_batch_is_not_to_blame_for_copies_that_fail_one_by_one_too() {
     let bytes = pattern(1, 2 * 40 * 100);
     let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * 100));
     control(&format!("fault call={BATCH}:1;call=cuMemcpyHtoDAsync_v2:1")).unwrap();
-    // Nobody says how much of a batch was begun that was refused, so that this is not.
+    // The driver does not report how much of a refused batch has begun, so the backend does not report a refusal.
     let fence = works.submit(&scattered(&source, &target, 40, 100)).unwrap();
     let outcome = works.outcome(fence);
     assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
-    // What was gathered then is forgotten, and batches go on.
+    // The backend discards the copies that it had gathered then, and still makes batches.
     works.run(&[copy(
         &source.slice(0, 1).unwrap(),
         &target.slice(0, 1).unwrap(),
@@ -193,7 +193,7 @@ fn a_batch_that_fails_is_a_submission_that_fails() {
     let bytes = pattern(1, 2 * 40 * 100);
     let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * 100));
     control(&format!("fault call={BATCH}:999")).unwrap();
-    // It is not refused, since some of it may have been begun.
+    // The submission is not refused, since some of the copies may have begun.
     let fence = works.submit(&scattered(&source, &target, 40, 100)).unwrap();
     let outcome = works.outcome(fence);
     let Outcome::Failed(fault) = outcome else {
@@ -260,7 +260,7 @@ fn rows_that_the_driver_does_not_take_at_once_are_a_batch() {
     assert_clean();
 }
 
-/// Hands copies over at once; their fences, in order.
+/// Submits copies in one call. Returns their fences, in order.
 fn each(works: &Works, ops: &[Op<'_>]) -> Vec<Result<Fence, SubmitError>> {
     let link = LinkId {
         src: pinned(),
@@ -272,7 +272,7 @@ fn each(works: &Works, ops: &[Op<'_>]) -> Vec<Result<Fence, SubmitError>> {
         access: Access::Import,
     };
     let mut told = Vec::new();
-    // SAFETY: tests keep their buffers until what they submitted is over.
+    // SAFETY: tests keep their buffers until their submissions are over.
     unsafe {
         works
             .cuda
@@ -291,7 +291,7 @@ fn small_copies_that_are_handed_over_at_once_have_fences_and_share_an_event() {
     assert_eq!((calls(BATCH), calls("cuEventRecord") - events), (1, 1));
     let fences: Vec<_> = fences.into_iter().map(Result::unwrap).collect();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]));
-    // Whichever is waited for, it is over, and so are all.
+    // Waiting for any one of the copies completes all of them.
     for fence in [&fences[20], &fences[39], &fences[0]] {
         assert_eq!(works.outcome(*fence), Outcome::Done);
     }
@@ -387,7 +387,7 @@ fn who_comes_after_one_of_several_comes_after_all_of_them() {
         works.upload(&target, &vec![round; 40 * len]);
         let fences = each(&works, &scattered(&source, &target, 40, len as u64));
         let middle = fences.into_iter().nth(20).unwrap().unwrap();
-        // Another lane's.
+        // This submission is another lane's.
         // SAFETY: the buffers are kept until it is over.
         let next = unsafe {
             works
@@ -416,7 +416,7 @@ fn large_copies_and_strangers_among_them_stand_alone() {
     );
     let mut ops = scattered(&source, &target, 30, 1000);
     ops.insert(10, copy(&long, &far));
-    // It does not go over that link.
+    // This copy does not use that link.
     ops.insert(21, copy(&far, &long));
     let events = calls("cuEventRecord");
     let told = each(&works, &ops);

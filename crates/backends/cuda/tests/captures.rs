@@ -1,4 +1,4 @@
-//! Streams of the user's that are captured into graphs while the backend works: neither gets in the other's way.
+//! The user captures streams into graphs while the backend works: neither disturbs the other.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -25,7 +25,7 @@ use transload_hal::{
 const LEN: usize = 10_007;
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/// Does something while another thread captures a stream of its own in the global mode. What the capture came to.
+/// Runs `act` while another thread captures a stream of its own in the global mode. Returns the result of the capture.
 fn while_captured(driver: &Driver, act: impl FnOnce()) -> Result<(), CUresult> {
     let (tell, told) = channel();
     let (go, gate) = channel::<()>();
@@ -33,13 +33,13 @@ fn while_captured(driver: &Driver, act: impl FnOnce()) -> Result<(), CUresult> {
         let capture = scope.spawn(move || {
             own::beside(driver, 0, || {
                 let stream = stream(driver);
-                // SAFETY: the stream is ours.
+                // SAFETY: the stream is the test's.
                 unsafe { driver.cuStreamBeginCapture_v2(stream, GLOBAL) }.unwrap();
                 tell.send(()).unwrap();
-                // Either way it goes on.
+                // Whether the gate was opened or dropped, the capture ends.
                 let _ = gate.recv();
                 let mut graph = CUgraph::NULL;
-                // SAFETY: the place is ours.
+                // SAFETY: the out-pointer is a local variable.
                 let ended = unsafe { driver.cuStreamEndCapture(stream, &raw mut graph) };
                 destroy(driver, stream);
                 ended.map_err(|error| error.result().unwrap())
@@ -52,7 +52,7 @@ fn while_captured(driver: &Driver, act: impl FnOnce()) -> Result<(), CUresult> {
     })
 }
 
-/// All that there is to be done with a device, from opening it to letting it go.
+/// Uses a device in every way, from opening it to closing it.
 fn use_all_of(works: &Works, number: u32) {
     let far = works.allocate(device(number), LEN);
     let bytes = pattern(1, LEN);
@@ -81,7 +81,7 @@ fn use_all_of(works: &Works, number: u32) {
         writable: false,
         owner: Box::new(owner),
     };
-    // SAFETY: the vector is there as long as its owner, and nobody writes it.
+    // SAFETY: the vector is there as long as its owner, and no code writes it.
     let registered = unsafe { works.cuda.import(pinned(), external) }.unwrap();
     works.run(&[copy(&registered, &far)]);
     assert_eq!(works.download(&far), [5; LEN]);
@@ -95,12 +95,12 @@ fn what_others_capture_forbids_nothing_here_and_is_not_spoilt() {
     use_all_of(&works, 0);
     let ended = while_captured(&driver, || {
         use_all_of(&works, 0);
-        // One that was never used.
+        // A device that was never used before.
         use_all_of(&works, 1);
     });
     assert_eq!(ended, Ok(()));
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuThreadExchangeStreamCaptureMode(&raw mut mode) }.unwrap();
     assert_eq!(mode, GLOBAL, "the thread is as it was");
     drop(works);
@@ -119,9 +119,9 @@ fn streams_and_events_of_the_users_are_told_whatever_is_captured_beside_them() {
     let ended = while_captured(&driver, || {
         let (tell, told) = channel();
         let say = tell.clone();
-        // SAFETY: the stream is ours.
+        // SAFETY: the stream is the test's.
         unsafe { works.cuda.when_done(stream, move || say.send(1).unwrap()) }.unwrap();
-        // SAFETY: the event is ours.
+        // SAFETY: the event is the test's.
         unsafe { works.cuda.when_event(event, move || tell.send(2).unwrap()) }.unwrap();
         assert_eq!([told.recv(), told.recv()], [Ok(1), Ok(2)]);
     });
@@ -151,7 +151,7 @@ fn submitting_pays_nothing_for_what_others_capture() {
 fn a_driver_that_refuses_for_a_capture_loses_no_device() {
     let topology = made_up("gigabyte");
     let driver = driver(&[("TOPOLOGY", &topology), ("CLOCK", "virtual")]);
-    // One that does not let threads keep out of captures.
+    // A driver that does not let threads leave captures.
     control("fault call=cuThreadExchangeStreamCaptureMode:801@1+").unwrap();
     let works = Works::new(Cuda::with_driver(driver.clone()).unwrap());
     let (near, far) = (
@@ -170,7 +170,7 @@ fn a_driver_that_refuses_for_a_capture_loses_no_device() {
         };
         assert_eq!(fault.class, ErrorClass::Failed, "{fault}");
         let fence = works.submit(&[copy(&near, &far)]).unwrap();
-        // Time stands still as long as nobody may wait, so the bytes are on their way.
+        // Virtual time stands still while no thread may wait, so the copy is still in flight.
         let waited = works.cuda.wait(fence, Duration::from_millis(20));
         assert_eq!(waited, Waited::TimedOut);
         under_way = Some(fence);

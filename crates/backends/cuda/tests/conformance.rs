@@ -1,4 +1,4 @@
-//! The one suite over the driver's double, on machines of one, two and eight devices.
+//! The conformance suite over the driver's double, on machines of one, two and eight devices.
 #![cfg(all(target_os = "linux", not(transload_local)))]
 
 mod common;
@@ -15,7 +15,7 @@ use transload_testkit::conformance::{self, Exceptions, Harness};
 struct OfCuda(Cuda);
 
 impl OfCuda {
-    /// Where a buffer lies, as the driver knows it.
+    /// The driver's address of a byte of a buffer.
     fn address(buffer: &Buffer, offset: u64) -> u64 {
         buffer.position() + offset
     }
@@ -26,7 +26,7 @@ impl Harness for OfCuda {
         &self.0
     }
 
-    /// By the driver's synchronous copies, which the backend never uses.
+    /// Fills by the driver's synchronous copies, which the backend never uses.
     fn fill(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> bool {
         if let Some(span) = buffer.host(offset, bytes.len() as u64) {
             // SAFETY: the suite fills buffers that no operation uses, and keeps them alive.
@@ -39,8 +39,8 @@ impl Harness for OfCuda {
         // SAFETY: the range lies within the buffer.
         let copied = unsafe { driver.cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()) };
         copied.unwrap();
-        // From pageable memory it returns before the bytes have arrived.
-        // SAFETY: takes nothing.
+        // A copy from pageable memory returns before the bytes have arrived.
+        // SAFETY: the call takes no arguments.
         unsafe { driver.cuCtxSynchronize() }.unwrap();
         drop(context);
         true
@@ -62,7 +62,7 @@ impl Harness for OfCuda {
         true
     }
 
-    /// Gives the lanes' threads the processor, for longer than the modelled links take.
+    /// Yields the processor to the lanes' threads, for longer than the modelled links take.
     fn drive(&self) {
         let begun = std::time::Instant::now();
         while begun.elapsed() < Duration::from_micros(200) {
@@ -71,7 +71,7 @@ impl Harness for OfCuda {
     }
 }
 
-/// The primary context of a buffer's device, as a user of the CUDA runtime has it.
+/// The primary context of a buffer's device, as a user of the CUDA runtime sees it.
 struct Context<'a> {
     cuda: &'a Cuda,
     device: transload_cuda::raw::CUdevice,
@@ -82,7 +82,7 @@ impl<'a> Context<'a> {
         let device = transload_cuda::raw::CUdevice(buffer.memory().device.index as i32);
         let mut context = transload_cuda::raw::CUcontext::NULL;
         let driver = cuda.driver();
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, device) }.unwrap();
         // SAFETY: the context was retained.
         unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
@@ -135,7 +135,7 @@ fn eight_devices_on_a_switch_conform() {
     conforms(backend(&[("TOPOLOGY", &machine("nvlink-full"))]));
 }
 
-/// Two devices on one bus, and a driver of a version.
+/// Two devices on one bus, and a driver of that version.
 fn conforms_on(age: Version) {
     assert!(AGES.contains(&age));
     let driver = driver_of(age, &[("TOPOLOGY", &machine("pcie-peer"))]);
@@ -167,7 +167,7 @@ fn a_driver_of_13_0_conforms() {
     conforms_on(Version::new(13, 0));
 }
 
-/// One device walks the host's page tables, and the other takes turns with the host in managed memory.
+/// One device walks the host's page tables; the other device and the host take turns in using managed memory.
 #[test]
 fn devices_that_reach_the_hosts_memory_otherwise_conform() {
     conforms(backend(&[("TOPOLOGY", &made_up("page-tables"))]));

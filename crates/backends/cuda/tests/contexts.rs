@@ -1,4 +1,4 @@
-//! Whatever contexts a thread has, they are what they were after every call: the user's own code goes on in them.
+//! Every call leaves the calling thread's contexts as they were: the user's own code goes on in them.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -20,7 +20,7 @@ use transload_hal::{
     AllocSpec, Backend, Buffer, External, ExternalKind, HostSpan, MemoryKind, Outcome,
 };
 
-/// A thread with contexts, and what is done on it.
+/// A thread with contexts, and the name of the present call.
 struct Thread<'a> {
     driver: &'a Driver,
     contexts: Vec<CUcontext>,
@@ -35,7 +35,7 @@ impl Thread<'_> {
     }
 }
 
-/// Goes through every call of a backend that begins and ends on this thread.
+/// Makes every call of a backend that begins and ends on this thread.
 fn everything(thread: &Thread<'_>) {
     let driver = thread.driver;
     let cuda = thread.does("discover", || Cuda::with_driver(driver.clone()).unwrap());
@@ -92,7 +92,7 @@ fn everything(thread: &Thread<'_>) {
     }
     let small = allocate(device(0), AllocSpec::bytes(1));
     let wrong = [copy(&own, &small)];
-    // SAFETY: it is refused.
+    // SAFETY: the backend refuses the call.
     thread
         .does("submit what fits nowhere", || unsafe {
             cuda.submit(None, &wrong, &[])
@@ -125,7 +125,7 @@ fn exchange(thread: &Thread<'_>, cuda: &Cuda, buffers: &[&Buffer], theirs: &Own)
             let give = || unsafe { cuda.export(buffer, kind) };
             let given = thread.does(&format!("export {what}"), give);
             let Ok(external) = given else { continue };
-            // SAFETY: it is the backend's own.
+            // SAFETY: the backend exported it itself.
             let take = || unsafe { cuda.import(buffer.memory(), external) };
             let view = thread.does(&format!("import {what}"), take).unwrap();
             thread.does("let a view go", || drop(view));
@@ -149,7 +149,7 @@ fn exchange(thread: &Thread<'_>, cuda: &Cuda, buffers: &[&Buffer], theirs: &Own)
             writable: true,
             owner: Box::new(()),
         };
-        // SAFETY: the memory lives on.
+        // SAFETY: the memory outlives the buffer.
         let taken = thread.does("adopt", || unsafe { cuda.import(device(0), external) });
         assert_eq!(taken.is_ok(), is_there);
     }
@@ -166,16 +166,16 @@ fn streams(thread: &Thread<'_>, cuda: &Cuda, src: &Buffer, dst: &Buffer) {
         let stop = (!is_idle).then(|| {
             own::beside(driver, 0, || {
                 let stop = theirs::stop(driver, stream);
-                // SAFETY: both are ours.
+                // SAFETY: both are the test's.
                 unsafe { driver.cuEventRecord(event, stream) }.unwrap();
                 stop
             })
         });
         let [first, second] = [tell.clone(), tell.clone()];
-        // SAFETY: the stream is ours.
+        // SAFETY: the stream is the test's.
         let watch = || unsafe { cuda.when_done(stream, move || first.send(()).unwrap()) };
         thread.does("watch a stream", watch).unwrap();
-        // SAFETY: the event is ours.
+        // SAFETY: the event is the test's.
         let watch = || unsafe { cuda.when_event(event, move || second.send(()).unwrap()) };
         thread.does("watch an event", watch).unwrap();
         if let Some(stop) = stop {
@@ -186,7 +186,7 @@ fn streams(thread: &Thread<'_>, cuda: &Cuda, src: &Buffer, dst: &Buffer) {
     }
     // SAFETY: the buffers are kept until it is over.
     let fence = unsafe { cuda.submit(None, &[copy(src, dst)], &[]) }.unwrap();
-    // SAFETY: the stream is ours.
+    // SAFETY: the stream is the test's.
     thread
         .does("follow", || unsafe { cuda.follow(stream, &[fence]) })
         .unwrap();
@@ -196,7 +196,7 @@ fn streams(thread: &Thread<'_>, cuda: &Cuda, src: &Buffer, dst: &Buffer) {
         theirs::synchronize(driver, stream);
         theirs::destroy(driver, stream);
     });
-    // SAFETY: it is told that there is no such stream.
+    // SAFETY: the driver reports that no such stream exists.
     thread
         .does("watch no stream", || unsafe {
             cuda.when_done(stream, || ())

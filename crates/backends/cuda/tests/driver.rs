@@ -1,4 +1,4 @@
-//! Drivers made of functions of the program, and libraries that are none.
+//! Drivers that consist of functions of the program, and libraries that are no drivers.
 
 use std::ffi::{c_int, c_uint};
 use std::process::Command;
@@ -8,7 +8,7 @@ use transload_cuda::raw::{
     CUresult, CUstream, CallError, DRIVER_VARIABLE, Driver, LoadError, Source, Table, Version,
 };
 
-/// A driver of some age that answers one thing to everything.
+/// A driver of some version that gives one answer to every call.
 mod answers {
     use super::{CUresult, c_int, c_uint};
 
@@ -21,7 +21,7 @@ mod answers {
     }
 
     pub(crate) unsafe extern "C" fn version_12_2(version: *mut c_int) -> CUresult {
-        // SAFETY: whoever asks gives a place for the answer.
+        // SAFETY: the caller passes a valid out-pointer.
         unsafe { version.write(12020) };
         CUresult::CUDA_SUCCESS
     }
@@ -43,7 +43,7 @@ fn two_drivers_of_rust_functions_stand_side_by_side() {
         cuInit: Some(answers::stub),
         ..Table::EMPTY
     };
-    // SAFETY: these functions keep what they promise, which is nothing.
+    // SAFETY: these functions touch no memory, so they have no promise to keep.
     let [real, stub] = [(real, "one"), (stub, "another")]
         .map(|(table, name)| unsafe { Driver::from_table(table, name) });
     assert_eq!(real.source(), &Source::Functions("one"));
@@ -58,7 +58,7 @@ fn two_drivers_of_rust_functions_stand_side_by_side() {
         refused.to_string(),
         "cuInit: CUDA_ERROR_STUB_LIBRARY (34): the library is the toolkit's stub for linking, not a driver"
     );
-    // SAFETY: it has no arguments.
+    // SAFETY: the call takes no arguments.
     let odd = unsafe { real.cuCtxSynchronize() }.unwrap_err();
     assert_eq!(odd.result(), Some(CUresult(4711)));
     assert_eq!(
@@ -74,7 +74,7 @@ fn an_absent_function_is_an_answer_with_its_reason() {
         cuDriverGetVersion: Some(answers::version_12_2),
         ..Table::EMPTY
     };
-    // SAFETY: these functions keep what they promise.
+    // SAFETY: these functions keep their promises.
     let driver = unsafe { Driver::from_table(table, "a driver of 12.2") };
     // SAFETY: the call never reaches a function.
     let answer = unsafe { driver.cuStreamSynchronize(CUstream::NULL) };
@@ -139,7 +139,7 @@ fn a_file_that_is_no_library_is_no_driver() {
     assert!(matches!(error, LoadError::Library { .. }), "{error}");
 }
 
-/// The loader would open it, and wait for its other end.
+/// The loader would open the pipe, and wait for its other end.
 #[cfg(unix)]
 #[test]
 fn a_pipe_is_no_driver_and_is_refused_at_once() {
@@ -166,7 +166,7 @@ fn a_library_that_is_no_driver_is_told_from_one() {
     assert_eq!(error.to_string(), "no CUDA driver: libc.so.6 has no cuInit");
 }
 
-/// The variable is the process's, so a process of its own has it.
+/// The variable belongs to the process, so the test sets it in a process of its own.
 #[test]
 fn the_variable_names_the_driver_and_is_told() {
     const INSIDE: &str = "the_variable_names_the_driver_inside";
@@ -214,6 +214,6 @@ fn a_failed_call_is_told_once() {
     let error = CallError::Failed { function, result };
     let whole = error.to_string();
     assert!(whole.contains(function) && whole.contains(&result.to_string()));
-    // Whoever prints an error and all of its sources would print the result twice.
+    // A program that prints an error and all of its sources would print the result twice.
     assert!(std::error::Error::source(&error).is_none());
 }

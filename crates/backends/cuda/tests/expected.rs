@@ -1,4 +1,4 @@
-//! When the end of what was submitted is told without anybody waiting for it: once somebody expects it, and not before.
+//! Reports of outcomes for which no caller waits: they come after the engine has called `expect`, and not before.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -12,7 +12,7 @@ use transload_cuda::Cuda;
 use transload_cuda::raw::{CUcontext, CUdevice};
 use transload_hal::{AllocSpec, Backend, Buffer, CompletionSink, Fence, Outcome};
 
-/// Hands on what it is told.
+/// Forwards the outcomes that it is told.
 struct Ear(Mutex<Sender<(Fence, Outcome)>>);
 
 impl CompletionSink for Ear {
@@ -21,7 +21,7 @@ impl CompletionSink for Ear {
     }
 }
 
-/// A backend, what it tells, and two buffers of it.
+/// A backend, the outcomes that it reports, and two of its buffers.
 fn listening() -> (Cuda, Receiver<(Fence, Outcome)>, [Buffer; 2]) {
     let cuda = backend(&[]);
     let (tell, told) = channel();
@@ -32,18 +32,18 @@ fn listening() -> (Cuda, Receiver<(Fence, Outcome)>, [Buffer; 2]) {
 }
 
 fn submit(cuda: &Cuda, [host, there]: &[Buffer; 2]) -> Fence {
-    // SAFETY: the buffers stay until the copy is over, and nobody touches them.
+    // SAFETY: the buffers stay until the copy is over, and no code touches them.
     unsafe { cuda.submit(None, &[copy(host, there)], &[]) }.unwrap()
 }
 
-/// Waits for all that the device has, by the driver's own call.
+/// Waits for all work of the device, by the driver's own call.
 fn synchronize(cuda: &Cuda) {
     let (driver, mut context) = (cuda.driver(), CUcontext::NULL);
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(0)) }.unwrap();
     // SAFETY: the context was retained.
     unsafe { driver.cuCtxSetCurrent(context) }.unwrap();
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     unsafe { driver.cuCtxSynchronize() }.unwrap();
     // SAFETY: it was retained above.
     unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) }.unwrap();
@@ -55,12 +55,12 @@ fn no_thread_is_woken_before_the_end_is_expected_and_one_tells_it_then() {
     let fences = [(); 3].map(|()| submit(&cuda, &buffers));
     synchronize(&cuda);
     assert_eq!(calls("cuEventSynchronize"), 0);
-    assert!(told.try_recv().is_err(), "nobody asked");
+    assert!(told.try_recv().is_err(), "the engine did not ask");
     cuda.expect();
     for fence in fences {
         assert_eq!(told.recv().unwrap(), (fence, Outcome::Done));
     }
-    // What comes after a pause is expected anew.
+    // A fence that follows after a pause is expected again.
     synchronize(&cuda);
     let fence = submit(&cuda, &buffers);
     cuda.expect();

@@ -1,4 +1,4 @@
-//! A child that was forked has no CUDA: it is told so, nothing of it hangs, and its parent goes on.
+//! A forked child has no CUDA: its calls return an error, none hangs, and its parent goes on.
 #![cfg(all(target_os = "linux", not(transload_local)))]
 
 mod common;
@@ -11,29 +11,29 @@ use transload_hal::{
     AllocSpec, Backend, Buffer, DeviceId, DeviceKind, ErrorClass, MemoryKind, Op, Part, Waited,
 };
 
-/// What a child that hangs is ended by.
+/// Seconds after which a child that hangs is killed.
 const TOO_LONG_S: u32 = 20;
 
 fn in_child(what: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child calls what the test is about, and ends; no lock is held that it takes.
+    // SAFETY: the child runs the tested calls and exits; the parent holds no lock that the child takes.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: nothing handles the signal, so it ends the child.
+        // SAFETY: no handler is installed, so the signal kills the child.
         unsafe { libc::alarm(TOO_LONG_S) };
         let told = i32::from(!what());
-        // SAFETY: the child has nothing else to end.
+        // SAFETY: the child has no other cleanup to do.
         unsafe { libc::_exit(told) };
     }
     let mut status = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(waited, child);
     assert!(libc::WIFEXITED(status), "the child was ended: {status:#x}");
     libc::WEXITSTATUS(status) == 0
 }
 
-/// Copies, and says how that went.
+/// Copies, and returns the result.
 fn copy(cuda: &Cuda, src: &Buffer, dst: &Buffer) -> Result<(), ErrorClass> {
     let part = |buffer| Part {
         buffer,
@@ -42,7 +42,7 @@ fn copy(cuda: &Cuda, src: &Buffer, dst: &Buffer) -> Result<(), ErrorClass> {
     };
     let (from, to) = (part(src), part(dst));
     let op = Op::Copy { src: from, dst: to };
-    // SAFETY: the buffers live until the fence has settled, and nobody else uses them.
+    // SAFETY: the buffers live until the fence has settled, and no other code uses them.
     let fence = unsafe { cuda.submit(None, &[op], &[]) };
     let fence = fence.map_err(|error| error.into_fault().class)?;
     assert_eq!(cuda.wait(fence, Duration::from_secs(20)), Waited::Settled);
@@ -63,7 +63,7 @@ fn a_child_is_told_that_it_has_no_cuda_and_the_parent_goes_on() {
         let refused = [device, managed, pinned].map(|memory| cuda.allocate(memory, &spec));
         let is_refused = refused.iter().all(Result::is_err);
         let is_lost = copy(&cuda, &src, &dst) == Err(ErrorClass::Lost);
-        // What the parent has is let go here too, and stays the parent's.
+        // The child drops the parent's buffers too; they stay valid in the parent.
         drop((src.clone(), dst.clone(), moving.clone()));
         is_refused && is_lost
     });
@@ -71,7 +71,7 @@ fn a_child_is_told_that_it_has_no_cuda_and_the_parent_goes_on() {
     let told = in_child({
         let (cuda, buffers) = (&cuda, [&src, &dst, &moving]);
         move || {
-            // SAFETY: the child's own copies, which it never touches again.
+            // SAFETY: these are the child's own copies, which it never touches again.
             let cuda = unsafe { std::ptr::read(cuda) };
             // SAFETY: as above.
             let buffers = buffers.map(|buffer| unsafe { std::ptr::read(buffer) });

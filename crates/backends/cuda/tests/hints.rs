@@ -1,4 +1,4 @@
-//! What the driver is told of managed memory in advance, by drivers of every age, and whatever they answer.
+//! Hints about managed memory, for drivers of every version, and for every answer of the driver.
 #![cfg(all(target_os = "linux", not(transload_local)))]
 
 mod common;
@@ -19,14 +19,14 @@ fn cuda(number: u32) -> DeviceId {
     DeviceId::new(DeviceKind::CUDA, number)
 }
 
-/// Over a driver of that age.
+/// A backend over a driver of that version.
 fn works(age: impl FnOnce(&mut Table)) -> Works {
     let machine = made_up("gigabyte");
-    // Settings are the process's, and come first.
+    // The settings belong to the process, and must be made first.
     drop(driver(&[("TOPOLOGY", &machine)]));
     let mut table = cuda::table();
     age(&mut table);
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     let driver = unsafe { Driver::from_table(table, "the double, aged") };
     Works::new(Cuda::with_driver(driver).unwrap())
 }
@@ -60,12 +60,12 @@ fn advise(buffer: &Buffer, advice: Advice) -> Op<'_> {
     }
 }
 
-/// What the driver remembers of all of a buffer.
+/// The driver's record for the whole of a buffer.
 fn told(works: &Works, buffer: &Buffer, attribute: Range) -> i32 {
     let mut value = -77i32;
     let (place, len): (*mut c_void, _) = ((&raw mut value).cast(), buffer.len() as usize);
     let driver = works.cuda.driver();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let asked = unsafe {
         driver.cuMemRangeGetAttribute(place, size_of::<i32>(), attribute, buffer.position(), len)
     };
@@ -73,7 +73,7 @@ fn told(works: &Works, buffer: &Buffer, attribute: Range) -> i32 {
     value
 }
 
-/// Bytes go where they are called to, in the one signature or in the other.
+/// Bytes move to the place of the hint, in either signature of the function.
 fn prefetches(works: &Works, function: &str, other: &str) {
     let last = |buffer| {
         told(
@@ -120,7 +120,7 @@ fn a_driver_that_forgot_the_first_signature_is_told_in_the_second() {
     assert_clean();
 }
 
-/// Each piece of advice is kept by the driver, and taken back by its counterpart.
+/// The driver keeps each piece of advice, and its counterpart takes it back.
 fn advises(works: &Works, function: &str, other: &str) {
     let buffer = works.allocate(managed(0), LEN);
     let read_mostly = Range::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
@@ -140,7 +140,7 @@ fn advises(works: &Works, function: &str, other: &str) {
         assert_eq!(told(works, &buffer, attribute), value, "{advice:?}");
     }
     assert_eq!((calls(function), calls(other)), (8, 0));
-    // Of memory that is paged, and of devices that are none of these: it means nothing here.
+    // Advice about pageable memory, or for devices of other kinds, does nothing.
     let elsewhere = DeviceId::new(DeviceKind::WGPU, 0);
     for advice in [
         Advice::Sequential,
@@ -199,7 +199,7 @@ fn what_the_driver_refuses_or_lacks_is_no_error() {
         advise(&buffer, Advice::MostlyRead),
     ];
     for (op, function) in ops.iter().zip(["cuMemPrefetchAsync_v2", "cuMemAdvise_v2"]) {
-        // Out of memory, a device that cannot, not supported, and a number that nobody knows.
+        // Out of memory, an invalid device, not supported, and an unknown number.
         for result in [2, 101, 801, 4711] {
             control(&format!("fault call={function}:{result}")).unwrap();
             works.run(&[*op]);

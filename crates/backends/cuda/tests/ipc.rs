@@ -1,8 +1,8 @@
-//! Memory of one process in another: handles, what they name, and when they are closed.
+//! Memory of one process in another: handles, the memory that they name, and when they are closed.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
-// The other half of a test, as the double's own tests start it.
+// Starts the other process of a test, as the double's own tests do.
 #[path = "../../../../doubles/cuda-driver/tests/common/process.rs"]
 #[allow(dead_code, reason = "no test uses all of it")]
 mod process;
@@ -42,7 +42,7 @@ fn try_export(cuda: &Cuda, buffer: &Buffer) -> Result<External, ImportError> {
 }
 
 fn import(works: &Works, memory: MemoryId, handle: IpcHandle) -> Result<Buffer, ImportError> {
-    // SAFETY: the halves of a test take turns, and keep what they give out while the other uses it.
+    // SAFETY: the two processes of a test take turns, and keep exported memory while the other one uses it.
     unsafe { works.cuda.import(memory, External::Ipc(handle)) }
 }
 
@@ -53,7 +53,7 @@ fn reason(refused: Result<Buffer, ImportError>) -> String {
     }
 }
 
-/// A handle, as the other half told it.
+/// Reads a handle that the other process sent.
 fn hear() -> IpcHandle {
     IpcHandle::from_bytes(&unhex::<{ IpcHandle::BYTES }>(&process::hear())).unwrap()
 }
@@ -62,7 +62,7 @@ fn text(handle: IpcHandle) -> String {
     hex(&handle.to_bytes())
 }
 
-/// The handle with other facts around the driver's part of it.
+/// The same handle with other data around the driver's part of it.
 fn forged(of: IpcHandle, device: Uuid, allocation_bytes: u64, span: Span) -> IpcHandle {
     IpcHandle::new(KIND, *of.token(), device, allocation_bytes, span, true).unwrap()
 }
@@ -77,7 +77,7 @@ fn bytes_of_a_view_go_both_ways_between_two_processes() {
         assert_eq!((view.len(), view.is_writable()), (3000, true));
         assert_eq!(works.download(&view), mine);
         works.upload(&view, &yours);
-        // A part of it goes back to where it came from.
+        // A part of the buffer is copied back to its origin.
         let part = view.slice(100, 50).unwrap();
         process::tell(&text(export(&works.cuda, &part)));
         assert_eq!(process::hear(), "seen");
@@ -131,7 +131,7 @@ fn views_of_one_allocation_share_a_mapping_that_is_closed_once() {
         );
         drop(last);
         assert_eq!(calls(CLOSE), 1);
-        // Opened anew, since it was closed.
+        // The handle was closed, so this opens it again.
         drop(import(&works, device(0), first).unwrap());
         assert_eq!((calls(OPEN), calls(CLOSE)), (2, 2));
         drop(works);
@@ -185,7 +185,7 @@ fn a_view_goes_while_a_stream_never_answers() {
         let (src, dst) = (works.pinned(&[1; 64]), works.allocate(device(0), 64));
         control("fault stuck").unwrap();
         works.submit(&[copy(&src, &dst)]).unwrap();
-        // The driver would wait for it before it closes.
+        // The driver would wait for the copy before it closes the handle.
         drop(view);
         return;
     }
@@ -206,14 +206,14 @@ fn a_handle_of_this_process_shows_the_buffer_that_it_was_made_of() {
     assert!(again.same_storage(&buffer) && again.span() == view.span());
     assert_eq!(calls(OPEN), 0);
     drop((buffer, view));
-    // The handle kept nothing; this view does.
+    // The handle did not keep the memory alive; this view does.
     works.upload(&again, &pattern(3, 1000));
     let third = import(&works, device(0), handle).unwrap();
     assert_eq!(works.download(&third), pattern(3, 1000));
     drop((again, third));
     let text = reason(import(&works, device(0), handle));
     assert!(text.contains("of this process itself"), "{text}");
-    // Nothing was lost by asking.
+    // The refusal changed nothing.
     works.upload(&shareable(&works, device(0), 100), &[1; 100]);
     drop(works);
     assert_clean();
@@ -293,7 +293,7 @@ fn what_a_handle_says_is_held_against_what_the_driver_opens() {
             "{text}"
         );
         assert_eq!((calls(OPEN), calls(CLOSE)), (1, 1), "closed again");
-        // The same while it is open.
+        // The same check while the memory is open.
         let view = import(&works, device(0), handle).unwrap();
         assert_eq!(reason(import(&works, device(0), longer)), text);
         drop(view);
@@ -340,12 +340,12 @@ fn a_driver_that_refuses_to_open_says_why_and_may_be_asked_again() {
         }
         let view = import(&works, device(0), handle).unwrap();
         assert_eq!(works.download(&view), [6; 100]);
-        // A device that is lost while the memory is open.
+        // The device is lost while the memory is open.
         control("fault ecc").unwrap();
         let landing = works.allocate(pinned(), 100);
         let is_lost = match works.submit(&[copy(&view, &landing)]) {
             Ok(fence) => matches!(works.outcome(fence), Outcome::Lost(_)),
-            // It was found out before the call returned.
+            // The loss was found before the call returned.
             Err(error) => error.into_fault().class == ErrorClass::Lost,
         };
         assert!(is_lost);

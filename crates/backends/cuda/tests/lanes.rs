@@ -1,4 +1,4 @@
-//! What one lane or device has to do with others: who waits for whom, and whose loss is whose.
+//! Independence of lanes and devices: waits between lanes, and the effect of one device's loss on the others.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -21,7 +21,7 @@ fn two_devices() -> (Works, [Buffer; 2]) {
     (works, buffers)
 }
 
-/// Device 0 does what it is asked to.
+/// Asserts that device 0 still works.
 fn assert_works(works: &Works, buffer: &Buffer) {
     works.upload(buffer, &pattern(3, KIB));
     assert_eq!(works.download(buffer), pattern(3, KIB));
@@ -46,7 +46,7 @@ fn a_backend_goes_while_a_lane_is_stuck_and_another_has_memory_of_its_own() {
     let dst = part(&buffer, 0, KIB as u64);
     let src = whole(&host);
     works.submit(&[Op::Copy { src, dst }]).unwrap();
-    // It is under way for good.
+    // The copy never ends.
     std::mem::forget((buffer, host));
     drop(works);
 }
@@ -55,7 +55,7 @@ fn a_backend_goes_while_a_lane_is_stuck_and_another_has_memory_of_its_own() {
 fn a_device_is_not_lost_with_the_one_that_it_copies_to() {
     let (works, [own, other]) = two_devices();
     let driver: &Cuda = &works.cuda;
-    // SAFETY: nothing of that device's is under way.
+    // SAFETY: that device has no work in flight.
     unsafe { driver.driver().cuDevicePrimaryCtxReset_v2(CUdevice(1)) }.unwrap();
     let fault = failure(works.submit(&[copy(&own, &other)]));
     assert_eq!(fault.class, ErrorClass::Failed, "{fault}");
@@ -65,7 +65,7 @@ fn a_device_is_not_lost_with_the_one_that_it_copies_to() {
 #[test]
 fn a_device_is_not_lost_with_one_that_it_cannot_be_connected_to() {
     let (works, [own, _other]) = two_devices();
-    // What is said of a context that is not the current one.
+    // The driver's answer for a context that is not current.
     control("fault call=cuCtxEnablePeerAccess:201").unwrap();
     match works.cuda.connect(device(0), device(1)) {
         Err(ConnectError::Failed { fault, .. }) => assert_eq!(fault.class, ErrorClass::Failed),

@@ -1,4 +1,4 @@
-//! Managed memory: when the host sees what a device wrote there, and what the driver is told of it in advance.
+//! Managed memory: when the host sees bytes that a device wrote, and the hints that the driver gets in advance.
 #![cfg(all(target_os = "linux", not(transload_local)))]
 
 mod common;
@@ -12,7 +12,7 @@ use transload_hal::{Access, Backend, ErrorClass, Fence, Op, Outcome, SubmitError
 
 const LEN: usize = 1 << 20;
 
-/// Times are easily told: a byte between host and device takes a nanosecond.
+/// The machine has simple times: a byte between host and device takes a nanosecond.
 fn works(clock: &str, machine: &str) -> Works {
     let machine = made_up(machine);
     Works::new(backend(&[("CLOCK", clock), ("TOPOLOGY", &machine)]))
@@ -29,7 +29,7 @@ fn refusal(submitted: Result<Fence, SubmitError>) -> SubmitError {
     submitted.expect_err("it was to be refused")
 }
 
-/// Work that the backend knows nothing of, in a stream of somebody else's.
+/// Work in a user's stream, of which the backend does not know.
 fn what_a_user_writes_is_waited_for(works: &Works) {
     let bytes = pattern(7, LEN);
     let buffer = works.allocate(managed(0), LEN);
@@ -56,7 +56,7 @@ fn in_virtual_time_it_takes_what_the_users_copy_takes() {
     let works = works("virtual", "gigabyte");
     let begun = now();
     what_a_user_writes_is_waited_for(&works);
-    // Two nanoseconds a byte from pageable memory on the user's way in, and one to managed memory.
+    // From pageable memory the user's copy takes two nanoseconds a byte, and to managed memory one.
     assert_eq!(now() - begun, 3 * LEN as u64);
     drop(works);
     assert_clean();
@@ -73,7 +73,7 @@ fn a_stream_that_never_answers_holds_up_who_asks_and_nobody_else() {
     let asked = works.submit(&[visible(&buffer)]).unwrap();
     let limit = Duration::from_millis(1);
     assert_eq!(works.cuda.wait(asked, limit), Waited::TimedOut);
-    // No stream can wait for it, so the caller has to.
+    // No stream can wait for the memory, so the caller has to.
     let other = works.allocate(device(0), LEN);
     let source = works.pinned(&pattern(3, LEN));
     let error = refusal(works.submit_after(&[copy(&source, &other)], &[asked]));
@@ -83,7 +83,7 @@ fn a_stream_that_never_answers_holds_up_who_asks_and_nobody_else() {
     assert_eq!(fault.class, ErrorClass::Unsupported);
     works.run(&[copy(&source, &other)]);
     assert_eq!(works.cuda.wait(asked, limit), Waited::TimedOut);
-    // Freeing waits for all of a device, which would never end.
+    // Freeing would wait for all work of the device, which never ends.
     std::mem::forget((buffer, user, other, source));
 }
 
@@ -92,7 +92,7 @@ fn a_driver_that_will_not_wait_fails_the_one_who_asked() {
     let works = works("real", "gigabyte");
     let buffer = works.allocate(managed(0), LEN);
     let source = works.pinned(&pattern(3, LEN));
-    // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: somebody records a stream into a graph.
+    // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: another thread captures a stream into a graph.
     control("fault call=cuCtxSynchronize:900@1+").unwrap();
     let fence = works.submit(&[visible(&buffer)]).unwrap();
     let Outcome::Failed(fault) = works.outcome(fence) else {
@@ -103,7 +103,7 @@ fn a_driver_that_will_not_wait_fails_the_one_who_asked() {
     control("fault none").unwrap();
     works.run(&[copy(&source, &buffer)]);
     works.run(&[visible(&buffer)]);
-    // Once is no harm.
+    // A single failure is harmless.
     control("fault call=cuCtxSynchronize:900").unwrap();
     works.run(&[visible(&buffer)]);
     drop((buffer, source));
@@ -118,7 +118,7 @@ fn a_device_that_is_lost_says_so_to_who_asks() {
     let mut user = User::of(&works.cuda, 0);
     let from = user.upload(&[1; LEN]);
     control("fault ecc").unwrap();
-    // Whether the call says it is a matter of time.
+    // The call may or may not report the loss already.
     let _ = user.start(from, buffer.position(), LEN);
     match works.submit(&[visible(&buffer)]) {
         Ok(fence) => {
@@ -145,7 +145,7 @@ fn making_visible_is_a_submission_of_its_own() {
             "{error}"
         );
     }
-    // Several that ask are answered together.
+    // One wait of the driver answers several operations.
     works.run(&[visible(&buffer), visible(&buffer)]);
     drop((buffer, source));
     drop(works);
@@ -179,7 +179,7 @@ fn it_is_behind_fences_of_every_lane_and_of_other_devices() {
     assert_clean();
 }
 
-/// The host may not touch managed memory of a device that is at work, so nobody is told where it is.
+/// The host may not touch managed memory of a device that is working, so the backend gives out no host address.
 #[test]
 fn where_host_and_device_take_turns_only_the_device_touches_it() {
     let works = works("real", "page-tables");
@@ -201,7 +201,7 @@ fn where_host_and_device_take_turns_only_the_device_touches_it() {
     let other = works.allocate(device(1), LEN);
     works.run(&[copy(&buffer, &other)]);
     works.run(&[copy(&other, &buffer)]);
-    // Hints are ignored there.
+    // The backend ignores hints there.
     works.run(&[Op::Prefetch {
         part: whole(&buffer),
         to: memory.device,
@@ -223,7 +223,8 @@ fn links_to_managed_memory_say_what_they_are() {
             count += 1;
         }
     }
-    // Itself, the device's own memory and pinned memory by the device; pageable, shared and files by the host.
+    // The device copies within itself, to its own memory and to pinned memory; the host copies to pageable memory,
+    // shared memory and files.
     assert_eq!(count, 1 + 2 + 2 + 6);
     let is_by_host = |link: &transload_hal::Link| link.id.engine.device != managed(0).device;
     let pinned_by_host = works

@@ -1,4 +1,4 @@
-//! Host memory that is allocated locked in place: what sort of memory it is.
+//! Host memory that the driver allocates as pinned memory, and the kind that it reports.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -9,17 +9,17 @@ use common::{assert_clean, backend, calls, control};
 use transload_cuda::raw::CU_MEMHOSTALLOC;
 use transload_hal::{AllocError, AllocSpec, Backend, Buffer, External, HostSpan};
 
-/// The flags of memory that the driver allocated; none of memory that it only registered.
+/// The flags of memory that the driver allocated; `None` for memory that it only registered.
 fn flags(works: &Works, buffer: &Buffer) -> Option<u32> {
     let start = buffer.host(0, 1).unwrap().as_ptr();
     let mut flags = 0;
     let driver = works.cuda.driver();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let ask = || unsafe { driver.cuMemHostGetFlags(&raw mut flags, start.cast()) };
     works.beside(0, ask).ok().map(|()| flags)
 }
 
-/// Bytes go through pinned memory to the device and back.
+/// Copies bytes through pinned memory to the device and back.
 fn carries_bytes(works: &Works, buffer: &Buffer, seed: u8) {
     let bytes = pattern(seed, buffer.len() as usize);
     write(buffer, &bytes);
@@ -104,7 +104,7 @@ fn a_system_that_registers_nothing_gives_memory_of_the_drivers() {
         carries_bytes(&works, &buffer, 6);
     }
     assert_eq!(calls("cuMemFreeHost"), 2);
-    // Where there is none either, it is the first refusal that tells.
+    // Where both calls fail, the error names the first refusal.
     control("fault call=cuMemHostRegister_v2:801;call=cuMemHostAlloc:801").unwrap();
     let refused = works.cuda.allocate(pinned(), &spec).unwrap_err();
     assert!(

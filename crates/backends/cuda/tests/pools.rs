@@ -1,5 +1,5 @@
-//! Memory of devices: from pools where there are some, from the driver where there are none, and what becomes of it
-//! when memory runs out.
+//! Device memory: from pools if the driver has them, else from the driver itself; and the backend's behaviour when
+//! memory runs out.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -13,7 +13,7 @@ use transload_cuda::raw::{
 use transload_hal::{AllocError, AllocSpec, Backend, Buffer, ConnectError, ErrorClass, MemoryKind};
 
 const MIB: u64 = 1 << 20;
-/// What the double's device of 1 GiB has, and what of it a pool keeps.
+/// The memory of the double's device of 1 GiB, and the part of it that a pool keeps.
 const ALL: u64 = 1 << 30;
 const KEPT: u64 = ALL / 32;
 
@@ -21,7 +21,7 @@ fn one_device() -> Works {
     Works::new(backend(&[]))
 }
 
-/// How much the pool of a buffer's memory holds, used or not.
+/// The memory that the pool of a buffer holds, used or not.
 fn held(works: &Works, buffer: &Buffer) -> u64 {
     let pool = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
     let pool = works.attribute(buffer, pool).unwrap();
@@ -67,17 +67,17 @@ fn a_buffer_goes_while_the_device_is_busy_for_good() {
     let other = works.allocate(device(0), 64);
     control("fault stuck").unwrap();
     let stuck = works.submit(&[copy(&source, &target)]).unwrap();
-    // The driver's own freeing would wait for the copy, and this test would not end.
+    // The driver's own free would wait for the copy, and this test would not end.
     drop(other);
     let another = works.allocate(device(0), 64);
     drop(another);
     assert_eq!(calls("cuMemFreeAsync"), 2);
     assert!(!stuck.is_settled());
-    // The copy has them for good.
+    // The copy never ends, so it uses the buffers for ever.
     std::mem::forget((source, target));
 }
 
-/// Has a device do something that never ends, and lets memory go meanwhile that waits for that.
+/// Makes a device begin an operation that never ends, and drops memory that waits for that operation.
 fn stick(works: &Works, number: u32) {
     let near = || works.allocate(pinned(), 100);
     let spec = AllocSpec::bytes(100).for_sharing();
@@ -87,7 +87,7 @@ fn stick(works: &Works, number: u32) {
     control("fault stuck").unwrap();
     works.submit(&[copy(&source, &target)]).unwrap();
     drop((own, other));
-    // The copy has them for good.
+    // The copy never ends, so it uses the buffers for ever.
     std::mem::forget((source, target));
 }
 
@@ -97,7 +97,7 @@ fn a_device_that_is_stuck_keeps_no_memory_of_another() {
     stick(&works, 0);
     let spec = AllocSpec::bytes(ALL / 4 * 3).for_sharing();
     for _ in 0..3 {
-        // Two do not fit, so the one before has to be gone.
+        // Two buffers do not fit, so the one before must be freed.
         drop(works.cuda.allocate(device(1), &spec).unwrap());
     }
     drop(works);
@@ -108,7 +108,7 @@ fn a_large_buffer_is_given_back_to_the_device_by_who_frees() {
     let works = one_device();
     let large = works.allocate(device(0), 2 * KEPT as usize);
     stick(&works, 0);
-    // Who frees is stuck too; this thread is not.
+    // The thread that frees is stuck too; this thread is not.
     drop(large);
     assert_eq!((calls("cuMemFreeAsync"), calls("cuMemPoolTrimTo")), (1, 0));
 }
@@ -130,9 +130,9 @@ fn a_pool_keeps_a_32nd_of_the_memory_and_gives_that_up_on_demand() {
     let used = works.allocate(device(0), 1);
     let in_use = held(&works, &used);
     assert_eq!(works.free_bytes(), ALL - in_use);
-    // Drivers look at what they keep whenever the host waits.
+    // Drivers trim their pools whenever the host waits.
     let wait = || {
-        // SAFETY: takes nothing.
+        // SAFETY: the call takes no arguments.
         let waited = works.beside(0, || unsafe { works.cuda.driver().cuCtxSynchronize() });
         waited.unwrap();
     };
@@ -161,7 +161,7 @@ fn what_is_kept_is_given_up_before_memory_runs_out() {
     let works = one_device();
     drop(works.allocate(device(0), KEPT as usize));
     assert_eq!(works.free_bytes(), ALL - KEPT);
-    // The driver itself finds too little, beside what the pool keeps.
+    // The driver itself finds too little memory, because of the memory that the pool keeps.
     let spec = AllocSpec::bytes(ALL).for_sharing();
     let whole = works.cuda.allocate(device(0), &spec).unwrap();
     assert_eq!((works.free_bytes(), calls("cuMemPoolTrimTo")), (0, 1));
@@ -214,7 +214,7 @@ fn what_is_to_be_given_out_is_the_drivers_own() {
     assert_clean();
 }
 
-/// Bytes go to a device's memory and back, and all of it is the driver's own.
+/// Copies bytes to a device's memory and back; the driver itself allocates all of that memory.
 fn works_without_pools(works: Works) {
     let buffer = works.allocate(device(0), 1000);
     works.upload(&buffer, &pattern(3, 1000));
@@ -236,7 +236,7 @@ fn a_driver_from_before_pools_allocates_itself() {
     table.cuMemPoolTrimTo = None;
     table.cuMemAllocFromPoolAsync = None;
     table.cuMemFreeAsync = None;
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     let old = unsafe { Driver::from_table(table, "the double of 11.1") };
     assert_eq!(old.version(), Version::new(11, 1));
     works_without_pools(Works::new(Cuda::with_driver(old).unwrap()));
@@ -321,7 +321,7 @@ fn peers_that_a_pool_does_not_admit_are_not_connected() {
     };
     assert_eq!(fault.class, ErrorClass::Unsupported);
     assert!(works.submit(&[copy(&source, &target)]).is_err());
-    // It is asked for again, and once it is there the copy is direct.
+    // The backend asks for the access again, and once it has it, the copy is direct.
     works.cuda.connect(device(0), device(1)).unwrap();
     works.run(&[copy(&source, &target)]);
     let copies = (counter("peer-copies-direct"), counter("peer-copies-staged"));

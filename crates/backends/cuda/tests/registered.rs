@@ -1,4 +1,4 @@
-//! Host memory of the user's, registered where it lies: for how long, for whom, and which memory.
+//! User memory that the backend registers in place: which memory, for which devices, and for how long.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -12,14 +12,14 @@ use common::{assert_clean, backend, calls, control, counter};
 use transload_cuda::raw::CU_MEMHOSTREGISTER;
 use transload_hal::{AllocSpec, Backend, Buffer, External, HostSpan, ImportError, SubmitError};
 
-/// Bytes of the user's that many may hold.
+/// User bytes that several owners may hold.
 type Bytes = Arc<Vec<u8>>;
 
 fn one_device() -> Works {
     Works::new(backend(&[]))
 }
 
-/// A range of somebody's bytes, taken into pinned memory.
+/// Registers a range of these bytes as pinned memory.
 fn take(
     works: &Works,
     bytes: &Bytes,
@@ -31,11 +31,11 @@ fn take(
         writable,
         owner: Box::new(Arc::clone(bytes)),
     };
-    // SAFETY: the vector stays in place as long as the owner lives, and the tests leave it alone meanwhile.
+    // SAFETY: the vector stays in place while the owner lives, and the tests do not touch it meanwhile.
     unsafe { works.cuda.import(pinned(), external) }
 }
 
-/// What a refused import says.
+/// The message of a refused import.
 fn reason(refused: Result<Buffer, ImportError>) -> String {
     let Err(error) = refused else {
         panic!("it was taken")
@@ -43,7 +43,7 @@ fn reason(refused: Result<Buffer, ImportError>) -> String {
     error.to_string()
 }
 
-/// Bytes go from the buffer to the device and back into it, and not by way of the driver's own staging memory.
+/// Copies bytes from the buffer to the device and back, without the driver's own staging memory.
 fn carries_bytes(works: &Works, buffer: &Buffer, seed: u8) {
     let bytes = pattern(seed, buffer.len() as usize);
     write(buffer, &bytes);
@@ -91,7 +91,7 @@ fn an_owner_comes_back_unregistered() {
     assert_clean();
 }
 
-/// What goes last looks whether its memory is registered then.
+/// Checks, when it is dropped, whether its memory is still registered.
 struct Watched(Vec<u8>, Arc<AtomicU64>);
 
 impl Drop for Watched {
@@ -190,7 +190,7 @@ fn a_range_that_is_registered_in_part_is_refused_and_says_which() {
 #[test]
 fn what_the_user_registered_is_taken_and_left_as_it_is() {
     let works = one_device();
-    // The primary context would end with who registers, were it nobody else's.
+    // Keeps the primary context, which would otherwise end with the thread that registers.
     let open = works.allocate(device(0), 1);
     let bytes: Bytes = Arc::new(vec![0; 10_000]);
     let start = bytes.as_ptr().cast_mut().cast();
@@ -209,13 +209,13 @@ fn what_the_user_registered_is_taken_and_left_as_it_is() {
     assert_clean();
 }
 
-/// A file, mapped so that the process may only read it.
+/// A file whose mapping allows reading alone.
 fn read_only_file(bytes: &[u8]) -> memmap2::Mmap {
     let path = std::env::temp_dir().join(format!("transload-registered-{}", std::process::id()));
     std::fs::write(&path, bytes).unwrap();
     let file = File::open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    // SAFETY: nobody else knows the file any more.
+    // SAFETY: no other code knows the file any more.
     unsafe { memmap2::Mmap::map(&file) }.unwrap()
 }
 
@@ -229,13 +229,13 @@ fn memory_that_the_process_may_only_read_is_registered_for_reading() {
         writable: false,
         owner: Box::new(owner),
     };
-    // SAFETY: the mapping stays as long as its owner, and nobody writes it.
+    // SAFETY: the mapping stays as long as its owner, and no code writes it.
     let buffer = unsafe { works.cuda.import(pinned(), external) }.unwrap();
     let far = works.allocate(device(0), bytes.len());
     works.run(&[copy(&buffer, &far)]);
     assert_eq!(works.download(&far), bytes);
     assert_eq!(counter("pageable-copies-staged"), 0);
-    // Who checks nothing above is stopped by the driver.
+    // The driver stops a caller that does not check.
     let refused = works.submit(&[copy(&far, &buffer)]);
     assert!(
         matches!(refused, Err(SubmitError::Refused(_))),
@@ -287,16 +287,16 @@ fn memory_is_let_go_while_a_stream_never_answers() {
     let stuck = (works.pinned(&[1; 64]), works.allocate(device(0), 64));
     control("fault stuck").unwrap();
     works.submit(&[copy(&stuck.0, &stuck.1)]).unwrap();
-    // The driver waits for it before it lets memory go, and this test would not end.
+    // The driver would wait for the copy before it frees the memory, and this test would not end.
     drop(buffer);
     assert_eq!(Arc::strong_count(&bytes), 2, "it may still be registered");
-    // Nor is anybody else held up.
+    // Other callers are not held up either.
     let other: Bytes = Arc::new(vec![0; 10_000]);
     let beside = take(&works, &other, 0..10_000, true).unwrap();
     let far = works.allocate(device(1), 10_000);
     works.run(&[copy(&beside, &far)]);
     drop((beside, works));
-    // The copy has them for good.
+    // The copy never ends, so it uses the buffers for ever.
     std::mem::forget(stuck);
 }
 
@@ -315,7 +315,7 @@ fn who_wants_memory_while_it_is_let_go_gets_it() {
             });
         }
     });
-    // Who finds no memory waits for what is about to be freed.
+    // An allocation that finds no memory waits for memory that is about to be freed.
     control("fault oom@1+").unwrap();
     let spec = AllocSpec::bytes(1);
     assert!(works.cuda.allocate(device(0), &spec).is_err());
@@ -326,8 +326,7 @@ fn who_wants_memory_while_it_is_let_go_gets_it() {
     assert_clean();
 }
 
-/// A device that has much to do, in a machine whose copies take their time. What it does it was given without anybody
-/// expecting its end.
+/// A device with much to do, on a machine whose copies take long. The engine did not call `expect` for that work.
 fn busy() -> (Works, [Buffer; 2]) {
     let works = Works::new(backend(&[("TOPOLOGY", &common::made_up("gigabyte"))]));
     let ends = [pinned(), device(0)].map(|memory| works.allocate(memory, 50 << 20));
@@ -342,7 +341,7 @@ fn memory_whose_buffer_has_gone_is_not_in_the_way_of_the_next() {
         let beside = take(&works, &other, 0..10_000, true).unwrap();
         let before = take(&works, &bytes, first, writable).unwrap();
         works.submit(&[copy(&from, &to)]).unwrap();
-        // They go one after the other, when the device is idle.
+        // The buffers are freed one after the other, when the device is idle.
         drop(beside);
         drop(before);
         let whole = take(&works, &bytes, 0..10_000, true).unwrap();
@@ -360,7 +359,7 @@ fn who_finds_no_room_for_a_registration_waits_for_one_that_is_about_to_go() {
     let fence = works.submit(&[copy(&from, &to)]).unwrap();
     let gone = registrations()[1];
     drop(before);
-    // What the pool has does not help either.
+    // Memory of the pool does not help either.
     control("fault oom;oom@2").unwrap();
     let buffer = take(&works, &third, 0..10_000, true).unwrap();
     assert_eq!(registrations()[1], gone + 2);

@@ -1,4 +1,4 @@
-//! Streams and events of the user's: told when they are done, and made to wait for submissions.
+//! Streams and events of the user: the backend reports their ends, and makes them wait for submissions.
 #![cfg(all(target_os = "linux", feature = "backend", not(transload_local)))]
 
 mod common;
@@ -24,11 +24,11 @@ use transload_hal::{ErrorClass, in_callback};
 
 const LEN: usize = 10_007;
 
-/// Who hears of a stream's end.
+/// Receives the report of a stream's end.
 fn listen(cuda: &Cuda, stream: CUstream) -> Result<Receiver<thread::ThreadId>, StreamError> {
     let (tell, told) = channel();
     let then = move || tell.send(thread::current().id()).unwrap_or_default();
-    // SAFETY: the stream is the test's, or the driver says that there is none.
+    // SAFETY: the stream is the test's, or the driver reports that there is none.
     unsafe { cuda.when_done(stream, then) }.map(|()| told)
 }
 
@@ -41,7 +41,7 @@ fn who_waits_for_a_stream_hears_when_its_work_is_done_and_not_before() {
     let works = Works::in_use(&[]);
     let driver = works.cuda.driver().clone();
     own::beside(&driver, 0, || {
-        // What goes while the later work stands still would wait for that.
+        // Freeing these while the later work is blocked would wait for that work.
         let (buffer, landing) = (
             works.allocate(device(0), LEN),
             works.allocate(pinned(), LEN),
@@ -50,7 +50,7 @@ fn who_waits_for_a_stream_hears_when_its_work_is_done_and_not_before() {
         let go_on = stop(&driver, stream);
         set(&driver, stream, buffer.position(), 7, LEN);
         let told = listen(&works.cuda, stream).unwrap();
-        // Work that comes later is not waited for.
+        // The report does not wait for later work.
         let later = stop(&driver, stream);
         assert!(is_waiting(&told));
         go_on.release();
@@ -125,7 +125,7 @@ fn streams_of_every_context_are_heard_whatever_is_current() {
     let primary = own::beside(&driver, 0, || stream(&driver));
     let context = own_context(&driver, 0);
     let own = stream(&driver);
-    // The default streams are of the context that is current here.
+    // The default streams belong to the context that is current here.
     let default = [CUstream::NULL, CUstream::LEGACY, CUstream::PER_THREAD];
     for stream in [primary, own].into_iter().chain(default) {
         let go_on = stop(&driver, stream);
@@ -135,9 +135,9 @@ fn streams_of_every_context_are_heard_whatever_is_current() {
         go_on.release();
         told.recv().unwrap();
     }
-    // Nothing is current.
+    // No context is current.
     let mut popped = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxPopCurrent_v2(&raw mut popped) }.unwrap();
     for stream in [primary, own] {
         let told = listen(&works.cuda, stream).unwrap();
@@ -164,7 +164,7 @@ fn a_panic_in_what_is_called_keeps_nobody_else_from_hearing() {
     own::beside(&driver, 0, || {
         let stream = stream(&driver);
         let go_on = stop(&driver, stream);
-        // SAFETY: the stream is ours.
+        // SAFETY: the stream is the test's.
         unsafe { works.cuda.when_done(stream, || panic!("on purpose")) }.unwrap();
         let told = listen(&works.cuda, stream).unwrap();
         go_on.release();
@@ -176,7 +176,7 @@ fn a_panic_in_what_is_called_keeps_nobody_else_from_hearing() {
     });
 }
 
-/// The engine refuses to wait there.
+/// The engine refuses to wait on this thread.
 #[test]
 fn the_thread_is_marked_while_a_callback_runs() {
     let works = Works::in_use(&[]);
@@ -187,7 +187,7 @@ fn the_thread_is_marked_while_a_callback_runs() {
         let watch = || {
             let tell = tell.clone();
             let then = move || tell.send(in_callback()).unwrap();
-            // SAFETY: the stream is ours.
+            // SAFETY: the stream is the test's.
             unsafe { works.cuda.when_done(stream, then) }.unwrap();
         };
         let go_on = stop(&driver, stream);
@@ -217,7 +217,7 @@ fn a_stream_that_was_destroyed_is_named() {
     };
     assert_eq!((*what, *handle), ("stream", gone.0.addr()));
     assert_eq!(error.class(), ErrorClass::Caller);
-    // Nothing was lost by asking.
+    // The refusal changed nothing.
     works.upload(&works.allocate(device(0), LEN), &pattern(1, LEN));
 }
 
@@ -229,17 +229,17 @@ mod capturing {
         _: CUstream,
         status: *mut CUstreamCaptureStatus,
     ) -> CUresult {
-        // SAFETY: whoever asks gives a place for the answer.
+        // SAFETY: the caller passes a valid out-pointer.
         unsafe { status.write(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE) };
         CUresult::CUDA_SUCCESS
     }
 }
 
-/// The double with another function in some place.
+/// The double with some functions replaced.
 fn with(change: impl FnOnce(&mut Table)) -> Works {
     let mut table = *driver(&[]).table();
     change(&mut table);
-    // SAFETY: the functions are the double's, and one that tells what the double does not know.
+    // SAFETY: the functions are the double's, and one that reports a status that the double does not have.
     let driver = unsafe { Driver::from_table(table, "the double, changed") };
     let works = Works::new(Cuda::with_driver(driver).unwrap());
     drop(works.allocate(device(0), 1));
@@ -254,7 +254,7 @@ fn a_stream_that_is_captured_is_left_alone() {
         let stream = stream(&driver);
         for error in [
             listen(&works.cuda, stream).unwrap_err(),
-            // SAFETY: the stream is ours.
+            // SAFETY: the stream is the test's.
             unsafe { works.cuda.follow(stream, &[]) }.unwrap_err(),
         ] {
             let (what, handle) = ("stream", stream.0.addr());
@@ -299,7 +299,7 @@ fn who_is_refused_is_told_why_and_never_called() {
             control(&format!("fault call={function}:{result}")).unwrap();
             let witness = Arc::new(());
             let kept = Arc::clone(&witness);
-            // SAFETY: the stream is ours.
+            // SAFETY: the stream is the test's.
             let refused = unsafe { works.cuda.when_done(stream, move || drop(kept)) };
             let error = refused.unwrap_err();
             assert_eq!(error.class(), class, "{error}");
@@ -315,11 +315,11 @@ fn who_is_refused_is_told_why_and_never_called() {
     assert_clean();
 }
 
-/// Ruins the context that is current, by an operation in a stream.
+/// Ruins the current context, by an operation in a stream.
 fn ruin(driver: &Driver, stream: CUstream) {
     let address = own::plain(driver, 4096);
     control("fault ecc").unwrap();
-    // SAFETY: the memory is ours. Whether the call already says so is not the point.
+    // SAFETY: the memory is the test's. The call may or may not report the error already.
     let _ = unsafe { driver.cuMemsetD8Async(address, 1, 4096, stream) };
 }
 
@@ -334,10 +334,10 @@ fn who_waits_for_a_context_that_is_ruined_hears_that_it_is_over() {
     let told = listen(&works.cuda, stream).unwrap();
     go_on.release();
     told.recv().unwrap();
-    // From then on it is known.
+    // From now on the loss is known.
     let error = listen(&works.cuda, stream).unwrap_err();
     assert!(matches!(error, StreamError::Lost { .. }), "{error}");
-    // It was the program's own context, and none of ours.
+    // The lost context was the program's own, and not the backend's.
     works.upload(&works.allocate(device(0), LEN), &pattern(1, LEN));
     theirs::destroy_context(&driver, context);
 }
@@ -349,7 +349,7 @@ fn a_stream_of_a_device_that_is_lost_says_so() {
     own::beside(&driver, 0, || {
         let stream = stream(&driver);
         ruin(&driver, stream);
-        // SAFETY: the stream is ours.
+        // SAFETY: the stream is the test's.
         let waited = unsafe { driver.cuStreamSynchronize(stream) };
         assert!(waited.is_err());
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! What is known of the wires is in the inventory: in costs, classes, and who the devices say they are.
+//! The inventory contains the known facts about links: costs, classes, and the identities of devices.
 #![cfg(all(target_os = "linux", not(transload_local)))]
 
 mod common;
@@ -20,7 +20,7 @@ fn device(index: u32) -> MemoryId {
     DeviceId::new(DeviceKind::CUDA, index).memory(MemoryKind::Device)
 }
 
-/// The class and the cost of the only link that this backend serves from one memory to the other.
+/// The class and the cost of the only link of this backend from one memory to the other.
 fn link(inventory: &Inventory, src: MemoryId, dst: MemoryId) -> (LinkClass, Curve) {
     let own = |link: &&Link| link.backend == inventory.backend;
     let links = inventory.links.iter().filter(own);
@@ -34,8 +34,8 @@ fn gigabytes(cost: &Curve) -> u64 {
     1_000_000 / cost.cost_at(1 << 30).fs_per_byte
 }
 
-/// A kernel's tree in which each device that is asked for has a slot of its own on a root port, on PCIe 5.0 x16, and the
-/// second one half of that.
+/// A kernel's device tree in which each device has a slot of its own on a root port, on PCIe 5.0 x16; the second device
+/// has half that width.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -108,7 +108,7 @@ fn links_cost_what_the_slots_carry_and_the_whole_drivers_version_is_told() {
             device.driver.as_deref(),
             Some("NVIDIA 580.65.06, CUDA 13.5")
         );
-        // The driver says so itself, and goes before the kernel.
+        // The driver's own answer takes precedence over the kernel's.
         assert_eq!(device.numa_node, Some(0));
         assert!(device.pci.is_some());
     }

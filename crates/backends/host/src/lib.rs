@@ -14,7 +14,7 @@
 //! let src = host.allocate(PAGEABLE, &AllocSpec::bytes(4096))?;
 //! let dst = host.allocate(PAGEABLE, &AllocSpec::bytes(4096))?;
 //! let part = |buffer| Part { buffer, offset: 0, len_bytes: 4096 };
-//! // SAFETY: both buffers outlive the fence, and nobody else touches them.
+//! // SAFETY: both buffers outlive the fence, and no other code touches them.
 //! let fence = unsafe { host.submit(None, &[Op::Copy { src: part(&src), dst: part(&dst) }], &[]) }?;
 //! assert!(fence.is_settled(), "small copies are done when `submit` returns");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,6 +1,6 @@
-//! Once warm, the host allocates nothing: neither for inline copies nor on its threads.
+//! In a steady state the host allocates nothing: neither for inline copies nor on its threads.
 //!
-//! Alone in its file, because the count is of the whole process.
+//! The test is alone in its file, because the count covers the whole process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is the system allocator's.
+        // SAFETY: the caller keeps the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Counts outcomes that were not what they should be.
+/// Counts unexpected outcomes.
 #[derive(Default)]
 struct Sink {
     bad: AtomicU64,
@@ -81,8 +81,8 @@ fn warm_copies_allocate_nothing_on_any_thread() {
     let buffers: Vec<_> = (0..4)
         .map(|_| host.allocate(PAGEABLE, &AllocSpec::bytes(2 << 20)).unwrap())
         .collect();
-    // Threads start and lists grow during the first rounds; which one first needs a second thread is up
-    // to the system. So the promise is a hundred rounds in a row without one allocation, some time soon.
+    // Threads start and lists grow during the first rounds; the system decides in which round a second thread is first
+    // needed. So the test waits for a hundred rounds in a row without an allocation.
     let quiet = (0..20).any(|_| {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         (0..100).for_each(|_| round(&host, &buffers));

@@ -1,4 +1,4 @@
-//! The one suite over the host: as it comes, without threads, and with more threads than processors.
+//! The conformance suite over the host: by default, without threads, and with more threads than processors.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
@@ -28,12 +28,12 @@ impl Harness for OfHost {
         true
     }
 
-    /// Gives the backend's threads the processor.
+    /// Yields the processor to the backend's threads.
     fn drive(&self) {
         std::thread::yield_now();
     }
 
-    /// By the file's cursor, where the backend reads by position.
+    /// Reads by the file's cursor, where the backend reads by position.
     fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> bool {
         if let Some(mut file) = file_at(buffer, offset) {
             return file.read_exact(out).is_ok();
@@ -78,7 +78,7 @@ fn the_host_conforms_without_threads() {
     .assert_passed();
 }
 
-/// Nothing inline, every copy in pieces and streamed, on threads that take turns.
+/// No copy is inline: every copy is streamed in pieces, by threads that take turns.
 #[test]
 fn the_host_conforms_when_every_copy_goes_through_the_pool() {
     let threads = processors() * 2 + 1;

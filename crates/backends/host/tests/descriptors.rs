@@ -1,4 +1,5 @@
-//! Small shared memory where the process has few descriptors left. The only test of its process, whose limit it lowers.
+//! Small shared memory where the process has few descriptors left. This is the only test of its process, whose limit it
+//! lowers.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
@@ -8,7 +9,7 @@ use transload_hal::{AllocSpec, Backend, Buffer, ExternalKind, ImportError};
 use transload_host::{Host, memory::SHARED};
 
 const LEN: u64 = 4096;
-/// As `RLIMIT_NOFILE`.
+/// The value for `RLIMIT_NOFILE`.
 const LIMIT: u64 = 64;
 /// `EMFILE` of Linux.
 const TOO_MANY_OPEN_FILES: i64 = 24;
@@ -29,8 +30,8 @@ fn small_buffers_take_no_descriptor_until_they_are_exported() {
         unsafe { buffer.host(0, LEN).unwrap().fill(i as u8) };
     }
     File::open("/proc/self/status").unwrap();
-    // An address that was given out takes a descriptor of its own, too.
-    // SAFETY: nothing writes the bytes meanwhile, here and below.
+    // An exported address takes a descriptor of its own, too.
+    // SAFETY: no code writes the bytes meanwhile, here and below.
     let address = |buffer: &Buffer| unsafe { host.export(buffer, ExternalKind::Host) };
     let refused = buffers.iter().position(|buffer| address(buffer).is_err());
     let refused = refused.expect("there are more buffers than descriptors");
@@ -51,7 +52,7 @@ fn small_buffers_take_no_descriptor_until_they_are_exported() {
         let bytes = unsafe { buffer.host(0, LEN).unwrap().as_slice() };
         assert_eq!(bytes, [i as u8; LEN as usize], "buffer {i}");
     }
-    // Descriptors go with the buffers.
+    // Dropping the buffers closes their descriptors.
     let kept = buffers.split_off(refused);
     drop(buffers);
     address(&kept[0]).unwrap();

@@ -1,5 +1,5 @@
-//! A child that was forked has small shared memory of its own. The only test of its process: while another thread
-//! allocates, a fork may leave the child a lock that no thread lets go of.
+//! A forked child has small shared memory of its own. This is the only test of its process: if another thread allocated
+//! during the fork, the child could inherit a lock that no thread releases.
 #![cfg(target_os = "linux")]
 
 use transload_hal::{AllocSpec, Backend, Buffer};
@@ -35,7 +35,7 @@ fn parent_and_child_give_out_no_page_twice() {
     let child = fork();
     assert!(child >= 0);
     if child == 0 {
-        // Ends a child that hangs.
+        // The alarm kills a child that hangs.
         alarm(20);
         // The child goes on with a copy of the parent's list of free pages.
         let own = filled(&host, 2);
@@ -45,7 +45,7 @@ fn parent_and_child_give_out_no_page_twice() {
     }
     let own = filled(&host, 3);
     let mut status = 0;
-    // SAFETY: the place is this test's.
+    // SAFETY: the out-pointer is a local variable.
     assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "the child saw other bytes than its own");
     assert!(is_full_of(&early, 1) && is_full_of(&own, 3));

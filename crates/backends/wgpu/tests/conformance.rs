@@ -1,4 +1,4 @@
-//! The one suite over every adapter that is here.
+//! The conformance suite over every adapter of this machine.
 #![cfg(not(transload_local))]
 
 mod common;
@@ -18,7 +18,7 @@ use transload_wgpu::Wgpu;
 struct OfWgpu {
     backend: Wgpu,
     devices: Vec<(wgpu::Device, wgpu::Queue)>,
-    /// The lengths that copies are tried with are multiples of this.
+    /// The lengths of the suite's copies are multiples of this.
     unit: u64,
 }
 
@@ -31,7 +31,7 @@ impl OfWgpu {
         }
     }
 
-    /// Reads words around the range, by a buffer and a mapping of the test's own.
+    /// Reads the words around the range, through a buffer and a mapping of the test's own.
     fn words(&self, buffer: &Buffer, offset: u64, len: u64) -> Option<(u64, Vec<u8>)> {
         let native = buffer.native::<wgpu::Buffer>()?;
         let (device, queue) = &self.devices[buffer.memory().device.index as usize];
@@ -59,7 +59,7 @@ impl Harness for OfWgpu {
         &self.backend
     }
 
-    /// Slots are made as the engine makes them.
+    /// Slots are allocated as the engine allocates them.
     fn make(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         if memory.device.kind == DeviceKind::CPU {
             return Ok(on_the_heap(memory, spec));
@@ -117,13 +117,13 @@ impl Harness for OfWgpu {
         conformance::SIZES.into_iter().filter(whole).collect()
     }
 
-    /// Gives the backend's threads the processor.
+    /// Yields the processor to the backend's threads.
     fn drive(&self) {
         std::thread::yield_now();
     }
 }
 
-/// Host memory as the engine would bring it, away from the start of a page.
+/// Host memory as the engine would pass it, away from the start of a page.
 fn on_the_heap(memory: MemoryId, spec: &AllocSpec) -> Buffer {
     let len = spec.len_bytes as usize;
     let align = spec.alignment as usize;
@@ -143,7 +143,7 @@ fn on_the_heap(memory: MemoryId, spec: &AllocSpec) -> Buffer {
     unsafe { Buffer::new(info, Box::new(bytes)) }
 }
 
-/// Links that the host's own engine serves are the host backend's business.
+/// The host backend serves the links of the host's own engine.
 fn of_adapters(backend: &Wgpu) -> usize {
     let links = backend.inventory().links;
     links
@@ -187,7 +187,7 @@ fn the_stand_in_without_a_driver_conforms_in_whole_words() {
     report.assert_passed();
 }
 
-/// It would take the shader for run, and nothing would have moved.
+/// The backend would believe that the shader ran, although no byte moved.
 #[test]
 fn a_device_that_computes_nothing_refuses_parts_of_words() {
     let harness = OfWgpu::new(vec![noop()]);
@@ -205,7 +205,7 @@ fn a_device_that_computes_nothing_refuses_parts_of_words() {
             src: part(&src, from),
             dst: part(&dst, to),
         }];
-        // SAFETY: nobody else touches the two buffers, which outlive what might be under way.
+        // SAFETY: no other code touches the two buffers, which outlive any command in flight.
         let error = unsafe { backend.submit(None, &ops, &[]) }.unwrap_err();
         assert_eq!(error.into_fault().class, ErrorClass::Unsupported);
     }
@@ -247,10 +247,10 @@ fn a_device_that_is_gone_refuses_and_holds_nobody_up() {
     }];
     let heard = Arc::new(Heard::default());
     assert!(backend.attach(heard.clone()));
-    // SAFETY: nobody else touches the two buffers.
+    // SAFETY: no other code touches the two buffers.
     match unsafe { backend.submit(None, &ops, &[]) } {
         Err(error) => assert_eq!(error.into_fault().class, ErrorClass::Lost),
-        // A lost device may accept a command, and then does nothing.
+        // A lost device may accept a command, and then do nothing.
         Ok(fence) => {
             assert_eq!(
                 backend.wait(fence, Duration::from_secs(60)),
@@ -294,7 +294,7 @@ fn a_view_inside_a_slot_leaves_the_rest_of_its_words_alone() {
                 len_bytes: len,
             },
         }];
-        // SAFETY: nobody else touches the two buffers, which outlive the wait.
+        // SAFETY: no other code touches the two buffers, which outlive the wait.
         let fence = unsafe { backend.submit(None, &ops, &[]) }.unwrap();
         assert_eq!(
             backend.wait(fence, Duration::from_secs(60)),

@@ -1,4 +1,4 @@
-//! What becomes of the system's drivers.
+//! The lifetime of the system's drivers.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ fn libraries() -> BTreeSet<String> {
         .collect()
 }
 
-/// Drivers have handlers that run when the process ends, and threads of ours may let go of a device just then.
+/// Drivers have handlers that run when the process ends, and a thread of the library may drop a device at that moment.
 #[test]
 fn a_driver_stays_loaded_when_its_last_device_is_gone() {
     let wgpu = Wgpu::discover();

@@ -1,4 +1,4 @@
-//! What a user does to a thing of theirs that was adopted is told as their mistake, by its name.
+//! A user's mistake with an adopted object gives an error that names the mistake and the object.
 #![cfg(not(transload_local))]
 
 mod common;
@@ -43,14 +43,14 @@ impl Bench {
         unsafe { self.backend.import(own, external) }.unwrap()
     }
 
-    /// A copy from the buffer and one to it are refused as the caller's mistake; then others work.
+    /// A copy from the buffer and a copy to it are refused as the caller's mistake; later copies work.
     fn refused(&self, theirs: &Buffer, said: &str) {
         let own = self.backend.inventory().memories[0].id;
         let [a, b] = [0, 1].map(|_| {
             let spec = AllocSpec::bytes(64);
             self.backend.allocate(own, &spec).unwrap()
         });
-        // Words, and bytes inside them.
+        // Whole words, and bytes within words.
         for (from, len) in [(0, 64), (3, 5)] {
             for (src, dst) in [(theirs, &a), (&a, theirs)] {
                 let (src, dst) = (part(src, 0, len), part(dst, from, len));
@@ -120,7 +120,7 @@ fn a_buffer_of_another_device_is_the_callers_mistake() {
     });
     let own = backend.inventory().memories[0].id;
     let external = External::object(buffer);
-    // SAFETY: nobody touches the buffer.
+    // SAFETY: no code touches the buffer.
     let error = unsafe { backend.import(own, external) }.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Caller, "{error}");
     assert!(error.to_string().contains("'mine'"), "{error}");

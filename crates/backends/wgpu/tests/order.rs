@@ -1,4 +1,4 @@
-//! Order with what the user submits, and devices that stay the user's.
+//! The order relative to the user's own submissions, and devices that stay the user's.
 #![cfg(not(transload_local))]
 
 mod common;
@@ -15,10 +15,10 @@ use transload_hal::{
 };
 use transload_wgpu::{WatchError, Wgpu};
 
-/// As good as for ever.
+/// A limit that a working backend never reaches.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Devices of the first adapter, all its own.
+/// Devices of the first adapter, all of one instance.
 fn devices<const N: usize>() -> Option<[(wgpu::Device, wgpu::Queue); N]> {
     let adapters = adapters();
     let Some(adapter) = adapters.first() else {
@@ -40,13 +40,13 @@ fn pair(backend: &Wgpu, at: usize) -> [Buffer; 2] {
     [0, 1].map(|_| backend.allocate(memory, &AllocSpec::bytes(64)).unwrap())
 }
 
-/// Submits a copy from the one to the other.
+/// Submits a copy from the first buffer to the second.
 fn copy(backend: &Wgpu, [src, dst]: &[Buffer; 2], after: &[Fence]) -> Result<Fence, SubmitError> {
     let ops = [Op::Copy {
         src: part(src, 0, 64),
         dst: part(dst, 0, 64),
     }];
-    // SAFETY: nobody else touches the buffers, and wgpu keeps them until its commands have ended.
+    // SAFETY: no other code touches the buffers, and wgpu keeps them until its commands have ended.
     unsafe { backend.submit(None, &ops, after) }
 }
 
@@ -54,7 +54,7 @@ fn settled(backend: &Wgpu, fence: Fence) {
     assert_eq!(backend.wait(fence, LONG), Waited::Settled);
 }
 
-/// What the next submission to a queue waits for, until it is opened.
+/// Blocks the next submission to a queue until it is opened.
 #[cfg(any(windows, target_os = "linux"))]
 mod gate {
     use ash::vk;
@@ -70,7 +70,7 @@ mod gate {
             let mut timeline =
                 vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
             let info = vk::SemaphoreCreateInfo::default().push_next(&mut timeline);
-            // SAFETY: nothing is destroyed through it.
+            // SAFETY: the code destroys nothing through it.
             let hal = unsafe { device.as_hal::<Vulkan>() }.unwrap();
             // SAFETY: the device has timeline semaphores, which wgpu's own fences are.
             let semaphore = unsafe { hal.raw_device().create_semaphore(&info, None) }.unwrap();
@@ -88,9 +88,9 @@ mod gate {
             let info = vk::SemaphoreSignalInfo::default()
                 .semaphore(self.semaphore)
                 .value(1);
-            // SAFETY: nothing is destroyed through it.
+            // SAFETY: the code destroys nothing through it.
             let hal = unsafe { self.device.as_hal::<Vulkan>() }.unwrap();
-            // SAFETY: the semaphore is the device's, and stands at 0.
+            // SAFETY: the semaphore is the device's, and its value is 0.
             unsafe { hal.raw_device().signal_semaphore(&info) }.unwrap();
         }
     }
@@ -100,9 +100,9 @@ mod gate {
             self.device
                 .poll(wgpu::PollType::wait_indefinitely())
                 .unwrap();
-            // SAFETY: nothing is destroyed through it but what follows.
+            // SAFETY: the code destroys nothing through it except the semaphore below.
             let hal = unsafe { self.device.as_hal::<Vulkan>() }.unwrap();
-            // SAFETY: what waited for it is over.
+            // SAFETY: the submissions that waited for it are over.
             unsafe { hal.raw_device().destroy_semaphore(self.semaphore, None) };
         }
     }
@@ -133,10 +133,10 @@ fn the_end_of_a_users_submission_is_told_and_not_before_it() {
     let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
     encoder.clear_buffer(&buffer, 0, None);
     let gated = queue.submit([encoder.finish()]);
-    // Nothing is submitted from here on until it is open: some drivers would hold that up.
+    // The test submits nothing from here on until the gate is open: some drivers would block the submission.
     when_done(before, "before");
     when_done(gated, "gated");
-    // The one is over, and the other one cannot be.
+    // The first submission is over, and the second one cannot be.
     assert_eq!(told.recv_timeout(LONG), Ok("before"));
     assert!(told.try_recv().is_err());
     gate.open();
@@ -161,7 +161,7 @@ fn an_adapter_does_not_block_for_the_fence_of_another_one() {
     assert_eq!(fault.class, ErrorClass::Unsupported, "{fault}");
     assert!(fault.to_string().contains("must be awaited"), "{fault}");
     gate.open();
-    // In one queue it is in order anyway.
+    // In one queue the order is given anyway.
     let behind = copy(&backend, &pairs[0], &[fence]).unwrap();
     settled(&backend, fence);
     settled(&backend, copy(&backend, &pairs[1], &[fence]).unwrap());
@@ -223,7 +223,7 @@ fn a_lent_devices_callbacks_stay_the_users_and_its_loss_is_noticed() {
     );
     let error = copy(&backend, &pair, &[]).unwrap_err().into_fault();
     assert_eq!(error.class, ErrorClass::Lost, "{error}");
-    // wgpu calls it when somebody looks.
+    // wgpu calls it at the next poll of the device.
     device.poll(wgpu::PollType::Poll).unwrap();
     assert_eq!(
         told.recv_timeout(LONG),
@@ -256,13 +256,13 @@ fn a_callback_of_the_users_that_panics_ends_nobodys_transfers() {
     let pair = pair(&backend, 0);
     for round in 1..=20 {
         queue.submit([]);
-        // It runs on whichever thread looks at the device next: this backend's, as a rule.
+        // It runs on the thread that polls the device next, which is usually this backend's.
         queue.on_submitted_work_done(|| std::panic::resume_unwind(Box::new("the user's own")));
         let submitted =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| copy(&backend, &pair, &[])));
         let fence = match submitted.unwrap() {
             Ok(fence) => fence,
-            // In the submission it is taken for a refusal, and then nothing may be under way.
+            // A panic in the submission counts as a refusal; then no command may be in flight.
             Err(error) => {
                 let fault = error.into_fault();
                 assert_eq!(fault.class, ErrorClass::Caller, "{fault}");
@@ -292,7 +292,7 @@ fn buffers_are_adopted_only_by_devices_that_users_can_have() {
             mapped_at_creation: false,
         })
     };
-    // SAFETY: nobody touches the bytes, and what is refused is not used.
+    // SAFETY: no code touches the bytes, and the backend does not use an object that it refuses.
     let import = |object| unsafe { backend.import(own, object) };
     let error = import(External::object(make(&stranger))).unwrap_err();
     assert!(matches!(error, ImportError::Invalid { .. }), "{error}");
@@ -307,8 +307,8 @@ fn buffers_are_adopted_only_by_devices_that_users_can_have() {
     assert_ne!(another.storage_id(), adopted.storage_id());
 }
 
-/// Host memory that a device writes is the device's until its commands have ended. Its loss may be known
-/// long before: wgpu calls a device lost that its user destroys, or that ran out of memory.
+/// Host memory that a device writes belongs to the device until its commands have ended. The loss of the device may be
+/// known long before: wgpu calls a device lost that its user destroys, or that ran out of memory.
 #[cfg(any(windows, target_os = "linux"))]
 #[test]
 fn what_a_lost_device_still_does_is_not_told_before_it_has_ended() {
@@ -322,9 +322,9 @@ fn what_a_lost_device_still_does_is_not_told_before_it_has_ended() {
     let gate = gate::Gate::before_next(&device, &queue);
     let fence = copy(&backend, &pair, &[]).unwrap();
     device.destroy();
-    // Its loss is found out by this.
+    // This call finds the loss.
     let found = backend.when_done(&device, queue.submit([]), || ());
-    // The commands cannot have ended, however long this takes.
+    // The commands cannot have ended, however long the wait takes.
     let waited = backend.wait(fence, Duration::from_millis(300));
     let early = heard.0.lock().unwrap().clone();
     gate.open();
@@ -335,8 +335,8 @@ fn what_a_lost_device_still_does_is_not_told_before_it_has_ended() {
     assert!(matches!(outcomes[..], [Outcome::Lost(_)]), "{outcomes:?}");
 }
 
-/// Two submissions use one slot, so the first is told when the second has ended, too. What becomes of
-/// that must not leave the first untold.
+/// Two submissions use one slot, so the backend reports the first when the second has ended, too. A failure of the
+/// second must not leave the first without a report.
 #[cfg(any(windows, target_os = "linux"))]
 #[test]
 fn a_submission_whose_slot_is_lost_to_a_later_one_is_told() {
@@ -352,7 +352,7 @@ fn a_submission_whose_slot_is_lost_to_a_later_one_is_told() {
         .memory(MemoryKind::Readback);
     let spec = AllocSpec::bytes(64).for_staging();
     let slot = backend.allocate(slot, &spec).unwrap();
-    // Who serves the queue is kept from it until the device is gone.
+    // The thread that serves the queue is kept from it until the device is gone.
     let gate = gate::Gate::before_next(&device, &queue);
     let gated = queue.submit([]);
     let (go_on, held) = mpsc::channel::<()>();

@@ -1,4 +1,4 @@
-//! Texels take part in copies as bytes do: whole, in part, as rectangles, at any offset.
+//! Copies of texels work like copies of bytes: whole, in part, as rectangles, at any offset.
 #![cfg(not(transload_local))]
 
 mod common;
@@ -11,7 +11,7 @@ use transload_hal::{
 use transload_wgpu::Texels;
 use wgpu::TextureFormat as Format;
 
-/// Rows of no whole words, of words, of 256 bytes and of more; blocks of 1 to 16 bytes; layers; depth.
+/// Rows of partial words, of whole words, of 256 bytes and of more; blocks of 1 to 16 bytes; layers; depth.
 const SMALL: [Frame; 12] = [
     flat(Format::R8Unorm, 13, 7),
     flat(Format::R8Unorm, 1, 40),
@@ -38,7 +38,7 @@ fn all_done(gallery: &Gallery) {
     assert_eq!(other, None);
 }
 
-/// Copies a whole texture there and back, each time seen by wgpu's own commands too.
+/// Copies a whole texture there and back, and each time reads it by wgpu's own commands too.
 fn there_and_back(gallery: &Gallery, frame: &Frame) {
     let texture = gallery.texture(frame);
     let adopted = gallery.adopt(texture.clone());
@@ -96,7 +96,7 @@ fn compressed_textures_are_copied_by_their_blocks() {
     }
 }
 
-/// Ranges at random, in both directions, against a model of the bytes.
+/// Random ranges, in both directions, compared with a model of the bytes.
 fn any_range(gallery: &Gallery, frame: &Frame, rounds: u64) {
     let texture = gallery.texture(frame);
     let adopted = gallery.adopt(texture.clone());
@@ -129,7 +129,7 @@ fn any_range(gallery: &Gallery, frame: &Frame, rounds: u64) {
         model[first..end].copy_from_slice(&source[lead..lead + count as usize]);
         let found = gallery.get(&texture, 0);
         assert!(found == model, "{count} bytes to {at} of {frame:?}");
-        // And from it, into poison.
+        // And from the texture, into poison.
         let at = numbers.below(len);
         let count = numbers.below(len - at) + 1;
         let to = numbers.below(64);
@@ -196,8 +196,8 @@ fn a_pitched_region_is_a_rectangle_of_the_texture() {
     }
 }
 
-/// A rectangle at random, of whole texels in most rounds, from a slot and into another one, where it
-/// lies without gaps or at a pitch.
+/// A random rectangle, of whole texels in most rounds, copied from a slot and into another one, without gaps or at a
+/// pitch.
 fn rectangle(
     gallery: &Gallery,
     texture: &wgpu::Texture,
@@ -236,7 +236,7 @@ fn rectangle(
         offset: 0,
         shape: outside,
     };
-    // Begins and ends somewhere in the payload.
+    // The range begins and ends somewhere in the payload.
     let payload = width * rows;
     let start = match round % 4 {
         0 | 1 => 0,
@@ -355,7 +355,7 @@ fn mip_levels_and_layers_are_buffers_of_their_own() {
         let layers = gallery.adopt(texels.clone().with_layers(1..3));
         assert_eq!(level.len(), 11 * 4 * 5 * 5);
         assert_eq!(layers.len(), 11 * 4 * 5 * 2);
-        // One storage, in which they lie where they do.
+        // Both lie in one storage, at their offsets.
         assert_eq!(level.storage_id(), layers.storage_id());
         assert_eq!(layers.position(), level.position() + 11 * 4 * 5);
         let largest = gallery.adopt(texture.clone());
@@ -381,7 +381,7 @@ fn mip_levels_and_layers_are_buffers_of_their_own() {
         let slot = gallery.receiving(level.len());
         copy(gallery, (&level, 0), (&slot, 0), level.len());
         assert!(read(&slot, 0, slot.len()) == model);
-        // From a level to another one of the same texture.
+        // A copy from a level to another one of the same texture.
         let len = level.len();
         copy(gallery, (&level, 0), (&largest, 9), len);
         let mut wanted = untouched;
@@ -460,7 +460,7 @@ fn things_are_one_storage_only_if_they_are_one_thing() {
     let [Some(one), Some(other)] = adapters.each_ref().map(|adapters| adapters.first()) else {
         return skip("things_are_one_storage: no Vulkan adapter is here");
     };
-    // Each of an instance of its own, whose things wgpu numbers alike.
+    // Each device has an instance of its own; wgpu gives the objects of both the same numbers.
     let devices = [one, other].map(|adapter| transload_wgpu::open_device(adapter).unwrap());
     let backend = transload_wgpu::Wgpu::with_devices(devices.clone());
     let mut known = Vec::new();
@@ -532,7 +532,7 @@ fn a_texture_without_a_usage_takes_part_as_far_as_the_other_goes() {
     let slot = gallery.sending(&pattern(adopted.len(), 14));
     copy(&gallery, (&slot, 0), (&adopted, 0), adopted.len());
     copy(&gallery, (&slot, 1), (&adopted, 268 * 3 + 8), 400);
-    // It cannot be read, not even for the rest of a texel.
+    // The texture cannot be read, not even for the rest of a texel.
     let refused = |op| {
         let fault = run(&gallery.backend, &[op]).unwrap_err();
         assert_eq!(fault.class, ErrorClass::Caller, "{fault}");

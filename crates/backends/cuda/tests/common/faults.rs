@@ -1,4 +1,4 @@
-//! Every fault that the double offers, for scenarios whose calls are known.
+//! Every fault of the double, for scenarios whose calls are known.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use transload_cuda::raw::CUresult;
 
 use super::control;
 
-/// How often each function was called.
+/// The number of calls of each function.
 pub(crate) type Calls = BTreeMap<String, u64>;
 
-/// How often each function was called by this process so far.
+/// The number of calls of each function by this process so far.
 pub(crate) fn calls() -> Calls {
     let text = control("calls").unwrap();
     let lines = text.lines().map(|line| line.split_once(' ').unwrap());
@@ -18,7 +18,7 @@ pub(crate) fn calls() -> Calls {
         .collect()
 }
 
-/// What was called after `before` was asked for.
+/// The calls since `before` was taken.
 pub(crate) fn calls_since(before: &Calls) -> Calls {
     let new = |(name, count): (String, u64)| {
         let count = count - before.get(&name).unwrap_or(&0);
@@ -32,7 +32,7 @@ pub(crate) fn order(line: &str) {
     control(&format!("fault {line}")).unwrap();
 }
 
-/// Takes back what was ordered and has not come.
+/// Cancels the ordered faults that have not struck.
 pub(crate) fn take_back() {
     order("none");
 }
@@ -87,7 +87,7 @@ pub(crate) fn of_silence(operations: u64) -> Vec<String> {
         .collect()
 }
 
-/// Results that leave a context in order, and what a newer driver may answer that nobody here has heard of.
+/// Results that leave a context intact, and a result of a newer driver that this backend does not know.
 pub(crate) const PASSING: [CUresult; 5] = [
     CUresult::CUDA_ERROR_INVALID_VALUE,
     CUresult::CUDA_ERROR_OUT_OF_MEMORY,
@@ -96,11 +96,11 @@ pub(crate) const PASSING: [CUresult; 5] = [
     CUresult(4711),
 ];
 
-/// Results after which there is no context any more.
+/// Results after which the context is gone.
 pub(crate) const ENDS: [CUresult; 2] = [
     CUresult::CUDA_ERROR_DEINITIALIZED,
     CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
 ];
 
-/// Results of work that ruins its context, beside an error of its memory.
+/// Results of work that ruins its context, besides an error of its memory.
 pub(crate) const RUINS: [CUresult; 2] = [CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, CUresult(4711)];

@@ -1,4 +1,4 @@
-//! What the tests share: the backend over the double of the driver, and ways to tell the double things.
+//! Shared parts of the tests: the backend over the double of the driver, and ways to control the double.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 pub(crate) mod ages;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use transload_cuda::Cuda;
 use transload_cuda::raw::Driver;
 
-/// How long what threads have not given back is waited for.
+/// The limit of a wait for threads that have not freed their resources.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The driver's double with settings for this process, which has one machine: a test that wants another is run in a
-/// process of its own.
+/// The driver's double with settings for this process. A process has one machine: a test that needs another machine
+/// runs in a process of its own.
 pub(crate) fn driver(settings: &[(&str, &str)]) -> Driver {
     for (name, value) in settings {
         control(&format!("set TRANSLOAD_DOUBLE_{name}={value}")).expect("it is not in use yet");
     }
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     unsafe { Driver::from_table(cuda::table(), "the double") }
 }
 
@@ -29,13 +29,13 @@ pub(crate) fn backend(settings: &[(&str, &str)]) -> Cuda {
     Cuda::with_driver(driver(settings)).expect("the machine has devices")
 }
 
-/// A described machine of the double's.
+/// The path of a machine description of the double.
 pub(crate) fn machine(name: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     format!("{root}/../../../doubles/cuda-driver/topologies/{name}.toml")
 }
 
-/// A machine of the double's own tests, where times are easily told.
+/// The path of a machine of the double's own tests, with simple times.
 pub(crate) fn made_up(name: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     format!("{root}/../../../doubles/cuda-driver/tests/machines/{name}.toml")
@@ -46,12 +46,12 @@ pub(crate) fn now() -> u64 {
     control("now").unwrap().parse().unwrap()
 }
 
-/// Has the double carry out a command.
+/// Makes the double execute a command.
 pub(crate) fn control(command: &str) -> Result<String, String> {
     cuda::control(command)
 }
 
-/// The value of one counter; 0 if it was never counted.
+/// The value of a counter; 0 if the double never counted it.
 pub(crate) fn counter(name: &str) -> u64 {
     let counters = control("counters").unwrap();
     let line = counters
@@ -60,7 +60,7 @@ pub(crate) fn counter(name: &str) -> u64 {
     line.map_or(0, |count| count.parse().unwrap())
 }
 
-/// How often a function of the driver was called.
+/// The number of calls of a function of the driver.
 pub(crate) fn calls(function: &str) -> u64 {
     let calls = control("calls").unwrap();
     let line = calls
@@ -69,8 +69,8 @@ pub(crate) fn calls(function: &str) -> u64 {
     line.map_or(0, |count| count.parse().unwrap())
 }
 
-/// Everything was given back, and nothing was done that a driver punishes later. A backend that goes while work is under
-/// way leaves it to its own threads, which get a moment.
+/// Asserts that all resources were freed, and that the double saw no misuse of the driver. A backend that is dropped
+/// with work in flight leaves the work to its own threads, which get a moment.
 pub(crate) fn assert_clean() {
     let begun = Instant::now();
     let leaks = loop {

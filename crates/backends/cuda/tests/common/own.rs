@@ -1,4 +1,4 @@
-//! Memory of the user's own, made with the driver and not with the backend.
+//! Memory that the user makes with the driver, without the backend.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::fmt;
@@ -8,7 +8,7 @@ use transload_cuda::raw::{
     CUmemAllocationProp, CUmemAllocationType, CUmemAttach_flags, CUmemLocation, CUstream, Driver,
 };
 
-/// Some memory; given back when dropped.
+/// Some memory, which is freed when this is dropped.
 pub(crate) struct Own {
     pub(crate) address: CUdeviceptr,
     pub(crate) len: u64,
@@ -24,7 +24,7 @@ impl Own {
         }
     }
 
-    /// An owner of nothing, for memory that is not there.
+    /// An owner of nothing, for memory that does not exist.
     pub(crate) fn none() -> Own {
         Own {
             address: 0,
@@ -48,10 +48,10 @@ impl Drop for Own {
     }
 }
 
-/// Has something done in the primary context of a device.
+/// Runs `act` in the primary context of a device.
 pub(crate) fn beside<T>(driver: &Driver, number: i32, act: impl FnOnce() -> T) -> T {
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours, here and below; contexts are the driver's.
+    // SAFETY: the out-pointers here and below are local variables; contexts are the driver's.
     unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(number)) }.unwrap();
     // SAFETY: as above.
     unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
@@ -67,7 +67,7 @@ pub(crate) fn beside<T>(driver: &Driver, number: i32, act: impl FnOnce() -> T) -
 /// Memory of `cuMemAlloc`, in whichever context is current.
 pub(crate) fn plain(driver: &Driver, len: usize) -> CUdeviceptr {
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemAlloc_v2(&raw mut address, len) }.unwrap();
     address
 }
@@ -112,7 +112,7 @@ pub(crate) fn managed(driver: &Driver, number: i32, len: usize) -> Own {
     let mut address = 0;
     let flags = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
     beside(&driver, number, || {
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuMemAllocManaged(&raw mut address, len, flags) }.unwrap();
     });
     Own::new(address, len, move || {
@@ -120,12 +120,12 @@ pub(crate) fn managed(driver: &Driver, number: i32, len: usize) -> Own {
     })
 }
 
-/// Pinned memory of the driver's.
+/// Pinned memory that the driver allocates.
 pub(crate) fn pinned(driver: &Driver, len: usize) -> Own {
     let driver = driver.clone();
     let mut start = std::ptr::null_mut();
     beside(&driver, 0, || {
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuMemHostAlloc(&raw mut start, len, 0) }.unwrap();
     });
     let address = start.expose_provenance();
@@ -160,7 +160,7 @@ pub(crate) fn registered(driver: &Driver, len: usize) -> Own {
     })
 }
 
-/// Addresses with pieces of memory behind some of them, each with what device 0 may do there.
+/// Addresses with memory behind some of them, each piece with the access that device 0 has.
 pub(crate) fn mapped(driver: &Driver, pieces: &[Option<CUmemAccess_flags>]) -> Own {
     const PIECE: usize = 2 << 20;
     let (driver, len) = (driver.clone(), pieces.len() * PIECE);
@@ -170,7 +170,7 @@ pub(crate) fn mapped(driver: &Driver, pieces: &[Option<CUmemAccess_flags>]) -> O
         ..CUmemAllocationProp::default()
     };
     let mut address = 0;
-    // SAFETY: the place is ours, here and below; addresses and handles are the driver's.
+    // SAFETY: the out-pointers here and below are local variables; addresses and handles are the driver's.
     unsafe { driver.cuMemAddressReserve(&raw mut address, len, 0, 0, 0) }.unwrap();
     let mut there = Vec::new();
     for (number, access) in pieces.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Streams, events and contexts of the user's own.
+//! Streams, events and contexts of the user.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use transload_cuda::raw::{
@@ -12,7 +12,7 @@ use transload_cuda::raw::{
 pub(crate) fn stream(driver: &Driver) -> CUstream {
     let mut stream = CUstream::NULL;
     let apart = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuStreamCreate(&raw mut stream, apart) }.unwrap();
     stream
 }
@@ -22,8 +22,8 @@ pub(crate) fn destroy(driver: &Driver, stream: CUstream) {
     unsafe { driver.cuStreamDestroy_v2(stream) }.unwrap();
 }
 
-/// A stream that stands still. Not by a function of the user's: those run one after the other, and whoever waits for a
-/// stream would never be called.
+/// A stream that is blocked. A host function of the user could not block it: the driver runs host functions one after
+/// the other, and the one that waits for a stream would never run.
 pub(crate) struct Stop {
     driver: Driver,
     context: CUcontext,
@@ -31,7 +31,7 @@ pub(crate) struct Stop {
     past: CUevent,
 }
 
-/// Has a stream stand still until that is released.
+/// Blocks a stream until `release` is called.
 pub(crate) fn stop(driver: &Driver, stream: CUstream) -> Stop {
     let fd = cuda::control("semaphore timeline 0").unwrap();
     let desc = CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC {
@@ -46,7 +46,7 @@ pub(crate) fn stop(driver: &Driver, stream: CUstream) -> Stop {
     let context = of(driver, stream);
     let act = || {
         let mut semaphore = CUexternalSemaphore::NULL;
-        // SAFETY: the places are ours.
+        // SAFETY: the out-pointers are local variables.
         unsafe { driver.cuImportExternalSemaphore(&raw mut semaphore, &raw const desc) }.unwrap();
         let wait = CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS {
             fence: FenceValue { value: 1 },
@@ -69,7 +69,7 @@ pub(crate) fn stop(driver: &Driver, stream: CUstream) -> Stop {
 }
 
 impl Stop {
-    /// Lets it go on.
+    /// Lets the stream continue.
     pub(crate) fn release(self) {
         let driver = &self.driver;
         within(driver, self.context, || {
@@ -84,9 +84,9 @@ impl Stop {
                 driver.cuSignalExternalSemaphoresAsync(semaphore, &raw const signal, 1, beside)
             }
             .unwrap();
-            // SAFETY: the event is ours. Of a context that is ruined it says so.
+            // SAFETY: the event is the test's. For a ruined context the call returns an error.
             let _ = unsafe { driver.cuEventSynchronize(self.past) };
-            // SAFETY: nothing waits for it any more.
+            // SAFETY: no operation waits for it any more.
             let _ = unsafe { driver.cuDestroyExternalSemaphore(self.semaphore) };
             // SAFETY: as above.
             let _ = unsafe { driver.cuEventDestroy_v2(self.past) };
@@ -109,7 +109,7 @@ fn within<T>(driver: &Driver, context: CUcontext, act: impl FnOnce() -> T) -> T 
     unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
     let answer = act();
     let mut popped = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxPopCurrent_v2(&raw mut popped) }.unwrap();
     answer
 }
@@ -121,11 +121,11 @@ pub(crate) fn synchronize(driver: &Driver, stream: CUstream) {
 
 /// Sets bytes of a device, in a stream.
 pub(crate) fn set(driver: &Driver, stream: CUstream, address: CUdeviceptr, byte: u8, len: usize) {
-    // SAFETY: the address is the test's, and as long.
+    // SAFETY: the memory is the test's and has that length.
     unsafe { driver.cuMemsetD8Async(address, byte, len, stream) }.unwrap();
 }
 
-/// An event, recorded behind what a stream has.
+/// An event that is recorded after the stream's work.
 pub(crate) fn record(driver: &Driver, stream: CUstream) -> CUevent {
     let event = event(driver);
     // SAFETY: both are the test's.
@@ -136,7 +136,7 @@ pub(crate) fn record(driver: &Driver, stream: CUstream) -> CUevent {
 /// An event that was never recorded.
 pub(crate) fn event(driver: &Driver) -> CUevent {
     let mut event = CUevent::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuEventCreate(&raw mut event, 0) }.unwrap();
     event
 }
@@ -146,10 +146,10 @@ pub(crate) fn destroy_event(driver: &Driver, event: CUevent) {
     unsafe { driver.cuEventDestroy_v2(event) }.unwrap();
 }
 
-/// A context of the program's own, which is current on this thread from now on.
+/// A context of the test's own, which is current on this thread from now on.
 pub(crate) fn own_context(driver: &Driver, device: i32) -> CUcontext {
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxCreate_v2(&raw mut context, 0, CUdevice(device)) }.unwrap();
     context
 }
@@ -159,12 +159,12 @@ pub(crate) fn destroy_context(driver: &Driver, context: CUcontext) {
     unsafe { driver.cuCtxDestroy_v2(context) }.unwrap();
 }
 
-/// The thread's contexts, the current one first, taken off and put back.
+/// The thread's contexts, the current one first. Pops all of them and pushes them back.
 pub(crate) fn stack(driver: &Driver) -> Vec<CUcontext> {
     let mut all = Vec::new();
     loop {
         let mut context = CUcontext::NULL;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         let popped = unsafe { driver.cuCtxPopCurrent_v2(&raw mut context) };
         if popped.is_err() {
             break;
@@ -172,7 +172,7 @@ pub(crate) fn stack(driver: &Driver) -> Vec<CUcontext> {
         all.push(context);
     }
     for context in all.iter().rev() {
-        // SAFETY: it was there a moment ago.
+        // SAFETY: the context was popped a moment ago.
         unsafe { driver.cuCtxPushCurrent_v2(*context) }.unwrap();
     }
     all

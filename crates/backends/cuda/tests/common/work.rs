@@ -1,4 +1,4 @@
-//! Bytes put into buffers and taken out of them through the backend, and through the driver beside it.
+//! Writes and reads buffers through the backend, and directly through the driver.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use transload_hal::{
     Op, Outcome, Part, SubmitError, Waited,
 };
 
-/// What becomes of the submissions of a backend.
+/// The outcomes of a backend's submissions.
 #[derive(Default)]
 pub(crate) struct Outcomes(Mutex<Vec<(Fence, Outcome)>>);
 
 impl Outcomes {
-    /// All that was told so far.
+    /// All outcomes that were reported so far.
     pub(crate) fn all(&self) -> Vec<Outcome> {
         let told = self.0.lock().unwrap();
         told.iter().map(|(_, outcome)| outcome.clone()).collect()
@@ -29,7 +29,7 @@ impl CompletionSink for Outcomes {
     }
 }
 
-/// A backend and the outcomes that it tells.
+/// A backend, and the outcomes that it reports.
 pub(crate) struct Works {
     pub(crate) cuda: Cuda,
     outcomes: Arc<Outcomes>,
@@ -79,8 +79,8 @@ impl Works {
         Works { cuda, outcomes }
     }
 
-    /// The same over a machine, with its devices in use: a primary context that nobody holds takes all that is the
-    /// user's with it.
+    /// The same over a machine whose devices are in use: a primary context that no user retains ends with all of the
+    /// user's memory.
     pub(crate) fn in_use(settings: &[(&str, &str)]) -> Works {
         let works = Works::new(backend(settings));
         for info in works.cuda.inventory().devices {
@@ -94,7 +94,7 @@ impl Works {
         self.cuda.allocate(memory, &spec).unwrap()
     }
 
-    /// Pinned memory with bytes in it.
+    /// Pinned memory that holds `bytes`.
     pub(crate) fn pinned(&self, bytes: &[u8]) -> Buffer {
         let buffer = self.allocate(pinned(), bytes.len());
         write(&buffer, bytes);
@@ -110,7 +110,7 @@ impl Works {
         ops: &[Op<'_>],
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
-        // SAFETY: tests keep their buffers until what they submitted is over, or for good.
+        // SAFETY: tests keep their buffers until their submissions are over, or leak the buffers.
         unsafe { self.cuda.submit(None, ops, after) }
     }
 
@@ -124,29 +124,29 @@ impl Works {
         told.expect("a fence that settled was told").1.clone()
     }
 
-    /// Does operations, which have to work.
+    /// Executes operations, all of which must succeed.
     pub(crate) fn run(&self, ops: &[Op<'_>]) {
         let fence = self.submit(ops).unwrap();
         assert_eq!(self.outcome(fence), Outcome::Done);
     }
 
-    /// Puts bytes into a device's memory.
+    /// Writes bytes to a device's memory.
     pub(crate) fn upload(&self, buffer: &Buffer, bytes: &[u8]) {
         self.run(&[copy(&self.pinned(bytes), buffer)]);
     }
 
-    /// What a device's memory holds.
+    /// The bytes of a device's memory.
     pub(crate) fn download(&self, buffer: &Buffer) -> Vec<u8> {
         let landing = self.allocate(pinned(), buffer.len() as usize);
         self.run(&[copy(buffer, &landing)]);
         read(&landing)
     }
 
-    /// Has something done in the primary context of a device, as users of the CUDA runtime do.
+    /// Runs `act` in the primary context of a device, as users of the CUDA runtime do.
     pub(crate) fn beside<T>(&self, number: i32, act: impl FnOnce() -> T) -> T {
         let driver = self.cuda.driver();
         let mut context = CUcontext::NULL;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(number)) }.unwrap();
         // SAFETY: the context was retained.
         unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();
@@ -159,12 +159,12 @@ impl Works {
         answer
     }
 
-    /// How much of the first device's memory nobody holds.
+    /// The number of free bytes in the first device's memory.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.beside(0, || {
             let (mut free, mut total) = (0, 0);
             let driver = self.cuda.driver();
-            // SAFETY: the places are ours.
+            // SAFETY: the out-pointers are local variables.
             unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.unwrap();
             free as u64
         })
@@ -180,7 +180,7 @@ impl Works {
         let driver = self.cuda.driver();
         let asked = self.beside(0, || {
             let place = (&raw mut value).cast();
-            // SAFETY: the place is as large as the largest.
+            // SAFETY: the local variable is as large as the largest attribute.
             unsafe { driver.cuPointerGetAttribute(place, attribute, buffer.position()) }
         });
         asked.map_err(|error| error.result().unwrap())?;
@@ -188,7 +188,7 @@ impl Works {
     }
 }
 
-/// Writes what the host reaches.
+/// Writes a buffer that the host reaches.
 pub(crate) fn write(buffer: &Buffer, bytes: &[u8]) {
     let span = buffer
         .host(0, bytes.len() as u64)
@@ -197,7 +197,7 @@ pub(crate) fn write(buffer: &Buffer, bytes: &[u8]) {
     unsafe { HostSpan::of(bytes).copy_to(span) };
 }
 
-/// Reads what the host reaches.
+/// Reads a buffer that the host reaches.
 pub(crate) fn read(buffer: &Buffer) -> Vec<u8> {
     let mut bytes = vec![0; buffer.len() as usize];
     let span = buffer.host(0, buffer.len()).expect("the host reaches it");

@@ -1,4 +1,4 @@
-//! Events of the user's.
+//! Events of the user.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -14,7 +14,7 @@ use super::{LEN, is_waiting, own};
 fn listen(cuda: &Cuda, event: CUevent) -> Result<Receiver<()>, StreamError> {
     let (tell, told) = channel();
     let then = move || tell.send(()).unwrap_or_default();
-    // SAFETY: the event is the test's, or the driver says that there is none.
+    // SAFETY: the event is the test's, or the driver reports that there is none.
     unsafe { cuda.when_event(event, then) }.map(|()| told)
 }
 
@@ -32,7 +32,7 @@ fn events_are_heard_one_by_one_in_the_order_in_which_they_come_to_pass() {
             go_on[last].take().unwrap().release();
             told[last].recv().unwrap();
         }
-        // What was recorded in a stream later is not waited for.
+        // The report does not wait for events that a stream recorded later.
         let event = events[0];
         let later = stop(&driver, streams[0]);
         listen(&works.cuda, event).unwrap().try_recv().unwrap();
@@ -149,19 +149,19 @@ fn an_event_of_another_device_is_heard_although_the_device_that_waited_is_lost()
         let go_on = stop(&driver, stream);
         (record(&driver, stream), go_on)
     });
-    // With the first device's context current, a stream of that one waits.
+    // With the first device's context current, a stream of that device waits.
     let told = own::beside(&driver, 0, || {
         let told = listen(&works.cuda, event).unwrap();
         let stream = stream(&driver);
         super::ruin(&driver, stream);
-        // SAFETY: the stream is ours.
+        // SAFETY: the stream is the test's.
         assert!(unsafe { driver.cuStreamSynchronize(stream) }.is_err());
         told
     });
     assert!(is_waiting(&told));
     go_on.release();
     told.recv().unwrap();
-    // The other device's is heard by its own from now on.
+    // From now on the other device's own thread receives its report.
     listen(&works.cuda, event).unwrap().recv().unwrap();
     works.run(&[copy(&src, &dst)]);
 }

@@ -1,4 +1,4 @@
-//! Streams of the user's that wait for submissions.
+//! Streams of the user that wait for submissions.
 
 use transload_cuda::StreamError;
 use transload_cuda::raw::{CUdeviceptr, CUstream, Driver};
@@ -9,7 +9,7 @@ use super::common::{assert_clean, calls};
 use super::own;
 use super::theirs::{self, own_context, stop, stream, synchronize};
 
-/// A link of a byte in a nanosecond: this takes eight milliseconds.
+/// On a link of one byte per nanosecond this takes eight milliseconds.
 const LONG: usize = 8 << 20;
 const END: u64 = LONG as u64 - 4096;
 
@@ -19,10 +19,10 @@ fn slow() -> Works {
     Works::in_use(&[("TOPOLOGY", &file)])
 }
 
-/// Puts a copy into a stream of the user's.
+/// Submits a copy in a stream of the user.
 fn copy_out(driver: &Driver, stream: CUstream, to: &Buffer, from: CUdeviceptr, len: usize) {
     let to = to.host(0, len as u64).unwrap().as_ptr().cast();
-    // SAFETY: both are the test's, and as long.
+    // SAFETY: both are the test's and have that length.
     unsafe { driver.cuMemcpyDtoHAsync_v2(to, from, len, stream) }.unwrap();
 }
 
@@ -129,7 +129,7 @@ fn what_no_stream_can_wait_for_is_named() {
         assert!(error.to_string().contains("other!77"), "{error}");
         assert_eq!(error.class(), ErrorClass::Caller);
 
-        // A device's work, the user's included, is waited for by a thread.
+        // A thread waits for all work of the device, the user's included.
         let go_on = stop(&driver, busy);
         let buffer = works.allocate(device(0), 64);
         let visible = Op::MakeVisible {
@@ -156,7 +156,7 @@ fn a_stream_does_not_follow_a_device_that_is_lost() {
     let (src, dst) = (works.pinned(&[1; 64]), works.allocate(device(1), 64));
     super::control("fault ecc").unwrap();
     let Ok(fence) = works.submit(&[copy(&src, &dst)]) else {
-        // It was found out before the call returned.
+        // The loss was found before the call returned.
         return;
     };
     assert!(matches!(works.outcome(fence), Outcome::Lost(_)));

@@ -1,6 +1,6 @@
-//! Every fault that the double offers, at every step of every method: each ends in a typed error or in success, never in
-//! a hang; what is reported as moved has moved, and nothing else was written; nothing leaks; and the backend goes on
-//! unless a device is lost, which it says once, and of all that the device is asked for.
+//! Every fault of the double, at every step of every method. Each ends in a typed error or in success, never in a hang.
+//! Bytes that are reported as moved have moved, and no other byte was written. Nothing leaks. The backend goes on
+//! unless a device is lost; it reports the loss once, and for every later call on that device.
 #![cfg(all(target_os = "linux", not(transload_local)))]
 
 #[path = "../common/mod.rs"]
@@ -32,7 +32,7 @@ const SCENARIOS: [Scenario; 6] = [
 
 const NEWEST: Version = AGES[AGES.len() - 1];
 
-/// Goes through faults, each in its turn, and fails with all that was wrong.
+/// Runs the faults one after the other, and fails with a list of all errors.
 fn sweep(scenario: Scenario, lines: Vec<String>, may_lose: bool) {
     let count = lines.len();
     assert!(count > 0, "there are faults to suffer");
@@ -43,7 +43,7 @@ fn sweep(scenario: Scenario, lines: Vec<String>, may_lose: bool) {
         let thread = thread::spawn(move || {
             let crimes =
                 panic::catch_unwind(AssertUnwindSafe(|| suffer(scenario, &suffered, may_lose)));
-            // Who waits has given up if nobody hears it.
+            // The send fails only after the waiting test has given up.
             let _ = tell.send(crimes.unwrap_or_else(|_| vec!["a panic".into()]));
         });
         match told.recv_timeout(HANG) {
@@ -56,7 +56,7 @@ fn sweep(scenario: Scenario, lines: Vec<String>, may_lose: bool) {
     assert_eq!(control("notes").unwrap(), "");
 }
 
-/// The faults that `of` makes of what a scenario calls, in each scenario.
+/// The faults that `of` makes from the calls of a scenario, for each scenario.
 fn sweep_all(age: Version, may_lose: bool, of: impl Fn(&Calls) -> Vec<String>) {
     of_age(age);
     for scenario in SCENARIOS {
@@ -64,7 +64,7 @@ fn sweep_all(age: Version, may_lose: bool, of: impl Fn(&Calls) -> Vec<String>) {
     }
 }
 
-/// How many operations of a device's a scenario comes to, those of a batch being one.
+/// The number of a device's operations in a scenario; a batch counts as one.
 fn operations(calls: &Calls) -> u64 {
     let copies = calls
         .iter()
@@ -72,7 +72,7 @@ fn operations(calls: &Calls) -> u64 {
     copies.map(|(_, count)| count).sum()
 }
 
-/// Each call of a scenario fails once, with results that leave the context in order.
+/// Each call of a scenario fails once, with results that leave the context intact.
 fn each_call_fails(scenario: Scenario) {
     of_age(NEWEST);
     let calls = clean_run(scenario);
@@ -123,7 +123,7 @@ fn each_function_fails_for_good() {
     });
 }
 
-/// It is said once, and the next call says otherwise: nothing is lost by that.
+/// The driver says so once, and the next call succeeds: the backend loses nothing by it.
 #[test]
 fn each_call_says_that_cuda_has_ended() {
     sweep_all(NEWEST, false, |calls| {
@@ -136,7 +136,7 @@ fn memory_runs_out_at_each_allocation() {
     sweep_all(NEWEST, false, |_| faults::of_memory(8));
 }
 
-/// The same, each copy of a batch being one.
+/// The same; each copy of a batch counts as one.
 fn operations_of_batches(calls: &Calls) -> u64 {
     let batches = calls
         .iter()

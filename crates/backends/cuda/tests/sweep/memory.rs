@@ -1,17 +1,17 @@
-//! Buffers, and what must be in them.
+//! Buffers and their expected bytes.
 
 use transload_cuda::Cuda;
 use transload_cuda::raw::{CUcontext, CUdevice, CallError, Driver};
 use transload_hal::{Buffer, HostSpan};
 
-/// A buffer and the bytes that it must hold; `None` where anything may be.
+/// A buffer and the bytes that it must hold; `None` where any byte is allowed.
 pub(crate) struct Memory {
     pub(crate) buffer: Buffer,
     pub(crate) expected: Vec<Option<u8>>,
 }
 
 impl Memory {
-    /// A buffer that nobody has written.
+    /// A buffer that was never written.
     pub(crate) fn new(buffer: Buffer) -> Memory {
         let len = buffer.len() as usize;
         Memory {
@@ -29,7 +29,7 @@ impl Memory {
         self.expected = bytes.into_iter().map(Some).collect();
     }
 
-    /// What it holds, by the driver's own copies that wait, which the backend never uses.
+    /// The bytes of the buffer, read by the driver's synchronous copies, which the backend never uses.
     pub(crate) fn read(&self, cuda: &Cuda) -> Result<Vec<u8>, CallError> {
         let mut bytes = vec![0; self.expected.len()];
         if let Some(span) = self.buffer.host(0, bytes.len() as u64) {
@@ -41,12 +41,12 @@ impl Memory {
         let device = CUdevice(self.buffer.memory().device.index as i32);
         let _current = Primary::enter(driver, device)?;
         let (to, from) = (bytes.as_mut_ptr().cast(), self.buffer.position());
-        // SAFETY: the buffer is as long as the place.
+        // SAFETY: the buffer is as long as the vector.
         unsafe { driver.cuMemcpyDtoH_v2(to, from, bytes.len()) }?;
         Ok(bytes)
     }
 
-    /// The first byte that is not what it must be.
+    /// Describes the first wrong byte.
     pub(crate) fn wrong(&self, bytes: &[u8]) -> Option<String> {
         let mut pairs = self.expected.iter().zip(bytes);
         let at = pairs.position(|(expected, is)| expected.is_some_and(|byte| byte != *is))?;
@@ -61,7 +61,7 @@ fn byte(seed: u8, at: usize) -> u8 {
     (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed
 }
 
-/// A device's primary context, current on this thread until this goes.
+/// A device's primary context, current on this thread until this is dropped.
 struct Primary<'a> {
     driver: &'a Driver,
     device: CUdevice,
@@ -70,7 +70,7 @@ struct Primary<'a> {
 impl<'a> Primary<'a> {
     fn enter(driver: &'a Driver, device: CUdevice) -> Result<Primary<'a>, CallError> {
         let mut context = CUcontext::NULL;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, device) }?;
         // SAFETY: the context was retained.
         unsafe { driver.cuCtxPushCurrent_v2(context) }.unwrap();

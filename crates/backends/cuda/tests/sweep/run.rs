@@ -1,4 +1,4 @@
-//! A scenario while it runs: what was asked of the backend, and what became of it.
+//! A scenario while it runs: the submitted operations, and their results.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use transload_hal::{
 
 use crate::memory::Memory;
 
-/// Keeps outcomes.
+/// Stores outcomes.
 #[derive(Default)]
 pub(crate) struct Sink(Mutex<BTreeMap<Fence, Vec<Outcome>>>);
 
@@ -28,10 +28,10 @@ impl CompletionSink for Sink {
     }
 }
 
-/// A buffer of the run's, or one that could not be had.
+/// A buffer of the run, or `None` if its allocation failed.
 pub(crate) type Slot = Option<usize>;
 
-/// What must be over before something begins: where a step came to nothing, what that was behind.
+/// The fences that must be over before a step begins; a failed step passes on the fences that it waited for.
 #[derive(Clone, Default)]
 pub(crate) struct Behind(Vec<Fence>);
 
@@ -44,7 +44,7 @@ impl Behind {
     }
 }
 
-/// What came to nothing.
+/// A step that failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble {
     pub(crate) step: String,
@@ -56,7 +56,7 @@ pub(crate) struct Trouble {
 struct Pending {
     step: String,
     fence: Fence,
-    /// What is copied when it is over: pairs of bytes, from and to.
+    /// The copies that it makes: pairs of bytes, from and to.
     moves: Option<Moves>,
 }
 
@@ -75,10 +75,10 @@ pub(crate) struct Run<'a> {
     pub(crate) memories: Vec<Memory>,
     pending: Vec<Pending>,
     pub(crate) troubles: Vec<Trouble>,
-    /// What no backend may do.
+    /// Broken promises of the backend.
     pub(crate) crimes: Vec<String>,
     patience: Duration,
-    /// How many fences had not settled when the patience was over.
+    /// The number of fences that had not settled within the patience.
     pub(crate) unsettled: usize,
 }
 
@@ -115,17 +115,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Host memory that is registered where it is.
+    /// Registers host memory in place.
     pub(crate) fn register(&mut self, memory: MemoryId, len: usize) -> Slot {
-        // Never freed: a device that is lost does not let go of what was registered with it, until its context ends,
-        // and whoever got the same addresses would be told that they are registered.
+        // The bytes are never freed: a lost device keeps its registrations until its context ends. A later allocation
+        // at the same addresses would be refused as already registered.
         let bytes = vec![0u8; len].leak();
         let external = External::Host {
             span: HostSpan::of_mut(bytes),
             writable: true,
             owner: Box::new(()),
         };
-        // SAFETY: the bytes stay where they are, and nobody else has them.
+        // SAFETY: the bytes stay where they are, and no other code has them.
         match unsafe { self.cuda.import(memory, external) } {
             Ok(buffer) => self.keep(buffer),
             Err(error) => {
@@ -139,19 +139,19 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Gives a buffer out and takes it in again, and goes on with what came back.
+    /// Exports a buffer and imports it again, and goes on with the imported one.
     pub(crate) fn pass(&mut self, slot: Slot, kind: ExternalKind) {
         let Some(index) = slot else { return };
         let memory = self.memories[index].buffer.memory();
         let mut devices = self.inventory.devices.iter();
         let of = devices.find(|of| of.id == memory.device);
-        // Other processes find a device by its UUID, which the oldest drivers do not tell.
+        // Other processes find a device by its UUID, which the oldest drivers do not report.
         if kind == ExternalKind::CudaIpc && of.is_none_or(|of| of.uuid.is_none()) {
             return;
         }
-        // SAFETY: memory of CUDA's stays where it is.
+        // SAFETY: CUDA memory stays in place.
         let given = unsafe { self.cuda.export(&self.memories[index].buffer, kind) };
-        // SAFETY: it is what the backend gave out, and nobody else has it.
+        // SAFETY: it is what the backend gave out, and no other code has it.
         let taken = given.and_then(|external| unsafe { self.cuda.import(memory, external) });
         match taken {
             Ok(view) => self.memories[index].buffer = view,
@@ -162,8 +162,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Has buffers that lie in memory of that device written from the host, which must come to nothing. Answers how
-    /// many.
+    /// Writes from the host to the buffers in that device's memory, all of which must fail. Returns their number.
     pub(crate) fn prod(&mut self, device: &str) -> usize {
         let of = |device: &str| {
             let places = self.memories.iter().enumerate();
@@ -199,7 +198,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Copies so many bytes.
+    /// Copies `len` bytes.
     pub(crate) fn copy(
         &mut self,
         (from, at): (Slot, u64),
@@ -226,7 +225,7 @@ impl<'a> Run<'a> {
         self.submit("copy", &[op], Some(moves), after)
     }
 
-    /// Copies rows of so many bytes at different pitches.
+    /// Copies rows of `width` bytes at different pitches.
     pub(crate) fn rows(
         &mut self,
         (from, pitch): (Slot, u64),
@@ -257,7 +256,7 @@ impl<'a> Run<'a> {
         self.submit("rows", &[op], Some(moves), after)
     }
 
-    /// Copies every second piece of a buffer, of so many bytes each, to one piece after the other, in one submission.
+    /// Copies every second piece of a buffer to consecutive places, in one submission.
     pub(crate) fn pieces(
         &mut self,
         from: Slot,
@@ -333,7 +332,7 @@ impl<'a> Run<'a> {
         // SAFETY: the run keeps its buffers, orders what touches the same bytes, and touches none meanwhile.
         let mut submitted = unsafe { self.cuda.submit(via, ops, &behind.0) };
         if is_unawaited(&submitted) && !behind.0.is_empty() {
-            // It may only be that the backend cannot order it behind those: then they are waited for.
+            // The backend may only be unable to order it after those fences: then this thread waits for them.
             self.wait();
             // SAFETY: as above.
             submitted = unsafe { self.cuda.submit(via, ops, &[]) };
@@ -343,7 +342,7 @@ impl<'a> Run<'a> {
                 self.pending.push(Pending { step, fence, moves });
                 Behind(vec![fence])
             }
-            // What is refused has not begun: the bytes stay what they are.
+            // A refused operation has not begun: the bytes stay as they are.
             Err(error) => {
                 let class = match &error {
                     SubmitError::Refused(fault) => fault.class,
@@ -363,7 +362,7 @@ impl<'a> Run<'a> {
         own.map(|link| link.id)
     }
 
-    /// Waits for all that was accepted, in its order, and for each fence no longer than the run's patience.
+    /// Waits for all accepted operations in order, and for each fence no longer than the run's patience.
     pub(crate) fn wait(&mut self) {
         for Pending { step, fence, moves } in std::mem::take(&mut self.pending) {
             if !fence.is_settled() && self.cuda.wait(fence, self.patience) == Waited::TimedOut {
@@ -416,7 +415,7 @@ impl<'a> Run<'a> {
         match told.get(&fence).map(Vec::as_slice) {
             Some([outcome]) => Ok(outcome.clone()),
             Some(several) => Err(format!("{fence:?} settled {} times", several.len())),
-            None => Err(format!("{fence:?} settled and nobody was told")),
+            None => Err(format!("{fence:?} settled without a report")),
         }
     }
 
@@ -433,7 +432,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Anything may be where it would have written, and nowhere else.
+    /// Marks the bytes that the operation may have written as unknown, and no others.
     fn forget(&mut self, moves: &Moves) {
         for &(_, to_at, len) in &moves.pieces {
             let to = to_at as usize..(to_at + len) as usize;
@@ -446,7 +445,7 @@ fn is_unawaited(submitted: &Result<Fence, SubmitError>) -> bool {
     matches!(submitted, Err(SubmitError::Refused(fault)) if fault.class == ErrorClass::Unsupported)
 }
 
-/// A buffer that an operation names, kept while it does.
+/// A buffer of an operation, kept alive while the operation lasts.
 struct Handle {
     buffer: Buffer,
     offset: u64,
@@ -470,7 +469,7 @@ fn whole(buffer: &Buffer) -> Part<'_> {
     }
 }
 
-/// A sink that a backend is given.
+/// Attaches a sink to a backend.
 pub(crate) fn attach(cuda: &Cuda) -> Arc<Sink> {
     let sink = Arc::new(Sink::default());
     assert!(cuda.attach(Arc::clone(&sink) as Arc<dyn CompletionSink>));

@@ -1,16 +1,16 @@
-//! What is done while faults come: each method of the backend, on one device and between two.
+//! The steps while faults strike: each method of the backend, on one device and between two.
 
 use transload_hal::{AllocSpec, DeviceId, DeviceKind, ExternalKind, MemoryId, MemoryKind};
 
 use crate::run::{Behind, Run, Slot};
 
-/// A few pages and a bit, so that nothing ends with a page or a word.
+/// A few pages and some bytes, so that no buffer ends at a page or a word boundary.
 const LEN: u64 = 10_007;
 
-/// How much of a buffer most steps move.
+/// The number of bytes that most steps move.
 const PART: u64 = 4_099;
 
-/// How many small copies are made at once.
+/// The number of small copies in one submission.
 pub(crate) const PIECES: u64 = 40;
 
 /// Bytes of a row, and rows.
@@ -40,7 +40,7 @@ pub(crate) fn round_trip(run: &mut Run<'_>) {
     run.wait();
 }
 
-/// Copies over themselves, rows at pitches, and host memory that is registered where it lies.
+/// Overlapping copies, rows at pitches, and host memory that is registered in place.
 pub(crate) fn shapes(run: &mut Run<'_>) {
     let guest = run.register(PINNED, LEN as usize);
     run.fill(guest, 3);
@@ -57,7 +57,7 @@ pub(crate) fn shapes(run: &mut Run<'_>) {
     run.wait();
 }
 
-/// Many small copies at once, into a device and out of it.
+/// Many small copies in one submission, to a device and from it.
 pub(crate) fn pieces(run: &mut Run<'_>) {
     let [src, out] = [8, 9].map(|seed| host(run, seed));
     let a = run.allocate(own(0), LEN);
@@ -67,7 +67,7 @@ pub(crate) fn pieces(run: &mut Run<'_>) {
     run.wait();
 }
 
-/// A device of which the other scenarios use little.
+/// A device that the other scenarios hardly use.
 pub(crate) fn elsewhere(run: &mut Run<'_>) {
     let [src, out] = [10, 11].map(|seed| host(run, seed));
     let a = run.allocate(own(1), LEN);
@@ -92,7 +92,7 @@ pub(crate) fn peers(run: &mut Run<'_>) {
     run.wait();
 }
 
-/// Memory that the driver moves.
+/// Memory that the driver migrates.
 pub(crate) fn managed(run: &mut Run<'_>) {
     let src = host(run, 7);
     let a = run.allocate(own(0), LEN);
@@ -107,7 +107,7 @@ pub(crate) fn managed(run: &mut Run<'_>) {
     run.wait();
 }
 
-/// Memory that is given out in every way, and taken in again.
+/// Memory that is exported in every way, and imported again.
 pub(crate) fn exchange(run: &mut Run<'_>) {
     let guest = run.register(PINNED, LEN as usize);
     run.fill(guest, 8);
@@ -123,7 +123,7 @@ pub(crate) fn exchange(run: &mut Run<'_>) {
     run.wait();
 }
 
-/// Pinned memory that is full of bytes.
+/// Pinned memory filled with bytes.
 fn host(run: &mut Run<'_>, seed: u8) -> Slot {
     let slot = run.allocate(PINNED, LEN);
     run.fill(slot, seed);

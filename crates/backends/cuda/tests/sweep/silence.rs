@@ -1,4 +1,4 @@
-//! Operations that never end. What waits for one in the driver waits for good, so each has a process of its own.
+//! Operations that never end. A driver call that waits for one never returns, so each test has a process of its own.
 
 use std::env;
 use std::io::Read;
@@ -12,14 +12,14 @@ use crate::run::{Run, attach};
 use crate::trial::{HANG, clean_run, of_age, open};
 use crate::{NEWEST, SCENARIOS, operations, scenarios};
 
-/// Which scenario, and which of its operations.
+/// Names the scenario, and the number of the silent operation.
 const INSIDE: &str = "TRANSLOAD_TEST_SILENCE";
 
-/// What a process says at its end.
+/// The line that a process prints at its end.
 const SURVIVED: &str = "all went on";
 
-/// How long to wait for what does not come. What does come is not hurried by it: a process that is late finds more
-/// missing, and nothing else.
+/// The limit of a wait for an operation that never ends. A process that is slow finds more operations missing, and no
+/// other error.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 #[test]
@@ -36,7 +36,7 @@ fn each_operation_never_ends() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Has a process go through it.
+/// Runs a process for one case.
 fn inside(which: &str) -> Result<(), String> {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["silence::inside_a_process", "--exact", "--nocapture"])
@@ -48,7 +48,7 @@ fn inside(which: &str) -> Result<(), String> {
     let (tell, told) = mpsc::channel();
     let reader = thread::spawn(move || {
         let mut text = String::new();
-        // What cannot be read has not survived.
+        // A process whose output cannot be read has not survived.
         let _ = stdout.read_to_string(&mut text);
         let _ = tell.send(text);
     });
@@ -90,18 +90,19 @@ fn inside_a_process() {
         .iter()
         .any(|of| of.buffer.memory().device.index == 1);
     if !uses_both {
-        // The other device knows nothing of it.
+        // The fault does not affect the other device.
         scenarios::elsewhere(&mut beside);
         assert_eq!(beside.unsettled, 0);
         assert!(beside.troubles.is_empty(), "{:?}", beside.troubles);
     }
-    // To let memory go that a device may use is to wait for the device (CUDA Driver API, Memory Management, cuMemFree).
+    // Freeing memory that a device may use means waiting for the device (CUDA Driver API, Memory Management,
+    // cuMemFree).
     for run in [&mut run, &mut beside] {
         std::mem::forget(std::mem::take(&mut run.memories));
     }
     drop((run, beside));
     drop((cuda, sink));
-    // Nor does who opens the devices again, which has streams of its own.
+    // A backend that opens the devices again does not wait either: it has streams of its own.
     let again = open().unwrap();
     let sink = attach(&again);
     let mut run = Run::new(&again, &sink, HANG);

@@ -1,4 +1,4 @@
-//! One fault in one scenario, and what is wrong with how it ended.
+//! One fault in one scenario, and the errors in its result.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -15,13 +15,13 @@ use crate::run::{Run, Trouble, attach};
 
 pub(crate) type Scenario = fn(&mut Run<'_>);
 
-/// How long a single step may take, on whatever machine: past that it hangs.
+/// The limit for a single step on any machine: a step that takes longer counts as hanging.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
-/// The machine of this process: two devices on a bus that reach each other, and a driver's age.
+/// The machine of this process: two devices on a bus that reach each other, and a driver version.
 static AGE: OnceLock<Version> = OnceLock::new();
 
-/// Settles which machine it is. To be called before anything else, and once.
+/// Sets the machine. Call it once, before anything else.
 pub(crate) fn of_age(age: Version) {
     AGE.set(age).unwrap();
     control(&format!("set TRANSLOAD_DOUBLE_VERSION={age}")).unwrap();
@@ -31,18 +31,18 @@ pub(crate) fn of_age(age: Version) {
 
 pub(crate) fn open() -> Result<Cuda, transload_cuda::OpenError> {
     let age = *AGE.get().expect("the machine is settled first");
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     Cuda::with_driver(unsafe { Driver::from_table(table_of(age), "the double") })
 }
 
-/// What there is of the machine when nothing fails.
+/// The inventory of the machine without a fault.
 fn whole() -> &'static Inventory {
     static WHOLE: OnceLock<Inventory> = OnceLock::new();
     WHOLE.get_or_init(|| open().unwrap().inventory())
 }
 
-/// What a scenario calls when nothing goes wrong, of which it has nothing to complain; and how much memory it
-/// allocates, and how much the devices do for it.
+/// The calls of a scenario without a fault, which must succeed; the number of its allocations, and of the devices'
+/// operations.
 pub(crate) fn clean_run(scenario: Scenario) -> Calls {
     whole();
     let leaks_before = leaks();
@@ -64,7 +64,7 @@ pub(crate) fn clean_run(scenario: Scenario) -> Calls {
     calls
 }
 
-/// Answers every promise that was broken. Whether a device may be lost by it is for the fault to say.
+/// Returns every broken promise. `may_lose` says whether the fault may lose a device.
 pub(crate) fn suffer(scenario: Scenario, line: &str, may_lose: bool) -> Vec<String> {
     let whole = whole();
     let leaks_before = leaks();
@@ -72,7 +72,7 @@ pub(crate) fn suffer(scenario: Scenario, line: &str, may_lose: bool) -> Vec<Stri
     let opened = open();
     let mut crimes = match opened {
         Ok(cuda) => live_through(scenario, &cuda, whole, may_lose),
-        // A driver that does not start is no backend, and says so.
+        // A driver that does not start gives an error instead of a backend.
         Err(_) => Vec::new(),
     };
     faults::take_back();
@@ -80,8 +80,8 @@ pub(crate) fn suffer(scenario: Scenario, line: &str, may_lose: bool) -> Vec<Stri
     let new = leaks()
         .into_iter()
         .filter(|leak| !leaks_before.contains(leak));
-    // What a pool gave out is the device's and no context's, so it outlives the context that is lost, in which alone
-    // it could be freed.
+    // Memory of a pool belongs to the device and to no context, so it outlives a lost context; but only that context
+    // could free it.
     let is_excused = |leak: &String| may_lose && leak.starts_with("Pool ");
     let leaked = new.filter(|leak| !is_excused(leak));
     crimes.extend(leaked.map(|leak| format!("leak: {leak}")));
@@ -108,7 +108,7 @@ fn live_through(scenario: Scenario, cuda: &Cuda, whole: &Inventory, may_lose: bo
         }
     }
     drop(run);
-    // Where the fault hid something of the machine, whoever opens it again finds it, and not before.
+    // If the fault hid a part of the machine, a backend that opens it again finds that part, and not before.
     if cuda.inventory() != *whole {
         return crimes;
     }
@@ -119,7 +119,7 @@ fn live_through(scenario: Scenario, cuda: &Cuda, whole: &Inventory, may_lose: bo
         crimes.push(format!("{gone:?} is lost for no reason"));
     }
     crimes.extend(crimes_of(&mut then, &gone));
-    // All works again, but for what needs a device that is lost.
+    // All steps work again, except those that need a lost device.
     for trouble in &then.troubles {
         let is_its = !lost(std::slice::from_ref(trouble)).is_disjoint(&gone);
         if !is_its {
@@ -129,7 +129,7 @@ fn live_through(scenario: Scenario, cuda: &Cuda, whole: &Inventory, may_lose: bo
     crimes
 }
 
-/// A scenario on a backend of its own, which has nothing to complain of.
+/// Runs a scenario on a backend of its own, without a fault; it must succeed.
 fn clean(scenario: Scenario) -> Vec<String> {
     let cuda = match open() {
         Ok(cuda) => cuda,
@@ -144,7 +144,7 @@ fn clean(scenario: Scenario) -> Vec<String> {
     crimes
 }
 
-/// What is wrong with a run, whose faults were taken back.
+/// The errors of a run whose faults were cancelled.
 fn crimes_of(run: &mut Run<'_>, gone: &BTreeSet<String>) -> Vec<String> {
     let mut crimes = std::mem::take(&mut run.crimes);
     if run.unsettled > 0 {
@@ -154,7 +154,7 @@ fn crimes_of(run: &mut Run<'_>, gone: &BTreeSet<String>) -> Vec<String> {
         let lies_in = memory.buffer.memory();
         match memory.read(run.cuda) {
             Ok(bytes) => crimes.extend(memory.wrong(&bytes)),
-            // Of a device that is lost nothing can be read.
+            // The memory of a lost device cannot be read.
             Err(_) if gone.contains(&lies_in.device.to_string()) => {}
             Err(error) => crimes.push(format!("{lies_in} cannot be read: {error}")),
         }
@@ -171,7 +171,7 @@ fn crimes_of(run: &mut Run<'_>, gone: &BTreeSet<String>) -> Vec<String> {
     crimes
 }
 
-/// The devices that were said to be lost.
+/// The devices that were reported as lost.
 fn lost(troubles: &[Trouble]) -> BTreeSet<String> {
     let of_lost = troubles
         .iter()

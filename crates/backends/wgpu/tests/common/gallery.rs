@@ -1,4 +1,4 @@
-//! Textures, written and read back the way that wgpu's tutorials do.
+//! Textures, written and read as in wgpu's tutorials.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(crate) struct Gallery {
     readback: MemoryId,
 }
 
-/// What a texture is like.
+/// The properties of a texture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     pub(crate) format: wgpu::TextureFormat,
@@ -33,7 +33,7 @@ pub(crate) struct Frame {
 pub(crate) const COPIED: wgpu::TextureUsages =
     wgpu::TextureUsages::COPY_SRC.union(wgpu::TextureUsages::COPY_DST);
 
-/// A texture of two dimensions.
+/// A two-dimensional texture.
 pub(crate) const fn flat(format: wgpu::TextureFormat, width: u32, height: u32) -> Frame {
     array(format, width, height, 1)
 }
@@ -66,7 +66,7 @@ pub(crate) const fn solid(
 }
 
 impl Gallery {
-    /// One of each adapter that is here.
+    /// One for each adapter of this machine.
     pub(crate) fn all() -> Vec<Gallery> {
         opened().into_iter().map(Gallery::new).collect()
     }
@@ -112,7 +112,7 @@ impl Gallery {
     }
 
     pub(crate) fn try_adopt(&self, object: impl Owner) -> Result<Buffer, ImportError> {
-        // SAFETY: it is of the backend's own device, or of another of the same instance.
+        // SAFETY: the object belongs to the backend's own device, or to another one of the same instance.
         unsafe { self.backend.import(self.own, External::object(object)) }
     }
 
@@ -152,8 +152,8 @@ impl Gallery {
         self.queue.submit([]);
     }
 
-    /// Reads a whole mip level: rows at a pitch of 256 bytes into a new buffer, which is mapped, and of
-    /// which the rows are taken.
+    /// Reads a whole mip level: copies rows at a pitch of 256 bytes into a new buffer, maps the buffer, and takes the
+    /// rows from it.
     pub(crate) fn get(&self, texture: &wgpu::Texture, mip_level: u32) -> Vec<u8> {
         let (row, rows, extent) = shape(texture, mip_level);
         let pitch = row.next_multiple_of(wgpu::COPY_BYTES_PER_ROW_ALIGNMENT);
@@ -193,7 +193,7 @@ impl Gallery {
     }
 }
 
-/// The bytes of a row, the rows of a layer, and the extent that a copy of the whole level has.
+/// The bytes of a row, the rows of a layer, and the extent of a copy of the whole level.
 fn shape(texture: &wgpu::Texture, mip_level: u32) -> (u32, u32, wgpu::Extent3d) {
     let format = texture.format();
     let (width, height) = format.block_dimensions();

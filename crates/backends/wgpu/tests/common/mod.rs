@@ -1,4 +1,4 @@
-//! What the tests of this backend share.
+//! Shared parts of the tests of this backend.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 pub(crate) mod gallery;
@@ -11,7 +11,7 @@ use transload_hal::{
 };
 use transload_wgpu::Wgpu;
 
-/// Outcomes, in the order in which they came.
+/// Outcomes, in the order of their reports.
 #[derive(Default)]
 pub(crate) struct Heard(pub(crate) Mutex<Vec<Outcome>>);
 
@@ -21,7 +21,7 @@ impl CompletionSink for Heard {
     }
 }
 
-/// Every Vulkan adapter that is here.
+/// Every Vulkan adapter of this machine.
 pub(crate) fn adapters() -> Vec<wgpu::Adapter> {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = wgpu::Backends::VULKAN;
@@ -29,7 +29,7 @@ pub(crate) fn adapters() -> Vec<wgpu::Adapter> {
     pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN))
 }
 
-/// A device of every Vulkan adapter that is here.
+/// A device of every Vulkan adapter of this machine.
 pub(crate) fn opened() -> Vec<(wgpu::Device, wgpu::Queue)> {
     let open = |adapter| transload_wgpu::open_device(adapter).ok();
     let opened: Vec<_> = adapters().iter().filter_map(open).collect();
@@ -54,7 +54,7 @@ pub(crate) fn opened_with(features: wgpu::Features) -> Option<(wgpu::Device, wgp
     pollster::block_on(adapter.request_device(&descriptor)).ok()
 }
 
-/// Counted as skipped by who runs the tests, and not as passed.
+/// The test runner counts the test as skipped, and not as passed.
 pub(crate) fn skip(what: &str) {
     use std::io::Write as _;
     println!("skipped {what}");
@@ -76,7 +76,7 @@ pub(crate) fn part(buffer: &Buffer, offset: u64, len_bytes: u64) -> Part<'_> {
     }
 }
 
-/// Carries the operations out, and waits for them.
+/// Executes the operations and waits for them.
 pub(crate) fn run(backend: &Wgpu, ops: &[Op<'_>]) -> Result<(), Fault> {
     // SAFETY: the test alone uses the buffers, which outlive the wait.
     let fence = unsafe { backend.submit(None, ops, &[]) }
@@ -88,14 +88,14 @@ pub(crate) fn run(backend: &Wgpu, ops: &[Op<'_>]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Writes where the host can reach.
+/// Writes memory that the host reaches.
 pub(crate) fn fill(slot: &Buffer, offset: u64, bytes: &[u8]) {
     let span = slot.host(offset, bytes.len() as u64).unwrap();
     // SAFETY: no operation uses the slot, which the caller keeps alive.
     unsafe { HostSpan::of(bytes).copy_to(span) };
 }
 
-/// Reads where the host can reach.
+/// Reads memory that the host reaches.
 pub(crate) fn read(slot: &Buffer, offset: u64, len: u64) -> Vec<u8> {
     let mut bytes = vec![0; len as usize];
     let span = slot.host(offset, len).unwrap();
@@ -104,13 +104,13 @@ pub(crate) fn read(slot: &Buffer, offset: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that repeat nowhere near.
+/// Bytes without a short period.
 pub(crate) fn pattern(len: u64, seed: u64) -> Vec<u8> {
     let mut numbers = Numbers(seed);
     (0..len).map(|_| numbers.next() as u8).collect()
 }
 
-/// Numbers without a pattern, the same for one seed.
+/// Pseudo-random numbers, which are the same for the same seed.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {

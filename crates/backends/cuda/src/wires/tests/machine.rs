@@ -27,7 +27,7 @@ impl Sysfs {
         fs::write(path, format!("{text}\n")).unwrap();
     }
 
-    /// A function at the end of that path below `devices`, with files in it.
+    /// A function at the end of that path below `devices`, with these files.
     pub(super) fn device(&self, path: &str, files: &[(&str, &str)]) {
         for (name, text) in files {
             self.file(&format!("devices/{path}/{name}"), text);
@@ -40,7 +40,7 @@ impl Sysfs {
         let _ = place;
     }
 
-    /// A bridge of a generation.
+    /// A bridge of a PCIe generation.
     pub(super) fn bridge(&self, path: &str, speed: &str, width: &str) {
         self.device(
             path,
@@ -102,7 +102,7 @@ pub(super) fn pcie(generation: u32, lanes: u32) -> Option<PcieLink> {
     link
 }
 
-/// A stand-in for NVML that says what a test wrote down.
+/// A stand-in for NVML that answers as the test defined.
 #[derive(Default)]
 pub(super) struct StandIn {
     pub(super) driver: Option<String>,

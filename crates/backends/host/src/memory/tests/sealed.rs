@@ -1,4 +1,4 @@
-//! What memfds of Linux can do and sections of Windows cannot.
+//! Abilities of Linux memfds that Windows sections lack.
 
 use super::super::exchange::HANDLES as KIND;
 use super::super::shared::{SharedMemory, seal};
@@ -58,7 +58,7 @@ fn unsealed_memory_gives_no_copy_on_write_view() {
 fn shared_memory_seen_as_a_file_gives_no_file_out() {
     let shared = allocate(SHARED, &AllocSpec::bytes(4096)).unwrap();
     let handle = export(&shared, KIND).unwrap();
-    // SAFETY: the handle is the one just given out.
+    // SAFETY: the handle was just exported.
     let seen = unsafe { import(FILE, handle) }.unwrap();
     assert_eq!(seen.storage_id(), shared.storage_id());
     assert!(seen.native::<HostFile>().unwrap().file().is_none());

@@ -1,4 +1,4 @@
-//! Memory with a handle, seen through more than one.
+//! Memory with a handle, seen through several views.
 
 use super::super::exchange::HANDLES as KIND;
 use super::*;
@@ -92,7 +92,7 @@ fn a_file_is_mapped_where_asked_and_is_one_storage_with_its_reads() {
     let file = HostFile::temporary(5000).unwrap();
     let again = HostFile::from_file(file.raw().try_clone().unwrap(), "again", true).unwrap();
     let by_position = file_buffer(file);
-    // SAFETY: nothing else touches the file.
+    // SAFETY: no other code touches the file.
     let mapped = unsafe { import(SHARED, External::Object(Box::new(again))) }.unwrap();
     assert_eq!(mapped.storage_id(), by_position.storage_id());
     // SAFETY: as above.

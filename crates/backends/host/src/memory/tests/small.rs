@@ -15,7 +15,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// The descriptor that an export gave out.
+/// The descriptor that an export returned.
 fn descriptor(buffer: &Buffer) -> File {
     let External::Handle { handle, .. } = export(buffer, KIND).unwrap() else {
         panic!("it is exported by its handle");
@@ -71,7 +71,7 @@ fn an_exported_buffer_shows_its_bytes_and_zeroes_alone() {
 #[test]
 fn an_exported_buffer_shows_no_bytes_of_an_earlier_one() {
     for round in 0..3 {
-        // Also where the earlier one was exported itself.
+        // The same if the earlier buffer itself was exported.
         let earlier = filled(10_000, 9);
         let file = (round > 0).then(|| descriptor(&earlier));
         drop(earlier);
@@ -103,7 +103,7 @@ fn views_from_before_and_after_an_export_show_the_same_bytes_where_they_were() {
     // SAFETY: as above.
     unsafe { place.fill(3) };
     assert_eq!(read(&late), vec![3; 1000]);
-    // A second export is of the same memory.
+    // A second export gives the same memory.
     let file = descriptor(&buffer);
     file.write_all_at(&[4; 10], 4000).unwrap();
     assert_eq!((read(&early)[9], read(&late)[9]), (4, 4));
@@ -121,7 +121,7 @@ fn buffers_are_one_storage_with_what_their_export_is_taken_in_as_and_no_other() 
     let file = reimport(&part, FILE, true).unwrap();
     assert_eq!((place(&mapped), place(&file)), (place(&part), place(&part)));
     assert_ne!(mapped.storage_id(), other.storage_id());
-    // Views that are left agree when the first one has gone, and so do later ones.
+    // The remaining views agree when the first one has gone, and so do later views.
     drop((one, part));
     let again = reimport(&mapped, SHARED, false).unwrap();
     assert_eq!(place(&again), place(&mapped));
@@ -134,7 +134,7 @@ fn an_address_that_was_given_out_keeps_its_pages() {
     let External::Host { span, owner, .. } = export(&buffer, ExternalKind::Host).unwrap() else {
         panic!("it is exported by its address");
     };
-    // What a driver that pinned the pages now would go on seeing.
+    // The pages that a driver would see if it pinned them now.
     let pages = || {
         let file = File::open("/proc/self/maps").unwrap();
         let lines = std::io::read_to_string(file).unwrap();

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
 
-/// Holds some pieces until they are let go, and notes what ran.
+/// Blocks some pieces until they are released, and records the pieces that ran.
 struct Held {
     held: Mutex<HashSet<(u32, u32)>>,
     let_go: Condvar,
@@ -123,11 +123,11 @@ fn a_job_that_no_thread_has_begun_ends_on_the_thread_that_stops_it() {
     pool.start(0, meeting(1, 1));
     assert_eq!(reached.recv(), Ok((0, 0)));
     pool.start(1, meeting(9, 2));
-    // Another job is meant, then this one. What comes after it runs, though not on this thread.
+    // The first call stops another job, the second this one. The later piece runs, though not on this thread.
     let missed = (pool.stop(1, || false), pool.work().end(1));
     let met = (pool.stop(1, || true), pool.work().end(1));
     let after = pool.work().pieces(2);
-    // A pool that is dropped waits for what it runs, so nothing is asserted before.
+    // Dropping the pool waits for its running work, so the test asserts nothing before.
     pool.work().let_go(0, 0);
     assert_eq!((missed, met), ((0, None), (0, Some(stopped(0)))));
     assert_eq!(after, []);
@@ -173,7 +173,7 @@ fn stops_and_ends_that_meet_lose_no_job() {
                 for turn in 0..300 {
                     let job = thread * 300 + turn;
                     pool.start(job, meeting(1 + job % 31, 1 + job % 3));
-                    // At any moment: before a thread has begun, between pieces, after the end.
+                    // The stop comes at any moment: before a thread has begun, between pieces, after the end.
                     let known = pool.stop(job, || true);
                     match wait_for(pool, job) {
                         JobEnd::Stopped { leading } => assert!(known <= leading),
@@ -209,7 +209,7 @@ fn a_thread_that_may_not_run_pieces_waits_for_the_worker() {
 #[test]
 fn a_waiting_thread_leaves_the_jobs_of_others_to_workers() {
     let (pool, _reached) = Held::pool(1, []);
-    // As if a thread were about to start the first worker.
+    // Acts like a thread that is about to start the first worker.
     pool.lock().schedule.push(0, meeting(9, 2));
     let soon = Instant::now() + Duration::from_millis(1);
     assert!(!pool.help(1, true, Some(soon), || false));

@@ -1,4 +1,4 @@
-//! Which bytes move.
+//! The bytes that operations move.
 
 use transload_hal::{Advice, Layout, Shape, Span};
 

@@ -1,4 +1,4 @@
-//! A queue under test, and ways to its bytes that are not its own.
+//! A queue under test, and independent access to its bytes.
 
 mod copies;
 mod outcomes;
@@ -13,7 +13,7 @@ use super::*;
 use crate::memory::file::HostFile;
 use crate::memory::{self, FILE, PAGEABLE, SHARED};
 
-/// Keeps what was told, and fails when something is told twice.
+/// Stores outcomes, and fails when a fence is reported twice.
 #[derive(Default)]
 struct Told(Mutex<HashMap<u64, Outcome>>);
 
@@ -86,8 +86,7 @@ fn allocate(memory: MemoryId, len_bytes: u64) -> Buffer {
     memory::allocate(memory, &AllocSpec::bytes(len_bytes)).unwrap()
 }
 
-/// Bytes of a linear congruential sequence (Knuth's multiplier), eight a step, since debug builds are
-/// slow.
+/// Bytes of a linear congruential sequence (Knuth's multiplier), eight a step, because debug builds are slow.
 fn pattern(len: usize, seed: u32) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut word = u64::from(seed) + 1;
@@ -98,7 +97,7 @@ fn pattern(len: usize, seed: u32) -> Vec<u8> {
     bytes
 }
 
-/// Sets a buffer's bytes by another way than the queue's.
+/// Sets a buffer's bytes without the queue.
 fn fill(buffer: &Buffer, bytes: &[u8]) {
     match buffer.host(0, bytes.len() as u64) {
         // SAFETY: the test has the buffer to itself.

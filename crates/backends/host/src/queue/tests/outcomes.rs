@@ -1,4 +1,4 @@
-//! Order, waiting, failures.
+//! Order, waits and failures.
 
 use std::sync::Condvar;
 use std::sync::atomic::AtomicBool;
@@ -7,7 +7,7 @@ use transload_hal::{Span, Transform};
 
 use super::*;
 
-/// Blocks in `inspect` until it is opened; then fails, panics or is content.
+/// Blocks in `inspect` until it is opened; then fails, panics or succeeds.
 #[derive(Default)]
 pub(super) struct Gate {
     open: Mutex<bool>,
@@ -34,7 +34,7 @@ impl Gate {
     }
 }
 
-/// Opens a gate at the end of a test, however that ends: a queue that is dropped waits for what it runs.
+/// Opens a gate at the end of a test, even after a panic: dropping a queue waits for its running work.
 pub(super) struct OpensAtLast<'a>(pub(super) &'a Gate);
 
 impl Drop for OpensAtLast<'_> {
@@ -118,7 +118,7 @@ fn a_limited_wait_does_not_get_stuck_in_the_work_that_it_waits_for() {
     let bench = Bench::new(1);
     let buffer = allocate(PAGEABLE, SLOW);
     let (first, second) = (Gate::default(), Gate::default());
-    // The one worker is busy with the first; the second is left to the thread that waits.
+    // The one worker is busy with the first job; the second is left to the waiting thread.
     let fences =
         [&first, &second].map(|gate| bench.submit(&[inspect(&buffer, gate)], &[]).unwrap());
     for fence in fences {
@@ -147,7 +147,7 @@ fn a_limited_wait_moves_no_byte_itself() {
         fill(&buffer, &pattern(SLOW as usize, seed));
         buffer
     });
-    // The one worker is held, so a copy that moves is moved by the thread that waits.
+    // The one worker is blocked, so the waiting thread moves the bytes.
     let held = bench.submit(&[inspect(&src, &gate)], &[]).unwrap();
     let copy = Op::Copy {
         src: part(&src, 0, SLOW),
@@ -390,7 +390,7 @@ fn a_copy_beside_another_says_nothing_of_the_width() {
         wide,
         starts,
     };
-    // One thread took next to no time, and two took long because something else ran, too.
+    // One thread was very fast, and two were slow because the processors did other work, too.
     work.record(Some(seen(false, 0)), LEN);
     let long_ago = Instant::now().checked_sub(Duration::from_secs(1));
     let slow = |starts| Watch {

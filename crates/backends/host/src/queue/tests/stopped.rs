@@ -1,11 +1,11 @@
-//! Stopping, and how far operations have come.
+//! Stopping operations, and their progress.
 
 use transload_hal::{Layout, Shape, Span};
 
 use super::outcomes::{Gate, OpensAtLast, SLOW, inspect};
 use super::*;
 
-/// Two buffers of that length, with nothing alike.
+/// Two buffers of that length with different bytes.
 fn pair(len_bytes: u64) -> (Buffer, Buffer) {
     let (src, dst) = (allocate(PAGEABLE, len_bytes), allocate(PAGEABLE, len_bytes));
     let bytes = pattern(len_bytes as usize, 1);
@@ -25,7 +25,7 @@ fn stopped(leading_bytes: u64) -> Outcome {
     Outcome::Stopped { leading_bytes }
 }
 
-/// Stops an operation once so many bytes have moved; what it came to.
+/// Stops an operation once that many bytes have moved. Returns its outcome.
 fn stop_at(bench: &Bench, op: Op<'_>, len_bytes: u64, moved_bytes: u64) -> u64 {
     let fence = bench.submit(&[op], &[]).unwrap();
     let mut before = 0;
@@ -106,7 +106,7 @@ fn a_copy_that_has_not_begun_moves_nothing_once_it_is_stopped() {
     while !gate.is_reached() {
         std::thread::yield_now();
     }
-    // One waits for a thread, two for a predecessor, and one for a stopped one.
+    // One operation waits for a thread, two wait for a predecessor, and one for a stopped operation.
     let ready = bench.submit(&[whole(&pairs[0])], &[]).unwrap();
     let blocked = bench.submit(&[whole(&pairs[1])], &[held]).unwrap();
     let after = bench.submit(&[whole(&pairs[2])], &[blocked]).unwrap();
@@ -184,7 +184,7 @@ fn a_failure_is_told_though_the_operation_was_stopped() {
     for _ in 0..20 {
         let fence = bench.submit(&[copy], &[]).unwrap();
         assert_eq!(bench.queue.stop(fence), 0);
-        // Nothing began, or the first piece found that the file is short.
+        // No piece has begun, or the first piece found that the file is too short.
         let outcome = bench.wait(fence);
         let expected = outcome == stopped(0) || matches!(outcome, Outcome::Failed(_));
         assert!(expected, "{outcome:?}");
