@@ -1,12 +1,10 @@
-//! The one suite that every backend passes: it attacks an implementation of
-//! [`Backend`] where implementations go wrong.
+//! The suite that every backend passes. It tests an implementation of [`Backend`] where implementations tend to fail.
 //!
-//! Destinations are poisoned with the complement of what is to arrive and lie between guard bands;
-//! bytes are filled in and read back by the [`Harness`], another way than the operations under
-//! test. Lengths sit on the edges of words, lines, pages and chunks. What a backend does not offer
-//! is skipped with the reason, never passed. What it cannot hold stands in [`Exceptions`]: "never"
-//! for what the memory system rules out, "known bug" for what is to be mended; an exception that
-//! nothing needs any more fails the run.
+//! Each destination lies between guard bands and first holds the complement of the expected bytes. The [`Harness`]
+//! writes and reads bytes without the operations under test. Lengths lie on the edges of words, lines, pages and
+//! chunks. Features that a backend lacks are skipped with the reason, never passed. Cases that a backend cannot pass
+//! stand in [`Exceptions`]: "never" for those that the memory system rules out, "known bug" for bugs to be fixed. An
+//! exception that no case needs any more fails the run.
 //!
 //! A harness needs little where the host can address the memory:
 //!
@@ -58,7 +56,7 @@ use bench::{Bench, Stop};
 /// Gives the suite a backend, access to its memory without the backend's operations, and a way to
 /// let time pass.
 pub trait Harness {
-    /// The backend, fresh: nothing was submitted and no sink is attached.
+    /// The backend in its initial state: without submissions and without a sink.
     fn backend(&self) -> &dyn Backend;
 
     /// Makes a buffer in a memory of the backend, or in another backend's memory at which a link
@@ -68,7 +66,7 @@ pub trait Harness {
     /// backend does not have, it makes a heap block that poses as one.
     ///
     /// # Errors
-    /// As [`AllocError`] lists; unsupported ones skip what needs the memory.
+    /// As [`AllocError`] lists; an unsupported allocation skips the cases that need the memory.
     fn make(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         let inventory = self.backend().inventory();
         let own = inventory.memories.iter().any(|info| info.id == memory);
@@ -110,15 +108,13 @@ pub trait Harness {
         Duration::from_secs(30)
     }
 
-    /// The lengths that copies are tried with, in bytes. Those past a memory's largest allocation
-    /// are left out.
+    /// The lengths of copies, in bytes. The suite leaves out lengths beyond a memory's largest allocation.
     fn sizes(&self) -> Vec<u64> {
         SIZES.to_vec()
     }
 }
 
-/// Nothing, single bytes, around a word, a cache line, a page, the smallest chunk, and one length
-/// that is a multiple of nothing.
+/// Zero, single bytes, lengths around a word, a cache line, a page and the smallest chunk, and one odd length.
 pub const SIZES: [u64; 17] = [
     0,
     1,
@@ -139,7 +135,7 @@ pub const SIZES: [u64; 17] = [
     (1 << 20) + 13,
 ];
 
-/// Runs every case on everything that the backend lists. Panics of a case are failures of it.
+/// Runs every case on everything that the backend lists. A case that panics fails.
 ///
 /// Attaches a sink, so each backend is run once.
 pub fn run(harness: &dyn Harness, exceptions: &Exceptions) -> Report {
@@ -204,7 +200,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "something that is no text".into())
 }
 
-/// A heap block that says it is another backend's memory.
+/// A heap block that poses as another backend's memory.
 fn posing_as(memory: MemoryId, len_bytes: u64) -> Buffer {
     let mut block = vec![0u8; usize::try_from(len_bytes).unwrap_or(0)];
     let host = HostSpan::of_mut(&mut block);
@@ -217,7 +213,6 @@ fn posing_as(memory: MemoryId, len_bytes: u64) -> Buffer {
         writable: true,
         host: Some(host),
     };
-    // SAFETY: the vector's block stays where it is as long as the buffer owns the vector, and
-    // nothing else touches it.
+    // SAFETY: the vector's block stays in place while the buffer owns the vector, and no other code touches it.
     unsafe { Buffer::new(info, Box::new(block)) }
 }

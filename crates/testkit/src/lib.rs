@@ -2,9 +2,8 @@
 //! bytes and a virtual clock; [`conformance`], the suite that every backend passes; and
 //! [`topology`], which reads machines from TOML.
 //!
-//! A sim is not hardware, and says so: its output contains the word "simulated".
-// In builds without a second thread hooks and buffers need not be `Send`, and the counts are atomic
-// all the same.
+//! A sim is not hardware: its output contains the word "simulated".
+// In builds without a second thread hooks and buffers need not be `Send`, but the counts are still atomic.
 #![cfg_attr(
     any(
         transload_local,

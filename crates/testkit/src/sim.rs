@@ -1,10 +1,9 @@
 //! A simulated machine: real bytes, a virtual clock, faults on request.
 //!
-//! A [`Sim`] is a [`Backend`](transload_hal::Backend) over a machine description. Its memories are
-//! blocks of the test process; its engines work first in, first out, each operation for exactly
-//! what its link costs; the bytes move at the end of that time, so that code that reuses a source
-//! or reads a destination early sees wrong bytes. Nothing sleeps and nothing reads the time of day:
-//! the clock moves when the sim is stepped, pumped or waited for.
+//! A [`Sim`] is a [`Backend`](transload_hal::Backend) over a machine description. Its memories are blocks of the test
+//! process. Its engines work first in, first out, each operation for exactly the cost of its link. The bytes move at
+//! the end of that time, so code that reuses a source or reads a destination too early sees wrong bytes. The sim never
+//! sleeps and never reads the time of day: the clock moves when the sim is stepped, pumped or waited for.
 //!
 //! ```
 //! use transload_testkit::sim::Sim;
@@ -90,8 +89,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// A panic in a script's call or in a hook leaves nothing half done, so a poisoned lock is
-    /// taken as it is.
+    /// A panic in a script's call or in a hook leaves the state consistent, so a poisoned lock is used like a sound
+    /// one.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,8 +194,7 @@ impl Sim {
         self.shared.lock().engines.clone()
     }
 
-    /// The violations that the sim saw, which no engine above it may commit. Tests assert that it
-    /// is empty.
+    /// The violations that the sim saw: acts that no engine above it may commit. Tests assert that the list is empty.
     pub fn violations(&self) -> Vec<Violation> {
         self.shared.lock().violations.clone()
     }
@@ -214,23 +212,21 @@ impl Sim {
         true
     }
 
-    /// Reads simulated memory behind the engines' back. For tests, while no operation is meant to
-    /// write those bytes.
+    /// Reads simulated memory without an engine. For tests, while no operation writes those bytes.
     ///
     /// # Errors
     /// If the memory does not belong to this machine, or the range ends past the buffer.
     pub fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         let state = self.shared.lock();
         let span = self.span_of(buffer, offset, out.len() as u64)?;
-        // SAFETY: the span lies within a block that the buffer keeps alive; the sim's own engines
-        // write only under the lock held here, and `out` is not that memory, being borrowed.
+        // SAFETY: the span lies within a block that the buffer keeps alive; the sim's own engines write only under the
+        // lock held here; `out` is borrowed, so it is not that memory.
         unsafe { span.copy_to(HostSpan::of_mut(out)) };
         drop(state);
         Ok(())
     }
 
-    /// Writes simulated memory behind the engines' back. For tests, while no operation is meant to
-    /// touch those bytes.
+    /// Writes simulated memory without an engine. For tests, while no operation touches those bytes.
     ///
     /// # Errors
     /// As [`Sim::read`].
@@ -259,7 +255,7 @@ impl Sim {
     }
 }
 
-/// Why [`Sim::read`] or [`Sim::write`] touched nothing.
+/// The reason why [`Sim::read`] or [`Sim::write`] touched nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {

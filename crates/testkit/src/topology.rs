@@ -1,4 +1,4 @@
-//! Reads machine descriptions from TOML: the files under `topologies/` and users' own.
+//! Reads machine descriptions from TOML: the files under `topologies/` and users' own files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use transload_core::schema::{Machine, SchemaError};
 use transload_hal::{BackendId, read_regular};
 
-/// Why no machine could be read from a text or a file.
+/// The reason why no machine could be read from a text or a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// The file was not read.
+    /// The file could not be read.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
@@ -18,7 +18,7 @@ pub enum TopologyError {
         /// The system's error.
         source: io::Error,
     },
-    /// No TOML, an unknown field, or a value of the wrong kind. Names line and field.
+    /// Not TOML, an unknown field, or a value of the wrong kind. Names line and field.
     #[error("{origin}: {source}")]
     Syntax {
         /// The file, or "the text".
@@ -26,7 +26,7 @@ pub enum TopologyError {
         /// The error and its position.
         source: Box<toml::de::Error>,
     },
-    /// Well-formed, and no machine.
+    /// Valid TOML that does not describe a valid machine.
     #[error("{origin}: {source}")]
     Schema {
         /// The file, or "the text".
@@ -36,7 +36,7 @@ pub enum TopologyError {
     },
 }
 
-/// Reads a machine, and checks every name and figure of it.
+/// Reads a machine, and checks all of its names and values.
 ///
 /// # Errors
 /// As [`TopologyError`] lists, without `Io`.
@@ -74,5 +74,5 @@ fn parse(origin: &str, text: &str) -> Result<Machine, TopologyError> {
     }
 }
 
-/// A thousand times what the largest description here has.
+/// A thousand times the size of the largest description here.
 const MOST_BYTES: u64 = 16 << 20;

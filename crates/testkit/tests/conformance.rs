@@ -1,5 +1,4 @@
-//! The suite passes over the sim in every completion mode, and fails over backends that are broken
-//! on purpose.
+//! The suite passes over the sim in every completion mode, and fails over backends that break promises on purpose.
 
 mod support;
 
@@ -16,7 +15,7 @@ use transload_testkit::conformance::{self, Exceptions, Harness, Report, SIZES};
 use transload_testkit::sim::{Completion, HostSide, Sim};
 use transload_testkit::topology;
 
-/// A sim, or something around one, and the sim's own way to the bytes.
+/// A sim, or a wrapper of one, and the sim's own access to the bytes.
 struct Simulated<'a> {
     backend: &'a dyn Backend,
     sim: Sim,
@@ -47,7 +46,7 @@ impl Harness for Simulated<'_> {
         self.backend.pump();
     }
 
-    /// Virtual: nobody waits for it.
+    /// The time is virtual, so the limit costs no real time.
     fn patience(&self) -> Duration {
         Duration::from_secs(1)
     }
@@ -176,7 +175,7 @@ fn what_is_not_offered_is_skipped_and_never_passed() {
     assert_eq!(verdict, conformance::Verdict::Passed);
 }
 
-/// What is wrong with a [`Broken`] backend.
+/// The promise that a [`Broken`] backend breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wrong {
     SkipsTheLastByte,
@@ -216,7 +215,7 @@ impl CompletionSink for Twisted {
                 self.sink.settle(fence, outcome.clone());
                 self.sink.settle(fence, outcome);
             }
-            // It was told when it was submitted.
+            // The fence was reported at its submission.
             Wrong::SettlesEarly => {}
             Wrong::NeverTells => {}
             Wrong::TellsFailuresAsDone => self.sink.settle(fence, Outcome::Done),
@@ -288,8 +287,8 @@ impl Broken {
     }
 }
 
-// SAFETY: it breaks promises on purpose, over simulated memory that cannot be harmed: what it
-// changes about operations stays within their buffers, and the sim refuses the rest.
+// SAFETY: the backend breaks promises on purpose, over simulated memory that this cannot harm: changed operations stay
+// within their buffers, and the sim refuses all others.
 unsafe impl Backend for Broken {
     fn inventory(&self) -> Inventory {
         self.sim.inventory()
@@ -300,12 +299,12 @@ unsafe impl Backend for Broken {
     }
 
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the same promise.
         unsafe { self.sim.import(memory, external) }
     }
 
     unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the same promise.
         unsafe { self.sim.export(buffer, kind) }
     }
 
@@ -329,14 +328,14 @@ unsafe impl Backend for Broken {
             Wrong::AsksNoDevice => twisted.retain(|op| !matches!(op, Op::MakeVisible { .. })),
             Wrong::StartsWhatItRefuses if ops.len() > 1 => {
                 for op in ops {
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller keeps the same promise.
                     unsafe { self.sim.submit(via, std::slice::from_ref(op), after) }?;
                 }
                 twisted.clear();
             }
             _ => {}
         }
-        // SAFETY: the caller's, for operations that stay within the same buffers.
+        // SAFETY: the caller keeps the same promise, for operations that stay within the same buffers.
         let fence = unsafe { self.sim.submit(via, &twisted, before) }?;
         if self.wrong == Wrong::SettlesEarly
             && let Some(sink) = self.sink.get()
@@ -354,7 +353,7 @@ unsafe impl Backend for Broken {
     ) {
         let mut first = None;
         for op in ops {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps the same promise.
             let fence = unsafe { self.submit(Some(via), std::slice::from_ref(op), &[]) };
             told(match self.wrong {
                 Wrong::TellsOneFenceForEach => fence.map(|fence| *first.get_or_insert(fence)),
@@ -388,7 +387,7 @@ unsafe impl Backend for Broken {
     }
 }
 
-/// The cases that fail over a backend that is broken in that way.
+/// The cases that fail over a backend that breaks this promise.
 fn failing(wrong: Wrong) -> Vec<String> {
     let sim = sim(Completion::Timed);
     let broken = Broken {

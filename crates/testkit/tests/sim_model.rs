@@ -1,5 +1,5 @@
-//! The sim against a naive model: for random submissions, when each fence settles and what every
-//! byte becomes.
+//! The sim compared with a naive model: for random submissions, the time at which each fence settles and the final
+//! value of every byte.
 
 mod support;
 
@@ -21,7 +21,7 @@ const PLACES: [&str; 4] = [
 const BLOCK: u64 = 50;
 const BLOCKS: usize = 3;
 
-/// The engine of a copy in the test machine; none where no link leads.
+/// The engine of a copy in the test machine; `None` if no link exists.
 fn engine(src: usize, dst: usize) -> Option<(&'static str, u8)> {
     Some(match (src, dst) {
         (0 | 1, 0 | 1) => ("cpu:0", 0),
@@ -71,7 +71,7 @@ proptest! {
             }
         }
         let mut free_at: HashMap<(&str, u8), u64> = HashMap::new();
-        // By submission: what it touches, its fence, its end.
+        // For each submission: its copy, its fence, its end.
         let mut before: Vec<(Copy, Fence, u64)> = Vec::new();
         let mut wanted = Vec::new();
         let mut now = 0;
@@ -99,7 +99,7 @@ proptest! {
             before.push((copied, fence, end));
         }
         sim.run_until_idle();
-        // The order of ends is the order of telling; among equal ends, that of submission.
+        // The order of ends is the order of reports; fences with equal ends are reported in the order of submission.
         wanted.sort_by_key(|(end, fence)| (*end, fence.number()));
         let fences: Vec<Fence> = wanted.iter().map(|(_, fence)| *fence).collect();
         prop_assert_eq!(log.fences(), fences);

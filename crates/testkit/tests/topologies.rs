@@ -1,4 +1,4 @@
-//! The machines under `topologies/`, and what is said about files that describe none.
+//! The machines under `topologies/`, and the errors for files that do not describe one.
 
 use std::path::PathBuf;
 
@@ -84,7 +84,7 @@ latency_ns = 10
 bytes_per_second = 1_000_000
 "#;
 
-/// The machine with one text replaced, and what is said about it.
+/// The machine with one text replaced, and the error for it.
 fn refused(from: &str, to: &str) -> (TopologyError, String) {
     assert!(MACHINE.contains(from), "{from}");
     let error = from_str(&MACHINE.replacen(from, to, 1)).unwrap_err();
@@ -199,12 +199,12 @@ fn a_machine_may_describe_so_many_links_and_no_more() {
     let mut machine = from_str(&switch(512, 512)).unwrap();
     let links = machine.inventory(BACKEND).unwrap().links.len() as u64;
     assert_eq!(links, MOST_LINKS);
-    // All entries count, not only one mesh.
+    // The limit counts all entries, not only one mesh.
     machine.links.push(machine.links[0].clone());
     let error = machine.inventory(BACKEND).unwrap_err();
     let (links, limit) = (MOST_LINKS + 1, MOST_LINKS);
     assert_eq!(error, SchemaError::TooManyLinks { links, limit });
-    // These would take gigabytes, were the links not counted before they are made.
+    // These would take gigabytes if the reader made the links before it counted them.
     for (members, to_themselves, expected) in [
         (513, 0, 513 * 512),
         (1000, 1, 1000 * 999 + 1),

@@ -1,5 +1,5 @@
-//! Once warm, the sim allocates nothing from submission to settling: the engine's own test of that
-//! promise runs over it.
+//! In a steady state the sim allocates nothing from submission to settling: the engine's own test of that promise runs
+//! over it.
 
 mod support;
 
@@ -19,16 +19,16 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call goes to the system's allocator with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the same promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the same promise.
         unsafe { System.dealloc(start, layout) }
     }
 }

@@ -12,7 +12,7 @@ use transload_hal::{
 
 use super::Harness;
 
-/// Bytes before and after a destination that have to stay as they are: two cache lines.
+/// Bytes before and after a destination that must stay as they are: two cache lines.
 pub(super) const GUARD: u64 = 128;
 
 /// Why a case did not pass.
@@ -50,7 +50,7 @@ impl<'a> Bench<'a> {
         let heard = Arc::new(Heard::default());
         harness.backend().attach(heard.clone());
         let mut inventory = harness.backend().inventory();
-        // Links that another backend serves are that one's to prove.
+        // A link that another backend serves is tested with that backend.
         let own = inventory.backend;
         inventory.links.retain(|link| link.backend == own);
         Bench {
@@ -78,7 +78,7 @@ impl<'a> Bench<'a> {
         &self.inventory.links
     }
 
-    /// The largest allocation in a memory; others' memories are taken to have no limit.
+    /// The largest allocation in a memory; foreign memories count as unlimited.
     pub(super) fn max_alloc(&self, memory: MemoryId) -> u64 {
         let info = self.memories().iter().find(|info| info.id == memory);
         info.map_or(u64::MAX, |info| {
@@ -95,7 +95,7 @@ impl<'a> Bench<'a> {
         sizes
     }
 
-    /// A buffer; what cannot be had for a good reason skips the case.
+    /// Makes a buffer. Skips the case if the backend has a valid reason to refuse the allocation.
     pub(super) fn make(&self, memory: MemoryId, len_bytes: u64) -> Result<Buffer, Stop> {
         self.make_of(memory, &AllocSpec::bytes(len_bytes))
     }
@@ -126,13 +126,13 @@ impl<'a> Bench<'a> {
         skip(format!("the harness cannot read {memory} by another way"))
     }
 
-    /// Bytes that repeat nowhere near and differ from call to call.
+    /// Bytes without a short period, which differ from call to call.
     pub(super) fn pattern(&self, len: u64) -> Vec<u8> {
         let mut state = self.seed.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
         self.seed.set(state);
         let mut bytes = Vec::with_capacity(len as usize + 8);
         while bytes.len() < len as usize {
-            // xorshift64* (Vigna, 2016): any generator does that has no short period.
+            // xorshift64* (Vigna, 2016): any generator without a short period is good enough.
             state ^= state >> 12;
             state ^= state << 25;
             state ^= state >> 27;
@@ -143,22 +143,22 @@ impl<'a> Bench<'a> {
     }
 
     pub(super) fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
-        // SAFETY: cases keep operands within their buffers, order what conflicts, and keep buffers
-        // until the fence settles or, where it does not, for good (`keep`).
+        // SAFETY: cases keep operands within their buffers and order conflicting operations. They keep buffers until
+        // the fence settles; where it does not, `keep` leaks them.
         let fence = unsafe { self.backend().submit(None, ops, after) }?;
         self.note(fence);
         Ok(fence)
     }
 
-    /// Remembers a fence that was given out.
+    /// Records a fence that `submit` returned.
     pub(super) fn note(&self, fence: Fence) {
         if !fence.is_settled() {
             self.given_out.borrow_mut().push(fence);
         }
     }
 
-    /// Submits; what the backend cannot execute skips the case. Fences that it will not wait for by itself
-    /// are awaited here, as a caller has to.
+    /// Submits operations; skips the case if the backend cannot execute them. If the backend does not wait for `after`
+    /// itself, this waits for them first, as a caller has to.
     pub(super) fn start(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, Stop> {
         let mut submitted = self.submit(ops, after);
         if let Err(SubmitError::Refused(fault)) = &submitted
@@ -175,13 +175,12 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Waits until the fence has settled. `buffers` are what its operations use.
+    /// Waits until the fence has settled. `buffers` are the operands of its operations.
     pub(super) fn outcome(&self, fence: Fence, buffers: &[&Buffer]) -> Result<Outcome, Stop> {
         if fence.is_settled() {
             return Ok(Outcome::Done);
         }
-        // The sink may have the outcome already: then nothing reads the clock before the bytes are
-        // checked.
+        // The sink may have the outcome already: then no call reads the clock before the bytes are checked.
         if let Some(outcome) = self.heard.of(fence) {
             return Ok(outcome);
         }
@@ -210,7 +209,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Keeps buffers for good: a device may still touch them.
+    /// Leaks buffers that a device may still touch.
     pub(super) fn keep(&self, buffers: &[&Buffer]) {
         for &buffer in buffers {
             std::mem::forget(buffer.clone());
@@ -243,8 +242,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Every bit flipped: what a destination holds before `bytes` arrive, so that none is right by
-/// chance. In words, since the suite runs in debug builds too.
+/// Inverts every bit: a destination holds these bytes before `bytes` arrive, so that no byte is right by chance. Works
+/// in words, since the suite runs in debug builds too.
 pub(super) fn inverse(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let (words, rest) = bytes.as_chunks::<8>();
@@ -308,5 +307,5 @@ pub(super) fn arrow(link: &Link) -> String {
     format!("{} → {} over {}", link.id.src, link.id.dst, link.id.engine)
 }
 
-/// No time at all.
+/// A zero duration.
 pub(super) const NOW: Duration = Duration::ZERO;

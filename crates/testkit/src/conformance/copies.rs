@@ -37,7 +37,7 @@ impl Pair {
         })
     }
 
-    /// Copies `len` bytes and looks at both sides, guard bands included.
+    /// Copies `len` bytes and checks both sides, guard bands included.
     fn check(&self, bench: &Bench<'_>, len: u64, src_at: u64, dst_at: u64) -> CaseResult {
         let Pair { src, dst } = self;
         let payload = bench.pattern(len);
@@ -188,7 +188,7 @@ fn overlapping(bench: &Bench<'_>, link: &Link) -> CaseResult {
         ] {
             let mut wanted = bench.pattern(whole);
             bench.fill(&buffer, 0, &wanted)?;
-            // Two views of one storage, as two users of it would have them.
+            // Two views of one storage, as two users of it would hold them.
             let (Some(from), Some(to)) = (buffer.slice(src, len), buffer.slice(dst, len)) else {
                 return skip("a view of the buffer was not to be had");
             };

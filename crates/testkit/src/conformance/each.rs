@@ -1,4 +1,4 @@
-//! Copies that are handed over at once, and have nothing to do with each other.
+//! Independent copies that are submitted in one call.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use super::bench::{Bench, CaseResult, Stop, arrow, copy, ensure, fail, inverse};
 use super::memories::nowhere;
 use super::{Case, posing_as};
 
-/// More than the fewest that a backend would take together.
+/// More copies than the smallest batch of any backend.
 const PIECES: u64 = 40;
 const LEN: u64 = 64;
 /// Apart from each other, so that no two of them touch one word.
@@ -22,8 +22,8 @@ pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     bench.links().iter().map(on).collect()
 }
 
-/// Each copy is answered in its turn, has a fence of its own unless it was done at once, and arrives though another
-/// one is refused.
+/// Each copy gets its own answer, in order. Each copy has a fence of its own unless it was done at once. Each copy
+/// arrives even if another one is refused.
 fn each(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let len = PIECES * STEP;
     let src = bench.make(link.id.src, len)?;
@@ -40,8 +40,8 @@ fn each(bench: &Bench<'_>, link: &Link) -> CaseResult {
     ops[refused] = copy((&src, 0), (&stranger, 0), LEN);
     let mut told: Vec<Result<Fence, SubmitError>> = Vec::new();
     let mut hear = |answer| told.push(answer);
-    // SAFETY: operands lie within their buffers, which are kept until all fences have settled, and none of the
-    // copies touches another's bytes.
+    // SAFETY: operands lie within their buffers, which are kept until all fences have settled, and no copy touches
+    // another's bytes.
     unsafe { bench.backend().submit_each(link.id, &ops, &mut hear) };
     let buffers = [&src, &dst, &stranger];
     let mut fences = Vec::new();
@@ -66,7 +66,7 @@ fn each(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let distinct: HashSet<Fence> = open.clone().copied().collect();
     let all_distinct = distinct.len() == open.count();
     let count = (told.len(), fences.len());
-    // The last first: one that is waited for must not hide the others.
+    // In reverse order: waiting for one fence must not hide the others.
     fences.reverse();
     settle(bench, &fences, &buffers)?;
     ensure(all_distinct, || "two copies have one fence".into())?;

@@ -1,6 +1,6 @@
-//! The cases that a backend may fail, and why.
+//! The cases that a backend may fail, and the reasons.
 
-/// Which of the two lists an exception stands in.
+/// The list of an exception.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum List {
     /// The memory system rules it out; it can never hold.
@@ -25,7 +25,7 @@ pub struct Exceptions {
 }
 
 impl Exceptions {
-    /// No excuses.
+    /// No exceptions.
     pub fn none() -> Exceptions {
         Exceptions::default()
     }

@@ -63,7 +63,7 @@ fn connect_unknown(bench: &Bench<'_>) -> CaseResult {
 }
 
 fn import_unknown(bench: &Bench<'_>) -> CaseResult {
-    // SAFETY: the external that is handed over owns the vector, and nothing else touches it.
+    // SAFETY: the external owns the vector, and no other code touches it.
     let imported = unsafe { bench.backend().import(nowhere(), host_block(vec![0; 16])) };
     match imported {
         Ok(_) => fail("imported into a memory that does not exist"),
@@ -81,9 +81,9 @@ fn host_block(mut bytes: Vec<u8>) -> External {
     }
 }
 
-/// A block of the heap is adopted where it lies, and comes back.
+/// The backend adopts a heap block in place, and gives it back.
 fn import_host(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
-    // Aligned to a page at least in the middle, so that memories that need it can take it.
+    // Half of the block is aligned to a page, for memories that need the alignment.
     let payload = bench.pattern(64);
     // SAFETY: as in `import_unknown`.
     let imported = unsafe { bench.backend().import(info.id, host_block(payload.clone())) };
@@ -93,7 +93,7 @@ fn import_host(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
             let class = error.class();
             return match class {
                 ErrorClass::Unsupported => skip(error),
-                // Alignment that a heap block does not have is not the suite's to give.
+                // The suite cannot provide an alignment that a heap block lacks.
                 ErrorClass::Caller => skip(error),
                 _ => fail(error),
             };
@@ -109,7 +109,7 @@ fn import_host(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
     }
 }
 
-/// What is exported and imported again shows the same bytes under the same identity.
+/// A buffer that is exported and imported again shows the same bytes under the same identity.
 fn export(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
     const KINDS: [ExternalKind; 8] = [
         ExternalKind::Host,
@@ -128,7 +128,7 @@ fn export(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
         let original = bench.make_of(info.id, &spec)?;
         let payload = bench.pattern(4096);
         bench.fill(&original, 0, &payload)?;
-        // SAFETY: nothing is under way.
+        // SAFETY: no operation is in flight.
         let external = match unsafe { bench.backend().export(&original, kind) } {
             Ok(external) => external,
             Err(error) if error.class() == ErrorClass::Unsupported => {
@@ -140,7 +140,7 @@ fn export(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
         ensure(external.kind() == kind, || {
             format!("asked for {kind}, got {}", external.kind())
         })?;
-        // SAFETY: the backend itself made the external, and nothing else touches the bytes.
+        // SAFETY: the backend itself made the external, and no other code touches the bytes.
         let view = match unsafe { bench.backend().import(info.id, external) } {
             Ok(view) => view,
             Err(error) if error.class() == ErrorClass::Unsupported => {

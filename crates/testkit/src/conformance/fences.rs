@@ -1,4 +1,4 @@
-//! Fences settle once, not before the bytes are there, and waits are honest.
+//! Fences settle once, and not before the bytes have arrived; waits return true answers.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
         cases.push(on("fence/without-wait", without_wait));
         cases.push(on("wait/honest", honest));
         cases.push(on("buffer/dropped-after-settling", dropped));
-        // Where backends may be single-threaded, none is shared between threads.
+        // In the build where backends may be single-threaded, threads share no backend.
         #[cfg(not(any(
             transload_local,
             all(target_family = "wasm", not(target_feature = "atomics"))
@@ -35,7 +35,7 @@ pub(super) fn closing_cases(_: &Bench<'_>) -> Vec<Case> {
     ]
 }
 
-/// The sooner one looks the sooner an early settling shows: right after each call that may tell.
+/// Looks right after each call that may report: the sooner the look, the surer it finds a fence that settles early.
 fn not_early(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let sizes = bench.sizes(link.id.src, link.id.dst);
     let Some(&len) = sizes.iter().max() else {
@@ -58,7 +58,7 @@ fn not_early(bench: &Bench<'_>, link: &Link) -> CaseResult {
     bench.compare("when it settled", &bench.read(&dst, 0, len)?, &payload)
 }
 
-/// Pumping and letting time pass is enough, or `wait` is: never neither.
+/// Either pumping while time passes completes the operation, or `wait` does.
 fn without_wait(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let src = bench.make(link.id.src, 4096)?;
     let dst = bench.make(link.id.dst, 4096)?;
@@ -71,7 +71,7 @@ fn without_wait(bench: &Bench<'_>, link: &Link) -> CaseResult {
         bench.harness.drive();
     }
     bench.done(fence, &[&src, &dst])?;
-    skip("nothing settles unless somebody waits")
+    skip("nothing settles unless a thread waits")
 }
 
 fn honest(bench: &Bench<'_>, link: &Link) -> CaseResult {
@@ -102,7 +102,7 @@ fn honest(bench: &Bench<'_>, link: &Link) -> CaseResult {
     Ok(())
 }
 
-/// Buffers go as soon as their fence has settled, and others of the same size take their place.
+/// Each buffer is freed as soon as its fence has settled, and another one of the same size takes its place.
 fn dropped(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let len = 4096;
     for _ in 0..16 {
@@ -148,8 +148,8 @@ fn threads(bench: &Bench<'_>, link: &Link) -> CaseResult {
             .map(|(src, dst)| {
                 scope.spawn(move || {
                     let ops = [copy((src, 0), (dst, 0), LEN)];
-                    // SAFETY: each thread has buffers of its own, which are kept until the fence
-                    // has settled or for good.
+                    // SAFETY: each thread has buffers of its own, which are kept until the fence has settled or are
+                    // leaked.
                     let fence = unsafe { backend.submit(None, &ops, &[]) };
                     let fence = fence.map_err(|error| error.to_string())?;
                     match backend.wait(fence, patience) {
@@ -183,7 +183,7 @@ fn threads(bench: &Bench<'_>, link: &Link) -> CaseResult {
     Ok(())
 }
 
-/// Every fence that was given out was told once, and nothing else was told.
+/// Every fence that `submit` returned was reported once, and no other fence was reported.
 fn exactly_once(bench: &Bench<'_>) -> CaseResult {
     for _ in 0..4 {
         bench.harness.drive();
@@ -202,7 +202,7 @@ fn exactly_once(bench: &Bench<'_>) -> CaseResult {
     match told.keys().next() {
         None => Ok(()),
         Some(fence) => fail(format!(
-            "the sink heard of {fence:?}, which nobody was given"
+            "the sink heard of {fence:?}, which `submit` never returned"
         )),
     }
 }

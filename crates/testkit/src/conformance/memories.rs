@@ -1,4 +1,4 @@
-//! The inventory is sound, and allocations are what was asked for.
+//! The inventory is sound, and allocations have the requested properties.
 
 use transload_hal::core::Topology;
 use transload_hal::{
@@ -51,7 +51,7 @@ fn inventory(bench: &Bench<'_>) -> CaseResult {
             .devices
             .iter()
             .any(|device| device.id == memory.id.device);
-        // Memory that devices bring to the host is the processors', which the host's backend lists.
+        // Memory that devices bring to the host belongs to the processors, whose memories the host's backend lists.
         ensure(known || memory.id.device.kind == DeviceKind::CPU, || {
             format!("{} is at no device listed", memory.id)
         })?;
@@ -116,7 +116,7 @@ fn alignment(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
         let spec = AllocSpec::bytes(100).aligned(alignment);
         let buffer = match bench.harness.make(info.id, &spec) {
             Ok(buffer) => buffer,
-            // More than a memory can do is refused with what it can.
+            // A request beyond a memory's ability is refused with the limit.
             Err(AllocError::Alignment { limit, .. })
                 if alignment > limit && limit >= info.alignment =>
             {
@@ -183,7 +183,7 @@ fn apart(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
     Ok(())
 }
 
-/// What is dropped comes back: twice the memory passes through it, up to a gibibyte.
+/// Freed memory becomes available again: the case allocates twice the memory's size in total, up to a gibibyte.
 fn given_back(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
     let total = info.total_bytes.unwrap_or(u64::MAX);
     if total > 1 << 30 {

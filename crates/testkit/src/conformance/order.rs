@@ -1,4 +1,4 @@
-//! Submissions happen whole or not at all, and after what they say.
+//! Submissions happen whole or not at all, and after the fences that they name.
 
 use transload_hal::{Fence, Link, MemoryId};
 
@@ -30,7 +30,7 @@ fn nothing(bench: &Bench<'_>) -> CaseResult {
     bench.done(first, &[])
 }
 
-/// A submission with one operation that cannot be executed does nothing of the others either.
+/// If one operation of a submission cannot be executed, the submission does none of them.
 fn atomic(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let src = bench.make(link.id.src, 64)?;
     let dst = bench.make(link.id.dst, 64)?;
@@ -46,7 +46,7 @@ fn atomic(bench: &Bench<'_>, link: &Link) -> CaseResult {
         if let Ok(fence) = bench.submit(&ops, &[]) {
             bench.keep(&[&src, &dst, &stranger]);
             let _ = bench.outcome(fence, &[]);
-            return fail("an operation into a memory of nobody's was accepted");
+            return fail("an operation into a memory of no backend was accepted");
         }
     }
     for _ in 0..3 {
@@ -61,8 +61,8 @@ fn atomic(bench: &Bench<'_>, link: &Link) -> CaseResult {
     bench.compare("afterwards", &bench.read(&dst, 0, 64)?, &payload)
 }
 
-/// A payload goes back and forth between two memories, each step behind the one before it, and each
-/// a little shorter, so that steps that do not wait overtake.
+/// A payload goes back and forth between two memories. Each step waits for the one before it and is a little shorter,
+/// so that a step that does not wait overtakes.
 fn chain(bench: &Bench<'_>, link: &Link) -> CaseResult {
     const STEPS: u64 = 32;
     const LEN: u64 = 4000;
@@ -104,7 +104,7 @@ fn chain(bench: &Bench<'_>, link: &Link) -> CaseResult {
     bench.compare("at the end of the chain", &seen, &payload[..len as usize])
 }
 
-/// Pieces arrive by submissions of their own, and one that waits for all of them takes them back.
+/// Pieces arrive by submissions of their own, and one more submission waits for all of them and copies them back.
 fn fan_in(bench: &Bench<'_>, link: &Link) -> CaseResult {
     const PIECES: u64 = 8;
     const LEN: u64 = 257;
@@ -126,7 +126,7 @@ fn fan_in(bench: &Bench<'_>, link: &Link) -> CaseResult {
     }
     let took = bench.start(&[copy((&middle, 0), (&back, 0), len)], &fences);
     let took = took.inspect_err(|_| bench.keep(&all))?;
-    // A write behind the read of the same bytes.
+    // A write that follows the read of the same bytes.
     let again = bench.start(&[copy((&src, 0), (&middle, 1), len - 1)], &[took]);
     let again = again.inspect_err(|_| bench.keep(&all))?;
     bench.done(again, &all)?;

@@ -4,14 +4,14 @@ use std::fmt;
 
 use super::exceptions::{Exceptions, List};
 
-/// How one case ended on one subject.
+/// The end of one case on one subject.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It held.
+    /// The case passed.
     Passed,
     /// The backend does not offer what the case needs.
     Skipped(String),
-    /// It did not hold, and an exception says why.
+    /// The case failed, and an exception gives the reason.
     Excepted {
         /// The list.
         list: List,
@@ -20,7 +20,7 @@ pub enum Verdict {
         /// The failure.
         failure: String,
     },
-    /// It did not hold.
+    /// The case failed.
     Failed(String),
 }
 
@@ -31,12 +31,11 @@ pub struct Entry {
     pub case: String,
     /// The subject of the case: a memory or a link.
     pub subject: String,
-    /// How it ended.
+    /// The end of the case.
     pub verdict: Verdict,
 }
 
-/// Everything that was tried, in order. Prints a line for each entry that did not pass and a line
-/// of totals.
+/// All cases of a run, in order. Prints a line for each entry that did not pass and a line of totals.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     backend: String,
@@ -59,7 +58,7 @@ impl Report {
         });
     }
 
-    /// Excuses failures, and reports exceptions that excuse nothing.
+    /// Marks failures with an exception as excepted, and reports exceptions without a failure.
     pub(super) fn except(&mut self, exceptions: &Exceptions) {
         for exception in &exceptions.all {
             let mut needed = false;
@@ -92,30 +91,30 @@ impl Report {
         &self.entries
     }
 
-    /// The entries that failed without an excuse.
+    /// The entries that failed without an exception.
     pub fn failures(&self) -> impl Iterator<Item = &Entry> {
         self.entries
             .iter()
             .filter(|entry| matches!(entry.verdict, Verdict::Failed(_)))
     }
 
-    /// How many entries passed.
+    /// The number of entries that passed.
     pub fn passed(&self) -> usize {
         self.count(|verdict| matches!(verdict, Verdict::Passed))
     }
 
-    /// How many were skipped.
+    /// The number of entries that were skipped.
     pub fn skipped(&self) -> usize {
         self.count(|verdict| matches!(verdict, Verdict::Skipped(_)))
     }
 
-    /// How many failed with an excuse.
+    /// The number of entries that failed with an exception.
     pub fn excepted(&self) -> usize {
         self.count(|verdict| matches!(verdict, Verdict::Excepted { .. }))
     }
 
     /// # Panics
-    /// With the report, where something failed without an excuse, or nothing passed at all.
+    /// Panics with the report if a case failed without an exception, or no case passed.
     pub fn assert_passed(&self) {
         assert!(self.failures().next().is_none(), "{self}");
         assert!(self.passed() > 0, "nothing passed\n{self}");

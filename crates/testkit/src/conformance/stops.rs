@@ -1,4 +1,4 @@
-//! Progress never exceeds the payload, and operations that were stopped tell the truth about what moved.
+//! Progress never exceeds the payload, and stopped operations report the true number of moved bytes.
 
 use transload_hal::{Buffer, Fence, Link, Outcome};
 
@@ -19,7 +19,7 @@ pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     cases
 }
 
-/// A copy of the longest length that is tried, between guard bands.
+/// A copy of the harness's largest length, between guard bands.
 struct Copy {
     src: Buffer,
     dst: Buffer,
@@ -47,7 +47,7 @@ impl Copy {
         Ok(copy)
     }
 
-    /// What the destination holds before: nothing that is right by chance.
+    /// The bytes of the destination before the copy, none of which is right by chance.
     fn poison(&self) -> Vec<u8> {
         let guard = [0xA5; GUARD as usize];
         [&guard[..], &inverse(&self.payload), &guard].concat()
@@ -58,7 +58,7 @@ impl Copy {
         bench.start(&[op], after)
     }
 
-    /// Waits, and compares what arrived with what the outcome says; `known` bytes were told before.
+    /// Waits, and compares the arrived bytes with the outcome; the backend reported `known` bytes before.
     fn check(&self, bench: &Bench<'_>, fence: Fence, known: u64) -> CaseResult {
         let leading = match bench.outcome(fence, &[&self.src, &self.dst])? {
             Outcome::Done => self.len,
@@ -106,7 +106,7 @@ fn progress(bench: &Bench<'_>, link: &Link) -> CaseResult {
 
 fn truthful(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let backend = bench.backend();
-    // At once, and after some time.
+    // The stop comes at once, and after some time.
     for looks in [0, 1, 8] {
         let copy = Copy::new(bench, link)?;
         let fence = copy.start(bench, &[])?;
@@ -123,7 +123,7 @@ fn truthful(bench: &Bench<'_>, link: &Link) -> CaseResult {
     Ok(())
 }
 
-/// What waits for a stopped copy starts all the same, and what waits for nothing is not stopped.
+/// An operation that waits for a stopped copy starts all the same, and an independent operation is not stopped.
 fn before_the_start(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let [first, second, third] = [(); 3].map(|()| Copy::new(bench, link));
     let (first, second, third) = (first?, second?, third?);

@@ -1,4 +1,4 @@
-//! Transforms see the bytes in place; hints change none.
+//! Transforms see the bytes in place; hints change no bytes.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     cases
 }
 
-/// Remembers what it was shown.
+/// Records the bytes that it was shown.
 #[derive(Default)]
 struct Witness {
     shown: Mutex<Vec<(u64, Vec<u8>)>>,
@@ -61,7 +61,7 @@ fn sees(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
         (64, 4096, 1 << 40),
         (9, 0, 5),
     ] {
-        // Boxed, so that an abandoned operation finds it where it was.
+        // Leaked, so that an abandoned operation still finds it in place.
         let witness = Box::leak(Box::new(Witness::default()));
         let op = Op::Transform {
             at: part(&buffer, offset, len).into(),
@@ -123,7 +123,7 @@ fn hints(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
         },
         advice(Advice::Sequential),
         advice(Advice::WillNeed),
-        // On anonymous memory a careless backend drops the bytes here.
+        // On anonymous memory a careless backend discards the bytes here.
         advice(Advice::DontNeed),
         Op::MakeVisible { part: whole },
     ];

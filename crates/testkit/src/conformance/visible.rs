@@ -1,15 +1,15 @@
-//! A device is done with its memory, and what it wrote is there for the host, once it was made visible.
+//! After `Visible` a device has finished its work on its memory, and the host sees its writes.
 
 use transload_hal::{HostSpan, Link, Op};
 
 use super::Case;
 use super::bench::{Bench, CaseResult, copy, fail, inverse, part, skip};
 
-/// Long enough that a device is still at it when it is asked.
+/// Long enough that the device is still working when the case asks.
 const LEN: u64 = 300_000;
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
-    // What others write there is no business of the device's.
+    // `Visible` does not cover the writes of other engines to that memory.
     let hidden =
         |link: &&Link| link.id.dst.kind.is_hidden() && link.id.engine.device == link.id.dst.device;
     let links = bench.links().iter().filter(hidden);
@@ -22,7 +22,7 @@ pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     links.map(on).collect()
 }
 
-/// Asked without a fence to follow, as by a caller that does not know what the device is doing.
+/// The case passes no fence, like a caller that does not know the device's work.
 fn waits(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let src = bench.make(link.id.src, LEN)?;
     let dst = bench.make(link.id.dst, LEN)?;
@@ -44,7 +44,7 @@ fn waits(bench: &Bench<'_>, link: &Link) -> CaseResult {
     })?;
     bench.done(asked, &all)?;
     let mut seen = vec![0; LEN as usize];
-    // SAFETY: the buffer is alive. Should the device still be writing, the bytes are not those compared with.
+    // SAFETY: the buffer is alive. If the device still writes, the case fails at the comparison.
     unsafe { span.copy_to(HostSpan::of_mut(&mut seen)) };
     bench.done(under_way, &all)?;
     bench.compare("what was made visible", &seen, &payload)

@@ -20,11 +20,10 @@ use super::{BACKEND, Sim};
 /// The largest alignment that allocations may ask for: a gibibyte, the largest page there is.
 const MAX_ALIGNMENT: u64 = 1 << 30;
 
-// SAFETY: operations touch only the spans that `Work` measured against their buffers, and only at
-// their end, before their fence settles; `submit` stages everything before it accepts anything;
-// each fence leaves the outbox once; a lost device settles its fences. Buffers show blocks that
-// their owner keeps alive. A scripted corruption settles as done with a wrong byte, inside the
-// destination: that lie is what it is for.
+// SAFETY: operations touch only the spans that `Work` measured against their buffers, and only at their end, before
+// their fence settles; `submit` stages all operations before it accepts any; each fence leaves the outbox once; a lost
+// device settles its fences. Buffers show blocks that their owner keeps alive. A scripted corruption settles as done
+// with a wrong byte inside the destination, on purpose.
 unsafe impl Backend for Sim {
     fn inventory(&self) -> Inventory {
         self.strike(Call::Inventory, None);
@@ -319,8 +318,8 @@ impl Sim {
             writable: true,
             host: (id == StorageId::Host).then_some(span),
         };
-        // SAFETY: the allocation keeps its block alive; a block's id is used once, and its address
-        // is its own while it lives; only engines and the library touch its bytes.
+        // SAFETY: the allocation keeps its block alive; a block's id is used once, and no other live block has its
+        // address; only engines and the library touch its bytes.
         unsafe { Buffer::new(info, Box::new(allocation)) }
     }
 }

@@ -11,7 +11,7 @@ use super::script::Script;
 use super::state::State;
 use super::{BACKEND, Shared, Sim, SimClock};
 
-/// Which backend provides the memories of the processors.
+/// The backend that provides the memories of the processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HostSide {
     /// The sim provides them: the whole machine is simulated, exact to the nanosecond.
@@ -65,11 +65,11 @@ impl Sim {
     }
 }
 
-/// Why no sim could be built of a description.
+/// The reason why no sim could be built from a description.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// Something is wrong with the description.
+    /// The description is not valid.
     #[error(transparent)]
     Schema(#[from] SchemaError),
     /// A device that is neither a processor nor simulated; a sim does not pose as hardware.
@@ -78,7 +78,7 @@ pub enum BuildError {
         /// The device.
         device: DeviceId,
     },
-    /// More devices than a sim keeps apart.
+    /// The description has more devices than a sim can track.
     #[error("a simulated machine has at most {limit} devices, and this one has {devices}")]
     TooManyDevices {
         /// The number of devices in the description.

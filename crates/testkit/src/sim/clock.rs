@@ -9,8 +9,7 @@ use transload_hal::core::Instant;
 
 /// The time of a simulated machine: nanoseconds since it was built. Clones read one clock.
 ///
-/// It moves only when the [`Sim`](super::Sim) is stepped, waited for or pumped; it never looks at
-/// the time of day.
+/// The clock moves only when the [`Sim`](super::Sim) is stepped, waited for or pumped; it never reads the time of day.
 #[derive(Clone, Default)]
 pub struct SimClock(Arc<AtomicU64>);
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use transload_hal::{Fence, MaybeSend, MaybeSync, Outcome};
 
-/// How a simulated machine makes it known that operations have ended.
+/// The way in which a simulated machine reports that operations have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Completion {
@@ -12,11 +12,11 @@ pub enum Completion {
     /// hardware with an interrupt does.
     #[default]
     Timed,
-    /// `submit` moves the clock to the end, and returns [`Fence::settled`]. An operation that fails
-    /// is told to the sink before `submit` returns; one that never answers stays pending.
+    /// `submit` moves the clock to the end, and returns [`Fence::settled`]. A failed operation is reported to the sink
+    /// before `submit` returns; an operation that never answers stays pending.
     AtOnce,
-    /// As `Timed`, but each outcome is held back for a scrambled time of up to 100 µs, and those
-    /// that are due come in a scrambled order.
+    /// As `Timed`, but each outcome is held back for a scrambled time of up to 100 µs, and due outcomes are reported in
+    /// a scrambled order.
     OutOfOrder {
         /// Decides the scramble; the same seed gives the same one.
         seed: u64,
@@ -69,7 +69,7 @@ impl fmt::Display for Completion {
 /// The hook that [`Completion::Reentrant`] calls after it reported an outcome. Calls never nest: an
 /// outcome that is delivered while the hook runs does not call it again.
 pub trait Hook: MaybeSend + MaybeSync {
-    /// `fence` has settled with `outcome`, and the sink knows.
+    /// Called when `fence` has settled with `outcome` and the sink has been told.
     fn settled(&self, fence: Fence, outcome: &Outcome);
 }
 

@@ -1,4 +1,4 @@
-//! How outcomes get from the state to the sink, with no lock held on the way.
+//! Delivers outcomes from the state to the sink, with no lock held.
 
 use std::sync::{Arc, PoisonError};
 
@@ -11,18 +11,18 @@ use super::{BACKEND, Shared};
 /// The result of a wait for a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// The sink knows, or never has to.
+    /// The sink has been told, or need not be told.
     Told,
     /// Another thread is telling the sink of this fence.
     Delivering(u64),
-    /// Something happened, or can be told now.
+    /// An event happened, or an outcome can be reported now.
     Moved,
-    /// Nothing happens before the deadline, which is now.
+    /// No event happens before the deadline, and the clock has reached the deadline.
     OutOfTime,
 }
 
 impl Shared {
-    /// One event, if it is due by then.
+    /// Executes one event, if it is due by then.
     pub(super) fn step(&self, limit_ns: u64) -> bool {
         let mut state = self.lock();
         let stepped = state.step(limit_ns);
@@ -30,7 +30,7 @@ impl Shared {
         stepped
     }
 
-    /// Moves the clock to `ns` where nothing is due before.
+    /// Moves the clock to `ns` if no event is due before.
     pub(super) fn move_clock(&self, ns: u64) {
         let mut state = self.lock();
         state.now = state.now.max(ns);
@@ -43,13 +43,13 @@ impl Shared {
         }
     }
 
-    /// Tells the sink everything that is due.
+    /// Reports all due outcomes to the sink.
     pub(super) fn deliver(&self) {
         while self.deliver_one() {}
     }
 
-    /// Looks at fences and, where all are pending, lets the next event happen. Both under one lock:
-    /// otherwise another thread's step in between would look like time running out.
+    /// Checks fences and, if all are pending, executes the next event. Both happen under one lock: otherwise a step of
+    /// another thread in between would look like a time-out.
     pub(super) fn advance(&self, fences: &[Fence], deadline_ns: u64) -> Progress {
         let mut state = self.lock();
         for number in fences.iter().map(Fence::number) {
@@ -58,7 +58,7 @@ impl Shared {
                 Some(Phase::Silent) => return Progress::Told,
                 Some(Phase::Delivering) => return Progress::Delivering(number),
                 Some(Phase::Due) => return Progress::Moved,
-                // A number that was never given out is waited for like any that is pending.
+                // A number that was never issued counts as pending.
                 Some(Phase::Pending) | None => {}
             }
         }
@@ -74,7 +74,7 @@ impl Shared {
         }
     }
 
-    /// Blocks until another thread, which is in the middle of it, has told the sink.
+    /// Blocks until the other thread has told the sink.
     pub(super) fn await_delivery(&self, number: u64) {
         let mut state = self.lock();
         while state
@@ -126,7 +126,7 @@ impl Shared {
         true
     }
 
-    /// The hook is out of its place while it runs, so it is never nested.
+    /// The hook is taken out of its place while it runs, so calls never nest.
     fn call_hook(&self, fence: Fence, outcome: &Outcome) {
         let take = || {
             self.hook
@@ -142,8 +142,7 @@ impl Shared {
     }
 }
 
-/// Ends a delivery, also if the sink panics: the fence was reported, and no thread waits for it
-/// longer.
+/// Ends a delivery, even if the sink panics: the fence was reported, and no thread waits for it longer.
 struct Delivery<'a> {
     shared: &'a Shared,
     slot: u32,
@@ -169,7 +168,7 @@ impl Drop for PutBack<'_> {
     fn drop(&mut self) {
         let place = self.shared.hook.lock();
         let mut place = place.unwrap_or_else(PoisonError::into_inner);
-        // A hook that was set meanwhile stays.
+        // If another hook was set meanwhile, that one stays.
         place.get_or_insert_with(|| Arc::clone(&self.hook));
     }
 }

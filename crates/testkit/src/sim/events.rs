@@ -8,7 +8,7 @@ use super::script::{OpFault, scripted};
 use super::state::{Event, FenceSlot, OpSlot, Phase, State, What};
 
 impl State {
-    /// When something happens next, in nanoseconds.
+    /// The time of the next event, in nanoseconds.
     pub(super) fn next_event_ns(&mut self) -> Option<u64> {
         while let Some(Reverse(event)) = self.events.peek() {
             if self.is_current(event) {
@@ -19,7 +19,7 @@ impl State {
         None
     }
 
-    /// Lets the next event happen if it is due by `limit_ns`, moving the clock to it.
+    /// Executes the next event if it is due by `limit_ns`, and moves the clock to it.
     pub(super) fn step(&mut self, limit_ns: u64) -> bool {
         if self.next_event_ns().is_none_or(|at| at > limit_ns) {
             return false;
@@ -35,7 +35,7 @@ impl State {
         true
     }
 
-    /// Settles everything that needs the device as lost, and remembers it.
+    /// Settles all operations that need the device as lost, and records the loss.
     pub(super) fn lose(&mut self, device: usize, fault: Fault) {
         if self.lost[device].is_some() {
             return;
@@ -73,7 +73,7 @@ impl State {
         }
     }
 
-    /// Takes an operation that has ended out of its fence's list.
+    /// Removes an operation that has ended from its fence's list.
     fn unlink(&mut self, fence: u32, slot: u32) {
         let after = self.ops.get(slot).and_then(|op| op.next);
         let Some(fence) = self.fences.get_mut(fence) else {
@@ -115,7 +115,7 @@ impl State {
         }
     }
 
-    /// `number` has an end now; whatever waited for it to get one moves on.
+    /// Called when the end of `number` becomes known: schedules the operations that waited for that.
     pub(super) fn unblock(&mut self, number: u64, end_ns: u64) {
         for slot in 0..self.fences.len() {
             let Some(fence) = self.fences.get_mut(slot) else {
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// Whether what the event speaks of is still there and the same.
+    /// Whether the operation or fence of the event still exists.
     fn is_current(&self, event: &Event) -> bool {
         match event.what {
             What::OpEnds(slot) => self.ops.get(slot).map(|op: &OpSlot| op.seq),

@@ -1,4 +1,4 @@
-//! Simulated memory: where the bytes really are, and how many of them each memory has in use.
+//! Simulated memory: blocks of real bytes, and the use of each memory.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::fmt;
@@ -10,8 +10,8 @@ use transload_hal::{HostSpan, MemoryId};
 
 use super::Shared;
 
-/// The byte that fills fresh memory, so that no test mistakes it for zeros. Allocations above 64
-/// MiB hold zeros, since they cost no real memory until they are touched.
+/// The byte that fills fresh memory, so that no test mistakes it for zeros. Allocations above 64 MiB hold zeros: they
+/// take no real memory until they are touched.
 pub const POISON: u8 = 0xDB;
 
 const POISON_LIMIT: usize = 64 << 20;
@@ -20,7 +20,7 @@ const POISON_LIMIT: usize = 64 << 20;
 pub(super) struct Block {
     span: HostSpan,
     layout: Layout,
-    /// Operations under way that read or write the block.
+    /// Operations in flight that read or write the block.
     pub(super) in_flight: AtomicU32,
     /// Storages that show the block: the allocation, and imports of its exports.
     pub(super) owners: AtomicU32,
@@ -134,7 +134,7 @@ impl Exported {
     }
 }
 
-/// How much of a memory is in use.
+/// The use of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryUse {
     /// The memory.
@@ -143,11 +143,11 @@ pub struct MemoryUse {
     pub total_bytes: u64,
     /// Bytes that are allocated now.
     pub live_bytes: u64,
-    /// The most that were allocated at once.
+    /// The largest number of bytes allocated at once.
     pub peak_bytes: u64,
-    /// Allocations that exist now.
+    /// The number of live allocations.
     pub live_allocations: u64,
-    /// Allocations that were ever made.
+    /// The number of all allocations so far.
     pub allocations: u64,
 }
 
@@ -176,7 +176,7 @@ impl MemoryUse {
         }
     }
 
-    /// Takes back a `take` that led to no allocation.
+    /// Undoes a `take` that led to no allocation.
     pub(super) fn undo(&mut self, len_bytes: u64) {
         self.give_back(len_bytes);
         self.allocations -= 1;
@@ -188,18 +188,18 @@ impl MemoryUse {
     }
 }
 
-/// Something that an engine above a backend must never do, and that the sim saw.
+/// An act that an engine above a backend must never commit, and that the sim saw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Violation {
-    /// The last view of a storage went while an operation used it.
+    /// The last view of a storage was dropped while an operation used it.
     FreedInFlight {
-        /// Where the storage lay.
+        /// The storage's memory.
         memory: MemoryId,
     },
-    /// Two operations that touch the same bytes, one of them writing, were under way at once.
+    /// Two operations that touch the same bytes were in flight at once, and one of them writes.
     Race {
-        /// The memory that the later one writes.
+        /// The memory that the later operation writes.
         memory: MemoryId,
     },
 }
@@ -217,7 +217,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The number of a new block. No other sim of the process has the same: they name storages.
+/// The number of a new block, unique in the process, because it names a storage.
 pub(super) fn next_block() -> u64 {
     static BLOCKS: AtomicU64 = AtomicU64::new(1);
     BLOCKS.fetch_add(1, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Faults on request: which call or operation misbehaves, and how.
+//! Faults on request: the call or operation that fails, and the way it fails.
 
 use transload_hal::{ErrorClass, Fault, MemoryId};
 
@@ -21,7 +21,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// Every method.
+    /// All methods.
     pub const ALL: [Call; 9] = [
         Call::Inventory,
         Call::Allocate,
@@ -48,7 +48,7 @@ pub enum OpKind {
     Hint,
 }
 
-/// One fault and when it strikes: by default at the first match, once.
+/// One fault, and the match at which it strikes: by default the first one, once.
 ///
 /// Calls and operations are counted from the moment that the rule is given to the sim.
 #[derive(Clone, Debug)]
@@ -81,13 +81,13 @@ pub(super) enum OpFault {
 }
 
 impl Rule {
-    /// The call panics, having done nothing.
+    /// The call panics before it has done anything.
     pub fn panic_in(call: Call) -> Rule {
         Rule::new(Inject::Panic(call))
     }
 
-    /// The call is refused with an error of that class, having done nothing. Only for calls that
-    /// return errors: allocate, import, export, connect, submit.
+    /// The call is refused with an error of that class, and does nothing. Only for calls that return errors: allocate,
+    /// import, export, connect, submit.
     pub fn refuse(call: Call, class: ErrorClass) -> Rule {
         Rule::new(Inject::Refuse(call, class))
     }
@@ -119,15 +119,13 @@ impl Rule {
         Rule::new(Inject::Op(OpFault::NeverAnswer))
     }
 
-    /// At the end of the operation's time its device is lost: the link's device that is no
-    /// processor, or the engine's device if neither end is a processor. The operation moves no
-    /// bytes.
+    /// At the end of the operation's time, a device is lost: the engine's device or, if that is a processor, the link's
+    /// end that is not one. The operation moves no bytes.
     pub fn lose_device() -> Rule {
         Rule::new(Inject::Op(OpFault::LoseDevice))
     }
 
-    /// The operation fails with that class and not as [`ErrorClass::Failed`]. Only after
-    /// [`Rule::fail_after`].
+    /// The operation fails with that class instead of [`ErrorClass::Failed`]. Only after [`Rule::fail_after`].
     pub fn with_class(mut self, failed_as: ErrorClass) -> Rule {
         if let Inject::Op(OpFault::FailAfter { class, .. }) = &mut self.inject {
             *class = failed_as;
@@ -135,42 +133,42 @@ impl Rule {
         self
     }
 
-    /// Strikes at the match number `nth`, counted from 1, and not at the first.
+    /// Strikes at the match number `nth`, counted from 1, instead of the first.
     pub fn nth(mut self, nth: u64) -> Rule {
         self.nth = nth.max(1);
         self
     }
 
-    /// Strikes at that many matches in a row and not at one.
+    /// Strikes at that many matches in a row instead of one.
     pub fn times(mut self, times: u64) -> Rule {
         self.times = times;
         self
     }
 
-    /// Strikes from its first match on, for good.
+    /// Strikes at every match from its first one on.
     pub fn always(self) -> Rule {
         self.times(u64::MAX)
     }
 
-    /// Matches operations of that sort alone.
+    /// Matches only operations of that sort.
     pub fn kind(mut self, kind: OpKind) -> Rule {
         self.kind = Some(kind);
         self
     }
 
-    /// Matches operations from `src` to `dst` alone.
+    /// Matches only operations from `src` to `dst`.
     pub fn over(mut self, src: MemoryId, dst: MemoryId) -> Rule {
         self.link = Some((src, dst));
         self
     }
 
-    /// Matches allocations, imports and exports in that memory alone.
+    /// Matches only allocations, imports and exports in that memory.
     pub fn in_memory(mut self, memory: MemoryId) -> Rule {
         self.memory = Some(memory);
         self
     }
 
-    /// How often the rule has struck.
+    /// The number of times that the rule has struck.
     pub fn fired(&self) -> u64 {
         self.fired
     }
@@ -188,7 +186,7 @@ impl Rule {
         }
     }
 
-    /// Counts a match; true when the rule strikes at it.
+    /// Counts a match. Returns true if the rule strikes at it.
     fn strikes(&mut self) -> bool {
         self.seen += 1;
         let first = self.nth;
@@ -202,13 +200,13 @@ impl Rule {
     }
 }
 
-/// Rules in force together. Where several strike at one operation, the first given wins.
+/// Rules in force together. If several strike at one operation, the first one in the script wins.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     rules: Vec<Rule>,
 }
 
-/// The action of a call in place of its work.
+/// The fault of a call, in place of its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CallFault {
     Panic,
@@ -257,7 +255,7 @@ impl Script {
         found
     }
 
-    /// The fault of one operation of a submission that is otherwise fine.
+    /// The fault of one operation of a submission that is otherwise valid.
     pub(super) fn at_op(
         &mut self,
         kind: OpKind,
@@ -291,7 +289,7 @@ pub(super) enum Strike {
     Op(OpFault),
 }
 
-/// A fault that says where it comes from.
+/// A fault whose text names the script.
 pub(super) fn scripted(class: ErrorClass) -> Fault {
     Fault::new(
         class,

@@ -1,9 +1,9 @@
 //! The state of a simulated machine: engines, fences, operations, and pending events.
 //!
-//! Engines work first in, first out, and costs are known beforehand, so the end of every operation
-//! is known when it is accepted: the latest of now, the end of the engine's last operation and the
-//! ends of the fences that it waits for, plus its cost. Only operations behind a fence that never
-//! answers have no time; they get one when that fence is lost.
+//! Engines work first in, first out, and costs are known, so the end of every operation is known when the sim accepts
+//! it. The end is the operation's cost after the latest of: now, the end of the engine's last operation, and the ends
+//! of the fences that the operation waits for. Only operations that wait for a fence that never answers have no end;
+//! they get one when that fence is lost.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -15,7 +15,7 @@ use super::memory::{MemoryUse, Violation};
 use super::script::{OpFault, Script};
 use super::work::Work;
 
-/// Operations and fences that are under way at once without a reallocation.
+/// The number of operations and fences in flight without a reallocation.
 const CAPACITY: usize = 1024;
 
 pub(super) struct State {
@@ -32,23 +32,23 @@ pub(super) struct State {
     pub(super) by_number: HashMap<u64, u32>,
     pub(super) events: BinaryHeap<Reverse<Event>>,
     pub(super) outbox: VecDeque<u32>,
-    /// Operations of the submission that is being looked at.
+    /// Operations of the submission that is being checked.
     pub(super) staged: Vec<OpSlot>,
     pub(super) last_number: u64,
     next_seq: u64,
     random: u64,
 }
 
-/// An engine and what it has done.
+/// An engine and its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EngineUse {
     /// The engine.
     pub engine: EngineId,
-    /// When it will have worked through all that it was given, in nanoseconds.
+    /// The end of its accepted work, in nanoseconds.
     pub free_at_ns: u64,
-    /// How long it was or will be busy, in nanoseconds.
+    /// The total cost of its accepted work, in nanoseconds.
     pub busy_ns: u64,
-    /// How many operations it was given.
+    /// The number of accepted operations.
     pub operations: u64,
 }
 
@@ -62,11 +62,11 @@ pub(super) struct OpSlot {
     /// `None` for hints, which no engine executes.
     pub(super) engine: Option<usize>,
     pub(super) cost_ns: u64,
-    /// The devices that the operation needs, a bit each.
+    /// The devices that the operation needs, one bit for each.
     pub(super) devices: u64,
     /// The device that is lost when the script says so.
     pub(super) victim: Option<usize>,
-    /// The memory that it writes, or reads where it writes none.
+    /// The memory that it writes; if it writes none, the memory that it reads.
     pub(super) memory: MemoryId,
     /// The next operation of the same submission.
     pub(super) next: Option<u32>,
@@ -81,26 +81,26 @@ pub(super) struct FenceSlot {
     pub(super) first_op: Option<u32>,
     pub(super) devices: u64,
     pub(super) phase: Phase,
-    /// When the last operation ends; `None` when that is never or not known yet.
+    /// The end of the last operation; `None` if that is never or not known yet.
     pub(super) end_ns: Option<u64>,
-    /// Fences that never answer and have to settle first.
+    /// Fences that never answer and that must settle first.
     pub(super) blockers: Vec<u64>,
-    /// Fences that come first and whose end is known: the latest end.
+    /// The latest end of the earlier fences whose ends are known.
     pub(super) ready_ns: u64,
     pub(super) outcome: Outcome,
-    /// Not told to the sink when done: `submit` returns a settled fence.
+    /// Not reported to the sink when done: `submit` returns a settled fence.
     pub(super) silent: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Operations are under way.
+    /// Its operations are in flight.
     Pending,
     /// In the outbox.
     Due,
-    /// Some thread is telling the sink.
+    /// A thread is reporting it to the sink.
     Delivering,
-    /// Done without the sink being told.
+    /// Done, without a report to the sink.
     Silent,
 }
 
@@ -157,13 +157,13 @@ impl State {
         }
     }
 
-    /// The fence number, if it has not been told yet.
+    /// The fence of that number, if it has not been reported yet.
     pub(super) fn fence(&self, number: u64) -> Option<&FenceSlot> {
         let slot = *self.by_number.get(&number)?;
         self.fences.get(slot)
     }
 
-    /// Accepts what is staged, behind `after`. The answer is the new fence's number.
+    /// Accepts the staged operations after the fences `after`. Returns the new fence's number.
     pub(super) fn accept(&mut self, after: impl Iterator<Item = u64>) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
@@ -250,7 +250,7 @@ impl State {
         }
     }
 
-    /// Puts one operation behind what its engine has to do. The answer is its end.
+    /// Appends one operation to the work of its engine. Returns its end.
     fn start(&mut self, slot: u32, ready: u64) -> u64 {
         let seq = self.seq();
         let Some(op) = self.ops.get_mut(slot) else {
@@ -284,7 +284,7 @@ impl State {
         end
     }
 
-    /// An operation that shares bytes and time with another was not ordered by its submitter.
+    /// Records a race if another operation shares bytes and time with this one: the submitter did not order the two.
     fn find_race(&mut self, slot: u32) {
         let Some(op) = self.ops.get(slot) else {
             return;
@@ -292,7 +292,7 @@ impl State {
         let races = (0..self.ops.len()).any(|other_slot| {
             other_slot != slot
                 && self.ops.get(other_slot).is_some_and(|other| {
-                    // What has no time yet has a sequence number of 0.
+                    // An operation that has no time yet has a sequence number of 0.
                     other.seq != 0
                         && other.start_ns < op.end_ns
                         && op.start_ns < other.end_ns
@@ -305,7 +305,7 @@ impl State {
         }
     }
 
-    /// The sink shall hear of a fence even if it is done.
+    /// Makes the sink receive a fence's outcome even if the fence is done.
     pub(super) fn speak_up(&mut self, number: u64) {
         let slot = self.by_number.get(&number).copied();
         if let Some(fence) = slot.and_then(|slot| self.fences.get_mut(slot)) {
@@ -336,7 +336,7 @@ impl State {
 }
 
 impl OpSlot {
-    /// The device that has to be done with all that it was given before.
+    /// The device whose earlier work must be over first.
     fn waits_for(&self) -> Option<DeviceId> {
         matches!(self.work, Work::Visible).then_some(self.memory.device)
     }
@@ -352,7 +352,7 @@ impl FenceSlot {
     }
 }
 
-/// A slab: slots keep their numbers, and free ones are used again.
+/// A slab: slots keep their numbers, and free slots are reused.
 pub(super) struct Slots<T> {
     all: Vec<Option<T>>,
     free: Vec<u32>,

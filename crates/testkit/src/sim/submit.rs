@@ -1,4 +1,4 @@
-//! From operations to slots: everything is looked at before anything is accepted.
+//! Turns operations into slots: the sim checks all operations before it accepts any.
 
 use transload_hal::{
     DeviceId, DeviceInfo, ErrorClass, Fault, LinkId, MemoryId, MemoryKind, Op, SubmitError,
@@ -10,12 +10,12 @@ use super::state::{OpSlot, Phase, State};
 use super::work::{Refusal, Work};
 
 impl Shared {
-    /// Runs the clock to the end of a fence. True when it is done and the sink need not be told.
+    /// Runs the clock to the end of a fence. Returns true if the fence is done and the sink need not be told.
     pub(super) fn settle_at_once(&self, number: u64) -> bool {
         loop {
             let mut state = self.lock();
             let Some(fence) = state.fence(number) else {
-                // It failed, and another thread told the sink.
+                // The fence failed, and another thread told the sink.
                 return false;
             };
             match fence.phase {
@@ -29,7 +29,7 @@ impl Shared {
                     state.step(u64::MAX);
                     self.clock.set(state.now);
                 }
-                // It never answers, unless its device is lost; then the sink has to know.
+                // The fence never answers, unless its device is lost; then the sink must be told.
                 Phase::Pending => {
                     state.speak_up(number);
                     return false;
@@ -44,13 +44,13 @@ impl Shared {
     }
 }
 
-/// Why nothing of a submission was accepted.
+/// The reason why a submission was refused.
 pub(super) enum Stop {
     Error(SubmitError),
     Panic,
 }
 
-/// Looks at every operation before any is accepted.
+/// Checks every operation before any is accepted.
 pub(super) fn stage(
     sim: &Shared,
     state: &mut State,
@@ -115,8 +115,8 @@ fn slot_of(sim: &Shared, via: Option<LinkId>, op: &Op<'_>) -> Result<OpSlot, Ref
             let first = sim
                 .rows
                 .partition_point(|row| (row.src, row.dst) < (src, dst));
-            // Where no link is named and several lead from one memory to the other, it is the
-            // cheapest at this size, and the first written down among equals.
+            // If the submission names no link and several lead from one memory to the other, this takes the cheapest at
+            // this size, and the first in the description among equals.
             let row = sim.rows[first..]
                 .iter()
                 .take_while(|row| (row.src, row.dst) == (src, dst))
@@ -161,7 +161,7 @@ fn memory_of(op: &Op<'_>) -> MemoryId {
             part.buffer.memory()
         }
         Op::Transform { at, .. } => at.buffer.memory(),
-        // `Op` grows; what is not known here was refused by `Work::of`.
+        // `Op` is non-exhaustive; `Work::of` has refused all unknown operations.
         _ => DeviceId::CPU0.memory(MemoryKind::Pageable),
     }
 }

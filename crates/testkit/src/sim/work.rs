@@ -1,4 +1,4 @@
-//! One operation: what it touches, and what happens when its time is over.
+//! One operation: the bytes that it touches, and its effect at the end of its time.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use super::Shared;
 use super::memory::{Allocation, Hold};
 use super::script::{OpFault, OpKind, scripted};
 
-/// Where an operand's bytes are in the test process.
+/// The position of an operand's bytes in the test process.
 pub(super) struct Operand {
     span: HostSpan,
     _hold: Option<Hold>,
@@ -38,7 +38,7 @@ pub(super) enum Work {
         position: u64,
     },
     Hint,
-    /// Wait for all that the device is doing.
+    /// Waits for all work of the device.
     Visible,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct TransformRef(*const dyn Transform);
 unsafe impl Send for TransformRef {}
 
 impl Work {
-    /// Returns the bytes that the operation touches, or a sentence if it cannot be executed.
+    /// Returns the bytes that the operation touches, or the reason why it cannot be executed.
     pub(super) fn of(sim: &Shared, op: &Op<'_>) -> Result<Work, Refusal> {
         match op {
             Op::Copy { src, dst } => {
@@ -137,8 +137,8 @@ impl Work {
         }
     }
 
-    /// Whether the two cannot run at one time. Pitched operands count by their extent only where
-    /// both are contiguous; interleaved shapes are told apart row by row.
+    /// Whether the two operations must not overlap in time: one of them writes bytes that the other touches. Rows of
+    /// interleaved shapes are compared one by one.
     pub(super) fn races(&self, other: &Work) -> bool {
         self.writes_into(other) || other.writes_into(self)
     }
@@ -264,14 +264,14 @@ impl Operand {
         (self.span.addr(), Shape::contiguous(self.span.len() as u64))
     }
 
-    /// The part of a shape that the payload bytes `span` take up: the whole of it where rows are
-    /// cut, which may see a race that is none, so such cuts count as nothing.
+    /// The part of a shape that holds the payload bytes `span`. If the span cuts rows, the whole shape would report
+    /// false races, so such a cut counts as empty.
     fn shaped(&self, shape: &Shape, span: Span) -> Option<(u64, Shape)> {
         (span.offset == 0 && span.len == shape.payload_bytes()).then(|| (self.span.addr(), *shape))
     }
 }
 
-/// Why an operation was not accepted.
+/// The reason why an operation was refused.
 pub(super) struct Refusal {
     pub(super) class: ErrorClass,
     pub(super) reason: Cow<'static, str>,
@@ -323,7 +323,7 @@ fn operand(sim: &Shared, buffer: &Buffer, offset: u64, len: u64) -> Result<Opera
     }
 }
 
-/// The sim's own allocation behind a buffer, unless the buffer was bound to other memory since.
+/// The sim's own allocation behind a buffer, unless the buffer shows other memory by now.
 pub(super) fn own<'a>(sim: &Shared, buffer: &'a Buffer) -> Option<&'a Allocation> {
     buffer.native::<Allocation>().filter(|allocation| {
         std::ptr::eq(Arc::as_ptr(&allocation.sim), sim)
@@ -344,8 +344,8 @@ fn copy(src: HostSpan, src_offset: u64, dst: HostSpan, dst_offset: u64, len: u64
     let (Some(src), Some(dst)) = (src.slice(src_offset, len), dst.slice(dst_offset, len)) else {
         unreachable!("operands were measured when the operation was accepted");
     };
-    // SAFETY: both lie within buffers that `submit`'s caller keeps alive and untouched until the
-    // fence settles, and that conflict with no other operation; the lengths are equal.
+    // SAFETY: both lie within buffers that `submit`'s caller keeps alive until the fence settles; the caller lets no
+    // conflicting operation or code touch them; the lengths are equal.
     unsafe { src.copy_to(dst) }
 }
 
@@ -368,12 +368,11 @@ fn inspect(
     let Some(at) = extent.slice(offset, len) else {
         unreachable!("operands were measured when the operation was accepted");
     };
-    // SAFETY: as in `copy`; nothing writes what a transform reads.
+    // SAFETY: as in `copy`; no operation writes the bytes that a transform reads.
     let bytes = unsafe { at.as_slice() };
     // SAFETY: alive until the fence settles, by `submit`'s contract.
     let transform = unsafe { &*transform.0 };
-    // A panic in a transform must not unwind through the machine into unrelated code that steps the
-    // clock.
+    // A panic in a transform must not unwind through the machine into unrelated code that steps the clock.
     catch_unwind(AssertUnwindSafe(|| transform.inspect(bytes, position)))
         .unwrap_or_else(|_| Err(Fault::new(ErrorClass::Failed, "a transform panicked")))
 }

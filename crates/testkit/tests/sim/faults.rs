@@ -1,4 +1,4 @@
-//! Faults happen as they were scripted.
+//! Faults happen as the script says.
 
 use super::*;
 
@@ -108,11 +108,11 @@ fn every_call_can_be_made_to_panic_and_leaves_the_machine_usable() {
             Call::Allocate => drop(sim.allocate(mem("sim:0/device"), &AllocSpec::bytes(1))),
             Call::Import => {
                 let object = transload_hal::External::Object(Box::new(()));
-                // SAFETY: an object that is nobody's is refused.
+                // SAFETY: the sim refuses an object that it did not make.
                 drop(unsafe { sim.import(mem("sim:0/device"), object) });
             }
             Call::Export => {
-                // SAFETY: nobody writes the bytes.
+                // SAFETY: no code writes the bytes.
                 drop(unsafe { sim.export(&src, transload_hal::ExternalKind::Object) });
             }
             Call::Connect => drop(sim.connect(src.memory(), dst.memory())),
@@ -153,7 +153,7 @@ fn a_refused_submission_did_nothing() {
             dst: part(&other),
         },
     ];
-    // SAFETY: the buffers outlive the test, and nothing else touches them.
+    // SAFETY: the buffers outlive the test, and no other code touches them.
     let refused = unsafe { rig.sim.submit(None, &ops, &[]) }.unwrap_err();
     assert_eq!(refused.into_fault().class, ErrorClass::Exhausted);
     assert_eq!(rig.sim.next_event(), None);

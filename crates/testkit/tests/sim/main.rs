@@ -1,5 +1,5 @@
-//! The simulated machine keeps its own promises: exact times, bytes at the end, six ways to settle,
-//! faults as scripted, memory counted.
+//! The simulated machine keeps its promises: exact times, bytes at the end, six ways to settle, scripted faults,
+//! counted memory.
 
 mod faults;
 #[path = "../support/mod.rs"]
@@ -123,7 +123,7 @@ fn what_is_made_visible_waits_for_all_that_its_device_is_doing_and_for_nobody_el
     };
     start("cpu:0/pinned", "sim:0/device", 100);
     start("sim:0/device", "cpu:0/pinned", 1200);
-    // Another device, and another's engine on its memory.
+    // A copy on another device, and a copy of another device's engine to this memory.
     start("cpu:0/pinned", "sim:1/device", 9000);
     start("cpu:0/pageable", "sim:0/managed", 9000);
     let asked = ask();
@@ -389,7 +389,7 @@ fn faults_of_pitched_copies_count_payload_bytes() {
         dst: pitched(&dst),
         span: Span::new(0, 16),
     };
-    // SAFETY: the buffers outlive the test and nothing else touches them.
+    // SAFETY: the buffers outlive the test, and no other code touches them.
     unsafe { rig.sim.submit(None, &[op], &[]) }.unwrap();
     rig.sim.run_until_idle();
     assert_eq!(rig.sim.clock().now_ns(), 1016);
@@ -446,7 +446,7 @@ fn a_local_sim_is_not_send_and_settles_all_the_same() {
     }
     impl<T: ?Sized> AmbiguousIfSend<()> for T {}
     impl<T: ?Sized + Send> AmbiguousIfSend<u8> for T {}
-    // Names one implementation only as long as the sim is not `Send`.
+    // The name is unambiguous only while the sim is not `Send`.
     <Sim as AmbiguousIfSend<_>>::probe();
 
     let rig = rig(Completion::Local, Script::new());

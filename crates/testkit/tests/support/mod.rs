@@ -1,4 +1,4 @@
-//! What the tests of the testkit share.
+//! Shared parts of the testkit's tests.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::sync::Mutex;
@@ -90,8 +90,8 @@ pub(crate) fn copy(
         src: part(src),
         dst: part(dst),
     };
-    // SAFETY: operands are whole buffers; a sim keeps its own memory while an operation uses it,
-    // and the tests that race or free on purpose do so with simulated memory alone.
+    // SAFETY: operands are whole buffers; a sim keeps its own memory while an operation uses it; tests that race or
+    // free on purpose use simulated memory alone.
     unsafe { sim.submit(None, &[op], after) }
 }
 
@@ -107,11 +107,11 @@ pub(crate) fn host_buffer(mut bytes: Vec<u8>) -> Buffer {
         writable: true,
         host: Some(host),
     };
-    // SAFETY: the vector's block stays where it is and nobody else touches it.
+    // SAFETY: the vector's block stays in place, and no other code touches it.
     unsafe { Buffer::new(info, Box::new(bytes)) }
 }
 
-/// Remembers what the sink was told.
+/// Records the outcomes that the sink was told.
 #[derive(Default)]
 pub(crate) struct Log(Mutex<Vec<(Fence, Outcome)>>);
 
@@ -135,7 +135,7 @@ impl Log {
             .collect()
     }
 
-    /// The one outcome that was told.
+    /// The one reported outcome.
     pub(crate) fn only(&self) -> (Fence, Outcome) {
         let mut all = self.outcomes();
         assert_eq!(all.len(), 1, "{all:?}");
