@@ -1,1 +1,1 @@
-//! Nothing: this package is its tests, which run in a browser. `cargo xtask test --only browser` runs them.
+//! This package is empty apart from its tests, which run in a browser: `cargo xtask test --only browser` runs them.

@@ -1,4 +1,4 @@
-//! What arrives is what was sent, and nothing else changes.
+//! Copies bring the right bytes and change no other.
 
 use transload::Request;
 use wasm_bindgen_test::wasm_bindgen_test;
@@ -57,7 +57,7 @@ async fn no_byte_is_a_copy_too() {
     assert_eq!(page.look(&there).await, [0; 4]);
 }
 
-/// Every length of 0 to 9 bytes from every place in a word to every other, all of them under way at once, each in
+/// Every length of 0 to 9 bytes from every position in a word to every other. All copies are in flight at once, each in
 /// a field of its own.
 async fn fields(from_host: bool, to_host: bool) {
     const FIELD: u64 = 32;
@@ -112,7 +112,7 @@ async fn any_place_and_length_goes_within_the_device_and_leaves_the_neighbours_a
     fields(false, false).await;
 }
 
-/// Lengths around what one pass takes, at odd places.
+/// Lengths around those that one pass moves, at odd offsets.
 #[wasm_bindgen_test]
 async fn long_ranges_at_odd_places_leave_the_neighbours_alone() {
     let page = Page::open().await;

@@ -1,4 +1,4 @@
-//! The backend by itself, as the engine calls it.
+//! The backend alone, called as the engine calls it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use wasm_bindgen_test::wasm_bindgen_test;
 
 use crate::page::done;
 
-/// Outcomes, in the order in which they came.
+/// Outcomes, in the order of their reports.
 #[derive(Default)]
 struct Heard(Mutex<Vec<(Fence, Outcome)>>);
 
@@ -22,8 +22,8 @@ impl CompletionSink for Heard {
     }
 }
 
-/// Host memory is read when a copy is submitted, and written when the browser has mapped what comes home: behind
-/// nothing that is under way.
+/// The backend reads host memory when a copy is submitted, and writes it when the browser has mapped the result. A copy
+/// of host memory must therefore wait for copies in flight.
 #[wasm_bindgen_test]
 async fn a_copy_of_the_hosts_does_not_go_before_what_it_is_to_come_after() {
     let backend = Wgpu::request().await.unwrap();
@@ -46,7 +46,8 @@ async fn a_copy_of_the_hosts_does_not_go_before_what_it_is_to_come_after() {
         src: part(src),
         dst: part(dst),
     };
-    // SAFETY: all are in bounds, and live and are left alone until the end of the test, which awaits what was accepted.
+    // SAFETY: all operands are in bounds and alive, and no code touches them until the end of the test, which awaits
+    // the accepted copies.
     let submit = |op: Op<'_>, after: &[Fence]| unsafe { backend.submit(None, &[op], after) };
 
     let first = submit(copy(&there[0], &there[1]), &[]).unwrap();
@@ -61,7 +62,7 @@ async fn a_copy_of_the_hosts_does_not_go_before_what_it_is_to_come_after() {
         };
         assert_eq!(fault.class, ErrorClass::Unsupported);
     }
-    // What stays in the queue is behind it anyhow.
+    // The second copy stays in the queue, and so follows the first one anyway.
     let second = submit(copy(&there[1], &there[0]), &[first]).unwrap();
     while heard.0.lock().unwrap().len() < 2 {
         done(&queue).await;

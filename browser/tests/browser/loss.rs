@@ -1,4 +1,4 @@
-//! A device that the page destroys, with transfers under way and without.
+//! A device that the page destroys, with transfers in flight and without.
 
 use transload::hal::ErrorClass;
 use transload::{AllocSpec, Buffer, Transfer};
@@ -8,7 +8,7 @@ use crate::page::{Page, pattern};
 
 const LEN: u64 = (2 << 20) + 3;
 
-/// One that goes there, one that stays there, and one that comes back.
+/// A transfer to the device, one within it, and one back from it.
 fn under_way(page: &Page, back: &Buffer) -> Vec<Transfer> {
     let here = page.adopt(&pattern(LEN, 1));
     let there = [(); 3].map(|()| page.holding(&pattern(LEN, 2)));
@@ -22,7 +22,7 @@ fn under_way(page: &Page, back: &Buffer) -> Vec<Transfer> {
 #[wasm_bindgen_test]
 async fn a_device_lost_in_flight_fails_what_is_left_and_hangs_nobody() {
     let page = Page::open().await;
-    // Once more after it has worked, when nothing has to be made any more.
+    // The same after the device has worked, when the backend has all of its objects.
     let back = page.adopt(&vec![0x5A; LEN as usize]);
     for transfer in under_way(&page, &back) {
         transfer.await.unwrap();
@@ -35,7 +35,7 @@ async fn a_device_lost_in_flight_fails_what_is_left_and_hangs_nobody() {
         assert_eq!(error.class(), ErrorClass::Lost, "{error}");
         assert!(error.to_string().contains("wgpu:0"), "{error}");
     }
-    // What is at home is of use.
+    // The host buffer is still usable.
     back.write().unwrap().fill(1);
 }
 

@@ -1,4 +1,4 @@
-//! Transfers in a page, to and from the devices that the browser has.
+//! Transfers in a page, to and from the devices of the browser.
 #![cfg(all(target_family = "wasm", target_os = "unknown"))]
 
 mod bytes;

@@ -1,4 +1,4 @@
-//! What a page does wrong is told with its reason, and harms nothing else.
+//! A page's mistakes give errors with their reasons, and do no other harm.
 
 use transload::hal::ErrorClass;
 use transload::{AllocSpec, Region, Shape};
@@ -74,7 +74,7 @@ async fn a_buffer_of_the_pages_takes_part_if_copies_can_touch_it() {
     assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
 }
 
-/// The browser tells of all these later, as errors of commands.
+/// The browser itself reports all of these later, as errors of commands.
 #[wasm_bindgen_test]
 async fn copies_of_what_is_unusable_fail_as_their_callers_mistake_and_bar_no_link() {
     let ((own, queue), (other, _)) = (device().await, device().await);
@@ -122,7 +122,7 @@ async fn a_device_whose_handles_nobody_has_takes_in_nothing() {
     assert_eq!(error.class(), ErrorClass::Caller, "{error}");
 }
 
-/// SwiftShader, which is what these tests run on, cannot serve its own limit.
+/// These tests run on SwiftShader, which cannot allocate up to its own limit.
 #[wasm_bindgen_test]
 async fn what_the_browser_had_no_room_for_fails_what_is_done_with_it() {
     let page = Page::open().await;

@@ -1,4 +1,4 @@
-//! What would block is an error that says so, changes nothing, and leaves the page at work.
+//! A call that would block returns an error that says so, changes nothing, and leaves the page working.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ async fn a_guard_of_bytes_under_way_is_refused_and_granted_later() {
     assert!(matches!(error, GuardError::WouldBlock { .. }), "{error}");
     let error = back.write().map(|_| ()).unwrap_err();
     assert!(matches!(error, GuardError::WouldBlock { .. }), "{error}");
-    // What borrows it meanwhile is not begun either.
+    // A call that borrows the buffer meanwhile does not begin either.
     let mut out = vec![0; LEN as usize];
     let error = page.manager.copy_into_slice(&back, &mut out).unwrap_err();
     assert_eq!(error, TransferError::WouldBlock);
@@ -115,7 +115,7 @@ async fn cancelling_says_what_it_knows_and_stops_what_has_not_begun() {
     assert!(page.look(&there).await == sent);
 }
 
-/// Where the host has threads, copies of this size are theirs.
+/// Where the host has threads, they make copies of this size.
 #[wasm_bindgen_test]
 async fn long_copies_of_the_hosts_are_done_by_the_page_itself() {
     let page = Page::open().await;

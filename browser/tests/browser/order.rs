@@ -1,4 +1,4 @@
-//! Transfers of the same bytes, one after the other, whoever awaits them and when.
+//! Transfers of the same bytes take effect in order, whichever task awaits them and when.
 
 use transload::model::Instant;
 use transload::{Buffer, Request, TransferError};
@@ -9,7 +9,7 @@ use crate::page::{Page, device, part, pattern};
 
 const MIB: u64 = 1 << 20;
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -45,8 +45,8 @@ async fn overlapping_ranges_of_one_buffer_are_copied_as_if_at_once() {
     }
 }
 
-/// Four buffers, in host memory and on the device, and copies between any two of them that are all submitted before
-/// the first is awaited: what is left equals a model that copies one after the other.
+/// Four buffers, in host memory and on the device. The test submits copies between random pairs of them before it
+/// awaits the first one. The final bytes equal those of a model that copies one after the other.
 #[wasm_bindgen_test]
 async fn transfers_that_touch_the_same_bytes_take_effect_in_the_order_submitted() {
     const LEN: u64 = 4_000;
@@ -89,11 +89,11 @@ async fn a_transfer_that_is_dropped_in_flight_still_arrives_whole() {
     let sent = pattern(5 * MIB + 3, 1);
     let there = page.holding(&vec![0x5A; sent.len()]);
     drop(page.manager.copy(page.adopt(&sent), &there));
-    // Submitted later, so that its bytes are those of the one that was dropped.
+    // This copy is submitted later, so it reads the bytes that the dropped transfer wrote.
     let back = page.adopt(&vec![0; sent.len()]);
     page.manager.copy(&there, &back).await.unwrap();
     assert!(*back.read().unwrap() == *sent);
-    // Dropped again, with its end of the device, and the buffer at home is of use afterwards.
+    // The transfer and its device buffer are dropped again; the host buffer stays usable.
     let home = page.adopt(&vec![0xA5; sent.len()]);
     drop(page.manager.copy(there, &home));
     let again = page.on_device(sent.len() as u64);
@@ -102,7 +102,7 @@ async fn a_transfer_that_is_dropped_in_flight_still_arrives_whole() {
     assert!(*home.read().unwrap() == *sent);
 }
 
-/// Nobody holds the manager any more while its transfer is under way.
+/// No code holds the manager any more while its transfer is in flight.
 #[wasm_bindgen_test]
 async fn a_transfer_outlives_its_manager() {
     let page = Page::open().await;
@@ -132,7 +132,7 @@ async fn a_transfer_starts_after_the_events_that_it_waits_for() {
     let request = Request::new(&src, &there).after(&go).then(&arrived);
     let transfer = page.manager.submit(&request);
     assert!(!transfer.is_over() && !arrived.is_set());
-    // What the source holds when the event is set is what goes.
+    // The transfer reads the bytes that the source holds when the event is set.
     write(&src, &second);
     go.set();
     transfer.await.unwrap();
@@ -141,7 +141,7 @@ async fn a_transfer_starts_after_the_events_that_it_waits_for() {
 }
 
 fn write(buffer: &Buffer, bytes: &[u8]) {
-    // The transfer is in the order before this, so a guard would wait for it.
+    // The transfer precedes the guard in the order, so a guard would wait for it.
     let error = buffer.write().map(|_| ()).unwrap_err();
     assert!(
         matches!(error, transload::GuardError::WouldBlock { .. }),
@@ -152,7 +152,7 @@ fn write(buffer: &Buffer, bytes: &[u8]) {
     unsafe { span.as_mut_slice() }.copy_from_slice(bytes);
 }
 
-/// A submission of the page's own fills what the transfer takes to another device.
+/// A submission of the page fills the source of a transfer to another device.
 #[wasm_bindgen_test]
 async fn a_transfer_starts_after_a_submission_of_the_pages() {
     let page = Page::open().await;
@@ -180,13 +180,13 @@ async fn a_transfer_starts_after_a_submission_of_the_pages() {
     ));
 }
 
-/// Nothing happens but that time passes.
+/// No other event happens while time passes.
 #[wasm_bindgen_test]
 async fn a_deadline_passes_while_nothing_else_happens() {
     let page = Page::open().await;
     let (src, there) = (page.adopt(&[1; 64]), page.holding(&[7; 64]));
     let never = page.manager.event();
-    // Far enough ahead that all of them are awaited before the first one passes.
+    // Far enough ahead that the test awaits all transfers before the first deadline passes.
     let start = page.manager.now();
     let at = |milliseconds: u64| Instant(start.0 + milliseconds * 1_000_000);
     let request = || Request::new(&src, &there).after(&never);

@@ -1,4 +1,4 @@
-//! A page with a device, and another look at what that device holds than Transload's.
+//! A page with a device, and access to the device's bytes without Transload.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use transload::hal::Owner;
 use transload::{AllocSpec, Buffer, Error, TransferManager};
 use transload_wgpu::Wgpu;
 
-/// A manager, with the device that the page has opened by itself as `wgpu:0`.
+/// A manager with a device that the page has opened itself as `wgpu:0`.
 pub(crate) struct Page {
     pub(crate) manager: TransferManager,
     pub(crate) device: wgpu::Device,
@@ -16,21 +16,21 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// With the device that the backend opens.
+    /// A page with the device that the backend opens.
     pub(crate) async fn open() -> Page {
         let opened = Wgpu::request().await.unwrap();
         let handles = opened.handles("wgpu:0".parse().unwrap()).unwrap();
         Page::of(opened, handles)
     }
 
-    /// With two devices of the page's own; all but the manager is of the first.
+    /// A page with two devices of its own; all fields but the manager belong to the first.
     pub(crate) async fn with_two() -> Page {
         let (first, second) = (device().await, device().await);
         let opened = Wgpu::with_devices([first.clone(), second]);
         Page::of(opened, first)
     }
 
-    /// With one device of the page's own.
+    /// A page with one device of its own.
     pub(crate) fn with(handles: (wgpu::Device, wgpu::Queue)) -> Page {
         Page::of(Wgpu::with_devices([handles.clone()]), handles)
     }
@@ -64,7 +64,7 @@ impl Page {
         self.manager.adopt(bytes.to_vec()).unwrap()
     }
 
-    /// A buffer on the device that holds these bytes, put there by wgpu.
+    /// A buffer on the device with these bytes, written by wgpu.
     pub(crate) fn holding(&self, bytes: &[u8]) -> Buffer {
         let buffer = self.on_device(bytes.len() as u64);
         let mut words = bytes.to_vec();
@@ -74,7 +74,7 @@ impl Page {
         buffer
     }
 
-    /// What a buffer holds, wherever it is, without a transfer.
+    /// The bytes of any buffer, without a transfer.
     pub(crate) async fn bytes(&self, buffer: &Buffer) -> Vec<u8> {
         match buffer.read() {
             Ok(bytes) => bytes.to_vec(),
@@ -82,7 +82,7 @@ impl Page {
         }
     }
 
-    /// What all of a device's buffer holds, as wgpu reads it back.
+    /// All bytes of a device's buffer, as wgpu reads them back.
     pub(crate) async fn look(&self, buffer: &Buffer) -> Vec<u8> {
         let raw = buffer.native::<wgpu::Buffer>().unwrap();
         let home = self.device.create_buffer(&wgpu::BufferDescriptor {
@@ -101,7 +101,7 @@ impl Page {
     }
 }
 
-/// A device of the page's own.
+/// Opens a device for the page.
 pub(crate) async fn device() -> (wgpu::Device, wgpu::Queue) {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = wgpu::Backends::BROWSER_WEBGPU;
@@ -114,7 +114,7 @@ pub(crate) fn part(buffer: &Buffer, at: u64, len: u64) -> Buffer {
     buffer.slice(at..at + len).unwrap()
 }
 
-/// What a callback is told.
+/// The value that a callback receives.
 async fn told<T: Send + 'static>(ask: impl FnOnce(Box<dyn FnOnce(T) + Send>)) -> T {
     let answer = Arc::new(Mutex::new((None, None::<Waker>)));
     let told = Arc::clone(&answer);
@@ -138,12 +138,12 @@ async fn map(buffer: &wgpu::Buffer) {
         .unwrap();
 }
 
-/// Waits for all that was submitted.
+/// Waits for all submitted work.
 pub(crate) async fn done(queue: &wgpu::Queue) {
     told(|tell| queue.on_submitted_work_done(|| tell(()))).await;
 }
 
-/// Bytes that repeat nowhere near.
+/// Bytes without a short period.
 pub(crate) fn pattern(len: u64, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {

@@ -25,7 +25,7 @@ impl Rows {
     }
 }
 
-/// From rows to rows: to the device, within it, and back, over memory that holds something else.
+/// From rows to rows: to the device, within it, and back, over memory with other bytes.
 async fn there_on_and_back(page: &Page, from: Rows, to: Rows) {
     let len = from.row as usize;
     let size = (from.at + from.rows * from.pitch).max(to.at + to.rows * to.pitch) + 16;
@@ -72,7 +72,7 @@ async fn short_rows_at_odd_places_and_pitches() {
     }
 }
 
-/// More than one scratch buffer's worth, and rows that each are worth a write of their own.
+/// More bytes than one scratch buffer holds, and rows that are each large enough for a write of their own.
 #[wasm_bindgen_test]
 async fn long_and_many_rows() {
     let page = Page::open().await;

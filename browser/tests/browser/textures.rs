@@ -1,4 +1,4 @@
-//! Texels take part in copies as bytes do: whole, in part, at any offset.
+//! Copies of texels work like copies of bytes: whole, in part, at any offset.
 
 use transload::{Buffer, Region, Shape};
 use wasm_bindgen_test::wasm_bindgen_test;
@@ -6,10 +6,10 @@ use wgpu::TextureFormat as Format;
 
 use crate::page::{Page, device, part, pattern};
 
-/// Format, width, height, layers or depth, and whether those are depth.
+/// Format, width, height, layers or depth, and whether the last number is a depth.
 type Frame = (Format, u32, u32, u32, bool);
 
-/// Rows of no whole words, of words, of 256 bytes and of more; blocks of 1 to 16 bytes; layers; depth.
+/// Rows of partial words, of whole words, of 256 bytes and of more; blocks of 1 to 16 bytes; layers; depth.
 const FRAMES: [Frame; 10] = [
     (Format::R8Unorm, 13, 7, 1, false),
     (Format::R8Unorm, 1, 40, 1, false),
@@ -52,7 +52,7 @@ fn row_bytes(frame: Frame) -> u32 {
     frame.0.block_copy_size(None).unwrap() * frame.1
 }
 
-/// Writes all texels as wgpu's tutorials do.
+/// Writes all texels as in wgpu's tutorials.
 fn set(page: &Page, of: &wgpu::Texture, frame: Frame, bytes: &[u8]) {
     let layout = wgpu::TexelCopyBufferLayout {
         offset: 0,
@@ -63,7 +63,7 @@ fn set(page: &Page, of: &wgpu::Texture, frame: Frame, bytes: &[u8]) {
         .write_texture(of.as_image_copy(), bytes, layout, of.size());
 }
 
-/// Reads all texels: rows at a pitch of 256 bytes into a buffer, of which the rows are taken.
+/// Reads all texels: copies rows at a pitch of 256 bytes into a buffer, and takes the rows from it.
 async fn get(page: &Page, of: &wgpu::Texture, frame: Frame) -> Vec<u8> {
     let row = row_bytes(frame);
     let pitch = row.next_multiple_of(wgpu::COPY_BYTES_PER_ROW_ALIGNMENT);

@@ -1,4 +1,4 @@
-//! A small backend: ordinary memory, and copies that are made piece by piece when somebody looks.
+//! A small backend: ordinary memory, and copies that `pump` makes piece by piece.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -21,13 +21,13 @@ pub(crate) struct Words {
 }
 
 struct Work {
-    /// Copies that were submitted and not made, oldest first.
+    /// Copies that were submitted but not made yet, oldest first.
     queue: VecDeque<(Fence, Vec<(HostSpan, HostSpan)>)>,
     sink: Option<Arc<dyn CompletionSink>>,
     last: u64,
 }
 
-/// How much one look copies: what the program's loop can spare at a time.
+/// The number of bytes that one `pump` copies: the share of time that the program's loop can spare.
 const PIECE_BYTES: u64 = 1024;
 
 const BACKEND: BackendId = BackendId(Name::constant("words"));
@@ -72,8 +72,8 @@ impl Words {
     }
 }
 
-// SAFETY: copies are made in `pump` alone, whole, and their fences are told after that, once each;
-// `submit` looks at everything before it queues anything.
+// SAFETY: `pump` alone makes copies, and makes them whole; their fences are reported after that, once each; `submit`
+// checks all operations before it queues any.
 unsafe impl Backend for Words {
     fn inventory(&self) -> Inventory {
         let engine = EngineId {
@@ -151,7 +151,7 @@ unsafe impl Backend for Words {
         Err(ImportError::Unsupported {
             memory: buffer.memory(),
             kind,
-            reason: "there is nobody to share with".into(),
+            reason: "there is no other process to share with".into(),
         })
     }
 
@@ -178,7 +178,7 @@ unsafe impl Backend for Words {
             let to = dst.buffer.host(dst.offset, dst.len_bytes);
             copies.push(from.zip(to).ok_or(unsupported(index))?);
         }
-        // The queue is worked through in order, so every earlier fence settles before this one.
+        // The backend works through the queue in order, so every earlier fence settles before this one.
         Ok(self.with(|work| {
             work.last += 1;
             let fence = Fence::new(BACKEND, work.last);
@@ -196,7 +196,7 @@ unsafe impl Backend for Words {
     }
 
     fn pump(&self) {
-        // What is worked on is out of the queue meanwhile: copies are made outside the exclusion.
+        // The entry is out of the queue while it is worked on: copies are made outside the critical section.
         let Some((fence, mut copies)) = self.with(|work| work.queue.pop_front()) else {
             return;
         };
@@ -204,7 +204,8 @@ unsafe impl Backend for Words {
             let piece = (src.len() as u64).min(PIECE_BYTES);
             let pieces = src.slice(0, piece).zip(dst.slice(0, piece));
             if let Some((src, dst)) = pieces {
-                // SAFETY: the engine keeps both alive and to this copy until its fence has settled.
+                // SAFETY: the engine keeps both alive, and lets no other operation touch them, until the fence has
+                // settled.
                 unsafe { src.copy_to(dst) };
             }
             let left = src.len() as u64 - piece;

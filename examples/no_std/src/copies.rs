@@ -1,4 +1,4 @@
-//! What the program does with the library.
+//! The program's use of the library.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use transload::{AllocSpec, DeviceId, Error, TransferManager};
 
 use crate::backend::Words;
 
-/// Copies some bytes, and answers whether they arrived.
+/// Copies some bytes. Returns whether they arrived.
 pub(crate) fn arrive() -> Result<bool, Error> {
     let manager = TransferManager::new();
     manager.register_backend(Words::new())?;
@@ -15,7 +15,7 @@ pub(crate) fn arrive() -> Result<bool, Error> {
     let src = manager.adopt(wanted.clone())?;
     let dst = manager.allocate(DeviceId::CPU0.into(), AllocSpec::bytes(src.len()))?;
 
-    // The work is handed over here, and done in turns, between whatever else the loop does.
+    // The call submits the work; the turns below execute it, between the loop's other work.
     let transfer = manager.copy(&src, &dst);
     let done_at_once = transfer.is_over();
     let mut turns = 0u32;
@@ -28,7 +28,7 @@ pub(crate) fn arrive() -> Result<bool, Error> {
     }
     let report = transfer.wait()?;
 
-    // Or blocking, where the loop has nothing else to do.
+    // A blocking call, for a loop without other work.
     let mut back = vec![0; wanted.len()];
     manager.copy_into_slice(&dst, &mut back)?;
     let arrived = *dst.read().map_err(transload::Error::from)? == wanted[..] && back == wanted;

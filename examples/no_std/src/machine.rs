@@ -1,4 +1,4 @@
-//! What the program needs of its machine: where it starts, memory, exclusion, and an end.
+//! The program's needs of its machine: an entry point, memory, a critical section, and an exit.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -9,7 +9,7 @@ use critical_section::RawRestoreState;
 
 use crate::copies;
 
-// The stack is where whoever started the program left it; calls want it aligned to 16 bytes.
+// The starting program sets the stack pointer; calls need the stack aligned to 16 bytes.
 core::arch::global_asm!(
     ".globl _start",
     "_start:",
@@ -45,12 +45,12 @@ fn panicked(_: &PanicInfo<'_>) -> ! {
     exit(1)
 }
 
-/// One core without interrupts: there is nobody to keep out. Others disable interrupts here.
+/// One core without interrupts: a critical section excludes no other code. On other machines it disables interrupts.
 struct OneCore;
 
 critical_section::set_impl!(OneCore);
 
-// SAFETY: nothing runs beside the program.
+// SAFETY: no other code runs besides the program.
 unsafe impl critical_section::Impl for OneCore {
     unsafe fn acquire() -> RawRestoreState {}
     unsafe fn release(_: RawRestoreState) {}
@@ -58,13 +58,13 @@ unsafe impl critical_section::Impl for OneCore {
 
 const HEAP_BYTES: usize = 4 << 20;
 
-/// Hands out memory from the front and never takes any back: enough for a program that ends.
+/// Allocates memory from the front and frees none: enough for a program that ends.
 struct Bump {
     heap: UnsafeCell<[u8; HEAP_BYTES]>,
     used: AtomicUsize,
 }
 
-// SAFETY: the heap is only reached through ranges that were given out once each.
+// SAFETY: the heap is only reached through ranges that were each allocated once.
 unsafe impl Sync for Bump {}
 
 #[global_allocator]
@@ -73,7 +73,7 @@ static HEAP: Bump = Bump {
     used: AtomicUsize::new(0),
 };
 
-// SAFETY: ranges lie within the heap, are aligned as asked, and are given out once.
+// SAFETY: ranges lie within the heap, are aligned as requested, and are each allocated once.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let base = self.heap.get().cast::<u8>();
