@@ -31,8 +31,8 @@ impl Case {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     pub(crate) quick: bool,
-    /// Samples of each contender. Even, so that both halves have as many; a half of the full effort
-    /// still has more than 15, and so has the whole of the quick one.
+    /// Samples of each contender. The number is even, so that both halves have the same number; a half of the full
+    /// effort still has more than 15, and so has the whole of the quick one.
     pub(crate) rounds: usize,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Outcome {
     pub(crate) spread_s: [f64; 2],
     /// Medians of the others.
     pub(crate) baselines: BTreeMap<String, f64>,
-    /// Baselines that are absent, and why.
+    /// Absent baselines, with the reasons.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) absent: BTreeMap<String, String>,
     /// By how much two runs of one baseline differed, as a fraction.
@@ -88,7 +88,7 @@ pub(crate) struct Verdict {
     pub(crate) holds: Option<bool>,
 }
 
-/// Above this difference between two runs of one baseline nothing is concluded.
+/// Above this difference between two runs of one baseline there is no verdict.
 pub(crate) const MOST_NOISE: f64 = 0.05;
 
 impl Verdict {
@@ -123,9 +123,9 @@ impl Verdict {
         }
     }
 
-    /// Withdraws the conclusion where `noise` is too high.
+    /// Withdraws the verdict where `noise` is too high.
     pub(crate) fn unless_noisy(mut self, noise: f64) -> Verdict {
-        // A NaN is no small noise either.
+        // A NaN counts as too much noise.
         if !matches!(noise.partial_cmp(&MOST_NOISE), Some(order) if order.is_le()) {
             self.holds = None;
         }
@@ -134,7 +134,7 @@ impl Verdict {
 }
 
 impl Outcome {
-    /// An outcome with Transload's samples and nothing to compare them with.
+    /// An outcome with Transload's samples and no baseline.
     pub(crate) fn new(case: impl Into<String>, transload: &Series) -> Outcome {
         Outcome {
             case: case.into(),

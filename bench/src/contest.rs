@@ -15,26 +15,25 @@ pub(crate) trait Contender {
     /// after is not timed.
     fn sample(&mut self, turns: u32) -> Result<Duration>;
 
-    /// Poisons the destination, does the operation once, and looks at every byte by another way than
-    /// it was written. True for what moves no bytes.
+    /// Poisons the destination, does the operation once, and checks every byte by another way than it was written.
+    /// Returns true for an operation that moves no bytes.
     fn verify(&mut self) -> Result<bool>;
 }
 
-/// How a contest is run.
+/// The rules of a contest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// Samples of each contender.
     pub(crate) rounds: usize,
-    /// What one sample should last at least; short operations are repeated to fill it.
+    /// The least duration of one sample; short operations are repeated to fill it.
     pub(crate) sample: Duration,
-    /// Whether each sample is preceded by one operation of the same contender that is not timed, so
-    /// that it finds the caches and its threads as it leaves them itself and not as its neighbour
-    /// does.
+    /// Whether each sample follows an untimed operation of the same contender. The sample then finds the caches and its
+    /// threads in the contender's own state, and not in its neighbour's.
     pub(crate) warm: bool,
 }
 
-/// Runs all contenders once in each round, in an order that changes from round to round. The answer
-/// has one series for each, in the order given.
+/// Runs all contenders once in each round, in an order that changes from round to round. Returns one series for each,
+/// in the order given.
 pub(crate) fn run(contenders: &mut [Box<dyn Contender>], rules: Rules) -> Result<Vec<Series>> {
     let mut turns = Vec::with_capacity(contenders.len());
     for contender in &mut *contenders {
@@ -67,8 +66,8 @@ fn turns_to_fill(contender: &mut dyn Contender, sample: Duration) -> Result<u32>
     Ok(turns)
 }
 
-/// A small generator (xorshift64*, Vigna, "An experimental exploration of Marsaglia's xorshift
-/// generators, scrambled", 2016): results do not depend on luck from run to run.
+/// A small generator (xorshift64*, Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled",
+/// 2016): all runs get the same numbers.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -5,8 +5,7 @@
 //! is the noise of the run, and if it exceeds 5 % no verdict is given. Bytes are verified outside
 //! the timed region, over poisoned destinations.
 //!
-//! The numbers that a line of the output is held against are in [`case::Verdict`]; the program ends
-//! with failure when one of them is missed.
+//! The limits of an output line are in [`case::Verdict`]; the program ends with failure when one of them is missed.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -32,12 +31,12 @@ mod raw;
 mod series;
 mod staging;
 mod table;
-// Threads that wait, beside each other.
+// Waiting threads, next to each other.
 #[cfg(not(any(target_family = "wasm", transload_local)))]
 mod waiting;
 #[cfg(not(any(target_family = "wasm", transload_local)))]
 mod way;
-// As the backend itself: nothing in the browser, nor in a build whose types stay on one thread.
+// The same condition as for the backend: not in the browser, nor in a build whose types stay on one thread.
 #[cfg(not(any(target_family = "wasm", transload_local)))]
 mod wgpu;
 
@@ -149,7 +148,7 @@ fn cases(effort: Effort) -> Vec<Case> {
     cases
 }
 
-/// Whether `text` fits `pattern`, where `*` stands for any characters.
+/// Whether `text` matches `pattern`, where `*` stands for any characters.
 fn fits(pattern: &str, text: &str) -> bool {
     let Some((head, tail)) = pattern.split_once('*') else {
         return pattern == text;

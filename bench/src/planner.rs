@@ -1,4 +1,4 @@
-//! `planner/cold`: how long a plan takes that is not in the cache.
+//! `planner/cold`: the time of making a plan that is not in the cache.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![Case::new("planner/cold", cold)]
 }
 
-/// Every pair of memories is planned for; the slowest pair is the one that is held against the limit.
+/// Makes plans for every pair of memories; the slowest pair is compared with the limit.
 fn cold(effort: Effort) -> Result<Outcome> {
     let machine = eight_gpus()?;
     let memories: Vec<MemoryId> = machine.memories().iter().map(|memory| memory.id).collect();

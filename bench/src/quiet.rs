@@ -13,7 +13,7 @@ const SETTLED: Duration = Duration::from_millis(200);
 /// Counts the wake-ups of all threads of this process in 5 s. `None` where the system does not count them.
 /// The caller sets [`Outcome::verified`].
 pub(crate) fn watch(case: &str) -> Result<Option<Outcome>> {
-    // Threads that have just done their work may still be on their way to where they wait.
+    // Threads that have just done their work may not have parked yet.
     std::thread::park_timeout(SETTLED);
     let Some(before) = wakeups() else {
         return Ok(None);
@@ -31,8 +31,8 @@ pub(crate) fn watch(case: &str) -> Result<Option<Outcome>> {
     Ok(Some(outcome))
 }
 
-/// How often the threads of this process gave the processor up of their own accord: each wait that
-/// ends begins another. `None` where the system does not tell.
+/// The number of times that threads of this process blocked: each wait that ends begins another. `None` where the
+/// system does not count this.
 fn wakeups() -> Option<u64> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?;
     let mut sum = 0;

@@ -64,7 +64,7 @@ fn on_the_sim(_: Effort) -> Result<Outcome> {
         sim.read(dst.raw(), 0, &mut back)?;
         verified &= back == bytes[i * STRIDE..][..LEN];
     }
-    // What the simulated machine itself saw allocated outside the two GPUs: slots, and no more.
+    // The memory that the simulated machine allocated outside the two GPUs: the slots alone.
     let on_host = sim.memory_use().into_iter();
     let seen: u64 = on_host
         .filter(|pool| pool.memory.device == transload::DeviceId::CPU0)
@@ -91,7 +91,7 @@ fn on_the_host(_: Effort) -> Result<Outcome> {
     let path = std::env::temp_dir().join(format!("transload-bench-{}", std::process::id()));
     std::fs::write(&path, &bytes).with_context(|| path.display().to_string())?;
     let src = manager.open_file(&path);
-    // Open files live on without a name, and the name must not outlive a failure.
+    // An open file survives without a name, and a failure must not leave the name behind.
     std::fs::remove_file(&path)?;
     let src = src?;
     let mut dsts = Vec::with_capacity(TRANSFERS);
@@ -120,7 +120,7 @@ fn payload() -> Vec<u8> {
     bytes
 }
 
-/// Submits all of them before any is waited for.
+/// Submits all transfers before it waits for any.
 fn submit(
     manager: &TransferManager,
     src: &Buffer,
@@ -138,7 +138,7 @@ fn submit(
     Ok((begin, transfers))
 }
 
-/// The time of each, had they run one after the other.
+/// The time for each transfer, if they ran one after the other.
 fn finish((begin, transfers): (Instant, Vec<Transfer>)) -> Result<Series> {
     let count = transfers.len() as f64;
     for transfer in transfers {

@@ -6,7 +6,7 @@ use transload::ByteSize;
 use crate::case::{Effort, MOST_NOISE, Outcome, Verdict};
 use crate::machine::Machine;
 
-/// Prints the machine, one row for each result, and what was absent.
+/// Prints the machine, one row for each result, and the absent baselines.
 pub(crate) fn print(machine: &Machine, effort: Effort, results: &[Outcome]) {
     let Machine {
         cpu,

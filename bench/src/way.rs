@@ -15,8 +15,8 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// `turn` does it once and returns when it is done; `poison` spoils the destination before, and
-    /// `check` looks at every byte of it.
+    /// `turn` does the operation once and returns when it is done; `poison` overwrites the destination before, and
+    /// `check` checks every byte of it.
     pub(crate) fn boxed(
         name: impl Into<String>,
         turn: impl FnMut() -> Result<()> + 'static,

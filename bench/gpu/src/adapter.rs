@@ -1,4 +1,4 @@
-//! An adapter, and what every user of wgpu writes around it.
+//! An adapter, and the code that every user of wgpu writes around it.
 
 use anyhow::{Context, Result};
 use transload_wgpu::Wgpu;
@@ -6,10 +6,10 @@ use wgpu::{Buffer, BufferUsages, CommandEncoderDescriptor, Device, MapMode, Poll
 
 use crate::raw::memory::Memory;
 
-/// What a buffer is looked at through.
+/// The size of the buffer through which the host reads a device buffer.
 const WINDOW: u64 = 16 << 20;
 
-/// A device that is open.
+/// An open device.
 #[derive(Clone)]
 pub(crate) struct Adapter {
     device: Device,
@@ -50,7 +50,7 @@ impl Adapter {
     pub(crate) fn map(&self, buffer: &Buffer, mode: MapMode) -> Result<()> {
         let (tell, told) = std::sync::mpsc::channel();
         buffer.map_async(mode, .., move |result| {
-            // The thread that maps waits for this below.
+            // The send succeeds: the mapping thread waits for it below.
             let _ = tell.send(result);
         });
         self.wait()?;
@@ -58,7 +58,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Fills a buffer with zeros: no source looks like that.
+    /// Fills a buffer with zeros, which no source contains.
     pub(crate) fn spoil(&self, buffer: &Buffer) -> Result<()> {
         let descriptor = CommandEncoderDescriptor::default();
         let mut encoder = self.device.create_command_encoder(&descriptor);
@@ -67,7 +67,7 @@ impl Adapter {
         self.wait()
     }
 
-    /// Puts bytes there by wgpu's own call.
+    /// Writes bytes by wgpu's own call.
     pub(crate) fn put(&self, buffer: &Buffer, bytes: &[u8]) -> Result<()> {
         for (part, at) in bytes
             .chunks(WINDOW as usize)

@@ -1,5 +1,5 @@
-//! The conformance suite of backends over this driver, in a process of its own: what crashes or hangs there costs
-//! its own time and nothing else.
+//! The conformance suite of backends over this driver, in a process of its own: a crash or a hang there costs only that
+//! process's time.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -21,10 +21,10 @@ use crate::raw::harness::OfCuda;
 /// The argument that makes this program that process.
 pub(crate) const ARGUMENT: &str = "--conformance";
 
-/// The most that it may take: seconds over the double, and never yet seen over a GPU.
+/// The time limit: the suite takes seconds over the double, and has not run over a GPU yet.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Runs the suite over every device and prints what came of it.
+/// Runs the suite over every device and prints the result.
 pub(crate) fn run(driver: Driver) -> Result<()> {
     let devices = facts::devices(&driver)?;
     let ordinals = devices.iter().map(|device| device.ordinal);
@@ -52,7 +52,7 @@ pub(crate) fn run(driver: Driver) -> Result<()> {
     Ok(())
 }
 
-/// What the other process found, or why there is no answer.
+/// The result of the other process, or the reason why there is none.
 pub(crate) fn ask(end: Instant) -> Value {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -74,7 +74,7 @@ fn start() -> Result<Child> {
 fn hear(mut child: Child, limit: Duration) -> Result<Value> {
     let mut output = child.stdout.take().context("the child has an output")?;
     let (tell, told) = channel();
-    // Ends when the child does, which is seen to below.
+    // The thread ends with the child, which the code below kills or waits for.
     thread::spawn(move || {
         let mut text = String::new();
         let read = output.read_to_string(&mut text);
@@ -95,7 +95,7 @@ fn hear(mut child: Child, limit: Duration) -> Result<Value> {
     Ok(serde_json::from_str(&text?)?)
 }
 
-/// Whether something did not hold, or the suite did not come to its end.
+/// Whether a case failed, or the suite did not finish.
 pub(crate) fn is_broken(answer: &Value) -> bool {
     answer["left_out"].is_null() && answer["failed"] != 0
 }

@@ -12,41 +12,40 @@ pub(crate) trait Contender {
     /// Its name in the results.
     fn name(&self) -> &str;
 
-    /// Does the operation `turns` times, back to back, and answers how long that took altogether. Work before and
-    /// after is not timed.
+    /// Does the operation `turns` times, back to back, and returns the total time. Work before and after is not timed.
     fn sample(&mut self, turns: u32) -> Result<Duration>;
 
-    /// Poisons the destination, does the operation once, and looks at every byte by another way than it was
-    /// written. True for what moves no bytes.
+    /// Poisons the destination, does the operation once, and checks every byte by another way than it was written.
+    /// Returns true for an operation that moves no bytes.
     fn verify(&mut self) -> Result<bool>;
 }
 
-/// How a contest is run.
+/// The rules of a contest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// Samples of each contender.
     pub(crate) rounds: usize,
-    /// What one sample should last at least; short operations are repeated to fill it.
+    /// The least duration of one sample; short operations are repeated to fill it.
     pub(crate) sample: Duration,
-    /// Whether each sample is preceded by one operation of the same contender that is not timed, so that it finds
-    /// the caches and its threads as it leaves them itself and not as its neighbour does.
+    /// Whether each sample follows an untimed operation of the same contender. The sample then finds the caches and its
+    /// threads in the contender's own state, and not in its neighbour's.
     pub(crate) warm: bool,
-    /// When everything must be over.
+    /// The end of the run.
     pub(crate) end: Instant,
 }
 
-/// What came of it.
+/// The result of a contest.
 pub(crate) struct Contest {
     /// One for each contender, in the order given.
     pub(crate) series: Vec<Series>,
-    /// How often each did its operation for a sample.
+    /// The number of operations of each contender in a sample.
     pub(crate) turns: Vec<u32>,
-    /// Why there are fewer rounds than the rules want.
+    /// The reason why there are fewer rounds than the rules demand.
     pub(crate) cut: Option<String>,
 }
 
-/// Runs all contenders once in each round, in an order that changes from round to round. A round that does not
-/// fit before the end is not begun, nor is a contest of which the first samples say that it will not fit.
+/// Runs all contenders once in each round, in an order that changes from round to round. Does not begin a round that
+/// would not fit before the end, nor a contest that would not fit by its first samples.
 pub(crate) fn run(contenders: &mut [Box<dyn Contender>], rules: Rules) -> Result<Contest> {
     let mut contest = Contest {
         series: vec![Series::default(); contenders.len()],
@@ -96,7 +95,7 @@ pub(crate) fn run(contenders: &mut [Box<dyn Contender>], rules: Rules) -> Result
     Ok(contest)
 }
 
-/// Why what takes so long does not fit any more, if it does not.
+/// The reason why work of that duration does not fit any more, if it does not.
 pub(crate) fn unfit(needs: Duration, end: Instant) -> Option<String> {
     let left = end.saturating_duration_since(Instant::now());
     (needs > left).then(|| {
@@ -105,8 +104,8 @@ pub(crate) fn unfit(needs: Duration, end: Instant) -> Option<String> {
     })
 }
 
-/// How often the operation is done to fill a sample, and how long that took with all that is not timed. Of that
-/// there may be much more than of the operation, so it counts too, at a quarter.
+/// The number of operations that fill a sample, and the time that they take with all untimed work. The untimed work may
+/// take much longer than the operation, so it counts too, at a quarter.
 fn turns_to_fill(contender: &mut dyn Contender, sample: Duration) -> Result<(u32, Duration)> {
     const MOST: u32 = 1 << 16;
     let mut turns = 1;
@@ -131,14 +130,14 @@ pub(crate) struct Way {
     check: Check,
 }
 
-/// Does something.
+/// One step of a contender.
 pub(crate) type Step = Box<dyn FnMut() -> Result<()>>;
-/// Looks whether all is well.
+/// Checks the result.
 pub(crate) type Check = Box<dyn FnMut() -> Result<bool>>;
 
 impl Way {
-    /// `turn` does it once and returns when it is done; `poison` spoils the destination before, and `check` looks
-    /// at every byte of it.
+    /// `turn` does the operation once and returns when it is done; `poison` overwrites the destination before, and
+    /// `check` checks every byte of it.
     pub(crate) fn boxed(
         name: impl Into<String>,
         turn: impl FnMut() -> Result<()> + 'static,
@@ -154,7 +153,7 @@ impl Way {
         })
     }
 
-    /// The same with something that must come before each turn and is not timed.
+    /// The same with an untimed step before each turn.
     pub(crate) fn prepared(
         name: impl Into<String>,
         prepare: impl FnMut() -> Result<()> + 'static,
@@ -250,14 +249,14 @@ mod tests {
         Ok(())
     }
 
-    /// The contender says that it takes ten minutes, and takes none.
+    /// The contender reports ten minutes, and takes no time.
     #[test]
     fn what_does_not_fit_is_not_begun() -> Result<()> {
         let mut contenders: Vec<Box<dyn Contender>> =
             vec![Box::new(Fixed(Duration::from_secs(600), 0))];
         let contest = run(&mut contenders, rules(Duration::from_secs(3600)))?;
         let why = contest.cut.unwrap();
-        // Five rounds of ten minutes, each with one that is not timed.
+        // Five rounds of ten minutes, each with an untimed operation.
         assert!(why.starts_with("it needs about 6000.0 s, and "), "{why}");
         assert!(contest.series[0].0.is_empty());
         Ok(())

@@ -1,4 +1,4 @@
-//! The results for programs: one JSON file, whole after every case.
+//! The results as one JSON file, which is valid after every case.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,11 +14,11 @@ use crate::raw::facts::{DeviceFacts, DriverFacts};
 use crate::rivals::Roll;
 use crate::series::Series;
 
-/// Everything.
+/// The document.
 #[derive(Serialize)]
 pub(crate) struct Document {
     pub(crate) schema: u32,
-    /// Whether the run came to its own end. False in a file that a kill left behind.
+    /// Whether the run finished. False in a file that a killed run left.
     pub(crate) complete: bool,
     /// Whether sizes are small and rounds few, so that the figures mean nothing.
     pub(crate) quick: bool,
@@ -35,31 +35,31 @@ pub(crate) struct Document {
     pub(crate) device: i32,
     pub(crate) devices: Vec<DeviceFacts>,
     pub(crate) rivals: Roll,
-    /// What Transload measured of the machine's links, for the contestant that goes by it.
+    /// The costs of the machine's links that Transload measured, for the contestant that uses them.
     pub(crate) probe: Vec<Measured>,
-    /// What came of the suite that every backend passes; `null` where it was left out.
+    /// The result of the conformance suite; `null` where it was left out.
     pub(crate) conformance: Value,
     pub(crate) results: Vec<Outcome>,
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Default, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) case: String,
     pub(crate) group: &'static str,
-    /// What one operation moves.
+    /// The bytes that one operation moves.
     pub(crate) bytes: u64,
-    /// Why the case did not run, or not to its end.
+    /// The reason why the case did not run or did not finish.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) skipped: Option<String>,
-    /// What went wrong in it.
+    /// The error of the case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<String>,
     pub(crate) contestants: Vec<Contestant>,
-    /// Contestants that are not here, and why.
+    /// Absent contestants, with the reasons.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) absent: BTreeMap<String, String>,
-    /// What else is known.
+    /// Further facts.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) facts: BTreeMap<String, String>,
 }
@@ -68,9 +68,9 @@ pub(crate) struct Outcome {
 #[derive(Serialize)]
 pub(crate) struct Contestant {
     pub(crate) name: String,
-    /// Whether every byte that it moved was found right.
+    /// Whether all bytes that it moved were right.
     pub(crate) verified: bool,
-    /// What went wrong; then there are no samples.
+    /// The contestant's error; then there are no samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<String>,
     /// Operations in each sample.
@@ -83,7 +83,7 @@ pub(crate) struct Contestant {
     pub(crate) bytes_per_s: Option<f64>,
 }
 
-/// An error and its causes, each of them once: the driver's results are told by the calls that they come of.
+/// An error and its causes, each of them once: the driver's errors name the call as well as the result.
 pub(crate) fn reason(error: &Error) -> String {
     let mut told = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -119,14 +119,14 @@ impl Contestant {
         self.samples_s = series;
     }
 
-    /// Whether it moved a byte wrong.
+    /// Whether the contestant moved a wrong byte.
     pub(crate) fn is_wrong(&self) -> bool {
         !self.verified && self.failed.is_none()
     }
 }
 
 impl Document {
-    /// Replaces the file, which is whole at any moment.
+    /// Replaces the file, which is valid at any moment.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         let fresh = path.with_extension("fresh");
         let text = serde_json::to_string_pretty(self)? + "\n";

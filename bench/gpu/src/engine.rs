@@ -1,4 +1,4 @@
-//! Transload, which takes part twice: with its default costs, and with those that it measured of this machine.
+//! Transload, which takes part twice: with its default costs, and with costs measured on this machine.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -18,39 +18,39 @@ use crate::contest::{Check, Contender, Step, Way};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Memory, PAGE, POISON};
 
-/// What the results call it.
+/// The name in the results.
 pub(crate) const TRANSLOAD: &str = "transload";
 const PROBED: &str = "transload, probed";
 
 /// The probe takes at most this part of the time that is left.
 const PROBE_SHARE: u32 = 20;
 
-/// A manager, and what the results call it.
+/// A manager, and its name in the results.
 pub(crate) struct Party {
     pub(crate) name: &'static str,
     manager: TransferManager,
     gpu: Arc<Gpu>,
 }
 
-/// A contender, and the way that the bytes go.
+/// A contender, and the route of its bytes.
 pub(crate) struct Entry {
     pub(crate) contender: Box<dyn Contender>,
     pub(crate) way: String,
 }
 
-/// What a probe found of one link.
+/// The result of a probe of one link.
 #[derive(Serialize)]
 pub(crate) struct Measured {
     link: String,
     faulty: bool,
-    /// Seconds for a copy of so many bytes, or why there is no figure.
+    /// Seconds for a copy of that many bytes, or the reason why there is no figure.
     sizes: BTreeMap<u64, Value>,
 }
 
-/// Both parties, and what the probe found.
+/// Both parties, and the results of the probe.
 ///
 /// # Errors
-/// Why there are none.
+/// Returns the reason why there are none.
 pub(crate) fn parties(
     gpu: &Arc<Gpu>,
     quick: bool,
@@ -114,7 +114,7 @@ impl Party {
             .allocate(memory.into(), AllocSpec::bytes(len as u64))?)
     }
 
-    /// Device memory with bytes in it, put there by the driver's own call.
+    /// Device memory filled by the driver's own call.
     fn full(&self, like: &Memory) -> Result<Buffer> {
         let buffer = self.device(MemoryKind::Device, like.len())?;
         let there = Memory::theirs(&self.gpu, &buffer)?;
@@ -159,7 +159,7 @@ impl Party {
         Ok(Entry { contender, way })
     }
 
-    /// From pinned memory to the device or back, prepared, as what is copied often would be.
+    /// From pinned memory to the device or back, as a prepared copy.
     pub(crate) fn prepared(&self, up: bool, like: &Arc<Memory>) -> Result<Entry> {
         let here = self.pinned(like.len())?;
         here.write()?.copy_from_slice(&like.to_vec());
@@ -306,7 +306,7 @@ impl Party {
         Ok(explanation.chosen.to_string())
     }
 
-    /// How a destination is spoilt, and how it is looked at: a device's by the driver's own calls.
+    /// The steps that poison a destination and check it: on a device by the driver's own calls.
     fn ends(&self, dst: &Buffer, like: &Arc<Memory>) -> Result<(Step, Check)> {
         let like = Arc::clone(like);
         if dst.memory().kind == MemoryKind::Device {
@@ -315,7 +315,7 @@ impl Party {
             let check = move || there.holds(0, &like, 0, like.len());
             return Ok((Box::new(move || spoilt.poison()), Box::new(check)));
         }
-        // Where the host cannot look, this fails before anything is timed.
+        // Where the host cannot read it, this fails before the contest begins.
         drop(dst.read()?);
         let (spoilt, found) = (dst.clone(), dst.clone());
         let check = move || Ok(like.is(0, &found.read()?));

@@ -7,16 +7,16 @@ use serde::Serialize;
 /// The machine, the system and the source at the time of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
-    /// What the processor calls itself.
+    /// The processor's name.
     cpu: String,
     /// Processors that this process may use.
     cores: usize,
     numa_nodes: usize,
     memory_bytes: Option<u64>,
-    /// What the process may still take of it.
+    /// The memory that the process may still allocate.
     available_bytes: Option<u64>,
     kernel: String,
-    /// The kernel's setting: the word in brackets holds.
+    /// The kernel's setting: the word in brackets is in force.
     transparent_huge_pages: String,
     /// Runnable processes during the last minute before the run.
     load: Option<f64>,
@@ -56,15 +56,15 @@ impl Machine {
     }
 }
 
-/// The commit that was built; `TRANSLOAD_COMMIT` tells it to the compiler.
+/// The commit that was built, which the build passes in `TRANSLOAD_COMMIT`.
 pub(crate) fn commit() -> &'static str {
     option_env!("TRANSLOAD_COMMIT").unwrap_or("unknown: built without TRANSLOAD_COMMIT")
 }
 
-/// Bytes that this process may still take: what the system has, within what its control group leaves.
+/// The bytes that this process may still allocate: the system's free memory, within the rest of its control group.
 pub(crate) fn available_bytes() -> Option<u64> {
     let system = meminfo("MemAvailable:")?;
-    // A container sees its own group at the root. Files that were read and are not in use count as used there.
+    // A container sees its own group at the root. The page cache counts as used there.
     let number = |path: &str| read(path).parse::<u64>().ok();
     let stat = read("/sys/fs/cgroup/memory.stat");
     let idle = stat

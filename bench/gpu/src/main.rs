@@ -1,9 +1,9 @@
-//! The benchmarks that want an NVIDIA GPU, as one program to carry there: `bench/gpu/run.sh`.
+//! The benchmarks for an NVIDIA GPU, as one program to copy to a machine with one: `bench/gpu/run.sh`.
 //!
-//! It needs the driver and nothing else. It ends by itself before a deadline: what does not fit any more is
-//! written as skipped, with the reason. All contestants of a case run in one process and in turn, so that whatever
-//! else the machine does meets all of them alike, and bytes are verified outside the timed region, over poisoned
-//! destinations. The file that it writes is whole after every case.
+//! The program needs only the driver. It ends by itself before a deadline: cases that do not fit any more are written
+//! as skipped, with the reason. All contestants of a case run in one process and in turn, so that other load on the
+//! machine affects all of them alike. Bytes are verified outside the timed region, over poisoned destinations. The
+//! output file is valid after every case.
 
 #![deny(unsafe_code)]
 

@@ -19,7 +19,7 @@ use crate::engine;
 use crate::machine::{Machine, commit};
 use crate::raw::facts::{self, DriverFacts};
 use crate::raw::gpu::Gpu;
-use crate::rivals::{Rivals, nobody};
+use crate::rivals::{Rivals, neither};
 use crate::table;
 
 /// Measures copies on an NVIDIA GPU and writes one JSON file.
@@ -49,7 +49,7 @@ struct Arguments {
     conformance: bool,
 }
 
-/// Arguments that can be read and mean nothing.
+/// Arguments that can be parsed but are not valid together.
 #[derive(Debug)]
 struct Usage(String);
 
@@ -67,8 +67,8 @@ const NO_DEVICE: u8 = 3;
 const BYTES_DIFFER: u8 = 4;
 const DEVICE_FAILED: u8 = 5;
 
-/// The part of the time that one case may take: the largest, of 4 GiB with all contenders, takes a minute or so
-/// if the host's memory is copied at 8 GB/s.
+/// The part of the time that one case may take: the largest, of 4 GiB with all contenders, takes about a minute if the
+/// host's memory is copied at 8 GB/s.
 const CASE_SHARE: u32 = 5;
 
 const DOUBLE: &str = "The driver is a double: nothing ran on a GPU, and every time is modelled.";
@@ -101,9 +101,9 @@ fn failed(error: &Error, code: ExitCode) -> ExitCode {
     code
 }
 
-/// The driver and the device, or why there is none.
+/// Opens the driver and the device, or returns the reason why not.
 fn open(arguments: &Arguments) -> Result<(Driver, Arc<Gpu>)> {
-    // It says itself what its causes say.
+    // The error's own text already contains those of its causes.
     let driver = Driver::load().map_err(|error| anyhow!("{error}"))?;
     facts::initialise(&driver).context("the CUDA driver does not start")?;
     let count = facts::count(&driver)?;
@@ -116,7 +116,7 @@ fn open(arguments: &Arguments) -> Result<(Driver, Arc<Gpu>)> {
     Ok((driver, gpu))
 }
 
-/// The device that follows, if there is another one. The first one's context stays this thread's.
+/// The next device, if there is one. The first one's context stays current on this thread.
 fn beside(driver: &Driver, gpu: &Gpu) -> Result<Option<Arc<Gpu>>> {
     let count = facts::count(driver)?;
     let next = (gpu.device.0 + 1) % count.max(1);
@@ -138,7 +138,7 @@ fn measure(
         .map_err(|error| Usage(format!("--limit {}: {error}", arguments.limit)))?;
     let end = begin + limit;
     let (rivals, roll) = if arguments.alone {
-        (None, nobody("left out by --alone"))
+        (None, neither("left out by --alone"))
     } else {
         Rivals::start(arguments.device, end)
     };
@@ -150,7 +150,7 @@ fn measure(
     for warning in &warnings {
         eprintln!("{warning}");
     }
-    // Before anything is held here that it might lack, and only as a part of the whole.
+    // The suite runs before this process allocates memory that it might lack, and only when all cases run.
     let conformance = match arguments.case.as_str() {
         "" => conformance::ask(end),
         _ => Value::Null,
@@ -202,7 +202,7 @@ fn measure(
         document.took_s = begin.elapsed().as_secs_f64();
         document.write(&arguments.json)?;
     }
-    // Everything that still holds device resources is dropped before the document says that it is complete.
+    // All device resources are freed before the document says that it is complete.
     drop(session);
     document.complete = true;
     document.took_s = begin.elapsed().as_secs_f64();
@@ -210,12 +210,12 @@ fn measure(
     Ok(document)
 }
 
-/// What a case's name begins with, before the size.
+/// The beginning of a case's name, before the size.
 fn kind(name: &str) -> String {
     name.split('/').next().unwrap_or(name).to_owned()
 }
 
-/// Prints the table and says what came of it.
+/// Prints the table, and returns the exit code.
 fn verdict(document: &Document) -> ExitCode {
     table::print(document);
     let contestants = || document.results.iter().flat_map(|of| &of.contestants);

@@ -1,5 +1,5 @@
-//! PyTorch and CuPy, in a process of their own that answers over a pipe, so that they take turns with the
-//! other contenders. That process may hang on a GPU like any program, so every answer has a time limit.
+//! PyTorch and CuPy, in a process of their own that answers over a pipe, so that they take turns with the other
+//! contenders. That process may hang on the GPU, so every answer has a time limit.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use serde::{Deserialize, Serialize};
 use crate::contest::Contender;
 use crate::document::reason;
 
-/// What runs in the other process.
+/// The script of the other process.
 const SCRIPT: &str = include_str!("rivals.py");
 /// Names the interpreter; `python3` otherwise. The name is that of the other benchmarks.
 const INTERPRETER: &str = "TRANSLOAD_BENCH_PYTHON";
-/// What loading both libraries from a cold disk may take.
+/// The limit for loading both libraries from a cold disk.
 const START: Duration = Duration::from_secs(90);
-/// What one sample may take, with memory of 4 GiB to make: more, and the rest of the run goes on without them.
+/// The limit for one sample, including the allocation of 4 GiB. After a longer one the run goes on without them.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Which libraries are here, and of the others why not.
+/// The libraries that are present, and for the others the reasons.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Roll {
     pub(crate) present: BTreeMap<String, String>,
@@ -51,14 +51,14 @@ struct Rival {
 struct Prepared(Rc<RefCell<Rivals>>);
 
 impl Rivals {
-    /// Starts the process, unless no library is there. All answers must come before `end`.
+    /// Starts the process, unless both libraries are absent. All answers must come before `end`.
     pub(crate) fn start(device: i32, end: Instant) -> (Option<Rc<RefCell<Rivals>>>, Roll) {
         match Rivals::try_start(device, end) {
             Ok((rivals, roll)) if !roll.present.is_empty() => {
                 (Some(Rc::new(RefCell::new(rivals))), roll)
             }
             Ok((_, roll)) => (None, roll),
-            Err(error) => (None, nobody(&reason(&error))),
+            Err(error) => (None, neither(&reason(&error))),
         }
     }
 
@@ -74,7 +74,7 @@ impl Rivals {
         let to = child.stdin.take().context("the child has an input")?;
         let from = child.stdout.take().context("the child has an output")?;
         let (tell, lines) = channel();
-        // Ends when the child does, which `drop` sees to.
+        // The thread ends with the child, which `drop` kills.
         thread::spawn(move || {
             let lines = BufReader::new(from).lines();
             lines
@@ -106,8 +106,8 @@ impl Rivals {
         match self.lines.recv_timeout(left.min(limit)) {
             Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => {
-                // What it might say yet would be taken for an answer to the next question. That it has ended
-                // meanwhile is as good.
+                // The process might still answer, and that would be taken for the answer to the next question. It may
+                // also have ended meanwhile.
                 let _ = self.child.kill();
                 bail!("the interpreter did not answer in time");
             }
@@ -125,7 +125,7 @@ impl Drop for Rivals {
 }
 
 /// Both libraries, absent for one reason.
-pub(crate) fn nobody(reason: &str) -> Roll {
+pub(crate) fn neither(reason: &str) -> Roll {
     Roll {
         present: BTreeMap::new(),
         absent: ["torch", "cupy"]
@@ -140,7 +140,7 @@ pub(crate) fn contenders(
     direction: &str,
     len: usize,
 ) -> Result<Vec<Box<dyn Contender>>> {
-    // Released also where only one of the libraries found memory.
+    // Released even if only one of the libraries found memory.
     let prepared = Rc::new(Prepared(Rc::clone(rivals)));
     let answer = rivals
         .borrow_mut()
@@ -180,7 +180,7 @@ impl Contender for Rival {
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        // A process that does not answer any more has nothing to give back.
+        // A process that does not answer any more cannot free anything.
         let _ = self.0.borrow_mut().ask("release");
     }
 }

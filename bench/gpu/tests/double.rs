@@ -1,4 +1,4 @@
-//! The whole program over the double of the driver: what it writes is whole, and it holds nothing at its end.
+//! The whole program over the double of the driver: its output is complete, and it holds nothing at its end.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -20,7 +20,7 @@ fn a_quick_run_is_whole_says_what_it_ran_on_and_leaks_nothing() {
     assert_whole(&document);
     folder.assert_nothing_leaked();
 
-    // Nobody takes these figures for a GPU's.
+    // The document says that these figures are not a GPU's.
     assert_eq!(document["double"], true);
     assert_eq!(document["quick"], true);
     for told in [&stdout, &stderr, &document["warnings"].to_string()] {
@@ -61,7 +61,7 @@ fn a_quick_run_is_whole_says_what_it_ran_on_and_leaks_nothing() {
     );
     assert_ways(&document);
 
-    // Between two drivers is another test's.
+    // Another test covers transfers between two drivers.
     let own = results(&document)
         .iter()
         .filter(|of| !of["group"].to_string().contains("wgpu"));
@@ -72,7 +72,7 @@ fn a_quick_run_is_whole_says_what_it_ran_on_and_leaks_nothing() {
     );
 }
 
-/// Every way of every case takes part.
+/// Asserts that every way of every case takes part.
 fn assert_ways(document: &Value) {
     let expected = [
         ("up/1MiB", &["cuMemcpyHtoD", "pinned", "pinned, again"][..]),
@@ -130,7 +130,7 @@ fn assert_ways(document: &Value) {
             assert!(here.contains(way), "{name} lacks {way}: {here:?}");
         }
     }
-    // Huge pages are the kernel's to give.
+    // The kernel decides whether there are huge pages.
     let registration = case(document, "registration/1MiB");
     assert!(contestants(registration).contains(&"small pages"));
     let huge = contestants(registration).contains(&"huge pages");
@@ -149,7 +149,7 @@ fn bytes_go_between_wgpu_and_cuda_where_there_is_an_adapter() {
         assert_whole(&document);
         let case = case(&document, &format!("{group}/1MiB"));
         if let Some(reason) = case["skipped"].as_str() {
-            // Whoever runs the tests says so where adapters are provided.
+            // The test runner sets the variable where it provides adapters.
             assert!(env::var_os("TRANSLOAD_ADAPTER").is_none(), "{reason}");
             let test = "bytes_go_between_wgpu_and_cuda_where_there_is_an_adapter";
             return common::skip(test, reason);
@@ -194,7 +194,7 @@ fn one_device_alone_has_no_peers() {
 fn what_the_device_has_no_room_for_is_skipped_with_the_reason() {
     let folder = Folder::new("room");
     let mut command = folder.command(&[]);
-    // Seven of these are wanted at a time, and there is a GiB.
+    // The case needs seven of these at a time, and there is one GiB.
     run(command.args(["--case", "both/256MiB", "--limit", "20"]), 0);
     let document = folder.json();
     let reason = case(&document, "both/256MiB")["skipped"].to_string();
@@ -231,7 +231,7 @@ fn a_driver_of_another_age_lacks_ways_and_says_so() {
         "{why}"
     );
     assert_eq!(contestants(blocks).len(), 4);
-    // The prefetch of that age has another signature.
+    // A driver of that version has another signature of the prefetch.
     let document = measured("managed-up");
     assert!(contestants(case(&document, "managed-up/1MiB")).contains(&"prefetch"));
     folder.assert_nothing_leaked();
@@ -263,7 +263,7 @@ fn without_a_driver_it_ends_with_the_reason() {
     assert!(!folder.path("gpu.json").exists());
     let zero = [("TRANSLOAD_DOUBLE_DEVICES", "0")];
     let (_, stderr) = run(&mut folder.command(&zero), 3);
-    // Once, though the error and its source both say it.
+    // The text appears once, though the error and its source both contain it.
     assert_eq!(
         stderr.matches("CUDA_ERROR_NO_DEVICE").count(),
         1,
@@ -303,7 +303,7 @@ fn the_script_finds_the_program_and_hands_its_end_on() {
     assert!(stdout.contains("latency-up/4KiB"), "{stdout}");
     assert!(out.join("gpu.json").is_file());
 
-    // Beside the script, by its name.
+    // The tests put a copy of the script next to the program.
     let moved = folder.path("run.sh");
     fs::copy(&script, &moved).unwrap();
     fs::copy(PROGRAM, folder.path("transload-gpu-bench")).unwrap();

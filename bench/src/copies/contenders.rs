@@ -29,7 +29,7 @@ impl Bytes {
     }
 }
 
-/// Transload, as its users call it.
+/// Transload, called as its users call it.
 pub(crate) struct Engine {
     pub(crate) manager: TransferManager,
     pub(crate) src: Buffer,
@@ -80,8 +80,7 @@ impl Contender for Safe {
         let mut dst = self.bytes.dst.write()?;
         let begin = Instant::now();
         for _ in 0..turns {
-            // The compiler cannot see what happens to the bytes in between, so it must make each
-            // copy.
+            // The compiler cannot see the use of the bytes in between, so it must make each copy.
             (self.copy)(std::hint::black_box(&mut dst), std::hint::black_box(&src));
         }
         Ok(begin.elapsed())
@@ -98,7 +97,7 @@ impl Contender for Safe {
     }
 }
 
-/// What one writes with rayon: chunks in parallel, on its global pool.
+/// The usual code with rayon: chunks in parallel, on its global pool.
 pub(crate) fn rayon_chunks(dst: &mut [u8], src: &[u8]) {
     let chunk = piece(dst.len(), rayon::current_num_threads());
     dst.par_chunks_mut(chunk)
@@ -106,8 +105,8 @@ pub(crate) fn rayon_chunks(dst: &mut [u8], src: &[u8]) {
         .for_each(|(dst, src)| dst.copy_from_slice(src));
 }
 
-/// All cores on one copy: the thread that asks, and one other for each further core, which take
-/// pieces until none is left. A late thread delays no other by more than a piece.
+/// All cores on one copy: the calling thread, and one other for each further core, take pieces until none is left. A
+/// late thread delays no other by more than a piece.
 #[derive(Clone)]
 pub(crate) struct Team {
     others: Option<Arc<ThreadPool>>,
@@ -147,7 +146,7 @@ impl Team {
     }
 }
 
-/// Eight pieces for each thread, none under 64 KiB, where taking it would show.
+/// Eight pieces for each thread, and no piece below 64 KiB, where the cost of taking it would show.
 fn piece(len: usize, threads: usize) -> usize {
     len.div_ceil(threads * 8).max(64 << 10)
 }

@@ -30,20 +30,20 @@ const SIZES: [usize; 10] = [
 ];
 const QUICK_SIZES: [usize; 5] = [64, 4 << 10, 1 << 20, 16 << 20, 128 << 20];
 
-/// From here on copies are held against the ceiling.
+/// From this size on copies are compared with the ceiling.
 const HELD_FROM: usize = 1 << 20;
 /// The share of the ceiling's rate that Transload must reach.
 const SHARE: f64 = 0.95;
-/// A 64 B copy is held against memcpy plus this.
+/// The limit for a 64 B copy is memcpy plus this.
 const SMALL: usize = 64;
 const SMALL_OVERHEAD_S: f64 = 1e-6;
 
-/// From here on caches hold too little of what a neighbour left to matter, and an operation takes
-/// too long to do each twice.
+/// From this size on, a neighbour's leftovers in the caches do not matter, and an operation takes too long to do each
+/// one twice.
 const COLD_FROM: usize = 64 << 20;
 
-/// The ways whose best is the ceiling; the first of all takes part twice for the noise, and so does
-/// the first that is wide.
+/// The best of these ways is the ceiling. The first one takes part twice for the noise, and so does the first one with
+/// several threads.
 const CEILING: [&str; 4] = [
     "1 × plain",
     "1 × streaming",
@@ -163,8 +163,8 @@ fn boxed(library: Library) -> Box<dyn Contender> {
     Box::new(library)
 }
 
-/// How much the two runs of a baseline differ: of memcpy, and where copies are held against what
-/// all cores reach, of that too.
+/// The difference between the two runs of a baseline: of memcpy and, for copies that are compared with the ceiling of
+/// all cores, of that baseline too.
 fn noise<'a>(named: &impl Fn(&str) -> Option<&'a Series>, len: usize) -> f64 {
     let pairs = [(CEILING[0], AGAIN[0]), (CEILING[2], AGAIN[1])];
     let taken = if len < HELD_FROM { 1 } else { 2 };
@@ -176,8 +176,8 @@ fn noise<'a>(named: &impl Fn(&str) -> Option<&'a Series>, len: usize) -> f64 {
     differences.fold(0.0, f64::max)
 }
 
-/// The best way is picked by its median over the even rounds, and both it and Transload are scored
-/// over the odd ones: the best of several noisy medians would be too good otherwise.
+/// The best way is the one with the least median over the even rounds; it and Transload are then compared over the odd
+/// ones. The best of several noisy medians of the same rounds would be too good.
 fn share_of_ceiling<'a>(
     transload: &Series,
     ways: impl Iterator<Item = (&'a str, &'a Series)>,
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn the_ceiling_is_picked_on_one_half_and_scored_on_the_other() {
         let of = |samples: [f64; 4]| Series::from_iter(samples);
-        // The even rounds say that `a` is faster, the odd ones that it is not.
+        // In the even rounds `a` is faster; in the odd rounds it is not.
         let (a, b) = (of([1.0, 4.0, 1.0, 4.0]), of([2.0, 2.0, 2.0, 2.0]));
         let ours = of([9.0, 5.0, 9.0, 5.0]);
         let verdict = share_of_ceiling(&ours, [("a", &a), ("b", &b)].into_iter()).unwrap();

@@ -13,12 +13,12 @@ use serde::Deserialize;
 
 use crate::contest::Contender;
 
-/// What runs in the other process.
+/// The script of the other process.
 const DRIVER: &str = include_str!("driver.py");
 /// Names the interpreter; `python3` otherwise.
 const INTERPRETER: &str = "TRANSLOAD_BENCH_PYTHON";
-/// Has PyTorch's threads park at once when a copy is over, by the names that GNU's, LLVM's and
-/// Intel's OpenMP read: spinning on, they would be found on the cores by the next contender.
+/// Makes PyTorch's threads park as soon as a copy is over, by the variables of GNU's, LLVM's and Intel's OpenMP:
+/// threads that go on spinning would slow down the next contender.
 const PASSIVE: [(&str, &str); 2] = [("OMP_WAIT_POLICY", "passive"), ("KMP_BLOCKTIME", "0")];
 
 /// The other process.
@@ -28,13 +28,13 @@ pub(crate) struct Python {
     from: BufReader<ChildStdout>,
 }
 
-/// One library of it.
+/// One library in that process.
 pub(crate) struct Library {
     python: Rc<RefCell<Python>>,
     name: String,
 }
 
-/// What the driver says first.
+/// The script's first message.
 #[derive(Deserialize)]
 struct Hello {
     present: BTreeMap<String, String>,
@@ -42,8 +42,8 @@ struct Hello {
 }
 
 impl Python {
-    /// Starts the process with buffers of `len` bytes. The answer is the libraries that are there,
-    /// and for the others why not.
+    /// Starts the process with buffers of `len` bytes. Returns the libraries that are present, and for the others the
+    /// reasons.
     pub(crate) fn start(len: usize) -> (Vec<Library>, BTreeMap<String, String>) {
         match Python::try_start(len) {
             Ok((python, hello)) => {

@@ -1,5 +1,5 @@
-//! The CUDA backend over the driver's double, whose times are modelled: what can be told without a GPU. Figures of
-//! real GPUs come from `bench/gpu`.
+//! The CUDA backend over the driver's double, whose times are modelled: measurements that need no GPU. Figures of real
+//! GPUs come from `bench/gpu`.
 
 mod staged;
 mod submit;

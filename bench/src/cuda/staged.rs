@@ -1,4 +1,4 @@
-//! `cuda/staged-*`: between ordinary memory and a device behind a modelled link, by way of pinned slots.
+//! `cuda/staged-*`: between ordinary memory and a device behind a modelled link, through pinned slots.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::raw::driver::{Bare, double};
 /// The modelled rate, in bytes per second.
 const RATE: f64 = 4e9;
 const LIMIT: f64 = 0.9;
-/// What the raw baseline gives the driver at a time.
+/// The length of each copy of the raw baseline.
 const PIECE: usize = 4 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl Contender for Staged {
     }
 }
 
-/// The same bytes from pinned memory, by the driver's own calls: no more than the link.
+/// The same bytes from pinned memory by the driver's own calls, at the speed of the link.
 struct Pinned {
     name: &'static str,
     bare: Bare,

@@ -1,4 +1,4 @@
-//! `cuda/submit-4KiB`: what it costs to submit a copy, over the driver's calls that it comes to.
+//! `cuda/submit-4KiB`: the cost of submitting a copy, beyond the driver's calls that it makes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ impl Contender for Post {
     }
 }
 
-/// A copy, and an event behind it.
+/// A copy, and an event after it.
 struct Calls {
     name: &'static str,
     bare: Bare,

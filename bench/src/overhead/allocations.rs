@@ -1,4 +1,4 @@
-//! `overhead/allocations-*`: with a cached plan nothing is allocated, by any thread of the process.
+//! `overhead/allocations-*`: with a cached plan no thread of the process allocates.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::series::Series;
 const LENS: [usize; 3] = [4 << 10, 2 << 20, 80 << 20];
 /// Transfers of each length in one round.
 const TURNS: usize = 8;
-/// Rounds before one is counted at all: threads start and lists grow in the first ones.
+/// Uncounted rounds at the start: threads start and lists grow in the first ones.
 const WARM: usize = 4;
 
 /// Adopted vectors on the real machine.
@@ -86,8 +86,8 @@ fn count(
         let begin = Instant::now();
         round(manager, pairs, &prepared)?;
         let took = begin.elapsed();
-        // Which round first needs a second thread, and so starts it, is up to the system: the
-        // promise is about the rounds after.
+        // The system decides which round first needs a second thread, and so starts it: the promise covers the rounds
+        // after that.
         fewest = fewest.min(allocations() - before);
         times.push(took.as_secs_f64() / (pairs.len() * TURNS * 2) as f64);
     }
@@ -105,7 +105,7 @@ fn count(
     Ok(outcome)
 }
 
-/// Each copy as a prepared one and as an ordinary one, several under way at once.
+/// Each copy as a prepared one and as an ordinary one, several in flight at once.
 fn round(
     manager: &TransferManager,
     pairs: &[(Buffer, Buffer)],

@@ -1,10 +1,9 @@
 //! `overhead/features`: the cost of having tracing and metrics compiled in while no subscriber
 //! listens.
 //!
-//! That takes two builds. This program builds itself a second time with the feature `observed`, and
-//! has processes of both builds answer over pipes. Where a process's pages happen to lie changes its
-//! time by several percent, so each build has several of them and is as fast as the fastest; the
-//! plain one takes part twice.
+//! The comparison takes two builds. This program builds itself a second time with the feature `observed`, and starts
+//! processes of both builds, which answer over pipes. The addresses of a process's pages change its time by several
+//! percent, so each build has several processes and counts by the fastest; the plain build takes part twice.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

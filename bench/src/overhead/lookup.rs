@@ -1,4 +1,4 @@
-//! `overhead/lookup`: finding a plan that was made before, and the part of it for a size.
+//! `overhead/lookup`: the lookup of a cached plan, and of its part for a size.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Contender for Lookup {
         for turn in 0..turns {
             let key = keys.next().context("there are keys")?;
             let plans = self.cache.get(black_box(key)).context("it was kept")?;
-            // Sizes from every range, as they come.
+            // Sizes from every range.
             black_box(plans.choose(black_box(u64::from(turn) << 8)));
         }
         Ok(begin.elapsed())

@@ -1,4 +1,4 @@
-//! `overhead`: what Transload adds to the work itself.
+//! `overhead`: the time that Transload adds to the work itself.
 
 mod allocations;
 pub(crate) mod features;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use transload::hal::External;
 use transload::{Buffer, Place, TransferManager};
 
-/// A user's own buffer, of the device that `place` names.
+/// A user's own buffer on the device of `place`.
 pub(crate) fn adopt(
     manager: &TransferManager,
     place: Place,
@@ -23,7 +23,7 @@ pub(crate) fn adopt_texture(
 }
 
 fn take_in(manager: &TransferManager, place: Place, object: External) -> Result<Buffer> {
-    // SAFETY: the benchmarks touch what is wgpu's by its own calls only while the manager does nothing
-    // with it: contenders run one after the other, and each waits until it has ended.
+    // SAFETY: the benchmarks use wgpu's objects by its own calls only while the manager does not use them: contenders
+    // run one after the other, and each waits until its operations have ended.
     Ok(unsafe { manager.import(place, object) }?)
 }

@@ -1,5 +1,4 @@
-//! The system's allocator, counted over the whole process: a thread of a pool that allocates is
-//! seen too.
+//! The system's allocator with a count over the whole process, which includes threads of pools.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +10,7 @@ static COUNTING: Counting = Counting;
 
 struct Counting;
 
-/// How often anything was allocated since the process began.
+/// The number of allocations since the process began.
 pub(crate) fn allocations() -> u64 {
     // Relaxed: the count is read when the threads of interest are known to be quiet.
     ALLOCATIONS.load(Ordering::Relaxed)
@@ -21,7 +20,7 @@ pub(crate) fn allocations() -> u64 {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is the system allocator's.
+        // SAFETY: the caller keeps the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 

@@ -9,15 +9,15 @@ use transload_cuda::raw::{
     CUstream_flags, Driver,
 };
 
-/// The double with a described machine, which is the process's for good.
+/// The double with a machine description, which the process keeps to its end.
 pub(crate) fn double(machine: &str) -> Driver {
     // A second case finds it set.
     let _ = cuda::control(&format!("set TRANSLOAD_DOUBLE_TOPOLOGY={machine}"));
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     unsafe { Driver::from_table(cuda::table(), "the driver's double") }
 }
 
-/// A pinned block, one of the device's of the same length, and a stream. Given back when dropped.
+/// A pinned block, a device block of the same length, and a stream. Freed when dropped.
 pub(crate) struct Bare {
     driver: Driver,
     context: CUcontext,
@@ -44,7 +44,7 @@ impl Bare {
         let non_blocking = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
         // SAFETY: flags are zero.
         unsafe { driver.cuInit(0) }?;
-        // SAFETY: the places are ours, here and below.
+        // SAFETY: the out-pointers here and below are local variables.
         unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut bare.context, CUdevice(0)) }?;
         // SAFETY: the context was retained.
         unsafe { driver.cuCtxPushCurrent_v2(bare.context) }?;
@@ -86,32 +86,32 @@ impl Bare {
             .ok_or_else(|| anyhow!("a copy reaches past its block"))
     }
 
-    /// Puts an event behind what was started.
+    /// Records an event after the started copies.
     pub(crate) fn record(&self) -> Result<()> {
-        // SAFETY: both are ours.
+        // SAFETY: both are this object's.
         unsafe { self.driver.cuEventRecord(self.event, self.stream) }?;
         Ok(())
     }
 
     /// Waits for the stream.
     pub(crate) fn wait(&self) -> Result<()> {
-        // SAFETY: the stream is ours.
+        // SAFETY: the stream is this object's.
         unsafe { self.driver.cuStreamSynchronize(self.stream) }?;
         Ok(())
     }
 
-    /// Writes the pinned block, while nothing is under way.
+    /// Writes the pinned block, while no copy is in flight.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<()> {
         self.check(0, bytes.len())?;
-        // SAFETY: there is room for so many bytes, and no device uses them now.
+        // SAFETY: the block has that length, and no device uses it now.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.pinned.cast(), bytes.len()) };
         Ok(())
     }
 
-    /// Reads the pinned block, while nothing is under way.
+    /// Reads the pinned block, while no copy is in flight.
     pub(crate) fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        // SAFETY: there are so many bytes, and no device writes them now.
+        // SAFETY: the block has that length, and no device writes it now.
         unsafe { ptr::copy_nonoverlapping(self.pinned.cast(), bytes.as_mut_ptr(), self.len) };
         bytes
     }
@@ -120,7 +120,7 @@ impl Bare {
 impl Drop for Bare {
     fn drop(&mut self) {
         let driver = &self.driver;
-        // SAFETY: each of them was made by `new` and is given back once; what was not made is null, which the
+        // SAFETY: `new` made each of them, and each is freed once; those that it did not make are null, which the
         // driver refuses.
         let _ = unsafe { driver.cuStreamDestroy_v2(self.stream) };
         // SAFETY: as above.
@@ -130,7 +130,7 @@ impl Drop for Bare {
         // SAFETY: as above.
         let _ = unsafe { driver.cuMemFree_v2(self.device) };
         let mut popped = CUcontext::NULL;
-        // SAFETY: the place is ours, and it was pushed by `new`.
+        // SAFETY: the out-pointer is a local variable, and `new` pushed the context.
         let _ = unsafe { driver.cuCtxPopCurrent_v2(&raw mut popped) };
         // SAFETY: it was retained once.
         let _ = unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) };

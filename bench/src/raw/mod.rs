@@ -1,10 +1,10 @@
 //! The only unsafe code of the benchmarks: calls that baselines need and safe Rust does not allow.
 //!
-//! - [`stream`]: copies past the caches, half of the ceiling that copies are held against. Written
-//!   apart from the library's own kernels, so that a mistake in those cannot lower the ceiling too.
+//! - [`stream`]: copies past the caches, one of the ways behind the ceiling. Separate from the library's own kernels,
+//!   so that a mistake in those cannot lower the ceiling too.
 //! - `adopt`: a manager imports a wgpu buffer; only its owner can promise not to touch it meanwhile.
-//! - `driver`: the calls of CUDA's that a user would make by hand, over the driver's double.
-//! - [`counting`]: the allocator that counts, for the promise that nothing is allocated.
+//! - `driver`: the calls of CUDA that a user would make by hand, over the driver's double.
+//! - [`counting`]: the counting allocator, for the promise that transfers allocate nothing.
 
 #![allow(
     unsafe_code,

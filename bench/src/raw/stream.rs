@@ -1,15 +1,15 @@
-//! Copies that go past the caches.
+//! Copies that bypass the caches.
 
-/// Whether this processor has stores that go past the caches and this build knows them.
+/// Whether this processor has stores that bypass the caches and this build supports them.
 pub(crate) fn is_available() -> bool {
     cfg!(target_arch = "x86_64")
 }
 
-/// Copies `src` to `dst`, which are as long, with streaming stores; through the caches where there
-/// are none, and for the few bytes before the first whole cache line and after the last.
+/// Copies `src` to `dst` with streaming stores. Copies through the caches where the processor has no such stores, and
+/// for the bytes before the first whole cache line and after the last one.
 ///
 /// # Panics
-/// When the lengths differ.
+/// Panics when the lengths differ.
 pub(crate) fn copy(dst: &mut [u8], src: &[u8]) {
     assert_eq!(dst.len(), src.len());
     let head = dst.as_ptr().align_offset(LINE).min(dst.len());
@@ -49,8 +49,8 @@ mod x86_64 {
 
     use super::LINE;
 
-    /// How far ahead of the loads lines are asked for, in bytes: what arrives at 10 GB/s within the
-    /// 100 ns that memory takes to answer.
+    /// The distance of prefetches ahead of the loads, in bytes: the bytes that arrive at 10 GB/s within the 100 ns that
+    /// memory takes to answer.
     const AHEAD: usize = 1024;
 
     /// One store for each line.
@@ -60,7 +60,7 @@ mod x86_64 {
             prefetch(src);
             // SAFETY: the chunk has 64 bytes.
             let line = unsafe { _mm512_loadu_si512(src.as_ptr().cast::<__m512i>()) };
-            // SAFETY: the chunk has 64 bytes and starts at a line, as the caller has seen to.
+            // SAFETY: the chunk has 64 bytes and starts at a line, as the caller ensures.
             unsafe { _mm512_stream_si512(dst.as_mut_ptr().cast::<__m512i>(), line) };
         }
         fence();
@@ -73,7 +73,7 @@ mod x86_64 {
             for at in (0..LINE).step_by(size_of::<__m128i>()) {
                 // SAFETY: 16 bytes of the chunk's 64.
                 let part = unsafe { _mm_loadu_si128(src[at..].as_ptr().cast::<__m128i>()) };
-                // SAFETY: as many, and the chunk starts at a line.
+                // SAFETY: the chunk has that many bytes and starts at a line.
                 unsafe { _mm_stream_si128(dst[at..].as_mut_ptr().cast::<__m128i>(), part) };
             }
         }
@@ -86,8 +86,8 @@ mod x86_64 {
         unsafe { _mm_prefetch::<_MM_HINT_NTA>(ahead) };
     }
 
-    /// Streaming stores are ordered with nothing before a fence; no reference to the destination is
-    /// used again until this one has returned.
+    /// Streaming stores have no order before a fence; no reference to the destination is used again until this function
+    /// has returned.
     fn fence() {
         // SAFETY: part of every x86-64.
         unsafe { _mm_sfence() };

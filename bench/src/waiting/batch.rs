@@ -1,4 +1,4 @@
-//! `waiting/batch-*`: many small transfers at once, and how long another thread's copy takes meanwhile.
+//! `waiting/batch-*`: many small transfers at once, and the time of another thread's copy meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ struct Found {
 }
 
 impl Found {
-    /// Times `begin` and the wait for its batch, and the copies of another thread from the call to the end.
+    /// Times `begin` and the wait for its batch, and the other thread's copies from call to end.
     fn round(&mut self, scene: &Scene, begin: impl FnOnce() -> Result<Batch>) -> Result<()> {
         let other = Other::start(&scene.manager)?;
         let began = Instant::now();
@@ -149,7 +149,7 @@ impl Other {
             manager.copy(&src, &dst).wait()?;
             let _ = tell.send(());
             let mut longest = Duration::ZERO;
-            // Once at least, however short the round is.
+            // At least once, however short the round is.
             loop {
                 let begin = Instant::now();
                 manager.copy(&src, &dst).wait()?;
@@ -164,7 +164,7 @@ impl Other {
             );
             Ok(longest)
         });
-        // An error means that the thread has failed: `stop` tells how.
+        // An error means that the thread has failed; `stop` reports the error.
         let _ = told.recv();
         Ok(Other { must_stop, thread })
     }

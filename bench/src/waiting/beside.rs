@@ -10,10 +10,10 @@ use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, POISON, Rules};
 use crate::way::Way;
 
-/// Informs: no promise of the library has this number. Caches are colder beside a million transfers.
+/// For information: the library makes no promise with this number. Caches are colder next to a million transfers.
 const LIMIT: f64 = 1.5;
 
-/// Times copies of `len` bytes of a manager that is busy with `others`, beside those of one that is not.
+/// Times copies of `len` bytes of a manager that is busy with `others`, and of an idle one.
 pub(super) fn run(
     name: String,
     busy: &TransferManager,

@@ -21,7 +21,7 @@ pub(super) struct Ends {
 /// Whether a destination holds these bytes.
 type Check = dyn Fn(&[u8]) -> Result<bool>;
 
-/// Where the bytes move.
+/// The memories of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
     /// From a vector to another.
@@ -34,7 +34,7 @@ pub(super) enum Sort {
     Cuda,
 }
 
-/// The two devices, and what their outcomes are called.
+/// The two devices, and the names of their outcomes.
 pub(super) const DEVICES: [(Sort, &str); 2] = [(Sort::Adapter, "wgpu"), (Sort::Cuda, "cuda")];
 
 impl Ends {
@@ -62,7 +62,7 @@ impl Ends {
         Ok(())
     }
 
-    /// How long one copy and its wait take.
+    /// The time of one copy and its wait.
     pub(super) fn timed(&self) -> Result<Duration> {
         let begin = Instant::now();
         self.moved()?;
@@ -80,7 +80,7 @@ impl Ends {
         (self.check)(&payload(self.len()))
     }
 
-    /// Says in an outcome where the bytes were.
+    /// Records in an outcome the place of the bytes.
     pub(super) fn describe(&self, outcome: &mut Outcome) {
         outcome.src = Some(self.src.memory().to_string());
         outcome.dst = Some(self.dst.memory().to_string());
@@ -95,18 +95,18 @@ pub(super) fn payload(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A file that holds `bytes`, on the disk and in the page cache. It has no name any more.
+/// A file that holds `bytes`, on the disk and in the page cache. Its name is already deleted.
 pub(super) fn file_of(manager: &TransferManager, bytes: &[u8]) -> Result<Buffer> {
     let path = std::env::temp_dir().join(format!("transload-waiting-{}", std::process::id()));
     let opened = write(&path, bytes).and_then(|()| Ok(manager.open_file(&path)?));
-    // The name must not outlive a failure.
+    // A failure must not leave the name behind.
     std::fs::remove_file(&path)?;
     opened
 }
 
 fn write(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(path, bytes).with_context(|| path.display().to_string())?;
-    // Otherwise the system writes the pages out while copies of them are timed.
+    // Otherwise the system writes the pages out while the case times copies of them.
     std::fs::File::open(path)?.sync_all()?;
     Ok(())
 }

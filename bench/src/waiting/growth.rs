@@ -1,4 +1,4 @@
-//! `waiting/growth-*`: the cost of a copy beside many transfers that wait or have ended.
+//! `waiting/growth-*`: the cost of a copy next to many transfers that wait or have ended.
 
 use std::sync::Arc;
 use std::time::Instant as Clock;
@@ -19,7 +19,8 @@ pub(super) const COUNTS: [usize; 6] = [10, 100, 1000, 10_000, 100_000, 1_000_000
 /// The length of each copy.
 const LEN: usize = 64;
 
-/// The length of each copy that wants a slot, the most of them that have a part of one, and how often one more is timed.
+/// The length of each copy that wants a slot, the largest number of copies with a part of one, and the number of timed
+/// copies.
 const STAGED: u64 = 4 << 10;
 const SLOTS: usize = 1024;
 const SAMPLES: usize = 64;
@@ -46,7 +47,7 @@ pub(super) fn run(
     Ok(vec![outcome])
 }
 
-/// Transfers of a byte each, beside the copies that are measured.
+/// Transfers of a byte each, next to the measured copies.
 struct Crowd {
     manager: TransferManager,
     dst: Buffer,
@@ -88,8 +89,8 @@ impl Crowd {
     }
 }
 
-/// How long it takes to submit and to cancel a transfer behind `count` others that wait for staging slots. The machine is
-/// simulated, and nothing moves there meanwhile.
+/// The time of submitting and cancelling a transfer behind `count` others that wait for staging slots. The machine is
+/// simulated, and no bytes move meanwhile.
 pub(super) fn queue(name: &str, count: usize) -> Result<Vec<Outcome>> {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -19,7 +19,7 @@ pub(super) fn run(case: &str) -> Result<Vec<Outcome>> {
         let back = manager.adopt(vec![0u8; len])?;
         for _ in 0..100 {
             manager.copy(&src, &there).wait()?;
-            // A detached transfer and a future have the manager's own thread at work, too.
+            // A detached transfer and a future make the manager's own thread work, too.
             drop(manager.copy(&src, &there));
             pollster::block_on(manager.copy(&there, &back))?;
         }

@@ -1,5 +1,4 @@
-//! `waiting`: programs that do other work while copies are under way, and the cost of one thread
-//! for another.
+//! `waiting`: programs that do other work while copies are in flight, and the cost that threads cause each other.
 //!
 //! | cases | question |
 //! |---|---|
@@ -115,7 +114,7 @@ fn of_ends(name: String, ends: Vec<(Sort, usize, Option<&'static str>)>, run: Of
     })
 }
 
-/// A case that says so when this machine has nothing to measure.
+/// A case that reports when this machine has nothing to measure.
 fn case(name: String, run: impl Fn(&str, Effort) -> Result<Vec<Outcome>> + 'static) -> Case {
     let of = name.clone();
     Case {

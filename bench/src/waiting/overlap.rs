@@ -1,11 +1,11 @@
-//! `waiting/overlap-*`: a copy beside work of its own thread, against the longer of the two alone.
+//! `waiting/overlap-*`: a copy next to work of its own thread, compared with the longer of the two alone.
 //!
-//! The work occupies one processor, so the copy alone is timed with one processor: all threads of the process are
-//! bound to it meanwhile, those of drivers too. A second processor would also copy, and the comparison would demand that
-//! work which keeps it busy costs the copy nothing.
+//! The work occupies one processor, so the copy alone is timed on one processor: all threads of the process are bound
+//! to it meanwhile, those of drivers too. A second processor would also copy, and the comparison would then demand that
+//! the work costs the copy nothing.
 //!
-//! The noise is how much longer the work takes on two threads at once than on one. A machine that is busy with other
-//! processes has no second processor to give, and gets no verdict.
+//! The noise is the extra time of the work on two threads at once. A machine that is busy with other processes has no
+//! free second processor, and gets no verdict.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::contest::{self, Contender, Random, Rules};
 use crate::series::Series;
 use crate::way::Way;
 
-/// Of the time of the longer one.
+/// The limit, as a factor of the longer time.
 const LIMIT: f64 = 1.15;
 const ROUNDS: usize = 16;
 
@@ -60,7 +60,7 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
         let name = contender.name().to_owned();
         outcome.baselines.insert(name, series.median());
     }
-    // A machine that has no second processor to give shows no overlap.
+    // A machine without a free second processor shows no overlap.
     outcome.noise = series[2].difference(&series[3]);
     outcome.verified = true;
     for contender in &mut contenders {
@@ -80,7 +80,7 @@ fn together(ends: &Ends, loops: u64) -> Result<()> {
     Ok(())
 }
 
-/// What the machine gives when the program makes the second thread by itself.
+/// The same when the program makes the second thread by itself.
 fn beside(ends: &Ends, loops: u64) -> Result<()> {
     thread::scope(|scope| {
         scope.spawn(|| work(loops));
@@ -111,7 +111,7 @@ fn work(loops: u64) {
     }
 }
 
-/// How many loops of the work take that long.
+/// The number of loops of work for that time.
 fn loops_in(seconds: f64) -> u64 {
     const SAMPLE: u64 = 10_000_000;
     let timed = |_| {

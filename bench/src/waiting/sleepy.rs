@@ -1,4 +1,4 @@
-//! `waiting/loop-*`: a loop that asks whether a copy is over and then sleeps, against `wait`.
+//! `waiting/loop-*`: a loop that polls whether a copy is over and then sleeps, compared with `wait`.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::way::Way;
 const TICK: Duration = Duration::from_millis(5);
 /// How much longer than `wait` the loop may take, apart from its last sleep.
 const FACTOR: f64 = 1.05;
-/// Copies of this size take so long that few samples must do.
+/// Copies of this size take long, so few samples must be enough.
 const ROUNDS: usize = 16;
 
 pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
@@ -54,7 +54,7 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
     for contender in &mut contenders {
         outcome.verified &= contender.verify()?;
     }
-    // One sleep may begin just before the copy ends. The system wakes the thread later than asked.
+    // One sleep may begin just before the copy ends, and the system wakes the thread later than asked.
     let limit = series[1].median() * FACTOR + tick.max(asleep);
     let of = "a loop with sleeps of 5 ms:";
     let verdict = Verdict::at_most(of, series[0].median(), limit, "s");
@@ -62,7 +62,7 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Copies as a program does that shows its progress.
+/// Copies like a program that shows its progress.
 fn asked(ends: &Ends) -> Result<()> {
     let transfer = ends.submit();
     while !transfer.is_over() {

@@ -1,4 +1,4 @@
-//! `waiting/submit-*`: how long `copy` takes before it returns.
+//! `waiting/submit-*`: the time until `copy` returns.
 
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
     }
     let mut outcome = Outcome::new(name, &submitted);
     ends.describe(&mut outcome);
-    // The median is the call's and moves no bytes: a rate of it would mean nothing.
+    // The median is the time of the call, which moves no bytes: a rate of it would mean nothing.
     outcome.bytes = 0;
     outcome
         .baselines

@@ -1,4 +1,4 @@
-//! `waiting/threads-*`: what threads that wait for transfers which cannot start cost another thread's copies.
+//! `waiting/threads-*`: the cost of threads that wait for transfers which cannot start, for another thread's copies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::case::{Effort, Outcome};
 use crate::contest::POISON;
 
 const LENS: [(&str, usize); 2] = [("4KiB", 4 << 10), ("4MiB", 4 << 20)];
-/// The length of each transfer that is waited for.
+/// The length of each held transfer.
 const HELD: usize = 64;
 /// A waiting thread calls a few functions deep.
 const STACK: usize = 256 << 10;
@@ -64,7 +64,7 @@ impl Crowd {
         while waiting.load(Ordering::SeqCst) < count {
             thread::yield_now();
         }
-        // From the count to the park each thread has a few microseconds to go.
+        // Each thread parks a few microseconds after it is counted.
         pause(Duration::from_millis(200));
         Ok(Crowd {
             manager,
@@ -75,7 +75,7 @@ impl Crowd {
         })
     }
 
-    /// Lets the transfers go. Answers whether all bytes arrived.
+    /// Releases the transfers. Returns whether all bytes arrived.
     fn release(self) -> Result<bool> {
         self.gate.set();
         let mut arrived = true;

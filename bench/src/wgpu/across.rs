@@ -1,4 +1,4 @@
-//! `wgpu-wgpu`: from lavapipe to SwiftShader, two drivers that know nothing of each other, and back.
+//! `wgpu-wgpu`: from lavapipe to SwiftShader, two drivers that do not know of each other, and back.
 
 use std::rc::Rc;
 
@@ -94,14 +94,14 @@ fn one_way(
     let faster = 1.0 / results.over(TUTORIAL);
     let of = "times the tutorial's rate:";
     judge(&mut outcome, vec![Verdict::at_least(of, faster, 8.0, "")]);
-    // No matter of time, so no noise makes it uncertain.
+    // This figure is not a time, so noise does not affect it.
     let of = "copied by the processor:";
     let copied = Verdict::at_most(of, by_the_host(&report), 0.0, "B");
     outcome.further.push(copied);
     Ok(vec![outcome])
 }
 
-/// Bytes that the host's own engine copied on the way: each of its steps moves the lane's share once.
+/// The bytes that the host's own engine copied on the way: each of its steps moves the lane's share once.
 fn by_the_host(report: &Report) -> f64 {
     const HOST: BackendId = BackendId(Name::constant("host"));
     let Some(plan) = report.plan() else {
@@ -115,7 +115,7 @@ fn by_the_host(report: &Report) -> f64 {
     most as f64 * report.bytes() as f64
 }
 
-/// Reads back into a vector, and makes the other adapter's bytes of it, as each side's tutorial says.
+/// Reads back into a vector, and writes it to the other adapter, as the tutorials of both sides show.
 fn tutorial(
     [from, to]: [&Gpu; 2],
     source: &wgpu::Buffer,

@@ -41,7 +41,7 @@ pub(super) fn run(case: &str, len: usize, effort: Effort) -> Result<Option<Vec<O
     let allocated = manager.allocate(opened.default_place(), AllocSpec::bytes(len as u64))?;
     manager.copy_from_slice(&wanted, &allocated)?;
 
-    // One destination for all of Transload's, one byte longer so that there is a misaligned place.
+    // One destination for all contenders with Transload, one byte longer so that there is a misaligned place.
     let all = manager.adopt(vec![POISON; len + 4])?;
     let dst = all.slice(..len as u64)?;
     let beside = all.slice(1..=len as u64)?;
@@ -114,7 +114,7 @@ fn into(
     Way::boxed(name, move || turn(&mut dst.borrow_mut()), poison, check)
 }
 
-/// What the tutorials say: a new buffer, mapped, and a new vector of its bytes.
+/// The tutorials' way: a new buffer, mapped, and a new vector of its bytes.
 fn tutorial(gpu: &Gpu, src: &wgpu::Buffer, wanted: &Wanted) -> Box<dyn Contender> {
     let (gpu, src) = (gpu.clone(), src.clone());
     into(TUTORIAL, wanted, move |dst| {
@@ -127,7 +127,7 @@ fn tutorial(gpu: &Gpu, src: &wgpu::Buffer, wanted: &Wanted) -> Box<dyn Contender
     })
 }
 
-/// wgpu's own helper, and its bytes where the program wants them.
+/// wgpu's own helper, with the bytes copied to the program's memory.
 fn download(gpu: &Gpu, src: &wgpu::Buffer, wanted: &Wanted) -> Box<dyn Contender> {
     let (gpu, src) = (gpu.clone(), src.clone());
     into(DOWNLOAD, wanted, move |dst| {

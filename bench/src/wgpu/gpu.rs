@@ -1,9 +1,9 @@
-//! Adapters, and what every user of wgpu writes around them.
+//! Adapters, and the code that every user of wgpu writes around them.
 
 use anyhow::{Context, Result, anyhow};
 use transload::{DeviceId, DeviceKind, MemoryKind, Place};
 
-/// A device that is open.
+/// An open device.
 #[derive(Clone, Debug)]
 pub(crate) struct Gpu {
     pub(crate) device: wgpu::Device,
@@ -35,7 +35,7 @@ pub(crate) fn opened() -> Result<Option<Gpu>> {
 }
 
 impl Gpu {
-    /// As users of Transload open a device.
+    /// Opens a device as users of Transload do.
     pub(crate) fn opened(adapter: &wgpu::Adapter, index: u32) -> Result<Gpu> {
         let (device, queue) = transload_wgpu::open_device(adapter)?;
         Ok(Gpu {
@@ -45,7 +45,7 @@ impl Gpu {
         })
     }
 
-    /// As all other users do.
+    /// Opens a device as other users do.
     pub(crate) fn foreign(adapter: &wgpu::Adapter, index: u32) -> Result<Gpu> {
         let descriptor = wgpu::DeviceDescriptor {
             required_limits: adapter.limits(),
@@ -66,12 +66,12 @@ impl Gpu {
         }
     }
 
-    /// Where users' own buffers lie.
+    /// The place of users' own buffers.
     pub(crate) fn place(&self) -> Result<Place> {
         Ok(self.id().memory(MemoryKind::Device).into())
     }
 
-    /// Where buffers lie that are asked for by the device alone.
+    /// The place of buffers that are requested by the device alone.
     pub(crate) fn default_place(&self) -> Place {
         self.id().into()
     }
@@ -102,7 +102,7 @@ impl Gpu {
             .create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
 
-    /// Returns when everything that was submitted is done.
+    /// Returns when all submitted work is done.
     pub(crate) fn wait(&self) -> Result<()> {
         self.device.poll(wgpu::PollType::wait_indefinitely())?;
         Ok(())
@@ -130,7 +130,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Fills a buffer with zeros: no source looks like that.
+    /// Fills a buffer with zeros, which no source contains.
     pub(crate) fn spoil(&self, buffer: &wgpu::Buffer) -> Result<()> {
         let mut encoder = self.encoder();
         encoder.clear_buffer(buffer, 0, None);
@@ -157,7 +157,7 @@ impl Gpu {
         Ok(true)
     }
 
-    /// Puts bytes there by wgpu's own call.
+    /// Writes bytes by wgpu's own call.
     pub(crate) fn put(&self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<()> {
         const WINDOW: usize = 16 << 20;
         for (part, at) in bytes.chunks(WINDOW).zip((0u64..).step_by(WINDOW)) {

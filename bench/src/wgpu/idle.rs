@@ -18,7 +18,7 @@ pub(super) fn run(case: &str) -> Result<Option<Vec<Outcome>>> {
         let there = manager.allocate(gpu.default_place(), AllocSpec::bytes(LEN as u64))?;
         for _ in 0..100 {
             manager.copy(&src, &there).wait()?;
-            // A detached transfer and a future have the manager's own thread at work, too.
+            // A detached transfer and a future make the manager's own thread work, too.
             drop(manager.copy(&src, &there));
             pollster::block_on(manager.copy(&there, &back))?;
         }

@@ -1,5 +1,5 @@
-//! `wgpu-many`: 32 uploads of 1 MiB at once, against the same ones one after the other, and against one of all
-//! the bytes.
+//! `wgpu-many`: 32 uploads of 1 MiB at once, compared with the same uploads one after the other, and with one upload of
+//! all the bytes.
 
 use anyhow::{Context, Result};
 use transload::{AllocSpec, Buffer, Transfer};
@@ -69,7 +69,7 @@ pub(super) fn run(case: &str, effort: Effort) -> Result<Option<Vec<Outcome>>> {
         way("transload", Box::new(together)),
         way(STREAM, Box::new(in_turn)),
     ];
-    // Called as the baseline that takes part twice in the other cases.
+    // The name of the baseline that takes part twice in the other cases.
     for name in [REUSED, AGAIN] {
         let (manager, src, dst) = (manager.clone(), src.clone(), dst.clone());
         let turn = move || super::moved(&manager, &src, &dst);

@@ -1,4 +1,4 @@
-//! Adapters through wgpu, against what a user of wgpu writes instead.
+//! Adapters through wgpu, compared with the usual code of a wgpu user.
 //!
 //! An operation is over when its bytes have arrived: the thread that submits waits for that.
 
@@ -25,15 +25,15 @@ use gpu::{Gpu, adapters, called};
 const SIZES: [usize; 6] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20, 512 << 20];
 const QUICK_SIZES: [usize; 3] = [4 << 10, 1 << 20, 16 << 20];
 
-/// From here on an operation takes so long that caches hold nothing of the one before, and a few
-/// samples must do.
+/// From this size on caches keep nothing of the previous operation, and a few samples must be enough because an
+/// operation takes long.
 const LARGE: usize = 64 << 20;
 const LARGE_ROUNDS: usize = 16;
 
-/// Up to here the fixed cost is what counts.
+/// Up to this size the fixed cost dominates.
 const SMALL: usize = 64 << 10;
 
-/// The driver that the figures are demanded on.
+/// The driver for which the limits apply.
 const LAVAPIPE: &str = "llvmpipe";
 
 const TUTORIAL: &str = "tutorial";
@@ -79,7 +79,7 @@ pub(crate) fn cases(effort: Effort) -> Vec<Case> {
     cases
 }
 
-/// A case that gives nothing where the adapters are not here, and says so.
+/// A case that reports where the adapters are absent.
 fn case(
     name: String,
     run: impl Fn(&str, Effort) -> Result<Option<Vec<Outcome>>> + 'static,
@@ -104,8 +104,8 @@ fn name(route: &str, len: usize) -> String {
     }
 }
 
-/// Lavapipe opened by Transload as `wgpu:0`, and once more as any program does as `wgpu:1`, under one
-/// manager; `None` where there is none.
+/// Lavapipe opened by Transload as `wgpu:0`, and again as other programs do as `wgpu:1`, under one manager; `None`
+/// where there is none.
 fn twice() -> Result<Option<(TransferManager, Gpu, Gpu)>> {
     let adapters = adapters();
     let Some(adapter) = called(&adapters, LAVAPIPE) else {
@@ -132,7 +132,7 @@ fn moved(manager: &TransferManager, src: &Buffer, dst: &Buffer) -> Result<()> {
     Ok(())
 }
 
-/// Copies once and says which way the bytes went.
+/// Copies once and prints the route of the bytes.
 fn tell(manager: &TransferManager, name: &str, src: &Buffer, dst: &Buffer) -> Result<()> {
     let report = manager.copy(src, dst).wait()?;
     eprintln!("  {name}: {report}");
@@ -181,7 +181,7 @@ impl Results {
         found.map_or(f64::NAN, |(_, series)| series.median())
     }
 
-    /// How long Transload took over how long `name` did.
+    /// Transload's time divided by that of `name`.
     fn over(&self, name: &str) -> f64 {
         self.series[0].median() / self.median(name)
     }
@@ -200,7 +200,7 @@ impl Results {
         outcome
     }
 
-    /// What the copies between the heap and lavapipe are held against.
+    /// The verdicts on copies between the heap and lavapipe.
     fn verdicts(&self, len: usize, baselines: &[&str]) -> Vec<Verdict> {
         let mut verdicts = Vec::new();
         if len >= LARGE {

@@ -1,4 +1,4 @@
-//! `file-wgpu`: a file of 256 MiB into an adapter's buffer, out of the page cache and out of the disk.
+//! `file-wgpu`: a file of 256 MiB into an adapter's buffer, from the page cache and from the disk.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -128,7 +128,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Has the system forget the file's pages, which are on the disk.
+/// Makes the system drop the file's pages, which are on the disk.
 #[cfg(target_os = "linux")]
 fn evict(path: &Path) -> Result<()> {
     let file = File::open(path)?;
@@ -138,5 +138,8 @@ fn evict(path: &Path) -> Result<()> {
 
 #[cfg(not(target_os = "linux"))]
 fn evict(path: &Path) -> Result<()> {
-    anyhow::bail!("nobody here makes the system forget {}", path.display())
+    anyhow::bail!(
+        "cannot drop {} from the page cache on this system",
+        path.display()
+    )
 }

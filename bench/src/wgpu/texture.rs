@@ -15,7 +15,7 @@ use crate::way::Way;
 
 const WIDTH: u32 = 1920;
 const HEIGHT: u32 = 1080;
-/// A multiple of what wgpu wants rows aligned to, so that no row is padded.
+/// A multiple of wgpu's row alignment, so that no row is padded.
 const ROW: u32 = 4 * WIDTH;
 const LEN: usize = (ROW * HEIGHT) as usize;
 
@@ -87,7 +87,7 @@ fn staging(gpu: &Gpu) -> wgpu::Buffer {
     gpu.made(LEN as u64, usages)
 }
 
-/// Through the staging buffer given, or a new one and into a new vector, as the tutorials say.
+/// Through the given staging buffer, or a new one and into a new vector, as in the tutorials.
 fn read_back(
     name: &str,
     gpu: &Gpu,

@@ -35,7 +35,7 @@ pub(super) fn run(case: &str, len: usize, effort: Effort) -> Result<Option<Vec<O
     let users = opened.buffer(len as u64);
     let adopted = adopt(&manager, opened.place()?, &users)?;
     let allocated = manager.allocate(opened.default_place(), AllocSpec::bytes(len as u64))?;
-    // The baselines run where a program without Transload would, and share one destination.
+    // The baselines run on the device of a program without Transload, and share one destination.
     let plain = foreign.buffer(len as u64);
     let plain_adopted = adopt(&manager, foreign.place()?, &plain)?;
 
@@ -88,7 +88,7 @@ pub(super) fn run(case: &str, len: usize, effort: Effort) -> Result<Option<Vec<O
     Ok(Some(vec![outcome]))
 }
 
-/// A contender that writes to a buffer which stays the same.
+/// A contender that writes to one buffer every time.
 fn into(
     name: &str,
     gpu: &Gpu,
@@ -108,13 +108,13 @@ fn into(
     Way::boxed(name, move || turn(&from.read()?), poison, check)
 }
 
-/// What the tutorials say: a new buffer with its contents.
+/// The tutorials' way: a new buffer with its contents.
 fn tutorial(gpu: &Gpu, src: &Buffer) -> Box<dyn Contender> {
     let made: Rc<RefCell<Option<wgpu::Buffer>>> = Rc::default();
     let turn = {
         let (gpu, src, made) = (gpu.clone(), src.clone(), Rc::clone(&made));
         move || {
-            // The one before goes first, as it would in a program.
+            // The previous buffer is dropped first, as in a program.
             made.replace(None);
             let buffer = gpu.device.create_buffer_init(&BufferInitDescriptor {
                 label: None,
@@ -186,7 +186,7 @@ fn reused(
     })
 }
 
-/// One thread's memcpy within the heap: it reaches no device, and shows what the memory gives.
+/// One thread's memcpy within the heap: it reaches no device, and shows the speed of the memory.
 pub(super) fn memcpy(src: &Buffer) -> Box<dyn Contender> {
     let dst = Rc::new(RefCell::new(vec![POISON; src.len() as usize]));
     let turn = {

@@ -1,4 +1,4 @@
-//! Many small blocks at once: from places in no order into one range of the device, and back.
+//! Many small blocks at once: from random places into one range of the device, and back.
 
 use std::sync::Arc;
 
@@ -46,7 +46,8 @@ struct Blocks {
     count: usize,
 }
 
-/// The blocks on the host, in no order, and one after the other on the device and in a copy to compare with.
+/// The blocks on the host, in random places. On the device, and in a copy for the comparison, they lie one after the
+/// other.
 struct Ends {
     host: Arc<Memory>,
     device: Arc<Memory>,

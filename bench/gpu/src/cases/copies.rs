@@ -15,13 +15,13 @@ use crate::raw::memory::{Kind, Memory};
 use crate::raw::work::Stream;
 use crate::rivals;
 
-/// The ceiling takes part twice: what differs between the two is the noise of the run.
+/// The ceiling takes part twice: the difference between the two is the noise of the run.
 const CEILING: [&str; 2] = ["pinned", "pinned, again"];
 
-/// Names a group, says how often it holds its bytes at a time, and makes its field.
+/// Names a group, states how many times it holds its bytes at once, and makes its field.
 struct Group {
     name: &'static str,
-    /// How many copies one operation makes.
+    /// The number of copies of one operation.
     moved: usize,
     host: usize,
     device: usize,
@@ -123,7 +123,7 @@ pub(super) fn on_device(gpu: &Arc<Gpu>, len: usize) -> Result<(Arc<Memory>, Arc<
     Ok((Arc::new(like), Arc::new(there)))
 }
 
-/// A way that leaves in `dst` what `like` holds.
+/// A way that leaves the bytes of `like` in `dst`.
 pub(super) fn checked(
     name: &str,
     turn: impl FnMut() -> Result<()> + 'static,
@@ -183,7 +183,7 @@ struct Pair {
     back: Memory,
     empty: Arc<Memory>,
     there: Arc<Memory>,
-    /// What `there` holds.
+    /// The bytes of `there`.
     like: Arc<Memory>,
     /// Whether the host's memory is pageable, so that each call occupies a thread until it is over.
     pageable: bool,

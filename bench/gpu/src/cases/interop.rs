@@ -1,4 +1,4 @@
-//! Between a buffer of wgpu's and memory of CUDA's: Transload, through whatever both reach, and by hand.
+//! Between a wgpu buffer and CUDA memory: Transload, through memory that both reach, and copies by hand.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
     all.map(case).collect()
 }
 
-/// The adapter that is this GPU, else the first that there is.
+/// The adapter of this GPU, or else the first one.
 fn pick(manager: &TransferManager, gpu: &Gpu) -> Option<(DeviceInfo, bool)> {
     let cuda = DeviceId::new(DeviceKind::CUDA, gpu.device.0.unsigned_abs());
     let devices = manager.devices();
@@ -126,7 +126,7 @@ fn field(session: &Session, up: bool, len: usize) -> Result<Field> {
     Ok(field)
 }
 
-/// Through a mapped buffer of wgpu's and pinned memory of CUDA's, both kept, with a copy by the processor between.
+/// Through a mapped wgpu buffer and pinned CUDA memory, both kept, with a copy by the processor between.
 fn by_hand(
     gpu: &Arc<Gpu>,
     adapter: &Adapter,

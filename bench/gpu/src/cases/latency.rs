@@ -1,5 +1,4 @@
-//! The time of the smallest copy: the raw asynchronous call and its wait, to which all other
-//! contenders add.
+//! The time of the smallest copy: the raw asynchronous call and its wait, which every other contender contains.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Managed memory that the other side wants: moved ahead, or fetched page by page when it is touched. The device
-//! touches it by a copy within the device, the host by reading a byte of each page.
+//! Managed memory that the other side needs: prefetched, or fetched page by page on access. The device accesses it by a
+//! copy within the device, and the host by reading a byte of each page.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) fn cases(len: usize) -> Vec<Case> {
         name: format!("{group}/{}", size(len)),
         group,
         bytes: len as u64,
-        // Twice what it takes of the device: managed memory that does not fit there can hang it.
+        // Twice its size on the device: managed memory that does not fit there can hang the device.
         needs: Needs {
             host: 6 * len as u64,
             device: 14 * len as u64,
@@ -36,7 +36,7 @@ const WITH: &str = "prefetch";
 const WITHOUT: &str = "no prefetch";
 const PINNED: &str = "a pinned copy instead";
 
-/// A field for the ways that the device has, and these; none where it has no managed memory.
+/// A field for the ways that the device has, with their names; none where it has no managed memory.
 fn ways(session: &Session) -> Result<(Field, Vec<&'static str>)> {
     use CUdevice_attribute as A;
     let mut field = Field::default();

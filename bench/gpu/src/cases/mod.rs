@@ -37,8 +37,8 @@ const SIZES: [usize; 9] = [
 ];
 const QUICK_SIZES: [usize; 2] = [64 << 10, 1 << 20];
 
-/// From here on caches hold too little of what a neighbour left to matter, and an operation takes too long to do
-/// each twice.
+/// From this size on, a neighbour's leftovers in the caches do not matter, and an operation takes too long to do each
+/// one twice.
 const COLD_FROM: u64 = 64 << 20;
 
 /// The state that the cases share.
@@ -47,13 +47,13 @@ pub(crate) struct Session {
     /// Another device, if there is one.
     pub(crate) other: Option<Arc<Gpu>>,
     pub(crate) quick: bool,
-    /// When everything must be over.
+    /// The end of the run.
     pub(crate) end: Instant,
-    /// The most that the samples of one case may take, so that none has all the time there is.
+    /// The most time for the samples of one case, so that no case uses up the run.
     pub(crate) share: Duration,
     pub(crate) rivals: Option<Rc<RefCell<Rivals>>>,
     pub(crate) roll: Roll,
-    /// Transload, or why it takes no part.
+    /// Transload, or the reason why it takes no part.
     pub(crate) parties: Result<Vec<Party>, String>,
 }
 
@@ -61,22 +61,22 @@ pub(crate) struct Session {
 pub(crate) struct Case {
     pub(crate) name: String,
     group: &'static str,
-    /// What one operation moves.
+    /// The bytes that one operation moves.
     bytes: u64,
-    /// What it takes to run it.
+    /// The requirements of the case.
     needs: Needs,
     make: Make,
 }
 
-/// Allocates what a case takes, and lets the contestants in.
+/// Allocates the memory of a case, and adds the contestants.
 type Make = Box<dyn Fn(&Session) -> Result<Field>>;
 
-/// Bytes that a case holds at one time.
+/// The bytes that a case holds at one time.
 #[derive(Clone, Copy, Default)]
 struct Needs {
     host: u64,
     device: u64,
-    /// Bytes of it that each library among the rivals holds at both ends.
+    /// The part of them that each rival library holds at both ends.
     rival: u64,
 }
 
@@ -86,7 +86,7 @@ struct Field {
     contenders: Vec<Box<dyn Contender>>,
     absent: BTreeMap<String, String>,
     facts: BTreeMap<String, String>,
-    /// Why there is nothing to do.
+    /// The reason why the case is skipped.
     skipped: Option<String>,
 }
 
@@ -119,7 +119,7 @@ impl Field {
     }
 }
 
-/// All cases, the small ones first: when time runs out it is the largest that are left out.
+/// All cases, the small ones first: when time runs out, the largest are left out.
 pub(crate) fn all(session: &Session) -> Vec<Case> {
     let sizes = if session.quick {
         &QUICK_SIZES[..]
@@ -135,13 +135,13 @@ pub(crate) fn all(session: &Session) -> Vec<Case> {
     }
     cases.extend(blocks::cases(session.quick));
     cases.sort_by_key(|case| case.bytes);
-    // Another driver takes part, which may do anything: last.
+    // These come last: they use another driver, which may crash or hang.
     cases.extend(interop::cases(session.quick));
     cases
 }
 
 impl Case {
-    /// Runs it, where it fits into the time and the memory that are left.
+    /// Runs the case if it fits into the remaining time and memory.
     pub(crate) fn run(&self, session: &Session) -> Outcome {
         let mut outcome = Outcome {
             case: self.name.clone(),
@@ -173,7 +173,7 @@ impl Case {
         for mut contender in field.contenders {
             let name = contender.name().to_owned();
             let verified = contender.verify();
-            // The time of what moves wrong bytes is of no interest.
+            // If a contender moves wrong bytes, its time does not matter.
             if matches!(verified, Ok(true)) {
                 places.push(outcome.contestants.len());
                 running.push(contender);
@@ -199,10 +199,10 @@ impl Case {
         }
     }
 
-    /// Why it cannot run.
+    /// The reason why the case cannot run.
     fn unfit(&self, session: &Session) -> Result<Option<String>> {
         let others = session.roll.present.len() as u64 * self.needs.rival;
-        // A byte of the host's is found, filled, perhaps pinned and looked at within some nanosecond.
+        // The host allocates, fills, pins and checks a byte within about one nanosecond.
         let preparing = PREPARING + Duration::from_nanos(self.needs.host + others);
         if let Some(reason) = unfit(preparing, session.end) {
             return Ok(Some(reason));
@@ -211,7 +211,7 @@ impl Case {
         let device = (self.needs.device + others, Some(session.gpu.free_bytes()?));
         let ends = [("host", host), ("device", device)];
         Ok(ends.into_iter().find_map(|(end, (needs, free))| {
-            // A tenth is left to other users of the device, and to the rounding of allocators.
+            // Leaves a tenth to other users of the device, and to the rounding of allocators.
             let room = free.unwrap_or(u64::MAX) / 10 * 9;
             (needs > room).then(|| {
                 let mib = |bytes| bytes >> 20;
@@ -225,10 +225,10 @@ impl Case {
     }
 }
 
-/// What the smallest case takes before and after its samples.
+/// The time of the smallest case before and after its samples.
 const PREPARING: Duration = Duration::from_millis(100);
 
-/// `64KiB`, as people say it.
+/// A size such as `64KiB`.
 fn size(len: usize) -> String {
     match len {
         len if len >= 1 << 30 => format!("{}GiB", len >> 30),

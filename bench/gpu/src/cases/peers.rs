@@ -39,8 +39,7 @@ fn field(session: &Session, len: usize) -> Result<Field> {
     let told = format!("there {}, back {}", there?, back?);
     field.facts.insert("peer access".into(), told);
     let (like, src) = on_device(gpu, len)?;
-    // It comes first, and enables what access there is, for this process and so for every contender
-    // here.
+    // Transload comes first, and enables peer access if it exists, for this process and so for every contender here.
     field.transload(session, |party| party.to_other(other, &like));
 
     let dst = Arc::new(Memory::new(other, Kind::Device, len)?);

@@ -39,7 +39,7 @@ fn field(session: &Session, len: usize) -> Result<Field> {
         let (by, pinned) = (Arc::clone(gpu), Arc::clone(&memory));
         let turn = move || Ok(by.register_once(&pinned)?);
         let like = Arc::clone(&like);
-        // Pages may move when they are pinned; bytes stay.
+        // Pinning may move pages; the bytes must stay.
         let check = move || memory.holds(0, &like, 0, len);
         field.enter(name, Ok(Way::boxed(name, turn, || Ok(()), check)));
     }

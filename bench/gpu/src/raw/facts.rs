@@ -13,11 +13,11 @@ use transload_cuda::raw::{
 #[derive(Serialize)]
 pub(crate) struct DriverFacts {
     pub(crate) library: String,
-    /// The newest CUDA that it knows.
+    /// The newest CUDA version that it supports.
     pub(crate) version: String,
-    /// What the kernel's part of it says, where there is one.
+    /// The version of the kernel module, if there is one.
     kernel_module: Option<String>,
-    /// Every function that Transload binds: `present`, or since which CUDA there is one.
+    /// Every function that Transload binds: `present`, or the CUDA version that introduced it.
     symbols: BTreeMap<&'static str, String>,
     missing: Vec<&'static str>,
 }
@@ -30,13 +30,13 @@ pub(crate) struct DeviceFacts {
     uuid: String,
     pci: String,
     pub(crate) memory_bytes: u64,
-    /// By NVIDIA's name, where Transload has it, else by number. What the driver does not know is left out.
+    /// By NVIDIA's name, if Transload has it, else by number. Attributes unknown to the driver are left out.
     attributes: BTreeMap<String, i32>,
-    /// The way to each other device.
+    /// The connection to each other device.
     peers: BTreeMap<i32, BTreeMap<String, i32>>,
 }
 
-/// One more than any attribute has so far (161 in CUDA 13.5), with room for newer drivers.
+/// More than the number of attributes so far (161 in CUDA 13.5), with room for newer drivers.
 const ATTRIBUTES: u32 = 200;
 /// The attributes of a pair, likewise (5 in CUDA 13.5).
 const PEER_ATTRIBUTES: u32 = 12;
@@ -63,22 +63,22 @@ impl DriverFacts {
     }
 }
 
-/// Starts the driver.
+/// Initialises the driver.
 pub(crate) fn initialise(driver: &Driver) -> Result<(), CallError> {
     // SAFETY: flags are zero, as the function demands.
     unsafe { driver.cuInit(0) }
 }
 
-/// All devices of a driver that was initialised.
+/// All devices of an initialised driver.
 pub(crate) fn devices(driver: &Driver) -> Result<Vec<DeviceFacts>> {
     let count = count(driver)?;
     (0..count).map(|of| device(driver, of, count)).collect()
 }
 
-/// How many devices there are.
+/// The number of devices.
 pub(crate) fn count(driver: &Driver) -> Result<i32> {
     let mut count = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuDeviceGetCount(&raw mut count) }?;
     Ok(count)
 }
@@ -86,15 +86,15 @@ pub(crate) fn count(driver: &Driver) -> Result<i32> {
 fn device(driver: &Driver, ordinal: i32, count: i32) -> Result<DeviceFacts> {
     let device = CUdevice(ordinal);
     let (mut uuid, mut bytes) = (CUuuid::default(), 0);
-    // SAFETY: the place is ours, here and below.
+    // SAFETY: the out-pointers here and below are local variables.
     unsafe { driver.cuDeviceTotalMem_v2(&raw mut bytes, device) }?;
-    // SAFETY: as above. A driver without this has no UUID to tell.
+    // SAFETY: as above. A driver without this function reports no UUID.
     let has_uuid = unsafe { driver.cuDeviceGetUuid_v2(&raw mut uuid, device) }.is_ok();
     let peers = (0..count).filter(|other| *other != ordinal);
     Ok(DeviceFacts {
         ordinal,
         name: text(|place, len| {
-            // SAFETY: there is room for so many bytes.
+            // SAFETY: the buffer has that length.
             unsafe { driver.cuDeviceGetName(place, len, device) }.is_ok()
         }),
         uuid: if has_uuid {
@@ -118,7 +118,7 @@ fn attributes(driver: &Driver, device: CUdevice) -> BTreeMap<String, i32> {
     let asked = (1..ATTRIBUTES).map(CUdevice_attribute);
     let answered = asked.filter_map(|attribute| {
         let mut value = 0;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         let answer = unsafe { driver.cuDeviceGetAttribute(&raw mut value, attribute, device) };
         let name = attribute
             .name()
@@ -128,7 +128,7 @@ fn attributes(driver: &Driver, device: CUdevice) -> BTreeMap<String, i32> {
     answered.collect()
 }
 
-/// Without what all the names begin with.
+/// The name without the common prefix.
 fn short(name: &str) -> String {
     name.trim_start_matches("CU_DEVICE_ATTRIBUTE_")
         .trim_start_matches("CU_DEVICE_P2P_ATTRIBUTE_")
@@ -138,7 +138,7 @@ fn short(name: &str) -> String {
 fn peer(driver: &Driver, from: CUdevice, to: CUdevice) -> BTreeMap<String, i32> {
     let mut told = BTreeMap::new();
     let mut can = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     if unsafe { driver.cuDeviceCanAccessPeer(&raw mut can, from, to) }.is_ok() {
         told.insert("can_access".to_owned(), can);
     }
@@ -156,7 +156,7 @@ fn peer(driver: &Driver, from: CUdevice, to: CUdevice) -> BTreeMap<String, i32> 
     told
 }
 
-/// What a function writes as text; nothing where it fails.
+/// The text that a function writes; empty if the function fails.
 fn text(write: impl FnOnce(*mut c_char, i32) -> bool) -> String {
     const ROOM: usize = 256;
     let mut bytes = [0u8; ROOM];

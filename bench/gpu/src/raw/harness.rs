@@ -1,5 +1,5 @@
-//! The backend as the conformance suite wants it: memory of devices is filled and read by the driver's synchronous
-//! copies, which the backend never uses.
+//! The backend for the conformance suite: the driver's synchronous copies, which the backend never uses, fill and read
+//! device memory.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,14 +11,14 @@ use transload_testkit::conformance::Harness;
 
 use super::gpu::Gpu;
 
-/// The backend, and a way of one's own to each of its devices.
+/// The backend, and a second handle to each of its devices.
 pub(crate) struct OfCuda {
     pub(crate) cuda: Cuda,
     pub(crate) gpus: Vec<Arc<Gpu>>,
 }
 
 impl OfCuda {
-    /// The device of a buffer, its context current.
+    /// Makes the context of a buffer's device current.
     fn entered(&self, buffer: &Buffer) -> Option<&Gpu> {
         let gpu = self.gpus.get(buffer.memory().device.index as usize)?;
         gpu.enter().ok().map(|()| &**gpu)
@@ -60,7 +60,7 @@ impl Harness for OfCuda {
         unsafe { gpu.driver.cuMemcpyDtoH_v2(to, from, out.len()) }.is_ok()
     }
 
-    /// Gives the lanes' threads the processor, for longer than a small copy takes.
+    /// Yields the processor to the lanes' threads, for longer than a small copy takes.
     fn drive(&self) {
         let end = Instant::now() + Duration::from_micros(200);
         while Instant::now() < end {

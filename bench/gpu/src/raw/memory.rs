@@ -1,4 +1,4 @@
-//! Memory of every sort that the cases copy between.
+//! The sorts of memory between which the cases copy.
 
 use std::ffi::c_void;
 use std::fs;
@@ -13,28 +13,28 @@ use transload_cuda::raw::CUmemAttach_flags;
 
 use super::gpu::Gpu;
 
-/// What destinations hold before a copy is verified.
+/// The byte that fills destinations before a copy is verified.
 pub(crate) const POISON: u8 = 0xA5;
-/// What a destination on a device is looked at through.
+/// The size of the buffer through which the host reads a device's destination.
 const WINDOW: usize = 16 << 20;
-/// A page, and a huge one, of every processor that these drivers run on.
+/// A page, and a huge page, on every processor that these drivers support.
 pub(crate) const PAGE: usize = 4 << 10;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Where memory is, and how it was allocated.
+/// The place of memory, and the way of its allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// The process's, in the pages that the system gives by default.
+    /// Process memory, in the system's default pages.
     Pageable,
-    /// The process's, never in huge pages.
+    /// Process memory, never in huge pages.
     Small,
-    /// The process's, in huge pages where the kernel has some.
+    /// Process memory, in huge pages if the kernel has some.
     Huge,
-    /// The driver's, pinned, on the host.
+    /// Pinned host memory of the driver.
     Pinned,
-    /// The device's.
+    /// Device memory.
     Device,
-    /// The driver's, which goes where it is used.
+    /// Managed memory, which the driver moves to its user.
     Managed,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Memory {
     kind: Kind,
     address: u64,
     len: usize,
-    /// What was mapped for it, of the process's own memory.
+    /// The mapping of process memory.
     mapped: (usize, usize),
     /// The buffer of another owner that this memory belongs to; its drop frees the memory.
     theirs: Option<Buffer>,
@@ -68,14 +68,14 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The same with bytes in it, of which no two pages are alike. Only of the host's.
+    /// The same, filled with bytes of which no two pages are alike. Host memory only.
     pub(crate) fn filled(gpu: &Arc<Gpu>, kind: Kind, len: usize) -> Result<Memory> {
         let memory = Memory::new(gpu, kind, len)?;
         memory.fill(len as u64);
         Ok(memory)
     }
 
-    /// The device memory of a buffer, by the driver's address of it.
+    /// The device memory of a buffer, by the driver's address.
     pub(crate) fn theirs(gpu: &Arc<Gpu>, buffer: &Buffer) -> Result<Memory> {
         let MemoryId { device, kind } = buffer.memory();
         let ordinal = gpu.device.0.unsigned_abs();
@@ -102,22 +102,22 @@ impl Memory {
             Kind::Pageable | Kind::Small | Kind::Huge => self.map()?,
             Kind::Pinned => {
                 let mut start: *mut c_void = ptr::null_mut();
-                // SAFETY: the place is ours.
+                // SAFETY: the out-pointer is a local variable.
                 unsafe { driver.cuMemHostAlloc(&raw mut start, self.len, 0) }?;
                 self.address = start.expose_provenance() as u64;
             }
-            // SAFETY: the place is ours.
+            // SAFETY: the out-pointer is a local variable.
             Kind::Device => unsafe { driver.cuMemAlloc_v2(place, self.len) }?,
             Kind::Managed => {
                 let flags = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
-                // SAFETY: the place is ours.
+                // SAFETY: the out-pointer is a local variable.
                 unsafe { driver.cuMemAllocManaged(place, self.len, flags) }?;
             }
         }
         Ok(())
     }
 
-    /// Huge pages begin at multiples of their size, so one more is mapped than is used.
+    /// Huge pages begin at multiples of their size, so this maps one more than it uses.
     fn map(&mut self) -> Result<()> {
         let len = self.len.next_multiple_of(HUGE_PAGE) + HUGE_PAGE;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -130,8 +130,8 @@ impl Memory {
             _ => None,
         };
         if let Some(advice) = advice {
-            // A kernel without huge pages refuses both; `huge_bytes` tells what came of it.
-            // SAFETY: the memory is ours, and the advice changes no byte of it.
+            // A kernel without huge pages refuses both; `huge_bytes` reports the result.
+            // SAFETY: the memory is this object's, and the advice changes no byte of it.
             let _ = unsafe { mm::madvise(start, len, advice) };
         }
         self.address = self.mapped.0.next_multiple_of(HUGE_PAGE) as u64;
@@ -145,17 +145,17 @@ impl Memory {
     /// The address of `len` bytes from `offset` on.
     ///
     /// # Panics
-    /// Where there are not as many.
+    /// Panics where the memory is shorter.
     pub(crate) fn at(&self, offset: usize, len: usize) -> u64 {
         let end = offset.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "beyond the memory");
         self.address + offset as u64
     }
 
-    /// As [`at`](Memory::at), as a pointer of the host's.
+    /// As [`at`](Memory::at), as a host pointer.
     ///
     /// # Panics
-    /// As there, and where the host reaches none of it.
+    /// As [`at`](Memory::at), and where the host does not reach the memory.
     pub(crate) fn host(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(self.kind != Kind::Device, "the host does not reach it");
         ptr::with_exposed_provenance_mut(self.at(offset, len) as usize)
@@ -165,12 +165,12 @@ impl Memory {
     pub(crate) fn copy_from(&self, at: usize, from: &Memory, from_at: usize, len: usize) {
         let (dst, src) = (self.host(at, len), from.host(from_at, len));
         assert!(!ptr::eq(self, from), "two memories");
-        // SAFETY: both have as many bytes, and are different memories. Nothing is under way: whatever is put
-        // under way ends within the call that did so (`work`).
+        // SAFETY: both have that many bytes, and are different memories. No operation is in flight: each call that
+        // starts one waits for its end (`work`).
         unsafe { ptr::copy_nonoverlapping(src, dst, len) };
     }
 
-    /// Reads a byte of each page, and answers a sum of them so that nothing may leave it out.
+    /// Reads a byte of each page. Returns a sum of them, so that the compiler keeps all reads.
     pub(crate) fn touch(&self) -> u64 {
         let start = self.host(0, self.len);
         let pages = (0..self.len).step_by(PAGE);
@@ -184,7 +184,7 @@ impl Memory {
 
     fn fill(&self, seed: u64) {
         let start = self.host(0, self.len);
-        // SAFETY: as in `copy_from`; nothing else looks at the bytes while the slice lives.
+        // SAFETY: as in `copy_from`; no other code reads or writes the bytes while the slice lives.
         let bytes = unsafe { slice::from_raw_parts_mut(start, self.len) };
         let (head, _) = bytes.split_at_mut(bytes.len().min(1 << 20));
         let mut random = Random(seed | 1);
@@ -202,12 +202,12 @@ impl Memory {
         }
     }
 
-    /// Fills it with what no source looks like.
+    /// Fills the memory with a byte that no source repeats.
     pub(crate) fn poison(&self) -> Result<()> {
         if self.kind == Kind::Device {
             let driver = &self.gpu.driver;
             let _current = self.gpu.push()?;
-            // SAFETY: it is as long.
+            // SAFETY: the memory is as long.
             unsafe { driver.cuMemsetD8_v2(self.address, POISON, self.len) }?;
             self.gpu.settle()?;
         } else {
@@ -218,26 +218,26 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether bytes of it are those of `other`, which the host reaches.
+    /// Whether bytes of the memory equal those of `other`, which the host reaches.
     pub(crate) fn holds(&self, at: usize, other: &Memory, from: usize, len: usize) -> Result<bool> {
         if self.kind == Kind::Device {
             return self.holds_on_device(at, other, from, len);
         }
         let theirs = other.host(from, len);
-        // SAFETY: it is as long; as in `copy_from`, and nothing writes while the slice lives.
+        // SAFETY: it is as long; as in `copy_from`, and no code writes while the slice lives.
         let theirs = unsafe { slice::from_raw_parts(theirs, len) };
         Ok(self.is(at, theirs))
     }
 
-    /// Whether bytes of it, which the host reaches, are these.
+    /// Whether bytes of the memory, which the host reaches, are these.
     pub(crate) fn is(&self, at: usize, bytes: &[u8]) -> bool {
         let mine = self.host(at, bytes.len());
-        // SAFETY: it is as long; as in `copy_from`, and nothing writes while the slice lives.
+        // SAFETY: it is as long; as in `copy_from`, and no code writes while the slice lives.
         let mine = unsafe { slice::from_raw_parts(mine, bytes.len()) };
         mine == bytes
     }
 
-    /// Shows all of it, which the host reaches.
+    /// Passes all bytes, which the host reaches, to `look`.
     pub(crate) fn see<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         let start = self.host(0, self.len);
         // SAFETY: as above; `look` starts nothing that writes the bytes.
@@ -252,7 +252,7 @@ impl Memory {
     /// Writes bytes.
     pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
         let start = self.host(at, bytes.len());
-        // SAFETY: it is as long; as in `copy_from`, and the bytes are a reference's, so none of these.
+        // SAFETY: it is as long; as in `copy_from`; `bytes` is borrowed, so it is other memory.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     }
 
@@ -270,7 +270,7 @@ impl Memory {
         Ok(true)
     }
 
-    /// How many bytes lie in huge pages, by what the kernel says of the mappings that it lies in.
+    /// The number of bytes in huge pages, from the kernel's list of the mappings.
     pub(crate) fn huge_bytes(&self) -> Result<u64> {
         let (start, len) = (self.mapped.0, self.mapped.1);
         ensure!(len > 0, "only of memory that was mapped here");
@@ -279,7 +279,7 @@ impl Memory {
     }
 }
 
-/// Adds up `AnonHugePages` of the mappings that lie within a range.
+/// Sums `AnonHugePages` of the mappings within a range.
 fn huge_kib(mappings: &str, range: std::ops::Range<usize>) -> u64 {
     let (mut within, mut sum) = (false, 0);
     for line in mappings.lines() {
@@ -302,10 +302,10 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let driver = &self.gpu.driver;
         let _current = self.gpu.push();
-        // What fails here was lost before, and told by the call that lost it; see `Gpu`.
+        // If this fails, the context was lost before, and the call that lost it has reported that; see `Gpu`.
         let _ = match self.kind {
             _ if self.address == 0 || self.theirs.is_some() => Ok(()),
-            // SAFETY: it was allocated so, and nothing is under way; here and below.
+            // SAFETY: it was allocated so, and no operation is in flight; here and below.
             Kind::Pinned => unsafe { driver.cuMemFreeHost(self.host(0, 0).cast()) },
             // SAFETY: as above.
             Kind::Device | Kind::Managed => unsafe { driver.cuMemFree_v2(self.address) },
@@ -313,13 +313,13 @@ impl Drop for Memory {
         };
         let (start, len) = self.mapped;
         if len > 0 {
-            // SAFETY: it was mapped so, and no reference into it is left.
+            // SAFETY: it was mapped so, and no reference into it exists.
             let _ = unsafe { mm::munmap(ptr::with_exposed_provenance_mut(start), len) };
         }
     }
 }
 
-/// xorshift64*, as in `bench`: results do not depend on luck from run to run.
+/// xorshift64*, as in `bench`: all runs get the same numbers.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -344,10 +344,10 @@ mod tests {
 
     use super::*;
 
-    /// Whatever it lies in, and however far from the start: a window is 16 MiB.
+    /// In memory of each kind, and at any distance from the start: a window is 16 MiB.
     #[test]
     fn a_byte_that_differs_is_found() {
-        // SAFETY: the functions are the double's, which are there for good.
+        // SAFETY: the functions are the double's, which stay loaded.
         let driver = unsafe { Driver::from_table(cuda::table(), "the double") };
         crate::raw::facts::initialise(&driver).unwrap();
         let gpu = Gpu::open(&driver, 0).unwrap();

@@ -1,9 +1,9 @@
-//! The driver's calls, made safe: the only unsafe code of this program.
+//! Safe wrappers of the driver's calls: the only unsafe code of this program.
 //!
 //! - [`gpu`]: a device with its primary context current on this thread.
-//! - [`memory`]: memory of every sort, which is given back when it is dropped.
-//! - [`work`]: calls that move bytes. Each returns when nothing is under way any more.
-//! - [`facts`]: what the driver says of itself and of its devices.
+//! - [`memory`]: memory of every sort, which is freed when it is dropped.
+//! - [`work`]: calls that move bytes. Each returns when no operation is in flight any more.
+//! - [`facts`]: facts that the driver reports about itself and its devices.
 //! - [`harness`]: the backend for the conformance suite.
 
 #![allow(

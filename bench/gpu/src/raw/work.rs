@@ -1,5 +1,5 @@
-//! Calls that move bytes. None returns while anything is under way, so that whatever they are given may be read,
-//! changed and freed between them.
+//! Calls that move bytes. Each returns only when no operation is in flight, so that between two calls their memory may
+//! be read, changed and freed.
 
 use std::marker::PhantomData;
 use std::mem;
@@ -14,14 +14,14 @@ use transload_cuda::raw::{
 use super::gpu::Gpu;
 use super::memory::Memory;
 
-/// A stream of one's own.
+/// A stream of the caller's own.
 pub(crate) struct Stream {
     gpu: Arc<Gpu>,
     raw: CUstream,
 }
 
-/// What can be ordered of a stream until [`Stream::finish`] returns. The lifetime is that of all memory that work
-/// is ordered on; being invariant it cannot shrink within the closure.
+/// The operations that a caller can put into a stream until [`Stream::finish`] returns. The lifetime is that of all
+/// memory of the operations; it is invariant, so it cannot shrink within the closure.
 pub(crate) struct Orders<'stream, 'memory> {
     stream: &'stream Stream,
     memory: PhantomData<&'memory mut &'memory ()>,
@@ -31,13 +31,13 @@ impl Stream {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Stream> {
         let mut raw = CUstream::NULL;
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { gpu.driver.cuStreamCreate(&raw mut raw, flags) }?;
         let gpu = Arc::clone(gpu);
         Ok(Stream { gpu, raw })
     }
 
-    /// Has work ordered and waits until it is done, also when some of it was refused.
+    /// Submits the operations of `order` and waits until they are done, even when some were refused.
     pub(crate) fn finish<'memory>(
         &self,
         order: impl FnOnce(&Orders<'_, 'memory>) -> Result<(), CallError>,
@@ -53,7 +53,7 @@ impl Stream {
     }
 
     fn settle(&self) -> Result<(), CallError> {
-        // SAFETY: the stream is ours until `self` is dropped.
+        // SAFETY: the stream is this object's until `self` is dropped.
         unsafe { self.gpu.driver.cuStreamSynchronize(self.raw) }
     }
 }
@@ -62,21 +62,21 @@ struct WaitsOnPanic<'stream>(&'stream Stream);
 
 impl Drop for WaitsOnPanic<'_> {
     fn drop(&mut self) {
-        // A stream that cannot be waited for moves nothing any more.
+        // If the wait fails, the stream moves no bytes any more.
         let _ = self.0.settle();
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: it was created by `new`, and nothing is under way in it.
+        // SAFETY: `new` created it, and it has no work in flight.
         let _ = unsafe { self.gpu.driver.cuStreamDestroy_v2(self.raw) };
     }
 }
 
 /// Many copies of one length, in the arrays that the driver wants.
 pub(crate) struct Batch {
-    /// Both ends stay as long as the addresses are here.
+    /// Keeps both ends alive as long as the addresses.
     _ends: [Arc<Memory>; 2],
     dsts: Vec<CUdeviceptr>,
     srcs: Vec<CUdeviceptr>,
@@ -105,7 +105,7 @@ impl Batch {
     }
 }
 
-/// Where managed memory is to go.
+/// The destination of a prefetch.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     Device,
@@ -122,7 +122,7 @@ impl<'memory> Orders<'_, 'memory> {
     ) -> Result<(), CallError> {
         let (to, from) = (dst.0.at(dst.1, len), src.0.host(src.1, len).cast());
         let Stream { gpu, raw } = self.stream;
-        // SAFETY: both are as long, and stay until `finish` has waited; here and below.
+        // SAFETY: both are as long, and stay alive until `finish` has waited; here and below.
         unsafe { gpu.driver.cuMemcpyHtoDAsync_v2(to, from, len, *raw) }
     }
 
@@ -186,14 +186,15 @@ impl<'memory> Orders<'_, 'memory> {
         let (mut first, mut failed) = (0, usize::MAX);
         let first = &raw mut first;
         if gpu.driver.table().cuMemcpyBatchAsync_v2.is_some() {
-            // SAFETY: the arrays are as long; `Batch::new` has seen to the ranges, and what is there stays as above.
+            // SAFETY: the arrays have that length; `Batch::new` has checked the ranges, and the memory stays alive as
+            // above.
             unsafe {
                 gpu.driver
                     .cuMemcpyBatchAsync_v2(to, from, sizes, count, attributes, first, 1, *raw)
             }
         } else {
             let failed = &raw mut failed;
-            // SAFETY: as above, and the place for an index is ours.
+            // SAFETY: as above, and the out-pointer for an index is a local variable.
             unsafe {
                 gpu.driver
                     .cuMemcpyBatchAsync(to, from, sizes, count, attributes, first, 1, failed, *raw)
@@ -234,9 +235,9 @@ impl Gpu {
         len: usize,
     ) -> Result<(), CallError> {
         let (to, from) = (dst.at(0, len), src.host(0, len).cast());
-        // SAFETY: both are as long.
+        // SAFETY: both have that length.
         unsafe { self.driver.cuMemcpyHtoD_v2(to, from, len) }?;
-        // SAFETY: the default stream is always there.
+        // SAFETY: the default stream always exists.
         unsafe { self.driver.cuStreamSynchronize(CUstream::NULL) }
     }
 
@@ -250,21 +251,21 @@ impl Gpu {
         len: usize,
     ) -> Result<(), CallError> {
         let (to, from) = (dst.host(dst_at, len).cast(), src.at(src_at, len));
-        // SAFETY: both are as long.
+        // SAFETY: both have that length.
         unsafe { self.driver.cuMemcpyDtoH_v2(to, from, len) }
     }
 
-    /// Pins memory of the process's and lets it go again.
+    /// Pins process memory and unpins it.
     pub(crate) fn register_once(&self, memory: &Memory) -> Result<(), CallError> {
         let start = memory.host(0, memory.len()).cast();
-        // SAFETY: the memory is mapped, and as long.
+        // SAFETY: the memory is mapped and has that length.
         unsafe { self.driver.cuMemHostRegister_v2(start, memory.len(), 0) }?;
-        // SAFETY: it was registered just now, and nothing uses it.
+        // SAFETY: it was registered just now, and no operation uses it.
         unsafe { self.driver.cuMemHostUnregister(start) }
     }
 }
 
-/// Refuses what the driver has none of, with the reason that a call would give.
+/// Returns an error if the driver lacks these functions, with the reason that a call would give.
 pub(crate) fn wants(gpu: &Gpu, any_of: &[&str]) -> Result<()> {
     let missing: Vec<_> = gpu.driver.missing().collect();
     let lacks = |name: &&str| missing.iter().any(|function| function.name == *name);

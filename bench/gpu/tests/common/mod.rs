@@ -1,4 +1,4 @@
-//! What the tests share: the program over the double, and what it wrote.
+//! Shared parts of the tests: the program over the double, and its output.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::io::Write;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_transload-gpu-bench");
 
-/// A folder of one test, gone at its end.
+/// A folder of one test, deleted at its end.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -29,7 +29,7 @@ impl Folder {
         serde_json::from_str(&fs::read_to_string(self.path("gpu.json")).unwrap()).unwrap()
     }
 
-    /// The program, with the double for a driver and nobody of Python's.
+    /// The program, with the double as its driver and without the Python libraries.
     pub(crate) fn command(&self, settings: &[(&str, &str)]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.arg("--json").arg(self.path("gpu.json"));
@@ -92,7 +92,7 @@ pub(crate) fn contestants(case: &Value) -> Vec<&str> {
     all.map(|of| of["name"].as_str().unwrap()).collect()
 }
 
-/// Every case ran to its end or says why not, and so does everybody in it.
+/// Asserts that every case, and every contender in it, finished or gives a reason.
 #[track_caller]
 pub(crate) fn assert_whole(document: &Value) {
     assert_eq!(document["complete"], true);
@@ -118,7 +118,7 @@ pub(crate) fn assert_whole(document: &Value) {
     }
 }
 
-/// Tells that a test shows nothing on this machine: see `xtask/src/skips.rs`.
+/// Reports that a test can show nothing on this machine: see `xtask/src/skips.rs`.
 pub(crate) fn skip(test: &str, reason: &str) {
     println!("skipped: {reason}");
     let Some(file) = env::var_os("TRANSLOAD_SKIPS") else {

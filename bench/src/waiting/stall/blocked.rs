@@ -1,4 +1,4 @@
-//! Copies that a page of host memory holds up, on the host and on devices.
+//! Copies that a page of host memory blocks, on the host and on devices.
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -16,7 +16,7 @@ use crate::wgpu::gpu;
 
 /// Large enough for the pool, and for an adapter to import the pages.
 const LEN: usize = 8 << 20;
-/// The middle: neither a thread that begins at the front nor one that begins at the back meets the page at once.
+/// The middle: a thread that begins at either end does not meet the page at once.
 const AT: usize = LEN / 2;
 const _: () = assert!(AT.is_multiple_of(PAGE));
 
@@ -83,7 +83,7 @@ pub(super) fn cuda(scene: &Scene) -> Result<Option<Pair>> {
     Ok(Some(pair(stuck, src, dst, check)))
 }
 
-/// What was made, or the reason why not on standard error.
+/// The result, or `None` after printing the reason to standard error.
 fn made(result: io::Result<(StuckPages, Mapping)>) -> Option<(StuckPages, Mapping)> {
     let told = |error: &io::Error| eprintln!("  userfaultfd is refused here: {error}");
     result.inspect_err(told).ok()
@@ -112,7 +112,7 @@ fn pair(
 /// Returns when a thread is stuck at the page.
 fn touched(stuck: Arc<StuckPages>) -> Result<()> {
     let (tell, told) = mpsc::channel();
-    // A page that is never touched leaves the thread behind, and the case fails.
+    // If no thread touches the page, this leaves the thread behind, and the case fails.
     thread::spawn(move || tell.send(stuck.await_touch()));
     told.recv_timeout(TOUCHED_WITHIN)
         .context("no thread touched the page that blocks")?;

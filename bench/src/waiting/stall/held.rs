@@ -31,7 +31,7 @@ pub(super) enum Operation {
     Plain,
 }
 
-/// What the program does with the handle of its transfer.
+/// The program's treatment of the transfer's handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Handle {
     Waited,
@@ -41,7 +41,7 @@ pub(super) enum Handle {
 
 pub(super) const HANDLES: [Handle; 3] = [Handle::Waited, Handle::Awaited, Handle::Dropped];
 
-/// An operation that is under way.
+/// An operation in flight.
 pub(super) struct Held {
     thread: JoinHandle<Result<()>>,
     release: Box<dyn FnOnce() -> Result<()>>,
@@ -60,7 +60,7 @@ pub(super) struct Pair {
 }
 
 impl Held {
-    /// Returns when the operation has stalled. `None` where this machine cannot have it.
+    /// Returns when the operation has stalled. `None` where this machine cannot run it.
     pub(super) fn begin(
         operation: Operation,
         scene: &Scene,
@@ -83,7 +83,7 @@ impl Held {
         let (manager, src, dst) = (scene.manager.clone(), pair.src, pair.dst);
         let thread = thread::spawn(move || copy(&manager, &src, &dst, handle));
         (pair.stalled)()?;
-        // The threads that look after the transfer settle where they wait.
+        // The threads that work on the transfer park.
         pause(Duration::from_millis(20));
         Ok(Some(Held {
             thread,
@@ -92,7 +92,7 @@ impl Held {
         }))
     }
 
-    /// Ends the operation. Answers whether its bytes arrived.
+    /// Ends the operation. Returns whether its bytes arrived.
     pub(super) fn finish(self, scene: &Scene) -> Result<bool> {
         (self.release)()?;
         let joined = self.thread.join();

@@ -1,7 +1,7 @@
-//! `waiting/stall-*`: how late other transfers are told while one operation does not end.
+//! `waiting/stall-*`: the delay of other transfers' outcomes while one operation does not end.
 //!
-//! The operation lasts as long as the measurement. A manager without such an operation takes part in every round, so that
-//! what the machine adds can be told from what the library adds.
+//! The operation lasts as long as the measurement. A manager without such an operation takes part in every round, so
+//! that the machine's part of the delay can be subtracted from the library's.
 
 // Only Linux has pages that block.
 #[cfg(target_os = "linux")]
@@ -84,7 +84,7 @@ fn run(name: &str, operation: Operation, effort: Effort) -> Result<Option<Outcom
     let mut late = [(); KINDS.len()].map(|()| Series::default());
     let mut usual = late.clone();
     let mut verified = true;
-    // However its handle is held: each has another thread look after it.
+    // For each treatment of its handle: each makes another thread work on it.
     for handle in HANDLES {
         let scene = Scene::new();
         let Some(held) = Held::begin(operation, &scene, handle)? else {

@@ -1,4 +1,4 @@
-//! Measures how late a thread learns what happened to its transfer.
+//! Measures the delay until a thread learns of its transfer's end.
 
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -26,12 +26,12 @@ const THIRD: u64 = 2000;
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 1 << 20;
 
-/// The engine looks at a backend every 2 ms while it listens for others; the backend passes over three looks.
+/// The engine polls a backend every 2 ms while it listens to others; the backend skips three polls.
 const PASSED_OVER: Duration = Duration::from_millis(10);
 
 type Told = Receiver<(Instant, Result<Report, TransferError>)>;
 
-/// From the moment that something happened to the moment that its thread knew.
+/// The time from the event to the moment at which its thread knows.
 pub(super) fn lateness(scene: &Scene, random: &mut Random) -> Result<[Duration; KINDS.len()]> {
     Ok([
         third_party(scene, random)?,
@@ -42,13 +42,13 @@ pub(super) fn lateness(scene: &Scene, random: &mut Random) -> Result<[Duration; 
     ])
 }
 
-/// The operation ends at a moment that is known, and only a call of the backend sees that.
+/// The operation ends at a known moment, which only a call of the backend reveals.
 fn third_party(scene: &Scene, random: &mut Random) -> Result<Duration> {
     scene.later.stall(THIRD);
     let [src, dst] = [7, 0].map(|byte| plain::filled(&scene.manager, LATER, THIRD, byte));
     let transfer = scene.manager.copy(&src, &dst);
     let told = elsewhere(|| pollster::block_on(transfer));
-    // The backend passes the operation over a few times, whatever has happened.
+    // The backend skips the operation a few times in any case.
     pause(PASSED_OVER + some_time(random));
     let happened = Instant::now();
     scene.later.release(THIRD);
@@ -102,7 +102,7 @@ fn small_future(scene: &Scene, random: &mut Random) -> Result<Duration> {
     Ok(knew.saturating_duration_since(happened))
 }
 
-/// Has several operations, each of which follows upon the end of another.
+/// The transfer has several operations, each of which follows another's end.
 fn verified_future(scene: &Scene) -> Result<Duration> {
     let (src, dst) = heap(scene, LARGE)?;
     let begin = Instant::now();
@@ -128,7 +128,7 @@ fn some_time(random: &mut Random) -> Duration {
     Duration::from_micros(3000 + random.next() % 5000)
 }
 
-/// Calls `f` on a thread of its own. Tells when it returned.
+/// Calls `f` on a thread of its own. Sends the time of its return.
 fn elsewhere(f: impl FnOnce() -> Result<Report, TransferError> + Send + 'static) -> Told {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
