@@ -1,4 +1,4 @@
-//! The stage that runs the tests of a page in a browser.
+//! The stage that runs a page's tests in a browser.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +15,8 @@ use crate::targets::{Choice, Library, Toolchain, toolchains_for};
 use crate::tool::{Call, Recipe, Tool};
 use crate::workspace::Workspace;
 
-/// Clippy over the tests in `browser/`, and the tests, in Chromium without a window, on the adapter that it computes on
-/// the processor. That shows what the browser makes of the calls, and nothing of any GPU.
+/// Runs clippy over the tests in `browser/`, and the tests in headless Chromium, on its software adapter. The tests
+/// show the browser's treatment of the calls, and nothing of any GPU.
 ///
 /// # Errors
 /// When something was installed and cannot be used.
@@ -57,7 +57,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
             "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER",
             runner.program(),
         )
-        // Nobody debugs here.
+        // The tests are not debugged.
         .env("CARGO_PROFILE_TEST_DEBUG", "none")
         .env("CHROMEDRIVER", "/usr/bin/chromedriver")
         .env("WASM_BINDGEN_TEST_TIMEOUT", LIMIT.as_secs().to_string());
@@ -72,7 +72,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// What the tests' runner has the browser's driver tell the browser.
+/// The settings that the test runner makes the browser's driver pass to the browser.
 #[derive(Deserialize)]
 struct Capabilities {
     #[serde(rename = "goog:chromeOptions")]
@@ -92,7 +92,7 @@ fn flags(folder: &Path) -> Result<Vec<String>> {
     Ok(capabilities.chrome.args)
 }
 
-/// The adapter that a page without any of this project's code finds in the browser, or why it finds none.
+/// The adapter that a page without the project's code finds in the browser, or the reason why it finds none.
 fn adapter(workspace: &Workspace, flags: &[String]) -> Result<Result<String, String>> {
     let folder = workspace.target.join("browser");
     fs::create_dir_all(&folder)?;
@@ -105,7 +105,7 @@ fn adapter(workspace: &Workspace, flags: &[String]) -> Result<Result<String, Str
             "--user-data-dir={}",
             folder.join("profile").display()
         ))
-        // The page's promises settle before it is written down.
+        // The page's promises settle before its text is dumped.
         .args(["--virtual-time-budget=10000", "--dump-dom"])
         .arg(format!("file://{}", page.display()));
     let finished = process::run(&mut chromium, LIMIT)?;
@@ -118,7 +118,7 @@ fn adapter(workspace: &Workspace, flags: &[String]) -> Result<Result<String, Str
     Ok(found.unwrap_or_else(|| Err(String::new())))
 }
 
-/// What the page says.
+/// The result that the page wrote.
 fn told(output: &str) -> Option<Result<String, String>> {
     let (_, rest) = output.split_once("<body>")?;
     let (text, _) = rest.split_once("</body>")?;
@@ -129,7 +129,7 @@ fn told(output: &str) -> Option<Result<String, String>> {
         .then(|| Err(format!("Chromium has {text}")))
 }
 
-/// The version of wasm-bindgen that the tests are linked with, which their runner must be of.
+/// The version of wasm-bindgen that the tests are linked with; their runner must have the same version.
 fn bindgen_version(workspace: &Workspace) -> Result<String> {
     let lock = fs::read_to_string(workspace.root.join("Cargo.lock"))?;
     version_of("wasm-bindgen", &lock).context("Cargo.lock has no wasm-bindgen")
@@ -153,7 +153,7 @@ const PACKAGE_FOLDER: &str = "browser";
 /// Debian's browser has its software adapter with it.
 const CHROMIUM: [&str; 2] = ["chromium", "chromium-driver"];
 
-/// Of the same LLVM as Debian's toolchain, which brings no linker for this target.
+/// A linker of the same LLVM as Debian's toolchain, which has no linker for this target.
 const LINKER_PACKAGE: &str = "lld-22";
 
 const LINKER: &str = "/usr/bin/wasm-ld-22";
@@ -161,8 +161,8 @@ const LINKER: &str = "/usr/bin/wasm-ld-22";
 /// All tests take a quarter of a minute; a page takes a second.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// As its authors locked it, it needs a package that not every registry has yet. Two minutes of processor time with
-/// these settings; it runs for seconds.
+/// With its authors' lockfile it needs a package that some registries do not have yet. Building it takes two minutes of
+/// processor time with these settings; it runs for seconds.
 const RUNNER: Recipe = Recipe {
     package: "wasm-bindgen-cli",
     program: "wasm-bindgen-test-runner",
@@ -178,7 +178,7 @@ const RUNNER: Recipe = Recipe {
     ],
 };
 
-/// Writes into itself what the browser has.
+/// A page that writes the browser's adapter into its own text.
 const PAGE: &str = r#"<body><script>
 const tell = text => { document.body.textContent = text; };
 tell("nothing yet");

@@ -1,4 +1,4 @@
-//! The short stages: format, lint, documentation; and what the machine has.
+//! The short stages: format, lint, documentation; and facts about the machine.
 
 use std::process::Command;
 use std::thread;
@@ -26,8 +26,8 @@ pub(crate) fn format(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Clippy over everything, with all features and, for the library, without
-/// any: code behind `not(feature)` is seen by the second only.
+/// Clippy over everything, with all features and, for the library, without any: only the second run sees code behind
+/// `not(feature)`.
 ///
 /// # Errors
 /// When cargo cannot be started.
@@ -55,8 +55,8 @@ pub(crate) fn lint(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// `cargo doc` of the libraries. Programs are left out: the program and the
-/// library are both called `transload`, and would write over each other.
+/// `cargo doc` of the libraries, without the programs: the program and the library are both called `transload`, and
+/// would overwrite each other.
 ///
 /// # Errors
 /// When cargo cannot be started.
@@ -77,13 +77,13 @@ fn documentation(workspace: &Workspace) -> Result<Command> {
     Ok(cargo)
 }
 
-/// `-p NAME` for each member: `--all` of cargo fmt would take in what they depend on by path.
+/// `-p NAME` for each member: `--all` of cargo fmt would include path dependencies.
 fn packages(workspace: &Workspace) -> impl Iterator<Item = &str> {
     let members = workspace.members.iter();
     members.flat_map(|package| ["-p", &package.name])
 }
 
-/// What a reader of the results wants to know about the machine.
+/// Facts about the machine for a reader of the results.
 pub(crate) fn machine() -> Vec<String> {
     let mut found = Vec::new();
     let cores = thread::available_parallelism().map_or(0, usize::from);

@@ -1,8 +1,8 @@
-//! Counts tests in what test runners write at their end.
+//! Counts tests in the output of test runners.
 
 use std::ops::AddAssign;
 
-/// How many tests ended how.
+/// The numbers of tests by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u64,

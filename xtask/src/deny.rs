@@ -1,4 +1,4 @@
-//! The stage that looks at what the packages depend on: licences, versions, sources.
+//! The stage that checks the dependencies: licences, versions, sources.
 
 use std::fs;
 use std::process::Stdio;
@@ -39,7 +39,7 @@ fn check(tool: &Tool, main: &Workspace, which: &Workspace, verdict: &mut Verdict
     let folder = which.target.join("deny");
     fs::create_dir_all(&folder)?;
     let graph = folder.join("metadata.json");
-    // Asked here, cargo is called as for all that is done in that workspace.
+    // This call runs cargo in the same way as all others in that workspace.
     let mut cargo = which.task("metadata")?;
     cargo.args(["--format-version", "1"]);
     cargo.args(["--all-features", "--locked"]);
@@ -53,15 +53,16 @@ fn check(tool: &Tool, main: &Workspace, which: &Workspace, verdict: &mut Verdict
     deny.args(["--log-level", "warn", "--color", "never"]);
     deny.arg("--metadata-path").arg(&graph);
     deny.arg("--config").arg(main.root.join(RULES));
-    // All that it looks at is here. It has cargo make sure, all the same, which would lock other sources where ours are
-    // patched; that may fail.
+    // All that it reads is here. It also makes cargo check the lockfile, and cargo would change the lockfile where
+    // sources are patched; that may fail.
     deny.arg("--frozen");
     deny.arg("check").args(lints(which.root == main.root));
     verdict.run(deny.args(["bans", "licenses", "sources"]))?;
     Ok(())
 }
 
-/// What is allowed and needed nowhere is a mistake, and the main workspace needs all of it; the others need less.
+/// An exception that no package needs is a mistake in the main workspace, which needs all of them; other workspaces
+/// need fewer.
 fn lints(is_main: bool) -> impl Iterator<Item = &'static str> {
     let flag = if is_main { "--deny" } else { "--allow" };
     UNUSED.into_iter().flat_map(move |lint| [flag, lint])
@@ -69,15 +70,15 @@ fn lints(is_main: bool) -> impl Iterator<Item = &'static str> {
 
 const RULES: &str = "deny.toml";
 
-/// How cargo-deny calls an exception that nothing needs.
+/// cargo-deny's names for exceptions that are not needed.
 const UNUSED: [&str; 3] = [
     "unmatched-skip",
     "unnecessary-skip",
     "license-not-encountered",
 ];
 
-/// Its own settings for a release, whole-program optimisation by one thread, are for a program that runs for longer than
-/// a second. With these it takes three minutes of processor time to build.
+/// The release settings of cargo-deny, whole-program optimisation by one thread, suit a program that runs for longer
+/// than a second. With these settings it takes three minutes of processor time to build.
 const DENY: Recipe = Recipe {
     package: "cargo-deny",
     program: "cargo-deny",

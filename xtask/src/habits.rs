@@ -1,4 +1,4 @@
-//! The stage that reads the sources for what no lint of clippy's forbids.
+//! The stage that searches the sources for faults that clippy does not report.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 
 use crate::stage::{Session, Verdict};
 
-/// Fails with the place of each line that breaks a habit: sleeping, asserting
-/// on elapsed time, or leaving a test out; and of each file that is too long.
+/// Fails with the place of each line that breaks a habit: sleeping, asserting on elapsed time, or leaving a test out;
+/// and of each file that is too long.
 ///
 /// # Errors
 /// When a source cannot be read.
@@ -101,11 +101,11 @@ const HABITS: [Habit; 3] = [
     ),
 ];
 
-/// Habits of one folder, but for a part of it.
+/// Habits of one folder, except for a part of it.
 const LOCAL: [(&str, &str, Habit); 1] = [(
     "crates/backends/wgpu/src/",
-    // In a page there is no mapping that the host's threads fill, and the browser queues what it is given in a process
-    // of its own: 700 MB at once went through.
+    // In a page the host's threads fill no mapping, and the browser queues commands in a process of its own, which
+    // accepted 700 MB at once.
     "crates/backends/wgpu/src/browser/",
     (
         |code| code.contains("write_buffer("),
@@ -113,7 +113,7 @@ const LOCAL: [(&str, &str, Habit); 1] = [(
     ),
 )];
 
-/// Whether a file has the habits of a folder.
+/// Whether the habits of a folder apply to a file.
 fn is_local(name: &str, folder: &str, except: &str) -> bool {
     name.starts_with(folder) && !name.starts_with(except)
 }

@@ -1,4 +1,4 @@
-//! Installs Debian packages that a stage needs, where it may.
+//! Installs Debian packages that a stage needs, where this run may install.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,29 +9,29 @@ use anyhow::{Result, bail};
 
 use crate::process;
 
-/// Keeps account of what this run installed.
+/// Records the packages that this run installed.
 #[derive(Debug, Default)]
 pub(crate) struct Installer {
     installed: Vec<String>,
     lists_are_fresh: bool,
 }
 
-/// Whether packages are there to be used.
+/// Whether packages can be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Provision {
-    /// They are, from before or from now.
+    /// They are installed, from before or from now.
     Ready,
-    /// They are not, and this run may not change that, for this reason.
+    /// They are missing, and this run may not install them, for this reason.
     Unavailable(String),
 }
 
 impl Installer {
-    /// What this run installed, for the closing summary.
+    /// The packages that this run installed, for the closing summary.
     pub(crate) fn installed(&self) -> &[String] {
         &self.installed
     }
 
-    /// Adds to that what a stage installed by itself.
+    /// Adds what a stage installed by itself.
     pub(crate) fn note(&mut self, what: String) {
         self.installed.push(what);
     }
@@ -83,7 +83,7 @@ impl Installer {
     }
 }
 
-/// A package's archive on this machine, or why there is none.
+/// A package's archive on this machine, or the reason why there is none.
 #[derive(Debug)]
 pub(crate) enum Fetched {
     Archive(PathBuf),
@@ -93,8 +93,8 @@ pub(crate) enum Fetched {
 impl Installer {
     /// Downloads the archive of `package` into `folder`, which exists, and installs nothing.
     ///
-    /// Unlike installing, this needs no root; and what is only fetched may be missing: a mirror that does
-    /// not answer is a reason to skip.
+    /// Unlike installing, this needs no root. A fetched package may be missing: a mirror that does not answer is a
+    /// reason to skip.
     ///
     /// # Errors
     /// When apt-get cannot be started, or `folder` cannot be read.
@@ -109,7 +109,7 @@ impl Installer {
             && !self.lists_are_fresh
             && let Some(administrator) = administrator()
         {
-            // A system that was just set up knows no packages yet.
+            // A system that was just set up has no package lists yet.
             if let Err(error) = apt(administrator, &["update"]) {
                 let why = format!("{error:#}");
                 return unavailable(format!("cannot look for {package}: {}", last_line(&why)));
@@ -155,7 +155,7 @@ fn administrator() -> Option<&'static [&'static str]> {
     if said("id", &["-u"]).is_some_and(|output| output.stdout == b"0\n") {
         return Some(&[]);
     }
-    // `-n`: asks for no password, fails instead.
+    // `-n` fails instead of asking for a password.
     said("sudo", &["-n", "true"]).map(|_| &["sudo", "-n"][..])
 }
 
@@ -203,7 +203,7 @@ fn is_offered(package: &str) -> bool {
     })
 }
 
-/// A slow mirror takes minutes for the 150 MB of a toolchain; past this it hangs.
+/// A slow mirror takes minutes for the 150 MB of a toolchain; a longer download counts as hanging.
 const APT_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! The project's own tasks, run as `cargo xtask TASK`.
 //!
-//! `test` is the one command that tells whether the tree is good: continuous
-//! integration runs exactly it. The other tasks are the parts of it that one
-//! wants alone (`sentinels`, `doubles`, `public-api`), and the ones for people
-//! (`demo`, `bench`).
+//! `test` is the one command that decides whether the tree is good: continuous integration runs exactly it. The other
+//! tasks are parts of it that run alone (`sentinels`, `doubles`, `public-api`), and tasks for developers (`demo`,
+//! `bench`).
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The stage that reads the manifests: packages of one workspace take what they share from it.
+//! The stage that checks the manifests: packages of one workspace inherit the shared settings from it.
 
 use std::fs;
 use std::path::Path;
@@ -84,8 +84,8 @@ fn has(manifest: &str, line: &str) -> bool {
     manifest.lines().any(|of| of == line)
 }
 
-/// The lines of the main workspace's manifest that other workspaces repeat. `unexpected_cfgs` names configurations of the
-/// main workspace alone.
+/// The lines of the main workspace's manifest that other workspaces repeat. `unexpected_cfgs` names configurations of
+/// the main workspace alone.
 fn decisions(root: &str) -> impl Iterator<Item = &str> {
     let mut section = "";
     root.lines().filter(move |line| {
@@ -107,7 +107,7 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// In the manifest of every package. The last one follows `[lints]`: no other table has it.
+/// Lines in the manifest of every package. The last one follows `[lints]`: no other table has it.
 const SHARED: [&str; 4] = [
     "edition.workspace = true",
     "rust-version.workspace = true",
@@ -115,10 +115,10 @@ const SHARED: [&str; 4] = [
     "workspace = true",
 ];
 
-/// In those of the main workspace.
+/// Lines in the manifests of the main workspace.
 const OWN: [&str; 2] = ["version.workspace = true", "repository.workspace = true"];
 
-/// In those of packages that are published: all packages in `crates`.
+/// Lines in the manifests of published packages: all packages in `crates`.
 const PUBLISHED: [&str; 7] = [
     "authors.workspace = true",
     "categories.workspace = true",
@@ -144,7 +144,7 @@ const DOCUMENTED: [&[&str]; 2] = [
     ],
 ];
 
-/// Files beside those manifests.
+/// Files next to those manifests.
 const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use anyhow::Result;
 use crate::stage::{Session, Verdict};
 use crate::targets::{Choice, Library, Toolchain, toolchains_for};
 
-/// Lints the packages without their default features for each bare target,
-/// links the bare example, and runs it where this machine can.
+/// Lints the packages without their default features for each bare target, links the bare example, and runs it if this
+/// machine can.
 ///
 /// # Errors
 /// When a toolchain was installed and cannot be used.
@@ -37,13 +37,12 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Links the example as a program that nothing but the processor is needed
-/// for. Its only contact with the world is Linux's system call to exit, so
-/// that a Linux machine can run it and read the code.
+/// Links the example as a program that needs only the processor. It makes a single system call, Linux's exit, so that a
+/// Linux machine can run it and read the exit code.
 fn example(session: &mut Session, verdict: &mut Verdict, toolchain: Toolchain) -> Result<()> {
     let mut cargo = toolchain.cargo(session, "build", &[LINKED], Library::Alloc);
     cargo.args(["-p", EXAMPLE]);
-    // The target's own linker comes with rustup only; the system's does as well.
+    // Only rustup delivers the target's own linker; the system's works as well.
     for setting in ["linker=\"ld\"", "rustflags=[\"-Crelocation-model=static\"]"] {
         cargo.args(["--config", &format!("target.{LINKED}.{setting}")]);
     }
@@ -63,7 +62,7 @@ fn example(session: &mut Session, verdict: &mut Verdict, toolchain: Toolchain) -
     Ok(())
 }
 
-/// One with 64-bit atomics, two without: these are the harder ones.
+/// One target with 64-bit atomics, and two without, which are the harder ones.
 const TARGETS: [&str; 3] = [
     "x86_64-unknown-none",
     "thumbv7em-none-eabihf",

@@ -1,4 +1,4 @@
-//! The stages that pack what a registry would get.
+//! The stages that pack the packages for a registry.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ fn pack(workspace: &Workspace, arguments: &[&str]) -> Result<Verdict> {
         }
         cargo
     };
-    // After a build all dependencies are here. Without `--offline` cargo asks the registry for our own packages, too.
+    // After a build all dependencies are downloaded. Without `--offline` cargo asks the registry for the project's own
+    // packages, too.
     let mut finished = process::run(pack().arg("--offline"), LIMIT)?;
     if !finished.success() {
         finished = verdict.run(&mut pack())?;
@@ -52,5 +53,5 @@ fn pack(workspace: &Workspace, arguments: &[&str]) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// As long as the tests take at most.
+/// The longest time that the tests take.
 const LIMIT: Duration = Duration::from_secs(25 * 60);

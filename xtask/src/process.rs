@@ -1,4 +1,4 @@
-//! Runs a command to its end or to its time limit, and keeps what it wrote.
+//! Runs a command to its end or to its time limit, and keeps its output.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) ending: Ending,
@@ -84,7 +84,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
     })
 }
 
-/// As a table shows a time.
+/// A time as the tables show it.
 pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
@@ -130,8 +130,7 @@ fn own_group(command: &mut Command) {
 #[cfg(not(unix))]
 fn own_group(_: &mut Command) {}
 
-/// Ends the child and, where process groups exist, what it started: a test
-/// that hangs is cargo's grandchild.
+/// Kills the child and, where process groups exist, its own children: a test that hangs is cargo's grandchild.
 fn kill_group(child: &mut Child) -> Result<()> {
     if cfg!(unix) {
         let group = format!("-{}", child.id());
@@ -165,7 +164,7 @@ mod tests {
     #[test]
     fn a_command_past_its_limit_is_killed_with_its_children() {
         let limit = Duration::from_millis(50);
-        // The inner shell holds the pipe: were it left alive, this would hang.
+        // The inner shell holds the pipe: if it were left alive, this would hang.
         let finished = run(&mut shell("sh -c 'tail -f /dev/null; :'; :"), limit).unwrap();
         assert_eq!(finished.ending, Ending::TimedOut(limit));
     }

@@ -1,4 +1,4 @@
-//! Runs each test in a process of its own, several at a time. Tests over a double need that: a process poses as one machine.
+//! Runs each test in a process of its own, several at a time. Tests over a double need that: a process has one machine.
 //!
 //! Cargo starts this program in the place of each test program (`CARGO_TARGET_*_RUNNER`).
 
@@ -16,7 +16,7 @@ use crate::checks::{host, output_of};
 use crate::process::{self, Ending, seconds};
 use crate::workspace::Workspace;
 
-/// A call that runs tests of `workspace`. The caller adds which.
+/// A call that runs tests of `workspace`. The caller adds the selection.
 ///
 /// # Errors
 /// As [`Workspace::task`].
@@ -27,7 +27,7 @@ pub(crate) fn tests(workspace: &Workspace) -> Result<Command> {
     Ok(cargo)
 }
 
-/// Has `cargo` start this program in the place of programs for `target`.
+/// Makes `cargo` start this program in the place of programs for `target`.
 ///
 /// # Errors
 /// When the system does not tell where this program lies.
@@ -60,7 +60,7 @@ pub(crate) fn stand_in_for_tests() -> Option<ExitCode> {
     })
 }
 
-/// What became of the tests so far.
+/// The results of the tests so far.
 #[derive(Default)]
 struct Ended {
     passed: usize,

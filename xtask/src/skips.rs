@@ -1,9 +1,8 @@
-//! Tests that found what they need to be absent.
+//! Tests whose requirements are absent on this machine.
 //!
-//! The test runners know a test as passed or failed only. A test that cannot
-//! show anything on this machine (no huge pages, say) therefore appends a line
-//! `NAME: REASON` to the file that the variable `TRANSLOAD_SKIPS` names, and
-//! returns; here it is then counted as skipped and not as passed.
+//! The test runners know only passed and failed tests. A test that can show nothing on this machine (without huge
+//! pages, for example) therefore appends a line `NAME: REASON` to the file of the variable `TRANSLOAD_SKIPS`, and
+//! returns. The stage then counts it as skipped and not as passed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +21,7 @@ pub(crate) struct Skips {
 }
 
 impl Skips {
-    /// An empty account in the folder `target`, for the stage `name`.
+    /// An empty file in the folder `target`, for the stage `name`.
     ///
     /// # Errors
     /// When what an earlier run left cannot be removed.
@@ -36,7 +35,7 @@ impl Skips {
         }
     }
 
-    /// Tells the tests that `command` runs where to write.
+    /// Passes the file to the tests that `command` runs.
     pub(crate) fn tell(&self, command: &mut Command) {
         command.env(VARIABLE, &self.file);
     }

@@ -1,5 +1,4 @@
-//! One stage of `cargo xtask test`: what it is called, how it runs, how it
-//! ended.
+//! One stage of `cargo xtask test`: its name, its function, its result.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,13 +16,13 @@ use crate::workspace::Workspace;
 /// A named part of the test run.
 pub(crate) struct Stage {
     pub(crate) name: &'static str,
-    /// What it shows, for `--list`.
+    /// The promise that it checks, for `--list`.
     pub(crate) about: &'static str,
     pub(crate) tier: Tier,
     pub(crate) run: fn(&mut Session) -> Result<Verdict>,
 }
 
-/// Which runs a stage is part of. Each stage runs when it is asked for by name.
+/// The runs that include a stage. Each stage also runs when it is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tier {
     /// Every run.
@@ -34,17 +33,17 @@ pub(crate) enum Tier {
     Full,
 }
 
-/// What the stages of one run share.
+/// The shared state of the stages of one run.
 pub(crate) struct Session {
     pub(crate) workspace: Workspace,
-    /// What was asked for.
+    /// The requested tier.
     pub(crate) tier: Tier,
     pub(crate) installer: Installer,
-    /// Tools that stages came upon, for the closing summary.
+    /// Tools that stages found, for the closing summary.
     pub(crate) found: Vec<String>,
     /// Tests that showed nothing here, with their reasons.
     pub(crate) skipped: Vec<String>,
-    /// Which functions of the CUDA driver were called, by the stage whose tests did so.
+    /// The functions of the CUDA driver that were called, by the stage whose tests did so.
     pub(crate) calls: BTreeMap<&'static str, Calls>,
 }
 
@@ -58,7 +57,7 @@ impl Session {
     }
 }
 
-/// How a stage ended, and what it wrote on the way.
+/// The result of a stage, and its output.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) outcome: Outcome,
@@ -74,12 +73,12 @@ pub(crate) struct Verdict {
 pub(crate) enum Outcome {
     Passed,
     Failed,
-    /// Nothing was shown, for this reason.
+    /// The stage ran nothing, for this reason.
     Skipped(String),
 }
 
 impl Verdict {
-    /// A verdict that stands until something fails.
+    /// A verdict that holds until something fails.
     pub(crate) fn passed() -> Self {
         Self {
             outcome: Outcome::Passed,
@@ -89,7 +88,7 @@ impl Verdict {
         }
     }
 
-    /// Nothing ran, for `reason`.
+    /// The stage ran nothing, for `reason`.
     pub(crate) fn skipped(reason: impl Into<String>) -> Self {
         Self {
             outcome: Outcome::Skipped(reason.into()),
@@ -123,7 +122,7 @@ impl Verdict {
         Ok(finished)
     }
 
-    /// Runs `command`, which has a fault: fails the stage unless it ends badly and says `words`.
+    /// Runs `command`, which has a deliberate fault: fails the stage unless the command fails and prints `words`.
     ///
     /// # Errors
     /// When the command cannot be started.
@@ -150,8 +149,8 @@ impl Verdict {
     }
 }
 
-/// No single command of the run takes nearly this long on two cores; one that
-/// does hangs, and must end well before the 90 minutes that CI gives in all.
+/// No single command of the run takes nearly this long on two cores; a longer one counts as hanging, and must end well
+/// before the 90 minutes of CI.
 const COMMAND_LIMIT: Duration = Duration::from_secs(25 * 60);
 
 #[cfg(test)]

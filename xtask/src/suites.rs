@@ -40,7 +40,7 @@ pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
 pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut runner = runner::tests(&session.workspace)?;
-    // What is skipped was told by the stage with the usual number of cases.
+    // The stage with the usual number of cases has already reported the skipped tests.
     let skips = Skips::new(&session.workspace.target, "properties")?;
     skips.tell(&mut runner);
     Drivers::provide(&mut session.installer, &session.workspace.target, true)?.tell(&mut runner);
@@ -90,7 +90,7 @@ pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     for package in packages {
         let mut cargo = cargo_with_cfg(session, "loom");
-        // The search runs for seconds: what a release build spends on the last tenth is not won back.
+        // The search runs for seconds: a slower build would not be won back.
         cargo
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
@@ -127,8 +127,8 @@ pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// A cargo call whose code is built with `--cfg name`, in a target folder of
-/// its own: the flag would rebuild everything in the shared one.
+/// A cargo call whose code is built with `--cfg name`, in a target folder of its own: the flag would rebuild everything
+/// in the shared one.
 fn cargo_with_cfg(session: &Session, name: &str) -> Command {
     let mut cargo = session.workspace.cargo();
     let flags = env::var("RUSTFLAGS").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The public surface: `docs/public-api` holds what the libraries show to programs, so a change of it shows.
+//! The public surface: `docs/public-api` lists the public items of the libraries, so a change of them shows.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     accept: bool,
 }
 
-/// Compares what the libraries show with the files.
+/// Compares the public items with the files.
 ///
 /// # Errors
 /// When cargo cannot be started, or rustdoc writes something unexpected.
@@ -43,7 +43,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
 fn check(workspace: &Workspace, accept: bool) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let setting = setting()?;
-    // rustdoc's words for the same surface differ from one compiler and system to another.
+    // rustdoc describes the same surface in other words on another compiler or system.
     let kept = fs::read_to_string(file(workspace, "transload"))?;
     let first = kept.lines().next().unwrap_or_default();
     if first != setting && !accept {
@@ -72,7 +72,7 @@ fn check(workspace: &Workspace, accept: bool) -> Result<Verdict> {
         .iter()
         .filter(|member| member.is_published())
     {
-        // A program shows nothing, and a backend of another system's nothing here.
+        // A program has no public items, and a backend of another system has none here.
         let json = format!("doc/{}.json", package.name.replace('-', "_"));
         let json = workspace.target.join(json);
         if !json.is_file() || NOT_HERE.contains(&package.name.as_str()) {
@@ -104,7 +104,7 @@ fn check(workspace: &Workspace, accept: bool) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The items of a library, one a line, without the compiler's own traits but for `Send` and `Sync`.
+/// The items of a library, one a line, without the compiler's own traits except `Send` and `Sync`.
 fn listed(json: &Path) -> Result<String> {
     let surface = Builder::from_rustdoc_json(json)
         .omit_blanket_impls(true)
@@ -144,8 +144,8 @@ fn file(workspace: &Workspace, package: &str) -> PathBuf {
         .join(format!("docs/public-api/{package}.txt"))
 }
 
-/// Runs rustdoc with its unstable options, if this program was started in its place: `None` if it was not. With the
-/// variable set for all of cargo, half of the dependencies would be built again: their build scripts look for it.
+/// Runs rustdoc with its unstable options, if cargo started this program in rustdoc's place: `None` if it did not. With
+/// the variable set for all of cargo, half of the dependencies would be built again: their build scripts read it.
 pub(crate) fn stand_in_for_rustdoc() -> Option<ExitCode> {
     let rustdoc = env::var_os(STANDING_IN)?;
     let mut rustdoc = Command::new(rustdoc);
@@ -162,7 +162,7 @@ pub(crate) fn stand_in_for_rustdoc() -> Option<ExitCode> {
 /// Names rustdoc to the program that stands in for it.
 const STANDING_IN: &str = "TRANSLOAD_XTASK_RUSTDOC";
 
-/// Empty on the system that lists.
+/// Packages whose list is empty on this system.
 const NOT_HERE: [&str; 1] = ["transload-metal"];
 
 /// Traits that the compiler implements for nearly every type.

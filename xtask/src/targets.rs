@@ -1,4 +1,4 @@
-//! Which toolchain builds for a target that is not this machine.
+//! The toolchain for a target that is not this machine.
 //!
 //! Two ways: the target's standard library is installed through rustup; or
 //! Debian's own toolchain, which ships the library's sources, builds it.
@@ -16,13 +16,13 @@ use crate::workspace::forget_outer_cargo;
 /// A way to build for a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Toolchain {
-    /// The one in use, with the target installed.
+    /// The toolchain in use, with the target installed.
     Installed,
-    /// Debian's, which builds the standard library on the way.
+    /// Debian's toolchain, which builds the standard library, too.
     Debian,
 }
 
-/// How much of the standard library the code needs.
+/// The part of the standard library that the code needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Library {
     /// `core` and `alloc`.
@@ -31,7 +31,7 @@ pub(crate) enum Library {
     Std,
 }
 
-/// What [`toolchains_for`] came to.
+/// The result of [`toolchains_for`].
 #[derive(Debug)]
 pub(crate) enum Choice {
     /// Each target once, beside the way to build for it.
@@ -93,7 +93,7 @@ pub(crate) fn provide_debian(session: &mut Session) -> Result<Provision> {
 }
 
 impl Toolchain {
-    /// `cargo TASK --target TARGET ...`, with the means to get the library.
+    /// `cargo TASK --target TARGET ...`, with the arguments for building the library.
     pub(crate) fn cargo(
         self,
         session: &Session,
@@ -132,9 +132,8 @@ fn is_installed(target: &str) -> bool {
     })
 }
 
-/// Debian's cargo in `folder`, kept apart from rustup's: with the usual cargo
-/// home on the path it would pick rustup's clippy, and with rustup's library
-/// path its compiler.
+/// Debian's cargo in `folder`, separate from rustup's: with the usual cargo home on the path it would pick rustup's
+/// clippy, and with rustup's library path its compiler.
 pub(crate) fn debian_toolchain(session: &Session, folder: &Path) -> Command {
     let mut cargo = Command::new(DEBIAN_CARGO);
     cargo.current_dir(folder);

@@ -44,7 +44,7 @@ impl Options {
     }
 }
 
-/// What it may change on the machine.
+/// The changes that the run may make on the machine.
 pub(crate) const INSTALLS: &str = "\
 On Debian and its descendants, as root or with a sudo that asks for no password, the stage tests
 installs Mesa's software Vulkan driver with apt-get. With --all:
@@ -211,8 +211,8 @@ pub(crate) const STAGES: [Stage; 25] = [
     },
 ];
 
-/// Runs the chosen stages to the end, also after a failure. Says whether all
-/// of them passed or were skipped for a good reason.
+/// Runs the chosen stages to the end, even after a failure. Returns whether all of them passed or were skipped for a
+/// valid reason.
 ///
 /// # Errors
 /// When `--only` names no stage.
@@ -338,7 +338,7 @@ fn count<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Counts {
     counts
 }
 
-/// What the last line counts, so that it agrees with the table's column of tests.
+/// The number in the last line, which agrees with the table's column of tests.
 fn told_of_all<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String {
     let number = |count: u64, what: &str| {
         let more = if count == 1 { "" } else { "s" };

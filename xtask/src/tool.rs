@@ -1,4 +1,4 @@
-//! Programs for developers that stages run: the one that is installed, else one that is built once.
+//! Developer tools that stages run: an installed one, or else one that is built once.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,32 +12,32 @@ use crate::install::Installer;
 use crate::process;
 use crate::workspace::{Workspace, cargo_in};
 
-/// What is built where a tool is not installed.
+/// The build of a tool that is not installed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recipe<'a> {
     pub(crate) package: &'static str,
-    /// The program that it has.
+    /// The name of the program.
     pub(crate) program: &'static str,
     pub(crate) call: Call,
     pub(crate) version: &'a str,
-    /// Whether its dependencies are those that its authors locked.
+    /// Whether to build with its authors' lockfile.
     pub(crate) locked: bool,
-    /// What `cargo install` is told besides, and cannot be told twice.
+    /// Further arguments of `cargo install`, each of which may be given only once.
     pub(crate) arguments: &'static [&'static str],
-    /// Settings of the build, which is made to be short: the tool runs for seconds.
+    /// Build settings for a short build: the tool runs only for seconds.
     pub(crate) settings: &'static [(&'static str, &'static str)],
 }
 
-/// How a tool is called, and what stands in for the version of a recipe.
+/// The call of a tool, and the check of its version.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Call {
-    /// `cargo COMMAND`, of whatever version.
+    /// `cargo COMMAND`, of any version.
     Cargo(&'static str),
-    /// By its own name, of the very version: what is installed elsewhere hardly is.
+    /// By its own name, in the exact version: an installed one rarely has it.
     Itself,
 }
 
-/// A tool as it is here.
+/// A usable tool.
 #[derive(Debug, Clone)]
 pub(crate) struct Tool {
     name: &'static str,
@@ -48,8 +48,7 @@ pub(crate) struct Tool {
 }
 
 impl Tool {
-    /// The tool that cargo finds, else the one in the target folder of `workspace`, which is built when it is not
-    /// there.
+    /// The tool that cargo finds, or else the one in the target folder of `workspace`, which is built if missing.
     ///
     /// # Errors
     /// When it can be neither found nor built.
@@ -79,7 +78,7 @@ impl Tool {
         }
     }
 
-    /// The tool, if it runs and will do.
+    /// The tool, if it runs and has a usable version.
     fn find(recipe: &Recipe, workspace: &Workspace, program: Option<PathBuf>) -> Option<Self> {
         let mut tool = Self {
             name: recipe.program,
@@ -96,7 +95,7 @@ impl Tool {
         will_do.then_some(tool)
     }
 
-    /// As it calls itself.
+    /// The version that it reports.
     pub(crate) fn version(&self) -> &str {
         &self.version
     }
@@ -113,14 +112,14 @@ impl Tool {
         call
     }
 
-    /// Where it lies.
+    /// Its path.
     pub(crate) fn program(&self) -> PathBuf {
         let own = self.program.clone();
         own.unwrap_or_else(|| found(self.name))
     }
 }
 
-/// Where cargo finds the program: in its own folder, else on the path.
+/// The path of the program: in cargo's own folder, else on the search path.
 fn found(program: &str) -> PathBuf {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(env::home_dir()?.join(".cargo")));
@@ -141,7 +140,7 @@ impl Recipe<'_> {
         } = self;
         println!("   building {package} {version}, which is not installed: minutes, and once ...");
         let built = process::run(&mut self.install(folder), LIMIT)?;
-        // The objects serve nobody any more. What stays is in the way of nothing.
+        // The object files are not needed any more. If some cannot be deleted, they do no harm.
         let _ = std::fs::remove_dir_all(folder.join("build"));
         if !built.success() {
             bail!(
@@ -167,7 +166,7 @@ impl Recipe<'_> {
     }
 }
 
-/// The longest takes five minutes on two cores that do nothing else.
+/// The longest build takes five minutes on two idle cores.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 #[cfg(test)]
@@ -210,7 +209,7 @@ mod tests {
                 version,
                 ..PRETENDED
             };
-            // It says what it is asked: `--version`.
+            // `echo` prints its argument: `--version`.
             Tool::find(&recipe, &workspace, Some("/bin/echo".into())).is_some()
         };
         let said = Command::new("/bin/echo").arg("--version").output().unwrap();
@@ -232,7 +231,7 @@ mod tests {
         let folder = workspace.target.join("tools/bin");
         fs::create_dir_all(&folder).unwrap();
         let program = folder.join(PRETENDED.package);
-        // It says what it is asked.
+        // `echo` prints its argument.
         symlink("/bin/echo", &program).unwrap();
 
         let mut installer = Installer::default();

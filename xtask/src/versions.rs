@@ -1,4 +1,4 @@
-//! The stage that compares our binding of the CUDA driver with cudarc's, for every version of CUDA.
+//! The stage that compares the project's binding of the CUDA driver with cudarc's, for every version of CUDA.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Vulkan drivers that need no hardware, so that tests of adapters move bytes
-//! everywhere; and two of them, so that they move from one driver to another.
+//! Vulkan drivers that need no hardware, so that tests of adapters move bytes everywhere; there are two, so that bytes
+//! move from one driver to another.
 
 use std::env;
 use std::fs;
@@ -15,15 +15,15 @@ use crate::process;
 /// The drivers of this run.
 #[derive(Debug)]
 pub(crate) struct Drivers {
-    /// What tells Vulkan's loader of each.
+    /// The manifest of each driver for Vulkan's loader.
     manifests: Vec<PathBuf>,
     found: Vec<String>,
     absent: Vec<String>,
 }
 
 impl Drivers {
-    /// Installs lavapipe, and fetches SwiftShader too where `both` are wanted, if they are missing and this run may.
-    /// SwiftShader is kept under `target` for the next run.
+    /// Installs lavapipe, and fetches SwiftShader too if `both` are wanted, where they are missing and this run may
+    /// install. SwiftShader stays under `target` for the next run.
     ///
     /// # Errors
     /// When installing was tried and failed, or `target` cannot be written.
@@ -40,7 +40,7 @@ impl Drivers {
         Ok(drivers)
     }
 
-    /// Those that earlier runs left; changes nothing.
+    /// The drivers that earlier runs left; changes nothing.
     pub(crate) fn present(target: &Path) -> Self {
         let mut drivers = Self::none();
         if chosen().is_none() {
@@ -56,11 +56,11 @@ impl Drivers {
         drivers
     }
 
-    /// Has `command` use these and no others, and fail rather than skip where
-    /// it does not find them. Without any it keeps those of the system.
+    /// Makes `command` use these drivers and no others, and fail rather than skip if it does not find them. Without
+    /// any, the command uses those of the system.
     pub(crate) fn tell(&self, command: &mut Command) {
-        // Mesa's layer that puts the preferred device first complains on each
-        // start without a display, and the order does not matter here.
+        // Mesa's layer that puts the preferred device first complains on each start without a display, and the order
+        // does not matter here.
         command.env("NODEVICE_SELECT", "1");
         if self.manifests.is_empty() {
             return;
@@ -74,7 +74,7 @@ impl Drivers {
         command.env("TRANSLOAD_ADAPTER", self.manifests.len().to_string());
     }
 
-    /// The variable that chooses them, as for a shell; `None` where the system's are kept.
+    /// The variable that selects them, as for a shell; `None` where the system's drivers are used.
     pub(crate) fn variable(&self) -> Option<String> {
         let list = env::join_paths(&self.manifests).ok()?;
         let [variable, _] = CHOICES;
@@ -86,7 +86,7 @@ impl Drivers {
         &self.found
     }
 
-    /// The drivers that are not here, and why.
+    /// The absent drivers, with the reasons.
     pub(crate) fn absent(&self) -> &[String] {
         &self.absent
     }
@@ -110,7 +110,7 @@ impl Drivers {
     }
 }
 
-/// The variable by which the user has already said which drivers to use.
+/// The variable by which the user has already selected the drivers.
 fn chosen() -> Option<&'static str> {
     CHOICES
         .into_iter()
@@ -145,7 +145,7 @@ fn swiftshader(installer: &mut Installer, target: &Path) -> Result<Result<PathBu
     let library = library(&folder);
     if !library.is_file() {
         let unpacked = folder.join("unpacked");
-        // What an interrupted run left.
+        // Files of an interrupted run.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&unpacked)
             .with_context(|| format!("cannot make {}", unpacked.display()))?;
@@ -160,7 +160,7 @@ fn swiftshader(installer: &mut Installer, target: &Path) -> Result<Result<PathBu
             bail!("{} cannot be unpacked: {}", CHROMIUM, finished.output);
         }
         let inside = unpacked.join("usr/lib/chromium").join(LIBRARY);
-        // Renamed last, so that a library that is there is whole.
+        // Renamed last, so that an existing library is complete.
         fs::rename(&inside, &library)
             .with_context(|| format!("{CHROMIUM} holds no {}", inside.display()))?;
         fs::remove_dir_all(&unpacked)?;

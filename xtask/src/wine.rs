@@ -9,7 +9,7 @@ use crate::stage::{Session, Verdict};
 use crate::targets::{debian_toolchain, provide_debian};
 
 /// The unit tests and the conformance suite of the host backend, built for Windows and run under Wine. Wine is not
-/// Windows: what it shows is that the calls are the right ones as Wine understands them.
+/// Windows: the run only shows that Wine accepts the calls.
 ///
 /// # Errors
 /// When something was installed and cannot be used.
@@ -35,7 +35,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         .env(variable("LINKER"), LINKER)
         .env(variable("RUNNER"), WINE)
         .env("WINEDEBUG", "-all")
-        // Wine makes itself a home there.
+        // Wine creates its home folder there.
         .env("WINEPREFIX", prefix(target));
     let mut verdict = Verdict::passed();
     let finished = verdict.run_tests(&mut cargo)?;
@@ -49,14 +49,14 @@ fn prefix(target: PathBuf) -> PathBuf {
     target.join("prefix")
 }
 
-/// What cargo calls a setting of the target in the environment.
+/// Cargo's name of the environment variable for a setting of the target.
 fn variable(setting: &str) -> String {
     let target = TARGET.to_uppercase().replace('-', "_");
     format!("CARGO_TARGET_{target}_{setting}")
 }
 
-/// Windows as it was from version 7 on. The standard library for later ones asks a library for random numbers that
-/// Debian's Wine, which is of 2023, does not have.
+/// Windows since version 7. The standard library for later versions calls a library for random numbers that Debian's
+/// Wine, of 2023, lacks.
 const TARGET: &str = "x86_64-win7-windows-gnu";
 
 const LINKER: &str = "x86_64-w64-mingw32-gcc";

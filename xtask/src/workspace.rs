@@ -1,4 +1,4 @@
-//! Where the project lies and which packages it has, as cargo tells it.
+//! The path of the project and its packages, from cargo.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ pub(crate) struct Workspace {
     pub(crate) target: PathBuf,
     /// The workspace's members, in cargo's order.
     pub(crate) members: Vec<Package>,
-    /// Where the main workspace lies, if this is the double of Metal: its bindings are patched.
+    /// The path of the main workspace, if this is the double of Metal: its bindings are patched.
     pub(crate) patched_for: Option<PathBuf>,
 }
 
@@ -82,9 +82,8 @@ impl Workspace {
         })
     }
 
-    /// The other workspaces of the tree, sorted: what stands in for hardware, and checks whose features
-    /// exclude each other, share no build with what users get. Each has a target folder of its own below
-    /// this one's.
+    /// The other workspaces of the tree, sorted: the stand-ins for hardware, and checks whose features exclude each
+    /// other, which share no build with the published packages. Each has a target folder of its own below this one's.
     ///
     /// # Errors
     /// As [`Workspace::load`].
@@ -117,7 +116,7 @@ impl Workspace {
         self.call(cargo())
     }
 
-    /// The same of one of cargo's tasks that resolve dependencies, with what this workspace needs for that.
+    /// The same for a cargo task that resolves dependencies, with the arguments that this workspace needs.
     ///
     /// # Errors
     /// As [`Workspace::arguments`].
@@ -127,7 +126,7 @@ impl Workspace {
         Ok(cargo)
     }
 
-    /// What stands behind every task that resolves dependencies.
+    /// The arguments after every task that resolves dependencies.
     ///
     /// # Errors
     /// When patched sources that it names are not there and cannot be made.
@@ -145,7 +144,7 @@ impl Workspace {
         call
     }
 
-    /// `path` as a person at the root folder would write it.
+    /// `path` relative to the root folder.
     pub(crate) fn relative<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(&self.root).unwrap_or(path)
     }
@@ -156,8 +155,8 @@ impl Workspace {
     }
 }
 
-/// A call of the cargo that started this program, in `folder`, without what
-/// `cargo run` added to the environment for this program alone.
+/// A call of the cargo that started this program, in `folder`, without the variables that `cargo run` set for this
+/// program alone.
 pub(crate) fn cargo_in(folder: &Path) -> Command {
     call_in(folder, cargo())
 }
@@ -174,8 +173,8 @@ fn call_in(folder: &Path, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Removes from `command` what cargo tells a program about its own package: the
-/// packages that it is about to build would take it for theirs.
+/// Removes from `command` the variables by which cargo describes this package: the packages that it is about to build
+/// would take them for their own.
 pub(crate) fn forget_outer_cargo(command: &mut Command) {
     for (name, _) in env::vars_os() {
         let Some(text) = name.to_str() else { continue };
@@ -193,7 +192,7 @@ pub(crate) fn forget_outer_cargo(command: &mut Command) {
     }
 }
 
-/// The folder whose folders are workspaces that stand in for hardware.
+/// The folder of the workspaces that stand in for hardware.
 pub(crate) const DOUBLES: &str = "doubles";
 
 /// The double of Metal, whose bindings are patched.

@@ -1,5 +1,5 @@
-//! The stage that drives the double of NVIDIA's driver through clients that others wrote for the real one, and
-//! with memory that Vulkan drivers give out.
+//! The stage that uses the double of NVIDIA's driver through clients that others wrote for the real one, and with
+//! memory from Vulkan drivers.
 
 mod python;
 
@@ -31,7 +31,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
 
     let mut cargo = runner::tests(&double.workspace)?;
     cargo.args(["--tests", "--package", "transload-double-cudarc"]);
-    // Apart from the double's own files, which cargo would put on the loader's path.
+    // A target folder other than the double's own, which cargo would put on the loader's path.
     cargo.env("CARGO_TARGET_DIR", double.workspace.target.join("clients"));
     let skips = Skips::new(&double.workspace.target, "clients")?;
     skips.tell(&mut cargo);
@@ -60,7 +60,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Vulkan's memory in the double, which is a part of the test's own program there.
+/// Vulkan's memory in the double, which is linked into the test's own program there.
 fn vulkan(session: &mut Session, double: &Double, verdict: &mut Verdict) -> Result<()> {
     let mut cargo = runner::tests(&double.workspace)?;
     cargo.args(["--tests", "--package", "transload-double-vulkan"]);

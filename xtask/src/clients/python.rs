@@ -13,7 +13,8 @@ use crate::install::Provision;
 use crate::process;
 use crate::stage::Session;
 
-/// The interpreter of the environment, which is made anew when its requirements change; or why there is none.
+/// The interpreter of the environment, which is made anew when its requirements change; or the reason why there is
+/// none.
 ///
 /// # Errors
 /// When an environment can be made and its requirements cannot be installed.
@@ -58,7 +59,7 @@ pub(super) fn python(session: &mut Session, double: &Double) -> Result<Result<Pa
     Ok(Ok(python))
 }
 
-/// A Python that can make environments, installed where it is missing and this run may.
+/// A Python that can make environments, installed where it is missing if this run may install.
 fn maker(session: &mut Session) -> Result<Result<&'static str, String>> {
     const PARTS: &str = "import ensurepip, venv";
     if runs(Path::new("python3"), PARTS) {

@@ -1,4 +1,4 @@
-//! The adapters that the demo moves its file through.
+//! The adapters through which the demo moves its file.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -15,9 +15,8 @@ pub(super) struct Adapter {
     software: bool,
 }
 
-/// The adapters of this machine. Where there is no GPU, those in software that
-/// can be had, so that bytes go from one driver to another all the same; where
-/// even these cannot, none, after a sentence that says what to install.
+/// The adapters of this machine. Without a GPU, software adapters are provided, so that bytes still go from one driver
+/// to another. Where these are not available either, the result is empty, after a message that says what to install.
 ///
 /// # Errors
 /// When the program does not list its devices.
@@ -35,7 +34,7 @@ pub(super) fn find(program: &mut Program<'_>) -> Result<Vec<Adapter>> {
             }
             program.drivers = Some(drivers);
         }
-        // The host is left to show.
+        // The demo still shows the host.
         Err(error) => println!("Nothing was installed: {error:#}"),
     }
     list(program)
@@ -52,8 +51,7 @@ pub(super) fn stops(adapters: &[Adapter]) -> Vec<&str> {
     stops
 }
 
-/// One adapter in software is no way from one device to another; a GPU is shown
-/// as it is.
+/// One software adapter has no second device to copy to; a GPU is shown alone.
 fn wants_more(adapters: &[Adapter]) -> bool {
     adapters.len() < MOST_ADAPTERS && adapters.iter().all(|adapter| adapter.software)
 }

@@ -1,7 +1,7 @@
-//! The bindings of Metal as the double wants them: a copy in which the framework is linked on Apple's systems only.
+//! The patched bindings of Metal for the double: a copy in which the framework is linked on Apple's systems only.
 //!
-//! `objc2-metal` as published does not compile elsewhere: a link attribute names a framework (E0455). The copy is made
-//! of what cargo downloaded, below the target folder; nothing of it is committed.
+//! `objc2-metal` as published does not compile on other systems: a link attribute names a framework (E0455). This
+//! program copies the source that cargo downloaded to the target folder; the copy is not committed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,7 +26,7 @@ const EDITS: [Edit; 3] = [
         from: "#[link(name = \"Metal\", kind = \"framework\")]",
         to: "#[cfg_attr(target_vendor = \"apple\", link(name = \"Metal\", kind = \"framework\"))]",
     },
-    // Elsewhere than on a Mac it asks for one device alone; the double stands for a Mac that may have several.
+    // Except on a Mac, the bindings ask for one device alone; the double stands for a Mac that may have several.
     Edit {
         file: "src/device.rs",
         from: "#[cfg(any(target_os = \"macos\", target_env = \"macabi\"))]",
@@ -39,8 +39,8 @@ const EDITS: [Edit; 3] = [
     },
 ];
 
-/// What every cargo call that resolves the dependencies of the double of Metal must be given, behind its task. The
-/// main workspace lies at `main`, the double's target folder is `target`. Makes the copy where it is not there.
+/// The arguments that every cargo call needs that resolves the dependencies of the double of Metal. The main workspace
+/// lies at `main`, the double's target folder is `target`. Makes the copy if it is missing.
 ///
 /// # Errors
 /// When the bindings cannot be had, or are not as this program knows them.
@@ -59,12 +59,12 @@ fn configuration(main: &Path, target: &Path) -> Result<PathBuf> {
         fingerprint(),
         copy
     );
-    // The file is written last: where it is as it should be, the copy is whole.
+    // The file is written last: if it has the right text, the copy is complete.
     if fs::read_to_string(&file).is_ok_and(|there| there == text) && copy.is_dir() {
         return Ok(file);
     }
     let source = source(main, &version)?;
-    // Made beside its place and renamed into it: several calls may make it at once.
+    // Made next to its place and renamed into it: several calls may make it at once.
     let fresh = folder.join(format!("fresh-{}", std::process::id()));
     copy_all(&source, &fresh)?;
     for edit in &EDITS {
@@ -116,8 +116,8 @@ fn locked_version(double: &Path) -> Result<String> {
     Ok(package.version)
 }
 
-/// Where cargo keeps the source of that version, downloaded now if need be. The main workspace is asked: it has the
-/// bindings with their checksum, the double's lockfile has them without.
+/// The path of cargo's source of that version, which cargo downloads if needed. The main workspace is asked: it has the
+/// bindings with their checksum, and the double's lockfile has them without.
 fn source(main: &Path, version: &str) -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Metadata {
@@ -224,7 +224,7 @@ mod tests {
                 edit.file
             );
         }
-        // What is there already is taken as it is.
+        // An existing copy is used as it is.
         let mark = copy.join("mark");
         fs::write(&mark, "").unwrap();
         configuration(&main.root, &folder).unwrap();

@@ -1,4 +1,4 @@
-//! Which functions of the driver the tests call, and the stage that compares that with the binding.
+//! The functions of the driver that the tests call, and the stage that compares them with the binding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +21,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// An empty one for the stage `name`.
+    /// An empty folder for the stage `name`.
     ///
     /// # Errors
     /// When what an earlier run left cannot be removed.
@@ -37,7 +37,7 @@ impl Calls {
         Ok(Self { folder })
     }
 
-    /// Tells the double that `command` uses where to write.
+    /// Passes the folder to the double that `command` uses.
     pub(crate) fn tell(&self, command: &mut Command) {
         command.env("TRANSLOAD_DOUBLE_CALLS", &self.folder);
     }
@@ -55,8 +55,8 @@ impl Calls {
     }
 }
 
-/// Compares what the tests of the double and of its clients called with what the binding has. Runs them
-/// first where this run has not done so already.
+/// Compares the functions that the tests of the double and of its clients called with those of the binding. Runs these
+/// tests first if this run has not done so already.
 ///
 /// # Errors
 /// When a stage that is run for it cannot be, or a list cannot be read.

@@ -1,4 +1,4 @@
-//! `cargo xtask doubles`: builds what stands in for hardware, and says where it lies.
+//! `cargo xtask doubles`: builds the stand-ins for hardware, and prints their paths.
 
 pub(crate) mod bindings;
 mod calls;
@@ -25,8 +25,8 @@ pub(crate) struct Options {
     release: bool,
 }
 
-/// Prints `NAME: PATH` for each double, and nothing else to standard output: the library that is loaded, or what
-/// cargo is to be given (`--config PATH`) for a double that is linked.
+/// Prints `NAME: PATH` for each double, and nothing else to standard output. The path is that of the library if clients
+/// load the double, or the argument for cargo (`--config PATH`) if they link it.
 ///
 /// # Errors
 /// When one does not build.
@@ -38,12 +38,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// What stands in for a driver or a framework: a workspace of its own.
+/// A stand-in for a driver or a framework: a workspace of its own.
 #[derive(Debug)]
 pub(crate) struct Double {
     /// The name of its folder.
     pub(crate) name: &'static str,
-    /// The file name by which clients of the real one ask a loader for it. None where they are linked with it.
+    /// The file name by which clients of the real one ask a loader for it. `None` if they link it.
     library: Option<&'static str>,
     pub(crate) workspace: Workspace,
 }
@@ -92,14 +92,13 @@ impl Double {
         found.with_context(|| format!("there is no {DOUBLES}/{CUDA_DRIVER}"))
     }
 
-    /// Whether its tests tell which functions of the CUDA binding they call.
+    /// Whether its tests record the functions of the CUDA binding that they call.
     fn counts_calls(&self) -> bool {
         self.name == CUDA_DRIVER
     }
 
-    /// Builds it, and gives the path of what its clients need: of the library, where it is loaded (nothing else lies
-    /// in the folder that it lies in, so that the folder can be put on a loader's path); else of what is given to
-    /// cargo.
+    /// Builds the double. Returns the path for its clients: of the library, if they load it (its folder contains no
+    /// other file, so that the folder can be put on a loader's path); else of the file for cargo.
     ///
     /// # Errors
     /// When it does not build.
@@ -116,7 +115,7 @@ impl Double {
         let folder = self.workspace.target.join("lib").join(profile.folder());
         let library = folder.join(name);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        // Renamed into its place: a process that has the older one loaded keeps it whole.
+        // Renamed into its place: a process that has the older one loaded keeps that one whole.
         let fresh = self.workspace.target.join(format!("{name}.fresh"));
         fs::copy(&built, &fresh).with_context(|| format!("cannot copy {}", built.display()))?;
         fs::rename(&fresh, &library)
@@ -162,7 +161,7 @@ impl Options {
     }
 }
 
-/// Why tests of the doubles cannot run here, if they cannot.
+/// The reason why tests of the doubles cannot run here, if they cannot.
 pub(crate) fn unusable() -> Option<&'static str> {
     (!cfg!(target_os = "linux")).then_some("the doubles stand on Linux's memory files")
 }
@@ -186,7 +185,7 @@ struct Artifact {
 
 const CUDA_DRIVER: &str = "cuda-driver";
 
-/// Each double with the name that the loader is asked for, which its `build.rs` makes its soname too.
+/// Each double with the file name that the loader searches for, which its `build.rs` makes its soname too.
 const LIBRARIES: [(&str, Option<&str>); 2] = [(CUDA_DRIVER, Some("libcuda.so.1")), ("metal", None)];
 
 #[cfg(test)]

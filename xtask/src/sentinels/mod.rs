@@ -1,9 +1,8 @@
 //! `cargo xtask sentinels`: proves that the tests notice when a promise breaks.
 //!
-//! Each `sentinels/NAME.patch` breaks one thing. It is applied to a copy of
-//! the tree; the tests that it names must be green before and red after, and
-//! red because they ran and failed: a patch that does not compile, or after
-//! which the tests hang, proves nothing.
+//! Each `sentinels/NAME.patch` breaks one thing. The stage applies it to a copy of the tree. The tests that it names
+//! must be green before and red after, because they ran and failed: a patch that does not compile, or after which the
+//! tests hang, proves nothing.
 
 mod patch;
 mod tree;
@@ -68,7 +67,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The stage that sees in a moment what a full run would find out late: a patch whose code has moved.
+/// The stage that finds at once a patch whose code has moved, which a full run would find late.
 ///
 /// # Errors
 /// When one cannot be read, or git cannot be started.

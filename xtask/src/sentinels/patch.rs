@@ -20,7 +20,7 @@ pub(crate) struct Sentinel {
     /// The file's name without `.patch`.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// What it breaks, in a sentence.
+    /// The broken promise, in a sentence.
     pub(crate) breaks: String,
     /// Arguments of cargo that run the tests; the first is `test`.
     pub(crate) command: Vec<String>,

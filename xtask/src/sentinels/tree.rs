@@ -67,8 +67,7 @@ impl Tree {
             .args(["apply", "--whitespace=nowarn", "--recount"])
             .arg(fs::canonicalize(&sentinel.path)?)
             .current_dir(&self.copy)
-            // The copy lies inside the original's work tree: without this,
-            // git would take the paths for the original's.
+            // The copy lies inside the original's work tree: without this, git would apply the paths to the original.
             .env(
                 "GIT_CEILING_DIRECTORIES",
                 fs::canonicalize(&self.copy)?
@@ -87,7 +86,7 @@ impl Tree {
             .to_owned()))
     }
 
-    /// Tracked files and new ones that git does not ignore, as they lie on disk.
+    /// Tracked files, and new ones that git does not ignore, as they are on disk.
     fn files(&self) -> Result<BTreeSet<PathBuf>> {
         let output = Command::new("git")
             .args([

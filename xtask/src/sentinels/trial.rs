@@ -19,11 +19,11 @@ use crate::workspace::{METAL, cargo_in};
 pub(crate) struct Laboratory {
     tree: Tree,
     target: PathBuf,
-    /// What each command came to without any patch: tried once.
+    /// The result of each command without any patch: tried once.
     unpatched: BTreeMap<Vec<String>, Run>,
 }
 
-/// What a sentinel came to. Only `Red` is good.
+/// The result of a sentinel. Only `Red` is good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trial {
     /// The named tests failed, and maybe others.
@@ -53,7 +53,7 @@ impl Trial {
         }
     }
 
-    /// What the tools wrote, where that helps to mend the sentinel.
+    /// The output of the tools, if it helps to correct the sentinel.
     pub(crate) fn evidence(&self) -> Option<&str> {
         match self {
             Self::DoesNotApply { output }
@@ -142,7 +142,7 @@ impl Laboratory {
         })
     }
 
-    /// A call with `words`, and with what cargo needs where they name the double of Metal.
+    /// A call with `words`, and with the arguments that cargo needs if they name the double of Metal.
     fn cargo(&self, words: &[String]) -> Result<Command> {
         let mut cargo = cargo_in(self.tree.folder());
         cargo.env("CARGO_TARGET_DIR", &self.target).args(words);
