@@ -1,7 +1,7 @@
 //! Files at paths that a user names, opened so that no pipe and no device blocks the caller.
 
 use core::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
 use std::vec::Vec;
@@ -10,8 +10,8 @@ use std::vec::Vec;
 /// other end of a pipe, and opening a device file may start something on the device.
 ///
 /// # Errors
-/// [`NotRegular`], in an [`io::Error`] of the kind [`InvalidInput`](io::ErrorKind::InvalidInput), for a folder, a pipe,
-/// a socket and a device; otherwise the system's error.
+/// [`NotRegular`], in an [`io::Error`] of the kind [`InvalidInput`](io::ErrorKind::InvalidInput), for a directory, a
+/// pipe, a socket and a device; otherwise the system's error.
 pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = open_without_blocking(path, options)?;
     #[cfg(unix)]
@@ -26,16 +26,14 @@ pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
 /// The same, and the file stays non-blocking on Unix.
 fn open_without_blocking(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match fs::metadata(path) {
-        Ok(found) if !found.is_file() => return Err(NotRegular.into()),
+        Ok(found) => NotRegular::check(&found)?,
         // The options may say that it is to be created.
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
     }
     let file = open_at_once(path, options)?;
     // A pipe may have taken its place meanwhile.
-    if !file.metadata()?.is_file() {
-        return Err(NotRegular.into());
-    }
+    NotRegular::check(&file.metadata()?)?;
     Ok(file)
 }
 
@@ -52,7 +50,7 @@ pub fn read_regular(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     file.take(most_bytes.saturating_add(1))
         .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most_bytes {
-        let told = std::format!("it is longer than {most_bytes} bytes");
+        let told = std::format!("it has more than {most_bytes} bytes, the most that is read");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, told));
     }
     Ok(bytes)
@@ -77,22 +75,67 @@ fn open_at_once(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.open(path)
 }
 
-/// The error for a path that names no regular file: a folder, a pipe, a socket, a device.
+/// The error for a path that names something other than a regular file, which has positions and a length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NotRegular;
+#[non_exhaustive]
+pub enum NotRegular {
+    /// A directory.
+    Directory,
+    /// A pipe.
+    Pipe,
+    /// A socket.
+    Socket,
+    /// A block device or a character device, a terminal among them.
+    Device,
+    /// The system does not tell what.
+    Other,
+}
 
 impl NotRegular {
-    /// Returns whether `error` is this one.
-    pub fn is(error: &io::Error) -> bool {
-        error
-            .get_ref()
-            .is_some_and(|inner| inner.is::<NotRegular>())
+    /// Checks that the system describes a regular file.
+    ///
+    /// # Errors
+    /// What the system describes otherwise.
+    pub fn check(found: &Metadata) -> Result<(), NotRegular> {
+        let sort = found.file_type();
+        if sort.is_file() {
+            return Ok(());
+        }
+        if sort.is_dir() {
+            return Err(NotRegular::Directory);
+        }
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::FileTypeExt;
+            if sort.is_fifo() {
+                return Err(NotRegular::Pipe);
+            }
+            if sort.is_socket() {
+                return Err(NotRegular::Socket);
+            }
+            if sort.is_block_device() || sort.is_char_device() {
+                return Err(NotRegular::Device);
+            }
+        }
+        Err(NotRegular::Other)
+    }
+
+    /// Returns the refusal that `error` holds, if it holds one.
+    pub fn find(error: &io::Error) -> Option<NotRegular> {
+        error.get_ref()?.downcast_ref().copied()
     }
 }
 
 impl fmt::Display for NotRegular {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it is no regular file")
+        let found = match self {
+            NotRegular::Directory => "it is a directory",
+            NotRegular::Pipe => "it is a pipe",
+            NotRegular::Socket => "it is a socket",
+            NotRegular::Device => "it is a device",
+            NotRegular::Other => return f.write_str("it is not a regular file"),
+        };
+        write!(f, "{found}, not a regular file")
     }
 }
 

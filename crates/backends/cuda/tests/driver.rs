@@ -155,7 +155,7 @@ fn a_pipe_is_no_driver_and_is_refused_at_once() {
     fs::remove_file(&path).unwrap();
     let error = told.expect("the loader waits for the pipe").unwrap_err();
     assert!(matches!(error, LoadError::NotRegular { .. }), "{error}");
-    let sentence = format!("no CUDA driver: {} is no regular file", path.display());
+    let sentence = format!("no CUDA driver: {} is not a regular file", path.display());
     assert_eq!(error.to_string(), sentence);
 }
 

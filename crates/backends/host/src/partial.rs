@@ -33,8 +33,10 @@ impl Partial {
     pub fn beside(path: &Path) -> io::Result<Partial> {
         // The system looks first. It refuses circles, and links that it protects users from (`protected_symlinks`).
         let (target, replaced) = match fs::metadata(path) {
-            Ok(found) if !found.is_file() => return Err(NotRegular.into()),
-            Ok(found) => (fs::canonicalize(path)?, Some(found)),
+            Ok(found) => {
+                NotRegular::check(&found)?;
+                (fs::canonicalize(path)?, Some(found))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => (behind_links(path)?, None),
             Err(error) => return Err(error),
         };
@@ -210,16 +212,19 @@ fn take_over(file: &File, replaced: &Metadata, _: &Path) -> io::Result<()> {
     expect(unused_variables, reason = "only there files have modes")
 )]
 fn create_in(folder: &Path, replaces: bool) -> io::Result<NamedTempFile> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // A new file has the bits of every new file, less what the process masks.
+        options.mode(if replaces { 0o600 } else { 0o666 });
+    }
     let mut builder = tempfile::Builder::new();
     builder.prefix(BEGIN).suffix(END);
-    #[cfg(unix)]
-    if !replaces {
-        use std::os::unix::fs::PermissionsExt;
-        // As every new file, less what the process masks.
-        builder.permissions(Permissions::from_mode(0o666));
-    }
     loop {
-        let file = builder.tempfile_in(folder)?;
+        // The errors of `tempfile_in` name the temporary file, which the user does not know.
+        let file = builder.make_in(folder, |path| options.open(path))?;
         // Before the lock is held, another process may take the file for one left behind.
         let taken = matches!(file.as_file().try_lock(), Err(TryLockError::WouldBlock));
         if !taken && file.path().exists() {
@@ -316,10 +321,23 @@ mod tests {
     }
 
     #[test]
+    fn an_error_names_no_temporary_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Partial::beside(&folder.path().join("missing/file")).unwrap_err();
+        let missing = folder.path().join("missing");
+        let wanted = fs::metadata(missing).unwrap_err().to_string();
+        assert_eq!(error.to_string(), wanted);
+    }
+
+    #[test]
     fn what_is_no_regular_file_keeps_its_place() {
         let folder = tempfile::tempdir().unwrap();
         let error = Partial::write(folder.path(), b"a folder's").unwrap_err();
-        assert!(NotRegular::is(&error), "{error}");
+        assert_eq!(
+            NotRegular::find(&error),
+            Some(NotRegular::Directory),
+            "{error}"
+        );
     }
 
     #[cfg(unix)]

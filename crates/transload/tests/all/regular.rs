@@ -49,13 +49,19 @@ fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'stat
     told.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-/// Paths to things that are not regular files, and a path to nothing.
-fn others(folder: &Folder) -> Vec<PathBuf> {
+/// Paths to things that are not regular files, and a path to nothing, each with the word that errors use for it.
+fn others(folder: &Folder) -> Vec<(PathBuf, &'static str)> {
     let (socket, link) = (folder.0.join("socket"), folder.0.join("link"));
     UnixListener::bind(&socket).unwrap();
     let pipe = folder.pipe("pipe");
     std::os::unix::fs::symlink(&pipe, &link).unwrap();
-    vec![pipe, socket, link, folder.0.clone(), "/dev/null".into()]
+    vec![
+        (pipe, "it is a pipe, not a regular file"),
+        (socket, "it is a socket, not a regular file"),
+        (link, "it is a pipe, not a regular file"),
+        (folder.0.clone(), "it is a directory, not a regular file"),
+        ("/dev/null".into(), "it is a device, not a regular file"),
+    ]
 }
 
 #[test]
@@ -67,19 +73,18 @@ fn no_file_is_made_of_a_pipe_a_socket_or_a_device() {
         ("open_writable", |path| HostFile::open_writable(path)),
         ("create", |path| HostFile::create(path, 4096)),
     ];
-    for path in others(&folder) {
+    for (path, told) in others(&folder) {
         for (name, open) in ways {
             let (what, at) = (format!("{name} {}", path.display()), path.clone());
             let error = at_once(&what, move || open(&at)).unwrap_err();
             assert!(matches!(error, FileError::NotRegular { .. }), "{error}");
-            assert!(error.to_string().contains(path.to_str().unwrap()));
+            assert_eq!(error.to_string(), format!("{}: {told}", path.display()));
         }
         let at = path.clone();
         let (class, is_named) = at_once("open_file", move || {
             let manager = TransferManager::builder().host().build().unwrap();
             let error = manager.open_file(&at).unwrap_err();
-            let is_named =
-                matches!(&error, OpenError::File(FileError::NotRegular { path }) if *path == at);
+            let is_named = matches!(&error, OpenError::File(FileError::NotRegular { path, .. }) if *path == at);
             (error.class(), is_named)
         });
         assert_eq!((class, is_named), (ErrorClass::Caller, true));
@@ -95,16 +100,19 @@ fn no_file_is_made_of_a_pipe_a_socket_or_a_device() {
 #[test]
 fn nothing_is_read_out_of_a_pipe_a_socket_or_a_device() {
     let folder = Folder::new("regular-texts");
-    for path in others(&folder) {
+    for (path, told) in others(&folder) {
         let at = path.clone();
         match at_once("a profile", move || Profile::load(at)) {
-            Err(ProfileError::Read { source, .. }) => assert!(NotRegular::is(&source), "{source}"),
+            Err(ProfileError::Read { source, .. }) => {
+                assert!(NotRegular::find(&source).is_some(), "{source}");
+                assert_eq!(source.to_string(), told);
+            }
             other => panic!("{other:?}"),
         }
         let at = path.clone();
         match at_once("a topology", move || topology::from_file(at)) {
             Err(topology::TopologyError::Io { source, .. }) => {
-                assert!(NotRegular::is(&source), "{source}");
+                assert!(NotRegular::find(&source).is_some(), "{source}");
             }
             other => panic!("{other:?}"),
         }
@@ -124,7 +132,7 @@ fn verdicts_are_neither_read_out_of_a_pipe_nor_put_in_its_place() {
 #[test]
 fn a_profile_takes_the_place_of_regular_files_alone() {
     let folder = Folder::new("regular-places");
-    for path in others(&folder) {
+    for (path, _) in others(&folder) {
         let at = path.clone();
         let save = move || Profile::new(&Topology::new(), Vec::new()).save(at);
         let error = at_once("a profile", save).unwrap_err();
@@ -148,7 +156,10 @@ fn files_that_are_longer_than_any_description_are_not_read_to_the_end() {
         topology::from_file(&path).unwrap_err().to_string(),
     ];
     for told in told {
-        assert!(told.contains("it is longer than 16777216 bytes"), "{told}");
+        assert!(
+            told.contains("it has more than 16777216 bytes, the most that is read"),
+            "{told}"
+        );
         assert!(told.contains(path.to_str().unwrap()), "{told}");
     }
 }

@@ -35,10 +35,10 @@ pub enum LoadError {
         /// Whether the environment variable named it.
         from_variable: bool,
         /// The loader's error.
-        source: libloading::Error,
+        r#source: libloading::Error,
     },
     /// The path is a folder, a pipe or a device. The loader would wait for a pipe's other end.
-    #[error("no CUDA driver: {}{} is no regular file", library.display(), aside(*from_variable))]
+    #[error("no CUDA driver: {}{} is not a regular file", library.display(), aside(*from_variable))]
     NotRegular {
         /// The path.
         library: PathBuf,

@@ -36,13 +36,15 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
-    /// A folder, a pipe or a device, which has no positions and no length.
-    #[error("{path} is no regular file", path = path.display())]
+    /// A directory, a pipe, a socket or a device, which has no positions and no length.
+    #[error("{path}: {found}", path = path.display())]
     NotRegular {
         /// Its path.
         path: PathBuf,
+        /// What it is.
+        found: NotRegular,
     },
     /// The length is more than a file can have here.
     #[error(
@@ -260,8 +262,8 @@ impl HostFile {
     /// Determines the identity of the file's bytes. Its length is not known yet.
     fn identified(file: File, path: PathBuf, writable: bool) -> Result<Self, FileError> {
         let metadata = file.metadata().map_err(system(&path))?;
-        if !metadata.is_file() {
-            return Err(FileError::NotRegular { path });
+        if let Err(found) = NotRegular::check(&metadata) {
+            return Err(FileError::NotRegular { path, found });
         }
         let id = identity(&file, &metadata).map_err(system(&path))?;
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -311,9 +313,12 @@ impl FileError {
 }
 
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
-    open_regular(path, options).map_err(|error| match NotRegular::is(&error) {
-        true => FileError::NotRegular { path: path.into() },
-        false => system(path)(error),
+    open_regular(path, options).map_err(|error| match NotRegular::find(&error) {
+        Some(found) => FileError::NotRegular {
+            path: path.into(),
+            found,
+        },
+        None => system(path)(error),
     })
 }
 
