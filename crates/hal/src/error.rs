@@ -3,7 +3,7 @@
 use alloc::borrow::Cow;
 use core::fmt;
 
-use transload_core::{DeviceId, MemoryId};
+use transload_core::{DeviceId, DeviceKind, MemoryId};
 
 use crate::ExternalKind;
 
@@ -105,7 +105,7 @@ pub enum AllocError {
         fault: Fault,
     },
     /// This memory does not support the request.
-    #[error("{memory} cannot give this: {what}")]
+    #[error("cannot allocate this in {memory}: {what}")]
     Unsupported {
         /// The memory.
         memory: MemoryId,
@@ -197,8 +197,9 @@ pub enum ImportError {
     },
     /// Another manager has some of the bytes, and one of the two may write them: their transfers would not be in order.
     #[error(
-        "cannot take {kind} into {memory}: another manager of this process has some of its bytes, and one of the two may \
-         write them; use one manager for both, or drop the other one's buffers first"
+        "cannot take {} into {memory}: another manager of this process has some of its bytes, and one of the two may \
+         write them; use one manager for both, or drop the other one's buffers first",
+        Claimable(*memory, *kind)
     )]
     Claimed {
         /// The memory.
@@ -207,7 +208,7 @@ pub enum ImportError {
         kind: ExternalKind,
     },
     /// The driver or the operating system refused.
-    #[error("{kind} of {memory}: {fault}")]
+    #[error("cannot exchange {kind} of {memory}: {fault}")]
     Failed {
         /// The memory.
         memory: MemoryId,
@@ -216,6 +217,18 @@ pub enum ImportError {
         /// Why.
         fault: Fault,
     },
+}
+
+/// Displays what two managers claim. The objects of the host are files.
+struct Claimable(MemoryId, ExternalKind);
+
+impl fmt::Display for Claimable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.device.kind, self.1) {
+            (DeviceKind::CPU, ExternalKind::Object) => f.write_str("a file"),
+            (_, kind) => kind.fmt(f),
+        }
+    }
 }
 
 impl ImportError {
@@ -246,7 +259,7 @@ pub enum ConnectError {
         reason: Cow<'static, str>,
     },
     /// The driver refused.
-    #[error("{src} and {dst} were not connected: {fault}")]
+    #[error("cannot connect {src} and {dst}: {fault}")]
     Failed {
         /// One memory.
         src: MemoryId,

@@ -11,28 +11,28 @@ use transload_hal::{BackendId, read_regular};
 #[non_exhaustive]
 pub enum TopologyError {
     /// The file could not be read.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read the topology in {}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Not TOML, an unknown field, or a value of the wrong kind. Names line and field.
-    #[error("{origin}: {source}")]
+    #[error("{origin} does not describe a machine: {source}")]
     Syntax {
         /// The file, or "the text".
         origin: String,
         /// The error and its position.
-        source: Box<toml::de::Error>,
+        r#source: Box<toml::de::Error>,
     },
     /// Valid TOML that does not describe a valid machine.
-    #[error("{origin}: {source}")]
+    #[error("{origin} does not describe a machine: {source}")]
     Schema {
         /// The file, or "the text".
         origin: String,
         /// The error.
-        source: SchemaError,
+        r#source: SchemaError,
     },
 }
 

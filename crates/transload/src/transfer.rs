@@ -22,7 +22,7 @@ use crate::{Report, TransferError};
 /// With the feature `std` it advances by itself, whether its handle is waited for, polled, looked at or none of these.
 /// There is one exception: a copy whose operations were all under way when it was submitted, and that fails on its
 /// device, takes another way only when its owner waits, polls or asks.
-#[must_use = "a transfer that is dropped goes on, but nobody waits for it or learns how it ends"]
+#[must_use = "a transfer that is dropped goes on, and its result is lost"]
 pub struct Transfer {
     inner: Inner,
 }

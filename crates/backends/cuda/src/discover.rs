@@ -58,7 +58,7 @@ pub enum OpenError {
     },
     /// Starting the driver failed.
     #[error("the driver does not start: {0}")]
-    Failed(#[source] CallError),
+    Failed(CallError),
 }
 
 /// A device that exists and that the backend does not use.

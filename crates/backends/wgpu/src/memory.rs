@@ -162,7 +162,11 @@ pub(crate) fn allocate(
     if memory.kind != MemoryKind::Device && !spec.staging {
         return Err(AllocError::Unsupported {
             memory,
-            what: "it is for staging slots alone, no place for a copy to end".into(),
+            what: format!(
+                "it holds staging slots alone; name {} instead",
+                memory.device
+            )
+            .into(),
         });
     }
     let (usage, mode) = match memory.kind {

@@ -24,8 +24,8 @@ pub(crate) const USAGES: wgpu::BufferUsages = wgpu::BufferUsages::COPY_SRC
     .union(wgpu::BufferUsages::INDIRECT);
 
 /// Why a private device imports no object of a user.
-pub(crate) const PRIVATE: &str = "it is of another device: this one's handles were given to nobody, \
-                                  which `Wgpu::handles` does, and `Wgpu::with_devices` takes yours";
+pub(crate) const PRIVATE: &str = "it is of another device: the program has not taken this one's handles \
+                                  with `Wgpu::handles`; lend yours with `Wgpu::with_devices`";
 
 pub(crate) fn failed(error: &dyn std::fmt::Display) -> Fault {
     Fault::new(ErrorClass::Failed, error.to_string())

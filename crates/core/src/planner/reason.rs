@@ -1,5 +1,7 @@
 //! Reasons against routes.
 
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -215,6 +217,19 @@ pub enum NoPlan {
         /// Every route that links and staging memories would make, and the reason against it.
         rejected: Vec<Rejected>,
     },
+}
+
+impl NoPlan {
+    /// Returns why there is none, for a text that names the two memories already.
+    pub fn reasons(&self) -> String {
+        match self {
+            NoPlan::NoRoute { rejected, .. } => {
+                let text = Losers(rejected).to_string();
+                text.trim_start_matches([':', ' ']).to_owned()
+            }
+            other => other.to_string(),
+        }
+    }
 }
 
 struct Losers<'a>(&'a [Rejected]);

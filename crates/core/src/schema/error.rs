@@ -35,7 +35,7 @@ pub enum SchemaError {
         /// The entry that it stands in.
         thing: String,
         /// What is wrong with it.
-        source: ParseError,
+        r#source: ParseError,
     },
     /// A text that names no engine.
     #[error("{thing}: {text:?} is not an engine: write device#index, as in sim:0#1")]
@@ -95,7 +95,7 @@ pub enum SchemaError {
         /// The entry.
         thing: String,
         /// What is wrong with the pieces.
-        source: crate::CurveError,
+        r#source: crate::CurveError,
     },
     /// Two devices of one name.
     #[error("device {device} is described twice")]

@@ -1,6 +1,6 @@
 //! The way of each transfer: plans from the cache or made on demand, and the links that no plan may use now.
 
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -195,7 +195,7 @@ impl Planning {
         let no_route = |error: NoPlan| TransferError::NoRoute {
             src: src.buffer.memory(),
             dst: dst.buffer.memory(),
-            reasons: error.to_string(),
+            reasons: error.reasons(),
         };
         if checked.in_place && terms.verify {
             let memory = dst.buffer.memory();

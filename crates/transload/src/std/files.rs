@@ -23,7 +23,7 @@ pub enum OpenError {
         /// The path of the file.
         path: String,
         /// Why not.
-        source: Box<Error>,
+        r#source: Box<Error>,
     },
 }
 
@@ -52,7 +52,8 @@ impl OpenError {
 
 impl TransferManager {
     /// Opens a whole file as a read-only buffer in `cpu:0/file`. The buffer has the length of the file at the time of
-    /// the call: if the file is shortened later, transfers that need the lost bytes fail and name it.
+    /// the call: if the file is shortened later, transfers that need the lost bytes fail and name it. To write a file
+    /// that exists, open it with [`HostFile::open_writable`] and call [`TransferManager::adopt_file`].
     ///
     /// # Errors
     /// When the file is missing, unreadable or no regular file, when it has content and no fixed length, as the files

@@ -308,7 +308,7 @@ pub fn seal(buffer: Buffer) -> Result<Buffer, SealError> {
 
 /// Why shared memory was not sealed.
 #[derive(Debug, thiserror::Error)]
-#[error("not sealed: {fault}")]
+#[error("cannot seal the memory: {fault}")]
 pub struct SealError {
     /// The memory, unsealed. `None` when the system refused to map it again.
     pub buffer: Option<Buffer>,

@@ -14,23 +14,23 @@ use crate::error::{FORKED, Forked};
 #[non_exhaustive]
 pub enum ProfileError {
     /// The system did not read the file.
-    #[error("the profile in {path} was not read: {source}", path = path.display())]
+    #[error("cannot read the profile in {path}: {source}", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The system did not write the file. An existing file is unchanged.
-    #[error("the profile was not saved in {path}: {source}", path = path.display())]
+    #[error("cannot save the profile in {path}: {source}", path = path.display())]
     Write {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The file is no profile, or a damaged one.
-    #[error("{} is damaged, or is none: {reason}", Named(path))]
+    #[error("{} is damaged, or is not a profile: {reason}", Named(path))]
     Garbled {
         /// The file.
         path: Option<PathBuf>,
