@@ -1,14 +1,12 @@
 //! `transload devices`
 
-use std::borrow::Cow;
-
-use transload::{ByteSize, DeviceId, MemoryId};
+use transload::{ByteSize, DeviceId, DeviceKind, MemoryId};
 
 use crate::arguments::DevicesOptions;
 use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json;
-use crate::machine::{Machine, NO_ADAPTER};
+use crate::machine::Machine;
 use crate::output::Output;
 
 pub(crate) fn run(
@@ -42,21 +40,18 @@ pub(crate) fn run(
         rows.collect(),
     )?;
     output.line("")?;
-    let rows = absent(&machine)
-        .into_iter()
-        .map(|(backend, reason)| vec![String::from(backend), reason.into_owned()]);
+    let rows = absent(&machine).map(|absent| vec![absent.backend, absent.reason]);
     output.table(&["ABSENT", "WHY"], rows.collect())
 }
 
-/// The backends that bring no device, each with the reason.
-fn absent(machine: &Machine) -> Vec<(&'static str, Cow<'static, str>)> {
-    let mut absent = Vec::new();
-    if !machine.has_adapter() {
-        absent.push(("wgpu", NO_ADAPTER.into()));
-    }
-    absent.extend(machine.lacks_cuda().map(|reason| ("cuda", reason)));
-    absent.extend(machine.lacks_metal().map(|reason| ("metal", reason)));
-    absent
+/// The kinds of devices of which there is none, or not each, with the reason.
+fn absent(machine: &Machine) -> impl Iterator<Item = json::Absent> {
+    let kinds = [DeviceKind::WGPU, DeviceKind::CUDA, DeviceKind::METAL];
+    kinds.into_iter().filter_map(|kind| {
+        let reason = machine.manager.lacks(kind)?;
+        let backend = kind.to_string();
+        Some(json::Absent { backend, reason })
+    })
 }
 
 /// The memories of a device, the default one first.
@@ -81,9 +76,6 @@ fn document(machine: &Machine) -> json::Devices {
     };
     json::Devices {
         devices: machine.manager.devices().into_iter().map(device).collect(),
-        absent: absent(machine)
-            .into_iter()
-            .map(|(backend, reason)| json::Absent { backend, reason })
-            .collect(),
+        absent: absent(machine).collect(),
     }
 }

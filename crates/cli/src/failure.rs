@@ -1,11 +1,11 @@
 //! Failures and their exit codes.
 
-use std::borrow::Cow;
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fmt, io};
 
-use transload::hal::{AllocError, ErrorClass};
+use transload::hal::{AllocError, ErrorClass, NotRegular};
+use transload::host::FileError;
 use transload::{OpenError, PlaceError, ProfileError, TransferError};
 use transload_testkit::sim::BuildError;
 use transload_testkit::topology::TopologyError;
@@ -20,35 +20,57 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// A machine that cannot be simulated.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("cannot simulate the machine in {path}: {source}", path = path.display())]
     Machine {
         path: PathBuf,
         source: Box<BuildError>,
     },
     /// A file that cannot be read.
-    #[error(transparent)]
+    #[error("{}", Unread(.0))]
     Open(#[from] OpenError),
     /// A file that cannot be created.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("cannot create {path}: {source}", path = path.display())]
     Create { path: PathBuf, source: io::Error },
-    /// A folder that is to hold a file and is not there.
-    #[error("{path}: the folder {folder} does not exist", path = path.display(), folder = folder.display())]
+    /// A path that ends as a directory's, where nothing is.
+    #[error(
+        "cannot create {path}: it names a directory, which does not exist; create the directory, and name a file in \
+         it, as in {}",
+        inside(path),
+        path = path.display()
+    )]
+    NoDirectory { path: PathBuf },
+    /// A directory that is to hold a file and is not there.
+    #[error(
+        "cannot create {path}: the directory {folder} does not exist; create it first",
+        path = path.display(),
+        folder = folder.display()
+    )]
     NoFolder { path: PathBuf, folder: PathBuf },
-    /// A folder in which no file can be created.
-    #[error("{path}: no file can be created in {folder}: {source}", path = path.display(), folder = folder.display())]
+    /// A directory in which no file can be created.
+    #[error(
+        "cannot create {path}: the system creates no file in {folder}: {source}; name a file in another directory",
+        path = path.display(),
+        folder = folder.display()
+    )]
     Folder {
         path: PathBuf,
         folder: PathBuf,
         source: io::Error,
     },
     /// `--out -`.
-    #[error("--out - writes nothing to standard output; for a file named -, write --out ./-")]
+    #[error("--out - does not write to standard output; name a file; a file named - is --out ./-")]
     StandardOutput,
-    /// A place where no file can be put.
-    #[error("{path} cannot be replaced: {reason}", path = path.display())]
-    Occupied { path: PathBuf, reason: &'static str },
+    /// A place that something other than a file has.
+    #[error("cannot replace {path}: {found}{}", Inside(path, *found), path = path.display())]
+    Occupied { path: PathBuf, found: NotRegular },
+    /// A file that may not be written.
+    #[error(
+        "cannot replace {path}: it is read-only; allow writing to it, or name another file",
+        path = path.display()
+    )]
+    ReadOnly { path: PathBuf },
     /// A file that was written and not put in its place.
-    #[error("{path} was not put in place: {source}", path = path.display())]
+    #[error("cannot put {path} in its place: {source}", path = path.display())]
     Place { path: PathBuf, source: io::Error },
     /// A profile that was asked for and cannot be used, or one that cannot be written.
     #[error(transparent)]
@@ -62,12 +84,6 @@ pub(crate) enum Failure {
     /// A device that `--topology` would bring.
     #[error("{source}; simulated devices come with --topology FILE")]
     NotSimulated { source: PlaceError },
-    /// A device of a kind of which there is none.
-    #[error("{source}; {reason}")]
-    NoneOfKind {
-        source: PlaceError,
-        reason: Cow<'static, str>,
-    },
     /// A hop.
     #[error("hop {hop}, {between}: {source}")]
     Hop {
@@ -90,7 +106,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Stopped(#[from] crate::interrupt::Stopped),
     /// Writing to the output failed. A pipe closed by its reader is not such a failure.
-    #[error("the output was not written: {0}")]
+    #[error("cannot write the output: {0}")]
     Output(io::Error),
 }
 
@@ -145,7 +161,9 @@ impl Failure {
             | Failure::Create { .. }
             | Failure::NoFolder { .. }
             | Failure::Folder { .. }
+            | Failure::NoDirectory { .. }
             | Failure::StandardOutput
+            | Failure::ReadOnly { .. }
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),
             Failure::Profile(error) => by_class(error.class()),
@@ -153,7 +171,7 @@ impl Failure {
             // the user of `copy` names a file and no size.
             Failure::Library(transload::Error::Alloc(AllocError::TooLarge { .. })) => Kind::Device,
             Failure::Library(error) => by_class(error.class()),
-            Failure::NotSimulated { .. } | Failure::NoneOfKind { .. } => Kind::Missing,
+            Failure::NotSimulated { .. } => Kind::Missing,
             Failure::Hop { source, .. } => match &**source {
                 TransferError::Differs { .. } => Kind::Differs,
                 // The transfer was accepted, so it failed while bytes moved: a file that another
@@ -178,6 +196,65 @@ fn by_class(class: ErrorClass) -> Kind {
         ErrorClass::Unsupported => Kind::Missing,
         _ => Kind::Device,
     }
+}
+
+/// Why a file was not opened, with advice for the user of a shell: the library's is for programs.
+struct Unread<'a>(&'a OpenError);
+
+impl fmt::Display for Unread<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OpenError::File(error) = self.0 else {
+            return self.0.fmt(f);
+        };
+        match error {
+            FileError::NoFixedLength { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path}: the system generates its bytes, and reports a length of 0; write them to a regular file \
+                     first, as in cat {path} > FILE, and copy that"
+                )
+            }
+            FileError::NotRegular { path, found } => {
+                error.fmt(f)?;
+                let path = path.display();
+                match found {
+                    NotRegular::Directory => f.write_str("; name a file in it"),
+                    NotRegular::Pipe => write!(
+                        f,
+                        "; write its bytes to a regular file first, as in cat {path} > FILE, and copy that"
+                    ),
+                    NotRegular::Device => write!(
+                        f,
+                        "; write bytes of it to a regular file first, as in head -c BYTES {path} > FILE, and copy that"
+                    ),
+                    _ => Ok(()),
+                }
+            }
+            FileError::System { path, .. } if path.as_os_str() == "-" => write!(
+                f,
+                "{error}; standard input is not read: write it to a regular file first, as in cat > FILE, and copy that"
+            ),
+            _ => error.fmt(f),
+        }
+    }
+}
+
+/// Where a directory was named in place of a file, what to name.
+struct Inside<'a>(&'a Path, NotRegular);
+
+impl fmt::Display for Inside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            NotRegular::Directory => write!(f, "; name a file in it, as in {}", inside(self.0)),
+            _ => f.write_str("; name another file"),
+        }
+    }
+}
+
+/// An example of a file in a directory.
+fn inside(directory: &Path) -> String {
+    directory.join("FILE").display().to_string()
 }
 
 /// The message of the argument parser, without the usage.

@@ -1,8 +1,6 @@
 //! The objects that other programs may rely on. `docs/json.md` describes each field; a change that
 //! breaks a reader raises [`SCHEMA`].
 
-use std::borrow::Cow;
-
 use serde::Serialize;
 
 /// The version of all of them.
@@ -40,8 +38,8 @@ pub(crate) struct Device {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Absent {
-    pub(crate) backend: &'static str,
-    pub(crate) reason: Cow<'static, str>,
+    pub(crate) backend: String,
+    pub(crate) reason: String,
 }
 
 #[derive(Debug, Serialize)]

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
+use transload::hal::NotRegular;
 use transload::host::HostFile;
 use transload::host::partial::{Partial, folder};
 
@@ -119,28 +120,37 @@ impl Drop for Landing {
 
 /// Checks that the place may be replaced: renaming a file over a device or a pipe would remove that.
 fn check_replaceable(path: &Path, target: &Path) -> Result<(), Failure> {
-    let occupied = |reason| Failure::Occupied {
-        path: path.into(),
-        reason,
+    let path = PathBuf::from(path);
+    let before = match fs::metadata(target) {
+        Ok(before) => before,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return match names_a_directory(&path) {
+                true => Err(Failure::NoDirectory { path }),
+                false => Ok(()),
+            };
+        }
+        Err(source) => return Err(Failure::Create { path, source }),
     };
-    if names_a_folder(path) {
-        return Err(occupied("it names a folder"));
-    }
-    match fs::metadata(target) {
-        Ok(before) if before.is_dir() => Err(occupied("it is a folder")),
-        Ok(before) if !before.is_file() => Err(occupied("it is no regular file")),
-        Ok(before) if before.permissions().readonly() => Err(occupied("it is read-only")),
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(Failure::Create {
-            path: path.into(),
-            source,
-        }),
+    replaceable(&path, &before)?;
+    match before.permissions().readonly() {
+        true => Err(Failure::ReadOnly { path }),
+        false => Ok(()),
     }
 }
 
-/// Whether a path ends like a folder's.
-fn names_a_folder(path: &Path) -> bool {
+/// Checks that what is at a path may be replaced by a file.
+///
+/// # Errors
+/// If it is no regular file.
+pub(crate) fn replaceable(path: &Path, before: &fs::Metadata) -> Result<(), Failure> {
+    NotRegular::check(before).map_err(|found| Failure::Occupied {
+        path: path.into(),
+        found,
+    })
+}
+
+/// Whether a path ends like a directory's.
+fn names_a_directory(path: &Path) -> bool {
     let ends_so = |last: char| path.to_string_lossy().ends_with(last);
     path.file_name().is_none() || ends_so('/') || ends_so(MAIN_SEPARATOR)
 }

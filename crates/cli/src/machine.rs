@@ -1,7 +1,6 @@
 //! The machine that a command works on: this one, with simulated devices beside it where asked for,
 //! or one that exists on paper only.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -117,14 +116,6 @@ impl Machine {
         devices.iter().any(|device| device.simulated)
     }
 
-    /// Whether the machine has an adapter.
-    pub(crate) fn has_adapter(&self) -> bool {
-        let devices = self.manager.devices();
-        devices
-            .iter()
-            .any(|device| device.id.kind == DeviceKind::WGPU)
-    }
-
     /// Checks that a place exists on this machine.
     ///
     /// # Errors
@@ -137,63 +128,23 @@ impl Machine {
     }
 
     /// The failure for a place that does not exist.
-    pub(crate) fn absent(&self, source: PlaceError) -> Failure {
-        let PlaceError::UnknownDevice {
-            device: DeviceName::Id(id),
-            ..
-        } = &source
-        else {
-            return Failure::Library(source.into());
-        };
-        let reason = match id.kind {
-            DeviceKind::SIM if self.sim.is_none() => return Failure::NotSimulated { source },
-            _ if self.is_described => None,
-            DeviceKind::WGPU if !self.has_adapter() => Some(NO_ADAPTER.into()),
-            DeviceKind::CUDA => self.lacks_cuda(),
-            DeviceKind::METAL => self.lacks_metal(),
-            _ => None,
-        };
-        match reason {
-            Some(reason) => Failure::NoneOfKind { source, reason },
-            None => Failure::Library(source.into()),
+    pub(crate) fn absent(&self, mut source: PlaceError) -> Failure {
+        match &mut source {
+            PlaceError::UnknownDevice {
+                device: DeviceName::Id(id),
+                ..
+            } if id.kind == DeviceKind::SIM && self.sim.is_none() => {
+                return Failure::NotSimulated { source };
+            }
+            // A machine on paper lacks what it does not describe, whatever this one has.
+            PlaceError::UnknownDevice { reason, .. } | PlaceError::UnknownMemory { reason, .. }
+                if self.is_described =>
+            {
+                *reason = None;
+            }
+            _ => {}
         }
-    }
-
-    /// Why there are no CUDA devices, or which of them are not used.
-    pub(crate) fn lacks_cuda(&self) -> Option<Cow<'static, str>> {
-        #[cfg(not(any(target_family = "wasm", transload_local)))]
-        {
-            use transload::cuda_backend::Cuda;
-            let Some(backend) = self.manager.backend::<Cuda>() else {
-                // The first attempt's error is not kept. If a second attempt succeeds, the reason is that the
-                // devices came late.
-                let again = Cuda::discover().err();
-                let again = again.map(|error| error.to_string().into());
-                return again.or(Some(CUDA_CAME_LATE.into()));
-            };
-            let absent = backend.absent().iter();
-            listed(absent.map(|absent| format!("{}: {}", absent.device, absent.reason)))
-        }
-        #[cfg(any(target_family = "wasm", transload_local))]
-        Some("this build has one thread, and the backend of CUDA needs more".into())
-    }
-
-    /// Why there are no Metal devices, or which of them are not used.
-    pub(crate) fn lacks_metal(&self) -> Option<Cow<'static, str>> {
-        #[cfg(all(target_vendor = "apple", not(transload_local)))]
-        {
-            use transload::metal_backend::Metal;
-            let Some(backend) = self.manager.backend::<Metal>() else {
-                // As with CUDA.
-                let again = Metal::discover().err();
-                let again = again.map(|error| error.to_string().into());
-                return again.or(Some(METAL_CAME_LATE.into()));
-            };
-            let absent = backend.absent().iter();
-            listed(absent.map(|absent| format!("{}: {}", absent.device, absent.reason)))
-        }
-        #[cfg(not(all(target_vendor = "apple", not(transload_local))))]
-        Some(NO_METAL.into())
+        Failure::Library(source.into())
     }
 
     /// The time by the simulated machine's clock, which moves by what simulated engines do alone.
@@ -210,43 +161,6 @@ impl Machine {
         u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
-
-/// Why there are no CUDA devices here although there are some now.
-#[cfg(not(any(target_family = "wasm", transload_local)))]
-const CUDA_CAME_LATE: &str =
-    "the driver gave no devices when they were looked for, and has some now: try again";
-
-/// The same of Metal.
-#[cfg(all(target_vendor = "apple", not(transload_local)))]
-const METAL_CAME_LATE: &str =
-    "Metal gave no devices when they were looked for, and has some now: try again";
-
-/// Why there is no Metal in this build.
-#[cfg(not(all(target_vendor = "apple", not(transload_local))))]
-const NO_METAL: &str = if cfg!(target_vendor = "apple") {
-    "this build has one thread, and the backend of Metal needs more"
-} else {
-    "only Apple's systems have Metal"
-};
-
-/// Joins several reasons into one; `None` for no reasons.
-#[cfg(not(any(target_family = "wasm", transload_local)))]
-fn listed(reasons: impl Iterator<Item = String>) -> Option<Cow<'static, str>> {
-    let reasons: Vec<String> = reasons.collect();
-    (!reasons.is_empty()).then(|| reasons.join("; ").into())
-}
-
-/// Why there is no adapter, and what would bring one.
-pub(crate) const NO_ADAPTER: &str = if cfg!(any(target_family = "wasm", transload_local)) {
-    "this build has one thread, and the backend of adapters needs more"
-} else if cfg!(target_os = "linux") {
-    "no adapter was found: a GPU needs its vendor's Vulkan driver; without a GPU, the package \
-     mesa-vulkan-drivers (Debian, Ubuntu) brings one in software"
-} else if cfg!(target_vendor = "apple") {
-    "no adapter was found: Metal lists none"
-} else {
-    "no adapter was found: a GPU needs its vendor's driver"
-};
 
 fn keep(builder: Builder, verdicts: Option<PathBuf>) -> Builder {
     match verdicts {

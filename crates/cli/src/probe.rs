@@ -15,6 +15,7 @@ use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::json::{self, seconds};
+use crate::landing::replaceable;
 use crate::machine::Machine;
 use crate::output::Output;
 use matrix::{Matrix, Shown};
@@ -111,14 +112,8 @@ fn place(arguments: &ProbeArguments, wanted: Wanted<'_>) -> Result<PathBuf, Stri
 
 /// Checks that a profile can be written there.
 fn prepare(path: &Path) -> Result<(), Failure> {
-    if path.exists() && !path.is_file() {
-        return Err(Failure::Occupied {
-            path: path.into(),
-            reason: match path.is_dir() {
-                true => "it is a folder",
-                false => "it is no regular file",
-            },
-        });
+    if let Ok(before) = std::fs::metadata(path) {
+        replaceable(path, &before)?;
     }
     let folder = path
         .parent()

@@ -282,7 +282,9 @@ fn the_slots_of_an_adapter_are_no_stop_and_the_refusal_says_so() {
     for slots in ["wgpu:0/upload", "wgpu:0/readback"] {
         let run = folder.run(&["copy", "model", slots, "cpu:0"]);
         assert_eq!(run.code(), 3);
-        let told = format!("error: {slots} cannot give this: it is for staging slots alone");
+        let told = format!(
+            "error: cannot allocate this in {slots}: it holds staging slots alone; name wgpu:0 instead"
+        );
         assert!(run.stderr().starts_with(&told), "{}", run.stderr());
     }
 }

@@ -211,6 +211,100 @@ fn files_that_the_system_does_not_open_are_named() {
     refused(&folder, &["copy", "secret", "cpu:0"], 2, &["secret"]);
 }
 
+/// Each text whole, but for what the system says.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_user_is_told_what_to_do_in_place_of_what_was_refused() {
+    let folder = Folder::new("advice");
+    folder.file("model", 100);
+    fs::create_dir(folder.path("folder")).unwrap();
+    let missing = "No such file or directory (os error 2)";
+    for (arguments, code, text) in [
+        (
+            &["copy", "folder", "cpu:0"][..],
+            2,
+            "folder: it is a directory, not a regular file; name a file in it",
+        ),
+        (
+            &["copy", "/dev/null", "cpu:0"],
+            2,
+            "/dev/null: it is a device, not a regular file; write bytes of it to a regular file first, as in \
+             head -c BYTES /dev/null > FILE, and copy that",
+        ),
+        (
+            &["copy", "/proc/cpuinfo", "cpu:0"],
+            2,
+            "/proc/cpuinfo: the system generates its bytes, and reports a length of 0; write them to a regular file \
+             first, as in cat /proc/cpuinfo > FILE, and copy that",
+        ),
+        (
+            &["copy", "-", "cpu:0"],
+            2,
+            &format!(
+                "-: {missing}; standard input is not read: write it to a regular file first, as in cat > FILE, and copy \
+                 that"
+            ),
+        ),
+        (
+            &["copy", "model", "cpu:0", "--out", "/dev/null"],
+            2,
+            "cannot replace /dev/null: it is a device, not a regular file; name another file",
+        ),
+        (
+            &["probe", "--quick", "--profile", "folder"],
+            2,
+            "cannot replace folder: it is a directory, not a regular file; name a file in it, as in folder/FILE",
+        ),
+        (
+            &["copy", "model", "cpu:0", "--profile", "nowhere.toml"],
+            2,
+            &format!("cannot read the profile in nowhere.toml: {missing}"),
+        ),
+        (
+            &["devices", "--topology", "nowhere.toml"],
+            2,
+            &format!("cannot read the topology in nowhere.toml: {missing}"),
+        ),
+        (
+            &["copy", "model", "cpu:7"],
+            3,
+            "there is no device cpu:7 here; there are: cpu:0",
+        ),
+        (
+            &["copy", "model", "cpu:0/managed"],
+            3,
+            "there is no memory cpu:0/managed here; cpu:0 has: pageable, shared, file",
+        ),
+    ] {
+        refused(&folder, arguments, code, &[text]);
+    }
+    let driver = folder.path("driver");
+    for (place, begin) in [
+        (
+            "cuda:0",
+            "error: there is no device cuda:0 here; there are: cpu:0",
+        ),
+        (
+            "cpu:0/pinned",
+            "error: there is no memory cpu:0/pinned here; cpu:0 has: pageable, shared, file; CUDA devices bring pinned \
+             memory: no CUDA driver: ",
+        ),
+    ] {
+        let mut command = folder.command(&["copy", "model", place]);
+        let run = support::Run(
+            command
+                .env("TRANSLOAD_CUDA_DRIVER", &driver)
+                .output()
+                .unwrap(),
+        );
+        let said = run.stderr();
+        assert_eq!(run.code(), 3, "{said}");
+        assert!(said.starts_with(begin), "{said}");
+        let named = format!("no CUDA driver: {}", driver.display());
+        assert!(said.contains(&named), "{said}");
+    }
+}
+
 #[test]
 fn files_that_cannot_be_written_are_named_and_nothing_is_left() {
     let folder = Folder::new("unwritable");
@@ -242,18 +336,28 @@ fn destinations_are_looked_at_before_the_first_hop() {
     let folder = Folder::new("destinations");
     folder.file("model", 5000);
     fs::create_dir(folder.path("folder")).unwrap();
-    for (path, words) in [
-        ("nodir/b", &["nodir/b: the folder nodir does not exist"][..]),
-        ("folder", &["folder cannot be replaced: it is a folder"]),
-        ("back/", &["back/ cannot be replaced: it names a folder"]),
-        ("model/part", &["model/part", "directory"]),
+    for (path, text) in [
+        (
+            "nodir/b",
+            "cannot create nodir/b: the directory nodir does not exist; create it first",
+        ),
+        (
+            "folder",
+            "cannot replace folder: it is a directory, not a regular file; name a file in it, as in folder/FILE",
+        ),
+        (
+            "back/",
+            "cannot create back/: it names a directory, which does not exist; create the directory, and name a file in \
+             it, as in back/FILE",
+        ),
+        ("model/part", "cannot create model/part: "),
     ] {
         // If the program found out later, the first hop would have left its file.
         let copy = ["copy", "model", "cpu:0/file:first", "cpu:0", "--out", path];
-        refused(&folder, &copy, 2, words);
+        refused(&folder, &copy, 2, &[text]);
         let stop = format!("cpu:0/file:{path}");
         let copy = ["copy", "model", "cpu:0/file:first", &stop, "cpu:0"];
-        refused(&folder, &copy, 2, words);
+        refused(&folder, &copy, 2, &[text]);
         assert_eq!(folder.names(), ["folder", "model"], "{path}");
     }
 }
@@ -267,7 +371,17 @@ fn a_folder_in_which_nothing_can_be_created_is_named() {
     let path = "/proc/self/back";
     if Path::new("/proc/self").exists() {
         let copy = ["copy", "model", "cpu:0", "--out", path];
-        refused(&folder, &copy, 2, &[path, "no file can be created in"]);
+        let run = folder.run(&copy);
+        let said = run.stderr();
+        // The name of the file in the making says nothing to a user.
+        assert!(!said.contains(".partial"), "{said}");
+        let begin = "cannot create /proc/self/back: the system creates no file in /proc/self: ";
+        refused(
+            &folder,
+            &copy,
+            2,
+            &[begin, "; name a file in another directory"],
+        );
     }
 }
 
@@ -276,7 +390,12 @@ fn standard_output_is_no_destination() {
     let folder = Folder::new("dash");
     folder.file("model", 100);
     let copy = ["copy", "model", "cpu:0", "--out", "-"];
-    refused(&folder, &copy, 2, &["standard output", "./-"]);
+    refused(
+        &folder,
+        &copy,
+        2,
+        &["--out - does not write to standard output; name a file; a file named - is --out ./-"],
+    );
     folder.json(&["copy", "model", "cpu:0", "--out", "./-"]);
     assert_eq!(folder.names(), ["-", "model"]);
 }
@@ -400,7 +519,7 @@ fn a_pipe_is_refused_wherever_a_file_is_named() {
         }
         support::Run(run.expect("it waits for the pipe"))
     };
-    let not_regular = "no regular file";
+    let not_regular = "it is a pipe, not a regular file";
     for arguments in [
         &["copy", "pipe", "cpu:0"][..],
         &["copy", "model", "cpu:0/file:pipe"],
@@ -430,6 +549,10 @@ fn a_pipe_is_refused_wherever_a_file_is_named() {
             .command(&["devices", "--json"])
             .env("TRANSLOAD_CUDA_DRIVER", driver),
     );
-    assert!(run.stdout().contains(not_regular), "{}", run.stdout());
+    assert!(
+        run.stdout().contains("is not a regular file"),
+        "{}",
+        run.stdout()
+    );
     assert_eq!(folder.names(), ["model", "pipe"]);
 }

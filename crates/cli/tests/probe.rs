@@ -353,13 +353,13 @@ fn a_profile_that_cannot_be_used_is_refused_with_a_sentence() {
     for (text, told) in [
         (
             "",
-            "is damaged, or is none: it does not say which format it has",
+            "is damaged, or is not a profile: it does not say which format it has",
         ),
         (
             "format = 99",
             "has format 99, and this version reads formats up to 1",
         ),
-        ("format = ", "is damaged, or is none: line 1"),
+        ("format = ", "is damaged, or is not a profile: line 1"),
     ] {
         fs::write(folder.path("odd.toml"), text).unwrap();
         let explain = ["explain", "cpu:0", "cpu:0/shared", "1MiB"];
@@ -373,7 +373,9 @@ fn a_profile_that_cannot_be_used_is_refused_with_a_sentence() {
     let missing = folder.run(&["devices", "--profile", "nowhere.toml"]);
     assert_eq!(missing.code(), 2);
     assert!(
-        missing.stderr().contains("nowhere.toml was not read"),
+        missing
+            .stderr()
+            .contains("cannot read the profile in nowhere.toml"),
         "{}",
         missing.stderr()
     );

@@ -23,6 +23,8 @@ pub struct Builder {
     #[cfg(feature = "std")]
     pub(crate) costs: crate::std::profile::Costs,
     #[cfg(feature = "std")]
+    pub(crate) absent: Vec<crate::std::Absent>,
+    #[cfg(feature = "std")]
     verdicts: Option<std::path::PathBuf>,
 }
 
@@ -37,6 +39,8 @@ impl Default for Builder {
             metrics: false,
             #[cfg(feature = "std")]
             costs: Default::default(),
+            #[cfg(feature = "std")]
+            absent: Vec::new(),
             #[cfg(feature = "std")]
             verdicts: None,
         }
@@ -146,7 +150,11 @@ impl Builder {
         };
         let shared = Shared::new(state, signal, clock);
         #[cfg(feature = "std")]
-        let shared = shared.with_keeper(keeper);
+        let mut shared = shared.with_keeper(keeper);
+        #[cfg(feature = "std")]
+        {
+            shared.absent = self.absent;
+        }
         let manager = TransferManager {
             shared: Arc::new(shared),
         };

@@ -9,7 +9,8 @@ use alloc::sync::Arc;
 use core::fmt;
 
 use transload_core::{
-    BackendId, DeviceId, DeviceName, MemoryId, ParseError, Place, ShapeError, Span, TopologyError,
+    BackendId, DeviceId, DeviceName, MemoryId, MemoryKind, ParseError, Place, ShapeError, Span,
+    TopologyError,
 };
 use transload_hal::{AllocError, ConnectError, ErrorClass, Fault, ImportError};
 
@@ -20,6 +21,10 @@ use crate::{OpenError, ProfileError};
 pub(crate) use forked::{FORKED, Forked};
 
 /// Any error of the library: `?` converts each of its other errors into this one.
+///
+/// The text of an error is complete: it holds the texts of the errors that caused it. So that no text shows twice where a
+/// program prints an error with its [`source`](core::error::Error::source), the errors of this library have none. The
+/// error below is a field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -76,7 +81,7 @@ pub enum Error {
         reason: IntoInnerReason,
     },
     /// A hint that was not taken.
-    #[error("the hint for {memory} was not taken: {fault}")]
+    #[error("cannot pass on the hint for {memory}: {fault}")]
     Hint {
         /// The memory.
         memory: MemoryId,
@@ -144,24 +149,40 @@ impl From<transload_host::FileError> for Error {
 #[non_exhaustive]
 pub enum PlaceError {
     /// No backend has such a device.
-    #[error("there is no device {device} here; there are: {known}")]
+    #[error(
+        "there is no device {device} here; there are: {known}{}",
+        After(reason)
+    )]
     UnknownDevice {
         /// The requested device.
         device: DeviceName,
         /// The devices of this machine.
         known: String,
+        /// Why there is none of its kind, or why some are not used: `TransferManager::lacks`.
+        reason: Option<String>,
     },
     /// The device has no memory of that kind.
-    #[error("{place}: the device has no such memory; it has: {known}")]
+    #[error("there is no memory {place} here; {} has: {known}{}", place.device, After(reason))]
     UnknownMemory {
         /// The requested place.
         place: Place,
         /// The memories that the device has.
         known: String,
+        /// What would bring the memory, and why that is not here.
+        reason: Option<String>,
     },
     /// As [`TransferError::Forked`], which this converts into.
     #[error("{FORKED}")]
     Forked,
+}
+
+/// Displays a further clause, where there is one.
+struct After<'a>(&'a Option<String>);
+
+impl fmt::Display for After<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|clause| write!(f, "; {clause}"))
+    }
 }
 
 impl PlaceError {
@@ -195,7 +216,9 @@ pub enum RegisterError {
         error: TopologyError,
     },
     /// The backend takes part in another manager.
-    #[error("backend {backend} takes part in another manager already")]
+    #[error(
+        "backend {backend} takes part in another manager already: make another one for this manager"
+    )]
     Taken {
         /// The name.
         backend: BackendId,
@@ -289,7 +312,7 @@ pub struct BatchError {
     /// Its index in the batch.
     pub index: usize,
     /// What is wrong with it.
-    pub source: TransferError,
+    pub r#source: TransferError,
 }
 
 /// Why a transfer was refused, or did not move all bytes.
@@ -308,7 +331,7 @@ pub enum TransferError {
         dst_bytes: u64,
     },
     /// The destination may not be written.
-    #[error("the destination in {memory} is read-only")]
+    #[error("the destination in {memory} is read-only{}", Writable(*memory))]
     ReadOnly {
         /// Its memory.
         memory: MemoryId,
@@ -328,13 +351,17 @@ pub enum TransferError {
         memory: MemoryId,
     },
     /// A buffer that another manager made.
-    #[error("a buffer in {memory} belongs to another manager")]
+    #[error(
+        "a buffer in {memory} belongs to another manager: make both ends of a transfer with the manager that copies them"
+    )]
     ForeignBuffer {
         /// Its memory.
         memory: MemoryId,
     },
     /// An event that another manager made.
-    #[error("an event that the request names belongs to another manager")]
+    #[error(
+        "an event of the request belongs to another manager: make it with the manager that copies the bytes"
+    )]
     ForeignEvent,
     /// This process is a child of `fork`, and its parent made the manager. The call had no effect. Make a manager in
     /// this process.
@@ -410,6 +437,21 @@ pub enum TransferError {
     Place(PlaceError),
 }
 
+/// Displays how to get a buffer that may be written, where that is a question of the function called.
+struct Writable(MemoryId);
+
+impl fmt::Display for Writable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.kind {
+            MemoryKind::File => f.write_str(
+                ": `open_file` opens a file for reading; to write one that exists, open it with \
+                 `HostFile::open_writable`, and take it in with `adopt_file`",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl TransferError {
     /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
@@ -475,11 +517,7 @@ impl fmt::Display for TransferFailure {
     }
 }
 
-impl core::error::Error for TransferFailure {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        Some(&self.fault)
-    }
-}
+impl core::error::Error for TransferFailure {}
 
 /// Why a guard was not given.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -527,7 +565,7 @@ pub enum GuardError {
         memory: MemoryId,
     },
     /// The device of the memory was asked to make the bytes visible, and failed.
-    #[error("{memory} was not made visible: {fault}")]
+    #[error("cannot make {memory} visible to the host: {fault}")]
     NotVisible {
         /// The memory.
         memory: MemoryId,
@@ -563,7 +601,7 @@ pub enum ShareError {
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A buffer that another manager made.
-    #[error("a buffer in {memory} belongs to another manager")]
+    #[error("a buffer in {memory} belongs to another manager: ask the manager that made it")]
     ForeignBuffer {
         /// The memory.
         memory: MemoryId,

@@ -198,7 +198,7 @@ impl TransferManager {
     /// # Errors
     /// When there is no such device, or it has no such memory.
     pub fn resolve(&self, place: Place) -> Result<MemoryId, PlaceError> {
-        self.shared.inspect(|state| {
+        let found = self.shared.inspect(|state| {
             let topology = state.planning.topology();
             let device = match place.device {
                 DeviceName::Id(id) => topology.device(id),
@@ -207,6 +207,7 @@ impl TransferManager {
             let device = device.ok_or_else(|| PlaceError::UnknownDevice {
                 device: place.device,
                 known: list(topology.devices().iter().map(|device| device.id)),
+                reason: None,
             })?;
             let memory = match place.memory {
                 None => topology.default_memory(device.id),
@@ -221,8 +222,12 @@ impl TransferManager {
                 .ok_or_else(|| PlaceError::UnknownMemory {
                     place,
                     known: list(of_device.map(|memory| memory.id.kind)),
+                    reason: None,
                 })
-        })?
+        })?;
+        #[cfg(feature = "std")]
+        let found = found.map_err(|error| self.explained(error));
+        found
     }
 
     /// Returns the way that a request would go now, and the rejected ways, with reasons.
@@ -333,7 +338,7 @@ impl TransferManager {
                 TransferError::NoRoute {
                     src: key.src,
                     dst: key.dst,
-                    reasons: error.to_string(),
+                    reasons: error.reasons(),
                 }
             })?;
             let proof = |link| state.proof_of(link);

@@ -15,6 +15,7 @@ pub mod profile;
 mod verdicts;
 
 pub(crate) use claims::{claim, claim_file};
+pub(crate) use discover::Absent;
 #[cfg(threads)]
 pub(crate) use driver::Driver;
 pub use files::OpenError;

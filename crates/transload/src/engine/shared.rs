@@ -59,6 +59,9 @@ pub(crate) struct Shared {
     /// Keeps the verdicts of proofs, where the manager was asked to.
     #[cfg(feature = "std")]
     pub(crate) keeper: Option<ProcessBound<crate::std::Keeper>>,
+    /// What discovery did not find.
+    #[cfg(feature = "std")]
+    pub(crate) absent: Vec<crate::std::Absent>,
     /// Whether transfers whose handle is held advance by themselves.
     pub(crate) advances: bool,
 }
@@ -81,6 +84,8 @@ impl Shared {
             microtask: crate::std::Microtask::default(),
             #[cfg(feature = "std")]
             keeper: None,
+            #[cfg(feature = "std")]
+            absent: Vec::new(),
             signal,
             clock,
             attended: AtomicUsize::new(0),

@@ -154,7 +154,12 @@ impl TransferManager {
         Err(refusal.unwrap_or_else(|| {
             let topology = self.topology();
             let known = super::list(topology.devices().iter().map(|device| device.id));
-            PlaceError::UnknownDevice { device, known }.into()
+            PlaceError::UnknownDevice {
+                device,
+                known,
+                reason: None,
+            }
+            .into()
         }))
     }
 
@@ -271,7 +276,8 @@ impl TransferManager {
             for &kind in HANDED_ON {
                 if is_file && matches!(kind, ExternalKind::File | ExternalKind::Win32) {
                     reasons.push(
-                        "a file can be mapped only by who promises that nobody changes it".into(),
+                        "only `map_file` maps a file: its caller promises that no program changes it"
+                            .into(),
                     );
                     continue;
                 }

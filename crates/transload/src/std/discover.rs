@@ -1,9 +1,14 @@
 //! Discovery of this machine's memories and devices.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use transload_core::{DeviceKind, DeviceName, MemoryKind};
 
 use super::profile::Costs;
-use crate::{Builder, Error, TransferManager};
+use crate::{Builder, Error, PlaceError, TransferManager};
 
 impl Builder {
     /// Adds the host backend: the heap, shared memory and files.
@@ -34,36 +39,141 @@ impl Builder {
         found
     }
 
-    /// Adds the CUDA devices of this machine. `Cuda::discover` tells why there are none.
+    /// Adds the CUDA devices of this machine, and notes why there are none, or which are not used.
     #[cfg(cuda)]
-    fn cuda(self) -> Builder {
+    fn cuda(mut self) -> Builder {
         match transload_cuda::Cuda::discover() {
-            Ok(devices) => self.backend(Arc::new(devices)),
-            Err(_) => self,
+            Ok(devices) => {
+                let absent = devices.absent().iter();
+                let noted = absent.map(|absent| format!("{}: {}", absent.device, absent.reason));
+                self.note(DeviceKind::CUDA, noted);
+                self.backend(Arc::new(devices))
+            }
+            Err(error) => {
+                self.note(DeviceKind::CUDA, [format!("{error}")]);
+                self
+            }
         }
     }
 
-    /// Adds the Metal devices of this machine. `Metal::discover` tells why there are none.
+    /// Adds the Metal devices of this machine, and notes why there are none, or which are not used.
     #[cfg(metal)]
-    fn metal(self) -> Builder {
+    fn metal(mut self) -> Builder {
         match transload_metal::Metal::discover() {
-            Ok(devices) => self.backend(Arc::new(devices)),
-            Err(_) => self,
+            Ok(devices) => {
+                let absent = devices.absent().iter();
+                let noted = absent.map(|absent| format!("{}: {}", absent.device, absent.reason));
+                self.note(DeviceKind::METAL, noted);
+                self.backend(Arc::new(devices))
+            }
+            Err(error) => {
+                self.note(DeviceKind::METAL, [format!("{error}")]);
+                self
+            }
         }
     }
 
     /// Adds the adapters of this machine. A backend without adapters is not registered.
     #[cfg(all(adapters, not(browser)))]
-    fn adapters(self) -> Builder {
+    fn adapters(mut self) -> Builder {
         let adapters = transload_wgpu::Wgpu::discover();
         if adapters.is_empty() {
+            self.note(DeviceKind::WGPU, [NO_ADAPTER.into()]);
             return self;
         }
         self.backend(Arc::new(adapters))
     }
+
+    #[cfg(any(cuda, metal, all(adapters, not(browser))))]
+    fn note(&mut self, kind: DeviceKind, reasons: impl IntoIterator<Item = String>) {
+        let noted = reasons.into_iter().map(|reason| Absent { kind, reason });
+        self.absent.extend(noted);
+    }
+}
+
+/// Why discovery added no devices of a kind, or left one of them out.
+#[derive(Debug)]
+pub(crate) struct Absent {
+    kind: DeviceKind,
+    reason: String,
+}
+
+/// Why there is no adapter, and what would bring one.
+#[cfg(all(adapters, not(browser)))]
+const NO_ADAPTER: &str = if cfg!(target_os = "linux") {
+    "no adapter was found: a GPU needs its vendor's Vulkan driver; without a GPU, the package mesa-vulkan-drivers \
+     (Debian, Ubuntu) brings one in software"
+} else if cfg!(target_vendor = "apple") {
+    "no adapter was found: Metal lists none"
+} else {
+    "no adapter was found: a GPU needs its vendor's driver"
+};
+
+/// Returns why this build has no backend for devices of a kind.
+fn unbuilt(kind: DeviceKind) -> Option<String> {
+    let (is_wanted, is_built) = match kind {
+        DeviceKind::METAL if cfg!(not(target_vendor = "apple")) => {
+            return Some("only Apple's systems have Metal".into());
+        }
+        DeviceKind::CUDA => (cfg!(feature = "cuda"), cfg!(cuda)),
+        DeviceKind::METAL => (cfg!(feature = "metal"), cfg!(metal)),
+        DeviceKind::WGPU => (cfg!(feature = "wgpu"), cfg!(adapters)),
+        _ => return None,
+    };
+    match (is_wanted, is_built) {
+        (true, true) => None,
+        (true, false) => Some(format!(
+            "this build has one thread, and the backend of {kind} needs more"
+        )),
+        (false, _) => Some(format!("this build lacks the library's feature `{kind}`")),
+    }
 }
 
 impl TransferManager {
+    /// Returns why this manager has no devices of `kind`, or why it leaves some out: the feature is off, there is no
+    /// driver, or the driver refuses a device. Returns `None` where it has all that it looked for, and for kinds that
+    /// [`Builder::discover`] does not look for.
+    pub fn lacks(&self, kind: DeviceKind) -> Option<String> {
+        let noted = self
+            .shared
+            .absent
+            .iter()
+            .filter(|absent| absent.kind == kind);
+        let noted: Vec<&str> = noted.map(|absent| &*absent.reason).collect();
+        if !noted.is_empty() {
+            return Some(noted.join("; "));
+        }
+        let known = [DeviceKind::CUDA, DeviceKind::METAL, DeviceKind::WGPU];
+        if !known.contains(&kind) || self.devices().iter().any(|device| device.id.kind == kind) {
+            return None;
+        }
+        Some(unbuilt(kind).unwrap_or_else(|| match cfg!(browser) {
+            true => "in the browser `Wgpu::request` opens an adapter".into(),
+            false => format!(
+                "this manager was made without {kind} devices, for which `Builder::discover` looks"
+            ),
+        }))
+    }
+
+    /// Adds to an error what this manager knows about devices that are absent.
+    pub(crate) fn explained(&self, mut error: PlaceError) -> PlaceError {
+        match &mut error {
+            PlaceError::UnknownDevice {
+                device: DeviceName::Id(id),
+                reason,
+                ..
+            } => *reason = self.lacks(id.kind),
+            PlaceError::UnknownMemory { place, reason, .. }
+                if place.memory == Some(MemoryKind::Pinned) =>
+            {
+                let why = self.lacks(DeviceKind::CUDA);
+                *reason = why.map(|why| format!("CUDA devices bring pinned memory: {why}"));
+            }
+            _ => {}
+        }
+        error
+    }
+
     /// Makes a manager with every backend of this build whose hardware is present, as [`Builder::discover`] finds it.
     /// Each call opens its own devices.
     ///

@@ -4,6 +4,7 @@
 mod files;
 mod handles;
 mod read_only;
+mod texts;
 
 use std::error::Error as _;
 use std::ops::Bound;
@@ -35,7 +36,7 @@ fn absent_devices_and_memories_are_named_with_what_is_there() {
         .manager
         .allocate(place("cuda:3"), AllocSpec::bytes(1))
         .unwrap_err();
-    let Error::Place(PlaceError::UnknownDevice { device, known }) = &error else {
+    let Error::Place(PlaceError::UnknownDevice { device, known, .. }) = &error else {
         panic!("{error}");
     };
     assert_eq!(device.to_string(), "cuda:3");
