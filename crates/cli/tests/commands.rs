@@ -314,12 +314,12 @@ fn explain_says_where_small_transfers_share_a_slot() {
     };
     let (count, chunk, text) = shared("sim:1", "4KiB");
     assert_eq!(count, chunk / 4096);
-    let line = format!("Up to {count} transfers of this size share a staging slot.");
+    let line = format!("up to {count} transfers of this size share a slot");
     assert!(text.contains(&line), "{text}");
     for (to, size, count) in [("sim:1", "64MiB", 1), ("sim:0", "4KiB", 0)] {
         let (said, _, text) = shared(to, size);
         assert_eq!(said, count, "{to} {size}");
-        assert!(!text.contains("share a staging slot"), "{text}");
+        assert!(!text.contains("share a slot"), "{text}");
     }
 }
 
@@ -332,16 +332,13 @@ fn explain_shows_a_chunk_only_where_there_is_more_than_one() {
     };
     let shown = |size: &str| {
         let run = folder.run(&["explain", "cpu:0", "cpu:0/shared", size]);
-        run.stdout()
-            .lines()
-            .find(|line| line.starts_with("chosen"))
-            .map(|line| line.contains("MiB"))
+        run.stdout().contains("in chunks of")
     };
     let one = chunk("1GiB");
     for (bytes, several) in [(0, false), (64, false), (one, false), (one + 1, true)] {
         let size = bytes.to_string();
         assert_eq!(chunk(&size), one, "{bytes}");
-        assert_eq!(shown(&size), Some(several), "{bytes}");
+        assert_eq!(shown(&size), several, "{bytes}");
     }
 }
 
@@ -425,7 +422,7 @@ fn explain_lists_every_route_of_a_plan_that_splits_the_payload() {
     let share = |lane: &serde_json::Value| lane["share"].as_f64().unwrap();
     assert!((share(&lanes[0]) + share(&lanes[1]) - 1.0).abs() < 1e-9);
     let out = folder.run(&explain).stdout();
-    assert_eq!(out.matches("chosen for ").count(), 2, "{out}");
+    assert!(out.contains("chosen: over 2 routes at once, "), "{out}");
     assert!(
         out.contains("sim:0/device → cpu:0/pinned → sim:1/device"),
         "{out}"

@@ -1,11 +1,13 @@
 //! Sizes, rates and times in the notation of users and reports.
 
+use alloc::format;
 use core::fmt;
 use core::str::FromStr;
 
 use crate::ParseError;
 
-/// A number of bytes that prints as `90.9 MB` and reads `64KiB`, `1.5GB` or `4096`.
+/// A number of bytes that prints in binary units with at most three digits, `64 MiB` or `86.7 MiB`, and reads `64KiB`,
+/// `1.5GB` or `4096`. Fewer than 1024 bytes print whole.
 ///
 /// Decimal units (kB, MB, GB, TB) are powers of 1000; binary ones (KiB, MiB, GiB, TiB) of 1024.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -26,50 +28,34 @@ const UNITS: [(&str, u64); 10] = [
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
         let units = [
-            (1_000_000_000_000, "TB"),
-            (1_000_000_000, "GB"),
-            (1_000_000, "MB"),
-            (1_000, "kB"),
+            (60, "EiB"),
+            (50, "PiB"),
+            (40, "TiB"),
+            (30, "GiB"),
+            (20, "MiB"),
+            (10, "KiB"),
         ];
-        for (unit, name) in units {
-            if self.0 >= unit {
-                return write!(f, "{:.1} {name}", self.0 as f64 / unit as f64);
-            }
-        }
-        write!(f, "{} B", self.0)
-    }
-}
-
-/// A number of bytes that prints in the largest binary unit that leaves no rest, `64 MiB`, and where
-/// none does as a [`ByteSize`]: for chunks and slots, which are powers of two.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct BinarySize(pub u64);
-
-impl fmt::Display for BinarySize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        let whole =
-            |(shift, _): &(u32, &str)| self.0 >> shift > 0 && self.0.trailing_zeros() >= *shift;
-        match units.into_iter().find(whole) {
-            Some((shift, name)) => write!(f, "{} {name}", self.0 >> shift),
-            None => ByteSize(self.0).fmt(f),
-        }
-    }
-}
-
-/// A number of bytes that prints whole, its digits in groups of three: `67,108,864 bytes`.
-#[derive(Clone, Copy)]
-pub(crate) struct WholeBytes(pub(crate) u64);
-
-impl fmt::Display for WholeBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let groups = (0..self.0.checked_ilog(1000).unwrap_or(0)).rev();
-        write!(f, "{}", self.0 / 1000u64.pow(groups.len() as u32))?;
-        for group in groups {
-            write!(f, ",{:03}", self.0 / 1000u64.pow(group) % 1000)?;
-        }
-        f.write_str(" bytes")
+        let in_units = |shift: u32| self.0 as f64 / (1u64 << shift) as f64;
+        // 1000 of a unit have one digit too many.
+        let fits = |(shift, _): &(u32, &str)| in_units(shift - 10) >= 999.5;
+        let (shift, name) = units.into_iter().find(fits).unwrap_or((10, "KiB"));
+        let value = in_units(shift);
+        let digits = match value {
+            ..0.9995 => 3,
+            ..9.995 => 2,
+            ..99.95 => 1,
+            _ => 0,
+        };
+        let text = format!("{value:.digits$}");
+        let short = match text.contains('.') {
+            true => text.trim_end_matches('0').trim_end_matches('.'),
+            false => &text,
+        };
+        write!(f, "{short} {name}")
     }
 }
 
@@ -167,20 +153,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_bytes_are_grouped() {
-        for (bytes, text) in [
-            (0, "0 bytes"),
-            (999, "999 bytes"),
-            (1000, "1,000 bytes"),
-            (4_194_304, "4,194,304 bytes"),
-            (1_000_007, "1,000,007 bytes"),
-            (u64::MAX, "18,446,744,073,709,551,615 bytes"),
-        ] {
-            assert_eq!(WholeBytes(bytes).to_string(), text);
-        }
-    }
-
-    #[test]
     fn sizes_read_in_decimal_and_binary_units() {
         for (text, bytes) in [
             ("0", 0),
@@ -213,9 +185,23 @@ mod tests {
     }
 
     #[test]
-    fn sizes_print_with_one_decimal() {
-        assert_eq!(ByteSize(90_900_000).to_string(), "90.9 MB");
-        assert_eq!(ByteSize(999).to_string(), "999 B");
+    fn sizes_print_in_binary_units_with_at_most_three_digits() {
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1025, "1 KiB"),
+            (4259, "4.16 KiB"),
+            (1000 << 10, "0.977 MiB"),
+            ((1 << 20) - 1, "1 MiB"),
+            (90_868_376, "86.7 MiB"),
+            (1_894_712_662, "1.76 GiB"),
+            (u64::MAX, "16 EiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(ByteSize(bytes).to_string(), text);
+        }
     }
 
     #[test]
@@ -223,13 +209,12 @@ mod tests {
         let cases = [
             (4096, "4 KiB"),
             (8 << 20, "8 MiB"),
+            (100 << 20, "100 MiB"),
             (1 << 30, "1 GiB"),
-            (1536 << 10, "1536 KiB"),
-            (100, "100 B"),
-            (0, "0 B"),
+            (1536 << 10, "1.5 MiB"),
         ];
         for (bytes, text) in cases {
-            assert_eq!(BinarySize(bytes).to_string(), text);
+            assert_eq!(ByteSize(bytes).to_string(), text);
         }
     }
 

@@ -37,7 +37,7 @@ mod storage;
 mod time;
 mod topology;
 
-pub use bytes::{BinarySize, ByteRate, ByteSize, Nanoseconds};
+pub use bytes::{ByteRate, ByteSize, Nanoseconds};
 pub use cache::{CacheStats, PlanCache};
 pub use cost::{Cost, Curve, CurveError, Piece, Timing};
 pub use device::{DeviceId, DeviceKind, DeviceName, MemoryId, MemoryKind, Place, Uuid};

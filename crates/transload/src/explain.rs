@@ -1,5 +1,6 @@
 //! Explains which way a transfer would go.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -7,7 +8,7 @@ use core::fmt;
 
 use transload_core::flight::predict_ns;
 use transload_core::{
-    BinarySize, ByteSize, LinkId, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Route,
+    ByteSize, LinkId, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Reason, Route,
     Topology,
 };
 
@@ -74,11 +75,15 @@ pub struct LaneChoice {
     pub to_a_slot: u64,
     /// Its part of the payload: the shares of all lanes add up to 1.
     pub share: f64,
+    /// Its part of the payload in bytes, rounded. Up to `chunk_bytes` it moves in one piece.
+    pub bytes: u64,
     /// Whether the costs of its links were measured on this machine.
     pub measured: bool,
 }
 
 /// The way that a transfer would go, and the ways that were rejected.
+///
+/// Its text has at most 100 columns: the chosen way, then the other ways, those of one reason together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The payload in bytes.
@@ -104,6 +109,10 @@ impl Explanation {
             device.is_some_and(|device| device.simulated)
         };
         let chosen = plans.choose(bytes);
+        let is_chosen = |route: &Route| {
+            let mut lanes = chosen.lanes.iter();
+            lanes.any(|lane| lane.route.as_ref() == Some(route))
+        };
         let rejected = plans.rejected(bytes).into_iter().map(|rejected| {
             let route = rejected.route.as_ref();
             Choice {
@@ -117,7 +126,12 @@ impl Explanation {
                 proof: route
                     .filter(|_| rejected.estimate_ns.is_some())
                     .and_then(|route| least(route.links().iter().map(|link| link.id), proof)),
-                reason: Some(rejected.reason.to_string()),
+                reason: Some(match &rejected.reason {
+                    Reason::Dominated { by: Some(by) } if is_chosen(by) => {
+                        "never faster than the chosen way".into()
+                    }
+                    reason => reason.to_string(),
+                }),
             }
         });
         let lacking = topology
@@ -166,6 +180,7 @@ fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
         .iter()
         .map(|lane| {
             let route = lane.route.as_ref();
+            let share = f64::from(lane.share) / total.max(1) as f64;
             LaneChoice {
                 method: route.map_or(plan.method, Route::method),
                 route: route.map_or_else(Vec::new, |route| route.memories().collect()),
@@ -175,7 +190,11 @@ fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
                     // Parts of a payload that is worth dividing are many chunks long.
                     _ => u64::from(!lane.rings.is_empty()),
                 },
-                share: f64::from(lane.share) / total.max(1) as f64,
+                share,
+                bytes: match plan.lanes.len() {
+                    1 => bytes,
+                    _ => (share * bytes as f64) as u64,
+                },
                 measured: route.is_some_and(|route| is_measured(route, topology)),
             }
         })
@@ -194,79 +213,189 @@ fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
     }
 }
 
-/// A route as it is displayed after its method.
+/// A route as it is displayed.
 struct Visits<'a>(&'a [MemoryId]);
 
 impl fmt::Display for Visits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, memory) in self.0.iter().enumerate() {
-            write!(f, "{}{memory}", if i == 0 { "  " } else { " → " })?;
+            write!(f, "{}{memory}", if i == 0 { "" } else { " → " })?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for LaneChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let chunk = BinarySize(self.chunk_bytes);
-        write!(
-            f,
-            "{}{}  in chunks of {chunk}",
-            self.method,
-            Visits(&self.route)
+impl LaneChoice {
+    fn row(&self) -> Row<'_> {
+        (
+            self.method.to_string(),
+            format!("{:.1} %", self.share * 100.0),
+            Visits(&self.route),
+            self.details(),
         )
+    }
+
+    /// Returns what else there is to say of it.
+    fn details(&self) -> Vec<String> {
+        let mut details = Vec::new();
+        if self.bytes > self.chunk_bytes {
+            details.push(format!("in chunks of {}", ByteSize(self.chunk_bytes)));
+        }
+        if self.to_a_slot > 1 {
+            let count = self.to_a_slot;
+            details.push(format!("up to {count} transfers of this size share a slot"));
+        }
+        details
     }
 }
 
-/// A plan of several lanes has one more line for each lane.
+impl Choice {
+    /// Returns what else there is to say of it, for a choice that is not divided.
+    fn details(&self) -> Vec<String> {
+        let mut details = match &self.lanes[..] {
+            [lane] => lane.details(),
+            _ => Vec::new(),
+        };
+        if self.proof == Some(Proof::Kept) {
+            details.push("proven by an earlier process".into());
+        }
+        details
+    }
+
+    /// Returns its rows in an explanation: one for each lane of a divided payload.
+    fn rows(&self) -> Vec<Row<'_>> {
+        if let [_, _, ..] = self.lanes[..] {
+            let lanes = self.lanes.iter();
+            return lanes.map(LaneChoice::row).collect();
+        }
+        let time = self.predicted_ns.map(|ns| Nanoseconds(ns).to_string());
+        alloc::vec![(
+            self.method.to_string(),
+            time.unwrap_or_else(|| "–".into()),
+            Visits(&self.route),
+            self.details(),
+        )]
+    }
+}
+
+/// Method, time or share, route, and details.
+type Row<'a> = (String, String, Visits<'a>, Vec<String>);
+
+impl fmt::Display for LaneChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}  {}", self.method, Visits(&self.route))?;
+        let mut details = self.details().into_iter();
+        details.try_for_each(|detail| write!(f, ", {detail}"))
+    }
+}
+
+/// In one line; a choice of several lanes has one more line for each lane.
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.method.fmt(f)?;
         let is_split = self.lanes.len() > 1;
-        if is_split {
-            write!(f, "  over {} routes at once", self.lanes.len())?;
-        } else {
-            Visits(&self.route).fmt(f)?;
+        match is_split {
+            true => write!(f, "  over {} routes at once", self.lanes.len())?,
+            false => write!(f, "  {}", Visits(&self.route))?,
         }
         if let Some(ns) = self.predicted_ns {
-            let by_default = if self.measured {
-                ""
-            } else {
-                " (default costs)"
-            };
-            write!(f, "  {}{by_default}", Nanoseconds(ns))?;
+            write!(f, "  {}", Nanoseconds(ns))?;
         }
-        if let Some(bytes) = self.chunk_bytes.filter(|_| !is_split) {
-            write!(f, "  in chunks of {}", BinarySize(bytes))?;
-        }
-        if let [LaneChoice { to_a_slot, .. }] = self.lanes[..]
-            && to_a_slot > 1
-        {
-            write!(f, "  (up to {to_a_slot} share a slot)")?;
-        }
-        if self.proof == Some(Proof::Kept) {
-            f.write_str("  (proven by an earlier process)")?;
-        }
-        if let Some(reason) = &self.reason {
-            write!(f, "  ({reason})")?;
-        }
-        if is_split {
-            for lane in &self.lanes {
-                write!(f, "\n          {:.1} %  {lane}", lane.share * 100.0)?;
-            }
-        }
-        Ok(())
+        let details = self.details();
+        let reason = self.reason.iter();
+        let mut notes = details.iter().chain(reason);
+        notes.try_for_each(|note| write!(f, ", {note}"))?;
+        let mut lanes = self.lanes.iter().filter(|_| is_split);
+        lanes.try_for_each(|lane| write!(f, "\n  {:.1} %  {lane}", lane.share * 100.0))
     }
 }
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let simulated = if self.simulated { "  (simulated)" } else { "" };
-        writeln!(f, "{}{simulated}", ByteSize(self.bytes))?;
-        writeln!(f, "chosen    {}", self.chosen)?;
-        for rejected in &self.rejected {
-            writeln!(f, "rejected  {rejected}")?;
+        ByteSize(self.bytes).fmt(f)?;
+        if let [src, .., dst] = self.chosen.route[..] {
+            write!(f, ", {src} → {dst}")?;
         }
-        Ok(())
+        if self.simulated {
+            f.write_str(" (simulated)")?;
+        }
+        let mut groups = alloc::vec![(self.verdict(), self.chosen.rows())];
+        for rejected in &self.rejected {
+            let reason = rejected.reason.as_deref().unwrap_or_default();
+            let heading = format!("rejected: {reason}");
+            match groups.iter_mut().find(|(of, _)| *of == heading) {
+                Some((_, rows)) => rows.extend(rejected.rows()),
+                None => groups.push((heading, rejected.rows())),
+            }
+        }
+        let rows = || groups.iter().flat_map(|(_, rows)| rows);
+        let width = |text: &String| text.chars().count();
+        let methods = rows().map(|row| width(&row.0)).max().unwrap_or(0);
+        let figures = rows().map(|row| width(&row.1)).max().unwrap_or(0);
+        for (heading, rows) in &groups {
+            f.write_str("\n\n")?;
+            wrapped(f, heading)?;
+            for (method, figure, route, details) in rows {
+                write!(f, "\n  {method:methods$}  {figure:>figures$}  {route}")?;
+                if !details.is_empty() {
+                    let indent = methods + figures + 6;
+                    write!(f, "\n{:indent$}{}", "", details.join(", "))?;
+                }
+            }
+        }
+        write!(f, "\n\npredicted from {}", self.basis())
     }
 }
+
+impl Explanation {
+    fn verdict(&self) -> String {
+        let time = self.chosen.predicted_ns.map(Nanoseconds);
+        match (self.chosen.lanes.len(), time) {
+            (lanes @ 2.., Some(time)) => format!("chosen: over {lanes} routes at once, {time}"),
+            _ => "chosen".into(),
+        }
+    }
+
+    /// Returns the costs that the predictions rest on.
+    fn basis(&self) -> String {
+        let ways = core::iter::once(&self.chosen).chain(&self.rejected);
+        let predicted = ways.filter(|way| way.predicted_ns.is_some());
+        let (measured, default): (Vec<&Choice>, Vec<&Choice>) =
+            predicted.partition(|way| way.measured);
+        if measured.is_empty() {
+            return "default costs".into();
+        }
+        let listed: Vec<String> = default
+            .iter()
+            .map(|way| format!("\n  {}", Visits(&way.route)))
+            .collect();
+        match listed.is_empty() {
+            true => "measured costs".into(),
+            false => format!(
+                "measured costs, and from default costs over{}",
+                listed.concat()
+            ),
+        }
+    }
+}
+
+/// Writes a text in lines of at most [`COLUMNS`], all but the first indented.
+fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    let mut column = 0;
+    for word in text.split(' ') {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > COLUMNS {
+            f.write_str("\n    ")?;
+            column = 4;
+        } else if column > 0 {
+            f.write_str(" ")?;
+            column += 1;
+        }
+        f.write_str(word)?;
+        column += width;
+    }
+    Ok(())
+}
+
+/// As wide as code is, and as terminals are that show two texts beside each other.
+const COLUMNS: usize = 100;

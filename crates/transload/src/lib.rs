@@ -211,8 +211,8 @@ pub use transfer::{Cancelled, Canceller, Transfer};
 /// The pure part: topologies, routes, plans, the planner, shapes, statistics.
 pub use transload_core as model;
 pub use transload_core::{
-    BinarySize, ByteRate, ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId,
-    MemoryKind, Method, Nanoseconds, PciAddress, Place, Shape, Span, Topology, Uuid, stats,
+    ByteRate, ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId, MemoryKind, Method,
+    Nanoseconds, PciAddress, Place, Shape, Span, Topology, Uuid, stats,
 };
 /// CUDA devices, whose [`Cuda`](cuda_backend::Cuda) takes users' own memory in.
 #[cfg(cuda)]

@@ -1,7 +1,7 @@
 //! The results for every pair of memories, as a matrix that fits the terminal.
 
 use transload::probe::{Found, Interval, PairReport};
-use transload::{BinarySize, MemoryId};
+use transload::{ByteSize, MemoryId};
 
 use crate::failure::Failure;
 use crate::output::{Output, rate, time};
@@ -47,7 +47,7 @@ impl<'a> Matrix<'a> {
             Shown::Rates => "rate",
             Shown::Times => "time",
         };
-        let size = BinarySize(self.bytes);
+        let size = ByteSize(self.bytes);
         output.line(output.style().bold(&format!(
             "{size} from row to column: median {what}, its 95 % interval, method"
         )))?;

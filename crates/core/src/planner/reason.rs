@@ -5,8 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::bytes::WholeBytes;
-use crate::{Bar, LinkId, MemoryId, Method, Route};
+use crate::{Bar, ByteSize, LinkId, MemoryId, Method, Route};
 
 /// Why a link may not be used now.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -140,26 +139,27 @@ impl fmt::Display for Reason {
                 "no room: {memory} allocates at most {max_alloc_bytes} bytes, a slot takes \
                  {chunk_bytes} bytes"
             ),
-            Reason::SlowerBelow { bytes } => write!(f, "slower below {}", WholeBytes(*bytes)),
+            Reason::SlowerBelow { bytes } => write!(f, "slower below {}", ByteSize(*bytes)),
             Reason::JoinsFrom { bytes } => {
-                let bytes = WholeBytes(*bytes);
-                write!(f, "takes a share beside others from {bytes} on")
+                let size = ByteSize(*bytes);
+                write!(
+                    f,
+                    "used only from {size} on, at the same time as another route"
+                )
             }
-            Reason::SlowerAbove { bytes } => write!(f, "slower from {} on", WholeBytes(*bytes)),
+            Reason::SlowerAbove { bytes } => write!(f, "slower from {} on", ByteSize(*bytes)),
             Reason::SlowerBetween {
                 from_bytes,
                 to_bytes,
             } => {
-                let last = WholeBytes(to_bytes - 1);
-                write!(f, "slower from {} to {last}", WholeBytes(*from_bytes))
+                let (from, to) = (ByteSize(*from_bytes), ByteSize(*to_bytes));
+                write!(f, "slower between {from} and {to}")
             }
             Reason::Dominated { by: Some(by) } => {
-                write!(f, "no cheaper at any size than {} {by}", by.method())
+                write!(f, "never faster than {} {by}", by.method())
             }
-            Reason::Dominated { by: None } => {
-                f.write_str("no cheaper at any size than reading in place")
-            }
-            Reason::NeverCheapest => f.write_str("at every size another route is as cheap"),
+            Reason::Dominated { by: None } => f.write_str("never faster than reading in place"),
+            Reason::NeverCheapest => f.write_str("at every size another route is as fast"),
         }
     }
 }

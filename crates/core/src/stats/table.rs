@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::{Figures, Snapshot};
-use crate::ByteSize;
+use crate::{ByteRate, ByteSize, Nanoseconds};
 
 const COLUMNS: usize = 12;
 
@@ -45,7 +45,7 @@ impl fmt::Display for Snapshot {
                 &path.total,
             ));
             for class in &path.classes {
-                let size = size(class.from_bytes);
+                let size = ByteSize(class.from_bytes).to_string();
                 rows.push(row(String::new(), String::new(), size, &class.figures));
             }
         }
@@ -91,22 +91,9 @@ fn row(path: String, method: String, size: String, figures: &Figures) -> [String
 }
 
 fn rate(bytes_per_s: Option<u64>) -> String {
-    bytes_per_s.map_or("-".into(), |rate| format!("{}/s", ByteSize(rate)))
-}
-
-/// Returns the smallest size of a class, which is 0 or a power of two.
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let unit = bytes.checked_ilog2().unwrap_or(0) / 10;
-    format!("{} {}", bytes >> (10 * unit), UNITS[unit as usize])
+    bytes_per_s.map_or("-".into(), |rate| ByteRate(rate as f64).to_string())
 }
 
 fn time(ns: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
-    for (unit, name) in UNITS {
-        if ns >= unit {
-            return format!("{}.{:02} {name}", ns / unit, ns % unit / (unit / 100));
-        }
-    }
-    format!("{ns} ns")
+    Nanoseconds(ns).to_string()
 }

@@ -169,11 +169,11 @@ fn a_snapshot_prints_as_a_table() {
         ..sample(1, 1)
     });
     let lines = [
-        "path                           method      size from  transfers    bytes      busy      mean      best       p50       p99  failed  fallbacks",
-        "cpu:0/pageable → cpu:0/shared  DirectCopy        all          2  90.9 MB  10.00 ms  9.1 GB/s  9.1 GB/s    911 ns  10.00 ms       0          0",
-        "                                               4 KiB          1   4.1 kB    900 ns  4.6 GB/s  4.6 GB/s    900 ns    900 ns       0          0",
-        "                                              64 MiB          1  90.9 MB  10.00 ms  9.1 GB/s  9.1 GB/s  10.00 ms  10.00 ms       0          0",
-        "other                                            all          0      0 B      0 ns         -         -         -         -       1          1",
+        "path                           method      size from  transfers     bytes     busy       mean       best      p50      p99  failed  fallbacks",
+        "cpu:0/pageable → cpu:0/shared  DirectCopy        all          2  86.7 MiB  10.0 ms  9.09 GB/s  9.09 GB/s   911 ns  10.0 ms       0          0",
+        "                                               4 KiB          1     4 KiB   900 ns  4.55 GB/s  4.55 GB/s   900 ns   900 ns       0          0",
+        "                                              64 MiB          1  86.7 MiB  10.0 ms  9.09 GB/s  9.09 GB/s  10.0 ms  10.0 ms       0          0",
+        "other                                            all          0       0 B     0 ns          -          -        -        -       1          1",
     ];
     assert_eq!(stats.snapshot().to_string(), lines.join("\n"));
 }

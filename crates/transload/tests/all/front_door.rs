@@ -439,6 +439,60 @@ fn explanations_name_the_way_that_is_taken_and_why_no_other() -> Outcome {
 }
 
 #[test]
+fn an_explanation_fits_100_columns_and_says_each_reason_once() -> Outcome {
+    let sim = Sim::new(&machine("eight-gpu"))?;
+    let manager = TransferManager::builder()
+        .clock(Arc::new(sim.clock()))
+        .backend(Arc::new(sim.clone()))
+        .build()?;
+    let text = |from, to, bytes| -> Result<String, Error> {
+        Ok(manager
+            .explain_places(place(from), place(to), bytes)?
+            .to_string())
+    };
+    let wanted = "\
+64 MiB, sim:0/device → sim:1/device (simulated)
+
+chosen
+  PeerToPeer   199 µs  sim:0/device → sim:1/device
+                       in chunks of 32 MiB
+
+rejected: used only from 1.76 GiB on, at the same time as another route
+  HostStaged  1.40 ms  sim:0/device → cpu:0/pinned → sim:1/device
+
+rejected: never faster than the chosen way
+  HostStaged  2.15 ms  sim:0/device → cpu:1/pinned → sim:1/device
+  HostStaged  8.44 ms  sim:0/device → cpu:0/pinned → cpu:1/pinned → sim:1/device
+  HostStaged  8.44 ms  sim:0/device → cpu:1/pinned → cpu:0/pinned → sim:1/device
+
+predicted from default costs";
+    assert_eq!(text("sim:0", "sim:1", 64 << 20)?, wanted);
+    // One piece is no chunk.
+    assert!(!text("sim:0", "sim:1", MIB)?.contains("chunk"));
+    let places = manager.memories();
+    for (src, dst) in places
+        .iter()
+        .flat_map(|src| places.iter().map(move |dst| (src, dst)))
+    {
+        for bytes in [0, 4096, MIB, 4 << 30] {
+            let Ok(explained) = manager.explain_places(src.id.into(), dst.id.into(), bytes) else {
+                continue;
+            };
+            let text = explained.to_string();
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(100) && !text.ends_with('\n'), "{text}");
+            let mut headings: Vec<&str> =
+                text.lines().filter(|l| l.starts_with("rejected")).collect();
+            let all = headings.len();
+            headings.sort_unstable();
+            headings.dedup();
+            assert_eq!(headings.len(), all, "{text}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn an_explanation_lists_every_lane_of_a_plan_that_splits_the_payload() -> Outcome {
     let sim = Sim::new(&machine("eight-gpu"))?;
     let manager = TransferManager::builder()
@@ -454,10 +508,10 @@ fn an_explanation_lists_every_lane_of_a_plan_that_splits_the_payload() -> Outcom
     assert!((lanes.iter().map(|lane| lane.share).sum::<f64>() - 1.0).abs() < 1e-9);
     let text = split.to_string();
     for part in [
-        "over 2 routes at once",
-        " %  PeerToPeer",
-        " %  HostStaged",
-        " MiB",
+        "chosen: over 2 routes at once, ",
+        "PeerToPeer  86.5 %  ",
+        "HostStaged  13.5 %  ",
+        "in chunks of 8 MiB",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -472,7 +526,7 @@ fn an_explanation_lists_every_lane_of_a_plan_that_splits_the_payload() -> Outcom
             && choice
                 .reason
                 .as_ref()
-                .is_some_and(|why| why.contains("beside"))
+                .is_some_and(|why| why.ends_with("at the same time as another route"))
     };
     assert!(whole.rejected.iter().any(joins), "{whole}");
     assert!(whole.to_string().contains("in chunks of 32 MiB"), "{whole}");

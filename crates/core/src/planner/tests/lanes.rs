@@ -5,7 +5,7 @@ use alloc::string::ToString;
 
 use super::machine::{MIB, Machine, memory, open};
 use crate::flight::predict_ns;
-use crate::{Limits, Plan, PlanKey, Reason, plan};
+use crate::{ByteSize, Limits, Plan, PlanKey, Reason, plan};
 
 const HUGE: u64 = 8 << 30;
 
@@ -62,9 +62,10 @@ fn a_link_that_joins_others_from_some_size_on_does_not_pass_for_one_that_wins_th
     assert_eq!(plans.choose(bytes - 1).lanes.len(), 1);
     assert_eq!(plans.choose(bytes).lanes.len(), 2);
     let said = rejected.reason.to_string();
+    let size = ByteSize(bytes);
     assert_eq!(
-        said.replace(',', ""),
-        format!("takes a share beside others from {bytes} bytes on")
+        said,
+        format!("used only from {size} on, at the same time as another route")
     );
 }
 

@@ -87,9 +87,9 @@ fn a_route_that_wins_twice_is_slower_in_between() {
     assert_eq!(
         reasons,
         [
-            "slower below 100 bytes",
-            "slower from 100 bytes to 199 bytes",
-            "slower from 200 bytes on"
+            "slower below 100 B",
+            "slower between 100 B and 200 B",
+            "slower from 200 B on"
         ]
     );
 }
