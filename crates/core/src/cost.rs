@@ -75,7 +75,7 @@ pub struct Piece {
 /// a piece for each stretch of sizes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Curve {
-    pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<Piece>,
 }
 
 /// Why the pieces do not form a curve.

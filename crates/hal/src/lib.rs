@@ -18,6 +18,7 @@ mod clock;
 mod error;
 mod external;
 mod fence;
+mod host;
 mod ipc;
 mod maybe_send;
 mod op;
@@ -36,6 +37,7 @@ pub use error::{AllocError, ConnectError, ErrorClass, Fault, ImportError, Submit
 pub use external::OsHandle;
 pub use external::{External, ExternalKind};
 pub use fence::{CompletionSink, Fence, Outcome, Waited};
+pub use host::{GUEST_KINDS, HOST, HOST_ENGINE, HOST_KINDS, HostReach, host_links};
 pub use ipc::{IpcHandle, IpcHandleError};
 pub use maybe_send::{MaybeSend, MaybeSync};
 pub use op::{Advice, Layout, Op, Part, Transform};

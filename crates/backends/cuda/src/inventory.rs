@@ -1,9 +1,9 @@
 //! The memories of the devices, and the links between them and to the host's memories.
 
-use transload_hal::core::defaults::{LINK_DEPTH, file_cost, link_cost};
+use transload_hal::core::defaults::LINK_DEPTH;
 use transload_hal::{
-    Access, BackendId, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Lack, Link, LinkClass,
-    LinkId, MemoryId, MemoryInfo, MemoryKind, Name,
+    Access, Curve, DeviceId, DeviceInfo, EngineId, HostReach, Inventory, Lack, Link, LinkClass,
+    LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
 };
 
 use crate::device::BACKEND;
@@ -13,25 +13,16 @@ use crate::queue::Way;
 use crate::raw::{CUdevice, CUdevice_P2PAttribute, CallError, Driver};
 use crate::wires::{Between, Wire, Wires, host_cost, local_cost, peer_cost};
 
-/// The processors' own backend, which fills and drains pinned memory.
-const HOST: BackendId = BackendId(Name::constant("host"));
-
-/// The memories that the processors reach by themselves.
+/// The host memories that the host backend provides.
 const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, MemoryKind::File];
 
 /// Host memory that a device reaches if it walks the host's page tables.
 const WALKED_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];
 
-/// The host backend's engine.
-const CPU_ENGINE: EngineId = EngineId {
-    device: DeviceId::CPU0,
-    index: 0,
-};
-
 /// Builds the inventory of the devices; `wires` has their wiring, in their order.
 pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], wires: &Wires) -> Inventory {
-    let mut links = host_links(PINNED, Access::Native);
-    links.push(by_host(PINNED, PINNED, Access::Native));
+    let pinned = HostReach::both_ways(PINNED, Access::Native);
+    let mut links = host_links(&[pinned], &HOST_KINDS);
     let wire = |gpu: &Gpu| wires.of(gpu.number);
     links.extend(gpus.iter().flat_map(|gpu| links_of(gpu, &wire(gpu))));
     let (mut memories, mut lacks) = (Vec::new(), Vec::new());
@@ -132,7 +123,8 @@ fn links_of(gpu: &Gpu, wire: &Wire) -> Vec<Link> {
         add((managed, host), Way::Out, &to_host);
     }
     if gpu.facts.shares_managed {
-        links.extend(host_links(managed, Access::Managed));
+        let managed = HostReach::both_ways(managed, Access::Managed);
+        links.extend(host_links(&[managed], &HOST_KINDS));
     }
     links
 }
@@ -198,34 +190,6 @@ fn to_host(gpu: &Gpu, wire: &Wire) -> (LinkClass, Curve) {
         // Both are one memory.
         true => (LinkClass::Local, local_cost(wire)),
         false => (LinkClass::Pcie, host_cost(wire)),
-    }
-}
-
-/// The links over which the host's threads reach a memory, there and back.
-fn host_links(memory: MemoryId, access: Access) -> Vec<Link> {
-    let hosts = HOST_KINDS.map(|kind| DeviceId::CPU0.memory(kind));
-    let both = |host| [by_host(host, memory, access), by_host(memory, host, access)];
-    hosts.into_iter().flat_map(both).collect()
-}
-
-fn by_host(src: MemoryId, dst: MemoryId, access: Access) -> Link {
-    let (class, cost) = match [src.kind, dst.kind].contains(&MemoryKind::File) {
-        true => (LinkClass::Storage, file_cost(dst.kind == MemoryKind::File)),
-        false => (LinkClass::Local, link_cost(LinkClass::Local)),
-    };
-    Link {
-        id: LinkId {
-            src,
-            dst,
-            engine: CPU_ENGINE,
-            access,
-        },
-        backend: HOST,
-        class,
-        cost: Curve::from(cost),
-        pitched: true,
-        // One operation takes all the threads that there are.
-        depth: 1,
     }
 }
 

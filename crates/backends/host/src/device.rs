@@ -4,14 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use transload_hal::core::Piece;
-use transload_hal::core::defaults::LINK_DEPTH;
-use transload_hal::core::defaults::file_cost;
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
-    Curve, DeviceId, DeviceInfo, EngineId, ErrorClass, External, ExternalKind, Fault, Fence,
-    ImportError, Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Op, SubmitError,
-    Waited,
+    Curve, DeviceId, DeviceInfo, EngineId, ErrorClass, External, ExternalKind, Fault, Fence, HOST,
+    HOST_ENGINE, HostReach, ImportError, Inventory, LinkId, MemoryId, MemoryInfo, Op, SubmitError,
+    Waited, host_links,
 };
 
 use crate::memory::room::Room;
@@ -21,14 +18,11 @@ use crate::queue::{Queue, is_reached};
 use crate::tuning::Tuning;
 
 /// The name of this backend.
-pub const BACKEND: BackendId = BackendId(Name::constant("host"));
+pub const BACKEND: BackendId = HOST;
 
 /// The engine of all copies by processors. Its costs already include what several threads gain, because one copy uses as
 /// many threads as help.
-pub const ENGINE: EngineId = EngineId {
-    device: DeviceId::CPU0,
-    index: 0,
-};
+pub const ENGINE: EngineId = HOST_ENGINE;
 
 /// The host backend: the memory that processors load from and store to, files, and the threads that copy.
 ///
@@ -57,7 +51,7 @@ impl Host {
     /// Makes a host with other options.
     #[must_use]
     pub fn with(options: HostOptions) -> Self {
-        let inventory = inventory(&options.tuning);
+        let inventory = inventory();
         // In a build for one thread, transforms must not be sent to another thread.
         let threads = if cfg!(any(transload_local, target_family = "wasm")) {
             0
@@ -218,7 +212,7 @@ fn check_link(via: Option<LinkId>) -> Result<(), SubmitError> {
     }
 }
 
-fn inventory(tuning: &Tuning) -> Inventory {
+fn inventory() -> Inventory {
     let room = Room::now();
     let total_bytes = room.total_bytes;
     let device = DeviceInfo {
@@ -258,9 +252,10 @@ fn inventory(tuning: &Tuning) -> Inventory {
     if memory::HAS_FILES {
         memories.push(memory(FILE, None, 1, true));
     }
-    let ends = || memories.iter().map(|memory| memory.id);
-    let pairs = ends().flat_map(|src| ends().map(move |dst| (src, dst)));
-    let links = pairs.map(|(src, dst)| link(src, dst, tuning)).collect();
+    let own = memories
+        .iter()
+        .map(|memory| HostReach::both_ways(memory.id, Access::Native));
+    let links = host_links(&own.collect::<Vec<_>>(), &[]);
     // xxh3 and its like read at about the rate of a copy by one thread out of memory.
     let transform = Curve::from(Cost::from_rate(200, 10_000_000_000));
     Inventory {
@@ -275,58 +270,6 @@ fn inventory(tuning: &Tuning) -> Inventory {
 
 /// Shared memory starts on a page; this is the smallest page of the systems that have it here.
 const PAGE: u64 = 4096;
-
-fn link(src: MemoryId, dst: MemoryId, tuning: &Tuning) -> Link {
-    let id = LinkId {
-        src,
-        dst,
-        engine: ENGINE,
-        access: Access::Native,
-    };
-    let is_file = src == FILE || dst == FILE;
-    let (class, cost) = if is_file {
-        (LinkClass::Storage, Curve::from(file_cost(dst == FILE)))
-    } else {
-        (LinkClass::Local, memory_cost(tuning))
-    };
-    Link {
-        id,
-        backend: BACKEND,
-        class,
-        cost,
-        pitched: true,
-        // A copy between memories is shared by as many threads as help; another beside it would only
-        // take some of them away. Between a drive's requests and the copies out of the page cache there
-        // is a gap that a second one fills.
-        depth: if is_file { LINK_DEPTH } else { 1 },
-    }
-}
-
-/// Until measured: 50 ns to submit; 40 GB/s while one thread copies within its caches, and a wake-up of
-/// 5 µs where others take part; 15 GB/s from where copies stream past the caches (EPYC and Xeon with 2
-/// cores each, `examples/kernels.rs`).
-fn memory_cost(tuning: &Tuning) -> Curve {
-    let start = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX).max(1);
-    let near = Piece {
-        from_bytes: 0,
-        cost: Cost::from_rate(50, 40_000_000_000),
-    };
-    let wide = Piece {
-        from_bytes: start(tuning.inline_below_bytes),
-        cost: Cost::from_rate(5_000, 40_000_000_000),
-    };
-    let mut pieces = vec![near, wide];
-    if let Some(band) = tuning.bands.last()
-        && start(band.from_bytes) > wide.from_bytes
-    {
-        pieces.push(Piece {
-            from_bytes: start(band.from_bytes),
-            cost: Cost::from_rate(5_000, 15_000_000_000),
-        });
-    }
-    // The starts rise, as just seen to.
-    Curve::new(pieces).unwrap_or_else(|_| Curve::from(near.cost))
-}
 
 /// The processor's name (`/proc/cpuinfo`), or its architecture.
 fn processor_name() -> String {
@@ -368,22 +311,6 @@ mod tests {
         let device = Host::new().inventory().devices.remove(0);
         assert!(!device.name.is_empty());
         assert!(device.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
-    }
-
-    #[test]
-    fn costs_follow_the_tuning_and_never_break() {
-        for from_bytes in [0, 1, 512 << 10, usize::MAX] {
-            let band = crate::tuning::Band {
-                from_bytes,
-                threads: 1,
-                store: crate::raw::Store::Plain,
-            };
-            let tuning = Tuning {
-                inline_below_bytes: from_bytes,
-                bands: vec![band],
-            };
-            assert!(memory_cost(&tuning).at(1 << 20) > 0);
-        }
     }
 
     #[test]

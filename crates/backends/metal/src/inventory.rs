@@ -1,36 +1,15 @@
 //! The memories of the devices, and the links between them and to the host's memories.
 
-use transload_hal::core::defaults::{LINK_DEPTH, file_cost, link_cost};
+use transload_hal::core::defaults::{LINK_DEPTH, link_cost, memory_cost};
 use transload_hal::{
-    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Lack, Link,
-    LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name,
+    Access, Cost, Curve, DeviceId, DeviceInfo, EngineId, GUEST_KINDS, HOST_KINDS, HostReach,
+    Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
 };
 
 use crate::device::BACKEND;
 use crate::gpu::Gpu;
 use crate::memory::ALIGNMENT;
 use crate::queue::Way;
-
-/// The processors' own backend, which fills and drains what both reach.
-const HOST: BackendId = BackendId(Name::constant("host"));
-
-/// The memories that the processors reach by themselves.
-const HOST_KINDS: [MemoryKind; 4] = [
-    MemoryKind::Pageable,
-    MemoryKind::Pinned,
-    MemoryKind::Shared,
-    MemoryKind::File,
-];
-
-/// Host memory that a device reaches in place for a submission, if the memory begins at a page.
-pub(crate) const GUEST_KINDS: [MemoryKind; 3] =
-    [MemoryKind::Pageable, MemoryKind::Pinned, MemoryKind::Shared];
-
-/// The host backend's engine.
-const CPU_ENGINE: EngineId = EngineId {
-    device: DeviceId::CPU0,
-    index: 0,
-};
 
 /// Nanoseconds to hand commands over and to hear of their end, until the machine is measured: as after a small copy
 /// over a bus ([`transload_hal::core::defaults`]).
@@ -40,12 +19,18 @@ const SUBMISSION_NS: u64 = 10_000;
 /// on lavapipe, where it was measured.
 const WRAPPING_NS: u64 = 20_000;
 
+/// The rate of copies inside the memory that a device has for itself, until the machine is measured: half of the 80 GB/s
+/// of a Radeon Pro 555's memory, because each byte is read and written.
+const WITHIN: Cost = Cost::from_rate(SUBMISSION_NS, 40_000_000_000);
+
 pub(crate) fn inventory(gpus: &[Gpu]) -> Inventory {
+    let mut links: Vec<Link> = gpus.iter().flat_map(links).collect();
+    links.extend(host_links(&mapped(gpus), &HOST_KINDS));
     Inventory {
         backend: BACKEND,
         devices: gpus.iter().map(device).collect(),
         memories: gpus.iter().flat_map(memories).collect(),
-        links: gpus.iter().flat_map(|gpu| links(gpu, gpus)).collect(),
+        links,
         lacks: gpus.iter().flat_map(|gpu| lacks(gpu, gpus)).collect(),
         transform: None,
     }
@@ -90,7 +75,14 @@ fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
     kinds(gpu).iter().map(info).collect()
 }
 
-fn links(gpu: &Gpu, all: &[Gpu]) -> Vec<Link> {
+/// The memories that both sides reach at any time.
+fn mapped(gpus: &[Gpu]) -> Vec<HostReach> {
+    let memories = gpus.iter().map(|gpu| gpu.id.memory(MemoryKind::Mapped));
+    let declared = memories.map(|memory| HostReach::both_ways(memory, Access::Native));
+    declared.collect()
+}
+
+fn links(gpu: &Gpu) -> Vec<Link> {
     let id = |kind| gpu.id.memory(kind);
     let mut links = Vec::new();
     for src in kinds(gpu) {
@@ -98,13 +90,15 @@ fn links(gpu: &Gpu, all: &[Gpu]) -> Vec<Link> {
             links.push(own(gpu, (id(*src), id(*dst)), access_of([*src, *dst])));
         }
     }
-    for host in HOST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
-        let mapped = id(MemoryKind::Mapped);
-        links.push(by_host(host, mapped, Access::Native));
-        links.push(by_host(mapped, host, Access::Native));
-        if gpu.has_managed() {
-            links.push(by_host(id(MemoryKind::Managed), host, Access::Managed));
-        }
+    if gpu.has_managed() {
+        let managed = HostReach {
+            memory: id(MemoryKind::Managed),
+            access: Access::Managed,
+            is_read: true,
+            // Metal must be told of each write, so this backend writes.
+            is_written: false,
+        };
+        links.extend(host_links(&[managed], &HOST_KINDS));
     }
     for host in GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
         // The host itself copies into memory that it reaches.
@@ -113,10 +107,6 @@ fn links(gpu: &Gpu, all: &[Gpu]) -> Vec<Link> {
         if gpu.has_managed() {
             links.push(written(gpu, host));
         }
-    }
-    for other in all.iter().filter(|other| other.id != gpu.id) {
-        let both = [gpu, other].map(|gpu| gpu.id.memory(MemoryKind::Mapped));
-        links.push(by_host(both[0], both[1], Access::Native));
     }
     links
 }
@@ -143,6 +133,10 @@ fn lacks(gpu: &Gpu, all: &[Gpu]) -> Vec<Lack> {
 /// A link that a device's engines serve.
 fn own(gpu: &Gpu, (src, dst): (MemoryId, MemoryId), access: Access) -> Link {
     let class = class_of(gpu, [src.kind, dst.kind]);
+    let cost = match class {
+        LinkClass::Local if !gpu.facts.is_unified => WITHIN,
+        _ => Cost::new(SUBMISSION_NS, link_cost(class).fs_per_byte),
+    };
     Link {
         id: LinkId {
             src,
@@ -155,7 +149,7 @@ fn own(gpu: &Gpu, (src, dst): (MemoryId, MemoryId), access: Access) -> Link {
         },
         backend: BACKEND,
         class,
-        cost: Curve::from(Cost::new(SUBMISSION_NS, link_cost(class).fs_per_byte)),
+        cost: Curve::from(cost),
         pitched: true,
         depth: LINK_DEPTH,
     }
@@ -174,38 +168,15 @@ fn guest(gpu: &Gpu, ends: (MemoryId, MemoryId)) -> Link {
 
 /// The link over which the host's copy of managed memory is written, by this backend, which tells Metal so.
 fn written(gpu: &Gpu, host: MemoryId) -> Link {
-    let native = link_cost(LinkClass::Local);
     Link {
         class: LinkClass::Local,
-        cost: Curve::from(native),
+        cost: memory_cost(),
         depth: 1,
         ..own(
             gpu,
             (host, gpu.id.memory(MemoryKind::Managed)),
             Access::Managed,
         )
-    }
-}
-
-/// A link that the host's threads serve.
-fn by_host(src: MemoryId, dst: MemoryId, access: Access) -> Link {
-    let (class, cost) = match [src.kind, dst.kind].contains(&MemoryKind::File) {
-        true => (LinkClass::Storage, file_cost(dst.kind == MemoryKind::File)),
-        false => (LinkClass::Local, link_cost(LinkClass::Local)),
-    };
-    Link {
-        id: LinkId {
-            src,
-            dst,
-            engine: CPU_ENGINE,
-            access,
-        },
-        backend: HOST,
-        class,
-        cost: Curve::from(cost),
-        pitched: true,
-        // One operation takes all the threads that there are.
-        depth: 1,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use transload_hal::core::defaults::{LINK_DEPTH, link_cost};
 use transload_hal::{
-    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Lack, Link,
-    LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name,
+    Access, Cost, Curve, DeviceId, DeviceInfo, EngineId, GUEST_KINDS, HOST_KINDS, HostReach,
+    Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
 };
 
 use crate::device::{BACKEND, Gpu};
@@ -11,16 +11,16 @@ use crate::queue::Queue;
 use crate::raw;
 use crate::storage::WORD;
 
-/// The processors' own backend, which fills and drains the slots.
-const HOST: BackendId = BackendId(Name::constant("host"));
-
 pub(crate) fn inventory(queues: &[Queue]) -> Inventory {
     let gpus: Vec<&Gpu> = queues.iter().map(Queue::gpu).collect();
+    let mut links: Vec<Link> = gpus.iter().flat_map(|gpu| links(gpu)).collect();
+    let reached: Vec<HostReach> = gpus.iter().flat_map(|gpu| reached(gpu)).collect();
+    links.extend(host_links(&reached, &HOST_KINDS));
     Inventory {
         backend: BACKEND,
         devices: gpus.iter().map(|gpu| device(gpu)).collect(),
         memories: gpus.iter().flat_map(|gpu| memories(gpu)).collect(),
-        links: gpus.iter().flat_map(|gpu| links(gpu, &gpus)).collect(),
+        links,
         lacks: gpus.iter().flat_map(|gpu| lacks(gpu)).collect(),
         transform: None,
     }
@@ -71,75 +71,40 @@ fn own(gpu: &Gpu) -> &'static [MemoryKind] {
     }
 }
 
-fn links(gpu: &Gpu, all: &[&Gpu]) -> Vec<Link> {
-    let engine = EngineId {
-        device: gpu.id,
-        index: 0,
-    };
+fn links(gpu: &Gpu) -> Vec<Link> {
     let memory = |kind| gpu.id.memory(kind);
     let mut links = Vec::new();
-    let mut within =
-        |src, dst| links.push(submitted(gpu, link(src, dst, engine, BACKEND, wire(gpu))));
-    for own in own_of(gpu) {
-        within(memory(MemoryKind::Upload), own);
-        within(own, memory(MemoryKind::Readback));
-        for other in own_of(gpu) {
-            within(own, other);
-        }
-    }
-    let mut by_host = |src: MemoryId, dst: MemoryId, class| {
-        let native = link(src, dst, CPU_ENGINE, HOST, class);
-        // A slot can be read back by no other way, so a link to one is not proven.
-        let ends = [src.kind, dst.kind];
-        let is_slot = |kind| matches!(kind, MemoryKind::Upload | MemoryKind::Readback);
-        let proven = ends.contains(&MemoryKind::Mapped) && !ends.into_iter().any(is_slot);
-        links.push(if proven { in_place(native) } else { native });
-    };
-    for kind in HOST_KINDS {
-        let host = DeviceId::CPU0.memory(kind);
-        for inlet in inlets(gpu) {
-            by_host(host, inlet, host_class(kind));
-        }
-        for outlet in outlets(gpu) {
-            by_host(outlet, host, host_class(kind));
-        }
-    }
-    for other in all.iter().filter(|other| other.id != gpu.id) {
-        for outlet in outlets(gpu) {
-            for inlet in inlets(other) {
-                by_host(outlet, inlet, LinkClass::Local);
-            }
+    for kind in own(gpu) {
+        links.push(link(gpu, memory(MemoryKind::Upload), memory(*kind)));
+        links.push(link(gpu, memory(*kind), memory(MemoryKind::Readback)));
+        for other in own(gpu) {
+            links.push(link(gpu, memory(*kind), memory(*other)));
         }
     }
     if gpu.importer.is_ok() {
         for host in GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
-            links.push(import(gpu, host, memory(MemoryKind::Device), engine));
-            links.push(import(gpu, memory(MemoryKind::Device), host, engine));
+            links.push(import(gpu, host, memory(MemoryKind::Device)));
+            links.push(import(gpu, memory(MemoryKind::Device), host));
         }
     }
     links
 }
 
-fn own_of(gpu: &Gpu) -> impl Iterator<Item = MemoryId> + use<> {
-    let id = gpu.id;
-    own(gpu).iter().map(move |kind| id.memory(*kind))
-}
-
-/// The memories into which the host's threads put bytes for the adapter.
-fn inlets(gpu: &Gpu) -> impl Iterator<Item = MemoryId> + use<> {
-    beside_mapped(gpu, MemoryKind::Upload)
-}
-
-/// The memories from which the host's threads take bytes of the adapter.
-fn outlets(gpu: &Gpu) -> impl Iterator<Item = MemoryId> + use<> {
-    beside_mapped(gpu, MemoryKind::Readback)
-}
-
-fn beside_mapped(gpu: &Gpu, slot: MemoryKind) -> impl Iterator<Item = MemoryId> + use<> {
-    let mapped = gpu.mapper.is_some().then_some(MemoryKind::Mapped);
-    let id = gpu.id;
-    let kinds = [slot].into_iter().chain(mapped);
-    kinds.map(move |kind| id.memory(kind))
+/// The memories that the processors reach: the slots, and mapped memory. A slot can be read back by no other way, so a link
+/// to one is not proven.
+fn reached(gpu: &Gpu) -> impl Iterator<Item = HostReach> + use<> {
+    let slot = |kind| HostReach {
+        memory: gpu.id.memory(kind),
+        access: Access::Native,
+        is_read: kind == MemoryKind::Readback,
+        is_written: kind == MemoryKind::Upload,
+    };
+    let mapped = gpu.id.memory(MemoryKind::Mapped);
+    let mapped = HostReach::both_ways(mapped, Access::Import);
+    let slots = [MemoryKind::Upload, MemoryKind::Readback].map(slot);
+    slots
+        .into_iter()
+        .chain(gpu.mapper.is_some().then_some(mapped))
 }
 
 /// Why the adapter does not reach host memory in place, each way.
@@ -168,38 +133,17 @@ fn driver(info: &wgpu::AdapterInfo) -> Option<String> {
     (!told.is_empty()).then(|| told.join(" "))
 }
 
-/// The memories that the processors reach by themselves.
-const HOST_KINDS: [MemoryKind; 4] = [
-    MemoryKind::Pageable,
-    MemoryKind::Pinned,
-    MemoryKind::Shared,
-    MemoryKind::File,
-];
-
-/// Host memory that may be imported.
-pub(crate) const GUEST_KINDS: [MemoryKind; 3] =
-    [MemoryKind::Pageable, MemoryKind::Pinned, MemoryKind::Shared];
-
-/// The host backend's engine: slots are filled and drained by the threads that also copy.
-const CPU_ENGINE: EngineId = EngineId {
-    device: DeviceId::CPU0,
-    index: 0,
-};
-
-fn host_class(kind: MemoryKind) -> LinkClass {
-    match kind {
-        MemoryKind::File => LinkClass::Storage,
-        _ => LinkClass::Local,
-    }
-}
-
 /// A link over which the adapter reads or writes host memory in place. Pitched regions are staged, because
 /// one of their rows may contain no whole page.
-fn import(gpu: &Gpu, src: MemoryId, dst: MemoryId, engine: EngineId) -> Link {
+fn import(gpu: &Gpu, src: MemoryId, dst: MemoryId) -> Link {
+    let native = link(gpu, src, dst);
     Link {
+        id: LinkId {
+            access: Access::Import,
+            ..native.id
+        },
         pitched: false,
-        depth: LINK_DEPTH,
-        ..in_place(submitted(gpu, link(src, dst, engine, BACKEND, wire(gpu))))
+        ..native
     }
 }
 
@@ -211,48 +155,24 @@ fn wire(gpu: &Gpu) -> LinkClass {
     }
 }
 
-/// The same link with the cost of submitting commands and of learning of their end. That cost decides the
-/// size of chunks until the machine is measured: 35 to 85 µs on lavapipe, depending on whether its thread
-/// is awake.
-fn submitted(gpu: &Gpu, native: Link) -> Link {
-    let rate = link_cost(wire(gpu)).fs_per_byte;
-    Link {
-        cost: Curve::from(Cost::new(SUBMISSION_NS, rate)),
-        ..native
-    }
-}
-
-const SUBMISSION_NS: u64 = 40_000;
-
-/// The same link if one memory belongs to the other side. One operation takes all threads.
-fn in_place(native: Link) -> Link {
-    Link {
-        id: LinkId {
-            access: Access::Import,
-            ..native.id
-        },
-        depth: 1,
-        ..native
-    }
-}
-
-fn link(
-    src: MemoryId,
-    dst: MemoryId,
-    engine: EngineId,
-    backend: BackendId,
-    class: LinkClass,
-) -> Link {
+/// A link that the adapter serves. Its cost has that of submitting commands and of learning of their end, which decides
+/// the size of chunks until the machine is measured: 35 to 85 µs on lavapipe, depending on whether its thread is awake.
+fn link(gpu: &Gpu, src: MemoryId, dst: MemoryId) -> Link {
+    const SUBMISSION_NS: u64 = 40_000;
+    let class = wire(gpu);
     Link {
         id: LinkId {
             src,
             dst,
-            engine,
+            engine: EngineId {
+                device: gpu.id,
+                index: 0,
+            },
             access: Access::Native,
         },
-        backend,
+        backend: BACKEND,
         class,
-        cost: Curve::from(link_cost(class)),
+        cost: Curve::from(Cost::new(SUBMISSION_NS, link_cost(class).fs_per_byte)),
         pitched: true,
         depth: LINK_DEPTH,
     }

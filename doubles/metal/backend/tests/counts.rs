@@ -3,8 +3,8 @@
 mod common;
 
 use common::engine::{allocate, during, manager, odd, paged, read};
-use common::{assert_clean, pattern};
-use transload::{Method, TransferManager};
+use common::{assert_clean, metal, pattern};
+use transload::{Method, StagingBudget, TransferManager};
 use transload_metal_double::{Counters, Device};
 
 const LEN: usize = 1 << 20;
@@ -152,7 +152,13 @@ fn shared_to_private_is_one_blit() {
 fn managed_memory_is_synchronized_once_for_each_time_that_the_device_wrote() {
     // More than a chunk.
     const LONG: usize = 70 << 20;
-    let manager = manager(vec![Device::discrete()]);
+    // With more slots the long one would be staged: the device is faster than the host where that copies past its caches.
+    let one_slot = std::sync::Arc::new(StagingBudget::new(64 << 10));
+    let manager = TransferManager::builder().host().staging(one_slot);
+    let manager = manager.build().unwrap();
+    manager
+        .register_backend(metal(vec![Device::discrete()]))
+        .unwrap();
     for len in [LEN, LONG] {
         let bytes = pattern(len);
         let (device, managed) = (

@@ -16,7 +16,8 @@ use transload_metal::{Metal, MetalTexture};
 use transload_metal_double::Device;
 
 const WIDTH: usize = 300;
-const HEIGHT: usize = 200;
+/// A smaller texture would be staged: to wrap host memory takes longer than the host's copy of it.
+const HEIGHT: usize = 1000;
 const LEN: usize = WIDTH * HEIGHT * 4;
 
 /// A texture of a user's own, and what else there is.

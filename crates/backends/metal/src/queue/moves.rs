@@ -5,12 +5,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use transload_hal::core::{Run, Shape};
-use transload_hal::{Buffer, DeviceKind, HostSpan, MemoryKind, Op, Part, Span};
+use transload_hal::{Buffer, DeviceKind, GUEST_KINDS, HostSpan, MemoryKind, Op, Part, Span};
 
 use super::Way;
 use crate::device::BACKEND;
 use crate::gpu::Gpu;
-use crate::inventory::GUEST_KINDS;
 use crate::memory::{Marks, MetalBuffer, MetalTexture};
 use crate::raw::{Image, Raw, page_bytes};
 

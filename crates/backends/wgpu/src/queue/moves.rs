@@ -1,12 +1,11 @@
 //! Operations, checked and taken apart into runs of bytes.
 
 use transload_hal::core::{MemoryKind, Rows, Span};
-use transload_hal::{Buffer, DeviceKind, Fault, HostSpan, Layout, Op, SubmitError};
+use transload_hal::{Buffer, DeviceKind, Fault, GUEST_KINDS, HostSpan, Layout, Op, SubmitError};
 
 use crate::device::Gpu;
 use crate::ends::{self, native, position, reach, refusal, unsupported};
 use crate::guest::{Direction, Guest};
-use crate::inventory::GUEST_KINDS;
 use crate::memory::Slot;
 use crate::raw::{End, Program, Window};
 use crate::storage::{WORD, failed};

@@ -80,7 +80,11 @@ fn scattered(from: &str, to: &str, len: u64) {
     round(&manager, 10, &["cpu:0/pinned", "cuda:0", "cpu:0/pinned"]);
     let bytes = pattern(COUNT * len, len);
     let source = at(&manager, from, COUNT * len);
-    manager.copy_from_slice(&bytes, &source).unwrap();
+    // Over pinned memory, so that no slot is held for it.
+    let pinned = at(&manager, "cpu:0/pinned", COUNT * len);
+    manager.copy_from_slice(&bytes, &pinned).unwrap();
+    manager.copy(&pinned, &source).wait().unwrap();
+    drop(pinned);
     let target = at(&manager, to, COUNT * len);
     manager.clear_cache();
     let requests = blocks(&source, &target, len, |place| place * 7 % COUNT);
