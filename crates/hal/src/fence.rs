@@ -6,6 +6,9 @@ use transload_core::BackendId;
 
 use crate::Fault;
 
+/// The lowest bits of a fence's number, which name the lane of a backend that has lanes.
+const LANE_BITS: u32 = 16;
+
 /// Stands for operations that were submitted together. It settles once, when all of them have
 /// ended: done, stopped, failed or lost. Fences settle one by one, in any order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +21,22 @@ impl Fence {
     /// Makes the fence `number` of a backend, which counts from 1 and never uses a number twice.
     pub const fn new(backend: BackendId, number: u64) -> Fence {
         Fence { backend, number }
+    }
+
+    /// Makes the fence of a submission that went into one of a backend's lanes, each of which numbers its submissions by
+    /// itself, from 1.
+    pub const fn in_lane(backend: BackendId, lane: u64, sequence: u64) -> Fence {
+        Fence::new(backend, sequence << LANE_BITS | lane)
+    }
+
+    /// Returns the lane of a fence that was made by [`Fence::in_lane`].
+    pub const fn lane(&self) -> u64 {
+        self.number & ((1 << LANE_BITS) - 1)
+    }
+
+    /// Returns the number in its lane of a submission whose fence was made by [`Fence::in_lane`].
+    pub const fn sequence(&self) -> u64 {
+        self.number >> LANE_BITS
     }
 
     /// Makes a fence for operations that were done when `submit` returned. It is never pushed to a sink.

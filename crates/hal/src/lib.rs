@@ -14,6 +14,7 @@ mod alloc_spec;
 mod backend;
 mod buffer;
 mod callback;
+mod checks;
 mod clock;
 mod error;
 mod external;
@@ -31,6 +32,7 @@ pub use alloc_spec::AllocSpec;
 pub use backend::Backend;
 pub use buffer::{Buffer, Guard, Owner, StorageInfo, WeakBuffer};
 pub use callback::{in_callback, is_ending, run_callback};
+pub use checks::{check_ends, check_fences, link_between};
 pub use clock::Clock;
 pub use error::{AllocError, ConnectError, ErrorClass, Fault, ImportError, SubmitError};
 #[cfg(all(feature = "std", any(unix, windows)))]

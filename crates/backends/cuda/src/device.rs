@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
-    ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId,
-    Name, Op, SubmitError, Waited,
+    External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId, Name, Op,
+    SubmitError, Waited, check_fences, link_between,
 };
 
 use crate::discover::Absent;
@@ -97,7 +97,7 @@ impl Cuda {
     }
 
     pub(crate) fn lane(&self, fence: Fence) -> Option<&Lane> {
-        let (gpu, way) = lane_of(fence.number());
+        let (gpu, way) = lane_of(fence);
         Some(self.gpus.get(gpu)?.opened()?.lane(way))
     }
 
@@ -204,14 +204,7 @@ unsafe impl Backend for Cuda {
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        let mut links = self.inventory.links.iter();
-        let Some(link) = links.find(|link| link.id.src == src && link.id.dst == dst) else {
-            return Err(ConnectError::NoAccess {
-                src,
-                dst,
-                reason: "no engine of these devices reaches both".into(),
-            });
-        };
+        let link = link_between(&self.inventory, src, dst)?;
         if link.id.access == Access::Peer
             && let Some((from, to)) = self.gpu(src).zip(self.gpu(dst))
         {
@@ -229,11 +222,7 @@ unsafe impl Backend for Cuda {
         ops: &[Op<'_>],
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
-        let refused =
-            |message: String| SubmitError::Refused(Fault::new(ErrorClass::Caller, message));
-        if let Some(fence) = after.iter().find(|fence| fence.backend() != BACKEND) {
-            return Err(refused(format!("{fence:?} is a fence of another backend")));
-        }
+        check_fences(BACKEND, after)?;
         let Some((gpu, way)) = self.place(via, ops)? else {
             return Ok(Fence::settled(BACKEND));
         };
@@ -245,7 +234,7 @@ unsafe impl Backend for Cuda {
         let after = after.iter().filter_map(|fence| {
             let lane = self.lane(*fence)?;
             // Submissions to one lane are in order.
-            (!std::ptr::eq(lane, own)).then(|| (lane, fence.number()))
+            (!std::ptr::eq(lane, own)).then(|| (lane, fence.sequence()))
         });
         // SAFETY: the caller's promise.
         unsafe { own.submit(moves, after) }
@@ -281,7 +270,7 @@ unsafe impl Backend for Cuda {
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
         match self.lane(fence).filter(|_| !fence.is_settled()) {
-            Some(lane) => lane.wait(fence.number(), limit),
+            Some(lane) => lane.wait(fence.sequence(), limit),
             None => Waited::Settled,
         }
     }

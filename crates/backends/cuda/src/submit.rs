@@ -1,6 +1,6 @@
 //! Which lane operations go through, and which of them together.
 
-use transload_hal::{Access, Backend, Fence, LinkId, Op, SubmitError};
+use transload_hal::{Access, Backend, Fence, LinkId, Op, SubmitError, check_ends};
 
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -32,12 +32,7 @@ impl Cuda {
                 // The driver would take it and send the bytes over the host.
                 return Err(unsupported("the two devices were never connected".into()));
             }
-            if let Some(link) =
-                via.filter(|link| op.ends().is_some_and(|ends| ends != (link.src, link.dst)))
-            {
-                let reason = format!("it does not go from {} to {}", link.src, link.dst);
-                return Err(unsupported(reason.into()));
-            }
+            check_ends(via, index, op)?;
             if place.is_some_and(|place| (place.1 == Way::Visible) != (at.1 == Way::Visible)) {
                 // The two would have to be one fence.
                 return Err(unsupported(

@@ -9,8 +9,8 @@ use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBuffer, MTLDevice};
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
-    DeviceId, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId,
-    MemoryId, MemoryKind, Name, Op, SubmitError, Waited,
+    DeviceId, External, ExternalKind, Fence, ImportError, Inventory, LinkId, MemoryId, MemoryKind,
+    Name, Op, SubmitError, Waited, link_between,
 };
 
 use crate::discover::Absent;
@@ -123,13 +123,13 @@ impl Metal {
     }
 
     /// The device of a fence.
-    pub(crate) fn gpu_of(&self, fence: u64) -> Option<&Gpu> {
+    pub(crate) fn gpu_of(&self, fence: Fence) -> Option<&Gpu> {
         self.gpus.get(lane_of(fence).0)
     }
 
     pub(crate) fn lane(&self, fence: Fence) -> Option<&Lane> {
-        let (_, way) = lane_of(fence.number());
-        Some(self.gpu_of(fence.number())?.lane(way))
+        let (_, way) = lane_of(fence);
+        Some(self.gpu_of(fence)?.lane(way))
     }
 
     fn gpu(&self, device: DeviceId) -> Option<&Gpu> {
@@ -223,18 +223,7 @@ unsafe impl Backend for Metal {
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        let links = self.inventory.links.iter();
-        let mut between = links.filter(|link| link.id.src == src && link.id.dst == dst);
-        // If the host's threads reach both memories, too, use this backend's own link.
-        let own = between.clone().find(|link| link.backend == BACKEND);
-        match own.or_else(|| between.next()) {
-            Some(link) => Ok(link.id.access),
-            None => Err(ConnectError::NoAccess {
-                src,
-                dst,
-                reason: "no engine of these devices reaches both".into(),
-            }),
-        }
+        Ok(link_between(&self.inventory, src, dst)?.id.access)
     }
 
     unsafe fn submit(
@@ -260,13 +249,8 @@ unsafe impl Backend for Metal {
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
         match self.lane(fence).filter(|_| !fence.is_settled()) {
-            Some(lane) => lane.wait(fence.number(), limit),
+            Some(lane) => lane.wait(fence.sequence(), limit),
             None => Waited::Settled,
         }
     }
-}
-
-/// A caller's mistake about a submission.
-pub(crate) fn mistake(message: String) -> SubmitError {
-    SubmitError::Refused(Fault::new(ErrorClass::Caller, message))
 }

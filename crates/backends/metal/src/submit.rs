@@ -1,10 +1,10 @@
 //! Chooses the lane of operations, and the parts that the host executes.
 
-use transload_hal::{Fence, HostSpan, LinkId, Op, SubmitError};
+use transload_hal::{Fence, HostSpan, LinkId, Op, SubmitError, check_ends, check_fences};
 
-use crate::device::{BACKEND, Metal, mistake};
+use crate::device::{BACKEND, Metal};
 use crate::gpu::Gpu;
-use crate::queue::{End, Lane, Move, Way, unawaited};
+use crate::queue::{End, Lane, Move, Way};
 
 impl Metal {
     /// As `Backend::submit`.
@@ -17,18 +17,16 @@ impl Metal {
         ops: &[Op<'_>],
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
-        if let Some(fence) = after.iter().find(|fence| fence.backend() != BACKEND) {
-            return Err(mistake(format!("{fence:?} is a fence of another backend")));
-        }
+        check_fences(BACKEND, after)?;
         let place = self.place(via, ops)?;
         let is_pending = |fence: &&Fence| {
             let lane = self.lane(**fence);
-            !fence.is_settled() && lane.is_some_and(|lane| lane.is_pending(fence.number()))
+            !fence.is_settled() && lane.is_some_and(|lane| lane.is_pending(fence.sequence()))
         };
         if place.is_by_host
             && let Some(fence) = after.iter().find(is_pending)
         {
-            return Err(unawaited(fence));
+            return Err(SubmitError::unawaited(fence));
         }
         let moves = || ops.iter().filter_map(|op| Move::of(self.gpus(), op).ok());
         let on_device = moves().filter(|one| one.place().1.is_some() && !one.is_empty());
@@ -61,7 +59,7 @@ impl Metal {
 
     fn lanes_of<'a>(&'a self, after: &'a [Fence]) -> impl Iterator<Item = (&'a Lane, u64)> {
         let unsettled = after.iter().filter(|fence| !fence.is_settled());
-        unsettled.filter_map(|fence| Some((self.lane(*fence)?, fence.number())))
+        unsettled.filter_map(|fence| Some((self.lane(*fence)?, fence.sequence())))
     }
 
     /// The device and the lane that execute the operations.
@@ -73,12 +71,7 @@ impl Metal {
         for (index, op) in ops.iter().enumerate() {
             let unsupported = |reason| SubmitError::Unsupported { index, reason };
             let one = Move::of(self.gpus(), op).map_err(unsupported)?;
-            if let Some(link) =
-                via.filter(|link| op.ends().is_some_and(|ends| ends != (link.src, link.dst)))
-            {
-                let reason = format!("it does not go from {} to {}", link.src, link.dst);
-                return Err(unsupported(reason.into()));
-            }
+            check_ends(via, index, op)?;
             let (gpu, way) = one.place();
             let Some(way) = way else {
                 found.is_by_host = true;

@@ -10,10 +10,11 @@ use std::{fmt, ptr};
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory,
-    Link, LinkId, MemoryId, MemoryKind, Name, Op, Owner, PerProcess, StorageInfo, SubmitError,
-    Waited,
+    LinkId, MemoryId, MemoryKind, Name, Op, Owner, PerProcess, StorageInfo, SubmitError, Waited,
+    link_between,
 };
 
+use crate::ends::adapter_of;
 use crate::exit::{self, Inside, Kept, Lease};
 use crate::fault::fault_of;
 use crate::identity;
@@ -385,15 +386,7 @@ unsafe impl Backend for Wgpu {
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        let known = |link: &Link| link.id.src == src && link.id.dst == dst;
-        match self.inventory.links.iter().find(|link| known(link)) {
-            Some(link) => Ok(link.id.access),
-            None => Err(ConnectError::NoAccess {
-                src,
-                dst,
-                reason: "no engine of these adapters reaches both".into(),
-            }),
-        }
+        Ok(link_between(&self.inventory, src, dst)?.id.access)
     }
 
     unsafe fn submit(
@@ -402,25 +395,10 @@ unsafe impl Backend for Wgpu {
         ops: &[Op<'_>],
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
-        let refused =
-            |message: String| SubmitError::Refused(Fault::new(ErrorClass::Caller, message));
-        if let Some(fence) = after.iter().find(|fence| fence.backend() != BACKEND) {
-            return Err(refused(format!("{fence:?} is a fence of another backend")));
-        }
-        if let Some(link) = via
-            && self.queue(link.engine.device).is_none()
-        {
-            return Err(refused(format!("there is no engine {} here", link.engine)));
-        }
-        let Some(first) = ops.first() else {
-            return Ok(Fence::settled(BACKEND));
-        };
-        let device = crate::ends::device_of(first);
+        let has = |device| self.queue(device).is_some();
+        let device = adapter_of((via, ops, after), has)?;
         let Some(queue) = device.and_then(|device| self.queue(device)) else {
-            return Err(SubmitError::Unsupported {
-                index: 0,
-                reason: format!("{first:?} has no operand in the memory of an adapter").into(),
-            });
+            return Ok(Fence::settled(BACKEND));
         };
         // Submissions to one queue are in order; submissions to different queues are not.
         let elsewhere = |fence: &&Fence| {
@@ -430,7 +408,7 @@ unsafe impl Backend for Wgpu {
                 .any(|other| other.is_pending(fence.number()))
         };
         if let Some(fence) = after.iter().find(elsewhere) {
-            return Err(crate::queue::unawaited(fence));
+            return Err(SubmitError::unawaited(fence));
         }
         queue.submit(ops, after)
     }

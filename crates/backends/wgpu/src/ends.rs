@@ -1,14 +1,17 @@
 //! The two ends of a copy and their checks, natively and in the browser.
 
 use transload_hal::core::{DeviceId, DeviceKind, MemoryKind, Rows, Span};
-use transload_hal::{Buffer, ErrorClass, Fault, Layout, Op, SubmitError};
+use transload_hal::{
+    Buffer, ErrorClass, Fault, Fence, Layout, LinkId, Op, SubmitError, check_fences,
+};
 
+use crate::device::BACKEND;
 use crate::raw::{End, Window};
 use crate::storage::WORD;
 use crate::texture;
 
 /// The adapter that an operation is for.
-pub(crate) fn device_of(op: &Op<'_>) -> Option<DeviceId> {
+fn device_of(op: &Op<'_>) -> Option<DeviceId> {
     let devices = match op {
         Op::MakeVisible { part } => [part.buffer.memory().device; 2],
         _ => op.ends().map(|(src, dst)| [src.device, dst.device])?,
@@ -16,6 +19,32 @@ pub(crate) fn device_of(op: &Op<'_>) -> Option<DeviceId> {
     devices
         .into_iter()
         .find(|device| device.kind == DeviceKind::WGPU)
+}
+
+/// Checks the fences and the link of a submission, and returns the adapter that its operations are for; `None` if there are
+/// none. `has` tells whether a device is among the backend's.
+///
+/// # Errors
+/// If fences, link or the first operation belong to others.
+pub(crate) fn adapter_of(
+    (via, ops, after): (Option<LinkId>, &[Op<'_>], &[Fence]),
+    has: impl Fn(DeviceId) -> bool,
+) -> Result<Option<DeviceId>, SubmitError> {
+    check_fences(BACKEND, after)?;
+    if let Some(link) = via.filter(|link| !has(link.engine.device)) {
+        let message = format!("there is no engine {} here", link.engine);
+        return Err(SubmitError::mistake(message));
+    }
+    let Some(first) = ops.first() else {
+        return Ok(None);
+    };
+    match device_of(first).filter(|device| has(*device)) {
+        Some(device) => Ok(Some(device)),
+        None => Err(SubmitError::Unsupported {
+            index: 0,
+            reason: format!("{first:?} has no operand in the memory of an adapter").into(),
+        }),
+    }
 }
 
 /// Returns a copy's source, its destination, and the bytes of the payload that it moves.

@@ -119,7 +119,7 @@ impl Queue {
         if moves.touches_host()
             && let Some(fence) = after.iter().find(|fence| self.is_pending(fence.number()))
         {
-            return Err(unawaited(fence));
+            return Err(SubmitError::unawaited(fence));
         }
         let _gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = moves.slots();
@@ -176,13 +176,6 @@ impl Drop for Queue {
             let _ = thread.join();
         }
     }
-}
-
-/// The refusal of a submission after a fence that could only be waited for here, which would block the
-/// caller.
-pub(crate) fn unawaited(fence: &Fence) -> SubmitError {
-    let message = format!("{fence:?} must be awaited first: these operations go another way");
-    SubmitError::Refused(Fault::new(ErrorClass::Unsupported, message))
 }
 
 impl Waiting {

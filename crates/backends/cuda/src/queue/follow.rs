@@ -2,8 +2,8 @@
 
 use transload_hal::Fence;
 
+use super::Lane;
 use super::user::StreamError;
-use super::{Lane, sequence_of};
 use crate::device::{BACKEND, Cuda};
 use crate::raw::{CUstream, CallError};
 
@@ -59,7 +59,7 @@ impl Cuda {
                 return Err(StreamError::Lost { fault });
             }
             // SAFETY: as above.
-            match unsafe { lane.order_behind(fence.number(), stream) } {
+            match unsafe { lane.order_behind(fence.sequence(), stream) } {
                 Ok(Order::Given | Order::Settled) => {}
                 Ok(Order::OfThreads) => {
                     let fence = format!("{fence:?}");
@@ -83,18 +83,17 @@ pub(super) enum Order {
 }
 
 impl Lane {
-    /// Makes a stream wait for a fence of this lane, unless the fence has settled.
+    /// Makes a stream wait for a submission of this lane, unless it has settled.
     ///
     /// # Safety
     /// The stream is the driver's, and its context the current one.
     pub(super) unsafe fn order_behind(
         &self,
-        fence: u64,
+        sequence: u64,
         stream: CUstream,
     ) -> Result<Order, CallError> {
         // Held, so that the event is not used for something else meanwhile.
         let state = self.shared.lock();
-        let sequence = sequence_of(fence);
         let mut flying = state.flying.iter();
         let Some(flight) = flying.find(|flight| flight.has(sequence)) else {
             return Ok(Order::Settled);

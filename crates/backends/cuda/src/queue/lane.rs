@@ -12,7 +12,7 @@ use super::enqueue::Enqueuer;
 use super::follow::Order;
 use super::moves::Move;
 use super::overlap::Scratch;
-use super::{Way, fence_number, lane_number, sequence_of};
+use super::{Way, lane_number};
 use crate::capture::relax;
 use crate::context::Context;
 use crate::device::BACKEND;
@@ -133,7 +133,7 @@ impl Lane {
         self.shared.context.blame(error, self.shared.stream)
     }
 
-    /// Starts the moves after everything that was submitted to the lane before, and after the given fences of
+    /// Starts the moves after everything that was submitted to the lane before, and after the given submissions of
     /// other lanes.
     ///
     /// # Safety
@@ -180,8 +180,8 @@ impl Lane {
             return Err(refused(fault.clone()));
         }
         let _current = shared.context.enter_to_submit().map_err(refused)?;
-        for (other, fence) in after {
-            shared.wait_behind(other, fence).map_err(refused)?;
+        for (other, sequence) in after {
+            shared.wait_behind(other, sequence).map_err(refused)?;
         }
         if shared.way == Way::Visible {
             // Nothing goes into the stream; the lane's thread asks the driver.
@@ -231,7 +231,7 @@ impl Lane {
     }
 
     fn fence(&self, sequence: u64) -> Fence {
-        Fence::new(BACKEND, fence_number(sequence, self.shared.number))
+        Fence::in_lane(BACKEND, self.shared.number, sequence)
     }
 
     /// Makes the lane's thread report the end of everything submitted so far.
@@ -245,9 +245,9 @@ impl Lane {
         }
     }
 
-    /// Blocks until the fence has settled or the limit has passed.
-    pub(crate) fn wait(&self, fence: u64, limit: Duration) -> Waited {
-        let (sequence, begun) = (sequence_of(fence), Instant::now());
+    /// Blocks until a submission has settled or the limit has passed.
+    pub(crate) fn wait(&self, sequence: u64, limit: Duration) -> Waited {
+        let begun = Instant::now();
         if !self.shared.look(sequence, begun, limit) {
             self.expect();
         }
@@ -297,13 +297,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the stream wait for a fence of another lane, unless the fence has settled.
+    /// Makes the stream wait for a submission of another lane, unless it has settled.
     ///
     /// # Errors
-    /// `Unsupported` if no stream can wait for the fence: the caller has to wait.
-    fn wait_behind(&self, other: &Lane, fence: u64) -> Result<(), Fault> {
+    /// `Unsupported` if no stream can wait for it: the caller has to wait.
+    fn wait_behind(&self, other: &Lane, sequence: u64) -> Result<(), Fault> {
         // SAFETY: the stream is of the current context.
-        match unsafe { other.order_behind(fence, self.stream) } {
+        match unsafe { other.order_behind(sequence, self.stream) } {
             Ok(Order::Given | Order::Settled) => Ok(()),
             Ok(Order::OfThreads) => {
                 let message = "a fence that only a thread can wait for has not settled";

@@ -23,6 +23,8 @@ pub(crate) use moves::Move;
 pub use user::StreamError;
 pub(crate) use watch::Relays;
 
+use transload_hal::Fence;
+
 /// The direction of a lane's copies. The number is the device's copy engine that serves the lane, as links name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
@@ -43,41 +45,29 @@ impl Way {
     pub(crate) const ALL: [Way; 5] = [Way::In, Way::Out, Way::Within, Way::Across, Way::Visible];
 }
 
-/// Fences are numbered consecutively in each lane; the lowest bits name the lane.
-const LANE_BITS: u32 = 16;
-
 /// The number of a lane within the backend.
 pub(crate) const fn lane_number(gpu: usize, way: Way) -> u64 {
     (gpu * Way::ALL.len() + way as usize) as u64
 }
 
-/// The number of a fence.
-const fn fence_number(sequence: u64, lane: u64) -> u64 {
-    sequence << LANE_BITS | lane
-}
-
-/// The position of a fence in its lane.
-const fn sequence_of(fence: u64) -> u64 {
-    fence >> LANE_BITS
-}
-
 /// The device, by its position, and the lane of a fence.
-pub(crate) fn lane_of(fence: u64) -> (usize, Way) {
-    let lane = (fence & ((1 << LANE_BITS) - 1)) as usize;
+pub(crate) fn lane_of(fence: Fence) -> (usize, Way) {
+    let lane = fence.lane() as usize;
     (lane / Way::ALL.len(), Way::ALL[lane % Way::ALL.len()])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::BACKEND;
 
     #[test]
     fn a_fence_tells_its_lane_and_its_place_in_it() {
         for gpu in [0, 1, 63, 1000] {
             for way in Way::ALL {
-                let fence = fence_number(77, lane_number(gpu, way));
+                let fence = Fence::in_lane(BACKEND, lane_number(gpu, way), 77);
                 assert_eq!(lane_of(fence), (gpu, way));
-                assert_eq!(sequence_of(fence), 77);
+                assert_eq!(fence.sequence(), 77);
             }
         }
     }

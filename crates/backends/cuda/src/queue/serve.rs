@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
 
+use super::Way;
 use super::lane::{Flight, Shared};
-use super::{Way, fence_number};
 use crate::capture::relax;
 use crate::device::BACKEND;
 use crate::fault::is_of_capture;
@@ -165,7 +165,7 @@ impl Shared {
             };
             // Under the lock, so that a thread that finds it settled finds its outcome at the sink.
             for sequence in flight.sequence..end {
-                let fence = Fence::new(BACKEND, fence_number(sequence, self.number));
+                let fence = Fence::in_lane(BACKEND, self.number, sequence);
                 sink.settle(fence, end_of(flight.fault.as_ref(), outcome));
             }
         }

@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use transload_hal::{CompletionSink, ErrorClass, Fault, Fence, Op, Outcome, SubmitError, Waited};
+use transload_hal::{
+    CompletionSink, ErrorClass, Fault, Fence, Op, Outcome, SubmitError, Waited, check_fences,
+};
 
 use crate::device::BACKEND;
 use crate::pool::{Crew, JobEnd, Limits, Pool, Work};
@@ -102,17 +104,11 @@ impl Queue {
         here: bool,
     ) -> Result<Fence, SubmitError> {
         let work = self.pool.work();
-        let mut ready = true;
-        for fence in after {
-            if fence.backend() != BACKEND {
-                let message = format!("{fence:?} is a fence of another backend");
-                return Err(SubmitError::Refused(Fault::new(
-                    ErrorClass::Caller,
-                    message,
-                )));
-            }
-            ready &= !work.slots.is_pending(fence.number());
-        }
+        check_fences(BACKEND, after)?;
+        let mut pending = after
+            .iter()
+            .map(|fence| work.slots.is_pending(fence.number()));
+        let ready = !pending.any(|is_pending| is_pending);
         let in_flight = work.in_flight.load(Ordering::Relaxed);
         if let ([op], true) = (ops, ready) {
             // SAFETY: the caller's contract; the predecessors have settled.

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
 
-use super::fence_number;
 use crate::device::BACKEND;
 use crate::fault::fault_of;
 use crate::gpu::{Lost, Sink};
@@ -217,7 +216,7 @@ impl Shared {
             state.flying -= 1;
             // Under the lock, so that a thread that finds it settled finds its outcome at the sink.
             if let Some(sink) = self.sink.get() {
-                let fence = Fence::new(BACKEND, fence_number(sequence, self.number));
+                let fence = Fence::in_lane(BACKEND, self.number, sequence);
                 sink.settle(fence, outcome);
             }
         }

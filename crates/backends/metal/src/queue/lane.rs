@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use transload_hal::{ErrorClass, Fault, Fence, SubmitError, Waited};
+use transload_hal::{Fault, Fence, SubmitError, Waited};
 
 use super::flight::{Luggage, Shared};
 use super::write::{Kit, Writer};
-use super::{Move, Way, fence_number, lane_number, sequence_of};
+use super::{Move, Way, lane_number};
 use crate::device::BACKEND;
 use crate::fault::nothing_of;
 use crate::gpu::{Lost, Sink};
@@ -50,7 +50,7 @@ impl Lane {
         })
     }
 
-    /// Starts moves after the fences, which are given with their lanes.
+    /// Starts moves after the given submissions of lanes.
     ///
     /// # Safety
     /// As `Backend::submit`.
@@ -81,7 +81,7 @@ impl Lane {
             Ok(())
         });
         match handed_over {
-            Ok(()) => Ok(Fence::new(BACKEND, fence_number(sequence, shared.number))),
+            Ok(()) => Ok(Fence::in_lane(BACKEND, shared.number, sequence)),
             Err(refusal) => {
                 shared.give_up(place, luggage);
                 Err(refusal)
@@ -102,8 +102,7 @@ impl Lane {
     ) -> Result<Commands, SubmitError> {
         let none = |what| SubmitError::Refused(nothing_of(what));
         let commands = self.queue.commands().ok_or_else(|| none("commandBuffer"))?;
-        for (other, fence) in after {
-            let sequence = sequence_of(fence);
+        for (other, sequence) in after {
             if let Some(event) = other.shared.event_of(sequence) {
                 commands.wait_for(&event, sequence);
             }
@@ -142,29 +141,27 @@ impl Lane {
         Arc::clone(&all[place])
     }
 
-    /// Whether a fence of this lane has not settled.
-    pub(crate) fn is_pending(&self, fence: u64) -> bool {
-        self.shared.is_pending(sequence_of(fence))
+    /// Whether a submission of this lane has not settled.
+    pub(crate) fn is_pending(&self, sequence: u64) -> bool {
+        self.shared.is_pending(sequence)
     }
 
-    /// The fence of the last submission, if any is under way.
+    /// The last submission, if any is under way.
     pub(crate) fn newest(&self) -> Option<u64> {
-        let sequence = self.shared.newest()?;
-        Some(fence_number(sequence, self.shared.number))
+        self.shared.newest()
     }
 
-    /// Blocks until a fence has settled or the limit has passed.
-    pub(crate) fn wait(&self, fence: u64, limit: Duration) -> Waited {
-        self.shared.wait(sequence_of(fence), limit)
+    /// Blocks until a submission has settled or the limit has passed.
+    pub(crate) fn wait(&self, sequence: u64, limit: Duration) -> Waited {
+        self.shared.wait(sequence, limit)
     }
 
-    /// The event of a fence, and its value; `None` if the fence has settled.
-    pub(super) fn order_of(&self, fence: u64) -> Option<(Event, u64)> {
-        let sequence = sequence_of(fence);
-        Some((self.shared.event_of(sequence)?, sequence))
+    /// The event that gets the number of a submission; `None` if it has settled.
+    pub(super) fn event_of(&self, sequence: u64) -> Option<Event> {
+        self.shared.event_of(sequence)
     }
 
-    /// Sets an event of the user after fences.
+    /// Sets an event of the user after submissions.
     pub(super) fn signal<'a>(
         &self,
         after: impl Iterator<Item = (&'a Lane, u64)>,
@@ -177,9 +174,9 @@ impl Lane {
         pooled(|_| {
             let commands = self.queue.commands();
             let commands = commands.ok_or_else(|| nothing_of("commandBuffer"))?;
-            for (other, fence) in after {
-                if let Some((of, at)) = other.order_of(fence) {
-                    commands.wait_for(&of, at);
+            for (other, sequence) in after {
+                if let Some(of) = other.event_of(sequence) {
+                    commands.wait_for(&of, sequence);
                 }
             }
             commands.signal(event, value);
@@ -209,11 +206,4 @@ impl Drop for Lane {
             all.clear();
         });
     }
-}
-
-/// Why a fence has to be awaited first.
-pub(crate) fn unawaited(fence: &Fence) -> SubmitError {
-    let message =
-        format!("{fence:?} must be awaited first: the host does this, in no queue's order");
-    SubmitError::Refused(Fault::new(ErrorClass::Unsupported, message))
 }

@@ -10,11 +10,11 @@ mod paint;
 mod user;
 mod write;
 
-pub(crate) use lane::{Lane, unawaited};
+pub(crate) use lane::Lane;
 pub(crate) use moves::{End, Move, Own};
 pub use user::EventError;
 
-use transload_hal::MemoryKind;
+use transload_hal::{Fence, MemoryKind};
 
 /// What a lane of a device is for. The number is the device's copy engine that serves it, as links name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,41 +44,29 @@ impl Way {
     }
 }
 
-/// Fences are numbered through in each lane; the lowest bits say which lane it is.
-const LANE_BITS: u32 = 16;
-
 /// The number of a lane within the backend.
 const fn lane_number(gpu: usize, way: Way) -> u64 {
     (gpu * Way::ALL.len() + way as usize) as u64
 }
 
-/// The number of a fence.
-const fn fence_number(sequence: u64, lane: u64) -> u64 {
-    sequence << LANE_BITS | lane
-}
-
-/// The position of a fence in its lane.
-pub(crate) const fn sequence_of(fence: u64) -> u64 {
-    fence >> LANE_BITS
-}
-
 /// The device, by its position, and the lane of a fence.
-pub(crate) fn lane_of(fence: u64) -> (usize, Way) {
-    let lane = (fence & ((1 << LANE_BITS) - 1)) as usize;
+pub(crate) fn lane_of(fence: Fence) -> (usize, Way) {
+    let lane = fence.lane() as usize;
     (lane / Way::ALL.len(), Way::ALL[lane % Way::ALL.len()])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::BACKEND;
 
     #[test]
     fn a_fence_tells_its_lane_and_its_place_in_it() {
         for gpu in [0, 1, 63, 1000] {
             for way in Way::ALL {
-                let fence = fence_number(77, lane_number(gpu, way));
+                let fence = Fence::in_lane(BACKEND, lane_number(gpu, way), 77);
                 assert_eq!(lane_of(fence), (gpu, way));
-                assert_eq!(sequence_of(fence), 77);
+                assert_eq!(fence.sequence(), 77);
             }
         }
     }

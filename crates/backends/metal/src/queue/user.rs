@@ -148,8 +148,8 @@ impl Metal {
                 return Err(EventError::Committed);
             }
             for (lane, fence) in self.known(fences)? {
-                if let Some((event, value)) = lane.order_of(fence) {
-                    commands.wait_for(&event, value);
+                if let Some(event) = lane.event_of(fence.sequence()) {
+                    commands.wait_for(&event, fence.sequence());
                 }
             }
             Ok(())
@@ -173,22 +173,21 @@ impl Metal {
             event.set(value);
             return Ok(());
         };
-        let signalled = gpu
-            .lane(Way::Visible)
-            .signal(known.into_iter(), &event, value);
+        let after = known.into_iter();
+        let after = after.map(|(lane, fence)| (lane, fence.sequence()));
+        let signalled = gpu.lane(Way::Visible).signal(after, &event, value);
         signalled.map_err(EventError::of_fault)
     }
 
     /// The lanes of fences that have not settled.
-    fn known(&self, fences: &[Fence]) -> Result<Vec<(&Lane, u64)>, EventError> {
+    fn known(&self, fences: &[Fence]) -> Result<Vec<(&Lane, Fence)>, EventError> {
         if let Some(fence) = fences.iter().find(|fence| fence.backend() != BACKEND) {
             let fence = format!("{fence:?}");
             return Err(EventError::ForeignFence { fence });
         }
         let pending = |fence: &Fence| {
-            let number = fence.number();
             let lane = self.lane(*fence)?;
-            lane.is_pending(number).then_some((lane, number))
+            lane.is_pending(fence.sequence()).then_some((lane, *fence))
         };
         Ok(fences.iter().filter_map(pending).collect())
     }

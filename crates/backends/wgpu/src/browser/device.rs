@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
-    DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory,
-    Link, LinkId, MemoryId, MemoryKind, Name, Op, SubmitError, Waited,
+    DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fence, ImportError, Inventory,
+    LinkId, MemoryId, MemoryKind, Name, Op, SubmitError, Waited, link_between,
 };
 
 use super::flight;
@@ -16,7 +16,7 @@ use super::gpu::Ends;
 pub(crate) use super::gpu::Gpu;
 use super::inventory::inventory;
 use super::memory;
-use crate::ends::device_of;
+use crate::ends::adapter_of;
 
 /// The name of this backend.
 pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
@@ -220,15 +220,7 @@ unsafe impl Backend for Wgpu {
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        let known = |link: &Link| link.id.src == src && link.id.dst == dst;
-        match self.inventory.links.iter().find(|link| known(link)) {
-            Some(link) => Ok(link.id.access),
-            None => Err(ConnectError::NoAccess {
-                src,
-                dst,
-                reason: "no engine of these adapters reaches both".into(),
-            }),
-        }
+        Ok(link_between(&self.inventory, src, dst)?.id.access)
     }
 
     unsafe fn submit(
@@ -237,31 +229,16 @@ unsafe impl Backend for Wgpu {
         ops: &[Op<'_>],
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
-        let refused =
-            |message: String| SubmitError::Refused(Fault::new(ErrorClass::Caller, message));
-        if let Some(fence) = after.iter().find(|fence| fence.backend() != BACKEND) {
-            return Err(refused(format!("{fence:?} is a fence of another backend")));
-        }
-        if let Some(link) = via
-            && self.gpu(link.engine.device).is_none()
-        {
-            return Err(refused(format!("there is no engine {} here", link.engine)));
-        }
-        let Some(first) = ops.first() else {
-            return Ok(Fence::settled(BACKEND));
-        };
-        let device = device_of(first);
+        let has = |device| self.gpu(device).is_some();
+        let device = adapter_of((via, ops, after), has)?;
         let Some(gpu) = device.and_then(|device| self.gpu(device)) else {
-            return Err(SubmitError::Unsupported {
-                index: 0,
-                reason: format!("{first:?} has no operand in the memory of an adapter").into(),
-            });
+            return Ok(Fence::settled(BACKEND));
         };
         // What goes through one queue is in order, and through another one is not.
         let elsewhere =
             |fence: &&Fence| self.is_pending(**fence) && !gpu.is_pending(fence.number());
         if let Some(fence) = after.iter().find(elsewhere) {
-            return Err(flight::unawaited(fence));
+            return Err(SubmitError::unawaited(fence));
         }
         // SAFETY: the caller's promise.
         unsafe { flight::submit(gpu, ops, after) }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use transload_hal::{Buffer, ErrorClass, Fault, Fence, Op, Outcome, SubmitError};
+use transload_hal::{Buffer, Fence, Op, Outcome, SubmitError};
 
 use super::errors::{Heard, Scopes};
 use super::gpu::Gpu;
@@ -41,7 +41,7 @@ pub(super) unsafe fn submit(
     if moves.touches_host()
         && let Some(fence) = after.iter().find(|fence| gpu.is_pending(fence.number()))
     {
-        return Err(unawaited(fence));
+        return Err(SubmitError::unawaited(fence));
     }
     if let Some(fault) = gpu.lost.get() {
         return Err(SubmitError::Refused(fault.clone()));
@@ -99,10 +99,4 @@ impl Flight {
         drop(self.buffers);
         gpu.settle(self.number, outcome);
     }
-}
-
-/// The refusal of a submission that would have to wait here: waiting would block the page and never end.
-pub(super) fn unawaited(fence: &Fence) -> SubmitError {
-    let message = format!("{fence:?} must be awaited first: these operations go another way");
-    SubmitError::Refused(Fault::new(ErrorClass::Unsupported, message))
 }
