@@ -168,7 +168,10 @@ fn a_driver_that_fails_once_leaves_a_reason() {
     let mut command = over_double(&folder, &["devices", "--json"]);
     command.env("TRANSLOAD_DOUBLE_FAULTS", "call=cuInit:999");
     let reason = reason_of(&serde_json::from_str(&run(&mut command).stdout()).unwrap());
-    assert!(reason.contains("cuInit: CUDA_ERROR_UNKNOWN (999)"), "{reason}");
+    assert!(
+        reason.contains("cuInit: CUDA_ERROR_UNKNOWN (999)"),
+        "{reason}"
+    );
 }
 
 #[test]

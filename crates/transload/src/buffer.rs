@@ -9,8 +9,7 @@ use transload_core::MemoryId;
 
 use crate::adopt::Adopted;
 use crate::engine::shared::Shared;
-use crate::error::{GuardError, RegionError};
-use crate::{ReadFuture, ReadGuard, WriteFuture, WriteGuard};
+use crate::error::RegionError;
 
 /// A counted view of some memory, known to one manager. Clones and slices show the same bytes. The memory is freed when
 /// the last of them was dropped and no transfer needs it.
@@ -123,93 +122,6 @@ impl Buffer {
             .slice(start, len)
             .ok_or(out_of_bounds(start, len))?;
         Ok(Buffer::new(raw, &self.shared))
-    }
-
-    /// Returns a guard with which the host reads the bytes. Blocks until transfers that write them and were submitted
-    /// before have ended, and while a [`WriteGuard`] on any of the bytes lives; transfers that come later wait for the
-    /// guard.
-    ///
-    /// Managed memory is made visible first: this waits for all work that its device was given by then, by other code
-    /// too. Work that the device is given while the guard lives must leave the bytes alone.
-    ///
-    /// # While this thread holds a guard
-    /// A call that would wait for a guard of the calling thread returns an error: this call and [`Buffer::write`]
-    /// ([`GuardError::GuardHeld`]), [`Transfer::wait`](crate::Transfer::wait) and copies of borrowed bytes
-    /// ([`TransferError::GuardHeld`](crate::TransferError::GuardHeld)). It may wait for the guard directly, or for
-    /// transfers that wait for it. Three waits cannot be refused and never end: to await on this thread what waits for
-    /// the guard, to wait for an [`Event`](crate::Event) that this thread would set later, and
-    /// [`TransferManager::wait_idle`](crate::TransferManager::wait_idle). Without the feature `std` threads cannot be
-    /// told apart, and all such waits never end.
-    ///
-    /// When the host cannot reach the memory through a pointer, or its device does not make it visible. For `mapped`
-    /// memory, because commands of the program may write it meanwhile: read and write it by copies. When the call would
-    /// wait for a guard of this thread.
-    pub fn read(&self) -> Result<ReadGuard, GuardError> {
-        ReadGuard::new(self)
-    }
-
-    /// Returns a guard with which the host reads and writes the bytes. As [`Buffer::read`]; transfers and guards that
-    /// read the bytes wait too, and are waited for.
-    ///
-    /// # Errors
-    /// As [`Buffer::read`], and when the buffer is read-only.
-    pub fn write(&self) -> Result<WriteGuard, GuardError> {
-        WriteGuard::new(self)
-    }
-
-    /// As [`Buffer::read`], but waits for no transfer and no guard. It still makes managed memory visible, which waits
-    /// for its device.
-    ///
-    /// # Errors
-    /// As [`Buffer::read`], for a guard that this thread holds too. [`GuardError::WouldBlock`] when transfers or guards of
-    /// other threads have to end first.
-    pub fn try_read(&self) -> Result<ReadGuard, GuardError> {
-        ReadGuard::now(self)
-    }
-
-    /// As [`Buffer::write`], but waits for no transfer and no guard. It still makes managed memory visible, which waits
-    /// for its device.
-    ///
-    /// # Errors
-    /// As [`Buffer::write`], for a guard that this thread holds too. [`GuardError::WouldBlock`] when transfers or guards of
-    /// other threads have to end first.
-    pub fn try_write(&self) -> Result<WriteGuard, GuardError> {
-        WriteGuard::now(self)
-    }
-
-    /// Returns a future of the guard that [`Buffer::read`] returns.
-    ///
-    /// The guard has its place in the order when this returns, before the future is polled: transfers that write the
-    /// bytes and are submitted later wait until the guard, or the future, is dropped. The future may go to another
-    /// thread; the guard stays on the thread that polled it. So in a task that moves between threads hold no guard over
-    /// an `await`: close the block that it lives in before. A call of `drop` is not enough for the compiler. In a task
-    /// of one thread, as on tokio's `LocalSet`, it may be held. Awaiting blocks in one case: to make managed memory
-    /// visible.
-    ///
-    /// The engine does not refuse a task that holds a guard and awaits a transfer or guard that waits for it: the task
-    /// never ends.
-    ///
-    /// ```
-    /// # #[cfg(feature = "std")] {
-    /// # use transload::{Error, TransferManager};
-    /// async fn sum(manager: &TransferManager) -> Result<u32, Error> {
-    ///     let src = manager.adopt(vec![1u8; 100])?;
-    ///     let dst = manager.adopt(vec![0u8; 100])?;
-    ///     let copy = manager.copy(&src, &dst);
-    ///     let sum = dst.read_async().await?.iter().map(|byte| u32::from(*byte)).sum();
-    ///     copy.await?;
-    ///     Ok(sum)
-    /// }
-    /// # }
-    /// ```
-    pub fn read_async(&self) -> ReadFuture {
-        ReadFuture::new(self)
-    }
-
-    /// Returns a future of the guard that [`Buffer::write`] returns; as [`Buffer::read_async`], and transfers that read
-    /// the bytes wait too.
-    pub fn write_async(&self) -> WriteFuture {
-        WriteFuture::new(self)
     }
 
     /// Returns the backend's own object behind the memory, if it is a `T`: the `wgpu::Buffer`, whether it was allocated

@@ -167,6 +167,27 @@ impl Builder {
     }
 }
 
+impl Default for TransferManager {
+    fn default() -> TransferManager {
+        TransferManager::new()
+    }
+}
+
+impl TransferManager {
+    /// Makes a manager without backends, with the process's staging budget and the system's clock.
+    pub fn new() -> TransferManager {
+        match Builder::default().build() {
+            Ok(manager) => manager,
+            Err(_) => unreachable!("only backends can be refused, and there are none"),
+        }
+    }
+
+    /// Returns a builder for a manager with other settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
 impl core::fmt::Debug for Builder {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Builder")

@@ -186,7 +186,7 @@ mod unwind_safe;
 #[cfg(feature = "std")]
 pub use self::std::profile::{Profile, ProfileError};
 #[cfg(feature = "std")]
-pub use self::std::{OpenError, probe, profile};
+pub use self::std::{probe, profile};
 pub use adopt::{Adopt, OwnedSlice};
 pub use buffer::{Buffer, IntoInnerError, IntoInnerReason};
 pub use builder::Builder;
@@ -195,6 +195,8 @@ pub use engine::clock::NoClock;
 #[cfg(feature = "std")]
 pub use engine::clock::SystemClock;
 pub use engine::types::Priority;
+#[cfg(feature = "std")]
+pub use error::OpenError;
 pub use error::{
     BatchError, Error, GuardError, PlaceError, RegionError, RegisterError, ShareError,
     TransferError, TransferFailure,

@@ -17,7 +17,7 @@ use transload_hal::{Backend, BackendId, DeviceInfo, MemoryInfo};
 use crate::engine::shared::Shared;
 use crate::engine::unwind::guarded;
 use crate::{
-    Buffer, Builder, Event, Explanation, PlaceError, RegisterError, Report, Request, StagingBudget,
+    Buffer, Event, Explanation, PlaceError, RegisterError, Report, Request, StagingBudget,
     TransferError,
 };
 
@@ -78,26 +78,7 @@ pub struct Placed {
     pub report: Option<Report>,
 }
 
-impl Default for TransferManager {
-    fn default() -> TransferManager {
-        TransferManager::new()
-    }
-}
-
 impl TransferManager {
-    /// Makes a manager without backends, with the process's staging budget and the system's clock.
-    pub fn new() -> TransferManager {
-        match Builder::default().build() {
-            Ok(manager) => manager,
-            Err(_) => unreachable!("only backends can be refused, and there are none"),
-        }
-    }
-
-    /// Returns a builder for a manager with other settings.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
     /// Registers a backend. From now on transfers use its devices and links, and plans are made anew.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The parts that need an operating system: threads, discovery, files, the probe.
 
+mod absent;
 #[cfg(browser)]
 pub(crate) mod browser_clock;
 mod claims;
@@ -14,13 +15,13 @@ pub mod probe;
 pub mod profile;
 mod verdicts;
 
+pub(crate) use absent::Absent;
 pub(crate) use claims::{claim, claim_file};
-pub(crate) use discover::Absent;
+
 #[cfg(threads)]
 pub(crate) use driver::Driver;
-pub use files::OpenError;
 pub(crate) use fork::watch;
 #[cfg(browser)]
-pub(crate) use microtask::Microtask;
+pub(crate) use microtask::{Driven as PageDriven, Microtask};
 pub(crate) use transload_hal::PerProcess;
 pub(crate) use verdicts::Keeper;

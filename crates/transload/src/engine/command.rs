@@ -305,6 +305,7 @@ impl Later {
     }
 
     /// Takes the oldest command.
+    #[cfg(threads)]
     pub(crate) fn pop(&mut self) -> Option<Command> {
         self.0.pop_front()
     }

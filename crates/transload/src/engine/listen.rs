@@ -340,3 +340,28 @@ impl Driven for Shared {
         slow.has_command
     }
 }
+
+#[cfg(browser)]
+impl crate::std::PageDriven for Shared {
+    fn microtask(&self) -> &crate::std::Microtask {
+        &self.microtask
+    }
+
+    fn signal(&self) -> &Arc<super::signal::Signal> {
+        &self.signal
+    }
+
+    fn drive(self: &Arc<Self>) -> bool {
+        self.turn_quickly();
+        self.state.with(|state| state.table.live() > 0)
+    }
+
+    fn ensure_wake(&self, waker: &Waker) {
+        Shared::ensure_wake(self, waker);
+    }
+
+    fn next_deadline(&self) -> (Instant, Option<Instant>) {
+        let next = self.state.with(|state| state.next_deadline());
+        (self.clock.now(), next)
+    }
+}

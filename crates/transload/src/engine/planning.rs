@@ -7,9 +7,8 @@ use alloc::vec::Vec;
 
 use transload_core::flight::{Failure, Phase, Verify};
 use transload_core::{
-    Barred, Curve, Instant, Inventory, Lane, Limits, LinkId, MemoryId, Method, NoPlan, Plan,
-    PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Step, StepKind, Topology,
-    TopologyError,
+    Barred, Instant, Inventory, Lane, Limits, LinkId, MemoryId, Method, NoPlan, Plan, PlanCache,
+    PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Step, StepKind, Topology, TopologyError,
 };
 use transload_hal::BackendId;
 
@@ -51,6 +50,7 @@ impl Planning {
         &self.topology
     }
 
+    #[cfg(feature = "std")]
     pub(crate) fn quarantine(&self) -> &Quarantine {
         &self.quarantine
     }
@@ -75,7 +75,7 @@ impl Planning {
 
     /// Sets the cost of a link. Plans are made anew.
     #[cfg(feature = "std")]
-    pub(crate) fn set_cost(&mut self, link: LinkId, cost: Curve) {
+    pub(crate) fn set_cost(&mut self, link: LinkId, cost: transload_core::Curve) {
         self.topology.set_cost(link, cost);
         self.cache.invalidate();
     }
@@ -87,6 +87,7 @@ impl Planning {
     }
 
     /// Forgets the plans.
+    #[cfg(feature = "std")]
     pub(crate) fn invalidate(&mut self) {
         self.cache.invalidate();
     }

@@ -273,12 +273,6 @@ impl Shared {
         }
     }
 
-    /// Returns whether a transfer is under way.
-    #[cfg(browser)]
-    pub(crate) fn is_live(&self) -> bool {
-        self.state.with(|state| state.table.live() > 0)
-    }
-
     pub(crate) fn give_up_backend(&self, name: BackendId, fault: &Fault) {
         let is_new = self.change(|state| state.give_up_backend(name, fault));
         if is_new {

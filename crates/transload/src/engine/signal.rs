@@ -5,6 +5,7 @@
 //! the place of the listener from the manager's own thread, which has it whenever no other thread has it and a transfer
 //! needs one.
 
+#[cfg(threads)]
 use alloc::sync::Arc;
 use core::task::Waker;
 use core::time::Duration;
@@ -28,7 +29,7 @@ pub(crate) trait Driven: Send + Sync {
 #[cfg(threads)]
 pub(crate) type Charge = Arc<dyn Driven>;
 #[cfg(not(threads))]
-pub(crate) type Charge = core::convert::Infallible;
+pub(crate) enum Charge {}
 
 /// How a thread that waits holds its parker.
 #[cfg(threads)]
@@ -309,7 +310,7 @@ mod shared {
 /// the completion itself wakes futures, since no other thread turns the engine for them.
 #[cfg(not(threads))]
 mod alone {
-    use super::{Arc, Charge, Duration, Listening, Waker};
+    use super::{Charge, Duration, Listening, Waker};
     use crate::engine::sync::Lock;
 
     #[derive(Default)]

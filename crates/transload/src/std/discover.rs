@@ -86,16 +86,11 @@ impl Builder {
 
     #[cfg(any(cuda, metal, all(adapters, not(browser))))]
     fn note(&mut self, kind: DeviceKind, reasons: impl IntoIterator<Item = String>) {
-        let noted = reasons.into_iter().map(|reason| Absent { kind, reason });
+        let noted = reasons
+            .into_iter()
+            .map(|reason| super::Absent { kind, reason });
         self.absent.extend(noted);
     }
-}
-
-/// Why discovery added no devices of a kind, or left one of them out.
-#[derive(Debug)]
-pub(crate) struct Absent {
-    kind: DeviceKind,
-    reason: String,
 }
 
 /// Why there is no adapter, and what would bring one.

@@ -2,53 +2,12 @@
 
 use std::path::Path;
 
-use transload_hal::{ErrorClass, External, ExternalKind, ImportError, MemoryId, StorageId};
+use transload_hal::{External, ExternalKind, ImportError, MemoryId, StorageId};
+use transload_host::HostFile;
 use transload_host::memory::{FILE, SHARED};
-use transload_host::{FileError, HostFile};
 
 use super::claims::Claim;
-use crate::{Buffer, Error, TransferManager};
-
-/// Why a file did not become a buffer.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The system did not open or create the file, it has no positions or no length, or it cannot have the requested
-    /// length. The error names the path.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The manager did not take it in.
-    #[error("{path}: {source}")]
-    Manager {
-        /// The path of the file.
-        path: String,
-        /// Why not.
-        r#source: Box<Error>,
-    },
-}
-
-/// Two errors are equal when their texts are: the system's errors cannot be compared.
-impl PartialEq for OpenError {
-    fn eq(&self, other: &OpenError) -> bool {
-        self.class() == other.class() && self.to_string() == other.to_string()
-    }
-}
-
-impl Eq for OpenError {}
-
-impl OpenError {
-    /// Returns the category of the error. Use it to decide whether to retry.
-    pub fn class(&self) -> ErrorClass {
-        use std::io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull};
-        match self {
-            OpenError::File(error) => match error.source_io().map(std::io::Error::kind) {
-                Some(OutOfMemory | QuotaExceeded | StorageFull) => ErrorClass::Exhausted,
-                _ => ErrorClass::Caller,
-            },
-            OpenError::Manager { source, .. } => source.class(),
-        }
-    }
-}
+use crate::{Buffer, OpenError, TransferManager};
 
 impl TransferManager {
     /// Opens a whole file as a read-only buffer in `cpu:0/file`. The buffer has the length of the file at the time of
@@ -57,7 +16,7 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the file is missing, unreadable or no regular file, when it has content and no fixed length, as the files
-    /// of `/proc` do ([`FileError::NoFixedLength`]), when another manager may write it ([`ImportError::Claimed`]), or when
+    /// of `/proc` do ([`FileError::NoFixedLength`](crate::host::FileError::NoFixedLength)), when another manager may write it ([`ImportError::Claimed`]), or when
     /// no backend takes files.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
@@ -74,7 +33,7 @@ impl TransferManager {
     /// # Errors
     /// When the file cannot be created or made that long, may not be both read and written, belongs to another manager
     /// ([`ImportError::Claimed`]; it is unchanged then), or when no backend takes files. A length that no file can have
-    /// ([`FileError::TooLong`]) is of the class `Caller`, a disk without room of the class `Exhausted`.
+    /// ([`FileError::TooLong`](crate::host::FileError::TooLong)) is of the class `Caller`, a disk without room of the class `Exhausted`.
     pub fn create_file(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
         // The claim must last until the buffer has its own. Otherwise another manager could take the file in meanwhile,

@@ -9,123 +9,33 @@
 //! the next part of its memory, as the pieces of a large copy do, so that no processor cache smaller than the largest
 //! size holds its bytes.
 
-mod cell;
 mod check;
-mod ground;
+mod measurement;
+mod report;
 mod rounds;
 mod sample;
 mod way;
+mod workspace;
 
 use std::collections::HashSet;
 use std::time::Duration;
 #[cfg(not(browser))]
 use std::time::Instant;
 
-use transload_core::{LinkId, MemoryId, MemoryKind, Method, Topology, defaults};
+use transload_core::{LinkId, MemoryId, MemoryKind, Topology, defaults};
 
-use self::cell::Cell;
 use self::check::Checks;
-use self::ground::Ground;
+use self::measurement::Measurement;
+use self::workspace::Workspace;
 #[cfg(browser)]
 use super::browser_clock::Instant;
 use super::profile::{FAULTY, MeasuredLink, Point, Profile};
 use crate::TransferManager;
 
+pub use report::{
+    Found, LinkReport, PairReport, ProbeOptions, ProbePhase, ProbeProgress, ProbeReport,
+};
 pub use sample::Interval;
-
-/// The sizes and limits of a probe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ProbeOptions {
-    /// The limit of the probe's duration by the wall clock. Measurements that were not reached by then are left out,
-    /// the largest sizes first; a link that was not measured to the end keeps its default costs.
-    pub budget: Duration,
-    /// The sizes in bytes. The probe measures a link up to the largest piece that the planner cuts for it.
-    pub sizes: Vec<u64>,
-    /// The most timed copies of one size over one link, up to 1000.
-    pub samples: u32,
-}
-
-/// The results of a probe.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct ProbeReport {
-    /// Every link, in the topology's order.
-    pub links: Vec<LinkReport>,
-    /// Every ordered pair of memories that users can name, in each size, by source, destination and size.
-    pub pairs: Vec<PairReport>,
-    /// The costs that the planner uses from now on. Save it to use them in later processes.
-    pub profile: Profile,
-    /// Whether a device is simulated: its times are the model's then.
-    pub simulated: bool,
-}
-
-/// The results of a probe for a link.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct LinkReport {
-    /// The link.
-    pub id: LinkId,
-    /// The link moved wrong bytes. It gets no cost, and is not used any more.
-    pub faulty: bool,
-    /// Each size in bytes, rising, and its result.
-    pub sizes: Vec<(u64, Found)>,
-}
-
-/// The results of a probe for a pair of memories.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct PairReport {
-    /// The source of the bytes.
-    pub src: MemoryId,
-    /// Their destination.
-    pub dst: MemoryId,
-    /// Their number.
-    pub bytes: u64,
-    /// How the bytes moved; `None` where they did not.
-    pub method: Option<Method>,
-    /// The result.
-    pub found: Found,
-}
-
-/// The result of copies of one size.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Found {
-    /// The bytes were right, and the copies took this time.
-    Time(Interval),
-    /// The bytes that arrived were not those that were sent.
-    WrongBytes,
-    /// Nothing could be copied, for this reason.
-    Failed(String),
-    /// The time was up before the size was reached.
-    NotReached,
-}
-
-/// The progress of a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ProbeProgress {
-    /// The current phase.
-    pub phase: ProbePhase,
-    /// How much of the budget has passed.
-    pub elapsed: Duration,
-    /// The whole budget.
-    pub budget: Duration,
-}
-
-/// The parts of a probe, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbePhase {
-    /// Sends a pattern over each link.
-    CheckingLinks,
-    /// Times each link.
-    TimingLinks,
-    /// Sends a pattern between each two memories.
-    CheckingPairs,
-    /// Times each pair of memories.
-    TimingPairs,
-}
 
 impl ProbeOptions {
     /// 10 seconds, up to 16 MiB.
@@ -208,23 +118,23 @@ impl TransferManager {
         self.distrust_peers();
         let topology = self.topology();
         let sizes = sizes(options);
-        let mut ground = Ground::new(self, sizes.last().copied().unwrap_or(0));
-        let mut cells = link_cells(&topology, &sizes);
+        let mut workspace = Workspace::new(self, sizes.last().copied().unwrap_or(0));
+        let mut measurements = link_cells(&topology, &sizes);
         let samples = options.samples.clamp(1, sample::MOST);
 
         let mut checks = Checks::new(&topology);
         checks.links(
-            &mut ground,
-            &mut cells,
+            &mut workspace,
+            &mut measurements,
             &mut timer.phase(ProbePhase::CheckingLinks, watch),
         );
         rounds::run(
-            &mut ground,
-            &mut cells,
+            &mut workspace,
+            &mut measurements,
             samples,
             &mut timer.phase(ProbePhase::TimingLinks, watch),
         );
-        let links = link_reports(&topology, cells, checks.faulty());
+        let links = link_reports(&topology, measurements, checks.faulty());
         let profile = Profile::new(&topology, links.iter().filter_map(measured).collect());
         self.adopt_profile(&profile);
         let faulty = profile.links().iter().filter(|link| link.faulty);
@@ -232,12 +142,12 @@ impl TransferManager {
 
         let mut pairs = pair_cells(&topology, &sizes);
         checks.pairs(
-            &mut ground,
+            &mut workspace,
             &mut pairs,
             &mut timer.phase(ProbePhase::CheckingPairs, watch),
         );
         rounds::run(
-            &mut ground,
+            &mut workspace,
             &mut pairs,
             samples,
             &mut timer.phase(ProbePhase::TimingPairs, watch),
@@ -304,13 +214,13 @@ fn sizes(options: &ProbeOptions) -> Vec<u64> {
 }
 
 /// Orders the smaller sizes of all links first: when the time is up, each link has some.
-fn by_size(mut cells: Vec<Cell>) -> Vec<Cell> {
-    cells.sort_by_key(|cell| cell.bytes);
-    cells
+fn by_size(mut measurements: Vec<Measurement>) -> Vec<Measurement> {
+    measurements.sort_by_key(|measurement| measurement.bytes);
+    measurements
 }
 
-fn link_cells(topology: &Topology, sizes: &[u64]) -> Vec<Cell> {
-    let mut cells = Vec::new();
+fn link_cells(topology: &Topology, sizes: &[u64]) -> Vec<Measurement> {
+    let mut measurements = Vec::new();
     for link in topology.links() {
         let (src, dst) = (link.id.src, link.id.dst);
         let Some(room) = room(topology, src, dst) else {
@@ -320,25 +230,25 @@ fn link_cells(topology: &Topology, sizes: &[u64]) -> Vec<Cell> {
         let most = room.min(defaults::max_chunk_bytes(link.class));
         let mut own: Vec<u64> = sizes.iter().map(|bytes| (*bytes).min(most)).collect();
         own.dedup();
-        let cell = |bytes| Cell::new(src, dst, bytes, Some(link.id));
-        cells.extend(own.into_iter().map(cell));
+        let measurement = |bytes| Measurement::new(src, dst, bytes, Some(link.id));
+        measurements.extend(own.into_iter().map(measurement));
     }
-    by_size(cells)
+    by_size(measurements)
 }
 
-fn pair_cells(topology: &Topology, sizes: &[u64]) -> Vec<Cell> {
+fn pair_cells(topology: &Topology, sizes: &[u64]) -> Vec<Measurement> {
     let named = |kind| !matches!(kind, MemoryKind::Upload | MemoryKind::Readback);
     let memories = || {
         let memories = topology.memories().iter().map(|memory| memory.id);
         memories.filter(move |memory| named(memory.kind))
     };
-    let mut cells = Vec::new();
+    let mut measurements = Vec::new();
     for (src, dst) in memories().flat_map(|src| memories().map(move |dst| (src, dst))) {
         let room = room(topology, src, dst).unwrap_or(0);
         let fitting = sizes.iter().filter(|bytes| **bytes <= room);
-        cells.extend(fitting.map(|bytes| Cell::new(src, dst, *bytes, None)));
+        measurements.extend(fitting.map(|bytes| Measurement::new(src, dst, *bytes, None)));
     }
-    by_size(cells)
+    by_size(measurements)
 }
 
 /// Returns the largest allocation for which both memories have room.
@@ -349,7 +259,7 @@ fn room(topology: &Topology, src: MemoryId, dst: MemoryId) -> Option<u64> {
 
 fn link_reports(
     topology: &Topology,
-    cells: Vec<Cell>,
+    measurements: Vec<Measurement>,
     faulty: &HashSet<LinkId>,
 ) -> Vec<LinkReport> {
     let report = |link: &transload_core::Link| LinkReport {
@@ -358,25 +268,25 @@ fn link_reports(
         sizes: Vec::new(),
     };
     let mut reports: Vec<LinkReport> = topology.links().iter().map(report).collect();
-    for cell in cells {
+    for measurement in measurements {
         let report = reports
             .iter_mut()
-            .find(|report| Some(report.id) == cell.over);
+            .find(|report| Some(report.id) == measurement.over);
         if let Some(report) = report {
-            report.sizes.push((cell.bytes, cell.found()));
+            report.sizes.push((measurement.bytes, measurement.found()));
         }
     }
     reports.retain(|report| !report.sizes.is_empty());
     reports
 }
 
-fn pair_report(cell: Cell) -> PairReport {
+fn pair_report(measurement: Measurement) -> PairReport {
     PairReport {
-        src: cell.src,
-        dst: cell.dst,
-        bytes: cell.bytes,
-        method: cell.method,
-        found: cell.found(),
+        src: measurement.src,
+        dst: measurement.dst,
+        bytes: measurement.bytes,
+        method: measurement.method,
+        found: measurement.found(),
     }
 }
 

@@ -18,14 +18,11 @@ use std::path::{Path, PathBuf};
 
 use transload_core::{Curve, LinkId, Timing, Topology};
 
-pub use error::ProfileError;
+pub use error::{FORMAT, ProfileError};
 pub use fingerprint::{DevicePrint, Fingerprint};
 pub use store::{ENVIRONMENT, saved_path, verdicts_path};
 
 use crate::TransferManager;
-
-/// The version of the format that this library writes. It reads this version and ignores fields that it does not know.
-pub const FORMAT: u32 = 1;
 
 /// The measured costs of a machine's links.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! reads the file again, merges, and replaces it whole ([`store`]). A failure here is no error: a link without a
 //! verdict is proven.
 
+mod entry;
 mod keeper;
 mod print;
 mod store;
@@ -13,18 +14,12 @@ mod text;
 
 use transload_core::{BackendId, LinkId, Topology};
 
+use self::entry::Entry;
 use self::print::LinkPrint;
 use crate::TransferManager;
-use crate::engine::verdict::{Judgement, Verdict, ends};
+use crate::engine::verdict::{Judgement, ends};
 
 pub(crate) use keeper::Keeper;
-
-/// An entry of the file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Entry {
-    print: LinkPrint,
-    judgement: Judgement,
-}
 
 impl TransferManager {
     /// Takes in the verdicts of earlier processes about the links of that backend, if the manager keeps verdicts.
@@ -74,40 +69,13 @@ fn holding(entries: &[Entry], topology: &Topology, backend: BackendId) -> Vec<(L
     found
 }
 
-/// Replaces the entries of the links of these verdicts. Returns false when nothing has changed.
-fn merge(entries: &mut Vec<Entry>, verdicts: &[Verdict]) -> bool {
-    let mut changed = false;
-    for verdict in verdicts {
-        let [src, dst] = &verdict.devices;
-        let Some(print) = LinkPrint::new(verdict.link, [src, dst]) else {
-            continue;
-        };
-        let new = verdict.judgement.clone().map(|judgement| Entry {
-            print: print.clone(),
-            judgement,
-        });
-        if new.as_ref().is_some_and(|new| entries.contains(new)) {
-            continue;
-        }
-        let before = entries.len();
-        entries.retain(|entry| !entry.print.is_same_link(&print));
-        changed |= new.is_some() || entries.len() < before;
-        entries.extend(new);
-    }
-    let surplus = entries.len().saturating_sub(MOST_ENTRIES);
-    entries.drain(..surplus);
-    changed
-}
-
-/// The most entries; the oldest are removed when there are more. A machine of 16 devices has 240 links between them,
-/// and a home folder may serve several machines.
-const MOST_ENTRIES: usize = 2048;
-
 #[cfg(test)]
 mod tests {
     use transload_core::{Access, DeviceInfo, EngineId, Name};
 
+    use super::entry::{MOST_ENTRIES, merge};
     use super::*;
+    use crate::engine::verdict::Verdict;
 
     fn device(id: &str, uuid: u8) -> DeviceInfo {
         DeviceInfo {

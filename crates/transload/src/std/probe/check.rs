@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use transload_core::{LinkId, MemoryId, Topology};
 
-use super::cell::{Cell, State};
-use super::ground::{Ground, HOME, Role, Stopped, What};
+use super::measurement::{Measurement, State};
 use super::way::shortest;
+use super::workspace::{HOME, Role, Stopped, What, Workspace};
 use crate::Error;
 
 /// The state of the checks.
@@ -28,9 +28,9 @@ struct Ways {
     back: Vec<LinkId>,
 }
 
-/// A pattern that came back changed: the cell, and every link that it went over.
+/// A pattern that came back changed: the measurement, and every link that it went over.
 struct Suspicion {
-    cell: usize,
+    measurement: usize,
     links: Vec<LinkId>,
 }
 
@@ -50,47 +50,55 @@ impl<'a> Checks<'a> {
         &self.faulty
     }
 
-    /// Sends a pattern over the link of each cell. A pattern that comes back has passed other links too, so changed
+    /// Sends a pattern over the link of each measurement. A pattern that comes back has passed other links too, so changed
     /// ones are sent again over links that proved sound.
     pub(super) fn links(
         &mut self,
-        ground: &mut Ground<'_>,
-        cells: &mut [Cell],
+        workspace: &mut Workspace<'_>,
+        measurements: &mut [Measurement],
         go_on: &mut dyn FnMut() -> bool,
     ) {
         let mut suspicions = Vec::new();
-        for (at, cell) in cells.iter_mut().enumerate() {
+        for (at, measurement) in measurements.iter_mut().enumerate() {
             if !go_on() {
                 break;
             }
-            let Some(ways) = self.check(ground, cell) else {
+            let Some(ways) = self.check(workspace, measurement) else {
                 continue;
             };
-            if cell.state == State::Wrong {
-                let links = ways.links().chain(cell.over).collect();
-                suspicions.push(Suspicion { cell: at, links });
+            if measurement.state == State::Wrong {
+                let links = ways.links().chain(measurement.over).collect();
+                suspicions.push(Suspicion {
+                    measurement: at,
+                    links,
+                });
             }
         }
-        self.settle(ground, cells, suspicions);
+        self.settle(workspace, measurements, suspicions);
     }
 
-    /// Sends a pattern over the link of a cell, avoiding links that cannot carry it there or back, and returns the way
+    /// Sends a pattern over the link of a measurement, avoiding links that cannot carry it there or back, and returns the way
     /// that it took.
-    fn check(&mut self, ground: &mut Ground<'_>, cell: &mut Cell) -> Option<Ways> {
-        let (over, bytes) = (cell.over, cell.bytes);
+    fn check(
+        &mut self,
+        workspace: &mut Workspace<'_>,
+        measurement: &mut Measurement,
+    ) -> Option<Ways> {
+        let (over, bytes) = (measurement.over, measurement.bytes);
         loop {
             let sound = |link: &LinkId| !self.broken.contains(&(*link, bytes));
             // Preferably without the link itself; a slot may have no other link in or out.
-            let ways = self.ways(cell, &|link| sound(link) && Some(*link) != over);
-            let Some(ways) = ways.or_else(|| self.ways(cell, &sound)) else {
-                // If a way existed, the cell's state already tells what stopped the pattern.
-                if cell.state == State::Unknown {
-                    cell.state = State::Failed("no way leads there from the host and back".into());
+            let ways = self.ways(measurement, &|link| sound(link) && Some(*link) != over);
+            let Some(ways) = ways.or_else(|| self.ways(measurement, &sound)) else {
+                // If a way existed, the measurement's state already tells what stopped the pattern.
+                if measurement.state == State::Unknown {
+                    measurement.state =
+                        State::Failed("no way leads there from the host and back".into());
                 }
                 return None;
             };
             let broken = self.broken.len();
-            cell.state = self.send(ground, cell, &ways);
+            measurement.state = self.send(workspace, measurement, &ways);
             let by_itself = over.is_some_and(|link| self.broken.contains(&(link, bytes)));
             if by_itself || self.broken.len() == broken {
                 return Some(ways);
@@ -101,20 +109,20 @@ impl<'a> Checks<'a> {
     /// Finds the links that the suspicions are about.
     fn settle(
         &mut self,
-        ground: &mut Ground<'_>,
-        cells: &mut [Cell],
+        workspace: &mut Workspace<'_>,
+        measurements: &mut [Measurement],
         mut suspicions: Vec<Suspicion>,
     ) {
         // The fewer links, the likelier each of them is the faulty one.
         suspicions.sort_by_key(|suspicion| suspicion.links.len());
         for suspicion in &suspicions {
-            let cell = &mut cells[suspicion.cell];
-            let bytes = cell.bytes;
-            let ways = self.ways(cell, &|link| self.trusted.contains(&(*link, bytes)));
+            let measurement = &mut measurements[suspicion.measurement];
+            let bytes = measurement.bytes;
+            let ways = self.ways(measurement, &|link| self.trusted.contains(&(*link, bytes)));
             let Some(ways) = ways else { continue };
-            cell.state = self.send(ground, cell, &ways);
-            if cell.state == State::Wrong {
-                self.faulty.extend(cell.over);
+            measurement.state = self.send(workspace, measurement, &ways);
+            if measurement.state == State::Wrong {
+                self.faulty.extend(measurement.over);
             }
         }
         for suspicion in suspicions {
@@ -122,17 +130,19 @@ impl<'a> Checks<'a> {
                 .links
                 .iter()
                 .any(|link| self.faulty.contains(link));
-            let cell = &mut cells[suspicion.cell];
+            let measurement = &mut measurements[suspicion.measurement];
             if !explained {
                 // No link was found that moves wrong bytes each time. One did so while this one was checked.
-                self.faulty.extend(cell.over);
-                cell.state = State::Wrong;
+                self.faulty.extend(measurement.over);
+                measurement.state = State::Wrong;
             }
         }
-        for cell in cells {
-            let guilty = cell.over.is_some_and(|link| self.faulty.contains(&link));
-            if cell.state == State::Wrong && !guilty {
-                cell.state =
+        for measurement in measurements {
+            let guilty = measurement
+                .over
+                .is_some_and(|link| self.faulty.contains(&link));
+            if measurement.state == State::Wrong && !guilty {
+                measurement.state =
                     State::Failed("every way there passes a link that moves wrong bytes".into());
             }
         }
@@ -141,45 +151,51 @@ impl<'a> Checks<'a> {
     /// Sends a pattern from memory to memory, over the planner's choice.
     pub(super) fn pairs(
         &mut self,
-        ground: &mut Ground<'_>,
-        cells: &mut [Cell],
+        workspace: &mut Workspace<'_>,
+        measurements: &mut [Measurement],
         go_on: &mut dyn FnMut() -> bool,
     ) {
-        for cell in cells {
+        for measurement in measurements {
             if !go_on() {
                 return;
             }
-            let bytes = cell.bytes;
+            let bytes = measurement.bytes;
             let sound = |link: &LinkId| {
                 !self.faulty.contains(link) && !self.broken.contains(&(*link, bytes))
             };
             let trusted = |link: &LinkId| sound(link) && self.trusted.contains(&(*link, bytes));
-            cell.state = match self
-                .ways(cell, &trusted)
-                .or_else(|| self.ways(cell, &sound))
+            measurement.state = match self
+                .ways(measurement, &trusted)
+                .or_else(|| self.ways(measurement, &sound))
             {
-                Some(ways) => self.send(ground, cell, &ways),
+                Some(ways) => self.send(workspace, measurement, &ways),
                 None => State::Failed("no sound way leads there from the host and back".into()),
             };
         }
     }
 
-    fn ways(&self, cell: &Cell, may_use: &dyn Fn(&LinkId) -> bool) -> Option<Ways> {
+    fn ways(&self, measurement: &Measurement, may_use: &dyn Fn(&LinkId) -> bool) -> Option<Ways> {
         let way = |from: MemoryId, to: MemoryId| shortest(self.topology, from, to, may_use);
         Some(Ways {
-            to_src: way(HOME, cell.src)?,
-            to_dst: way(HOME, cell.dst)?,
-            back: way(cell.dst, HOME)?,
+            to_src: way(HOME, measurement.src)?,
+            to_dst: way(HOME, measurement.dst)?,
+            back: way(measurement.dst, HOME)?,
         })
     }
 
-    fn send(&mut self, ground: &mut Ground<'_>, cell: &Cell, ways: &Ways) -> State {
+    fn send(
+        &mut self,
+        workspace: &mut Workspace<'_>,
+        measurement: &Measurement,
+        ways: &Ways,
+    ) -> State {
         let number = self.number;
         self.number += 1;
-        match try_send(ground, cell, ways, number) {
+        match try_send(workspace, measurement, ways, number) {
             Ok(true) => {
-                let links = ways.links().chain(cell.over);
-                self.trusted.extend(links.map(|link| (link, cell.bytes)));
+                let links = ways.links().chain(measurement.over);
+                self.trusted
+                    .extend(links.map(|link| (link, measurement.bytes)));
                 State::Right
             }
             Ok(false) => State::Wrong,
@@ -187,18 +203,19 @@ impl<'a> Checks<'a> {
                 at: Some(link),
                 why,
             }) => {
-                self.broken.insert((link, cell.bytes));
+                self.broken.insert((link, measurement.bytes));
                 let (src, dst) = (link.src, link.dst);
                 State::Failed(format!("the way there passes {src} → {dst}: {why}"))
             }
             Err(Stopped { at: None, why }) => {
-                let condemned = |link: &LinkId| ground.manager().is_condemned(*link);
-                if let Some(link) = cell.over.filter(condemned) {
+                let condemned = |link: &LinkId| workspace.manager().is_condemned(*link);
+                if let Some(link) = measurement.over.filter(condemned) {
                     // The engine's own proof found it first.
                     self.faulty.insert(link);
                     return State::Wrong;
                 }
-                self.broken.extend(cell.over.map(|link| (link, cell.bytes)));
+                self.broken
+                    .extend(measurement.over.map(|link| (link, measurement.bytes)));
                 State::Failed(why)
             }
         }
@@ -214,8 +231,8 @@ impl Ways {
 
 /// Returns whether the pattern came back as it went.
 fn try_send(
-    ground: &mut Ground<'_>,
-    cell: &Cell,
+    workspace: &mut Workspace<'_>,
+    measurement: &Measurement,
     ways: &Ways,
     number: usize,
 ) -> Result<bool, Stopped> {
@@ -223,12 +240,14 @@ fn try_send(
         at: None,
         why: error.to_string(),
     };
-    let src = ground
-        .buffer(cell.src, cell.bytes, Role::From)
+    let src = workspace
+        .buffer(measurement.src, measurement.bytes, Role::From)
         .map_err(own)?;
-    let dst = ground.buffer(cell.dst, cell.bytes, Role::To).map_err(own)?;
-    ground.bring(What::Poison(number), &dst, &ways.to_dst)?;
-    ground.bring(What::Pattern(number), &src, &ways.to_src)?;
-    let arrived = ground.cross(cell).map_err(own)?;
-    ground.compare(number, &arrived, &ways.back)
+    let dst = workspace
+        .buffer(measurement.dst, measurement.bytes, Role::To)
+        .map_err(own)?;
+    workspace.bring(What::Poison(number), &dst, &ways.to_dst)?;
+    workspace.bring(What::Pattern(number), &src, &ways.to_src)?;
+    let arrived = workspace.cross(measurement).map_err(own)?;
+    workspace.compare(number, &arrived, &ways.back)
 }

@@ -1,51 +1,58 @@
-//! Times cells in rounds.
+//! Times measurements in rounds.
 
-use super::cell::{Cell, State};
-use super::ground::{Ground, Role};
+use super::measurement::{Measurement, State};
+use super::workspace::{Role, Workspace};
 use crate::{Error, Report};
 
-/// Times one copy of each cell after the other, again and again, until each has `samples` or `go_on` returns false.
-/// Skips cells whose bytes were not found right.
+/// Times one copy of each measurement after the other, again and again, until each has `samples` or `go_on` returns false.
+/// Skips measurements whose bytes were not found right.
 pub(super) fn run(
-    ground: &mut Ground<'_>,
-    cells: &mut [Cell],
+    workspace: &mut Workspace<'_>,
+    measurements: &mut [Measurement],
     samples: u32,
     go_on: &mut dyn FnMut() -> bool,
 ) {
     for _ in 0..samples {
-        for cell in cells.iter_mut().filter(|cell| cell.state == State::Right) {
+        for measurement in measurements
+            .iter_mut()
+            .filter(|measurement| measurement.state == State::Right)
+        {
             if !go_on() {
                 return;
             }
-            time(ground, cell);
+            time(workspace, measurement);
         }
     }
 }
 
-fn time(ground: &mut Ground<'_>, cell: &mut Cell) {
-    let turn = 2 * cell.times.len();
-    if cell.bytes <= WARM_BYTES
-        && let Err(error) = copy(ground, cell, turn)
+fn time(workspace: &mut Workspace<'_>, measurement: &mut Measurement) {
+    let turn = 2 * measurement.times.len();
+    if measurement.bytes <= WARM_BYTES
+        && let Err(error) = copy(workspace, measurement, turn)
     {
-        cell.state = State::Failed(error.to_string());
+        measurement.state = State::Failed(error.to_string());
         return;
     }
-    match copy(ground, cell, turn + 1) {
+    match copy(workspace, measurement, turn + 1) {
         // A way that failed at first took time too, and will not be taken again.
         Ok(report) if report.fallbacks().is_empty() => {
             let ns = u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            cell.times.push(ns);
-            cell.method = Some(report.method());
+            measurement.times.push(ns);
+            measurement.method = Some(report.method());
         }
         Ok(_) => {}
-        Err(error) => cell.state = State::Failed(error.to_string()),
+        Err(error) => measurement.state = State::Failed(error.to_string()),
     }
 }
 
-fn copy(ground: &mut Ground<'_>, cell: &Cell, turn: usize) -> Result<Report, Error> {
-    let src = ground.stretch(cell.src, cell.bytes, Role::From, turn)?;
-    let dst = ground.stretch(cell.dst, cell.bytes, Role::To, turn)?;
-    ground.copy(&src, &dst, cell.over)
+fn copy(
+    workspace: &mut Workspace<'_>,
+    measurement: &Measurement,
+    turn: usize,
+) -> Result<Report, Error> {
+    let src = workspace.stretch(measurement.src, measurement.bytes, Role::From, turn)?;
+    let dst = workspace.stretch(measurement.dst, measurement.bytes, Role::To, turn)?;
+    workspace.copy(&src, &dst, measurement.over)
 }
 
 /// The larger copies of a round push the code that moves smaller ones out of every cache, so one copy is made that is

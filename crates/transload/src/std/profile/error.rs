@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use transload_hal::ErrorClass;
 
-use super::FORMAT;
 use crate::error::{FORKED, Forked};
+
+/// The version of the format that this library writes. It reads this version and ignores fields that it does not know.
+pub const FORMAT: u32 = 1;
 
 /// Why a profile was refused, or could not be read or written.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Entry, store};
+use super::entry::Entry;
+use super::store;
 use crate::engine::unwind::guarded;
 use crate::engine::verdict::Verdict;
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use transload_hal::{open_regular, read_regular};
 use transload_host::partial::{Partial, folder};
 
+use super::entry::{Entry, merge};
 use super::text::{self, Unread};
-use super::{Entry, merge};
 use crate::engine::verdict::Verdict;
 
 /// Reads the file. A file that is missing or damaged has no entries.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use transload_core::{Access, LinkId};
 
-use super::Entry;
+use super::entry::Entry;
 use super::print::{EndPrint, LinkPrint};
 use crate::engine::verdict::Judgement;
 

@@ -200,9 +200,7 @@ fn detached_chains_complete_when_every_handle_has_gone() {
     let transfers = [manager.copy(&src, &between), manager.copy(&between, &dst)];
     drop((src, between, dst, manager));
     drop(transfers);
-    let arrived = told
-        .recv_timeout(HANG)
-        .expect("no thread drives it");
+    let arrived = told.recv_timeout(HANG).expect("no thread drives it");
     assert!(arrived == wanted, "freed before the bytes had arrived");
     assert_eq!(sim.violations(), []);
 }

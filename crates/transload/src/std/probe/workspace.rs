@@ -6,7 +6,7 @@ use std::time::Duration;
 use transload_core::{DeviceId, LinkId, MemoryId, MemoryKind};
 use transload_hal::AllocSpec;
 
-use super::cell::Cell;
+use super::measurement::Measurement;
 use crate::{Buffer, Error, Report, Request, TransferError, TransferManager};
 
 /// The use of a buffer. Copies that bring a pattern there and copies that bring it back never share one: bytes that one
@@ -22,7 +22,7 @@ pub(super) enum Role {
 }
 
 /// Buffers, allocated at their first use, and patterns.
-pub(super) struct Ground<'a> {
+pub(super) struct Workspace<'a> {
     manager: &'a TransferManager,
     buffers: HashMap<(MemoryId, u64, Role), Buffer>,
     patterns: Patterns,
@@ -30,10 +30,10 @@ pub(super) struct Ground<'a> {
     most: u64,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> Workspace<'a> {
     /// `most` is the largest size of a pattern, in bytes.
-    pub(super) fn new(manager: &'a TransferManager, most: u64) -> Ground<'a> {
-        Ground {
+    pub(super) fn new(manager: &'a TransferManager, most: u64) -> Workspace<'a> {
+        Workspace {
             manager,
             buffers: HashMap::new(),
             patterns: Patterns::new(usize::try_from(most).unwrap_or(0)),
@@ -63,7 +63,7 @@ impl<'a> Ground<'a> {
         Ok(buffer)
     }
 
-    /// Returns the memory of a timed copy, the `turn`th of its cell. Each copy uses the next part of a larger buffer,
+    /// Returns the memory of a timed copy, the `turn`th of its measurement. Each copy uses the next part of a larger buffer,
     /// as the pieces of a large copy do, so that no cache holds its bytes. Slots are used again and again, as in
     /// staging.
     pub(super) fn stretch(
@@ -107,11 +107,11 @@ impl<'a> Ground<'a> {
         Ok(())
     }
 
-    /// Copies for the check of a cell, from one of its ends to the other.
-    pub(super) fn cross(&mut self, cell: &Cell) -> Result<Buffer, Error> {
-        let src = self.buffer(cell.src, cell.bytes, Role::From)?;
-        let dst = self.buffer(cell.dst, cell.bytes, Role::To)?;
-        self.try_copy(&src, &dst, cell.over)?;
+    /// Copies for the check of a measurement, from one of its ends to the other.
+    pub(super) fn cross(&mut self, measurement: &Measurement) -> Result<Buffer, Error> {
+        let src = self.buffer(measurement.src, measurement.bytes, Role::From)?;
+        let dst = self.buffer(measurement.dst, measurement.bytes, Role::To)?;
+        self.try_copy(&src, &dst, measurement.over)?;
         Ok(dst)
     }
 

@@ -2,10 +2,11 @@
 
 use transload_core::{LinkId, MemoryId, Method};
 
-use super::{Found, Interval};
+use super::report::Found;
+use super::sample::Interval;
 
 /// A measurement that yields one figure.
-pub(super) struct Cell {
+pub(super) struct Measurement {
     pub(super) src: MemoryId,
     pub(super) dst: MemoryId,
     pub(super) bytes: u64,
@@ -18,7 +19,7 @@ pub(super) struct Cell {
     pub(super) times: Vec<u64>,
 }
 
-/// The state of a cell.
+/// The state of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Unknown,
@@ -28,9 +29,14 @@ pub(super) enum State {
     Failed(String),
 }
 
-impl Cell {
-    pub(super) fn new(src: MemoryId, dst: MemoryId, bytes: u64, over: Option<LinkId>) -> Cell {
-        Cell {
+impl Measurement {
+    pub(super) fn new(
+        src: MemoryId,
+        dst: MemoryId,
+        bytes: u64,
+        over: Option<LinkId>,
+    ) -> Measurement {
+        Measurement {
             src,
             dst,
             bytes,
@@ -41,7 +47,7 @@ impl Cell {
         }
     }
 
-    /// Returns the cell's result.
+    /// Returns the measurement's result.
     pub(super) fn found(self) -> Found {
         match self.state {
             State::Wrong => Found::WrongBytes,

@@ -1,0 +1,301 @@
+//! Errors of transfers: requests that are refused, and transfers that fail.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::fmt;
+
+use transload_core::{BackendId, DeviceId, MemoryId, MemoryKind, Span};
+use transload_hal::{ErrorClass, Fault, ImportError};
+
+use super::forked::{FORKED, Forked};
+use super::memory::PlaceError;
+
+/// A part of a buffer that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The region ends past the buffer's end.
+    #[error("{len} bytes from offset {offset} on end past the buffer's {limit} bytes in {memory}")]
+    OutOfBounds {
+        /// The memory.
+        memory: MemoryId,
+        /// Where the region starts.
+        offset: u64,
+        /// The length from its first byte to the end of its last one.
+        len: u64,
+        /// The length of the buffer.
+        limit: u64,
+    },
+    /// A [rectangle](crate::Rect) that ends past the end of the image's rows.
+    #[error(
+        "{width} elements of {element_bytes} bytes from column {x} on end past rows of {row_pitch_bytes} bytes in \
+         {memory}"
+    )]
+    PastRow {
+        /// The memory.
+        memory: MemoryId,
+        /// The first column.
+        x: u64,
+        /// Elements of each row.
+        width: u64,
+        /// Bytes of an element.
+        element_bytes: u64,
+        /// Bytes from one row to the next.
+        row_pitch_bytes: u64,
+    },
+    /// A [rectangle](crate::Rect) whose last row ends past the buffer's end.
+    #[error(
+        "{height} rows from row {y} on, {row_pitch_bytes} bytes apart, end past the buffer's {limit} bytes in {memory}"
+    )]
+    PastLastRow {
+        /// The memory.
+        memory: MemoryId,
+        /// The first row.
+        y: u64,
+        /// How many rows.
+        height: u64,
+        /// Bytes from one row to the next.
+        row_pitch_bytes: u64,
+        /// The length of the buffer.
+        limit: u64,
+    },
+    /// A range that ends before it starts.
+    #[error("a range in {memory} starts at byte {start} and ends before it, at byte {end}")]
+    Reversed {
+        /// The memory.
+        memory: MemoryId,
+        /// Where it starts.
+        start: u64,
+        /// Where it ends.
+        end: u64,
+    },
+}
+
+/// The first request of a batch that cannot be accepted. The other requests had no effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("request {index} of the batch: {source}")]
+pub struct BatchError {
+    /// Its index in the batch.
+    pub index: usize,
+    /// What is wrong with it.
+    pub r#source: TransferError,
+}
+
+/// Why a transfer was refused, or did not move all bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// A region that is not there.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The two regions have different payloads.
+    #[error("the source has {src_bytes} bytes and the destination {dst_bytes}")]
+    LengthMismatch {
+        /// The payload of the source.
+        src_bytes: u64,
+        /// The payload of the destination.
+        dst_bytes: u64,
+    },
+    /// The destination may not be written.
+    #[error("the destination in {memory} is read-only{}", Writable(*memory))]
+    ReadOnly {
+        /// Its memory.
+        memory: MemoryId,
+    },
+    /// Source and destination overlap, and one of them is pitched.
+    #[error("pitched source and destination overlap in {memory}")]
+    Overlap {
+        /// Their memory.
+        memory: MemoryId,
+    },
+    /// Verification of a copy whose source and destination overlap: the copy changes the source.
+    #[error(
+        "source and destination overlap in {memory}, so that they cannot be compared afterwards"
+    )]
+    VerifyOverlap {
+        /// Their memory.
+        memory: MemoryId,
+    },
+    /// A buffer that another manager made.
+    #[error(
+        "a buffer in {memory} belongs to another manager: make both ends of a transfer with the manager that copies them"
+    )]
+    ForeignBuffer {
+        /// Its memory.
+        memory: MemoryId,
+    },
+    /// An event that another manager made.
+    #[error(
+        "an event of the request belongs to another manager: make it with the manager that copies the bytes"
+    )]
+    ForeignEvent,
+    /// This process is a child of `fork`, and its parent made the manager. The call had no effect. Make a manager in
+    /// this process.
+    #[error("{FORKED}")]
+    Forked,
+    /// The result was taken before, by an `await` or a wait.
+    #[error("the result of this transfer was taken already")]
+    ResultTaken,
+    /// The call would wait for a guard that the calling thread holds: the transfer, or one that goes before it, touches
+    /// bytes of that guard. A submitted transfer goes on when the guard is dropped; a transfer of borrowed bytes was
+    /// not begun.
+    #[error(
+        "cannot wait here: the transfer waits for a guard on bytes in {memory} that this thread holds; drop the guard \
+         first"
+    )]
+    GuardHeld {
+        /// The memory of the guard that is held.
+        memory: MemoryId,
+    },
+    /// The call would block where it must not: in the browser, which goes on only when the page's own code has returned
+    /// to it, or in a callback of a backend such as `Cuda::when_done`, which may run on the thread that ends the
+    /// transfer. A submitted transfer goes on; a transfer of borrowed bytes was not begun.
+    #[error(
+        "nothing can wait here, in the browser or in a callback of a backend: submit the transfer and await it, or wait \
+         for it on another thread"
+    )]
+    WouldBlock,
+    /// No engine reaches both ends, and no two engines with a memory between them do.
+    #[error("no route from {src} to {dst}: {reasons}")]
+    NoRoute {
+        /// The source.
+        src: MemoryId,
+        /// The destination.
+        dst: MemoryId,
+        /// Why each candidate was rejected.
+        reasons: String,
+    },
+    /// Every route failed. The destination range is unspecified; outside it nothing changed.
+    #[error(transparent)]
+    Failed(Box<TransferFailure>),
+    /// The checksums of source and destination differ, over every route.
+    #[error(
+        "source and destination differ after {route}: xxh3-64 {src_checksum:016x} and {dst_checksum:016x}"
+    )]
+    Differs {
+        /// The last route.
+        route: String,
+        /// The checksum of the source.
+        src_checksum: u64,
+        /// The checksum of the destination.
+        dst_checksum: u64,
+    },
+    /// The transfer was cancelled.
+    #[error("cancelled after {leading_bytes} leading bytes")]
+    Cancelled {
+        /// Leading bytes of the destination that equal the source.
+        leading_bytes: u64,
+    },
+    /// The deadline of the transfer passed.
+    #[error("the deadline passed after {leading_bytes} leading bytes")]
+    Deadline {
+        /// Leading bytes of the destination that equal the source.
+        leading_bytes: u64,
+    },
+    /// A predecessor in its batch failed, and the batch stops at the first failure.
+    #[error("not started: an earlier transfer of the batch failed")]
+    BatchStopped,
+    /// Borrowed memory could not be wrapped.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// No backend has this sort of memory.
+    #[error(transparent)]
+    Place(PlaceError),
+}
+
+/// Displays how to get a buffer that may be written, where that is a question of the function called.
+struct Writable(MemoryId);
+
+impl fmt::Display for Writable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.kind {
+            MemoryKind::File => f.write_str(
+                ": `open_file` opens a file for reading; to write one that exists, open it with \
+                 `HostFile::open_writable`, and take it in with `adopt_file`",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl TransferError {
+    /// Returns the category of the error. Use it to decide whether to retry.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            TransferError::Region(_)
+            | TransferError::LengthMismatch { .. }
+            | TransferError::ReadOnly { .. }
+            | TransferError::Overlap { .. }
+            | TransferError::VerifyOverlap { .. }
+            | TransferError::ForeignEvent
+            | TransferError::Forked
+            | TransferError::ResultTaken
+            | TransferError::GuardHeld { .. }
+            | TransferError::ForeignBuffer { .. } => ErrorClass::Caller,
+            TransferError::NoRoute { .. } => ErrorClass::Unsupported,
+            TransferError::Place(error) => error.class(),
+            TransferError::WouldBlock => ErrorClass::Unsupported,
+            TransferError::Failed(failure) => failure.fault.class,
+            TransferError::Import(error) => error.class(),
+            TransferError::Differs { .. }
+            | TransferError::Cancelled { .. }
+            | TransferError::Deadline { .. }
+            | TransferError::BatchStopped => ErrorClass::Failed,
+        }
+    }
+}
+
+/// The last failure of a transfer that has no route left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferFailure {
+    /// The backend that executed the step.
+    pub backend: BackendId,
+    /// The device whose engine executed the step; `None` when its staging slots could not be had, or the link was found
+    /// unfit before.
+    pub device: Option<DeviceId>,
+    /// The route that failed last.
+    pub route: String,
+    /// The step of the route, from 0; `None` when its staging slots could not be had.
+    pub step: Option<u8>,
+    /// The payload bytes of the operation.
+    pub span: Span,
+    /// The fault.
+    pub fault: Fault,
+    /// How many routes were tried.
+    pub routes_tried: u32,
+}
+
+impl fmt::Display for TransferFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed at {}", self.route, self.backend)?;
+        if let Some(device) = self.device {
+            write!(f, ", device {device}")?;
+        }
+        match self.step {
+            Some(step) => write!(f, ", step {step}, {}", self.span)?,
+            None => f.write_str(", before its first step")?,
+        }
+        write!(f, ": {}", self.fault)?;
+        if self.routes_tried > 1 {
+            write!(f, " ({} routes were tried)", self.routes_tried)?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for TransferFailure {}
+
+impl From<Forked> for TransferError {
+    fn from(_: Forked) -> TransferError {
+        TransferError::Forked
+    }
+}
+
+impl From<PlaceError> for TransferError {
+    fn from(error: PlaceError) -> TransferError {
+        match error {
+            PlaceError::Forked => TransferError::Forked,
+            error => TransferError::Place(error),
+        }
+    }
+}
