@@ -4,7 +4,7 @@ pub(crate) mod device;
 mod errors;
 mod flight;
 mod gpu;
-mod inventory;
+pub(crate) mod inventory;
 pub(crate) mod memory;
 mod moves;
 mod once;

@@ -155,7 +155,8 @@ impl Wgpu {
             });
             queues.push(Queue::new(gpu, Arc::clone(&sink), Arc::clone(&numbers)));
         }
-        let inventory = inventory(&queues);
+        let gpus: Vec<&Gpu> = queues.iter().map(Queue::gpu).collect();
+        let inventory = inventory(&gpus);
         exit::watch();
         Wgpu {
             queues,

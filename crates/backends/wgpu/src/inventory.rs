@@ -1,18 +1,23 @@
 //! The memories of the devices, and the links between them and to the host's memories.
 
+#[cfg(native)]
+mod native;
+
 use transload_hal::core::defaults::{LINK_DEPTH, link_cost};
 use transload_hal::{
-    Access, Cost, Curve, DeviceId, DeviceInfo, EngineId, GUEST_KINDS, HOST_KINDS, HostReach,
-    Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
+    Access, Cost, Curve, DeviceInfo, EngineId, HOST_KINDS, HostReach, Inventory, Link, LinkClass,
+    LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
 };
 
+#[cfg(browser)]
+use crate::browser::inventory as native;
 use crate::device::{BACKEND, Gpu};
-use crate::queue::Queue;
+#[cfg(native)]
 use crate::raw;
 use crate::storage::WORD;
+use native::{SLOTS, SUBMISSION_NS, lacks, own, reached};
 
-pub(crate) fn inventory(queues: &[Queue]) -> Inventory {
-    let gpus: Vec<&Gpu> = queues.iter().map(Queue::gpu).collect();
+pub(crate) fn inventory(gpus: &[&Gpu]) -> Inventory {
     let mut links: Vec<Link> = gpus.iter().flat_map(|gpu| links(gpu)).collect();
     let reached: Vec<HostReach> = gpus.iter().flat_map(|gpu| reached(gpu)).collect();
     links.extend(host_links(&reached, &HOST_KINDS));
@@ -28,15 +33,23 @@ pub(crate) fn inventory(queues: &[Queue]) -> Inventory {
 
 fn device(gpu: &Gpu) -> DeviceInfo {
     let info = gpu.device.adapter_info();
+    // Browsers report little, so that pages cannot identify machines.
+    let name = match info.name.trim() {
+        "" => "WebGPU adapter".to_owned(),
+        _ => info.name.clone(),
+    };
     DeviceInfo {
         id: gpu.id,
         backend: BACKEND,
-        name: info.name.clone(),
+        name,
         software: info.device_type == wgpu::DeviceType::Cpu,
         simulated: info.backend == wgpu::Backend::Noop,
         memory_bytes: None,
         driver: driver(&info),
+        #[cfg(native)]
         uuid: raw::uuid(&gpu.device),
+        #[cfg(browser)]
+        uuid: None,
         pci: info.device_pci_bus_id.parse().ok(),
         numa_node: None,
     }
@@ -44,86 +57,23 @@ fn device(gpu: &Gpu) -> DeviceInfo {
 
 /// The memory in which buffers are allocated comes first.
 fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
-    let slots = [MemoryKind::Upload, MemoryKind::Readback];
-    let info = |kind| MemoryInfo {
-        id: gpu.id.memory(kind),
+    let info = |kind: &MemoryKind| MemoryInfo {
+        id: gpu.id.memory(*kind),
         backend: BACKEND,
         total_bytes: None,
         max_alloc_bytes: gpu.device.limits().max_buffer_size,
         alignment: WORD,
-        // The host reaches mapped memory too, but the user's own commands may change it at any time, so no
-        // access in place is given.
-        host_addressable: slots.contains(&kind),
-        staging: slots.contains(&kind),
+        host_addressable: SLOTS.contains(kind),
+        staging: SLOTS.contains(kind),
     };
-    own(gpu)
-        .iter()
-        .chain(&slots)
-        .map(|kind| info(*kind))
-        .collect()
-}
-
-/// The memories that its users' buffers lie in.
-fn own(gpu: &Gpu) -> &'static [MemoryKind] {
-    match gpu.mapper {
-        Some(_) => &[MemoryKind::Mapped, MemoryKind::Device],
-        None => &[MemoryKind::Device],
-    }
+    own(gpu).iter().chain(&SLOTS).map(info).collect()
 }
 
 fn links(gpu: &Gpu) -> Vec<Link> {
-    let memory = |kind| gpu.id.memory(kind);
-    let mut links = Vec::new();
-    for kind in own(gpu) {
-        links.push(link(gpu, memory(MemoryKind::Upload), memory(*kind)));
-        links.push(link(gpu, memory(*kind), memory(MemoryKind::Readback)));
-        for other in own(gpu) {
-            links.push(link(gpu, memory(*kind), memory(*other)));
-        }
-    }
-    if gpu.importer.is_ok() {
-        for host in GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
-            links.push(import(gpu, host, memory(MemoryKind::Device)));
-            links.push(import(gpu, memory(MemoryKind::Device), host));
-        }
-    }
-    links
-}
-
-/// The memories that the processors reach: the slots, and mapped memory. A slot can be read back by no other way, so a link
-/// to one is not proven.
-fn reached(gpu: &Gpu) -> impl Iterator<Item = HostReach> + use<> {
-    let slot = |kind| HostReach {
-        memory: gpu.id.memory(kind),
-        access: Access::Native,
-        is_read: kind == MemoryKind::Readback,
-        is_written: kind == MemoryKind::Upload,
-    };
-    let mapped = gpu.id.memory(MemoryKind::Mapped);
-    let mapped = HostReach::both_ways(mapped, Access::Import);
-    let slots = [MemoryKind::Upload, MemoryKind::Readback].map(slot);
-    slots
-        .into_iter()
-        .chain(gpu.mapper.is_some().then_some(mapped))
-}
-
-/// Why the adapter does not reach host memory in place, each way.
-fn lacks(gpu: &Gpu) -> Vec<Lack> {
-    let Err(reason) = &gpu.importer else {
-        return Vec::new();
-    };
-    let device = gpu.id.memory(MemoryKind::Device);
-    let lack = |src, dst| Lack {
-        src,
-        dst,
-        access: Access::Import,
-        reason: format!("{}: {reason}", gpu.id).into(),
-    };
-    let hosts = GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind));
-    let ways = hosts
-        .into_iter()
-        .flat_map(|host| [lack(host, device), lack(device, host)]);
-    ways.collect()
+    let own = || own(gpu).iter().map(|kind| gpu.id.memory(*kind));
+    let pairs = own().flat_map(|src| own().map(move |dst| (src, dst)));
+    let within = pairs.map(|(src, dst)| link(gpu, src, dst));
+    within.chain(native::links(gpu)).collect()
 }
 
 /// The driver's name and version; `None` if the driver gives none.
@@ -133,33 +83,13 @@ fn driver(info: &wgpu::AdapterInfo) -> Option<String> {
     (!told.is_empty()).then(|| told.join(" "))
 }
 
-/// A link over which the adapter reads or writes host memory in place. Pitched regions are staged, because
-/// one of their rows may contain no whole page.
-fn import(gpu: &Gpu, src: MemoryId, dst: MemoryId) -> Link {
-    let native = link(gpu, src, dst);
-    Link {
-        id: LinkId {
-            access: Access::Import,
-            ..native.id
-        },
-        pitched: false,
-        ..native
-    }
-}
-
-/// The class of the connection between the adapter's memory and the host's.
-fn wire(gpu: &Gpu) -> LinkClass {
-    match gpu.device.adapter_info().device_type {
+/// A link that the adapter serves.
+pub(crate) fn link(gpu: &Gpu, src: MemoryId, dst: MemoryId) -> Link {
+    // The connection between the adapter's memory and the host's.
+    let class = match gpu.device.adapter_info().device_type {
         wgpu::DeviceType::Cpu | wgpu::DeviceType::IntegratedGpu => LinkClass::Local,
         _ => LinkClass::Pcie,
-    }
-}
-
-/// A link that the adapter serves. Its cost has that of submitting commands and of learning of their end, which decides
-/// the size of chunks until the machine is measured: 35 to 85 µs on lavapipe, depending on whether its thread is awake.
-fn link(gpu: &Gpu, src: MemoryId, dst: MemoryId) -> Link {
-    const SUBMISSION_NS: u64 = 40_000;
-    let class = wire(gpu);
+    };
     Link {
         id: LinkId {
             src,

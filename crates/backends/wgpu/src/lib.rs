@@ -44,7 +44,7 @@ mod fault;
 mod guest;
 #[cfg(native)]
 mod identity;
-#[cfg(native)]
+#[cfg(any(browser, native))]
 mod inventory;
 #[cfg(native)]
 mod look;

@@ -9,7 +9,7 @@ use transload_hal::{AllocError, AllocSpec, Buffer, Fault, HostSpan, StorageInfo}
 
 use crate::device::Gpu;
 
-use crate::storage::{OFFSETS, USAGES, WORD, failed, handle_of, info, refused, wrap};
+use crate::storage::{OFFSETS, USAGES, WORD, check_spec, failed, handle_of, info, refused, wrap};
 
 /// A staging slot: mapped, except while the device uses it.
 pub(crate) struct Slot {
@@ -133,27 +133,13 @@ pub(crate) fn allocate(
     memory: MemoryId,
     spec: &AllocSpec,
 ) -> Result<Buffer, AllocError> {
-    let limit = gpu.device.limits().max_buffer_size;
     let len = spec.len_bytes;
-    if len > limit {
-        return Err(AllocError::TooLarge {
-            memory,
-            len_bytes: len,
-            limit_bytes: limit,
-        });
-    }
     let aligned = match memory.kind {
         MemoryKind::Device | MemoryKind::Mapped => OFFSETS,
         // A slot's alignment is that of its address, and drivers choose the address of a mapping.
         _ => wgpu::MAP_ALIGNMENT,
     };
-    if spec.alignment > aligned || !spec.alignment.is_power_of_two() {
-        return Err(AllocError::Alignment {
-            memory,
-            alignment: spec.alignment,
-            limit: aligned,
-        });
-    }
+    check_spec(gpu, memory, spec, aligned)?;
     let refused = |fault| refused(memory, len, fault);
     let _inside = gpu.enter().map_err(refused)?;
     if memory.kind == MemoryKind::Mapped {

@@ -2,7 +2,8 @@
 
 use transload_hal::core::MemoryId;
 use transload_hal::{
-    AllocError, Buffer, ErrorClass, ExternalKind, Fault, ImportError, StorageId, StorageInfo,
+    AllocError, AllocSpec, Buffer, ErrorClass, ExternalKind, Fault, ImportError, StorageId,
+    StorageInfo,
 };
 
 use crate::device::{BACKEND, Gpu};
@@ -44,6 +45,35 @@ pub(crate) fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocEr
         },
         _ => AllocError::Failed { memory, fault },
     }
+}
+
+/// Checks the length and the alignment of an allocation, of which a memory offers at most that.
+///
+/// # Errors
+/// If either exceeds what there is.
+pub(crate) fn check_spec(
+    gpu: &Gpu,
+    memory: MemoryId,
+    spec: &AllocSpec,
+    alignment: u64,
+) -> Result<(), AllocError> {
+    let limit_bytes = gpu.device.limits().max_buffer_size;
+    // In whole words.
+    if spec.len_bytes > limit_bytes / WORD * WORD {
+        return Err(AllocError::TooLarge {
+            memory,
+            len_bytes: spec.len_bytes,
+            limit_bytes,
+        });
+    }
+    if spec.alignment > alignment || !spec.alignment.is_power_of_two() {
+        return Err(AllocError::Alignment {
+            memory,
+            alignment: spec.alignment,
+            limit: alignment,
+        });
+    }
+    Ok(())
 }
 
 /// # Errors

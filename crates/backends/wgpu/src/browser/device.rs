@@ -14,9 +14,9 @@ use transload_hal::{
 use super::flight;
 use super::gpu::Ends;
 pub(crate) use super::gpu::Gpu;
-use super::inventory::inventory;
 use super::memory;
 use crate::ends::adapter_of;
+use crate::inventory::inventory;
 
 /// The name of this backend.
 pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
@@ -114,7 +114,7 @@ impl Wgpu {
             })
             .collect();
         Wgpu {
-            inventory: inventory(&gpus),
+            inventory: inventory(&gpus.iter().map(Rc::as_ref).collect::<Vec<_>>()),
             gpus,
             ends,
         }

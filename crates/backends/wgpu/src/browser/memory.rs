@@ -7,7 +7,7 @@ use transload_hal::{AllocError, AllocSpec, Buffer};
 
 use super::errors::Scopes;
 use super::gpu::Gpu;
-use crate::storage::{OFFSETS, USAGES, WORD, refused, wrap};
+use crate::storage::{OFFSETS, USAGES, WORD, check_spec, refused, wrap};
 
 /// Allocates in the memory of `gpu`. The browser reports only later whether it has room; if not,
 /// transfers of the buffer fail with that reason.
@@ -19,22 +19,8 @@ pub(super) fn allocate(
     if memory.kind != MemoryKind::Device {
         return Err(AllocError::UnknownMemory { memory });
     }
-    let (len, limit) = (spec.len_bytes, gpu.device.limits().max_buffer_size);
-    // In whole words.
-    if len > limit / WORD * WORD {
-        return Err(AllocError::TooLarge {
-            memory,
-            len_bytes: len,
-            limit_bytes: limit,
-        });
-    }
-    if spec.alignment > OFFSETS || !spec.alignment.is_power_of_two() {
-        return Err(AllocError::Alignment {
-            memory,
-            alignment: spec.alignment,
-            limit: OFFSETS,
-        });
-    }
+    let len = spec.len_bytes;
+    check_spec(gpu, memory, spec, OFFSETS)?;
     if let Some(fault) = gpu.lost.get() {
         return Err(refused(memory, len, fault.clone()));
     }
