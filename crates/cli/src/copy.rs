@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::path::Path;
 
-use transload::{AllocSpec, Buffer, ByteSize, Error, Report, Request};
+use transload::{AllocSpec, Buffer, ByteRate, ByteSize, Error, Nanoseconds, Report, Request};
 
 use crate::arguments::CopyOptions;
 use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::landing::Landing;
-use crate::machine::Machine;
-use crate::output::{Output, Style, grouped, rate, time};
+use crate::machine::{Machine, Times};
+use crate::output::{Output, Style, grouped};
 use crate::progress::Progress;
 use crate::stop::Stop;
 
@@ -50,7 +50,7 @@ pub(crate) fn run(
         progress: Progress::new(output.is_json()),
     };
     let bytes = chain.at.len();
-    let columns = Columns::new(&chain, output.style());
+    let columns = Columns::new(&chain, output);
     let mut hops = Vec::new();
     for hop in 1..chain.stops.len() {
         let done = chain.hop(hop)?;
@@ -72,7 +72,7 @@ pub(crate) fn run(
         });
     }
     let style = output.style();
-    let size = format!("{} bytes ({})", grouped(bytes), ByteSize(bytes));
+    let size = format!("{} ({} bytes)", ByteSize(bytes), grouped(bytes));
     match checksum {
         Some(checksum) => output.line(format_args!(
             "\n{size}, verified at every stop: {}",
@@ -108,7 +108,7 @@ struct Hop {
     src: Stop,
     dst: Stop,
     report: Report,
-    elapsed_ns: u64,
+    times: Times,
     /// Whether a topology takes part in the command, so that the hop says whether it is simulated.
     mixed: bool,
 }
@@ -136,7 +136,7 @@ impl Chain {
             between: format!("{src} → {dst}"),
             source: Box::new(source),
         })?;
-        let elapsed_ns = self.machine.elapsed_ns(&report, since_ns);
+        let times = self.machine.times(&report, since_ns);
         if let (Some(arrived), Some(left)) = (self.checksum, report.checksum())
             && arrived != left
         {
@@ -154,7 +154,7 @@ impl Chain {
             src: src.clone(),
             dst: dst.clone(),
             report,
-            elapsed_ns,
+            times,
             mixed: self.machine.is_mixed(),
         };
         self.at = buffer;
@@ -168,8 +168,8 @@ impl Hop {
     }
 
     fn bytes_per_second(&self) -> Option<f64> {
-        let seconds = seconds(self.elapsed_ns);
-        (self.elapsed_ns > 0).then(|| self.report.bytes() as f64 / seconds)
+        let seconds = seconds(self.times.copy_ns);
+        (seconds > 0.0).then(|| self.report.bytes() as f64 / seconds)
     }
 
     fn document(self) -> json::Hop {
@@ -178,7 +178,8 @@ impl Hop {
             dst: self.dst.to_string(),
             method: self.report.method().to_string(),
             route: names(self.report.route()),
-            seconds: seconds(self.elapsed_ns),
+            seconds: seconds(self.times.copy_ns),
+            check_seconds: self.times.check_ns.map(seconds),
             gb_per_s: self.bytes_per_second().map(|rate| rate / 1e9),
             fallbacks: self.report.fallbacks().iter().map(fallback).collect(),
             simulated: self.mixed.then_some(self.report.is_simulated()),
@@ -201,72 +202,93 @@ fn fallback(fallback: &transload::Fallback) -> json::Fallback {
 struct Columns {
     style: Style,
     verify: bool,
+    /// The most columns of a stop.
+    widest: usize,
     src: usize,
     dst: usize,
 }
 
 impl Columns {
-    fn new(chain: &Chain, style: Style) -> Columns {
+    fn new(chain: &Chain, output: &Output) -> Columns {
+        let others = if chain.verify { OTHERS + CHECK } else { OTHERS };
+        let widest = (output.columns().saturating_sub(others) / 2).max(NARROWEST);
         let width = |stops: &[Stop]| {
-            let widths = stops.iter().map(|stop| stop.short().chars().count());
+            let widths = stops.iter().map(|stop| stop.short(widest).chars().count());
             widths.max().unwrap_or(0).max("FROM".len())
         };
         let last = chain.stops.len() - 1;
         Columns {
-            style,
+            style: output.style(),
             verify: chain.verify,
+            widest,
             src: width(&chain.stops[..last]),
             dst: width(&chain.stops[1..]),
         }
     }
 
     fn header(&self) -> String {
-        let (src, dst) = (self.src, self.dst);
-        // The report's time includes reading both ends again.
-        let (time, width) = if self.verify {
-            ("TIME WITH CHECK", 15)
-        } else {
-            ("TIME", TIME)
-        };
-        let text = format!(
-            "{:HOP$}  {:src$}  {:dst$}  {:METHOD$}  {time:width$}  RATE",
-            "HOP", "FROM", "TO", "METHOD"
-        );
-        self.style.bold(&text)
+        let check = if self.verify { "CHECK" } else { "" };
+        let header = self.line("HOP", ["FROM", "TO"], "METHOD", ["TIME", "RATE", check]);
+        self.style.bold(&header)
     }
 
     fn row(&self, number: usize, hop: &Hop) -> String {
-        let (src, dst) = (self.src, self.dst);
-        let width = if self.verify { 15 } else { TIME };
-        let mut row = format!(
-            "{number:<HOP$}  {:src$}  {:dst$}  {:METHOD$}  {:width$}  {}",
-            hop.src.short(),
-            hop.dst.short(),
-            hop.report.method().to_string(),
-            time(hop.elapsed_ns),
-            hop.bytes_per_second().map_or_else(|| "–".into(), rate),
+        let time = |ns| Nanoseconds(ns).to_string();
+        let rate = hop
+            .bytes_per_second()
+            .map(|rate| ByteRate(rate).to_string());
+        let rate = rate.unwrap_or_else(|| "–".into());
+        let check = match (self.verify, hop.times.check_ns) {
+            (false, _) => String::new(),
+            (true, Some(ns)) => time(ns),
+            (true, None) => "in TIME".into(),
+        };
+        let mut row = self.line(
+            &number.to_string(),
+            [&hop.src, &hop.dst]
+                .map(|stop| stop.short(self.widest))
+                .each_ref()
+                .map(String::as_str),
+            &hop.report.method().to_string(),
+            [&time(hop.times.copy_ns), &rate, &check],
         );
+        let mut notes = Vec::new();
         if hop.is_simulated() {
-            row.push_str(&self.style.yellow("  simulated"));
+            notes.push(self.style.yellow("simulated"));
         }
         let route: Vec<String> = names(hop.report.route());
         if let [_, via @ .., _] = &route[..]
             && !via.is_empty()
         {
-            let via = format!("  via {}", via.join(", "));
-            row.push_str(&self.style.dim(&via));
+            notes.push(self.style.dim(&format!("via {}", via.join(", "))));
+        }
+        // Writing to a string cannot fail.
+        if !notes.is_empty() {
+            let _ = write!(row, "\n     {}", notes.join(", "));
         }
         for tried in hop.report.fallbacks() {
-            // Writing to a string cannot fail.
             let _ = write!(row, "\n     after {} failed: {}", tried.plan, tried.fault);
         }
         row
     }
+
+    fn line(&self, hop: &str, [src, dst]: [&str; 2], method: &str, figures: [&str; 3]) -> String {
+        let [time, rate, check] = figures;
+        let (from, to) = (self.src, self.dst);
+        let line =
+            format!("{hop:3}  {src:from$}  {dst:to$}  {method:13}  {time:7}  {rate:9}  {check}");
+        line.trim_end().to_owned()
+    }
 }
 
-const HOP: usize = 3;
-const METHOD: usize = 13;
-const TIME: usize = 7;
+/// What the columns beside the stops take, `HOP` to `RATE`, and the gaps.
+const OTHERS: usize = 3 + 2 + 2 + 2 + 13 + 2 + 7 + 2 + 9;
+
+/// What `CHECK` takes, and its gap.
+const CHECK: usize = 2 + 7;
+
+/// A stop is shown in no fewer columns, on however narrow a terminal.
+const NARROWEST: usize = 24;
 
 impl From<transload::hal::AllocError> for Failure {
     fn from(error: transload::hal::AllocError) -> Failure {

@@ -30,13 +30,19 @@ pub(crate) fn run(
     if output.is_json() {
         return output.json(&document(explanation));
     }
-    output.line(&explanation)?;
+    let style = output.style();
+    for line in explanation.to_string().lines() {
+        match line.starts_with("chosen") || line.starts_with("rejected") {
+            true => output.line(style.bold(line))?,
+            false => output.line(line)?,
+        }
+    }
     let hint = match (machine.costs.path(), options.topology.is_some()) {
         (Some(path), _) => format!("measured costs: {}", path.display()),
         (None, true) => "default costs: those of the description".into(),
         (None, false) => "`transload probe` measures the costs of this machine".into(),
     };
-    output.line(output.style().dim(&hint))
+    output.line(style.dim(&hint))
 }
 
 fn document(explanation: Explanation) -> json::Explanation {

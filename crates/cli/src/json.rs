@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 /// The version of all of them.
-pub(crate) const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 2;
 
 /// Any of them, with the version in front.
 #[derive(Debug, Serialize)]
@@ -57,6 +57,7 @@ pub(crate) struct Hop {
     pub(crate) method: String,
     pub(crate) route: Vec<String>,
     pub(crate) seconds: f64,
+    pub(crate) check_seconds: Option<f64>,
     pub(crate) gb_per_s: Option<f64>,
     pub(crate) fallbacks: Vec<Fallback>,
     /// Only where a topology file takes part, or a stand-in for a driver.

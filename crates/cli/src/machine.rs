@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use transload::{
     Backend, Builder, DeviceKind, DeviceName, Place, PlaceError, Report, TransferManager,
@@ -152,14 +153,29 @@ impl Machine {
         self.sim.as_ref().map_or(0, |sim| sim.clock().now_ns())
     }
 
-    /// How long a hop took, in nanoseconds: by the model where a simulated device took part that has a clock of
-    /// its own, else as measured. `since_ns` is [`Machine::modelled_ns`] before the hop.
-    pub(crate) fn elapsed_ns(&self, report: &Report, since_ns: u64) -> u64 {
+    /// How long a hop took: by the model where a simulated device took part that has a clock of its own, else as
+    /// measured. `since_ns` is [`Machine::modelled_ns`] before the hop.
+    pub(crate) fn times(&self, report: &Report, since_ns: u64) -> Times {
         if report.is_simulated() && self.sim.is_some() {
-            return self.modelled_ns() - since_ns;
+            return Times {
+                copy_ns: self.modelled_ns() - since_ns,
+                check_ns: None,
+            };
         }
-        u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Times {
+            copy_ns: ns(report.elapsed().saturating_sub(report.checking())),
+            check_ns: report.checksum().map(|_| ns(report.checking())),
+        }
     }
+}
+
+/// How long a hop took, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) copy_ns: u64,
+    /// How long verification took; `None` without one, and where the model's clock does not tell it from the copy.
+    pub(crate) check_ns: Option<u64>,
 }
 
 fn keep(builder: Builder, verdicts: Option<PathBuf>) -> Builder {

@@ -190,34 +190,6 @@ impl Style {
     }
 }
 
-/// A time as people read it, of three digits.
-pub(crate) fn time(ns: u64) -> String {
-    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
-    match units.into_iter().find(|(unit, _)| ns >= *unit) {
-        Some((unit, name)) => {
-            let value = ns as f64 / unit as f64;
-            let digits = match value {
-                ..10.0 => 2,
-                ..100.0 => 1,
-                _ => 0,
-            };
-            format!("{value:.digits$} {name}")
-        }
-        None => format!("{ns} ns"),
-    }
-}
-
-/// A rate as people read it.
-pub(crate) fn rate(bytes_per_second: f64) -> String {
-    if bytes_per_second >= 1e10 {
-        format!("{:.1} GB/s", bytes_per_second / 1e9)
-    } else if bytes_per_second >= 1e8 {
-        format!("{:.2} GB/s", bytes_per_second / 1e9)
-    } else {
-        format!("{:.1} MB/s", bytes_per_second / 1e6)
-    }
-}
-
 /// A number with its thousands apart.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -234,21 +206,6 @@ pub(crate) fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_have_three_digits_and_a_unit() {
-        let cases = [
-            (0, "0 ns"),
-            (999, "999 ns"),
-            (1_000, "1.00 µs"),
-            (23_100_000, "23.1 ms"),
-            (999_000_000, "999 ms"),
-            (61_000_000_000, "61.0 s"),
-        ];
-        for (ns, text) in cases {
-            assert_eq!(time(ns), text);
-        }
-    }
 
     #[test]
     fn thousands_are_kept_apart() {

@@ -4,9 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use transload::{Report, Transfer, TransferError};
-
-use crate::output::rate;
+use transload::{ByteRate, ByteSize, Report, Transfer, TransferError};
 
 /// Shows how far the hops of one command have come.
 #[derive(Debug)]
@@ -71,14 +69,17 @@ impl Progress {
         let bar = self.bar.take().unwrap_or_else(|| bar(all, label, target));
         // Over the whole hop: the bar itself would begin to count when it appears.
         let seconds = hop.as_secs_f64().max(f64::MIN_POSITIVE);
-        let (rate, more) = if done < all {
-            (rate(done as f64 / seconds), "")
+        let of = format!("{} of {}", ByteSize(done), ByteSize(all));
+        let (figures, more) = if done < all {
+            (format!("{of}  {}", ByteRate(done as f64 / seconds)), "")
         } else {
             // All that is left then is to read both ends again.
-            (String::new(), ", checking")
+            (of, ", checking")
         };
         // Only the position draws, so that one picture shows all three.
-        let bar = bar.with_prefix(rate).with_message(format!("{label}{more}"));
+        let bar = bar
+            .with_prefix(figures)
+            .with_message(format!("{label}{more}"));
         bar.set_position(done);
         self.bar = Some(bar);
     }
@@ -91,9 +92,7 @@ impl Progress {
 }
 
 fn bar(all: u64, label: &str, target: ProgressDrawTarget) -> ProgressBar {
-    let style = ProgressStyle::with_template(
-        "{msg}  {bar:30}  {decimal_bytes} of {decimal_total_bytes}  {prefix}",
-    );
+    let style = ProgressStyle::with_template("{msg}  {bar:30}  {prefix}");
     let bar = ProgressBar::with_draw_target(Some(all), target).with_message(label.to_owned());
     match style {
         Ok(style) => bar.with_style(style.progress_chars("━╸─")),
@@ -131,7 +130,7 @@ mod tests {
         at(1.0, &screen, &mut progress);
         let shown = screen.contents();
         assert!(
-            shown.contains("hop 1 of 2") && shown.contains("25.00 MB of 100.00 MB"),
+            shown.contains("hop 1 of 2") && shown.contains("23.8 MiB of 95.4 MiB"),
             "{shown}"
         );
         let target = ProgressDrawTarget::hidden();

@@ -40,15 +40,26 @@ impl Stop {
         self.place
     }
 
-    /// The stop as a table shows it: the folders of a long path left out.
-    pub(crate) fn short(&self) -> String {
+    /// The stop as a table shows it in at most `widest` columns: the directories of a long path left out, and where
+    /// that is not enough, the beginning of its name.
+    pub(crate) fn short(&self, widest: usize) -> String {
         let whole = self.to_string();
-        let name = self.path.as_deref().and_then(Path::file_name);
-        match name {
-            Some(name) if whole.chars().count() > WIDEST => {
-                format!("{}{FILE_SIGN}…/{}", self.place, name.to_string_lossy())
-            }
-            _ => whole,
+        let Some(path) = self
+            .path
+            .as_deref()
+            .filter(|_| whole.chars().count() > widest)
+        else {
+            return whole;
+        };
+        let place = format!("{}{FILE_SIGN}…", self.place);
+        let name = path
+            .file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy();
+        let room = widest.saturating_sub(place.chars().count());
+        match name.chars().count().checked_sub(room) {
+            None => format!("{place}/{name}"),
+            Some(over) => place + &name.chars().skip(over).collect::<String>(),
         }
     }
 
@@ -116,9 +127,6 @@ const FILE: &str = "/file:";
 /// The character between the memory and the path.
 const FILE_SIGN: char = ':';
 
-/// Two such columns and the figures fit a terminal of 120.
-const WIDEST: usize = 36;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,7 +148,7 @@ mod tests {
 
     #[test]
     fn long_paths_are_shown_by_their_names() {
-        let short = |text: &str| text.parse::<Stop>().unwrap().short();
+        let short = |text: &str| text.parse::<Stop>().unwrap().short(36);
         assert_eq!(
             short("cpu:0/file:folder/back.bin"),
             "cpu:0/file:folder/back.bin"

@@ -143,6 +143,7 @@ fn a_file_moves_through_heap_and_shared_memory_into_a_file() {
             assert_eq!(
                 fields(hop),
                 [
+                    "check_seconds",
                     "dst",
                     "fallbacks",
                     "gb_per_s",
@@ -155,6 +156,7 @@ fn a_file_moves_through_heap_and_shared_memory_into_a_file() {
             assert_eq!(hop["method"], "DirectCopy");
             assert_eq!(hop["fallbacks"], json!([]));
             assert!(hop["seconds"].as_f64().unwrap() >= 0.0);
+            assert!(hop["check_seconds"].as_f64().unwrap() >= 0.0);
             let rate = &hop["gb_per_s"];
             assert!(rate.is_null() || rate.as_f64().unwrap() > 0.0, "{rate}");
         }
@@ -179,6 +181,7 @@ fn out_writes_what_arrived_and_replaces_what_was_there() {
         assert_eq!(value["verified"], false);
         assert_eq!(value["checksum"], Value::Null);
         assert_eq!(value["hops"].as_array().unwrap().len(), 2);
+        assert_eq!(value["hops"][0]["check_seconds"], Value::Null);
     }
     assert_eq!(folder.names(), ["back", "model"]);
 }
@@ -201,6 +204,7 @@ fn each_hop_is_reported_on_a_line_of_its_own() {
     let out = run.stdout();
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("HOP"), "{out}");
+    assert!(lines[0].ends_with("TIME     RATE       CHECK"), "{out}");
     assert!(
         lines[1].starts_with('1') && lines[1].contains("cpu:0/file:model"),
         "{out}"
@@ -211,10 +215,21 @@ fn each_hop_is_reported_on_a_line_of_its_own() {
     );
     let checksum = format!("xxh3-64:{:016x}", xxh3_64(&bytes));
     assert!(
-        out.contains("1,048,576 bytes") && out.contains(&checksum),
+        out.contains("\n1 MiB (1,048,576 bytes), verified at every stop: ")
+            && out.contains(&checksum),
         "{out}"
     );
     assert!(!out.contains('\u{1b}'), "no colours in a pipe: {out:?}");
+    let name = "a-file-whose-name-alone-takes-half-the-line-or-more.safetensors";
+    folder.file(name, 1);
+    for verify in [&["--verify"][..], &[]] {
+        let copy = ["copy", name, "cpu:0", "--out", name];
+        let out = folder.run(&[&copy, verify].concat()).stdout();
+        let widest = out.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(100), "{out}");
+        assert_eq!(out.matches(".safetensors  ").count(), 2, "{out}");
+        assert_eq!(out.contains("CHECK"), !verify.is_empty(), "{out}");
+    }
 }
 
 #[test]

@@ -112,6 +112,7 @@ pub struct Flight {
     arrived: u64,
     verify: Option<Verify>,
     copied: Option<Arc<Plan>>,
+    copied_at: Option<Instant>,
     in_place: bool,
     started: bool,
     /// Whether an operation was accepted and has settled.
@@ -135,6 +136,7 @@ impl Flight {
             arrived: 0,
             verify: None,
             copied: None,
+            copied_at: None,
             in_place: false,
             started: false,
             touched: false,
@@ -159,6 +161,7 @@ impl Flight {
         self.arrived = 0;
         self.verify = spec.verify;
         self.copied = None;
+        self.copied_at = None;
         self.in_place = spec.in_place;
         self.started = false;
         self.touched = false;
@@ -194,7 +197,7 @@ impl Flight {
                     if !self.leg.is_done() || !self.leg.holds_no_slot() {
                         return None;
                     }
-                    self.finish_phase();
+                    self.finish_phase(now);
                 }
                 State::Comparing { asked: false } => {
                     self.state = State::Comparing { asked: true };
@@ -361,6 +364,11 @@ impl Flight {
         self.copied.as_ref()
     }
 
+    /// Returns when the last byte was known to have arrived; `None` before. What follows reads both ends again.
+    pub fn copied_at(&self) -> Option<Instant> {
+        self.copied_at
+    }
+
     /// Returns how many legs were begun: 1 unless routes failed or the copy is verified.
     pub fn legs(&self) -> u32 {
         self.legs
@@ -473,11 +481,12 @@ impl Flight {
     }
 
     /// The leg is done: starts the next phase, or ends the flight.
-    fn finish_phase(&mut self) {
+    fn finish_phase(&mut self, now: Instant) {
         let next = match (self.phase, &self.verify) {
             (Phase::Copy, verify) => {
                 self.arrived = self.len_bytes;
                 self.copied = self.leg.plan().cloned();
+                self.copied_at = Some(now);
                 verify.as_ref().map(|v| (Phase::CheckSrc, v.src.clone()))
             }
             (Phase::CheckSrc, Some(v)) => Some((Phase::CheckDst, v.dst.clone())),

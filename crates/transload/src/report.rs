@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use transload_core::{ByteRate, ByteSize, MemoryId, MemoryKind, Method, Plan, Topology};
+use transload_core::{
+    ByteRate, ByteSize, MemoryId, MemoryKind, Method, Nanoseconds, Plan, Topology,
+};
 use transload_hal::Fault;
 
 /// The result of a transfer, and its times.
@@ -17,6 +19,7 @@ pub struct Report {
     pub(crate) plan: Option<Arc<Plan>>,
     pub(crate) waited_ns: u64,
     pub(crate) elapsed_ns: u64,
+    pub(crate) checking_ns: u64,
     pub(crate) checksum: Option<u64>,
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) simulated: bool,
@@ -49,6 +52,7 @@ impl fmt::Debug for Report {
             .field("plan", &self.plan.as_deref().map(InALine))
             .field("waited_ns", &self.waited_ns)
             .field("elapsed_ns", &self.elapsed_ns)
+            .field("checking_ns", &self.checking_ns)
             .field("checksum", &self.checksum)
             .field("fallbacks", &self.fallbacks)
             .field("simulated", &self.simulated)
@@ -108,10 +112,17 @@ impl Report {
         Duration::from_nanos(self.elapsed_ns)
     }
 
-    /// Returns payload bytes per second of [`Report::elapsed`], and so with everything that this time includes; `None`
-    /// when the clock did not move.
+    /// Returns the part of [`Report::elapsed`] from the arrival of the last byte on, in which verification reads both
+    /// ends again and compares them; 0 when the request did not ask for verification.
+    pub fn checking(&self) -> Duration {
+        Duration::from_nanos(self.checking_ns)
+    }
+
+    /// Returns payload bytes per second of [`Report::elapsed`] without [`Report::checking`], and so with everything else
+    /// that this time includes; `None` when the clock did not move.
     pub fn bytes_per_second(&self) -> Option<f64> {
-        (self.elapsed_ns > 0).then(|| self.bytes as f64 / (self.elapsed_ns as f64 / 1e9))
+        let copying_ns = self.elapsed_ns.saturating_sub(self.checking_ns);
+        (copying_ns > 0).then(|| self.bytes as f64 / (copying_ns as f64 / 1e9))
     }
 
     /// Returns the xxh3-64 of the payload, read at both ends after the copy and found equal; `None` when the request
@@ -168,7 +179,8 @@ impl fmt::Display for Report {
             write!(f, "  {}", ByteRate(rate))?;
         }
         if let Some(checksum) = self.checksum {
-            write!(f, "  verified xxh3-64:{checksum:016x}")?;
+            let time = Nanoseconds(self.checking_ns);
+            write!(f, "  verified in {time} xxh3-64:{checksum:016x}")?;
         }
         if self.simulated {
             f.write_str("  (simulated)")?;

@@ -1,10 +1,10 @@
 //! The results for every pair of memories, as a matrix that fits the terminal.
 
 use transload::probe::{Found, Interval, PairReport};
-use transload::{ByteSize, MemoryId};
+use transload::{ByteRate, ByteSize, MemoryId, Nanoseconds};
 
 use crate::failure::Failure;
-use crate::output::{Output, rate, time};
+use crate::output::Output;
 
 /// The figure that a cell of the matrix shows above the method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,9 +90,12 @@ impl<'a> Matrix<'a> {
 
     fn figure(&self, interval: &Interval) -> String {
         let figure = match self.shown {
-            Shown::Times => time(interval.median_ns),
+            Shown::Times => Nanoseconds(interval.median_ns).to_string(),
             Shown::Rates if interval.median_ns == 0 => return "–".into(),
-            Shown::Rates => rate(self.bytes as f64 / interval.median_ns as f64 * 1e9),
+            Shown::Rates => {
+                let rate = self.bytes as f64 / interval.median_ns as f64 * 1e9;
+                ByteRate(rate).to_string()
+            }
         };
         // A few times have no such interval.
         match interval.confidence {

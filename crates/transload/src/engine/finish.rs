@@ -202,6 +202,10 @@ impl State {
             plan: active.carrier().cloned(),
             waited_ns: active.begun.since_ns(active.submitted),
             elapsed_ns: now.since_ns(active.begun),
+            checking_ns: flight
+                .and_then(Flight::copied_at)
+                .filter(|_| active.checksum.is_some())
+                .map_or(0, |copied| now.since_ns(copied)),
             checksum: active.checksum,
             fallbacks: core::mem::take(&mut active.fallbacks),
             simulated: false,

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::rig::{Rig, bytes, place};
+use std::time::Duration;
+
+use crate::rig::{Rig, bytes, place, without_peers};
 use proptest::prelude::*;
-use transload::{Method, Request};
+use transload::{Method, Nanoseconds, Request};
 use transload_testkit::sim::Completion;
 
 /// A machine with random costs, two devices of which may have a direct link.
@@ -185,4 +187,24 @@ fn both_ways_of_copying_are_predicted() {
             assert_eq!(taken, method);
         }
     }
+}
+
+#[test]
+fn the_time_of_verification_is_told_apart() {
+    let rig = Rig::new(&without_peers(2), Completion::Timed, 64 << 20);
+    let src = rig.filled("sim:0", &bytes(3 << 20, 1));
+    let report = |verify: bool| {
+        let dst = rig.empty("sim:1", 3 << 20);
+        let request = Request::new(&src, &dst);
+        let request = if verify { request.verify() } else { request };
+        rig.manager.submit(&request).wait().unwrap()
+    };
+    let (plain, verified) = (report(false), report(true));
+    assert_eq!(plain.checking(), Duration::ZERO);
+    assert!(verified.checking() > Duration::ZERO);
+    assert_eq!(verified.elapsed() - verified.checking(), plain.elapsed());
+    assert_eq!(verified.bytes_per_second(), plain.bytes_per_second());
+    let time = Nanoseconds(verified.checking().as_nanos() as u64);
+    let told = format!("  verified in {time} xxh3-64:");
+    assert!(verified.to_string().contains(&told), "{verified}");
 }
