@@ -62,8 +62,14 @@ pub(crate) fn run(
         }
         hops.push(done);
     }
+    let simulated = hops.iter().any(Hop::is_simulated);
+    let modelled = |output: &mut Output| match simulated {
+        true => output.remark(MODELLED, Style::yellow),
+        false => Ok(()),
+    };
     let checksum = chain.checksum.map(|sum| format!("xxh3-64:{sum:016x}"));
     if output.is_json() {
+        modelled(output)?;
         return output.json(&json::Copy {
             bytes,
             verified: checksum.is_some(),
@@ -80,13 +86,11 @@ pub(crate) fn run(
         ))?,
         None => output.line(format_args!("\n{size}"))?,
     }
-    if hops.iter().any(Hop::is_simulated) {
-        output.line(style.yellow(
-            "simulated: such a hop moved real bytes through a stand-in; its time is modelled",
-        ))?;
-    }
-    Ok(())
+    modelled(output)
 }
+
+const MODELLED: &str =
+    "simulated: such a hop moved real bytes through a stand-in; its time is modelled";
 
 /// A file on its way.
 struct Chain {

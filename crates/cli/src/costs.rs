@@ -80,10 +80,10 @@ impl Costs {
     }
 
     /// Prints why the saved profile is not used.
-    pub(crate) fn note(&self, output: &Output) {
+    pub(crate) fn note(&self, output: &mut Output) {
         if let Costs::Refused(error) = self {
             output.note(&format!(
-                "{error}; default figures stand until `transload probe` measures again"
+                "{error}; plans use default costs until `transload probe` measures this machine again"
             ));
         }
     }

@@ -27,7 +27,13 @@ pub(crate) fn run(
     })?;
     // On a described machine the processors' memories are as simulated as everything else.
     explanation.simulated |= options.topology.is_some();
+    let hint = match (machine.costs.path(), options.topology.is_some()) {
+        (Some(path), _) => format!("measured costs: {}", path.display()),
+        (None, true) => "default costs: those of the description".into(),
+        (None, false) => "`transload probe` measures the costs of this machine".into(),
+    };
     if output.is_json() {
+        output.note(&hint);
         return output.json(&document(explanation));
     }
     let style = output.style();
@@ -37,11 +43,6 @@ pub(crate) fn run(
             false => output.line(line)?,
         }
     }
-    let hint = match (machine.costs.path(), options.topology.is_some()) {
-        (Some(path), _) => format!("measured costs: {}", path.display()),
-        (None, true) => "default costs: those of the description".into(),
-        (None, false) => "`transload probe` measures the costs of this machine".into(),
-    };
     output.line(style.dim(&hint))
 }
 

@@ -6,10 +6,11 @@ use serde::Serialize;
 /// The version of all of them.
 pub(crate) const SCHEMA: u32 = 2;
 
-/// Any of them, with the version in front.
+/// Any of them, with the version in front, and what people are told beside it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document<'a, T> {
     pub(crate) schema: u32,
+    pub(crate) notes: &'a [String],
     #[serde(flatten)]
     pub(crate) body: &'a T,
 }
@@ -125,6 +126,7 @@ pub(crate) struct ProbedPair {
     pub(crate) bytes: u64,
     pub(crate) seconds: Option<f64>,
     pub(crate) gb_per_s: Option<f64>,
+    pub(crate) spread: Option<f64>,
     pub(crate) method: Option<String>,
     pub(crate) verified: bool,
 }

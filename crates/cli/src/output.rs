@@ -21,6 +21,8 @@ pub(crate) struct Output {
     json: bool,
     closed: bool,
     style: Style,
+    /// What people read as notes and remarks, for the object.
+    notes: Vec<String>,
 }
 
 /// Whether text is styled for a terminal.
@@ -35,6 +37,7 @@ impl Output {
             json,
             closed: false,
             style: Style::of(&io::stdout()),
+            notes: Vec::new(),
         }
     }
 
@@ -82,9 +85,13 @@ impl Output {
     /// As [`Output::line`].
     pub(crate) fn json(&mut self, body: &impl Serialize) -> Result<(), Failure> {
         interrupt::have_the_last_word();
-        let schema = SCHEMA;
-        let text = serde_json::to_string_pretty(&Document { schema, body })
-            .map_err(|error| Failure::Output(error.into()))?;
+        let document = Document {
+            schema: SCHEMA,
+            notes: &self.notes,
+            body,
+        };
+        let text = serde_json::to_string_pretty(&document);
+        let text = text.map_err(|error| Failure::Output(error.into()))?;
         self.line(text)
     }
 
@@ -111,14 +118,32 @@ impl Output {
         self.line(format_args!("{head}\n{body}"))
     }
 
-    /// Prints a note for people on standard error; prints nothing in JSON mode.
-    pub(crate) fn note(&self, text: &str) {
-        if !self.json {
+    /// Prints a note on standard error; in JSON mode the object has it.
+    pub(crate) fn note(&mut self, text: &str) {
+        if self.json {
+            self.notes.push(text.into());
+        } else {
             let mut stderr = io::stderr().lock();
             let word = Style::of(&stderr).yellow("note:");
             // If standard error fails, there is no other place to report to.
             let _ = writeln!(stderr, "{word} {text}");
         }
+    }
+
+    /// Prints a line about what was printed before; in JSON mode the object has it.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub(crate) fn remark(
+        &mut self,
+        text: &str,
+        dress: impl FnOnce(Style, &str) -> String,
+    ) -> Result<(), Failure> {
+        if self.json {
+            self.notes.push(text.into());
+            return Ok(());
+        }
+        self.line(dress(self.style, text))
     }
 
     /// The number of columns of a line: those of the terminal, or 100 if the output is no terminal.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use transload::model::LinkId;
-use transload::probe::{Found, PairReport, ProbeOptions, ProbePhase, ProbeReport};
+use transload::probe::{Found, Interval, PairReport, ProbeOptions, ProbePhase, ProbeReport};
 use transload::profile::{ENVIRONMENT, saved_path, verdicts_path};
 
 use crate::arguments::ProbeArguments;
@@ -17,8 +17,8 @@ use crate::interrupt;
 use crate::json::{self, seconds};
 use crate::landing::replaceable;
 use crate::machine::Machine;
-use crate::output::Output;
-use matrix::{Matrix, Shown};
+use crate::output::{Output, Style};
+use matrix::{Matrix, SURE, Shown, WIDE, is_doubtful};
 
 pub(crate) fn run(
     arguments: &ProbeArguments,
@@ -71,21 +71,21 @@ pub(crate) fn run(
         found.profile.save(path)?;
     }
     let wrong = wrong_bytes(&found);
-    if output.is_json() {
-        if !wrong.is_empty() {
-            return Err(Failure::WrongBytes(wrong));
+    show(&found, arguments.quick, output)?;
+    match &place {
+        Ok(path) if !output.is_json() => {
+            output.line(format_args!("Saved in {}.", path.display()))?
         }
-        return output.json(&document(&found, place.ok().as_deref(), arguments));
-    }
-    show(&found, output)?;
-    match place {
-        Ok(path) => output.line(format_args!("Saved in {}.", path.display()))?,
-        Err(reason) => output.line(format_args!("Not saved: {reason}."))?,
+        Ok(_) => {}
+        Err(reason) => output.remark(&format!("Not saved: {reason}."), plain)?,
     }
     if !wrong.is_empty() {
         return Err(Failure::WrongBytes(wrong));
     }
-    Ok(())
+    match output.is_json() {
+        true => output.json(&document(&found, place.ok().as_deref(), arguments)),
+        false => Ok(()),
+    }
 }
 
 /// Longer than any description takes.
@@ -161,16 +161,35 @@ fn wrong_bytes(found: &ProbeReport) -> Vec<String> {
     links.chain(pairs).collect()
 }
 
-fn show(found: &ProbeReport, output: &mut Output) -> Result<(), Failure> {
+fn plain(_: Style, text: &str) -> String {
+    text.into()
+}
+
+fn show(found: &ProbeReport, quick: bool, output: &mut Output) -> Result<(), Failure> {
     let sizes = |pair: &PairReport| pair.bytes;
     let (first, last) = (
         found.pairs.iter().map(sizes).min(),
         found.pairs.iter().map(sizes).max(),
     );
-    for (bytes, shown) in [(last, Shown::Rates), (first, Shown::Times)] {
-        if let Some(bytes) = bytes {
-            Matrix::new(&found.pairs, bytes, shown).print(output)?;
+    let shown = [(last, Shown::Rates), (first, Shown::Times)];
+    if !output.is_json() {
+        for (bytes, shown) in shown {
+            if let Some(bytes) = bytes {
+                Matrix::new(&found.pairs, bytes, shown).print(output)?;
+            }
         }
+    }
+    let shown = |pair: &&PairReport| [first, last].contains(&Some(pair.bytes));
+    let intervals = found
+        .pairs
+        .iter()
+        .filter(shown)
+        .filter_map(|pair| match &pair.found {
+            Found::Time(interval) => Some(interval),
+            _ => None,
+        });
+    if let Some(doubt) = doubt(intervals, quick) {
+        output.remark(&doubt, Style::yellow)?;
     }
     let mut reasons = Vec::new();
     for link in &found.links {
@@ -196,7 +215,7 @@ fn show(found: &ProbeReport, output: &mut Output) -> Result<(), Failure> {
         )),
     }
     for reason in reasons {
-        output.line(output.style().yellow(&reason))?;
+        output.remark(&reason, Style::yellow)?;
     }
     let timed = found.links.iter().flat_map(|link| &link.sizes);
     let samples = timed.filter_map(|(_, found)| match found {
@@ -209,35 +228,53 @@ fn show(found: &ProbeReport, output: &mut Output) -> Result<(), Failure> {
         (Some(count), _) => format!("{count} copies"),
         _ => "no copies".into(),
     };
-    output.line(format_args!(
+    let summary = format!(
         "{} of {} links measured, with {told} of each size; files in the page cache.",
         links.count(),
         found.links.len()
-    ))?;
-    if found.simulated {
-        output.line(
-            output.style().yellow(
-                "simulated: real bytes moved through a stand-in; the times are the model's",
-            ),
-        )?;
+    );
+    output.remark(&summary, plain)?;
+    match found.simulated {
+        true => output.remark(SIMULATED_TIMES, Style::yellow),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+const SIMULATED_TIMES: &str =
+    "simulated: real bytes moved through a stand-in; the times are the model's";
+
+/// Says how many figures are not to be trusted, and what to do.
+fn doubt<'a>(intervals: impl Iterator<Item = &'a Interval>, quick: bool) -> Option<String> {
+    let count = intervals.filter(|interval| is_doubtful(interval)).count();
+    let quickly = if quick { ", without --quick" } else { "" };
+    let s = if count == 1 { "" } else { "s" };
+    let wide = WIDE * 100.0;
+    (count > 0).then(|| {
+        format!(
+            "do not trust {count} figure{s} marked ! (over ±{wide:.0}%): close other programs, probe again{quickly}"
+        )
+    })
 }
 
 fn document(found: &ProbeReport, place: Option<&Path>, arguments: &ProbeArguments) -> json::Probe {
     let pair = |pair: &PairReport| {
         let time = match &pair.found {
-            Found::Time(time) => Some(time.median_ns),
+            Found::Time(time) => Some(time),
             _ => None,
         };
+        let (median, sure) = (
+            time.map(|time| time.median_ns),
+            time.filter(|time| time.confidence >= SURE),
+        );
         json::ProbedPair {
             src: pair.src.to_string(),
             dst: pair.dst.to_string(),
             bytes: pair.bytes,
-            seconds: time.map(seconds),
-            gb_per_s: time
+            seconds: median.map(seconds),
+            gb_per_s: median
                 .filter(|ns| *ns > 0)
                 .map(|ns| pair.bytes as f64 / ns as f64),
+            spread: sure.map(Interval::spread),
             method: pair.method.map(|method| method.to_string()),
             verified: time.is_some(),
         }
@@ -260,6 +297,22 @@ mod tests {
     use transload_testkit::topology;
 
     use super::*;
+
+    #[test]
+    fn figures_that_cannot_be_trusted_are_counted_with_what_to_do() {
+        let of = |times: &[u64]| Interval::of(times).unwrap();
+        let [narrow, wide, unknown] = [&[100; 10][..], &[50, 100].repeat(5), &[100]].map(of);
+        let told = |intervals: &[&Interval], quick| doubt(intervals.iter().copied(), quick);
+        assert_eq!(told(&[&narrow], true), None);
+        let begin =
+            "do not trust 2 figures marked ! (over ±20%): close other programs, probe again";
+        let all = [&wide, &narrow, &unknown];
+        assert_eq!(told(&all, false).unwrap(), begin);
+        assert_eq!(
+            told(&all, true).unwrap(),
+            format!("{begin}, without --quick")
+        );
+    }
 
     #[test]
     fn wrong_bytes_are_told_by_their_link_and_have_their_exit_code() {

@@ -24,7 +24,7 @@ fn refused(folder: &Folder, arguments: &[&str], code: i32, words: &[&str]) {
     assert_eq!(value.code(), code, "{arguments:?}");
     let value = value.json();
     let error = &value["error"];
-    assert_eq!(support::fields(&value), ["error", "schema"]);
+    assert_eq!(support::fields(&value), ["error", "notes", "schema"]);
     assert_eq!(support::fields(error), ["exit_code", "kind", "message"]);
     assert_eq!(error["exit_code"], code);
     let kinds = ["usage", "missing", "differs", "device"];

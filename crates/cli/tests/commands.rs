@@ -15,7 +15,7 @@ const SIZES: [usize; 6] = [0, 1, 4095, 4096, 262_145, (5 << 20) + 3];
 fn devices_lists_the_host_and_says_why_others_are_absent() {
     let folder = Folder::new("devices");
     let value = folder.json(&["devices"]);
-    assert_eq!(fields(&value), ["absent", "devices", "schema"]);
+    assert_eq!(fields(&value), ["absent", "devices", "notes", "schema"]);
     let host = &value["devices"][0];
     assert_eq!(
         fields(host),
@@ -120,7 +120,7 @@ fn a_file_moves_through_heap_and_shared_memory_into_a_file() {
         );
         assert_eq!(
             fields(&value),
-            ["bytes", "checksum", "hops", "schema", "verified"]
+            ["bytes", "checksum", "hops", "notes", "schema", "verified"]
         );
         assert_eq!(value["bytes"], len);
         assert_eq!(value["verified"], true);
@@ -294,7 +294,7 @@ fn explain_tells_the_route_on_this_machine() {
         let value = folder.json(&["explain", "cpu:0", "cpu:0/shared", size]);
         assert_eq!(
             fields(&value),
-            ["chosen", "rejected", "schema", "simulated"]
+            ["chosen", "notes", "rejected", "schema", "simulated"]
         );
         let chosen = &value["chosen"];
         assert_eq!(

@@ -76,14 +76,14 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
     );
     assert_eq!(run.code(), 0, "{}", run.stdout());
     let value = run.json();
-    assert_eq!(fields(&value), ["pairs", "profile_path", "schema"]);
+    assert_eq!(fields(&value), ["notes", "pairs", "profile_path", "schema"]);
     let path = folder.path("made/profile.toml");
     assert_eq!(value["profile_path"], path.to_str().unwrap());
     assert_eq!(fs::read_dir(folder.path("made")).unwrap().count(), 1);
     let pairs = value["pairs"].as_array().unwrap();
     for pair in pairs {
         let names = [
-            "bytes", "dst", "gb_per_s", "method", "seconds", "src", "verified",
+            "bytes", "dst", "gb_per_s", "method", "seconds", "spread", "src", "verified",
         ];
         assert_eq!(fields(pair), names);
     }
@@ -144,13 +144,17 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
                 && note.contains("of another machine: processors: 1"),
             "{note}"
         );
-        assert!(!run.stdout().contains("rests on measured costs"));
+        assert!(!run.stdout().contains("predicted from measured costs"));
         let quiet = with_saved(
             &folder,
             "made/profile.toml",
             &[command, &["--json"]].concat(),
         );
-        assert_eq!(quiet.json()["error"], Value::Null);
+        let quiet = quiet.json();
+        assert_eq!(quiet["error"], Value::Null);
+        // The object has the note, too.
+        let told = quiet["notes"][0].as_str().unwrap();
+        assert_eq!(note, format!("note: {told}\n"));
         // A profile that the user names must be usable.
         let asked = folder.run(&[command, &["--profile", "made/profile.toml"]].concat());
         assert_eq!(asked.code(), 2);
@@ -168,7 +172,7 @@ fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
     let value = folder.json(&PROBE);
     assert_eq!(
         fields(&value),
-        ["pairs", "profile_path", "schema", "simulated"]
+        ["notes", "pairs", "profile_path", "schema", "simulated"]
     );
     assert_eq!(
         (&value["simulated"], &value["profile_path"]),

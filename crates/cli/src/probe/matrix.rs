@@ -53,7 +53,13 @@ impl<'a> Matrix<'a> {
         )))?;
         let widest = self.memories.iter().map(|memory| memory.to_string().len());
         let label = widest.max().unwrap_or(0);
-        let beside = (output.columns().saturating_sub(label) / (label.max(CELL) + GAP)).max(1);
+        let all = self.memories.iter().flat_map(|src| {
+            let cells = self.memories.iter().map(|dst| self.cell(*src, *dst));
+            cells.collect::<Vec<_>>()
+        });
+        let width = |cell: String| cell.lines().map(|line| line.chars().count()).max();
+        let cell = all.filter_map(width).max().unwrap_or(0);
+        let beside = (output.columns().saturating_sub(label) / (label.max(cell) + GAP)).max(1);
         for columns in self.memories.chunks(beside) {
             let names: Vec<String> = columns.iter().map(MemoryId::to_string).collect();
             let mut header = vec![""];
@@ -97,20 +103,28 @@ impl<'a> Matrix<'a> {
                 ByteRate(rate).to_string()
             }
         };
-        // A few times have no such interval.
-        match interval.confidence {
-            // Beyond that it says no more than that it is worth nothing.
-            0.95.. => format!(
-                "{figure} ±{:.0}%",
-                (interval.spread() * 100.0).ceil().min(999.0)
-            ),
-            _ => format!("{figure} ±?"),
+        let mark = if is_doubtful(interval) { "!" } else { "" };
+        // A few times have no such interval. Beyond 999 % it says no more than that it is worth nothing.
+        match interval.confidence >= SURE {
+            true => {
+                let spread = (interval.spread() * 100.0).ceil().min(999.0);
+                format!("{figure} ±{spread:.0}%{mark}")
+            }
+            false => format!("{figure} ±?{mark}"),
         }
     }
 }
 
-/// As wide as `12.3 GB/s ±100%`.
-const CELL: usize = 15;
+/// Whether a figure is not to be trusted.
+pub(super) fn is_doubtful(interval: &Interval) -> bool {
+    interval.confidence < SURE || interval.spread() > WIDE
+}
+
+/// The confidence of an interval that is shown.
+pub(super) const SURE: f64 = 0.95;
+
+/// A wider interval can hide which of two ways is the faster one: those of a machine often differ by as much.
+pub(super) const WIDE: f64 = 0.2;
 
 /// Between two columns.
 const GAP: usize = 2;
