@@ -1,9 +1,9 @@
-//! Gives the library the name that clients of the real one ask for.
+//! Gives the library the file name that clients of the real one load.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // Its own functions are its own, whatever else of their names is in the process.
+    // The library calls its own functions, even if the process has others of the same names.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     // Its threads outlive the code that opened it, as the real driver's do.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");

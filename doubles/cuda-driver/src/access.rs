@@ -1,8 +1,8 @@
-//! Which devices may do what with memory.
+//! The access of each device to memory.
 
 use transload_cuda::raw::{CUdevice, CUmemAccess_flags};
 
-/// What each device may do: a bit for each, for there are 64 at most.
+/// The access of each device: a bit for each, as there are 64 at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Access {
     read: u64,
@@ -41,7 +41,7 @@ impl Access {
         self.write != 0
     }
 
-    /// As the driver has it.
+    /// A device's access, as the driver's flags.
     pub(crate) fn of(self, device: CUdevice) -> CUmemAccess_flags {
         if self.writes(device) {
             CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -52,7 +52,7 @@ impl Access {
         }
     }
 
-    /// Replaces what one device may do.
+    /// Sets the access of one device.
     pub(crate) fn set(&mut self, device: CUdevice, flags: CUmemAccess_flags) {
         let bit = bit(device);
         let put = |set: &mut u64, on: bool| *set = if on { *set | bit } else { *set & !bit };
@@ -60,7 +60,7 @@ impl Access {
         put(&mut self.write, flags.0 & WRITE != 0);
     }
 
-    /// What may be done with both.
+    /// The access that both allow.
     pub(crate) fn and(self, other: Access) -> Access {
         Access {
             read: self.read & other.read,

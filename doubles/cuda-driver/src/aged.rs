@@ -1,8 +1,8 @@
-//! Drivers of other ages: copies of the library that lack the functions that came later.
+//! Drivers of other versions: copies of the library that lack the later functions.
 //!
-//! Clients that look symbols up with `dlsym` must find only the functions that a driver of that age exports. So the
-//! copy's table of dynamic symbols has broken names for later functions, and the version that the copy reports is
-//! written into it. `cuGetProcAddress` uses that version too.
+//! Clients that look symbols up with `dlsym` must find only the functions that a driver of that version exports. So the
+//! copy's table of dynamic symbols has broken names for later functions, and the copy contains the version that it
+//! reports. `cuGetProcAddress` uses that version too.
 
 use std::io;
 
@@ -14,7 +14,7 @@ static AGE: [u8; MARK.len() + DIGITS] = *b"age of the CUDA driver double: 13050"
 const MARK: &[u8] = b"age of the CUDA driver double: ";
 const DIGITS: usize = 5;
 
-/// The version that this copy of the library is of.
+/// The version of this copy of the library.
 pub(crate) fn age() -> Version {
     // Not a constant: the file may have been changed.
     let age = std::hint::black_box(&AGE);
@@ -22,12 +22,12 @@ pub(crate) fn age() -> Version {
     Version(digits.fold(0, |value, digit| value * 10 + u32::from(digit - b'0')))
 }
 
-/// Makes the bytes of a library those of a driver of that version: spoils the name of each function that came later,
-/// and of those in `hidden`, and writes the version. Says which names it spoilt.
+/// Changes the bytes of a library into those of a driver of that version: breaks the names of later functions and of
+/// those in `hidden`, and writes the version. Returns the broken names.
 ///
 /// # Errors
-/// When these are no bytes of this library, or those of a copy that was made so and lacks names already, and when
-/// a name in `hidden` is that of no function.
+/// When these are not the bytes of this library, or those of a changed copy that already lacks names; and when a name
+/// in `hidden` is not a function's.
 pub fn make_aged(
     library: &mut [u8],
     version: Version,
@@ -56,8 +56,7 @@ pub fn make_aged(
     for function in Table::FUNCTIONS {
         if function.since > version || hidden.contains(&function.name) {
             let at = entry(names, function.name).ok_or_else(no_double)?;
-            // Lookups hash the name that they are asked for, find this entry by that hash, and see that it is
-            // another name.
+            // Lookups hash the requested name, find this entry by the hash, and then see another name.
             names[at] = b'x';
             spoilt.push(function.name);
         }

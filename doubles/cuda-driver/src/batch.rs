@@ -1,7 +1,8 @@
 //! Many copies in one call.
 //!
 //! Source: CUDA Driver API, Memory Management: cuMemcpyBatchAsync, cuMemcpyWithAttributesAsync. The copies of a batch
-//! start together. Hints of where managed memory is, and of overlap with kernels, are not modelled and mean nothing.
+//! start together. Hints about the place of managed memory and about overlap with kernels are not modelled and have no
+//! effect.
 
 use std::ptr;
 
@@ -13,7 +14,7 @@ use crate::call::{Call, driver, put_if_wanted};
 use crate::pitched::described;
 use crate::transfer::{Mode, Order, Shape, Taken, Transfer, carry_out};
 
-/// The arrays that a batch is given in.
+/// The arrays of a batch.
 struct Batch {
     dsts: *const CUdeviceptr,
     srcs: *const CUdeviceptr,
@@ -24,11 +25,11 @@ struct Batch {
     num_attrs: usize,
 }
 
-/// Of a failure that no single copy is to blame for.
+/// The index for a failure that no single copy caused.
 const NO_COPY: usize = usize::MAX;
 
 driver! {
-    /// Tells which copy was wrong, if one was.
+    /// Reports which copy was wrong, if one was.
     fn cuMemcpyBatchAsync(
         dsts: *mut CUdeviceptr,
         srcs: *mut CUdeviceptr,
@@ -43,13 +44,13 @@ driver! {
         let batch = Batch { dsts, srcs, sizes, count, attrs, attrs_idxs, num_attrs };
         // SAFETY: the caller's arrays.
         unsafe { carry_out_batch(call, &batch, h_stream) }.map_err(|(at, result)| {
-            // SAFETY: the caller's place for a number, if it has one.
+            // SAFETY: the caller passes null or a valid out-pointer for a number.
             unsafe { put_if_wanted(fail_idx, at) };
             result
         })
     }
 
-    /// The same without telling.
+    /// The same without that report.
     fn cuMemcpyBatchAsync_v2(
         dsts: *mut CUdeviceptr,
         srcs: *mut CUdeviceptr,
@@ -81,7 +82,7 @@ driver! {
 }
 
 /// # Errors
-/// With the copy that is to blame.
+/// With the index of the copy that caused the failure.
 ///
 /// # Safety
 /// The arrays are null, or as long as the batch says.

@@ -1,4 +1,4 @@
-//! Numbers that processes share, and a bell by which they tell each other of a change.
+//! Numbers that processes share, and a bell that announces a change.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -45,7 +45,7 @@ impl Board {
         Ok(Board(Bytes::of_file(label.file()?, 0, PAGE)?))
     }
 
-    /// That of another process; nothing if the file is no board of that kind.
+    /// The board of another process; `None` if the file is no board of that kind.
     pub(crate) fn open(file: OwnedFd, kind: Kind) -> Option<Board> {
         let label = Label::read(&file)?;
         if label.kind != kind || label.size != PAGE as u64 {
@@ -62,11 +62,11 @@ impl Board {
         &self.page().numbers[index]
     }
 
-    /// Tells every process that numbers have changed.
+    /// Announces to every process that numbers have changed.
     pub(crate) fn ring(&self) {
         let bell = &self.page().bell;
         bell.fetch_add(1, Ordering::AcqRel);
-        // It fails on addresses that are no futex's, which this one is.
+        // The call fails only for addresses that are no futex's.
         let _ = futex::wake(bell, futex::Flags::empty(), u32::MAX >> 1);
     }
 
@@ -78,13 +78,13 @@ impl Board {
             if so(self) {
                 return;
             }
-            // Returns at once if the bell has rung since, and may return for no reason: both look again.
+            // Returns at once if the bell has rung since, and may return without reason: the loop checks again in both
+            // cases.
             let _ = futex::wait(bell, futex::Flags::empty(), before, None);
         }
     }
 
-    /// A gate that opens when something is so, by the hand of a thread that sleeps until then: for ever, if it
-    /// never is.
+    /// A gate that opens when `so` is true. A thread sleeps until then, for ever if it never is.
     ///
     /// # Errors
     /// When the system gives no thread.
@@ -96,8 +96,8 @@ impl Board {
         self.gate_after(engine, || true, so)
     }
 
-    /// As [`Board::gate`], for a thread that looks at the board only after `begin`, which may block, and at once
-    /// opens the gate if that says no.
+    /// As [`Board::gate`], for a thread that checks the board only after `begin`, which may block. Opens the gate at
+    /// once if `begin` returns false.
     ///
     /// # Errors
     /// As there.

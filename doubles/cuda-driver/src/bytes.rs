@@ -1,4 +1,4 @@
-//! Where bytes really are: mapped memory, ranges of it, and copies between them.
+//! The real place of bytes: mapped memory, ranges of it, and copies between them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -10,23 +10,23 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use crate::access::Access;
 use crate::physical::{Charge, Extent};
 
-/// Memory of this process that stands for memory of some kind. It is there until nothing needs it any more: an
-/// allocation that is freed under a copy's hands goes when the copy is done.
+/// Memory of this process that stands for memory of some kind. It lives until its last user has gone: an allocation
+/// that is freed during a copy lives until the copy is done.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     start: NonNull<u8>,
     len: usize,
     held: Held,
-    /// What tells other processes where they are, once they were exported; gone when they are.
+    /// The page that describes them to other processes, once they were exported; it ends with them.
     pub(crate) exported: OnceLock<OwnedFd>,
 }
 
-/// What keeps the memory.
+/// The owner of the memory.
 #[derive(Debug)]
 enum Held {
-    /// A mapping of ours of no file, unmapped at the end.
+    /// An own mapping without a file, unmapped at the end.
     Mapping,
-    /// A mapping of ours of a file from there on, unmapped at the end; with what it takes of a device's memory.
+    /// An own mapping of a file from that offset, unmapped at the end; with its charge to a device's memory.
     File {
         file: OwnedFd,
         offset: u64,
@@ -34,7 +34,7 @@ enum Held {
     },
     /// A part of a device's memory.
     Extent(Extent),
-    /// Memory of the client's, which it promised to keep.
+    /// Client memory, which the client promised to keep.
     Client,
 }
 
@@ -109,7 +109,7 @@ impl Bytes {
     /// Memory of the client's.
     ///
     /// # Safety
-    /// It stays until the client was told that nothing uses it any more.
+    /// The memory stays until the client was told that no work uses it any more.
     pub(crate) unsafe fn of_client(start: *mut u8, len: usize) -> Arc<Bytes> {
         Bytes::new(start, len, Held::Client)
     }
@@ -163,16 +163,16 @@ pub(crate) fn map_shared(file: BorrowedFd<'_>, offset: u64, len: usize) -> Resul
     Ok(start.cast())
 }
 
-/// Which memory an address is in.
+/// The memory that an address is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Memory {
-    /// The host's, unknown to the driver.
+    /// Host memory, unknown to the driver.
     Pageable,
-    /// The host's, allocated by the driver or registered with it.
+    /// Host memory, allocated by the driver or registered with it.
     Pinned,
-    /// Managed: the host's and every device's.
+    /// Managed memory, of the host and every device.
     Managed,
-    /// A device's, by ordinal.
+    /// Memory of the device with that ordinal.
     Device(usize),
 }
 
@@ -180,7 +180,7 @@ pub(crate) enum Memory {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) memory: Memory,
-    /// Which devices may do what with all of it.
+    /// The access of devices to all of it.
     pub(crate) access: Access,
     len: usize,
     pieces: Vec<Piece>,
@@ -287,8 +287,8 @@ impl Place {
 /// Copies bytes from one place to another. The two may overlap.
 ///
 /// # Safety
-/// Both ranges lie within their places, the source is readable and the destination writable; what else happens
-/// to them meanwhile is the client's to order.
+/// Both ranges lie within their places, the source is readable and the destination writable. The client orders other
+/// accesses to them.
 pub(crate) unsafe fn copy(
     src: &Place,
     src_offset: usize,

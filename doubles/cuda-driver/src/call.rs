@@ -1,9 +1,8 @@
 //! The checks at the start of every function of the driver.
 //!
-//! [`driver!`] makes the exported functions. Each enters here. The checks: the driver is initialised, in this
-//! process; the thread does not run a user's function, which may not call CUDA; no fault is ordered for this
-//! call. A panic of the double becomes `CUDA_ERROR_UNKNOWN` and a line in the log, because no panic may unwind
-//! into a client.
+//! [`driver!`] makes the exported functions, each of which enters here. The checks: the driver is initialised, in this
+//! process; the thread does not run a user's function, which may not call CUDA; no fault is ordered for this call. A
+//! panic of the double becomes `CUDA_ERROR_UNKNOWN` and a line in the log, because no panic may unwind into a client.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -16,10 +15,10 @@ use crate::context;
 use crate::log::Calls;
 use crate::state::{State, World, world};
 
-/// How most functions end.
+/// The answer of most functions.
 pub(crate) type Answer = Result<(), CUresult>;
 
-/// When a function may be called.
+/// The times at which a function may be called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
     /// At any time, within a user's function too.
@@ -28,7 +27,7 @@ pub(crate) enum When {
     Initialised,
 }
 
-/// A call under way.
+/// A call in progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) world: &'static World,
@@ -36,7 +35,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Everything that the driver keeps. Not to be held while bytes move or a thread waits.
+    /// The driver's whole state. Do not hold it while bytes move or a thread waits.
     pub(crate) fn state(&self) -> MutexGuard<'static, State> {
         self.world.state()
     }
@@ -44,7 +43,7 @@ impl Call {
     /// The current context of this thread, and its device.
     ///
     /// # Errors
-    /// `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` if it is gone, and what has ruined it.
+    /// `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` if it is destroyed, and the error that has ruined it.
     pub(crate) fn current(&self, state: &State) -> Result<(CUcontext, CUdevice), CUresult> {
         context::current(state)
     }
@@ -65,7 +64,7 @@ pub(crate) fn within_host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(before);
 }
 
-/// Enters a function, and leaves it with what it answers.
+/// Enters a function, and returns its answer.
 pub(crate) fn enter(
     calls: &'static Calls,
     when: When,
@@ -92,8 +91,8 @@ pub(crate) fn enter(
     }
 }
 
-/// A child that was forked has none of the threads of its parent, and every lock may be one that such a thread
-/// held: none is taken here, not for counting and not for faults.
+/// A forked child has none of the threads of its parent, and such a thread may have held any lock. The child therefore
+/// takes no lock, neither for counting nor for faults.
 fn in_forked_child(call: &Call, when: When, body: impl FnOnce(&Call) -> Answer) -> Answer {
     match when {
         When::Always => body(call),
@@ -114,7 +113,7 @@ fn admitted(call: &Call, when: When) -> Answer {
     call.world.captures.admit(call.function)
 }
 
-/// Writes an answer where the caller wants it.
+/// Writes an answer to the caller's place.
 ///
 /// # Errors
 /// `INVALID_VALUE` for a null pointer.
@@ -136,7 +135,7 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Answer {
 /// As [`put`].
 pub(crate) unsafe fn put_if_wanted<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the same promise.
         unsafe { place.write_unaligned(value) };
     }
 }

@@ -45,18 +45,18 @@ impl Capture {
     }
 }
 
-/// The captures under way. Their streams have them.
+/// The captures in progress. Their streams own them.
 #[derive(Debug, Default)]
 pub(crate) struct Captures(Mutex<Vec<Weak<Capture>>>);
 
 thread_local! {
-    /// What this thread lets itself be forbidden.
+    /// The capture mode of this thread.
     static MODE: Cell<CUstreamCaptureMode> = const { Cell::new(GLOBAL) };
 }
 
-/// Functions that may be unsafe during a capture. The documentation names `cudaMalloc` as one that no stream sees, and
-/// gives no list. Here it is every function that allocates, frees or maps memory, makes or destroys the driver's
-/// objects, copies while the caller waits, and asks or waits for the end of work: too many rather than too few.
+/// Functions that may be unsafe during a capture. The documentation names `cudaMalloc`, and gives no list. Here it is
+/// every function that allocates, frees or maps memory, makes or destroys the driver's objects, copies synchronously,
+/// or queries or waits for the end of work: too many rather than too few.
 const MAY_BE_UNSAFE: &[&str] = &[
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
@@ -150,8 +150,8 @@ impl Captures {
 }
 
 impl State {
-    /// Whether a stream is captured, so that nothing that it is given is done. The legacy default stream cannot be used
-    /// while a stream is captured that waits for it.
+    /// Whether a stream is captured, so that its work is dropped. The legacy default stream cannot be used while a
+    /// stream that it synchronizes with is captured.
     ///
     /// # Errors
     /// `STREAM_CAPTURE_IMPLICIT` of such a default stream, and `STREAM_CAPTURE_INVALIDATED` where the capture is
@@ -209,7 +209,7 @@ driver! {
         Ok(())
     }
 
-    /// The graph is null, spoilt or not: there are none.
+    /// The graph is null, whether the capture was spoilt or not: there are no graphs.
     fn cuStreamEndCapture(h_stream: CUstream, ph_graph: *mut CUgraph), call => {
         let mut state = call.state();
         let number = state.stream_number(h_stream)?;
@@ -219,7 +219,7 @@ driver! {
             stream.capture = Some(capture);
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
         }
-        // SAFETY: the caller's place for a graph.
+        // SAFETY: the caller passes a valid out-pointer for a graph.
         unsafe { put(ph_graph, CUgraph::NULL) }?;
         match capture.is_spoilt() {
             true => Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
@@ -242,7 +242,7 @@ driver! {
             }
             Some(_) => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE,
         };
-        // SAFETY: the caller's place for a status.
+        // SAFETY: the caller passes a valid out-pointer for a status.
         unsafe { put(capture_status, status) }
     }
 

@@ -1,4 +1,4 @@
-//! The double's machine as the environment sets it.
+//! The double's settings from the environment.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -13,23 +13,23 @@ use crate::functions::name_of;
 
 /// The machine's description, a file.
 pub(crate) const TOPOLOGY: &str = "TRANSLOAD_DOUBLE_TOPOLOGY";
-/// How many devices, where no file says so.
+/// The number of devices, if no file says so.
 pub(crate) const DEVICES: &str = "TRANSLOAD_DOUBLE_DEVICES";
 /// `real` or `virtual`.
 pub(crate) const CLOCK: &str = "TRANSLOAD_DOUBLE_CLOCK";
-/// The CUDA that the driver knows: `12.2`. Later functions are then hidden from `cuGetProcAddress`; for `dlsym` a
-/// copy of another age is made: see `aged`.
+/// The CUDA version of the driver: `12.2`. `cuGetProcAddress` then hides later functions; for `dlsym` there is a copy
+/// of another version: see `aged`.
 pub(crate) const VERSION: &str = "TRANSLOAD_DOUBLE_VERSION";
 /// Functions that `cuGetProcAddress` does not find, by the names that the library exports, with commas.
 pub(crate) const HIDE: &str = "TRANSLOAD_DOUBLE_HIDE";
 /// Faults: see `faults`.
 pub(crate) const FAULTS: &str = "TRANSLOAD_DOUBLE_FAULTS";
-/// Where the report goes when the process ends: a file, or `-` for standard error.
+/// The destination of the report at the end of the process: a file, or `-` for standard error.
 pub(crate) const REPORT: &str = "TRANSLOAD_DOUBLE_REPORT";
-/// A folder that is there, for the names of the functions that the process called.
+/// An existing folder, for the names of the functions that the process called.
 pub(crate) const CALLS: &str = "TRANSLOAD_DOUBLE_CALLS";
 
-/// What the names of all of them begin with.
+/// The common prefix of all names.
 const PREFIX: &str = "TRANSLOAD_DOUBLE_";
 
 const VARIABLES: [&str; 8] = [
@@ -64,7 +64,7 @@ impl Default for Config {
     }
 }
 
-/// A setting that means nothing. `cuInit` fails on it, and tells it on standard error.
+/// An invalid setting. `cuInit` fails on it, and reports it on standard error.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error("{name}={value}: {wants}")]
@@ -79,7 +79,7 @@ pub(crate) enum ConfigError {
     TooLate,
 }
 
-/// Settings of this copy of the library alone, which go before the environment's.
+/// Settings of this copy of the library alone, which override the environment's.
 static SET: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
 
 /// Sets a variable for this copy of the library.
@@ -100,8 +100,8 @@ fn known(name: &str) -> Result<&'static str, ConfigError> {
 
 impl Config {
     /// # Errors
-    /// At the first variable whose value means nothing, or that is none of the double's and has a name like one:
-    /// a fault under a name that is mistyped would go unnoticed, and the test of it would pass.
+    /// At the first variable with an invalid value, or with the double's prefix and an unknown name: a fault under a
+    /// mistyped name would go unnoticed, and its test would pass.
     pub(crate) fn from_environment() -> Result<Config, ConfigError> {
         for (name, _) in env::vars_os() {
             if let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) {
@@ -210,7 +210,7 @@ mod tests {
                 format!("TRANSLOAD_DOUBLE_VERSION={value}: a version of CUDA, as 12.2")
             );
         }
-        // Hiding nothing would pass for hiding it.
+        // Hiding no function would look like hiding it.
         assert_eq!(
             told(HIDE, "cuMemAdvise,cuMemAlloc"),
             "TRANSLOAD_DOUBLE_HIDE=cuMemAdvise,cuMemAlloc: names of functions, as cuMemAdvise_v2"

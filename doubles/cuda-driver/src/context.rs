@@ -27,22 +27,21 @@ pub(crate) struct Context {
     pub(crate) peers: BTreeSet<CUcontext>,
 }
 
-/// What is over with a context, shared with its work: the error that stays with it, which some work brings about,
-/// and its end.
+/// The end of a context, shared with its work: the sticky error, which some work causes, and its destruction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ruin(Arc<Fate>);
 
 #[derive(Debug, Default)]
 struct Fate {
     error: AtomicU32,
-    /// Held while a device of the context does something, so that nothing of that goes on after the end.
+    /// Held while a device of the context works, so that no work goes on after the end.
     ended: Mutex<bool>,
 }
 
 impl Ruin {
     /// Ruins the context, unless it is ruined already.
     pub(crate) fn with(&self, result: CUresult) {
-        // The first error is the one that is told.
+        // The first error is the one that is reported.
         let _ = self
             .0
             .error
@@ -50,7 +49,7 @@ impl Ruin {
     }
 
     /// # Errors
-    /// What has ruined it.
+    /// The error that has ruined it.
     pub(crate) fn check(&self) -> Answer {
         CUresult(self.0.error.load(Ordering::Acquire)).ok()
     }
@@ -67,7 +66,7 @@ impl Ruin {
         }
     }
 
-    /// Has a device of the context do something, unless the context is ruined or has ended.
+    /// Runs work of a device of the context, unless the context is ruined or has ended.
     pub(crate) fn unless(&self, function: impl FnOnce()) {
         let ended = self.ended();
         if !*ended && self.check().is_ok() {
@@ -75,8 +74,8 @@ impl Ruin {
         }
     }
 
-    /// Ends what the context's device does: when this returns, nothing of it goes on, nor ever will. Waits for
-    /// bytes that are on the way just now, so no lock may be held.
+    /// Ends the work of the context's device: when this returns, none of it goes on, nor ever will. Waits for bytes
+    /// that are moving now, so the caller must hold no lock.
     fn end(&self) {
         *self.ended() = true;
     }
@@ -113,7 +112,7 @@ pub(crate) fn current(state: &State) -> Result<(CUcontext, CUdevice), CUresult> 
     Ok((handle, device))
 }
 
-/// As [`current`], ruined or not.
+/// As [`current`], but returns a ruined context too.
 ///
 /// # Errors
 /// As there, but for what has ruined it.
@@ -160,8 +159,8 @@ impl State {
         CUcontext(ptr::without_provenance_mut(number as usize))
     }
 
-    /// Ends a context and all that is its own. Work under way takes its time, and what it uses stays until then.
-    /// To be told by the caller, without the lock, is [`Ruin::end`].
+    /// Ends a context and all objects of its own. Work in flight takes its time, and the memory that it uses stays
+    /// until then. The caller calls [`Ruin::end`] afterwards, without the lock.
     #[must_use]
     fn end_context(&mut self, handle: CUcontext) -> Option<Ruin> {
         let ended = self.contexts.remove(handle.0.addr() as u64);
@@ -179,7 +178,7 @@ impl State {
 }
 
 /// Ends a context that can no longer be found. The documentation does not say that the call waits for the context's
-/// work, so this waits for none of it: no byte moves any more, and memory that was registered is the client's alone.
+/// work, so this waits for none of it: no byte moves any more, and registered memory belongs to the client alone.
 fn let_go(state: MutexGuard<'_, State>, ended: Option<Ruin>) {
     drop(state);
     if let Some(ruin) = ended {
@@ -187,11 +186,11 @@ fn let_go(state: MutexGuard<'_, State>, ended: Option<Ruin>) {
     }
 }
 
-/// The flags of contexts that mean something; one that is not here is refused.
+/// The valid flags of contexts; all others are refused.
 const FLAGS: c_uint = 0xff;
 
 driver! {
-    /// Makes the context if it has no holder, and does not change which context is current.
+    /// Makes the context if it has no holder, and leaves the current context as it is.
     fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice), call => {
         if pctx.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -208,11 +207,11 @@ driver! {
         let primary = &mut state.device_mut(dev)?.primary;
         primary.context = Some(handle);
         primary.holders += 1;
-        // SAFETY: the caller's place for a context.
+        // SAFETY: the caller passes a valid out-pointer for a context.
         unsafe { put(pctx, handle) }
     }
 
-    /// The last one to let go ends it. It stays on the stacks of threads, where it is destroyed then.
+    /// The last release ends it. It stays on the stacks of threads, where it then counts as destroyed.
     fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice), call => {
         let mut state = call.state();
         let primary = &mut state.device_mut(dev)?.primary;
@@ -227,7 +226,7 @@ driver! {
         Ok(())
     }
 
-    /// Since CUDA 11 the flags may change while the context is there.
+    /// Since CUDA 11 the flags may change while the context exists.
     fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: c_uint), call => {
         if flags & !FLAGS != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -241,11 +240,11 @@ driver! {
         Ok(())
     }
 
-    /// Flags and whether it is there.
+    /// Returns the flags, and whether the context exists.
     fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut c_uint, active: *mut c_int), call => {
         let state = call.state();
         let primary = &state.device(dev)?.primary;
-        // SAFETY: the caller's places.
+        // SAFETY: the caller passes valid out-pointers.
         unsafe { put(flags, primary.flags) }?;
         // SAFETY: as above.
         unsafe { put(active, c_int::from(primary.context.is_some())) }
@@ -272,7 +271,7 @@ driver! {
         state.device(dev)?;
         let handle = state.make_context(dev, flags, false);
         STACK.with_borrow_mut(|stack| stack.push(handle));
-        // SAFETY: the caller's place for a context.
+        // SAFETY: the caller passes a valid out-pointer for a context.
         unsafe { put(pctx, handle) }
     }
 
@@ -288,19 +287,19 @@ driver! {
         Ok(())
     }
 
-    /// Any context that is there, ruined or not.
+    /// Pushes any existing context, ruined or not.
     fn cuCtxPushCurrent_v2(ctx: CUcontext), call => {
         call.state().context(ctx)?;
         STACK.with_borrow_mut(|stack| stack.push(ctx));
         Ok(())
     }
 
-    /// Takes the current context off, whatever became of it.
+    /// Pops the current context, in whatever state it is.
     fn cuCtxPopCurrent_v2(pctx: *mut CUcontext), call => {
         let popped = STACK.with_borrow_mut(Vec::pop);
         let popped = popped.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         let _ = call;
-        // SAFETY: the caller's place for a context, if it has one.
+        // SAFETY: the caller passes null or a valid out-pointer for a context.
         unsafe { put_if_wanted(pctx, popped) };
         Ok(())
     }
@@ -322,14 +321,14 @@ driver! {
     /// Null where there is none.
     fn cuCtxGetCurrent(pctx: *mut CUcontext), call => {
         let _ = call;
-        // SAFETY: the caller's place for a context.
+        // SAFETY: the caller passes a valid out-pointer for a context.
         unsafe { put(pctx, top().unwrap_or(CUcontext::NULL)) }
     }
 
     /// The current context's device.
     fn cuCtxGetDevice(device: *mut CUdevice), call => {
         let (_, current) = call.current(&call.state())?;
-        // SAFETY: the caller's place for a device.
+        // SAFETY: the caller passes a valid out-pointer for a device.
         unsafe { put(device, current) }
     }
 
@@ -338,16 +337,16 @@ driver! {
         let state = call.state();
         let (current, _) = call.current(&state)?;
         let of_current = state.context(current)?.flags;
-        // SAFETY: the caller's place for flags.
+        // SAFETY: the caller passes a valid out-pointer for flags.
         unsafe { put(flags, of_current) }
     }
 
-    /// The number of a context is its handle: neither is ever used again. Null asks for the current one.
+    /// The number of a context is its handle; no number is used twice. Null asks for the current one.
     fn cuCtxGetId(ctx: CUcontext, ctx_id: *mut u64), call => {
         let state = call.state();
         let asked = if ctx.is_null() { call.current(&state)?.0 } else { ctx };
         state.context(asked)?;
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(ctx_id, asked.0.addr() as u64) }
     }
 
@@ -356,7 +355,7 @@ driver! {
         let state = call.state();
         let asked = if ctx.is_null() { call.current(&state)?.0 } else { ctx };
         state.context(asked)?;
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(version, 3020) }
     }
 }

@@ -1,4 +1,4 @@
-//! What tests tell the double and ask it, through one exported function.
+//! Commands and queries from tests, through one exported function.
 //!
 //! | command | what it does |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `semaphore timeline 7` | the same with a value; 0 without one |
 //! | `counters` | every counter, a line each; bytes count when their copy is ordered |
 //! | `calls` | how often each function was called, a line each |
-//! | `leaks` | what was not given back, a line each |
-//! | `notes` | what clients did that no driver lets them do unpunished, and what failed inside, a line each |
+//! | `leaks` | resources that were not freed, a line each |
+//! | `notes` | misuse by clients that a real driver would punish, and internal failures, a line each |
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write as _;
@@ -22,9 +22,9 @@ use crate::engine::Clock;
 use crate::state::{World, is_in_use, world};
 use crate::{config, log, semaphore};
 
-/// Carries out a command, a text that ends with a zero. Writes as much of the answer as fits into `size` bytes,
-/// with a zero at its end, and returns the length of the whole answer without it. What is no command, or fails,
-/// answers with the reason and returns its length as a negative number.
+/// Executes a command, a text that ends with a zero. Writes as much of the answer as fits into `size` bytes, with a
+/// zero at its end, and returns the length of the whole answer without it. An invalid or failed command answers with
+/// the reason and returns its length as a negative number.
 ///
 /// # Safety
 /// `command` ends with a zero; `answer` is null or has room for `size` bytes.
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn transload_double_control(
     };
     let (text, sign) = match carried {
         Ok(text) => (text, 1),
-        // So that a reason is never of length 0.
+        // A reason must never have the length 0.
         Err(reason) => (reason + "\n", -1),
     };
     if !answer.is_null() && size > 0 {
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn transload_double_control(
     sign * c_int::try_from(text.len()).unwrap_or(c_int::MAX)
 }
 
-/// Carries out a command of [`transload_double_control`], for programs that are written in Rust.
+/// Executes a command of [`transload_double_control`], for programs that are written in Rust.
 ///
 /// # Errors
 /// What is no command, or fails, with the reason.

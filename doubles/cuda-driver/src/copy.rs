@@ -1,7 +1,7 @@
 //! Copies of a number of bytes from one address to another.
 //!
-//! Source: CUDA Driver API, Memory Management: cuMemcpy and those that are named after it. A device address of a
-//! function may be any address that devices reach. Copying 0 bytes is no error, for any addresses.
+//! Source: CUDA Driver API, Memory Management: cuMemcpy and its variants. A device address of a function may be any
+//! address that devices reach. Copying 0 bytes is no error, for any addresses.
 
 use std::ffi::c_void;
 
@@ -14,12 +14,12 @@ use Mode::{Asynchronous, Synchronous};
 use Taken::{Device, Host, Unified};
 
 driver! {
-    /// Between any two memories, told by their addresses.
+    /// Copies between any two memories, which the addresses determine.
     fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize), call => {
         line(call, CUstream::LEGACY, Synchronous, (dst, Unified), (src, Unified), byte_count)
     }
 
-    /// Between any two memories, told by their addresses.
+    /// Copies between any two memories, which the addresses determine.
     fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream), call => {
         line(call, h_stream, Asynchronous, (dst, Unified), (src, Unified), byte_count)
     }
@@ -30,7 +30,7 @@ driver! {
         line(call, CUstream::LEGACY, Synchronous, (dst_device, Device), src, byte_count)
     }
 
-    /// Returns when the bytes are there.
+    /// Returns when the bytes have arrived.
     fn cuMemcpyDtoH_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize), call => {
         let dst = (dst_host.addr() as u64, Host);
         line(call, CUstream::LEGACY, Synchronous, dst, (src_device, Device), byte_count)
@@ -47,7 +47,7 @@ driver! {
         line(call, h_stream, Asynchronous, (dst_device, Device), src, byte_count)
     }
 
-    /// Returns when the bytes are there, if the memory is pageable.
+    /// Returns when the bytes have arrived, if the memory is pageable.
     fn cuMemcpyDtoHAsync_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream), call => {
         let dst = (dst_host.addr() as u64, Host);
         line(call, h_stream, Asynchronous, dst, (src_device, Device), byte_count)

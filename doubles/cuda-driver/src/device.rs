@@ -24,7 +24,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Its memory, which takes nothing of the host's until it is written.
+    /// Its memory, which takes no host memory until it is written.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` when the host has no addresses for it.
@@ -32,7 +32,7 @@ impl Device {
         if self.memory.get().is_none() {
             let made = Physical::new(self.description.memory_bytes);
             let made = made.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-            // Under the state's lock no other thread does this meanwhile.
+            // The caller holds the state's lock, so no other thread does this meanwhile.
             let _ = self.memory.set(made);
         }
         self.memory.get().ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
@@ -58,7 +58,7 @@ impl State {
         device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
-    /// The device of a UUID, which another process told.
+    /// The device of a UUID that another process sent.
     ///
     /// # Errors
     /// `NOT_SUPPORTED` when this process has none of that UUID.
@@ -84,28 +84,28 @@ driver! {
     /// An ordinal is its own handle.
     fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int), call => {
         call.state().device(CUdevice(ordinal))?;
-        // SAFETY: the caller's place for a device.
+        // SAFETY: the caller passes a valid out-pointer for a device.
         unsafe { put(device, CUdevice(ordinal)) }
     }
 
-    /// How many devices the machine has.
+    /// The number of devices of the machine.
     fn cuDeviceGetCount(count: *mut c_int), call => {
         let devices = call.state().devices.len();
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(count, devices as c_int) }
     }
 
     /// The name, cut to `len` bytes with the zero at its end.
     fn cuDeviceGetName(name: *mut c_char, len: c_int, dev: CUdevice), call => {
         let text = call.state().device(dev)?.description.name.clone();
-        // SAFETY: the caller's place for so many bytes.
+        // SAFETY: the caller passes a valid out-pointer for so many bytes.
         unsafe { put_text(name, len, &text) }
     }
 
     /// The UUID, the same in every process.
     fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice), call => {
         let bytes = call.state().device(dev)?.description.uuid.0;
-        // SAFETY: the caller's place for a UUID.
+        // SAFETY: the caller passes a valid out-pointer for a UUID.
         unsafe { put(uuid, CUuuid { bytes }) }
     }
 
@@ -119,16 +119,16 @@ driver! {
     /// All memory of the device, in use or not.
     fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice), call => {
         let total = call.state().device(dev)?.description.memory_bytes;
-        // SAFETY: the caller's place for a size.
+        // SAFETY: the caller passes a valid out-pointer for a size.
         unsafe { put(bytes, total as usize) }
     }
 
-    /// The attributes that are modelled; any other is no value of this driver's.
+    /// The modelled attributes; all others are invalid for this driver.
     fn cuDeviceGetAttribute(pi: *mut c_int, attrib: CUdevice_attribute, dev: CUdevice), call => {
         let state = call.state();
         let value = attribute(&state.device(dev)?.description, attrib);
         let value = value.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(pi, value) }
     }
 
@@ -147,7 +147,7 @@ driver! {
             (pci.domain, pci.bus, pci.device) == wanted
         });
         let found = found.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
-        // SAFETY: the caller's place for a device.
+        // SAFETY: the caller passes a valid out-pointer for a device.
         unsafe { put(dev, CUdevice(found as i32)) }
     }
 
@@ -155,7 +155,7 @@ driver! {
     fn cuDeviceGetPCIBusId(pci_bus_id: *mut c_char, len: c_int, dev: CUdevice), call => {
         let pci = call.state().device(dev)?.description.pci;
         let text = format!("{:04x}:{:02x}:{:02x}.{:x}", pci.domain, pci.bus, pci.device, pci.function);
-        // SAFETY: the caller's place for so many bytes.
+        // SAFETY: the caller passes a valid out-pointer for so many bytes.
         unsafe { put_text(pci_bus_id, len, &text) }
     }
 }
@@ -189,7 +189,7 @@ fn parse_pci(text: &str) -> Option<(u32, u8, u8)> {
     Some((number(domain)?, narrow(bus)?, narrow(device)?))
 }
 
-/// What a device of compute capability 9.0 answers on Linux, as far as the double has what it says.
+/// The answer of a device of compute capability 9.0 on Linux, for the attributes of the double.
 fn attribute(device: &DeviceDescription, asked: CUdevice_attribute) -> Option<c_int> {
     use CUdevice_attribute as A;
     Some(match asked {
@@ -200,7 +200,7 @@ fn attribute(device: &DeviceDescription, asked: CUdevice_attribute) -> Option<c_
         A::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => i32::from(device.pci.bus),
         A::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => i32::from(device.pci.device),
         A::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => device.pci.domain as i32,
-        // One each way, as the links have it.
+        // One in each direction, like the links.
         A::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 2,
         A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
         A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => 0,

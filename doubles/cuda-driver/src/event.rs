@@ -21,14 +21,14 @@ use crate::work::at_once;
 pub(crate) struct Event {
     pub(crate) context: CUcontext,
     pub(crate) flags: c_uint,
-    /// What it was recorded after, the last time that this process did.
+    /// The work before the last record by this process.
     pub(crate) recorded: Option<Ticket>,
-    /// What other processes see and have of it, if it was made for that.
+    /// The part that other processes share, if the event was made for that.
     pub(crate) shared: Option<SharedEvent>,
 }
 
 impl Event {
-    /// What its last record waits for, if that is not done.
+    /// The work that its last record waits for, if that is not done.
     ///
     /// # Errors
     /// When that is another process's, and there is no thread left to wait for it.
@@ -54,7 +54,7 @@ impl State {
         event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// Takes all events of a context away.
+    /// Removes all events of a context.
     pub(crate) fn end_events_of(&mut self, context: CUcontext) {
         self.events.retain(|event| event.context != context);
     }
@@ -65,7 +65,7 @@ const INTERPROCESS: c_uint = CUevent_flags::CU_EVENT_INTERPROCESS.0;
 const KNOWN: c_uint = TIMELESS | INTERPROCESS | CUevent_flags::CU_EVENT_BLOCKING_SYNC.0;
 
 driver! {
-    /// An event of the current context. Whether waiting for it spins is not modelled: it never does.
+    /// Makes an event of the current context. Spinning waits are not modelled: no wait spins.
     fn cuEventCreate(ph_event: *mut CUevent, flags: c_uint), call => {
         let shared_and_timed = flags & INTERPROCESS != 0 && flags & TIMELESS == 0;
         if ph_event.is_null() || flags & !KNOWN != 0 || shared_and_timed {
@@ -75,7 +75,7 @@ driver! {
         let (context, _) = call.current(&state)?;
         let shared = (flags & INTERPROCESS != 0).then(SharedEvent::new).transpose()?;
         let number = state.events.add(Event { context, flags, recorded: None, shared });
-        // SAFETY: the caller's place for an event.
+        // SAFETY: the caller passes a valid out-pointer for an event.
         unsafe { put(ph_event, CUevent(ptr::without_provenance_mut(number as usize))) }
     }
 
@@ -84,7 +84,7 @@ driver! {
         record(call, h_event, h_stream)
     }
 
-    /// The one flag there is means something while a graph is captured only.
+    /// The only flag matters only while a graph is captured.
     fn cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: c_uint), call => {
         if flags != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -102,7 +102,7 @@ driver! {
             Some(Last::Elsewhere(_)) => false,
             Some(Last::Here) | None => event.recorded.as_ref().is_none_or(Ticket::is_done),
         };
-        // Asked after: work that ruins its context in between is done too.
+        // Asked afterwards: work that ruins its context meanwhile is done too.
         state.context(event.context)?.ruin.check()?;
         if done { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
@@ -135,13 +135,13 @@ driver! {
             state.context(state.event(event)?.context)?.ruin.check()?;
         }
         drop(state);
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { elapsed(call, p_milliseconds, h_start, h_end) }
     }
 
-    /// Does not look for errors of work under way.
+    /// Does not check for errors of work in flight.
     fn cuEventElapsedTime_v2(p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent), call => {
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { elapsed(call, p_milliseconds, h_start, h_end) }
     }
 }
@@ -206,6 +206,6 @@ unsafe fn elapsed(call: &Call, place: *mut f32, start: CUevent, end: CUevent) ->
     };
     // The sign says which one was first.
     let ns = i128::from(end_ns) - i128::from(start_ns);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the same promise.
     unsafe { put(place, (ns as f64 / 1e6) as f32) }
 }

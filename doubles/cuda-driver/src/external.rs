@@ -3,15 +3,15 @@
 //! Source: CUDA Driver API, External Resource Interoperability: cuImportExternalMemory,
 //! cuExternalMemoryGetMappedBuffer, cuDestroyExternalMemory.
 //!
-//! An opaque file descriptor means something to the driver that made it only, and on a machine with a GPU that is
-//! NVIDIA's. Here it is one of a Vulkan driver that renders on the host, and means a file in memory. What was found
-//! in them, by looking:
+//! Only the driver that made an opaque file descriptor can interpret it, and on a machine with a GPU that is NVIDIA's
+//! driver. Here it belongs to a Vulkan driver that renders on the host, and is a file in memory. Their contents, as
+//! inspected:
 //! - SwiftShader, as of Chromium 156: the memory, from the file's beginning;
 //! - lavapipe, as of Mesa 22.3: a header, and the memory from the page after it. The header begins with the file's
 //!   length and the place where the memory begins, 8 bytes each (`os_malloc_aligned_fd` in Mesa's sources);
 //! - a piece of memory of `cuMemCreate`: the memory, with a label after it.
 //!
-//! What is made of real memory of a device cannot be imported here.
+//! Memory that is backed by real device memory cannot be imported here.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -34,12 +34,12 @@ use crate::state::State;
 /// Memory of another interface.
 #[derive(Debug)]
 pub(crate) struct External {
-    /// It goes with this one (CUDA Driver API, cuCtxDestroy).
+    /// It ends with this context (CUDA Driver API, cuCtxDestroy).
     context: CUcontext,
     device: CUdevice,
     /// The whole file, which may hold more than the memory.
     bytes: Arc<Bytes>,
-    /// Where in the file the memory begins.
+    /// The offset of the memory in the file.
     offset: u64,
     size: u64,
 }
@@ -68,7 +68,7 @@ impl External {
     }
 }
 
-/// Where in a file the memory lies; nothing for what is no file in memory, or another than of memory.
+/// The range of the memory in a file; `None` for a file that is not in memory, or that holds no known memory.
 fn memory_in(file: BorrowedFd<'_>) -> Option<std::ops::Range<u64>> {
     let stat = fstat(file).ok()?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -92,7 +92,7 @@ fn memory_in(file: BorrowedFd<'_>) -> Option<std::ops::Range<u64>> {
 const PAGE: u64 = 4096;
 
 impl State {
-    /// Takes all external memory of a context away.
+    /// Removes all external memory of a context.
     pub(crate) fn end_externals_of(&mut self, context: CUcontext) {
         self.externals
             .retain(|external| external.context != context);
@@ -122,7 +122,7 @@ impl State {
         }
         let (device, bytes) = (external.device, Arc::clone(&external.bytes));
         let offset = (external.offset + buffer.offset) as usize;
-        // As aligned as it is in the memory, whatever the other interface asks for.
+        // Aligned as in the memory, whatever the other interface asks for.
         let within = buffer.offset % PAGE;
         let reserved = self
             .space
@@ -171,7 +171,7 @@ driver! {
         if ext_mem_out.is_null() || mem_handle_desc.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         let desc = unsafe { mem_handle_desc.read_unaligned() };
         let mut state = call.state();
         let current = call.current(&state)?;
@@ -184,7 +184,7 @@ driver! {
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
         let number = state.externals.add(external);
         let handle = CUexternalMemory(ptr::without_provenance_mut(number as usize));
-        // SAFETY: the caller's place for a handle.
+        // SAFETY: the caller passes a valid out-pointer for a handle.
         unsafe { put(ext_mem_out, handle) }
     }
 
@@ -198,14 +198,14 @@ driver! {
         if dev_ptr.is_null() || buffer_desc.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         let buffer = unsafe { buffer_desc.read_unaligned() };
         let base = call.state().map_external(call, ext_mem, &buffer)?;
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(dev_ptr, base) }
     }
 
-    /// What is mapped of it stays until it is freed.
+    /// Mappings of it stay until they are freed.
     fn cuDestroyExternalMemory(ext_mem: CUexternalMemory), call => {
         let removed = call.state().externals.remove(ext_mem.0.addr() as u64);
         removed.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)

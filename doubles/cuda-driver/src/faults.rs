@@ -1,10 +1,10 @@
 //! Faults that tests order, with the time at which they strike.
 //!
-//! A fault is a line such as `oom@3`; several are put apart by semicolons. They come from the environment, or at
-//! any time through the control function. Counting starts when a fault is ordered.
+//! A fault is a line such as `oom@3`; semicolons separate several. They come from the environment, or at any time
+//! through the control function. Counting starts when a fault is ordered.
 //!
-//! An asynchronous operation is what a device does in a stream, for a synchronous call too: not an event, and not
-//! a function of the user's. After the fault that ruins a context, its devices' operations do nothing more.
+//! An asynchronous operation is work of a device in a stream, also for a synchronous call; events and users' functions
+//! do not count. After the fault that ruins a context, the operations of its devices have no effect.
 //!
 //! | fault | what happens |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! | `call=cuMemFree_v2:4711` | the next call of a function does nothing and answers a number |
 //! | `call=cuEventQuery:999@2+` | the second call and all after it |
 //! | `peer-corrupts=0>1` | peer access from device 0 to 1 is granted, and bytes arrive changed |
-//! | `none` | what was ordered before is taken back; what has gone wrong stays wrong |
+//! | `none` | earlier orders are cancelled; damage that is done stays |
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,10 +28,10 @@ use transload_cuda::raw::CUresult;
 use crate::call::Answer;
 use crate::functions::name_of;
 
-/// The faults that are ordered.
+/// The ordered faults.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// Whether there is any: calls are many and faults few.
+    /// Whether any fault is ordered: calls are many and faults few.
     any: AtomicBool,
     ordered: Mutex<Ordered>,
 }
@@ -44,10 +44,10 @@ struct Ordered {
     corrupting: BTreeSet<(i32, i32)>,
 }
 
-/// What becomes of an asynchronous operation.
+/// The end of an asynchronous operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
-    /// What should.
+    /// It succeeds.
     Done,
     /// It does nothing, and its context is ruined with this result.
     Ruins(CUresult),
@@ -55,7 +55,7 @@ pub(crate) enum Fate {
     Stuck,
 }
 
-/// Which of the next ones it is.
+/// The position of a fault among the next calls or operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Turn {
     left: u64,
@@ -63,7 +63,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// Whether it is this one's turn.
+    /// Counts, and returns whether the fault strikes now.
     fn comes(&mut self) -> bool {
         match self.left {
             0 => false,
@@ -137,7 +137,7 @@ impl Faults {
                 let (name, code) = parsed.ok_or(FaultError::Function(line.into()))?;
                 ordered.calls.push((name, turn, code));
             }
-            // It has no turn: it is so from now on.
+            // It has no position: it holds from now on.
             ("peer-corrupts", _) if line.contains('@') => {
                 return Err(FaultError::Devices(line.into()));
             }
@@ -155,7 +155,7 @@ impl Faults {
     }
 
     /// # Errors
-    /// What the call is to answer instead of doing anything.
+    /// The answer of the call, which then does nothing.
     pub(crate) fn on_call(&self, function: &'static str) -> Answer {
         if !self.any.load(Ordering::Acquire) {
             return Ok(());
@@ -168,10 +168,10 @@ impl Faults {
         first(of_this.map(|(_, turn, result)| (turn, *result))).map_or(Ok(()), Err)
     }
 
-    /// To be asked once for every allocation of memory of any kind.
+    /// Called once for every allocation of memory of any kind.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY` when it is to find none.
+    /// `OUT_OF_MEMORY` when the fault strikes.
     pub(crate) fn on_allocation(&self) -> Answer {
         let mut ordered = self.ordered();
         let turns = ordered.allocations.iter_mut();
@@ -179,7 +179,7 @@ impl Faults {
         first(turns.map(|turn| (turn, out_of_memory))).map_or(Ok(()), Err)
     }
 
-    /// To be asked once for every operation that is put into a stream.
+    /// Called once for every operation that is put into a stream.
     pub(crate) fn on_operation(&self) -> Fate {
         let mut ordered = self.ordered();
         let turns = ordered.operations.iter_mut();
@@ -196,7 +196,7 @@ impl Faults {
     }
 }
 
-/// The fault of the first entry whose turn it is. Every entry counts on.
+/// The fault of the first entry that strikes now. All entries count on.
 fn first<'a, T>(turns: impl Iterator<Item = (&'a mut Turn, T)>) -> Option<T> {
     let mut said = None;
     for (turn, what) in turns {

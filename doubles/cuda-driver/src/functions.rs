@@ -14,7 +14,7 @@ use transload_cuda::raw::{
 use crate::call::{driver, put, put_if_wanted};
 use crate::driver as all;
 
-/// The functions for clients in Rust. One of the binding's that were missing here would not compile.
+/// The functions for clients in Rust. A function of the binding that is missing here would not compile.
 #[must_use]
 pub fn table() -> Table {
     macro_rules! fill {
@@ -25,7 +25,7 @@ pub fn table() -> Table {
     transload_cuda::for_each_cuda_function!(fill)
 }
 
-/// Functions that the binding has no use for and other clients have, with the version that each came with.
+/// Functions that the binding does not use and other clients do, with the version that introduced each.
 macro_rules! for_each_other_function {
     ($callback:ident) => {
         $callback! {
@@ -89,8 +89,8 @@ fn by_base_name() -> &'static BTreeMap<&'static str, Vec<Signature>> {
     })
 }
 
-/// Whether a function works on a default stream where it is given none: what takes a stream, and copies and fills
-/// that take none. That are the 46 of the binding's functions that `cudaTypedefs.h` has with `_ptsz` and `_ptds`.
+/// Whether a function uses a default stream if it is given none: functions that take a stream, and copies and fills
+/// that take none. These are the 46 of the binding's functions that `cudaTypedefs.h` has with `_ptsz` and `_ptds`.
 fn is_per_thread(name: &str, types: &[&str]) -> bool {
     let default_stream = types.contains(&"CUstream") && !name.starts_with("cuStreamDestroy");
     default_stream || name.starts_with("cuMemcpy") || name.starts_with("cuMemset")
@@ -121,9 +121,9 @@ const NOT_MODELLED: [(&str, Version); 5] = [
 ];
 
 driver! {
-    /// Finds the newest signature that the version asked for has, among those that the modelled driver has and
-    /// that are not hidden. Functions whose default stream is the thread's are not modelled: a request for one
-    /// that NVIDIA's driver has is answered with `NOT_SUPPORTED`, and not with another function.
+    /// Finds the newest signature that the requested version has, among those of the modelled driver that are not
+    /// hidden. Functions on the thread's default stream are not modelled: a request for one that NVIDIA's driver has is
+    /// answered with `NOT_SUPPORTED`, and not with another function.
     always fn cuGetProcAddress_v2(
         symbol: *const c_char,
         pfn: *mut *mut c_void,
@@ -162,9 +162,9 @@ driver! {
             Found::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
         };
         let address = found.map_or(ptr::null_mut(), |of| ptr::with_exposed_provenance_mut(of.address));
-        // SAFETY: the caller's place for a status, if it has one.
+        // SAFETY: the caller passes null or a valid out-pointer for a status.
         unsafe { put_if_wanted(symbol_status, status) };
-        // SAFETY: the caller's place for a pointer.
+        // SAFETY: the caller passes a valid out-pointer for a pointer.
         unsafe { put(pfn, address) }
     }
 }

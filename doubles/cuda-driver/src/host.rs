@@ -39,7 +39,7 @@ driver! {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let start = call.state().allocate_host(call, bytesize, flags)?;
-        // SAFETY: the caller's place for a pointer.
+        // SAFETY: the caller passes a valid out-pointer for a pointer.
         unsafe { put(pp, start) }
     }
 
@@ -49,11 +49,11 @@ driver! {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let start = call.state().allocate_host(call, bytesize, 0)?;
-        // SAFETY: the caller's place for a pointer.
+        // SAFETY: the caller passes a valid out-pointer for a pointer.
         unsafe { put(pp, start) }
     }
 
-    /// What the driver allocated, by its first byte. Null is none of it.
+    /// Frees memory that the driver allocated, by its first byte. Null is refused.
     fn cuMemFreeHost(p: *mut c_void), call => {
         let mut state = call.state();
         call.current(&state)?;
@@ -64,8 +64,8 @@ driver! {
         let_go(call, state, freed)
     }
 
-    /// Memory that the process has mapped, of any alignment. What it may only read wants `READ_ONLY`, and copies
-    /// into memory that was registered so are refused. I/O memory is not modelled.
+    /// Registers memory that the process has mapped, of any alignment. Read-only memory needs `READ_ONLY`, and copies
+    /// into memory that is registered so are refused. I/O memory is not modelled.
     fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: c_uint), call => {
         let mut state = call.state();
         state.register(call, p, bytesize, flags)?;
@@ -73,7 +73,7 @@ driver! {
         Ok(())
     }
 
-    /// By the first byte that was registered.
+    /// Unregisters by the first registered byte.
     fn cuMemHostUnregister(p: *mut c_void), call => {
         let mut state = call.state();
         call.current(&state)?;
@@ -81,12 +81,12 @@ driver! {
         match state.space.get(base).map(|of| of.sort) {
             Some(Sort::Registered) => {}
             None if !p.is_null() => return Err(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
-            // Nothing, or memory of the driver's own.
+            // Not allocated, or memory of the driver's own.
             _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
         let gone = state.space.remove(base).ok_or(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
         call.world.log.add(Count::Unregistrations, 1);
-        // Work that is not done yet holds on to the bytes that it moves.
+        // Work that is not done yet keeps the bytes that it moves.
         if Arc::strong_count(&gone.bytes) > 1 {
             let (base, size) = (gone.base, gone.size);
             let function = call.function;
@@ -105,18 +105,18 @@ driver! {
         if found.is_none() || flags != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(pdptr, address) }
     }
 
-    /// As they were given. Registered memory has none to tell.
+    /// The flags of the allocation. Registered memory has none.
     fn cuMemHostGetFlags(p_flags: *mut c_uint, p: *mut c_void), call => {
         let state = call.state();
         call.current(&state)?;
         let found = state.space.at(p.addr() as u64);
         let found = found.filter(|of| of.sort == Sort::Pinned);
         let found = found.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        // SAFETY: the caller's place for flags.
+        // SAFETY: the caller passes a valid out-pointer for flags.
         unsafe { put(p_flags, found.flags) }
     }
 }
@@ -147,7 +147,7 @@ impl State {
             bytes,
             offset: 0,
         });
-        // Addresses that the system has just given are unused, unless a client registered some that it unmapped.
+        // Addresses that the system has just returned are unused, unless a client registered some that it unmapped.
         added.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         call.world.log.add(Count::Allocations, 1);
         Ok(start.cast())
@@ -166,7 +166,7 @@ impl State {
         }
         if let Some(there) = self.space.overlapping(&(base..end)).next() {
             return Err(match there.sort {
-                // What the driver has pinned is registered already.
+                // Memory that the driver has pinned is registered already.
                 Sort::Registered | Sort::Pinned => {
                     CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
                 }
@@ -179,7 +179,7 @@ impl State {
             _ => return Err(wrong),
         }
         call.world.faults.on_allocation()?;
-        // So that the address alone leads back to the memory.
+        // The address alone must lead back to the memory.
         p.expose_provenance();
         let start = ptr::with_exposed_provenance_mut(base as usize);
         // SAFETY: the client keeps registered memory until it has unregistered it.

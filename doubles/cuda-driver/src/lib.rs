@@ -1,9 +1,9 @@
-//! A stand-in for NVIDIA's CUDA driver library, over host memory, for tests. It is no driver: nothing runs on a
-//! GPU, and every rate and latency is modelled.
+//! A stand-in for NVIDIA's CUDA driver library, over host memory, for tests. It is no driver: no work runs on a GPU,
+//! and every rate and latency is modelled.
 //!
-//! As a library for C it exports the driver's functions under their names. As a library for Rust it gives the
-//! same functions as a [`table`], for programs that are checked by a sanitizer as a whole. Its README says what
-//! is modelled, from which part of NVIDIA's documentation, and what it cannot show.
+//! As a library for C it exports the driver's functions under their names. As a library for Rust it provides the same
+//! functions as a [`table`], for programs that a sanitizer checks as a whole. Its README lists the modelled parts, with
+//! their sources in NVIDIA's documentation, and the limits of the double.
 #![allow(unreachable_pub, reason = "what is exported to C is reached by name")]
 
 mod access;

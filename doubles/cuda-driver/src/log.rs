@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How often one function was called. Each function has its own, so that counting takes no lock.
+/// The number of calls of one function. Each function has its own count, so that counting takes no lock.
 #[derive(Debug)]
 pub(crate) struct Calls {
     name: &'static str,
@@ -16,7 +16,7 @@ pub(crate) struct Calls {
     listed: AtomicBool,
 }
 
-/// The functions that were called at all.
+/// The functions that were called.
 static CALLED: Mutex<Vec<&'static Calls>> = Mutex::new(Vec::new());
 
 impl Calls {
@@ -40,7 +40,7 @@ impl Calls {
     }
 }
 
-/// How often each function was called, by name; those that never were are left out.
+/// The number of calls of each function, by name, without those that were never called.
 pub(crate) fn calls() -> Vec<(&'static str, u64)> {
     let mut calls: Vec<_> = lock(&CALLED)
         .iter()
@@ -50,7 +50,7 @@ pub(crate) fn calls() -> Vec<(&'static str, u64)> {
     calls
 }
 
-/// What is counted.
+/// The counters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Count {
     /// Copies between devices that went from one to the other.
@@ -61,11 +61,11 @@ pub(crate) enum Count {
     PageableStaged,
     /// Registrations of host memory.
     Registrations,
-    /// Registrations that were taken back.
+    /// Registrations that were undone.
     Unregistrations,
     /// Allocations of memory, of any kind.
     Allocations,
-    /// Bytes that were ordered to go over a link. They count when the call is made.
+    /// Bytes submitted to a link. They count when the call is made.
     Bytes(String),
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// Counters, and notes of what went wrong inside.
+/// Counters, and notes of misuse and internal failures.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     counts: Mutex<BTreeMap<Count, u64>>,
@@ -100,11 +100,11 @@ impl Log {
         lock(&self.counts).get(what).copied().unwrap_or(0)
     }
 
-    /// Keeps a line for the report, and tells it on standard error at once: a client did what no driver lets it
-    /// do unpunished, or the double failed.
+    /// Keeps a line for the report, and prints it on standard error at once: a client misused the driver in a way that
+    /// a real one would punish, or the double failed.
     pub(crate) fn note(&self, line: impl fmt::Display) {
         let line = line.to_string();
-        // If standard error is gone, there is no other place to report to.
+        // If standard error is closed, there is no other place to report to.
         let _ = writeln!(std::io::stderr(), "CUDA driver double: {line}");
         lock(&self.notes).push(line);
     }
@@ -124,7 +124,7 @@ impl Log {
     }
 }
 
-/// The report at the end of a process: counters, notes, and what was not given back.
+/// The report at the end of a process: counters, notes, and resources that were not freed.
 pub(crate) fn report(log: &Log, leaks: &[String]) -> String {
     let mut text = String::from("CUDA driver double, process ");
     // A string takes everything, here and below.

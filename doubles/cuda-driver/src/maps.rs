@@ -5,15 +5,14 @@
 use std::fs;
 use std::ops::Range;
 
-/// What may be done with every page of a range.
+/// The access that all pages of a range allow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     Read,
     ReadWrite,
 }
 
-/// What the process may do with a range of its addresses; nothing where a page of it is not mapped or cannot be
-/// read.
+/// The access of the process to a range of its addresses; `None` where a page of it is not mapped or cannot be read.
 pub(crate) fn access(range: &Range<u64>) -> Option<Access> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     access_in(&maps, range)

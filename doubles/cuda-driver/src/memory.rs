@@ -1,9 +1,9 @@
 //! Memory of devices.
 //!
 //! Source: CUDA Driver API, Memory Management: cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemGetInfo,
-//! cuMemGetAddressRange. Of freeing it says that it "may perform implicit synchronization": here it always does,
-//! and waits for all that is under way on the device before the memory is another's. Memory of pools is the
-//! exception that the same text makes.
+//! cuMemGetAddressRange. The text says that freeing "may perform implicit synchronization": here it always does, and
+//! waits for all work in flight on the device before it reuses the memory. Memory of pools is the exception, as in that
+//! text.
 
 use std::ffi::c_uint;
 use std::ptr;
@@ -66,7 +66,7 @@ impl State {
         Ok(base)
     }
 
-    /// All that is under way, in every context.
+    /// All work in flight, in every context.
     pub(crate) fn unfinished_anywhere(&self) -> Vec<Ticket> {
         let contexts = self.contexts.iter();
         let contexts = contexts.map(|(number, _)| ptr::without_provenance_mut(number as usize));
@@ -75,8 +75,7 @@ impl State {
             .collect()
     }
 
-    /// What is under way and may use an allocation: all that there is on its device, or on any if the host has
-    /// the memory.
+    /// Work in flight that may use an allocation: all work on its device, or on any device if it is host memory.
     pub(crate) fn unfinished_around(&self, allocation: &Allocation) -> Vec<Ticket> {
         let on_device = matches!(allocation.memory(), Memory::Device(_));
         let contexts = self.contexts.iter();
@@ -89,16 +88,16 @@ impl State {
     }
 }
 
-/// Lets an allocation go that no client finds any more, once nothing can be using it.
+/// Frees an allocation that no client can find any more, once no work can use it.
 ///
 /// # Errors
-/// What has ruined the current context by then.
+/// The error that has ruined the current context by then.
 pub(crate) fn let_go(
     call: &Call,
     mut state: MutexGuard<'_, State>,
     allocation: Allocation,
 ) -> Answer {
-    // Ruined just now or not: what others do with the memory is waited for in any case.
+    // The call waits for other users of the memory even if the context was ruined just now.
     let (current, _) = context::present(&state)?;
     state.managed.forget(allocation.id);
     let ruin = state.context(current)?.ruin.clone();
@@ -110,13 +109,13 @@ pub(crate) fn let_go(
 }
 
 driver! {
-    /// Aligned to 512 bytes. Holds what was there before.
+    /// Aligned to 512 bytes. The memory keeps its previous bytes.
     fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize), call => {
         if dptr.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let base = call.state().allocate(call, bytesize as u64)?;
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(dptr, base) }
     }
 
@@ -135,14 +134,14 @@ driver! {
         let pitch = width_in_bytes.checked_next_multiple_of(PITCH).ok_or(wrong)?;
         let size = pitch.checked_mul(height).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         let base = call.state().allocate(call, size as u64)?;
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(dptr, base) }?;
-        // SAFETY: the caller's place for a pitch.
+        // SAFETY: the caller passes a valid out-pointer for a pitch.
         unsafe { put(p_pitch, pitch) }
     }
 
-    /// Frees the allocation that begins there, of any context, after all work that is under way on its device.
-    /// Memory of a pool is freed at once, for the pool's next allocation. Null is accepted and does nothing.
+    /// Frees the allocation that begins there, of any context, after all work in flight on its device. Memory of a pool
+    /// is freed at once, for the pool's next allocation. Null is accepted and does nothing.
     fn cuMemFree_v2(dptr: CUdeviceptr), call => {
         let mut state = call.state();
         call.current(&state)?;
@@ -163,12 +162,12 @@ driver! {
         let_go(call, state, freed)
     }
 
-    /// Of the current context's device.
+    /// For the current context's device.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize), call => {
         let state = call.state();
         let (_, device) = call.current(&state)?;
         let (free_bytes, total_bytes) = state.device(device)?.memory()?.info();
-        // SAFETY: the caller's place for a size.
+        // SAFETY: the caller passes a valid out-pointer for a size.
         unsafe { put(free, free_bytes as usize) }?;
         // SAFETY: as above.
         unsafe { put(total, total_bytes as usize) }
@@ -179,9 +178,9 @@ driver! {
         let state = call.state();
         call.current(&state)?;
         let found = state.space.at(dptr).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
-        // SAFETY: the caller's place for an address, if it has one.
+        // SAFETY: the caller passes null or a valid out-pointer for an address.
         unsafe { put_if_wanted(pbase, found.base) };
-        // SAFETY: the caller's place for a size, if it has one.
+        // SAFETY: the caller passes null or a valid out-pointer for a size.
         unsafe { put_if_wanted(psize, found.size as usize) };
         Ok(())
     }

@@ -1,9 +1,8 @@
 //! Filling memory.
 //!
-//! Source: CUDA Driver API, Memory Management: cuMemsetD8, cuMemsetD32; and API synchronization behavior: what is
-//! called synchronous waits only for memory of the host, and where the context or the memory ask for it. Filling
-//! takes the time that a copy of so many bytes takes: within the device, or over the link from the current device
-//! to the host.
+//! Source: CUDA Driver API, Memory Management: cuMemsetD8, cuMemsetD32; and API synchronization behavior: a synchronous
+//! call waits only for host memory, and where the context or the memory requires it. Filling takes the time of a copy
+//! of that many bytes: within the device, or over the link from the current device to the host.
 
 use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult, CUstream};
 
@@ -15,22 +14,22 @@ use crate::stream::wait;
 use crate::transfer::{End, Mode, Taken, always_waits, work};
 
 driver! {
-    /// So many bytes.
+    /// Fills `n` bytes.
     fn cuMemsetD8_v2(dst_device: CUdeviceptr, uc: u8, n: usize), call => {
         fill(call, CUstream::LEGACY, Mode::Synchronous, dst_device, &[uc], n)
     }
 
-    /// So many bytes.
+    /// Fills `n` bytes.
     fn cuMemsetD8Async(dst_device: CUdeviceptr, uc: u8, n: usize, h_stream: CUstream), call => {
         fill(call, h_stream, Mode::Asynchronous, dst_device, &[uc], n)
     }
 
-    /// So many words, at a multiple of 4.
+    /// Fills `n` words, at a multiple of 4.
     fn cuMemsetD32_v2(dst_device: CUdeviceptr, ui: u32, n: usize), call => {
         fill(call, CUstream::LEGACY, Mode::Synchronous, dst_device, &ui.to_ne_bytes(), n)
     }
 
-    /// So many words, at a multiple of 4.
+    /// Fills `n` words, at a multiple of 4.
     fn cuMemsetD32Async(dst_device: CUdeviceptr, ui: u32, n: usize, h_stream: CUstream), call => {
         fill(call, h_stream, Mode::Asynchronous, dst_device, &ui.to_ne_bytes(), n)
     }

@@ -1,9 +1,9 @@
-//! From one device to another: peer access, and the way that copies go.
+//! Copies from one device to another: peer access, and the route of the bytes.
 //!
-//! Source: CUDA Driver API, Peer Context Memory Access, and Memory Management (cuMemcpyPeer). A copy goes directly
-//! where there is a link that way and one of the two devices reaches both ends: by access that was enabled between
-//! the contexts whose memory it is, or that was set for memory that `cuMemMap` mapped. Else it succeeds all the
-//! same, over the host: first over the one device's link, then over the other's.
+//! Source: CUDA Driver API, Peer Context Memory Access, and Memory Management (cuMemcpyPeer). A copy is direct if there
+//! is a link in that direction and one of the two devices reaches both ends: by access that was enabled between the
+//! contexts of the memory, or that was set for memory that `cuMemMap` mapped. Otherwise it still succeeds, through the
+//! host: first over the source device's link, then over the other's.
 //!
 //! `cuMemcpyPeer` and `cuMemcpy3DPeer` are ordered as all synchronous copies are: with the legacy default stream of
 //! the current context.
@@ -23,7 +23,7 @@ use crate::pitched::{Box3, described};
 use crate::state::State;
 use crate::transfer::{End, Mode, Order, Shape, Taken, Transfer, carry_out};
 
-/// How bytes get from one device to another.
+/// The route of bytes from one device to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Peers {
     /// Over a link between them.
@@ -55,8 +55,8 @@ impl State {
         })
     }
 
-    /// Whether a device reaches memory: its own, what a context of it was given access to, and what another process
-    /// has and a context of it opened. Of mapped memory only the access that was set for the device counts.
+    /// Whether a device reaches memory: its own, that to which a context of it was given access, and another process's
+    /// that a context of it opened. For mapped memory only the access that was set for the device counts.
     fn reaches(
         &self,
         (device, own): (CUdevice, CUcontext),
@@ -103,16 +103,16 @@ impl State {
 }
 
 driver! {
-    /// A device does not reach itself so.
+    /// A device has no peer access to itself.
     fn cuDeviceCanAccessPeer(can_access_peer: *mut c_int, dev: CUdevice, peer_dev: CUdevice), call => {
         let can = can_access(call, dev, peer_dev)?;
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(can_access_peer, c_int::from(can)) }
     }
 
-    /// Of the link from one device's memory to the other's. A fabric says that it has all atomics, as NVLink does (CUDA
-    /// C++ Programming Guide, Peer-to-Peer Memory Access), though nothing here performs any; a bus has none. No link
-    /// has arrays.
+    /// The attributes of the link from one device's memory to the other's. A fabric reports all atomics, as NVLink does
+    /// (CUDA C++ Programming Guide, Peer-to-Peer Memory Access), though no code here performs any; a bus has none. No
+    /// link has arrays.
     fn cuDeviceGetP2PAttribute(value: *mut c_int, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice), call => {
         use CUdevice_P2PAttribute as A;
         let can = can_access(call, src_device, dst_device)?;
@@ -136,11 +136,11 @@ driver! {
             | A::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED => 0,
             _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         };
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(value, answer) }
     }
 
-    /// The current context reaches the memory of another one from now on, and not the other way round.
+    /// From now on the current context reaches the memory of the other one, but not in reverse.
     fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: c_uint), call => {
         if flags != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -161,7 +161,7 @@ driver! {
         Ok(())
     }
 
-    /// Takes back what the current context enabled. Copies under way go on as they began.
+    /// Disables the access that the current context enabled. Copies in flight go on as they began.
     fn cuCtxDisablePeerAccess(peer_context: CUcontext), call => {
         let mut state = call.state();
         let (current, _) = call.current(&state)?;
@@ -185,15 +185,15 @@ driver! {
         line(call, h_stream, Mode::Asynchronous, dst, src, byte_count)
     }
 
-    /// The contexts mean nothing for an end that is the host's.
+    /// The contexts have no meaning for an end in host memory.
     fn cuMemcpy3DPeer(p_copy: *const CUDA_MEMCPY3D_PEER), call => {
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         unsafe { planes(call, CUstream::LEGACY, Mode::Synchronous, p_copy) }
     }
 
     /// As `cuMemcpy3DPeer`.
     fn cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream), call => {
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         unsafe { planes(call, h_stream, Mode::Asynchronous, p_copy) }
     }
 }
@@ -206,8 +206,8 @@ fn can_access(call: &Call, device: CUdevice, peer: CUdevice) -> Result<bool, CUr
     Ok(call.world.machine.can_access(device, peer))
 }
 
-/// How many different links between devices are faster; those without a link are behind all that have one. Less is
-/// better (CUDA Runtime API, cudaDeviceGetP2PAttribute: 0 is the most performant link).
+/// The number of different link speeds between devices that are faster; pairs without a link come after all others.
+/// Less is better (CUDA Runtime API, cudaDeviceGetP2PAttribute: 0 is the most performant link).
 fn rank(machine: &Machine, src: usize, dst: usize) -> c_int {
     let cost = |src, dst| {
         let way = machine.way(machine::Memory::Device(src), machine::Memory::Device(dst));
@@ -260,7 +260,7 @@ unsafe fn planes(
     mode: Mode,
     description: *const CUDA_MEMCPY3D_PEER,
 ) -> Answer {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the same promise.
     let copy = unsafe { described(description) }?;
     Box3::between_contexts(&copy).carry_out(call, stream, mode)
 }

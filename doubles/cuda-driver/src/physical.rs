@@ -1,7 +1,7 @@
-//! A device's memory: one sparse file, of which allocations are parts.
+//! A device's memory: one sparse file, divided into allocations.
 //!
-//! Another process can map a part of it, which is what IPC needs. The host has it mapped at an address that is
-//! never given to a client, so the addresses that clients have stay out of the host's reach.
+//! Another process can map a part of it, which IPC needs. The host has it mapped at an address that no client gets, so
+//! the host cannot access the addresses that clients have.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,8 +16,8 @@ use crate::bytes::map_shared;
 /// Parts begin and end at multiples of this: a page, so that each can be mapped by itself.
 pub(crate) const GRAIN: u64 = 4096;
 
-/// Below this, a freed part keeps its pages and its bytes: a client that reads memory that it never wrote sees
-/// what another allocation left, as on a device.
+/// Below this size a freed part keeps its pages and its bytes: a client that reads memory that it never wrote sees the
+/// bytes of another allocation, as on a device.
 const GIVEN_BACK: u64 = 1 << 20;
 
 /// A device's memory.
@@ -44,7 +44,7 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Physical {
-    /// So much memory, none of it touched yet.
+    /// That much memory, none of it touched yet.
     ///
     /// # Errors
     /// When the system gives no file, or no addresses for it.
@@ -69,7 +69,7 @@ impl Physical {
         (self.0.size - used, self.0.size)
     }
 
-    /// A part of it, or nothing where none is left that is large enough.
+    /// Allocates a part of it; `None` if no part that is large enough is free.
     pub(crate) fn allocate(&self, len: u64) -> Option<Extent> {
         let rounded = len.checked_next_multiple_of(GRAIN)?;
         let mut parts = self.0.parts();
@@ -86,7 +86,7 @@ impl Physical {
         })
     }
 
-    /// So much of it for bytes that lie in a file of their own, or nothing where not as much is left.
+    /// Charges that many bytes to it for memory in a file of its own; `None` if less is left.
     pub(crate) fn charge(&self, len: u64) -> Option<Charge> {
         let len = len.checked_next_multiple_of(GRAIN)?;
         let mut parts = self.0.parts();
@@ -136,7 +136,7 @@ impl Drop for Extent {
         let len = self.range.end - self.range.start;
         if len >= GIVEN_BACK {
             let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Where the system cannot, the pages stay, and that is all.
+            // If the system cannot punch a hole, the pages stay; there is no other effect.
             let _ = fallocate(&self.of.file, punch, self.range.start, len);
         }
         let mut parts = self.of.parts();
@@ -145,7 +145,7 @@ impl Drop for Extent {
     }
 }
 
-/// What counts as a part of a device's memory and lies elsewhere, given back when it goes.
+/// A charge to a device's memory for bytes that lie elsewhere, returned when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     of: Arc<Inner>,

@@ -23,9 +23,9 @@ pub(crate) struct Box3 {
     width: usize,
     height: usize,
     depth: usize,
-    /// Whether a copy within a device has to have pitches such as `cuMemAllocPitch` gives.
+    /// Whether a copy within a device must have pitches like those of `cuMemAllocPitch`.
     aligned: bool,
-    /// Whether everything that has to be 0 is.
+    /// Whether all reserved fields are 0.
     reserved: bool,
 }
 
@@ -146,7 +146,7 @@ impl Box3 {
         }
     }
 
-    /// Checks it, and puts it into a stream.
+    /// Checks the description, and puts the copy into a stream.
     ///
     /// # Errors
     /// `NOT_SUPPORTED` for arrays, `INVALID_VALUE` for what means nothing, and as [`carry_out`].
@@ -240,41 +240,41 @@ impl Side {
     }
 }
 
-/// As `CU_DEVICE_ATTRIBUTE_MAX_PITCH` answers.
+/// The value of `CU_DEVICE_ATTRIBUTE_MAX_PITCH`.
 const MAX_PITCH: usize = i32::MAX as usize;
 
 driver! {
     /// Within a device, a pitch that `cuMemAllocPitch` would not give is refused, as the documentation allows.
     fn cuMemcpy2D_v2(p_copy: *const CUDA_MEMCPY2D), call => {
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         let copy = unsafe { described(p_copy) }?;
         Box3::rows(&copy, true).carry_out(call, CUstream::LEGACY, Mode::Synchronous)
     }
 
     /// With any pitch.
     fn cuMemcpy2DUnaligned_v2(p_copy: *const CUDA_MEMCPY2D), call => {
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         let copy = unsafe { described(p_copy) }?;
         Box3::rows(&copy, false).carry_out(call, CUstream::LEGACY, Mode::Synchronous)
     }
 
     /// As `cuMemcpy2D`.
     fn cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream), call => {
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         let copy = unsafe { described(p_copy) }?;
         Box3::rows(&copy, true).carry_out(call, h_stream, Mode::Asynchronous)
     }
 
     /// With any pitch.
     fn cuMemcpy3D_v2(p_copy: *const CUDA_MEMCPY3D), call => {
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         let copy = unsafe { described(p_copy) }?;
         Box3::planes(&copy).carry_out(call, CUstream::LEGACY, Mode::Synchronous)
     }
 
     /// As `cuMemcpy3D`.
     fn cuMemcpy3DAsync_v2(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream), call => {
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         let copy = unsafe { described(p_copy) }?;
         Box3::planes(&copy).carry_out(call, h_stream, Mode::Asynchronous)
     }

@@ -1,8 +1,8 @@
 //! Queries about addresses.
 //!
-//! Source: CUDA Driver API, Unified Addressing: cuPointerGetAttribute, cuPointerGetAttributes,
-//! cuPointerSetAttribute; and `CUpointer_attribute`, which describes those that the functions do not. Truth values
-//! take the room of an `int`, and handle types that of a 64-bit number, as in NVIDIA's own binding for Python.
+//! Source: CUDA Driver API, Unified Addressing: cuPointerGetAttribute, cuPointerGetAttributes, cuPointerSetAttribute;
+//! and `CUpointer_attribute`, which describes the attributes that the functions do not. Truth values have the size of
+//! an `int`, and handle types that of a 64-bit number, as in NVIDIA's own binding for Python.
 //!
 //! A context must be current only if the answer depends on it.
 
@@ -22,7 +22,7 @@ use crate::state::State;
 
 const WRONG: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-/// An answer, by the room that it takes.
+/// An answer, by its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Value {
     Word(u32),
@@ -34,14 +34,14 @@ impl Value {
     /// As [`put`], for a number of the value's size.
     unsafe fn put(self, place: *mut c_void) -> Answer {
         match self {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the same promise.
             Value::Word(word) => unsafe { put(place.cast(), word) },
             // SAFETY: as above.
             Value::Long(long) => unsafe { put(place.cast(), long) },
         }
     }
 
-    /// Nothing, of the size that an attribute has.
+    /// A zero of the size of an attribute.
     ///
     /// # Errors
     /// `INVALID_VALUE` for what is no attribute, `NOT_SUPPORTED` for one that is not modelled.
@@ -144,7 +144,7 @@ impl State {
         })
     }
 
-    /// One attribute of an address that is reserved and nothing more.
+    /// One attribute of an address that is reserved but not mapped.
     ///
     /// # Errors
     /// `INVALID_VALUE` where the attribute is one of memory.
@@ -158,7 +158,7 @@ impl State {
         }
     }
 
-    /// What a device may do with an allocation by the access that a context of it has.
+    /// The access of a device to an allocation, by the access of its contexts.
     fn may(
         &self,
         (context, device): (CUcontext, CUdevice),
@@ -182,15 +182,15 @@ impl State {
 }
 
 driver! {
-    /// One attribute. What the driver does not know, pageable memory of the host or freed memory, has none.
+    /// One attribute. Memory unknown to the driver (pageable host memory or freed memory) has none.
     fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
         let value = call.state().attribute(call, attribute, ptr)?;
-        // SAFETY: the caller's place for the attribute.
+        // SAFETY: the caller passes a valid out-pointer for the attribute.
         unsafe { value.put(data) }
     }
 
-    /// Several attributes. Those that do not apply are zeros, all of them for an address that the driver does
-    /// not know. An attribute that is none, and a place that is null, fail the whole.
+    /// Several attributes. Those that do not apply are zeros; for an unknown address all are. An invalid attribute or a
+    /// null place fails the whole call.
     fn cuPointerGetAttributes(
         num_attributes: c_uint,
         attributes: *mut CUpointer_attribute,
@@ -222,13 +222,13 @@ driver! {
             answers.push((place, value));
         }
         for (place, value) in answers {
-            // SAFETY: the caller's place for this attribute.
+            // SAFETY: the caller passes a valid out-pointer for this attribute.
             unsafe { value.put(place) }?;
         }
         Ok(())
     }
 
-    /// `SYNC_MEMOPS` of what the driver allocated. Setting it waits for what is under way.
+    /// `SYNC_MEMOPS` of memory that the driver allocated. Setting it waits for work in flight.
     fn cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
         if value.is_null() || attribute != CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
             return Err(WRONG);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// an address, so a client that looks into it fails at once.
 #[derive(Debug)]
 pub(crate) struct Registry<T> {
-    /// What all handles of the kind begin with, so that one kind is not taken for another.
+    /// The prefix of all handles of the kind, so that kinds cannot be confused.
     kind: u64,
     next: u64,
     things: BTreeMap<u64, T>,
@@ -14,7 +14,7 @@ pub(crate) struct Registry<T> {
 
 /// Below this, numbers mean default streams and the like.
 const FIRST: u64 = 1;
-/// Handles are this far apart: pointers that clients align stay what they are.
+/// The distance between handles: pointers that clients align stay unchanged.
 const STRIDE: u64 = 16;
 
 impl<T> Registry<T> {
@@ -52,7 +52,7 @@ impl<T> Registry<T> {
         self.things.retain(|_, thing| keep(thing));
     }
 
-    /// Whether the handle was given out, and what it named is gone.
+    /// Whether the handle was issued, and its object is gone.
     pub(crate) fn was(&self, handle: u64) -> bool {
         let given = |serial: u64| serial >= FIRST && serial < self.next;
         handle & !((1 << 40) - 1) == self.kind

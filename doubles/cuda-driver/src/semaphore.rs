@@ -28,10 +28,10 @@ use crate::shared::{Kind, Label, client_file};
 use crate::state::State;
 use crate::work::{Leg, at_once};
 
-/// A semaphore that was taken in.
+/// An imported semaphore.
 #[derive(Clone, Debug)]
 pub(crate) struct Semaphore {
-    /// It goes with this one (CUDA Driver API, cuCtxDestroy).
+    /// It ends with this context (CUDA Driver API, cuCtxDestroy).
     context: CUcontext,
     board: Board,
     sort: Sort,
@@ -176,7 +176,7 @@ impl State {
             .retain(|semaphore| semaphore.context != context);
     }
 
-    /// The semaphores of an array, with what is to be done with each.
+    /// The semaphores of an array, each with its parameters.
     ///
     /// # Errors
     /// `INVALID_VALUE` where an array is missing, `INVALID_HANDLE` where something is no semaphore.
@@ -219,7 +219,7 @@ driver! {
         if ext_sem_out.is_null() || sem_handle_desc.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: the caller's description.
+        // SAFETY: the caller passes a valid description.
         let desc = unsafe { sem_handle_desc.read_unaligned() };
         let mut state = call.state();
         let (context, _) = call.current(&state)?;
@@ -235,7 +235,7 @@ driver! {
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
         let number = state.semaphores.add(semaphore);
         let handle = CUexternalSemaphore(ptr::without_provenance_mut(number as usize));
-        // SAFETY: the caller's place for a handle.
+        // SAFETY: the caller passes a valid out-pointer for a handle.
         unsafe { put(ext_sem_out, handle) }
     }
 
@@ -278,7 +278,7 @@ driver! {
         state.enqueue(call.world, stream, legs).map(drop)
     }
 
-    /// Work that is under way is carried out.
+    /// Work in flight is completed.
     fn cuDestroyExternalSemaphore(ext_sem: CUexternalSemaphore), call => {
         let removed = call.state().semaphores.remove(ext_sem.0.addr() as u64);
         removed.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)

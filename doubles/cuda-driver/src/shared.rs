@@ -1,8 +1,7 @@
 //! Files in memory that other processes take in: what one is, is written at its end.
 //!
-//! A file descriptor that a client hands in may be anything. A label tells the ones that a double made, in this
-//! process or in another, from all others; and the file is sealed, so that it keeps the length that the label
-//! says as long as any process maps it.
+//! A client may pass any file descriptor. A label distinguishes files that a double made, in this process or in
+//! another, from all others. The file is sealed, so that it keeps the length in the label while any process maps it.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread, pwrite};
 
-/// What a file is, and of what.
+/// The kind of a file, and its contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Label {
     pub(crate) kind: Kind,
@@ -24,7 +23,7 @@ pub(crate) struct Label {
     pub(crate) word: u32,
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A piece of memory of `cuMemCreate`; its word are the handle types that it may be given out as.
@@ -124,7 +123,7 @@ const KINDS: [Kind; 6] = [
 ];
 /// The last character is the version of what follows.
 const MAGIC: &[u8; 16] = b"transload cuda 1";
-/// The label takes a page of its own, so that what comes before it can be mapped by itself.
+/// The label takes a page of its own, so that the bytes before it can be mapped without it.
 const LABEL: u64 = 4096;
 const LEN: usize = MAGIC.len() + 4 + 4 + 8 + 16;
 

@@ -1,9 +1,8 @@
 //! The address space that host and devices share, and its content.
 //!
-//! Under unified addressing an address says by itself which memory it is in (CUDA Driver API, Unified Addressing).
-//! Device addresses lie in ranges of the process's own addresses that are reserved and cannot be accessed: a host
-//! that reads one ends with SIGSEGV, as it should. No address is given out twice, so use of a freed one is
-//! detected.
+//! Under unified addressing an address determines its memory (CUDA Driver API, Unified Addressing). Device addresses
+//! lie in ranges of the process's own addresses that are reserved and inaccessible: a host that reads one ends with
+//! SIGSEGV, as it should. No address is issued twice, so the use of a freed one is detected.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -60,7 +59,7 @@ pub(crate) enum Sort {
 }
 
 impl Allocation {
-    /// Which memory it is in. Memory that is of no device's is the host's.
+    /// Its memory. Memory that belongs to no device is the host's.
     pub(crate) fn memory(&self) -> Memory {
         match self.sort {
             Sort::Pinned | Sort::Registered => Memory::Pinned,
@@ -69,7 +68,7 @@ impl Allocation {
         }
     }
 
-    /// Which devices may do what with it: all, but with memory whose access is set for each device.
+    /// The access of devices: all have access, except to memory whose access is set for each device.
     pub(crate) fn access(&self) -> Access {
         match self.sort {
             Sort::Mapped { access, .. } | Sort::Pool { access, .. } => access,
@@ -83,18 +82,18 @@ impl Allocation {
     }
 }
 
-/// What lies where.
+/// The allocations, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     allocations: BTreeMap<u64, Allocation>,
     /// The reserved ranges, which are devices' whatever lies there: end by start, those that touch as one.
     reserved: BTreeMap<u64, u64>,
-    /// What is left of the last of them.
+    /// The rest of the last reserved range.
     left: Range<u64>,
     ids: u64,
 }
 
-/// Addresses are reserved so many at a time.
+/// The number of addresses that are reserved at a time.
 const RESERVED: u64 = 1 << 36;
 
 /// Allocations of `cuMemAlloc` begin at multiples of this. Source: CUDA C++ Programming Guide, Device Memory
@@ -180,12 +179,12 @@ impl Space {
         Ok(self.ids)
     }
 
-    /// Lets go what is of a context. What is of none stays.
+    /// Frees the allocations of a context. Those without a context stay.
     pub(crate) fn end_context(&mut self, context: CUcontext) {
         self.allocations.retain(|_, of| of.context != context);
     }
 
-    /// What begins just there.
+    /// The allocation that begins at an address.
     pub(crate) fn get(&self, base: u64) -> Option<&Allocation> {
         self.allocations.get(&base)
     }
@@ -198,13 +197,13 @@ impl Space {
         self.allocations.remove(&base)
     }
 
-    /// What an address lies in.
+    /// The allocation that contains an address.
     pub(crate) fn at(&self, address: u64) -> Option<&Allocation> {
         let (_, allocation) = self.allocations.range(..=address).next_back()?;
         allocation.range().contains(&address).then_some(allocation)
     }
 
-    /// What lies wholly or partly in a range, by address.
+    /// The allocations wholly or partly in a range, by address.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Allocation> {
         let first = self.at(range.start).map_or(range.start, |of| of.base);
         let end = range.end.max(first);
@@ -225,8 +224,8 @@ impl Space {
         before.is_some_and(|(_, end)| address < *end)
     }
 
-    /// Notes a range that was reserved, which overlaps no other. The system puts one beside the other where it can,
-    /// so that there is little to keep of many.
+    /// Records a reserved range, which overlaps no other. The system places ranges next to each other where it can, so
+    /// that few entries are enough.
     fn note_reserved(&mut self, mut range: Range<u64>) {
         if let Some(end) = self.reserved.remove(&range.end) {
             range.end = end;
@@ -240,8 +239,8 @@ impl Space {
         }
     }
 
-    /// The bytes of an address range. What the driver knows nothing of is pageable memory of the host, at any
-    /// address but a device's. Ranges may go from one mapping of `cuMemMap` to the next.
+    /// The bytes of an address range. Addresses unknown to the driver are pageable memory of the host, except a
+    /// device's. Ranges may go from one mapping of `cuMemMap` to the next.
     ///
     /// # Errors
     /// `INVALID_VALUE` if a part of the range is unused or of another allocation, or if no device has access to all
@@ -345,8 +344,8 @@ mod tests {
         assert_eq!(place.len(), 1024);
         assert!(place.access.writes(CUdevice(1)) && !place.access.reads(CUdevice(0)));
         let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
-        let nobody_reaches_all = space.place(base + 1536, 1024);
-        assert_eq!(nobody_reaches_all.unwrap_err(), wrong);
+        let none_reaches_all = space.place(base + 1536, 1024);
+        assert_eq!(none_reaches_all.unwrap_err(), wrong);
         assert_eq!(space.place(base + 2560, 4096).unwrap_err(), wrong);
     }
 

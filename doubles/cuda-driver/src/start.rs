@@ -28,21 +28,21 @@ driver! {
 
     /// The version that was set, else the newest that is modelled.
     always fn cuDriverGetVersion(driver_version: *mut c_int), call => {
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(driver_version, call.world.config.version.0 as c_int) }
     }
 
     /// NVIDIA's name; null and an error for a number without one.
     always fn cuGetErrorName(error: CUresult, p_str: *mut *const c_char), call => {
         let _ = call;
-        // SAFETY: the caller's place for a pointer.
+        // SAFETY: the caller passes a valid out-pointer for a pointer.
         unsafe { put_named(error, p_str, |text| &text.name) }
     }
 
     /// A meaning, in words of ours; null and an error for a number without one.
     always fn cuGetErrorString(error: CUresult, p_str: *mut *const c_char), call => {
         let _ = call;
-        // SAFETY: the caller's place for a pointer.
+        // SAFETY: the caller passes a valid out-pointer for a pointer.
         unsafe { put_named(error, p_str, |text| &text.meaning) }
     }
 }
@@ -63,7 +63,7 @@ unsafe fn put_named(
 ) -> crate::call::Answer {
     let found = texts().iter().find(|text| text.result == error);
     let text = found.map_or(std::ptr::null(), |text| which(text).as_ptr());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the same promise.
     unsafe { put(place, text) }?;
     found.map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
 }

@@ -41,7 +41,7 @@ pub(crate) struct World {
     state: Mutex<State>,
 }
 
-/// What the functions work on. A part of it is the business of the file of its name.
+/// The shared state of the functions. The file of its name handles each part.
 pub(crate) struct State {
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Registry<Context>,
@@ -73,7 +73,7 @@ impl State {
         }
     }
 
-    /// What is there and should have been given back, a line each.
+    /// The resources that should have been freed, a line each.
     pub(crate) fn leaks(&self) -> Vec<String> {
         let mut leaks = Vec::new();
         self.contexts.leaks(&mut leaks, "context");
@@ -127,7 +127,7 @@ impl World {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // A call that panicked told so; the ones after it see what it left.
+        // A call that panicked has reported that; later calls see the state that it left.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,7 +153,7 @@ impl World {
     }
 }
 
-/// What handles begin with, by what they name.
+/// The prefixes of handles, by the kind of object.
 pub(crate) mod kind {
     pub(crate) const CONTEXT: u8 = 1;
     pub(crate) const PIECE: u8 = 16;
@@ -188,7 +188,7 @@ pub(crate) fn is_in_use() -> bool {
 
 extern "C" fn at_exit() {
     let Some(world) = WORLD.get() else { return };
-    // What there is to tell is the parent's, and so may be the locks.
+    // The report belongs to the parent, and a parent's thread may hold the locks.
     if world.is_initialised_elsewhere(std::process::id()) {
         return;
     }

@@ -3,7 +3,8 @@
 //! Source: CUDA Driver API, Stream Management, and Execution Control (`cuLaunchHostFunc`). Functions whose
 //! documentation lists `CUDA_ERROR_INVALID_CONTEXT` need a current context here, and any context will do.
 //!
-//! Priorities are kept and clamped, and change no order: of copies NVIDIA says as much (`cuStreamCreateWithPriority`).
+//! Priorities are stored and clamped, and change no order: NVIDIA says the same of copies
+//! (`cuStreamCreateWithPriority`).
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -24,18 +25,18 @@ const GREATEST_PRIORITY: c_int = -5;
 driver! {
     /// A stream of the current context.
     fn cuStreamCreate(ph_stream: *mut CUstream, flags: c_uint), call => {
-        // SAFETY: the caller's place for a stream.
+        // SAFETY: the caller passes a valid out-pointer for a stream.
         unsafe { create(call, ph_stream, flags, 0) }
     }
 
     /// A priority that is out of range is clamped.
     fn cuStreamCreateWithPriority(ph_stream: *mut CUstream, flags: c_uint, priority: c_int), call => {
         let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
-        // SAFETY: the caller's place for a stream.
+        // SAFETY: the caller passes a valid out-pointer for a stream.
         unsafe { create(call, ph_stream, flags, priority) }
     }
 
-    /// Returns at once; what is under way goes on.
+    /// Returns at once; work in flight goes on.
     fn cuStreamDestroy_v2(h_stream: CUstream), call => {
         let mut state = call.state();
         context::present(&state)?;
@@ -43,7 +44,7 @@ driver! {
         state.context(context)?.ruin.check()
     }
 
-    /// Whether anything is under way that waiting for the stream would wait for.
+    /// Whether the stream has work in flight.
     fn cuStreamQuery(h_stream: CUstream), call => {
         call.world.settle();
         let mut state = call.state();
@@ -65,7 +66,7 @@ driver! {
 
     /// An event that was never recorded is no reason to wait.
     fn cuStreamWaitEvent(h_stream: CUstream, h_event: transload_cuda::raw::CUevent, flags: c_uint), call => {
-        // The one flag there is means something while a graph is captured only.
+        // The only flag matters only while a graph is captured.
         if flags != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
@@ -115,7 +116,7 @@ driver! {
     fn cuStreamGetPriority(h_stream: CUstream, priority: *mut c_int), call => {
         let mut state = call.state();
         let number = state.stream_number(h_stream)?;
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(priority, state.stream(number)?.priority) }
     }
 
@@ -123,7 +124,7 @@ driver! {
     fn cuStreamGetFlags(h_stream: CUstream, flags: *mut c_uint), call => {
         let mut state = call.state();
         let number = state.stream_number(h_stream)?;
-        // SAFETY: the caller's place for flags.
+        // SAFETY: the caller passes a valid out-pointer for flags.
         unsafe { put(flags, state.stream(number)?.flags) }
     }
 
@@ -131,29 +132,29 @@ driver! {
     fn cuStreamGetCtx(h_stream: CUstream, pctx: *mut CUcontext), call => {
         let mut state = call.state();
         let number = state.stream_number(h_stream)?;
-        // SAFETY: the caller's place for a context.
+        // SAFETY: the caller passes a valid out-pointer for a context.
         unsafe { put(pctx, state.stream(number)?.context) }
     }
 
     /// A number that no other stream of this process ever has, of default streams too.
     fn cuStreamGetId(h_stream: CUstream, stream_id: *mut u64), call => {
         let number = call.state().stream_number(h_stream)?;
-        // SAFETY: the caller's place for a number.
+        // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(stream_id, number) }
     }
 
     /// Either place may be null.
     fn cuCtxGetStreamPriorityRange(least_priority: *mut c_int, greatest_priority: *mut c_int), call => {
         call.current(&call.state())?;
-        // SAFETY: the caller's place for a number, if it has one.
+        // SAFETY: the caller passes null or a valid out-pointer for a number.
         unsafe { put_if_wanted(least_priority, LEAST_PRIORITY) };
         // SAFETY: as above.
         unsafe { put_if_wanted(greatest_priority, GREATEST_PRIORITY) };
         Ok(())
     }
 
-    /// Waits for all that is under way in the current context, in streams that were destroyed too. Not while one of
-    /// them is captured.
+    /// Waits for all work in flight in the current context, in destroyed streams too. Refused while one of its streams
+    /// is captured.
     fn cuCtxSynchronize(), call => {
         let state = call.state();
         let (current, _) = call.current(&state)?;
@@ -167,13 +168,13 @@ driver! {
     }
 }
 
-/// Waits without a lock, and answers what has become of the context meanwhile.
+/// Waits without a lock, and returns the state of the context afterwards.
 pub(crate) fn wait(call: &Call, tickets: &[Ticket], ruin: &Ruin) -> Answer {
     call.world.engine.wait_all(tickets);
     ruin.after_waiting()
 }
 
-/// As [`wait`], on the client's wish. Pools look at what has become free then.
+/// As [`wait`], for a client's synchronisation. Pools then collect memory that has become free.
 pub(crate) fn synchronize(call: &Call, tickets: &[Ticket], ruin: &Ruin) -> Answer {
     let answer = wait(call, tickets, ruin);
     call.state().pools.observe();
@@ -190,7 +191,7 @@ unsafe fn create(call: &Call, place: *mut CUstream, flags: c_uint, priority: c_i
     let (current, _) = call.current(&state)?;
     let number = state.streams.make(current, Role::Made, flags, priority);
     let stream = CUstream(ptr::without_provenance_mut(number as usize));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the same promise.
     unsafe { put(place, stream) }
 }
 
@@ -208,7 +209,7 @@ fn host_function(
     Ok(())
 }
 
-/// What a user's function is called with. Only the user knows what it is.
+/// The argument of a user's function. Only the user knows its type.
 struct UserData(*mut c_void);
 
 // SAFETY: it is only ever handed to the user's function, which by its contract is called on a thread of the

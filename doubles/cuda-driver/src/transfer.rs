@@ -1,12 +1,12 @@
-//! What all copies have in common: which way the bytes go, when they are read and written, and which calls wait.
+//! The common part of all copies: the route of the bytes, the times at which they are read and written, and the calls
+//! that wait.
 //!
-//! Source: CUDA Driver API, API synchronization behavior. Bytes are read and written when their modelled time is
-//! over. The exception is pageable memory that goes to a device: the call waits for the stream, takes the bytes
-//! away (they are staged), and returns before they have arrived. A copy from a device to pageable memory returns
-//! when it is done, an asynchronous one too, which the documentation says it may; so does one within the host.
-//! A device that walks the host's page tables reads and writes pageable memory as it does pinned memory: nothing
-//! "must first be staged" there.
-//! Managed memory counts as the host's pinned memory: where its pages are is not modelled.
+//! Source: CUDA Driver API, API synchronization behavior. Bytes are read and written when their modelled time is over.
+//! The exception is a copy from pageable memory to a device: the call waits for the stream, stages the bytes, and
+//! returns before they have arrived. A copy from a device to pageable memory returns when it is done, an asynchronous
+//! one too, as the documentation allows; so does a copy within the host. A device that walks the host's page tables
+//! reads and writes pageable memory like pinned memory: nothing "must first be staged" there. Managed memory counts as
+//! pinned host memory: the place of its pages is not modelled.
 
 use std::sync::MutexGuard;
 
@@ -36,18 +36,18 @@ pub(crate) enum Order {
     Stream,
     /// Before the call returns, whatever comes before it.
     DuringCall,
-    /// At any time. It is read at the end, pageable memory too: the caller said that nothing changes it.
+    /// At any time. The bytes are read at the end, from pageable memory too: the caller promised not to change them.
     Any,
 }
 
-/// What a function takes an address for.
+/// The kind of address that a function expects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
     /// One of the host's: not a device's memory.
     Host,
     /// One that devices reach: not pageable memory.
     Device,
-    /// Whatever is there.
+    /// Any memory.
     Unified,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Steps {
 }
 
 impl Shape {
-    /// So many bytes in a row.
+    /// `len` bytes in a row.
     pub(crate) fn line(len: usize) -> Shape {
         Shape {
             width: len,
@@ -94,7 +94,7 @@ impl Shape {
         self.width * self.height * self.depth
     }
 
-    /// From the first byte to the last; none where that is more than there are addresses.
+    /// From the first byte to the last; `None` if that exceeds the address space.
     pub(crate) fn extent(&self, steps: Steps) -> Option<usize> {
         if self.width == 0 || self.height == 0 || self.depth == 0 {
             return Some(0);
@@ -127,7 +127,7 @@ impl State {
     /// The end of a copy at an address.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if a part of it is unused, or if it is not what the function takes it for.
+    /// `INVALID_VALUE` if a part of it is unused, or if it is not of the kind that the function expects.
     pub(crate) fn end(&self, address: u64, len: usize, taken: Taken) -> Result<End, CUresult> {
         let place = self.space.place(address, len as u64)?;
         let fits = match (taken, place.memory) {
@@ -159,8 +159,8 @@ pub(crate) fn always_waits(call: &Call, state: &State) -> Result<bool, CUresult>
     Ok(state.context(current)?.flags & CUctx_flags::CU_CTX_SYNC_MEMOPS.0 != 0)
 }
 
-/// Puts copies into a stream that start together, and waits as far as the kind of the function and the memories
-/// ask for it. The lock that the ends were found under is let go.
+/// Puts copies that start together into a stream, and waits as far as the kind of the function and the memories require
+/// it. Releases the lock under which the ends were found.
 ///
 /// # Errors
 /// `INVALID_VALUE` for mapped memory that no device may read, or write; what becomes of the context before the call
@@ -211,7 +211,7 @@ impl Transfer {
         self.order == Order::Stream && leaves_pageable
     }
 
-    /// What the two ends count as: pageable memory is as good as pinned to a device that walks the page tables.
+    /// The kinds of memory of the two ends: for a device that walks the page tables, pageable memory counts as pinned.
     fn memories(&self, machine: &Machine) -> (Memory, Memory) {
         use Memory::{Device, Pageable, Pinned};
         match (self.src.place.memory, self.dst.place.memory) {
@@ -245,7 +245,7 @@ impl Transfer {
             let mut staged = vec![0; self.shape.len()];
             let width = self.shape.width;
             for ((from, _), row) in self.shape.rows().zip(staged.chunks_exact_mut(width)) {
-                // SAFETY: the row lies within the source, which the caller said may be read now.
+                // SAFETY: the row lies within the source, which the caller promised to be readable now.
                 unsafe { self.src.place.read(from, row) };
             }
             staged
@@ -378,7 +378,7 @@ fn write(bytes: &[u8], dst: &Place, shape: Shape) {
     }
 }
 
-/// Changes a bit of every row, and of every page of it: what a bad link might do.
+/// Changes a bit of every row, and of every page of it, as a bad link might.
 fn spoil(dst: &Place, shape: Shape) {
     for (_, row) in shape.rows() {
         for at in (0..shape.width).step_by(4096) {

@@ -3,9 +3,9 @@
 //! A stream is a chain of works of the [engine](crate::engine), of which only the last one is kept. A caller that
 //! adds work hands over [legs](Leg), and gets a ticket.
 //!
-//! Source: CUDA Driver API, Stream synchronization behavior. What is done in the legacy default stream waits for
-//! all blocking streams of its context, and they wait for it. A thread's default stream is a blocking one. Streams
-//! made with `CU_STREAM_NON_BLOCKING` stand apart.
+//! Source: CUDA Driver API, Stream synchronization behavior. Work in the legacy default stream waits for all blocking
+//! streams of its context, and they wait for it. A thread's default stream is a blocking one. Streams made with
+//! `CU_STREAM_NON_BLOCKING` are independent.
 
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
@@ -30,16 +30,16 @@ pub(crate) struct Stream {
     pub(crate) role: Role,
     pub(crate) flags: u32,
     pub(crate) priority: i32,
-    /// What was put in last, after which all before it is done too.
+    /// The last work, after which all earlier work is done too.
     last: Option<Ticket>,
-    /// What it is given meanwhile is not done.
+    /// While it is captured, its work is dropped.
     pub(crate) capture: Option<Arc<Capture>>,
     /// Of a thread's default stream: there as long as the thread is.
     thread: Weak<()>,
 }
 
 thread_local! {
-    /// Goes with the thread.
+    /// Ends with the thread.
     static LIFE: Arc<()> = Arc::default();
 }
 
@@ -64,7 +64,7 @@ impl Stream {
         self.last.clone().filter(|ticket| !ticket.is_done())
     }
 
-    /// Whether it is the default stream of a thread that is over, and has nothing under way.
+    /// Whether it is the default stream of a thread that is over, and has no work in flight.
     fn is_left_over(&self) -> bool {
         let of_thread = matches!(self.role, Role::OfThread(_));
         of_thread && self.thread.strong_count() == 0 && self.unfinished().is_none()
@@ -75,7 +75,7 @@ impl Stream {
 #[derive(Debug)]
 pub(crate) struct Streams {
     open: Registry<Stream>,
-    /// Destroyed, with work under way.
+    /// Destroyed streams with work in flight.
     closing: Vec<Stream>,
 }
 
@@ -110,7 +110,7 @@ impl Streams {
         })
     }
 
-    /// Takes a stream of the client's away; what it has under way goes on.
+    /// Removes a client's stream; its work in flight goes on.
     ///
     /// # Errors
     /// `INVALID_HANDLE` when it is none.
@@ -143,7 +143,7 @@ impl Streams {
             .filter(move |of| of.context == context)
     }
 
-    /// The captures that work of the legacy default stream would wait for.
+    /// The captures for which work of the legacy default stream would wait.
     pub(crate) fn captured_beside(&self, legacy: &Stream) -> Vec<Arc<Capture>> {
         let beside = self
             .of_context(legacy.context)
@@ -170,7 +170,7 @@ impl Streams {
         })
     }
 
-    /// Takes streams away; what they have under way goes on.
+    /// Removes streams; their work in flight goes on.
     fn take_away(&mut self, which: impl Fn(&Stream) -> bool) {
         let taken = self.open.iter().filter(|(_, stream)| which(stream));
         let numbers: Vec<u64> = taken.map(|(number, _)| number).collect();
@@ -180,7 +180,7 @@ impl Streams {
         self.closing.retain(|stream| stream.unfinished().is_some());
     }
 
-    /// What work of a stream comes after, and what waiting for the stream waits for.
+    /// The work that comes before a stream's next work, for which a wait for the stream waits too.
     fn before(&self, stream: &Stream) -> Vec<Ticket> {
         let mut before = Vec::from_iter(stream.unfinished());
         for other in self.of_context(stream.context) {
@@ -234,9 +234,9 @@ impl State {
         stream.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// Puts operations of a device into a stream: legs that start together, after all that comes before, and make
-    /// the stream's next work wait until all of them are done. Faults are asked about each leg. In a ruined
-    /// context no bytes move any more. What a captured stream is given is dropped.
+    /// Puts operations of a device into a stream: legs that start together, after all earlier work. The stream's next
+    /// work waits until all of them are done. Each leg may get a fault. In a ruined context no bytes move any more.
+    /// Work for a captured stream is dropped.
     ///
     /// # Errors
     /// As [`State::stream_number`] and [`State::is_captured`], and what has ruined the stream's context.
@@ -267,8 +267,8 @@ impl State {
         self.append(world, number, legs)
     }
 
-    /// As [`State::enqueue`], for what no device does: events, and functions of the user's. No fault befalls it, it
-    /// is done in a ruined context too, and functions are to ask for themselves what has become of the context.
+    /// As [`State::enqueue`], for work of no device: events, and users' functions. No fault applies to it, and it runs
+    /// in a ruined context too; functions must check the context's state themselves.
     ///
     /// # Errors
     /// As [`State::enqueue`], the stream being given by number; `NOT_SUPPORTED` where it is captured.
@@ -296,7 +296,7 @@ impl State {
         }
         let ticket = match <[Ticket; 1]>::try_from(ends) {
             Ok([one]) => one,
-            // Without legs there is nothing but what comes before.
+            // Without legs only the earlier work counts.
             Err(ends) if ends.is_empty() => world.engine.submit(nothing_after(before)),
             Err(ends) => world.engine.submit(nothing_after(ends)),
         };
@@ -306,7 +306,7 @@ impl State {
         Ok(ticket)
     }
 
-    /// What waiting for a stream waits for, and what to answer after.
+    /// The work for which a wait for a stream waits, and the context to check afterwards.
     ///
     /// # Errors
     /// As [`State::enqueue`], the stream being given by number.
@@ -319,7 +319,7 @@ impl State {
         Ok((before, ruin))
     }
 
-    /// All that is under way in a context, in streams that were destroyed too.
+    /// All work in flight in a context, in destroyed streams too.
     pub(crate) fn unfinished_of(&self, context: CUcontext) -> Vec<Ticket> {
         let streams = self.streams.of_context(context);
         streams.filter_map(Stream::unfinished).collect()
@@ -327,9 +327,9 @@ impl State {
 }
 
 impl World {
-    /// In virtual time, does what is due at this instant, so that what takes no time is not found under way; but if
-    /// another thread lets time pass, does not wait for it. Not to be called under a lock, nor within a user's
-    /// function.
+    /// In virtual time, does the work that is due at this instant, so that work without a duration does not count as in
+    /// flight; if another thread lets time pass, does not wait for it. Not to be called under a lock, nor within a
+    /// user's function.
     pub(crate) fn settle(&self) {
         self.engine.settle();
     }
@@ -361,7 +361,7 @@ fn befall(fate: Fate, work: &mut Work, ruin: &Ruin) {
     }
 }
 
-/// After an error that stays, and after the context's end, nothing that a device does has any effect.
+/// After a sticky error, and after the context's end, work of a device has no effect.
 fn guarded(action: Action, ruin: &Ruin) -> Action {
     match action {
         Action::Move(function) => {

@@ -22,7 +22,7 @@ fn attributes(order: CUmemcpySrcAccessOrder) -> CUmemcpyAttributes {
     }
 }
 
-/// What goes into a call.
+/// The arguments of a call.
 #[derive(Clone)]
 struct Batch {
     /// Destination, source and length.
@@ -32,7 +32,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// What both versions of the function answer, and the copy that the first one blames; it is carried out twice.
+    /// The answers of both versions of the function, and the index of the copy that the first one blames. The batch
+    /// runs twice.
     fn run(&self, driver: &Driver) -> (Result<(), CUresult>, usize) {
         let mut dsts: Vec<u64> = self.copies.iter().map(|copy| copy.0).collect();
         let mut srcs: Vec<u64> = self.copies.iter().map(|copy| copy.1).collect();
@@ -44,7 +45,7 @@ impl Batch {
         let (count, kinds) = (self.copies.len(), self.attributes.len());
         let mut failed = 4711;
         let place = &raw mut failed;
-        // SAFETY: the arrays are as long as is said, here and below.
+        // SAFETY: the arrays have the stated length, here and below.
         let older = result(unsafe {
             driver.cuMemcpyBatchAsync(
                 dsts,
@@ -169,7 +170,7 @@ fn a_batch_is_checked_as_a_whole() {
     let mut attribute = attributes(STREAM);
     let (place, none) = (&raw mut attribute, ptr::null_mut());
     let mut first = 0usize;
-    // SAFETY: null arrays are told.
+    // SAFETY: the double refuses null arrays.
     let null = result(unsafe {
         let first = &raw mut first;
         driver.cuMemcpyBatchAsync_v2(none, none, ptr::null_mut(), 1, place, first, 1, made)
@@ -220,7 +221,7 @@ fn what_is_read_during_the_call_is_not_what_the_stream_is_about_to_write() {
         assert_eq!(download(&driver, dst, 100), *arrives, "{order:?}");
     }
     let none = ptr::null_mut();
-    // SAFETY: null attributes are told.
+    // SAFETY: the double refuses null attributes.
     let null = result(unsafe {
         driver.cuMemcpyWithAttributesAsync(dst, between, 8, none, CUstream::NULL)
     });

@@ -1,4 +1,4 @@
-//! Captures: what is not done, what is refused to whom, and what spoils them.
+//! Captures: the calls that have no effect, the calls that are refused to each thread, and those that spoil a capture.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn begin(driver: &Driver, stream: CUstream, mode: CUstreamCaptureMode) -> Result
 
 fn end(driver: &Driver, stream: CUstream) -> Result<(), CUresult> {
     let mut graph = CUgraph::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let ended = result(unsafe { driver.cuStreamEndCapture(stream, &raw mut graph) });
     assert!(graph.is_null(), "there are none");
     ended
@@ -36,7 +36,7 @@ fn end(driver: &Driver, stream: CUstream) -> Result<(), CUresult> {
 
 fn status(driver: &Driver, stream: CUstream) -> Result<CUstreamCaptureStatus, CUresult> {
     let mut status = CUstreamCaptureStatus(7);
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let asked = unsafe { driver.cuStreamIsCapturing(stream, &raw mut status) };
     result(asked).map(|()| status)
 }
@@ -44,18 +44,18 @@ fn status(driver: &Driver, stream: CUstream) -> Result<CUstreamCaptureStatus, CU
 /// Swaps the mode of this thread.
 fn exchange(driver: &Driver, mode: CUstreamCaptureMode) -> CUstreamCaptureMode {
     let mut mode = mode;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuThreadExchangeStreamCaptureMode(&raw mut mode) }.unwrap();
     mode
 }
 
 fn allocate(driver: &Driver) -> Result<CUdeviceptr, CUresult> {
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     result(unsafe { driver.cuMemAlloc_v2(&raw mut address, 100) }).map(|()| address)
 }
 
-/// Does something while another thread captures in a mode. How that capture ended.
+/// Runs `act` while another thread captures in a mode. Returns the end of that capture.
 fn beside(
     driver: &Driver,
     (context, mode): (CUcontext, CUstreamCaptureMode),
@@ -86,7 +86,7 @@ fn what_a_captured_stream_is_given_is_not_done() {
     let driver = machine_in_context(&[]);
     let address = allocate(&driver).unwrap();
     let set = |stream, value| {
-        // SAFETY: so many bytes are there.
+        // SAFETY: the memory has that length.
         result(unsafe { driver.cuMemsetD8Async(address, value, 100, stream) })
     };
     let stream = stream(&driver, NON_BLOCKING);
@@ -100,7 +100,7 @@ fn what_a_captured_stream_is_given_is_not_done() {
     let again = begin(&driver, stream, RELAXED);
     assert_eq!(again, Err(CUresult::CUDA_ERROR_ILLEGAL_STATE));
     set(stream, 2).unwrap();
-    // What would lead into a graph.
+    // These calls would need a graph.
     let unsupported = Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     assert_eq!(record(&driver, event(&driver, 0), stream), unsupported);
     end(&driver, stream).unwrap();
@@ -110,7 +110,7 @@ fn what_a_captured_stream_is_given_is_not_done() {
     );
     assert!(control("notes").unwrap().contains("captured is dropped"));
     let mut seen = [0u8; 100];
-    // SAFETY: so many bytes are there and here.
+    // SAFETY: the memory has that length.
     unsafe { driver.cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), address, 100) }.unwrap();
     assert_eq!(seen, [1; 100]);
     set(stream, 3).unwrap();
@@ -124,7 +124,7 @@ fn a_global_capture_forbids_every_thread_what_may_be_unsafe() {
     let other = stream(&driver, NON_BLOCKING);
     let mark = event(&driver, 0);
     let spoilt = beside(&driver, (context, GLOBAL), |stream| {
-        // Work for other streams is nobody's business.
+        // Work for other streams does not affect the capture.
         record(&driver, mark, other).unwrap();
         let active = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
         assert_eq!(status(&driver, stream), Ok(active));
@@ -135,7 +135,7 @@ fn a_global_capture_forbids_every_thread_what_may_be_unsafe() {
         assert_eq!(status(&driver, stream), Ok(invalidated));
         let wrong_thread = Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
         let mut graph = CUgraph::NULL;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         let ended = result(unsafe { driver.cuStreamEndCapture(stream, &raw mut graph) });
         assert_eq!(ended, wrong_thread);
     });
@@ -169,10 +169,10 @@ fn a_capture_of_a_thread_forbids_that_one_alone() {
     begin(&driver, stream, RELAXED).unwrap();
     allocate(&driver).unwrap();
     assert_eq!(end(&driver, stream), Ok(()));
-    // One that goes with its stream forbids nothing any more.
+    // A capture that ends with its stream forbids nothing any more.
     begin(&driver, stream, OF_THREAD).unwrap();
     exchange(&driver, RELAXED);
-    // SAFETY: the stream is ours.
+    // SAFETY: the stream is the test's.
     unsafe { driver.cuStreamDestroy_v2(stream) }.unwrap();
     exchange(&driver, GLOBAL);
     allocate(&driver).unwrap();
@@ -190,7 +190,7 @@ fn nobody_hears_how_far_a_captured_stream_is() {
     });
     assert_eq!(spoilt, INVALIDATED);
     let spoilt = beside(&driver, (context, GLOBAL), |_| {
-        // SAFETY: there is no argument.
+        // SAFETY: the call takes no arguments.
         let all = unsafe { driver.cuCtxSynchronize() };
         assert_eq!(result(all), UNSUPPORTED);
     });
@@ -211,7 +211,7 @@ fn modes_that_there_are_not_are_refused() {
     let driver = machine_in_context(&[]);
     let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
     let mut mode = CUstreamCaptureMode(3);
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = unsafe { driver.cuThreadExchangeStreamCaptureMode(&raw mut mode) };
     assert_eq!(refused(answer), wrong);
     let stream = stream(&driver, 0);

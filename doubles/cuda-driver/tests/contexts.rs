@@ -20,13 +20,13 @@ fn nothing_works_before_init_but_the_questions_that_may_come_first() {
     let driver = unsafe { Driver::from_table(cuda::table(), "the double") };
     assert_eq!(driver.version().to_string(), "13.5");
     let mut count = 0;
-    // SAFETY: the place is ours, here and below.
+    // SAFETY: the out-pointers here and below are local variables.
     let answer = refused(unsafe { driver.cuDeviceGetCount(&raw mut count) });
     assert_eq!(answer, CUresult::CUDA_ERROR_NOT_INITIALIZED);
     let mut name: *const c_char = std::ptr::null();
     // SAFETY: as above.
     unsafe { driver.cuGetErrorName(answer, &raw mut name) }.unwrap();
-    // SAFETY: the driver's texts end with a zero and are there for good.
+    // SAFETY: the driver's texts end with a zero and are static.
     let name = unsafe { CStr::from_ptr(name) };
     assert_eq!(name, c"CUDA_ERROR_NOT_INITIALIZED");
     // SAFETY: flags mean nothing.
@@ -66,14 +66,14 @@ fn devices_are_told_apart() {
     let driver = machine(&[("TRANSLOAD_DOUBLE_DEVICES", "2")]);
     let uuid = |device| {
         let mut uuid = CUuuid::default();
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuDeviceGetUuid_v2(&raw mut uuid, CUdevice(device)) }.unwrap();
         uuid
     };
     assert_ne!(uuid(0), uuid(1));
     let mut text = [0u8; 13];
     let room = text.len() as i32;
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: the buffer has that length.
     unsafe { driver.cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), room, CUdevice(1)) }.unwrap();
     assert_eq!(&text, b"0000:02:00.0\0");
     let mut found = CUdevice(-1);
@@ -81,10 +81,10 @@ fn devices_are_told_apart() {
     unsafe { driver.cuDeviceGetByPCIBusId(&raw mut found, text.as_ptr().cast()) }.unwrap();
     assert_eq!(found, CUdevice(1));
     let mut name = [1u8; 7];
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: the buffer has that length.
     unsafe { driver.cuDeviceGetName(name.as_mut_ptr().cast(), 7, CUdevice(0)) }.unwrap();
     assert_eq!(&name, b"Double\0");
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = refused(unsafe { driver.cuDeviceGet(&raw mut found, 2) });
     assert_eq!(answer, CUresult::CUDA_ERROR_INVALID_DEVICE);
 }
@@ -94,7 +94,7 @@ fn attributes_that_are_not_modelled_are_no_attributes() {
     let driver = machine(&[]);
     let ask = |attribute| {
         let mut value = -7;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         let answer = unsafe { driver.cuDeviceGetAttribute(&raw mut value, attribute, CUdevice(0)) };
         answer.map(|()| value)
     };
@@ -109,13 +109,13 @@ fn each_thread_has_a_stack_of_contexts() {
     let driver = machine(&[("TRANSLOAD_DOUBLE_DEVICES", "2")]);
     let current = |driver: &Driver| {
         let mut context = CUcontext::NULL;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuCtxGetCurrent(&raw mut context) }.unwrap();
         context
     };
     let device = |driver: &Driver| {
         let mut device = CUdevice(-7);
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuCtxGetDevice(&raw mut device) }.map(|()| device)
     };
     assert!(
@@ -125,7 +125,7 @@ fn each_thread_has_a_stack_of_contexts() {
     );
     let first = enter(&driver, 0);
     let mut second = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxCreate_v2(&raw mut second, 0, CUdevice(1)) }.unwrap();
     assert_eq!(current(&driver), second);
     assert_eq!(device(&driver), Ok(CUdevice(1)));
@@ -140,7 +140,7 @@ fn each_thread_has_a_stack_of_contexts() {
         first,
         "it was popped where it was current"
     );
-    // SAFETY: a handle that is gone is told, not looked into.
+    // SAFETY: the double reports a handle of a destroyed context, and does not dereference it.
     let answer = refused(unsafe { driver.cuCtxPushCurrent_v2(second) });
     assert_eq!(answer, CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
     // SAFETY: as above.
@@ -158,7 +158,7 @@ fn a_primary_context_lives_as_long_as_somebody_holds_it() {
     let mut flags = 7;
     let mut active = 7;
     let state = |flags: &mut u32, active: &mut i32| {
-        // SAFETY: the places are ours.
+        // SAFETY: the out-pointers are local variables.
         unsafe { driver.cuDevicePrimaryCtxGetState(CUdevice(0), flags, active) }.unwrap();
     };
     // SAFETY: no argument is a pointer, here and below.
@@ -175,7 +175,7 @@ fn a_primary_context_lives_as_long_as_somebody_holds_it() {
     let again = refused(unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) });
     assert_eq!(again, CUresult::CUDA_ERROR_INVALID_CONTEXT);
     let mut device = CUdevice(-7);
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let gone = refused(unsafe { driver.cuCtxGetDevice(&raw mut device) });
     assert_eq!(gone, CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
@@ -191,7 +191,7 @@ fn a_reset_context_is_still_to_be_released() {
     // SAFETY: as above; this is the first one's.
     unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) }.unwrap();
     let mut device = CUdevice(-7);
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxGetDevice(&raw mut device) }.expect("the second one is held");
     // SAFETY: as above.
     unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) }.unwrap();
@@ -201,13 +201,13 @@ fn a_reset_context_is_still_to_be_released() {
 #[test]
 fn who_has_no_place_for_a_context_holds_none() {
     let driver = machine(&[]);
-    // SAFETY: null is told.
+    // SAFETY: the double refuses a null pointer.
     let answer = refused(unsafe { driver.cuDevicePrimaryCtxRetain(ptr::null_mut(), CUdevice(0)) });
     assert_eq!(answer, CUresult::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(control("leaks").unwrap(), "");
 }
 
-/// Ends a context that somebody else waits for, which is in the middle of a copy to memory that was registered.
+/// Ends a context for which another thread waits, and which is in the middle of a copy to registered memory.
 fn end_under_way(driver: &Driver, context: CUcontext, end: impl FnOnce()) {
     let made = stream(driver, 1);
     let src = uploaded(driver, &[7; LEN]);
@@ -233,7 +233,7 @@ fn end_under_way(driver: &Driver, context: CUcontext, end: impl FnOnce()) {
             unsafe { driver.cuCtxSetCurrent(context) }.unwrap();
             synchronize(driver, made)
         });
-        // In virtual time it is who waits that comes to the function.
+        // In virtual time the waiting thread calls the function.
         begun.recv().unwrap();
         end();
         // SAFETY: the registration has ended with its context, and the memory is the test's alone.
@@ -249,13 +249,13 @@ fn end_under_way(driver: &Driver, context: CUcontext, end: impl FnOnce()) {
 fn nothing_is_written_after_the_end_of_a_context() {
     let driver = machine(&GIGABYTE);
     let mut own = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxCreate_v2(&raw mut own, 0, CUdevice(0)) }.unwrap();
     // SAFETY: the context is the driver's.
     let destroy = || unsafe { driver.cuCtxDestroy_v2(own) }.unwrap();
     end_under_way(&driver, own, destroy);
     let primary = enter(&driver, 0);
-    // SAFETY: there is no pointer, here and below.
+    // SAFETY: the call takes no pointer, here and below.
     let release = || unsafe { driver.cuDevicePrimaryCtxRelease_v2(CUdevice(0)) }.unwrap();
     end_under_way(&driver, primary, release);
     let primary = enter(&driver, 0);
@@ -270,7 +270,7 @@ fn a_call_that_is_to_fail_fails_with_its_number() {
     control("fault call=cuDevicePrimaryCtxRetain:46;call=cuDevicePrimaryCtxRetain:4711@2").unwrap();
     let retain = || {
         let mut context = CUcontext::NULL;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(0)) }
     };
     assert_eq!(refused(retain()), CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE);

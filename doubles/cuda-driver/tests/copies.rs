@@ -1,4 +1,4 @@
-//! Copies: when their bytes move, how long that takes, and who waits for it.
+//! Copies: the time at which their bytes move, their duration, and the calls that wait for them.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn sixteen_mebibytes_over_a_gigabyte_a_second_take_just_that() {
     assert_eq!(query(&driver, stream), Ok(()));
     assert_eq!(now(), 16_777_216);
     let mut ms = 0.0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuEventElapsedTime(&raw mut ms, start, end) }.unwrap();
     assert_eq!(ms, 16.777216);
     assert!(download(&driver, dst, 16 * MIB) == bytes);
@@ -50,7 +50,7 @@ fn two_copies_over_a_link_go_one_after_the_other() {
         stream
     });
     for (stream, copies) in streams.into_iter().zip(1..) {
-        // Time goes on no further than to the end of what is waited for.
+        // Time moves no further than to the end of the awaited work.
         synchronize(&driver, stream).unwrap();
         assert_eq!(now(), copies * MIB as u64);
     }
@@ -69,7 +69,7 @@ fn each_direction_and_each_device_has_its_own_time() {
     for (dst, src) in ways {
         copy(&driver, dst, src, MIB, stream(&driver, 1)).unwrap();
     }
-    // SAFETY: there is no argument.
+    // SAFETY: the call takes no arguments.
     unsafe { driver.cuCtxSynchronize() }.unwrap();
     assert_eq!(now() - begun, MIB as u64);
 }
@@ -210,7 +210,7 @@ fn a_copy_lies_within_memory_and_within_one_piece_of_it() {
         assert_eq!(copy(&driver, dst, src, len, apart), WRONG);
     }
     let host = |address: u64| ptr::with_exposed_provenance::<u8>(address as usize);
-    // SAFETY: what is no memory of the kind is told, here and below.
+    // SAFETY: the double refuses anything that is no memory of the kind, here and below.
     let up = |dst, src| result(unsafe { driver.cuMemcpyHtoD_v2(dst, host(src).cast(), 8) });
     assert_eq!(up(local, pinned), WRONG, "no device reaches it");
     assert_eq!(up(device, device), WRONG, "no memory of the host");
@@ -257,10 +257,10 @@ fn a_context_that_always_waits_makes_synchronous_functions_wait() {
     let once = MIB.div_ceil(10) as u64;
     let mut context = CUcontext::NULL;
     let (flag, device) = (CUctx_flags::CU_CTX_SYNC_MEMOPS.0, CUdevice(0));
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxCreate_v2(&raw mut context, flag, device) }.unwrap();
-    // Whose memory it is means nothing: the context counts that the call is made in.
-    // SAFETY: both are there, here and below.
+    // The owner of the memory does not matter: the context of the call counts.
+    // SAFETY: both are allocated, here and below.
     unsafe { driver.cuMemcpyDtoD_v2(first, second, MIB) }.unwrap();
     assert_eq!(query(&driver, CUstream::NULL), Ok(()));
     assert_eq!(now(), once);

@@ -1,4 +1,4 @@
-//! Events: what they stand for, and the time between them.
+//! Events: the work that they stand for, and the time between them.
 
 mod common;
 
@@ -16,7 +16,7 @@ const INVALID_HANDLE: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_INVALID_HA
 
 fn between(driver: &Driver, start: CUevent, end: CUevent) -> Result<f32, CUresult> {
     let mut ms = 0.0;
-    // SAFETY: the place is ours, here and below.
+    // SAFETY: the out-pointers here and below are local variables.
     let answer = result(unsafe { driver.cuEventElapsedTime(&raw mut ms, start, end) });
     let mut again = 0.0;
     // SAFETY: as above.
@@ -132,7 +132,7 @@ fn events_without_times_have_none_between_them() {
     assert_eq!(between(&driver, shared, timed), invalid);
     let mut made = CUevent::NULL;
     for flags in [INTERPROCESS, 8] {
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         let answer = result(unsafe { driver.cuEventCreate(&raw mut made, flags) });
         assert_eq!(answer, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
     }

@@ -59,18 +59,18 @@ fn buffer(
         ..Default::default()
     };
     let mut address = 0;
-    // SAFETY: the places are ours; what is no memory is told.
+    // SAFETY: the out-pointers are local variables; the double refuses anything that is no memory.
     let answer = unsafe { driver.cuExternalMemoryGetMappedBuffer(&raw mut address, memory, &desc) };
     answer.map(|()| address)
 }
 
 fn destroy(driver: &Driver, memory: CUexternalMemory) -> Result<(), CallError> {
-    // SAFETY: what is no memory is told.
+    // SAFETY: the double refuses anything that is no memory.
     unsafe { driver.cuDestroyExternalMemory(memory) }
 }
 
 fn free(driver: &Driver, address: CUdeviceptr) -> Result<(), CallError> {
-    // SAFETY: what is no address is told.
+    // SAFETY: the double refuses anything that is no address.
     unsafe { driver.cuMemFree_v2(address) }
 }
 
@@ -83,7 +83,7 @@ fn fill(driver: &Driver, address: CUdeviceptr, byte: u8, len: usize) {
 
 fn read(driver: &Driver, address: CUdeviceptr, len: usize) -> Result<Vec<u8>, CallError> {
     let mut bytes = vec![0; len];
-    // SAFETY: there is room for as many bytes.
+    // SAFETY: the buffer has that length.
     unsafe { driver.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, len) }.map(|()| bytes)
 }
 
@@ -115,7 +115,7 @@ fn bytes_are_those_of_the_file() {
     );
     assert_eq!(refused(read(&driver, whole + 8999, 2).map(drop)), INVALID);
     let mut handle = CUipcMemHandle::default();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let shared = unsafe { driver.cuIpcGetMemHandle(&raw mut handle, whole) };
     assert_eq!(refused(shared), INVALID, "it is not of cuMemAlloc");
 
@@ -210,7 +210,7 @@ fn a_buffer_lies_within_its_memory() {
         ..Default::default()
     };
     let mut address = 0;
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     let answer =
         unsafe { driver.cuExternalMemoryGetMappedBuffer(&raw mut address, memory, &flagged) };
     assert_eq!(refused(answer), INVALID);
@@ -220,7 +220,7 @@ fn a_buffer_lies_within_its_memory() {
 fn external_memory_goes_with_its_context() {
     let driver = machine_in_context(&[]);
     let mut own = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxCreate_v2(&raw mut own, 0, CUdevice(0)) }.unwrap();
     let gone = imported(&driver, memory(4096), 4096);
     // SAFETY: the context is the driver's.

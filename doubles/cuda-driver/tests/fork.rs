@@ -1,4 +1,4 @@
-//! A child that was forked has no driver: each of its calls says so, and none waits for a lock that a thread of the
+//! A forked child has no driver: each of its calls returns an error, and none waits for a lock that a thread of the
 //! parent held.
 
 mod common;
@@ -14,23 +14,23 @@ use common::work::{launch, stream, synchronize};
 use common::{control, enter, machine, refused};
 use transload_cuda::raw::{CUcontext, CUdevice, CUresult, CallError, Driver};
 
-/// What a child that hangs is ended by.
+/// Seconds after which a child that hangs is killed.
 const TOO_LONG_S: u32 = 20;
 
-/// Has a child of this process do something, which ends it with a number. Gives the number.
+/// Runs code in a child of this process, which exits with a number. Returns the number.
 fn in_child(what: impl FnOnce() -> c_int) -> c_int {
-    // SAFETY: the child does what the test is about: it calls a driver that takes no lock then, and ends.
+    // SAFETY: the child runs the tested calls, for which the driver takes no lock, and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         // SAFETY: nothing handles the signal, so it ends the child.
         unsafe { libc::alarm(TOO_LONG_S) };
         let told = what();
-        // SAFETY: with the handlers of `atexit`, as C's programs end.
+        // SAFETY: this runs the handlers of `atexit`, as the end of a C program does.
         unsafe { libc::exit(told) };
     }
     let mut status = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(waited, child);
     assert!(libc::WIFEXITED(status), "the child was ended: {status:#x}");
@@ -70,7 +70,7 @@ fn a_child_has_no_driver_and_reports_nothing() {
     control("fault call=cuCtxSynchronize:999@1+").unwrap();
     assert_eq!(in_child(|| others(&driver)), 0);
     assert!(!path.exists(), "{}", fs::read_to_string(&path).unwrap());
-    // SAFETY: there is no argument. The parent goes on, fault and all.
+    // SAFETY: the call takes no arguments. The parent goes on, fault and all.
     assert_eq!(refused(unsafe { driver.cuCtxSynchronize() }).0, 999);
 }
 

@@ -25,14 +25,14 @@ const NOT_REGISTERED: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_HOST_MEMOR
 
 fn allocate(driver: &Driver, bytes: usize, flags: u32) -> Result<*mut u8, CUresult> {
     let mut start: *mut c_void = ptr::null_mut();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = unsafe { driver.cuMemHostAlloc(&raw mut start, bytes, flags) };
     let answer = answer.map(|()| start.cast());
     answer.map_err(|error| error.result().unwrap())
 }
 
 fn free(driver: &Driver, start: *mut u8) -> Result<(), CUresult> {
-    // SAFETY: what is not to be freed is told.
+    // SAFETY: the double refuses an address that it cannot free.
     let answer = unsafe { driver.cuMemFreeHost(start.cast()) };
     answer.map_err(|error| error.result().unwrap())
 }
@@ -44,14 +44,14 @@ fn register(driver: &Driver, start: *mut u8, bytes: usize, flags: u32) -> Result
 }
 
 fn unregister(driver: &Driver, start: *mut u8) -> Result<(), CUresult> {
-    // SAFETY: what is not registered is told.
+    // SAFETY: the double refuses an address that is not registered.
     let answer = unsafe { driver.cuMemHostUnregister(start.cast()) };
     answer.map_err(|error| error.result().unwrap())
 }
 
 fn device_pointer(driver: &Driver, start: *mut u8) -> Result<u64, CUresult> {
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = unsafe { driver.cuMemHostGetDevicePointer_v2(&raw mut address, start.cast(), 0) };
     let answer = answer.map(|()| address);
     answer.map_err(|error| error.result().unwrap())
@@ -59,7 +59,7 @@ fn device_pointer(driver: &Driver, start: *mut u8) -> Result<u64, CUresult> {
 
 fn flags(driver: &Driver, start: *mut u8) -> Result<u32, CUresult> {
     let mut flags = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = unsafe { driver.cuMemHostGetFlags(&raw mut flags, start.cast()) };
     let answer = answer.map(|()| flags);
     answer.map_err(|error| error.result().unwrap())
@@ -70,7 +70,7 @@ fn pinned_memory_is_the_hosts_and_has_one_address() {
     let driver = machine_in_context(&[]);
     let start = allocate(&driver, 4097, CU_MEMHOSTALLOC::WRITECOMBINED).unwrap();
     assert!(start.addr().is_multiple_of(4096));
-    // SAFETY: the memory is ours, and so long.
+    // SAFETY: the memory is the test's and has that length.
     let last = unsafe { start.add(4096) };
     // SAFETY: as above.
     unsafe { last.write(7) };
@@ -99,7 +99,7 @@ fn memory_that_is_not_to_be_had_is_refused() {
     assert_eq!(allocate(&driver, 1, 0), out);
     free(&driver, start).unwrap();
     let null = ptr::null_mut();
-    // SAFETY: a place that is none is told.
+    // SAFETY: the double refuses a null pointer.
     let nowhere = refused(unsafe { driver.cuMemHostAlloc(null, 1, 0) });
     assert_eq!(nowhere, CUresult::CUDA_ERROR_INVALID_VALUE);
 }
@@ -208,11 +208,11 @@ fn each_sort_of_memory_goes_as_it_came() {
     let registered = bytes.as_mut_ptr();
     register(&driver, registered, 8, 0).unwrap();
     let mut device = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemAlloc_v2(&raw mut device, 8) }.unwrap();
     let on_device = ptr::without_provenance_mut(device as usize);
     let free_device = |address| {
-        // SAFETY: what is not to be freed is told.
+        // SAFETY: the double refuses an address that it cannot free.
         let answer = unsafe { driver.cuMemFree_v2(address) };
         answer.map_err(|error| error.result().unwrap())
     };
@@ -232,7 +232,7 @@ fn each_sort_of_memory_goes_as_it_came() {
     assert_eq!(control("leaks").unwrap().lines().count(), 1, "the context");
 }
 
-/// In virtual time nothing happens before somebody waits.
+/// In virtual time nothing happens before a thread waits.
 #[test]
 fn freeing_and_unregistering_wait_for_work_under_way() {
     let driver = machine_in_context(&[("TRANSLOAD_DOUBLE_CLOCK", "virtual")]);
@@ -289,14 +289,14 @@ fn the_older_function_is_found_by_name() {
     unsafe { driver.cuGetProcAddress_v2(name, &raw mut found, 13000, 0, &raw mut status) }.unwrap();
     assert_eq!(found.addr(), cuMemAllocHost_v2 as *const () as usize);
     let mut start: *mut c_void = ptr::null_mut();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = unsafe { cuMemAllocHost_v2(&raw mut start, 10) };
     assert_eq!(answer, CUresult::CUDA_SUCCESS);
     assert_eq!(flags(&driver, start.cast()), Ok(0));
     free(&driver, start.cast()).unwrap();
 }
 
-/// In a process of its own, which it ends.
+/// Runs in a process of its own, which it kills.
 #[test]
 fn a_host_that_touches_freed_memory_dies() {
     const SIGSEGV: i32 = 11;

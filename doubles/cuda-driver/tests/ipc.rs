@@ -19,30 +19,30 @@ const NOT_READY: CUresult = CUresult::CUDA_ERROR_NOT_READY;
 
 fn allocate(driver: &Driver, bytes: usize) -> CUdeviceptr {
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemAlloc_v2(&raw mut address, bytes) }.unwrap();
     address
 }
 
 fn handle_of(driver: &Driver, address: CUdeviceptr) -> Result<CUipcMemHandle, CallError> {
     let mut handle = CUipcMemHandle::default();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuIpcGetMemHandle(&raw mut handle, address) }.map(|()| handle)
 }
 
 fn open(driver: &Driver, handle: CUipcMemHandle, flags: u32) -> Result<CUdeviceptr, CallError> {
     let mut address = 0;
-    // SAFETY: the place is ours; what is no handle is told.
+    // SAFETY: the out-pointer is a local variable; the double refuses anything that is no handle.
     unsafe { driver.cuIpcOpenMemHandle_v2(&raw mut address, handle, flags) }.map(|()| address)
 }
 
 fn close(driver: &Driver, address: CUdeviceptr) -> Result<(), CallError> {
-    // SAFETY: an address that is none is told.
+    // SAFETY: the double refuses an invalid address.
     unsafe { driver.cuIpcCloseMemHandle(address) }
 }
 
 fn write(driver: &Driver, address: CUdeviceptr, bytes: &[u8]) {
-    // SAFETY: there are as many bytes.
+    // SAFETY: the buffer has that length.
     unsafe { driver.cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()) }.unwrap();
     // SAFETY: the default stream is always there.
     unsafe { driver.cuStreamSynchronize(CUstream::NULL) }.unwrap();
@@ -50,7 +50,7 @@ fn write(driver: &Driver, address: CUdeviceptr, bytes: &[u8]) {
 
 fn read<const LEN: usize>(driver: &Driver, address: CUdeviceptr) -> [u8; LEN] {
     let mut bytes = [0; LEN];
-    // SAFETY: there is room for as many bytes.
+    // SAFETY: the buffer has that length.
     unsafe { driver.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, LEN) }.unwrap();
     bytes
 }
@@ -76,10 +76,10 @@ fn bytes_of_one_process_are_seen_in_the_other() {
         write(&driver, address + 4992, b"from two");
         let beyond = address + 5000;
         let mut byte = 0u8;
-        // SAFETY: the place is ours, and what is no memory is told.
+        // SAFETY: the out-pointers are local variables, and the double refuses anything that is no memory.
         let answer = unsafe { driver.cuMemcpyDtoH_v2((&raw mut byte).cast(), beyond, 1) };
         assert_eq!(refused(answer), INVALID, "the handle is of 5000 bytes");
-        // SAFETY: an address that was not allocated here is told.
+        // SAFETY: the double refuses an address that was not allocated here.
         assert_eq!(refused(unsafe { driver.cuMemFree_v2(address) }), INVALID);
         assert_eq!(refused(handle_of(&driver, address).map(drop)), INVALID);
         process::tell("written");
@@ -119,7 +119,7 @@ fn a_handle_opens_what_is_there_and_nothing_else() {
         assert_eq!(refused(open(&driver, handle, 0).map(drop)), INVALID);
         let address = open(&driver, handle, LAZY).unwrap();
         let mut second = CUcontext::NULL;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuCtxCreate_v2(&raw mut second, 0, CUdevice(0)) }.unwrap();
         let none = CUresult::CUDA_ERROR_INVALID_CONTEXT;
         assert_eq!(
@@ -127,7 +127,7 @@ fn a_handle_opens_what_is_there_and_nothing_else() {
             none,
             "the first context has it"
         );
-        // SAFETY: the context is ours.
+        // SAFETY: the context is the test's.
         unsafe { driver.cuCtxDestroy_v2(second) }.unwrap();
         close(&driver, address).unwrap();
         let mut garbage = handle;
@@ -141,7 +141,7 @@ fn a_handle_opens_what_is_there_and_nothing_else() {
         let as_event = CUipcEventHandle {
             reserved: handle.reserved,
         };
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         let answer = unsafe { driver.cuIpcOpenEventHandle(&raw mut event, as_event) };
         assert_eq!(refused(answer), NO_HANDLE, "memory is no event");
         process::tell("opened");
@@ -177,20 +177,20 @@ fn a_handle_opens_what_is_there_and_nothing_else() {
 fn event(driver: &Driver) -> CUevent {
     let flags = CUevent_flags::CU_EVENT_INTERPROCESS.0 | CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
     let mut event = CUevent::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuEventCreate(&raw mut event, flags) }.unwrap();
     event
 }
 
 fn event_handle(driver: &Driver, event: CUevent) -> Result<CUipcEventHandle, CallError> {
     let mut handle = CUipcEventHandle::default();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuIpcGetEventHandle(&raw mut handle, event) }.map(|()| handle)
 }
 
 fn open_event(driver: &Driver, reserved: [u8; 64]) -> Result<CUevent, CallError> {
     let mut event = CUevent::NULL;
-    // SAFETY: the place is ours; what is no handle is told.
+    // SAFETY: the out-pointer is a local variable; the double refuses anything that is no handle.
     let answer =
         unsafe { driver.cuIpcOpenEventHandle(&raw mut event, CUipcEventHandle { reserved }) };
     answer.map(|()| event)
@@ -199,7 +199,7 @@ fn open_event(driver: &Driver, reserved: [u8; 64]) -> Result<CUevent, CallError>
 fn stream(driver: &Driver) -> CUstream {
     let mut stream = CUstream::NULL;
     let apart = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuStreamCreate(&raw mut stream, apart) }.unwrap();
     stream
 }
@@ -215,7 +215,7 @@ fn query(driver: &Driver, event: CUevent) -> Option<CUresult> {
     answer.err().map(|error| error.result().unwrap())
 }
 
-/// Has a stream stand still until something is sent.
+/// Blocks a stream until the sender sends.
 fn stop(driver: &Driver, stream: CUstream) -> mpsc::Sender<()> {
     unsafe extern "C" fn wait(receiver: *mut c_void) {
         // SAFETY: it is what `stop` made of a box, and comes here once.
@@ -225,7 +225,7 @@ fn stop(driver: &Driver, stream: CUstream) -> mpsc::Sender<()> {
     }
     let (sender, receiver) = mpsc::channel();
     let receiver = Box::into_raw(Box::new(receiver));
-    // SAFETY: the function takes what it is given, once.
+    // SAFETY: the function takes the value that it is given, once.
     unsafe { driver.cuLaunchHostFunc(stream, Some(wait), receiver.cast()) }.unwrap();
     sender
 }
@@ -257,7 +257,7 @@ fn an_event_is_recorded_in_one_process_and_waited_for_in_the_other() {
     let own = refused(open_event(&driver, handle.reserved).map(drop));
     assert_eq!(own, CUresult::CUDA_ERROR_INVALID_CONTEXT);
     let mut plain = CUevent::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuEventCreate(&raw mut plain, 0) }.unwrap();
     assert_eq!(refused(event_handle(&driver, plain).map(drop)), NO_HANDLE);
     assert_eq!(refused(open_event(&driver, [1; 64]).map(drop)), NO_HANDLE);

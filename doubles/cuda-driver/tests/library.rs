@@ -1,4 +1,4 @@
-//! The double as what it poses as: a library that is loaded, in several copies, of several ages.
+//! The double as a loaded library, in several copies, of several versions.
 
 mod common;
 
@@ -14,7 +14,7 @@ use transload_cuda::raw::{
     Version,
 };
 
-/// The library, which cargo puts beside the tests that are linked with it.
+/// The library, which cargo puts next to the tests that are linked with it.
 fn library() -> PathBuf {
     let beside = env::current_exe().unwrap();
     beside.parent().unwrap().join("libcuda.so")
@@ -37,7 +37,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in a temporary folder harms nobody.
+        // A file that is left in a temporary folder does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -57,7 +57,7 @@ fn tell(library: &Path, command: &str) {
 
 fn devices(driver: &Driver) -> c_int {
     let mut count = -1;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuDeviceGetCount(&raw mut count) }.unwrap();
     count
 }
@@ -132,7 +132,7 @@ fn an_aged_copy_is_not_aged_again() {
     );
 }
 
-/// What `cuGetProcAddress` finds: whether there is a function, and why not.
+/// The result of `cuGetProcAddress`: whether there is a function, or why not.
 fn found(driver: &Driver, name: &CStr, version: c_int) -> Result<(*mut c_void, Found), CUresult> {
     found_with(driver, name, version, CUdriverProcAddress_flags::default())
 }
@@ -245,13 +245,13 @@ fn an_older_driver_hides_what_came_later() {
     assert_eq!(newer, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
 }
 
-/// In a process of its own, whose end is what is looked at.
+/// Runs in a process of its own, and checks its report at the end.
 #[test]
 fn the_report_at_the_end_tells_counters_leaks_and_calls() {
     if env::var_os("END_WITH_A_LEAK").is_some() {
         let driver = machine_in_context(&[]);
         let mut address = 0;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuMemAlloc_v2(&raw mut address, 12_345) }.unwrap();
         return;
     }
@@ -290,14 +290,14 @@ fn the_report_at_the_end_tells_counters_leaks_and_calls() {
     assert!(!names.contains(&"cuMemFree_v2"), "{names:?}");
 }
 
-/// In a process of its own, whose environment is set.
+/// Runs in a process of its own, with its own environment.
 #[test]
 fn machine_and_faults_come_from_the_environment() {
     if env::var_os("TRANSLOAD_DOUBLE_FAULTS").is_some() {
         let driver = machine_in_context(&[]);
         assert_eq!(devices(&driver), 3);
         let mut address = 0;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         let mut allocate = || unsafe { driver.cuMemAlloc_v2(&raw mut address, 1) };
         assert_eq!(allocate(), Ok(()));
         assert_eq!(refused(allocate()), CUresult::CUDA_ERROR_OUT_OF_MEMORY);

@@ -1,4 +1,4 @@
-//! Managed memory, and what is said of it in advance.
+//! Managed memory, and hints about it.
 
 mod common;
 
@@ -24,7 +24,7 @@ const NOT_SUPPORTED: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_NOT_SUPPORT
 
 fn managed(driver: &Driver, bytes: u64, flags: u32) -> Result<CUdeviceptr, CUresult> {
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = unsafe { driver.cuMemAllocManaged(&raw mut address, bytes as usize, flags) };
     result(answer).map(|()| address)
 }
@@ -73,7 +73,7 @@ fn advise_at(
     result(unsafe { driver.cuMemAdvise_v2(at, bytes as usize, advice, location) })
 }
 
-/// As many numbers as there is room for.
+/// As many numbers as the array holds.
 fn ask<const N: usize>(
     driver: &Driver,
     attribute: A,
@@ -82,7 +82,7 @@ fn ask<const N: usize>(
 ) -> Result<[i32; N], CUresult> {
     let mut values = [-77; N];
     let place: *mut c_void = values.as_mut_ptr().cast();
-    // SAFETY: there is as much room as is said.
+    // SAFETY: the array has the stated length.
     let answer = unsafe {
         driver.cuMemRangeGetAttribute(place, size_of_val(&values), attribute, at, bytes as usize)
     };
@@ -102,7 +102,7 @@ fn the_host_touches_it_and_copies_take_it() {
     let bytes = pattern(1, 5000);
     let address = managed(&driver, 5000, GLOBAL).unwrap();
     let start = ptr::with_exposed_provenance_mut(address as usize);
-    // SAFETY: the memory is ours, and so long.
+    // SAFETY: the memory is the test's and has that length.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start, 5000) };
     let on_device = allocate(&driver, 5000);
     let back = Host::pinned(&driver, &[0; 5000]);
@@ -113,7 +113,7 @@ fn the_host_touches_it_and_copies_take_it() {
     let mut is_managed = 7u32;
     let place = (&raw mut is_managed).cast();
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuPointerGetAttribute(place, attribute, address + 4999) }.unwrap();
     assert_eq!(is_managed, 1);
 }
@@ -122,7 +122,7 @@ fn the_host_touches_it_and_copies_take_it() {
 fn it_is_of_no_device_and_goes_as_devices_memory_does() {
     let driver = machine_in_context(&[]);
     let (mut before, mut after, mut total) = (0, 0, 0);
-    // SAFETY: the places are ours, here and below.
+    // SAFETY: the out-pointers here and below are local variables.
     unsafe { driver.cuMemGetInfo_v2(&raw mut before, &raw mut total) }.unwrap();
     // More than the device has.
     let address = managed(&driver, 2 << 30, GLOBAL).unwrap();
@@ -132,7 +132,7 @@ fn it_is_of_no_device_and_goes_as_devices_memory_does() {
     assert_eq!(counter("allocations"), 1);
     assert!(control("leaks").unwrap().contains("Managed memory"));
     free(&driver, address);
-    // SAFETY: what is freed already is told.
+    // SAFETY: the double refuses an address that is already freed.
     assert_eq!(result(unsafe { driver.cuMemFree_v2(address) }), WRONG);
     assert_eq!(managed(&driver, 0, GLOBAL).map(drop), WRONG);
     let single = CUmemAttach_flags::CU_MEM_ATTACH_SINGLE.0;

@@ -15,7 +15,7 @@ use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult, CUstream_flags, Drive
 
 fn allocate(driver: &Driver, bytes: usize) -> Result<CUdeviceptr, CUresult> {
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = unsafe { driver.cuMemAlloc_v2(&raw mut address, bytes) };
     answer
         .map(|()| address)
@@ -23,14 +23,14 @@ fn allocate(driver: &Driver, bytes: usize) -> Result<CUdeviceptr, CUresult> {
 }
 
 fn free(driver: &Driver, address: CUdeviceptr) -> Result<(), CUresult> {
-    // SAFETY: an address that is none is told, not looked into.
+    // SAFETY: the double refuses an invalid address.
     let answer = unsafe { driver.cuMemFree_v2(address) };
     answer.map_err(|error| error.result().unwrap())
 }
 
 fn info(driver: &Driver) -> (usize, usize) {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.unwrap();
     (free, total)
 }
@@ -91,7 +91,7 @@ fn a_range_is_found_from_any_address_in_it() {
     let address = allocate(&driver, 1000).unwrap();
     let range = |at| {
         let (mut base, mut size) = (0, 0);
-        // SAFETY: the places are ours.
+        // SAFETY: the out-pointers are local variables.
         let answer = unsafe { driver.cuMemGetAddressRange_v2(&raw mut base, &raw mut size, at) };
         answer.map(|()| (base, size))
     };
@@ -107,7 +107,7 @@ fn rows_are_a_pitch_apart() {
     let driver = machine_in_context(&[]);
     let pitched = |width, height, element| {
         let (mut address, mut pitch) = (0, 0);
-        // SAFETY: the places are ours.
+        // SAFETY: the out-pointers are local variables.
         let answer = unsafe {
             driver.cuMemAllocPitch_v2(&raw mut address, &raw mut pitch, width, height, element)
         };
@@ -135,7 +135,7 @@ fn memory_needs_a_context_and_goes_with_its_own() {
     );
 }
 
-/// In virtual time nothing happens before somebody waits.
+/// In virtual time nothing happens before a thread waits.
 #[test]
 fn freeing_waits_for_work_under_way() {
     let driver = machine_in_context(&[("TRANSLOAD_DOUBLE_CLOCK", "virtual")]);
@@ -159,7 +159,7 @@ fn freeing_does_not_wait_for_another_device() {
     drop(go);
 }
 
-/// In a process of its own, which it ends.
+/// Runs in a process of its own, which it kills.
 #[test]
 fn a_host_that_touches_device_memory_dies() {
     const SIGSEGV: i32 = 11;

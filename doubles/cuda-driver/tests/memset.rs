@@ -74,7 +74,7 @@ fn what_is_filled_is_memory_that_devices_reach() {
     let gone = allocate(&driver, 64);
     free(&driver, gone);
     let local = Host::pageable(&[0; 64]).address();
-    // SAFETY: what is no memory is told, here and below.
+    // SAFETY: the double refuses anything that is no memory, here and below.
     let bytes = |at, count| result(unsafe { driver.cuMemsetD8_v2(at, 0, count) });
     // SAFETY: as above.
     let words = |at, count| result(unsafe { driver.cuMemsetD32_v2(at, 0, count) });

@@ -19,7 +19,7 @@ const NO_DEVICE: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_INVALID_DEVICE)
 
 fn attribute(driver: &Driver, device: i32, asked: A) -> i32 {
     let mut value = -7;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuDeviceGetAttribute(&raw mut value, asked, CUdevice(device)) }.unwrap();
     value
 }
@@ -51,7 +51,7 @@ fn pageable_memory_is_not_staged_by_a_device_that_walks_the_page_tables() {
     copy(&driver, device, address, LEN, stream).unwrap();
     assert_eq!(now(), 0);
     assert_eq!(query(&driver, stream), NOT_READY);
-    // SAFETY: both are so long, and nobody reads the destination before time passes.
+    // SAFETY: both are so long, and no code reads the destination before time passes.
     unsafe { ptr::copy_nonoverlapping(late.as_ptr(), start, LEN) };
     advance(2 * LEN as u64 - 1);
     assert_eq!(query(&driver, stream), NOT_READY);
@@ -106,7 +106,7 @@ fn a_device_that_does_not_share_managed_memory_is_not_prefetched_to() {
     enter(&driver, 0);
     let flags = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemAllocManaged(&raw mut address, LEN, flags) }.unwrap();
     let prefetch = |device, stream| {
         // SAFETY: no argument is a pointer that is looked into, here and below.

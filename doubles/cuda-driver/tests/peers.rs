@@ -1,4 +1,4 @@
-//! Between devices: who reaches whom, and which way bytes go.
+//! Between devices: peer access, and the route of bytes.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn disable(driver: &Driver, peer: CUcontext) -> Result<(), CUresult> {
 fn can_access(driver: &Driver, device: i32, peer: i32) -> Result<i32, CUresult> {
     let mut can = -1;
     let (device, peer) = (CUdevice(device), CUdevice(peer));
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = result(unsafe { driver.cuDeviceCanAccessPeer(&raw mut can, device, peer) });
     answer.map(|()| can)
 }
@@ -108,7 +108,7 @@ fn access_is_the_contexts_alone() {
     let driver = machine(&GIGABYTE);
     let pair = pair(&driver);
     let mut third = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxCreate_v2(&raw mut third, 0, CUdevice(1)) }.unwrap();
     enable(&driver, pair.near).unwrap();
     copy(&driver, pair.dst, pair.src, MIB, CUstream::NULL).unwrap();
@@ -209,7 +209,7 @@ fn a_copy_between_contexts_says_whose_memory_it_is() {
     let pair = pair(&driver);
     let (far, near) = ((pair.dst, pair.far), (pair.src, pair.near));
     let copy = |dst: (u64, CUcontext), src: (u64, CUcontext), len| {
-        // SAFETY: what is no memory and no context is told.
+        // SAFETY: the double refuses anything that is no memory and no context.
         let later = result(unsafe {
             driver.cuMemcpyPeerAsync(dst.0, dst.1, src.0, src.1, len, CUstream::NULL)
         });
@@ -286,7 +286,7 @@ fn a_bus_has_no_atomics() {
     let mut value = -7;
     let attribute = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
     let [src, dst] = [0, 1].map(CUdevice);
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuDeviceGetP2PAttribute(&raw mut value, attribute, src, dst) }.unwrap();
     assert_eq!(value, 0);
 }
@@ -299,7 +299,7 @@ fn links_are_ranked_by_their_time() {
         let mut value = -7;
         let (src, dst) = (CUdevice(src), CUdevice(dst));
         let place = &raw mut value;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         let answer = result(unsafe { driver.cuDeviceGetP2PAttribute(place, attribute, src, dst) });
         answer.map(|()| value)
     };

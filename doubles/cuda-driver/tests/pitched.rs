@@ -13,7 +13,7 @@ const WRONG: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_INVALID_VALUE);
 const LEN: usize = 4096;
 
 fn rows(driver: &Driver, copy: &CUDA_MEMCPY2D) -> Result<(), CUresult> {
-    // SAFETY: the description is one, and what it says wrong is told, here and below.
+    // SAFETY: the description is a valid object, and the double refuses wrong values in it, here and below.
     result(unsafe { driver.cuMemcpy2D_v2(copy) })
 }
 
@@ -111,7 +111,7 @@ fn a_pageable_source_is_staged_row_by_row() {
 fn within_a_device_pitches_are_such_as_it_gives() {
     let driver = machine_in_context(&GIGABYTE);
     let (mut first, mut pitch) = (0, 0);
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     unsafe { driver.cuMemAllocPitch_v2(&raw mut first, &raw mut pitch, 100, 8, 4) }.unwrap();
     let second = allocate(&driver, 8 * pitch);
     let copy = |src_pitch, dst_pitch, height| CUDA_MEMCPY2D {
@@ -182,7 +182,7 @@ fn descriptions_that_mean_nothing_are_refused() {
     );
     refuse(|copy| copy.Height = 0, Ok(()));
     refuse(|copy| copy.WidthInBytes = 0, Ok(()));
-    // SAFETY: a null description is told.
+    // SAFETY: the double refuses a null description.
     let null = result(unsafe { driver.cuMemcpy2D_v2(std::ptr::null()) });
     assert_eq!(null, WRONG);
     let local = Host::pageable(&[0; 8]);
@@ -328,7 +328,7 @@ fn planes_of_any_shape_are_what_a_plain_model_makes_of_them() {
         let last = [src, dst].map(|side| side.at(shape, height - 1, depth - 1) + width);
         // SAFETY: the description is one.
         let answer = result(unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, CUstream::NULL) });
-        // What the driver knows nothing of it cannot tell the end of; shapes are small enough to fit there.
+        // The driver cannot know the end of memory that is unknown to it; shapes are small enough to fit there.
         prop_assert!(last.iter().all(|last| *last <= LEN), "{last:?}");
         prop_assert_eq!(answer, Ok(()));
         for plane in 0..depth {

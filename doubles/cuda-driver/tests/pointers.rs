@@ -1,4 +1,4 @@
-//! What an address is.
+//! The attributes of addresses.
 
 mod common;
 
@@ -49,14 +49,14 @@ fn ask_all(driver: &Driver, attributes: &mut [A], at: CUdeviceptr) -> Result<Vec
 
 fn device_memory(driver: &Driver, bytes: usize) -> CUdeviceptr {
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemAlloc_v2(&raw mut address, bytes) }.unwrap();
     address
 }
 
 fn pinned(driver: &Driver, bytes: usize) -> CUdeviceptr {
     let mut start: *mut c_void = ptr::null_mut();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemHostAlloc(&raw mut start, bytes, 0) }.unwrap();
     start.addr() as u64
 }
@@ -175,7 +175,7 @@ fn pageable_and_freed_memory_is_unknown() {
     assert_eq!(ask::<u64>(&driver, A(23), known), Err(WRONG));
     let null = ptr::null_mut();
     let attribute = A::CU_POINTER_ATTRIBUTE_CONTEXT;
-    // SAFETY: a place that is none is told.
+    // SAFETY: the double refuses a null pointer.
     let nowhere = result(unsafe { driver.cuPointerGetAttribute(null, attribute, known) });
     assert_eq!(nowhere, Err(WRONG));
 }
@@ -203,7 +203,7 @@ fn several_at_once_are_zeros_where_they_do_not_apply() {
     let mut value = 7u64;
     let mut places = [(&raw mut value).cast(), ptr::null_mut()];
     let (attributes, places) = (asked.as_mut_ptr(), places.as_mut_ptr());
-    // SAFETY: there are two of each; a place that is none is told.
+    // SAFETY: there are two of each; the double refuses a null pointer.
     let null = result(unsafe { driver.cuPointerGetAttributes(2, attributes, places, on_device) });
     assert_eq!((null, value), (Err(WRONG), 7), "nothing was written");
 }
@@ -265,7 +265,7 @@ fn reserved_addresses_and_mapped_memory_are_told_apart() {
     const GRAIN: usize = 2 << 20;
     let driver = machine_in_context(&[]);
     let mut base = 0;
-    // SAFETY: the places are ours, here and below.
+    // SAFETY: the out-pointers here and below are local variables.
     unsafe { driver.cuMemAddressReserve(&raw mut base, 2 * GRAIN, 0, 0, 0) }.unwrap();
     let wish = CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -306,13 +306,13 @@ fn reserved_addresses_and_mapped_memory_are_told_apart() {
     assert_eq!(
         ask::<u64>(&driver, pointer, mapped),
         Err(WRONG),
-        "nobody has access"
+        "no device has access"
     );
     let block = ask(&driver, A::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, mapped);
     assert_eq!(block, Ok(piece));
 }
 
-/// In virtual time nothing happens before somebody waits.
+/// In virtual time nothing happens before a thread waits.
 #[test]
 fn one_attribute_can_be_set_and_waits_for_what_is_under_way() {
     let driver = machine_in_context(&[("TRANSLOAD_DOUBLE_CLOCK", "virtual")]);
@@ -339,7 +339,7 @@ fn one_attribute_can_be_set_and_waits_for_what_is_under_way() {
         set(A::CU_POINTER_ATTRIBUTE_BUFFER_ID, 1, address),
         Err(WRONG)
     );
-    // SAFETY: a value that is none is told.
+    // SAFETY: the double refuses a null pointer.
     let null = result(unsafe { driver.cuPointerSetAttribute(ptr::null(), attribute, address) });
     assert_eq!(null, Err(WRONG));
 }

@@ -36,13 +36,13 @@ fn used(driver: &Driver) -> u64 {
 
 fn free_bytes(driver: &Driver) -> usize {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.unwrap();
     free
 }
 
 fn free_now(driver: &Driver, address: CUdeviceptr) -> Result<(), CUresult> {
-    // SAFETY: what was not allocated is told.
+    // SAFETY: the double refuses an address that is not allocated.
     result(unsafe { driver.cuMemFree_v2(address) })
 }
 
@@ -189,7 +189,7 @@ fn memory_is_used_in_another_stream_behind_an_event() {
     assert_eq!(used(&driver), 1024);
     advance(1);
     assert_eq!(used(&driver), 0);
-    assert_eq!(reserved(&driver), STEP as u64, "nobody has synchronised");
+    assert_eq!(reserved(&driver), STEP as u64, "no call has synchronised");
     assert_eq!(to.read(), bytes);
 }
 
@@ -251,7 +251,7 @@ fn what_cannot_be_allocated_is_refused() {
     control("fault oom").unwrap();
     assert_eq!(allocate(&driver, 1, stream), out);
     assert_eq!(counter("allocations"), 1);
-    // SAFETY: a place that is none is told.
+    // SAFETY: the double refuses a null pointer.
     let nowhere = result(unsafe { driver.cuMemAllocAsync(ptr::null_mut(), 1, stream) });
     assert_eq!(nowhere, WRONG);
     free(&driver, address, stream).unwrap();

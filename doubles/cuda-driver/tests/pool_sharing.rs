@@ -33,14 +33,14 @@ fn export(driver: &Driver, pool: CUmemoryPool, types: T) -> Result<OwnedFd, CUre
 fn import(driver: &Driver, fd: c_int) -> Result<CUmemoryPool, CUresult> {
     let mut pool = NO_POOL;
     let handle = ptr::without_provenance_mut(fd as usize);
-    // SAFETY: the place is ours, and what is no pool is told.
+    // SAFETY: the out-pointers are local variables, and the double refuses anything that is no pool.
     let answer = unsafe { driver.cuMemPoolImportFromShareableHandle(&raw mut pool, handle, FD, 0) };
     result(answer).map(|()| pool)
 }
 
 fn name(driver: &Driver, address: CUdeviceptr) -> Result<CUmemPoolPtrExportData, CUresult> {
     let mut data = CUmemPoolPtrExportData::default();
-    // SAFETY: the place is ours, and what is no memory is told.
+    // SAFETY: the out-pointers are local variables, and the double refuses anything that is no memory.
     result(unsafe { driver.cuMemPoolExportPointer(&raw mut data, address) }).map(|()| data)
 }
 
@@ -50,7 +50,7 @@ fn open(
     mut data: CUmemPoolPtrExportData,
 ) -> Result<CUdeviceptr, CUresult> {
     let mut address = 0;
-    // SAFETY: the places are ours, and what is no name is told.
+    // SAFETY: the out-pointers are local variables, and the double refuses anything that is no name.
     let answer = unsafe { driver.cuMemPoolImportPointer(&raw mut address, pool, &raw mut data) };
     result(answer).map(|()| address)
 }
@@ -152,7 +152,7 @@ fn what_is_not_to_be_shared_is_refused() {
     let nonsense = CUmemPoolPtrExportData { reserved: [7; 64] };
     assert_eq!(open(&driver, imported, nonsense).map(drop), WRONG);
     let mut beyond = data;
-    // The size, after what it is, the file and the place in it.
+    // The size follows the kind, the file and the offset.
     beyond.reserved[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
     assert_eq!(open(&driver, imported, beyond).map(drop), WRONG);
     let opened = open(&driver, imported, data).unwrap();

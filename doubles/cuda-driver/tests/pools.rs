@@ -1,4 +1,4 @@
-//! Pools: what they are, how much they hold, and who reaches it.
+//! Pools: their properties, their size, and access to them.
 
 mod common;
 
@@ -24,7 +24,7 @@ const NO_DEVICE: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_INVALID_DEVICE)
 const STEP: u64 = 2 << 20;
 
 fn set_current(driver: &Driver, device: i32, pool: CUmemoryPool) -> Result<(), CUresult> {
-    // SAFETY: what is no pool is told.
+    // SAFETY: the double refuses anything that is no pool.
     result(unsafe { driver.cuDeviceSetMemPool(CUdevice(device), pool) })
 }
 
@@ -38,14 +38,14 @@ fn grant(driver: &Driver, pool: CUmemoryPool, device: i32, flags: F) -> Result<(
         location: CUmemLocation::device(device),
         flags,
     };
-    // SAFETY: there is one wish.
+    // SAFETY: the array has one entry.
     result(unsafe { driver.cuMemPoolSetAccess(pool, &raw const wish, 1) })
 }
 
 fn access(driver: &Driver, pool: CUmemoryPool, device: i32) -> Result<F, CUresult> {
     let mut flags = F(77);
     let mut location = CUmemLocation::device(device);
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     let answer = unsafe { driver.cuMemPoolGetAccess(&raw mut flags, pool, &raw mut location) };
     result(answer).map(|()| flags)
 }
@@ -63,7 +63,7 @@ fn counts(driver: &Driver, pool: CUmemoryPool) -> [u64; 4] {
 
 fn free_bytes(driver: &Driver) -> u64 {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.unwrap();
     free as u64
 }
@@ -98,7 +98,7 @@ fn a_device_has_a_pool_and_may_have_another() {
     assert_eq!(destroy(&driver, own), WRONG, "it is the device's");
     assert_eq!(destroy(&driver, NO_POOL), WRONG);
     let mut pool = NO_POOL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let none = unsafe { driver.cuDeviceGetMemPool(&raw mut pool, CUdevice(2)) };
     assert_eq!(result(none), NO_DEVICE);
 }
@@ -164,7 +164,7 @@ fn a_pool_keeps_as_much_as_it_is_told_to() {
         common::pool::free(&driver, address, stream).unwrap();
     }
     assert_eq!(counts(&driver, pool)[0], 5 * STEP);
-    // SAFETY: there is no argument.
+    // SAFETY: the call takes no arguments.
     unsafe { driver.cuCtxSynchronize() }.unwrap();
     assert_eq!(counts(&driver, pool)[0], 3 * STEP);
     trim(&driver, pool, 2 * STEP + 1).unwrap();
@@ -243,7 +243,7 @@ fn what_is_wished_for_is_modelled_or_refused() {
     assert_eq!(with(|wish| wish.usage = 2), NOT_SUPPORTED);
     assert_eq!(with(|wish| wish.reserved[53] = 1), WRONG);
     let mut pool = NO_POOL;
-    // SAFETY: what is nowhere is told.
+    // SAFETY: the double refuses a null pointer.
     let nothing = unsafe { driver.cuMemPoolCreate(&raw mut pool, ptr::null()) };
     assert_eq!(result(nothing), WRONG);
 }
@@ -278,7 +278,7 @@ fn a_pool_tells_what_it_is() {
         WRONG,
         "it is counted, not set"
     );
-    // SAFETY: a place that is none is told, here and below.
+    // SAFETY: the double refuses a null pointer, here and below.
     let nowhere = unsafe { driver.cuMemPoolGetAttribute(pool, held, ptr::null_mut()) };
     assert_eq!(result(nowhere), WRONG);
     let threshold = A::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
@@ -319,7 +319,7 @@ fn another_device_reaches_a_pool_that_it_was_given_access_to() {
     assert_eq!(grant(&driver, pool, 2, both), NO_DEVICE);
     assert_eq!(grant(&driver, NO_POOL, 1, both), WRONG);
     assert_eq!(access(&driver, pool, 2).map(drop), NO_DEVICE);
-    // SAFETY: what is nowhere is told.
+    // SAFETY: the double refuses a null pointer.
     let nothing = unsafe { driver.cuMemPoolSetAccess(pool, ptr::null(), 1) };
     assert_eq!(result(nothing), WRONG);
 }
@@ -339,7 +339,7 @@ fn a_device_without_a_link_is_given_no_access() {
 #[test]
 fn more_than_there_can_be_is_out_of_memory() {
     let driver = machine_in_context(&[]);
-    // So that there is a part of the pool to look at.
+    // The pool must have a part to inspect.
     let address = allocate(&driver, 8, CUstream::NULL).unwrap();
     let out = Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     for size in [1 << 40, usize::MAX / 2 + 1, usize::MAX - 511, usize::MAX] {

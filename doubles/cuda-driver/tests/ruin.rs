@@ -1,4 +1,4 @@
-//! Work that fails or never ends, and what it takes with it.
+//! Work that fails or never ends, and its effect on other work.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn an_error_of_the_device_comes_with_its_work_and_stays() {
     assert_eq!(query(&driver, beside), ecc, "of the whole context");
     assert_eq!(copy(&driver, first.address(), src, LEN, beside), ecc);
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let allocated = result(unsafe { driver.cuMemAlloc_v2(&raw mut address, 8) });
     assert_eq!(allocated, ecc);
     advance(10 * LEN as u64);
@@ -49,7 +49,7 @@ fn an_error_of_the_device_comes_with_its_work_and_stays() {
     enter(&driver, 1);
     let other = uploaded(&driver, &bytes);
     assert!(download(&driver, other, LEN) == bytes, "another context");
-    // SAFETY: there is no pointer.
+    // SAFETY: the call takes no pointer.
     unsafe { driver.cuDevicePrimaryCtxReset_v2(CUdevice(0)) }.unwrap();
     enter(&driver, 0);
     let again = uploaded(&driver, &bytes);
@@ -63,7 +63,7 @@ fn a_synchronous_copy_tells_the_error_of_its_work() {
     let src = allocate(&driver, LEN);
     control("fault async=719@1").unwrap();
     let host = Host::pageable(&[0; LEN]);
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: the buffer has that length.
     let answer = result(unsafe { driver.cuMemcpyDtoH_v2(host.start.cast(), src, LEN) });
     assert_eq!(answer, Err(CUresult::CUDA_ERROR_LAUNCH_FAILED));
 }

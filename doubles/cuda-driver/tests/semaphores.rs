@@ -1,4 +1,4 @@
-//! Semaphores of other interfaces, as far as there are any.
+//! Semaphores of other interfaces, as far as they are modelled.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn import(
         reserved: [0; 16],
     };
     let mut semaphore = CUexternalSemaphore::NULL;
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     unsafe { driver.cuImportExternalSemaphore(&raw mut semaphore, &desc) }.map(|()| semaphore)
 }
 
@@ -95,7 +95,7 @@ fn wait(
 fn stream(driver: &Driver) -> CUstream {
     let mut stream = CUstream::NULL;
     let apart = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuStreamCreate(&raw mut stream, apart) }.unwrap();
     stream
 }
@@ -111,7 +111,7 @@ fn is_busy(driver: &Driver, stream: CUstream) -> bool {
     answer.is_err_and(|error| error.is(NOT_READY))
 }
 
-/// Has a stream stand still until something is sent.
+/// Blocks a stream until the sender sends.
 fn stop(driver: &Driver, stream: CUstream) -> mpsc::Sender<()> {
     unsafe extern "C" fn wait(receiver: *mut c_void) {
         // SAFETY: it is what `stop` made of a box, and comes here once.
@@ -121,7 +121,7 @@ fn stop(driver: &Driver, stream: CUstream) -> mpsc::Sender<()> {
     }
     let (sender, receiver) = mpsc::channel();
     let receiver = Box::into_raw(Box::new(receiver));
-    // SAFETY: the function takes what it is given, once.
+    // SAFETY: the function takes the value that it is given, once.
     unsafe { driver.cuLaunchHostFunc(stream, Some(wait), receiver.cast()) }.unwrap();
     sender
 }
@@ -196,7 +196,7 @@ fn a_signal_comes_after_what_is_before_it_in_its_stream() {
     wait(&driver, waits, &[(two, 8), (one, 1)]).unwrap();
     assert!(is_busy(&driver, waits));
     for semaphore in [one, two] {
-        // SAFETY: the semaphore is ours; what is under way is carried out.
+        // SAFETY: the semaphore is the test's; work in flight is completed.
         unsafe { driver.cuDestroyExternalSemaphore(semaphore) }.unwrap();
     }
     go_on.send(()).unwrap();
@@ -232,11 +232,11 @@ fn what_is_no_semaphore_of_the_double_is_refused() {
     assert_eq!(refused(wait(&driver, stream, &both)), NO_HANDLE);
     assert!(!is_busy(&driver, stream), "nothing was put in");
     let nowhere = std::ptr::null();
-    // SAFETY: what is missing is told.
+    // SAFETY: the double refuses a missing argument.
     let missing = unsafe { driver.cuWaitExternalSemaphoresAsync(&taken, nowhere, 1, stream) };
     assert_eq!(refused(missing), CUresult::CUDA_ERROR_INVALID_VALUE);
     wait(&driver, stream, &[]).unwrap();
-    // SAFETY: what is no semaphore is told.
+    // SAFETY: the double refuses anything that is no semaphore.
     unsafe { driver.cuDestroyExternalSemaphore(taken) }.unwrap();
     // SAFETY: as above.
     let again = refused(unsafe { driver.cuDestroyExternalSemaphore(taken) });
@@ -280,7 +280,7 @@ fn the_control_function_makes_what_it_is_asked_for() {
 fn semaphores_go_with_their_context() {
     let driver = machine_in_context(&[]);
     let mut own = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxCreate_v2(&raw mut own, 0, CUdevice(0)) }.unwrap();
     let gone = import(&driver, TIMELINE, make("timeline")).unwrap();
     // SAFETY: the context is the driver's.

@@ -1,4 +1,4 @@
-//! Streams: what waits for what, and what the answers are.
+//! Streams: the order of their work, and the answers of calls.
 
 mod common;
 
@@ -22,13 +22,13 @@ const INVALID_HANDLE: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_INVALID_HA
 
 fn id(driver: &Driver, stream: CUstream) -> u64 {
     let mut id = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuStreamGetId(stream, &raw mut id) }.unwrap();
     id
 }
 
 fn context_synchronize(driver: &Driver) -> Result<(), CUresult> {
-    // SAFETY: there is no argument.
+    // SAFETY: the call takes no arguments.
     result(unsafe { driver.cuCtxSynchronize() })
 }
 
@@ -109,7 +109,7 @@ fn each_thread_has_a_default_stream_that_is_a_blocking_one() {
     drop(go);
     assert_eq!(event_synchronize(&driver, in_legacy), Ok(()));
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuStreamGetCtx(CUstream::PER_THREAD, &raw mut context) }.unwrap();
     assert_eq!(context, enter(&driver, 0));
 }
@@ -188,7 +188,7 @@ fn default_streams_are_not_destroyed_and_numbers_are_no_streams() {
 fn streams_end_with_their_context_and_are_leaks_before() {
     let driver = machine_in_context(&[]);
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxCreate_v2(&raw mut context, 0, CUdevice(0)) }.unwrap();
     let made = stream(&driver, 0);
     let recorded = point(&driver, CUstream::NULL);
@@ -212,7 +212,7 @@ fn no_stream_without_a_context() {
     let driver = machine(&[]);
     let none = Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
     let mut made = CUstream::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     let answer = result(unsafe { driver.cuStreamCreate(&raw mut made, 0) });
     assert_eq!(answer, none);
     assert_eq!(query(&driver, CUstream::NULL), none);
@@ -222,7 +222,7 @@ fn no_stream_without_a_context() {
     // SAFETY: as above.
     let flagged = result(unsafe { driver.cuStreamCreate(&raw mut made, 2) });
     assert_eq!(flagged, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
-    // SAFETY: a null place is told.
+    // SAFETY: the double refuses a null place.
     let nowhere = result(unsafe { driver.cuStreamCreate(std::ptr::null_mut(), 0) });
     assert_eq!(nowhere, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
 }
@@ -231,7 +231,7 @@ fn no_stream_without_a_context() {
 fn a_stream_is_as_it_was_made() {
     let driver = machine_in_context(&[]);
     let (mut least, mut greatest) = (7, 7);
-    // SAFETY: the places are ours, here and below.
+    // SAFETY: the out-pointers here and below are local variables.
     unsafe { driver.cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest) }.unwrap();
     assert!(least == 0 && greatest < 0);
     // SAFETY: either may be null.
@@ -262,7 +262,7 @@ fn a_function_of_a_stream_may_call_nothing() {
     let function = move || {
         let answer = query(&inside, CUstream::NULL);
         let mut count = 0;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         let counted = result(unsafe { inside.cuDeviceGetCount(&raw mut count) });
         say.send([answer, counted]).unwrap();
     };
@@ -270,7 +270,7 @@ fn a_function_of_a_stream_may_call_nothing() {
     assert_eq!(synchronize(&driver, CUstream::NULL), Ok(()));
     let refused = Err(CUresult::CUDA_ERROR_NOT_PERMITTED);
     assert_eq!(said.recv().unwrap(), [refused; 2]);
-    // SAFETY: a null function is told.
+    // SAFETY: the double refuses a null function.
     let none =
         result(unsafe { driver.cuLaunchHostFunc(CUstream::NULL, None, std::ptr::null_mut()) });
     assert_eq!(none, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
@@ -317,7 +317,7 @@ fn in_virtual_time_asking_does_what_is_due() {
 fn asking_never_waits_for_a_function_of_the_users() {
     let driver = machine_in_context(&[("TRANSLOAD_DOUBLE_CLOCK", "virtual")]);
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuCtxGetCurrent(&raw mut context) }.unwrap();
     let context = context.0.addr();
     let made = stream(&driver, 1);

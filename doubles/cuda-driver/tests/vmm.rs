@@ -38,12 +38,12 @@ fn create(
     prop: &CUmemAllocationProp,
 ) -> Result<CUmemGenericAllocationHandle, CallError> {
     let mut handle = 0;
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     unsafe { driver.cuMemCreate(&raw mut handle, size, prop, 0) }.map(|()| handle)
 }
 
 fn release(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Result<(), CallError> {
-    // SAFETY: a handle that is none is told.
+    // SAFETY: the double refuses an invalid handle.
     unsafe { driver.cuMemRelease(handle) }
 }
 
@@ -54,13 +54,13 @@ fn reserve(
     at: CUdeviceptr,
 ) -> Result<CUdeviceptr, CallError> {
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemAddressReserve(&raw mut address, size, alignment, at, 0) }
         .map(|()| address)
 }
 
 fn unreserve(driver: &Driver, address: CUdeviceptr, size: usize) -> Result<(), CallError> {
-    // SAFETY: addresses that are none are told.
+    // SAFETY: the double refuses an invalid address.
     unsafe { driver.cuMemAddressFree(address, size) }
 }
 
@@ -70,12 +70,12 @@ fn map(
     size: usize,
     handle: CUmemGenericAllocationHandle,
 ) -> Result<(), CallError> {
-    // SAFETY: what is no handle or no address is told.
+    // SAFETY: the double refuses anything that is no handle or no address.
     unsafe { driver.cuMemMap(address, size, 0, handle, 0) }
 }
 
 fn unmap(driver: &Driver, address: CUdeviceptr, size: usize) -> Result<(), CallError> {
-    // SAFETY: addresses that are none are told.
+    // SAFETY: the double refuses an invalid address.
     unsafe { driver.cuMemUnmap(address, size) }
 }
 
@@ -92,7 +92,7 @@ fn grant(
             flags: *flags,
         })
         .collect();
-    // SAFETY: there are as many as that.
+    // SAFETY: the array has the stated length.
     unsafe { driver.cuMemSetAccess(address, size, wishes.as_ptr(), wishes.len()) }
 }
 
@@ -103,7 +103,7 @@ fn access(
 ) -> Result<CUmemAccess_flags, CallError> {
     let mut flags = 7;
     let location = CUmemLocation::device(device);
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     let answer = unsafe { driver.cuMemGetAccess(&raw mut flags, &raw const location, address) };
     answer.map(|()| CUmemAccess_flags(flags as u32))
 }
@@ -126,7 +126,7 @@ fn import(driver: &Driver, file: impl AsFd) -> Result<CUmemGenericAllocationHand
 
 fn free_bytes(driver: &Driver) -> usize {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.unwrap();
     free
 }
@@ -215,7 +215,7 @@ fn what_is_wished_for_is_modelled_or_refused() {
     let granularity = |option| {
         let mut granularity = 0;
         let prop = on(0);
-        // SAFETY: the places are ours.
+        // SAFETY: the out-pointers are local variables.
         let answer = unsafe {
             driver.cuMemGetAllocationGranularity(&raw mut granularity, &raw const prop, option)
         };
@@ -333,7 +333,7 @@ fn each_device_has_the_access_that_it_was_given() {
     assert_eq!(refused(access(&driver, last + 1, 0).map(drop)), INVALID);
     let mut flags = 0;
     let host = CUmemLocation::HOST;
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     let answer = unsafe { driver.cuMemGetAccess(&raw mut flags, &raw const host, base) };
     assert_eq!(refused(answer), CUresult::CUDA_ERROR_NOT_SUPPORTED);
     unmap(&driver, base, 6 * MIB).unwrap();
@@ -379,7 +379,7 @@ fn a_handle_comes_back_from_an_address() {
     };
     assert_eq!(retain(base + 5000), Ok(piece));
     let mut prop = CUmemAllocationProp::default();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemGetAllocationPropertiesFromHandle(&raw mut prop, piece) }.unwrap();
     assert_eq!((prop.type_, prop.location), (on(0).type_, on(0).location));
     assert_eq!(prop.requestedHandleTypes, FD);
@@ -397,7 +397,7 @@ fn a_piece_goes_by_file_descriptor() {
     let again = import(&driver, &file).unwrap();
     assert_ne!(again, piece);
     let mut prop = CUmemAllocationProp::default();
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemGetAllocationPropertiesFromHandle(&raw mut prop, again) }.unwrap();
     assert_eq!(
         (prop.location, prop.requestedHandleTypes),
@@ -418,7 +418,7 @@ fn a_piece_goes_by_file_descriptor() {
     assert_eq!(refused(import(&driver, &reader).map(drop)), INVALID);
     let mut handle = 0;
     let closed = ptr::without_provenance_mut(100_000);
-    // SAFETY: the place is ours; what is no file is told.
+    // SAFETY: the out-pointer is a local variable; the double refuses anything that is no file.
     let answer = unsafe { driver.cuMemImportFromShareableHandle(&raw mut handle, closed, FD) };
     assert_eq!(refused(answer), INVALID);
 }
@@ -427,13 +427,13 @@ fn a_piece_goes_by_file_descriptor() {
 fn there_are_no_dma_bufs() {
     let driver = common::machine_in_context(&[]);
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemAlloc_v2(&raw mut address, MIB) }.unwrap();
     let of_range = |address, size| {
         let mut fd: c_int = -1;
         let place = (&raw mut fd).cast();
         let dma_buf = CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         refused(unsafe { driver.cuMemGetHandleForAddressRange(place, address, size, dma_buf, 0) })
     };
     assert_eq!(of_range(address, MIB), CUresult::CUDA_ERROR_NOT_SUPPORTED);
@@ -442,7 +442,7 @@ fn there_are_no_dma_bufs() {
 }
 
 fn write(driver: &Driver, address: CUdeviceptr, bytes: &[u8]) -> Result<(), CallError> {
-    // SAFETY: there are as many bytes.
+    // SAFETY: the buffer has that length.
     unsafe { driver.cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()) }?;
     // SAFETY: no argument is a pointer.
     unsafe { driver.cuCtxSynchronize() }
@@ -450,7 +450,7 @@ fn write(driver: &Driver, address: CUdeviceptr, bytes: &[u8]) -> Result<(), Call
 
 fn read(driver: &Driver, address: CUdeviceptr, len: usize) -> Result<Vec<u8>, CallError> {
     let mut bytes = vec![0; len];
-    // SAFETY: there is room for as many bytes.
+    // SAFETY: the buffer has that length.
     unsafe { driver.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, len) }.map(|()| bytes)
 }
 

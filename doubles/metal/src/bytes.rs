@@ -1,4 +1,4 @@
-//! The memory of buffers and textures: what the host sees of it, and what the GPU does.
+//! The memory of buffers and textures: the host's view, and the GPU's.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -45,9 +45,9 @@ pub(crate) struct Storage {
     pub(crate) len: usize,
     /// Where the GPU believes it; no address of the host's.
     pub(crate) gpu_address: u64,
-    /// What `contents` is: none where the mode is private.
+    /// The memory behind `contents`; `None` where the mode is private.
     host: Option<Memory>,
-    /// What the GPU reads and writes, where that is not the host's.
+    /// The GPU's memory, if that is not the host's.
     gpu: Option<Memory>,
     /// Called with the memory that no copy was made of.
     deallocator: Mutex<Option<Block>>,
@@ -131,7 +131,7 @@ impl Storage {
         }
     }
 
-    /// What the host sees.
+    /// The host's view.
     pub(crate) fn contents(&self) -> Option<NonNull<u8>> {
         self.host.as_ref().map(Memory::address)
     }
@@ -148,8 +148,8 @@ impl Storage {
         }
     }
 
-    /// From the GPU's copy to the host's, all of it. Equal bytes are not written: on a Mac a thread that reads them
-    /// meanwhile is not disturbed, and ThreadSanitizer must not report a race here.
+    /// Copies all bytes from the GPU's copy to the host's. Equal bytes are not written: on a Mac a thread that reads
+    /// them meanwhile is not disturbed, and ThreadSanitizer must not report a race here.
     pub(crate) fn give_out(&self) {
         if let (Some(host), Some(gpu)) = (&self.host, &self.gpu) {
             gpu.copy_changes_to(host, self.len);
@@ -296,6 +296,6 @@ impl Drop for Memory {
     }
 }
 
-/// Far from where the host has anything: an address that is mistaken for the host's faults.
+/// Far from all host addresses: an access to such an address by mistake faults.
 static GPU_ADDRESSES: AtomicU64 = AtomicU64::new(0x7a11_0000_0000_0000);
 const GPU_PAGE: u64 = 16 << 10;

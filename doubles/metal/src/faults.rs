@@ -1,4 +1,4 @@
-//! Faults to order: what is to go wrong, and when.
+//! Faults that tests order, with the time at which they strike.
 //!
 //! A fault is a line such as `oom@3`; several are put apart by semicolons. Counting starts when a fault is ordered. A
 //! blit is one command of an encoder: a copy, a fill, a synchronization.
@@ -20,9 +20,9 @@ use crate::runtime::Selector;
 /// | `oom` `oom@3` `oom@3+` | the next buffer or texture is refused; the third from now; the third and all after it |
 /// | `blit=timeout@5` | the fifth blit fails with its command buffer: blits before it are done, those after it are not |
 /// | `commit=internal@2` | the second command buffer that is committed fails, and does nothing |
-/// | `removed@5` | at the fifth blit its device is gone: what is under way fails, and so does all that comes |
+/// | `removed@5` | at the fifth blit its device is gone: work in flight fails, and so does all later work |
 /// | `nil=newSharedEvent@2` | the second message of this name answers nil, and does nothing |
-/// | `none` | what was ordered before is taken back; what has gone wrong stays wrong |
+/// | `none` | earlier orders are cancelled; damage that is done stays |
 ///
 /// All but the last take a turn as `oom` does. Errors have the names of `MTLCommandBufferError`, written
 /// `internal`, `timeout`, `page-fault`, `access-revoked`, `not-permitted`, `out-of-memory`, `invalid-resource`,
@@ -40,8 +40,8 @@ pub fn fault(lines: &str) -> Result<(), FaultError> {
     Ok(())
 }
 
-/// Takes the device of that place in the machine away, now, as when its cable is pulled: command buffers that are not
-/// over fail, held or not, and nothing more can be had of it.
+/// Removes the device at that place in the machine now, as when its cable is pulled: command buffers that are not over
+/// fail, held or not, and later calls on it fail.
 ///
 /// # Panics
 /// When the machine has no such device.
@@ -64,7 +64,7 @@ impl fmt::Display for FaultError {
 
 impl std::error::Error for FaultError {}
 
-/// What becomes of a blit.
+/// The end of a blit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Fails(Code),
@@ -79,7 +79,7 @@ struct Ordered {
     messages: Vec<(Turn, usize)>,
 }
 
-/// Which of the next ones it is.
+/// The position of a fault among the next calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Turn {
     left: u64,
@@ -106,7 +106,7 @@ pub(crate) fn refuses_allocation() -> bool {
     ordered().is_some_and(|mut ordered| first(ordered.allocations.iter_mut()).is_some())
 }
 
-/// What becomes of this blit, where it is not carried out.
+/// The end of this blit, if it is not executed.
 pub(crate) fn fate_of_blit() -> Option<Fate> {
     first(ordered()?.blits.iter_mut())
 }

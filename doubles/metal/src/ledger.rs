@@ -1,4 +1,4 @@
-//! What clients did: counters, misuse, and what they did not give back.
+//! The acts of clients: counters, misuse, and resources that they did not free.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,13 @@ use crate::machine::made_already;
 use crate::runtime::{CLASSES, blocks_alive};
 use crate::{gpu, machine};
 
-/// What no client may do. Metal's validation stops the program for it, or anything may happen.
+/// A forbidden act of a client. Metal's validation stops the program for it; without validation its effect is
+/// undefined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// Which rule was broken.
     pub misuse: Misuse,
-    /// What happened, for people.
+    /// The act, as a text.
     pub told: String,
 }
 
@@ -37,7 +38,7 @@ pub enum Misuse {
     FreedInUse,
     /// A range lies outside its buffer or texture.
     OutOfBounds,
-    /// Offsets or sizes that are no multiples of what the system asks for.
+    /// Offsets or sizes that are not multiples of the required alignment.
     Misaligned,
     /// A copy within one buffer whose ranges overlap: "the results are undefined".
     Overlap,
@@ -70,7 +71,7 @@ impl fmt::Display for Leak {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// How often what was done since the process began.
+        /// Counts of acts since the process began.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -98,7 +99,7 @@ macro_rules! counters {
                 $($name: 0,)*
             };
 
-            /// What was done since `before`.
+            /// The acts since `before`.
             #[must_use]
             pub fn since(&self, before: &Self) -> Self {
                 Self {
@@ -170,14 +171,14 @@ impl Count {
 
 static VIOLATIONS: Mutex<Vec<Violation>> = Mutex::new(Vec::new());
 
-/// Notes it, and tells it on standard error.
+/// Records it, and prints it on standard error.
 pub(crate) fn report(misuse: Misuse, told: String) {
     eprintln!("transload-metal-double: {misuse:?}: {told}");
     let mut violations = VIOLATIONS.lock().unwrap_or_else(PoisonError::into_inner);
     violations.push(Violation { misuse, told });
 }
 
-/// What clients did that they may not, the oldest first.
+/// Forbidden acts of clients, the oldest first.
 #[must_use]
 pub fn violations() -> Vec<Violation> {
     VIOLATIONS
@@ -192,8 +193,8 @@ pub fn take_violations() -> Vec<Violation> {
     std::mem::take(&mut VIOLATIONS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// What was not given back: objects by class, blocks, references to devices. Waits first until the GPUs and the
-/// threads that call handlers have nothing to do, so that what they are letting go is gone.
+/// Resources that were not freed: objects by class, blocks, references to devices. First waits until the GPUs and the
+/// threads that call handlers are idle, so that objects that they release are gone.
 #[must_use]
 pub fn leaks() -> Vec<Leak> {
     gpu::settle();

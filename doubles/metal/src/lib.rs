@@ -1,8 +1,8 @@
 //! A stand-in for Apple's Metal over host memory, and for as much of the Objective-C runtime and of Foundation as its
 //! clients need.
 //!
-//! Programs for Apple's systems that use `objc2-metal` run with this on Linux: the bindings find the symbols of the
-//! runtime, of Foundation and of Metal here. The README says what is modelled and what cannot be shown.
+//! Programs for Apple's systems that use `objc2-metal` run with this crate on Linux: the bindings find the symbols of
+//! the runtime, of Foundation and of Metal here. The README lists the modelled parts and the limits.
 //!
 //! A process poses as one machine. The functions of this page set the machine and its faults, and report the results:
 //!

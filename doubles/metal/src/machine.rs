@@ -6,20 +6,20 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::classes::device::Device as DeviceObject;
 use crate::runtime::Ref;
 
-/// What the machine is. A process has one, from the first question about a device on.
+/// The machine. A process has one, from the first query for a device on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Its GPUs, the system's default first. Empty: there is no Metal.
+    /// Its GPUs, the system's default first. If empty, there is no Metal.
     pub devices: Vec<Device>,
-    /// What memory without copies must be aligned to, address and length.
+    /// The alignment of address and length of memory without copies.
     pub page_size: usize,
-    /// What offsets and sizes of copies and fills between buffers must be multiples of: "In macOS, needs to be a
-    /// multiple of 4, but can be any value in iOS and tvOS"
-    /// (`MTLBlitCommandEncoder`, `copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:`).
+    /// The alignment of offsets and sizes of copies and fills between buffers: "In macOS, needs to be a multiple of 4,
+    /// but can be any value in iOS and tvOS" (`MTLBlitCommandEncoder`,
+    /// `copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:`).
     pub copy_alignment: usize,
 }
 
-/// What one GPU says of itself (`MTLDevice`).
+/// The properties of a GPU (`MTLDevice`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// `name`
@@ -75,7 +75,7 @@ impl Location {
     }
 }
 
-/// The machine has been looked at; it stays what it is.
+/// A client has already used the machine, which cannot change any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLate;
 
@@ -111,7 +111,7 @@ impl Device {
         }
     }
 
-    /// One as in a Mac with an Intel processor, with memory of its own.
+    /// A device as in a Mac with an Intel processor, with memory of its own.
     #[must_use]
     pub fn discrete() -> Self {
         Self {

@@ -79,8 +79,8 @@ fn a_private_buffer_has_no_contents() {
     clean(|| {
         let device = device();
         let private = buffer(&device, 100, PRIVATE);
-        // The binding says that it is never null, which is not so: asked as what it is.
-        // SAFETY: `contents` takes nothing and answers a pointer.
+        // The binding declares `contents` as never null, which is wrong here; the test calls it with its true type.
+        // SAFETY: `contents` takes no arguments and returns a pointer.
         let contents: *mut std::ffi::c_void = unsafe { objc2::msg_send![&*private, contents] };
         assert!(contents.is_null());
     });
@@ -99,7 +99,7 @@ fn managed_bytes_are_stale_until_they_are_synchronized() {
         let (from, managed) = (buffer(&device, 64, SHARED), buffer(&device, 64, MANAGED));
         write(&from, &pattern(64));
         run(&queue, |encoder| copy(encoder, &from, &managed, 64));
-        assert_eq!(read(&managed), [0; 64], "nobody synchronized it");
+        assert_eq!(read(&managed), [0; 64], "no call synchronized it");
         let before = counters();
         run(&queue, |encoder| {
             encoder.synchronizeResource(objc2::runtime::ProtocolObject::from_ref(&*managed))
@@ -117,7 +117,7 @@ fn what_the_host_writes_reaches_the_device_only_where_it_says_so() {
         let (managed, to) = (buffer(&device, 64, MANAGED), buffer(&device, 64, SHARED));
         write(&managed, &pattern(64));
         run(&queue, |encoder| copy(encoder, &managed, &to, 64));
-        assert_eq!(read(&to), [0; 64], "nobody said that it was modified");
+        assert_eq!(read(&to), [0; 64], "no call said that it was modified");
         managed.didModifyRange(NSRange {
             location: 8,
             length: 16,
@@ -185,7 +185,7 @@ fn memory_of_the_clients_is_used_in_place_and_given_back() {
         assert_eq!(pages.bytes()[4..12], [0xee; 8]);
         assert_eq!(given_back.get(), None);
         drop(around);
-        // The command buffer may have retained it a little longer than it was waited for.
+        // The command buffer may retain it a little longer than until the end of the wait.
         settle();
         assert_eq!(given_back.get(), Some((pages.address(), len)));
         assert_eq!(counters().no_copy_buffers, 1);

@@ -1,4 +1,4 @@
-//! What devices say of themselves, and how many there are.
+//! The properties of devices, and their number.
 
 mod common;
 

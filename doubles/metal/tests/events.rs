@@ -40,7 +40,7 @@ fn a_queue_waits_for_an_event_that_the_host_sets() {
         commands.encodeSignalEvent_value(ProtocolObject::from_ref(&*event), 4);
         commands.commit();
         settle();
-        assert_eq!(read(&buffer), [0; 64], "nobody set the event");
+        assert_eq!(read(&buffer), [0; 64], "the event is not set");
         event.setSignaledValue(2);
         settle();
         assert_eq!(commands.status(), MTLCommandBufferStatus::Committed);

@@ -1,4 +1,4 @@
-//! What goes wrong when a test orders it.
+//! Failures that a test orders.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Each thing that no client may do is seen, and what comes of it harms nobody.
+//! The double notices each forbidden act of a client, and the act does no other harm.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn an_encoder_that_has_not_ended_before_commit() {
         copy(&encoder, &from, &to, 64);
         fails(&commands, MTLCommandBufferError::Internal);
         assert_eq!(read(&to), [0; 64], "nothing of it was carried out");
-        // Ended now: its release would be told too.
+        // Ended now: its release would be reported too.
         encoder.endEncoding();
     });
 }
@@ -345,7 +345,7 @@ fn an_object_that_is_released_too_often() {
         let buffer = buffer(&device(), 64, SHARED);
         let address = Retained::as_ptr(&buffer).cast_mut();
         drop(buffer);
-        // SAFETY: it is not sound, which is what the test is about: the double keeps the header.
+        // SAFETY: it is not sound, which the test is about: the double keeps the header.
         drop(unsafe { Retained::from_raw(address) });
     });
 }

@@ -70,7 +70,7 @@ fn round(dice: &mut Dice) {
     up.encodeSignalEvent_value(ProtocolObject::from_ref(&*event), 1);
     let down = encode(&queues[1], |encoder| copy(encoder, &between, &to, len));
     let last = encode(&queues[1], |_| ());
-    // What comes last is first, as often as not.
+    // In half of the cases the last buffer is committed first.
     let gate = objc2_metal::MTLCommandQueue::commandBuffer(&*queues[1]).unwrap();
     gate.encodeWaitForEvent_value(ProtocolObject::from_ref(&*event), 1);
     gate.commit();

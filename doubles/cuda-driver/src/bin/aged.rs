@@ -1,5 +1,5 @@
-//! Makes a copy of the double that is a driver of another age: `aged LIBRARY 12.2 COPY [HIDDEN...]`. What is named
-//! after that, the copy lacks too.
+//! Makes a copy of the double that is a driver of another version: `aged LIBRARY 12.2 COPY [HIDDEN...]`. The copy also
+//! lacks the functions that are named after that.
 
 use std::process::ExitCode;
 use std::{env, fs};

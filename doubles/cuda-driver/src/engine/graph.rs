@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::ticket::Done;
 use super::{Action, ChannelId, Ticket, Work};
 
-/// All work that is not done, by its number, which is its place in the order of submission. Work knows its
-/// successors by number and does not know its predecessors, so that a chain of any length is flat in memory.
+/// All work that is not done, by its number, which is its place in the order of submission. Work stores its successors
+/// by number and does not store its predecessors, so that a chain of any length is flat in memory.
 #[derive(Default)]
 pub(super) struct Graph {
     works: HashMap<u64, Entry>,
@@ -20,7 +20,7 @@ pub(super) struct Graph {
 
 struct Entry {
     done: Arc<Done>,
-    /// How many works it still comes after.
+    /// The number of works that it still waits for.
     waits_for: usize,
     successors: Vec<u64>,
     /// Each at most once.
@@ -36,7 +36,7 @@ struct Channel {
     name: String,
     /// Ready works. The head may be running.
     queue: VecDeque<u64>,
-    /// When the last one ended.
+    /// The time at which the last one ended.
     free_at_ns: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Ended {
     pub(super) function: Function,
 }
 
-/// What is left to run of an action.
+/// The part of an action that is left to run.
 pub(super) enum Function {
     None,
     Move(Box<dyn FnOnce() + Send>),
@@ -109,13 +109,13 @@ impl Graph {
         self.works.len()
     }
 
-    /// The earliest end of what runs.
+    /// The earliest end of the running works.
     pub(super) fn next_end(&self) -> Option<u64> {
         self.running.peek().map(|Reverse((end_ns, _))| *end_ns)
     }
 
-    /// Takes what has ended by now, the earliest first and at most so many: frees its channels and lets the
-    /// next ones start there. What is never done, or waits at a closed gate, is left out.
+    /// Takes at most `most` works that have ended by now, the earliest first. Frees their channels and lets the next
+    /// works start there. Leaves out work that is never done, or that waits at a closed gate.
     pub(super) fn end_due(&mut self, now_ns: u64, most: usize) -> Vec<Ended> {
         let mut due = Vec::new();
         while due.len() < most && self.next_end().is_some_and(|end_ns| end_ns <= now_ns) {
@@ -194,8 +194,8 @@ impl Graph {
         }
     }
 
-    /// Starts ready work that is at the head of all its queues, once. In real time that is heard of late, so
-    /// it starts when the last thing happened that it waited for, and the rate of a busy channel stays true.
+    /// Starts ready work that is at the head of all its queues, once. In real time this may run late, so the work
+    /// starts at the time of the last event that it waited for, and the rate of a busy channel stays true.
     fn start(&mut self, number: u64) {
         let Some(entry) = self.works.get_mut(&number) else {
             return;

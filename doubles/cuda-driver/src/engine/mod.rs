@@ -1,18 +1,18 @@
 //! Modelled time: work that waits for other work, for hardware that serialises, and for its own end.
 //!
-//! It knows nothing of drivers. [`Engine::submit`] takes [`Work`] and gives a [`Ticket`]. Work is *ready* when
-//! all that it comes after is done. It then joins the queue of each of its channels in one step, so that no
-//! two queues disagree about the order and no cycle of waits arises; it starts when it is at the head of all
-//! of them, holds them for its duration, and at its end its action runs. Then it is done. Bytes that an action
-//! moves are therefore where they were until the modelled time has passed.
+//! The engine is independent of drivers. [`Engine::submit`] takes [`Work`] and returns a [`Ticket`]. Work is *ready*
+//! when all works that it comes after are done. It then joins the queue of each of its channels in one step, so that no
+//! two queues disagree about the order and no cycle of waits arises. It starts when it is at the head of all of them,
+//! and holds them for its duration. At its end its action runs, and then it is done. Bytes that an action moves
+//! therefore stay in place until the modelled time has passed.
 //!
-//! Queues are first in, first out in the order of readiness. What becomes ready at one instant joins in
-//! the order of submission, instants being worked through in rounds: all that ends, then all that this
-//! made ready, then what of it ends at once.
+//! Queues are first in, first out in the order of readiness. Works that become ready at one instant join in the order
+//! of submission. The engine processes an instant in rounds: all works that end, then all that this made ready, then
+//! those of them that end at once.
 //!
-//! In [real time](Clock::Real) two threads serve an engine, started when they are first needed. Neither has a
-//! tick: one sleeps until the next end, for good when nothing runs. In [virtual time](Clock::Virtual) there is
-//! no thread, and the clock stands still until a thread steps it, advances it or waits.
+//! In [real time](Clock::Real) two threads serve an engine, started when they are first needed. Neither polls: one
+//! sleeps until the next end, or without a limit when no work runs. In [virtual time](Clock::Virtual) there is no
+//! thread, and the clock stands still until a thread steps it, advances it or waits.
 
 mod graph;
 mod real;
@@ -34,37 +34,37 @@ pub use ticket::{Gate, Ticket};
 /// The clock of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
-    /// The machine's: ends come by themselves.
+    /// The machine's clock: works end by themselves.
     Real,
     /// One that starts at 0 and moves only when it is stepped, advanced or waited on.
     Virtual,
 }
 
-/// Hardware that does one thing at a time: a copy engine, or one direction of a link.
+/// Hardware that does one operation at a time: a copy engine, or one direction of a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChannelId(usize);
 
-/// One thing to do.
+/// One operation.
 pub struct Work {
-    /// What it waits for. Tickets of the same engine.
+    /// The works that it waits for. Tickets of the same engine.
     pub after: Vec<Ticket>,
-    /// What it occupies from its start to its end; nothing where it is empty.
+    /// The channels that it occupies from its start to its end; may be empty.
     pub channels: Vec<ChannelId>,
-    /// How long it takes, from its start to its end.
+    /// The time from its start to its end.
     pub duration_ns: u64,
-    /// What happens at its end.
+    /// The action at its end.
     pub action: Action,
 }
 
-/// What happens at the end of work, with no lock held. A panic in it ends the process: whatever it was
-/// to finish would otherwise be waited for in vain.
+/// The action at the end of work, with no lock held. A panic in it ends the process: otherwise threads would wait for
+/// the work in vain.
 pub enum Action {
     /// Nothing more.
     Nothing,
     /// Bytes move. In real time all moves of an engine run on one thread.
     Move(Box<dyn FnOnce() + Send>),
-    /// A user's function. In real time it runs on a thread of its own, one after the other, and holds
-    /// up only what comes after it. In virtual time it runs on the thread that steps.
+    /// A user's function. In real time such functions run on a thread of their own, one after the other, and delay only
+    /// later work. In virtual time they run on the thread that steps.
     Host(Box<dyn FnOnce() + Send>),
     /// The work is never done. Its channels are free after its duration.
     Never,
@@ -72,8 +72,8 @@ pub enum Action {
     Until(Gate),
 }
 
-/// Keeps time and works through what is submitted. Clones are one engine; it ends with the last clone, and
-/// what is not done by then never is. An action that holds a clone keeps the engine alive until it has run.
+/// Keeps time and executes submitted work. Clones are handles to one engine. The engine ends with the last clone; work
+/// that is not done by then is never done. An action that holds a clone keeps the engine alive until it has run.
 #[derive(Clone)]
 pub struct Engine {
     owner: Arc<Owner>,
@@ -132,7 +132,7 @@ impl Engine {
         Gate::new(&self.owner.shared)
     }
 
-    /// Takes in work. Never blocks on work.
+    /// Accepts work. Never blocks on work.
     ///
     /// # Panics
     /// When it comes after a ticket of another engine, and when the system has no thread left for an
@@ -151,14 +151,14 @@ impl Engine {
         ticket
     }
 
-    /// How many works are not done.
+    /// The number of works that are not done.
     #[cfg(test)]
     pub fn pending(&self) -> usize {
         self.shared().lock().graph.len()
     }
 
-    /// Blocks until the work is done. In virtual time the clock goes from event to event meanwhile, by the
-    /// hand of this thread or of another that waits; when there is no event left, until one is submitted.
+    /// Blocks until the work is done. In virtual time this thread, or another waiting thread, moves the clock from
+    /// event to event meanwhile; when there is no event left, the call blocks until work is submitted.
     ///
     /// # Panics
     /// In virtual time within an action, which would wait for its own end.
@@ -180,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Goes to the next event and does all that is due then. False when there is none.
+    /// Goes to the next event and does all work that is due then. Returns false when there is none.
     ///
     /// # Panics
     /// In real time, and within an action.
@@ -188,8 +188,8 @@ impl Engine {
         self.virtual_only("step").step()
     }
 
-    /// Lets exactly that much time pass, and does all that is due on the way and at its end. With 0 it
-    /// does what is due now.
+    /// Lets exactly that much time pass, and does all work that is due on the way and at its end. With 0 it does the
+    /// work that is due now.
     ///
     /// # Panics
     /// In real time, and within an action.
@@ -197,8 +197,8 @@ impl Engine {
         self.virtual_only("advance").advance(ns);
     }
 
-    /// In virtual time, does what is due now, as `advance(0)`; but never blocks: what another thread is at, it
-    /// leaves to that one. In real time nothing.
+    /// In virtual time, does the work that is due now, as `advance(0)` does, but never blocks: it leaves work to
+    /// another thread that is already at it. In real time it does nothing.
     ///
     /// # Panics
     /// Within an action.
@@ -245,7 +245,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// What the clones of an engine share: when it goes, the threads do.
+/// The shared part of the clones of an engine: its drop ends the threads.
 struct Owner {
     shared: Arc<Shared>,
 }
@@ -259,7 +259,7 @@ impl Drop for Owner {
         self.shared.tell();
         self.shared.called.notify_all();
         for handle in [threads.mover, threads.caller].into_iter().flatten() {
-            // The last clone may have been an action's, and so go on one of these threads.
+            // The last clone may have been an action's, and so be dropped on one of these threads.
             if handle.thread().id() != thread::current().id() {
                 // They panic only by ending the process.
                 let _ = handle.join();
@@ -268,14 +268,14 @@ impl Drop for Owner {
     }
 }
 
-/// What the threads of an engine share with it.
+/// The shared state of an engine and its threads.
 struct Shared {
-    /// When real time began.
+    /// The start of real time.
     epoch: Option<Instant>,
     state: Mutex<State>,
-    /// Something is done; in virtual time also: something was submitted, or the stepping thread stopped.
+    /// Work is done; in virtual time also: work was submitted, or the stepping thread stopped.
     changed: Condvar,
-    /// There may be an earlier end than the one that the mover sleeps for.
+    /// There may be an earlier end than the one for which the mover sleeps.
     due: Condvar,
     /// There is a user's function to call.
     called: Condvar,
@@ -298,8 +298,8 @@ struct Threads {
 }
 
 impl Shared {
-    /// A lock that was poisoned is taken all the same: what runs under it leaves no half-made state when
-    /// it panics, which it does on a caller's mistake only.
+    /// A poisoned lock is used like a sound one: code under it panics only on a caller's mistake, and leaves the state
+    /// consistent.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

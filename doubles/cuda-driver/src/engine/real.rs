@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::graph::Function;
 use super::{Shared, Ticket, run};
 
-/// Users' functions whose time has come, with the numbers of their works.
+/// Users' functions that are due, with the numbers of their works.
 #[derive(Default)]
 pub(super) struct HostQueue {
     calls: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
@@ -21,8 +21,8 @@ impl Shared {
         }
     }
 
-    /// The mover's life. One end at a time: what comes after a short copy does not wait for a long one
-    /// that ended at the same nanosecond.
+    /// The mover's loop. It handles one end at a time: work after a short copy does not wait for a long copy that ended
+    /// at the same nanosecond.
     pub(super) fn move_bytes(&self) {
         let mut state = self.lock();
         while !state.closing {
@@ -51,16 +51,16 @@ impl Shared {
                     }
                     Function::None => {}
                 }
-                // Not now: hardware has moved the bytes by the end, and goes on from there. Else every piece of a
-                // stream would take as long as the processor needs to move it, on top of the link's time.
+                // The end counts, and not the present: hardware has moved the bytes by then. Otherwise every piece of a
+                // stream would take the processor's time to move it, in addition to the link's time.
                 state.graph.finish(ended.end_ns, [ended.number]);
                 self.changed.notify_all();
             }
         }
     }
 
-    /// The life of the thread that calls users' functions, each to its end before the next, which the
-    /// other threads of the engine do not wait for.
+    /// The loop of the thread that calls users' functions, each to its end before the next. The other threads of the
+    /// engine do not wait for them.
     pub(super) fn call_functions(&self) {
         let mut state = self.lock();
         while !state.closing {

@@ -85,8 +85,8 @@ impl Shared {
         state
     }
 
-    /// Sets the clock and works through that instant, round by round. The clock stands still while the
-    /// actions run, for they run without the lock and this thread is the only one that moves it.
+    /// Sets the clock and processes that instant, round by round. The clock stands still while the actions run: they
+    /// run without the lock, and only this thread moves the clock.
     fn go_to<'a>(&'a self, mut state: MutexGuard<'a, State>, at_ns: u64) -> MutexGuard<'a, State> {
         state.virtual_ns = state.virtual_ns.max(at_ns);
         let now_ns = state.virtual_ns;

@@ -1,4 +1,4 @@
-//! What outlives work: whether it is done, and gates that it waits at.
+//! Objects that outlive work: tickets, which report its end, and gates at which work waits.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::Shared;
 
-/// Says whether work is done. Keeps nothing else of it alive.
+/// Reports whether work is done. Keeps no other part of the work alive.
 #[derive(Clone)]
 pub struct Ticket {
     pub(super) done: Arc<Done>,
@@ -18,8 +18,8 @@ impl Ticket {
         self.done_at_ns().is_some()
     }
 
-    /// When the work was done, by the engine's clock. In real time a move's bytes may have come later than the end that
-    /// it models, which this is.
+    /// The time at which the work was done, by the engine's clock. In real time a move's bytes may have arrived later
+    /// than this modelled end.
     pub fn done_at_ns(&self) -> Option<u64> {
         match self.done.at_ns.load(Ordering::Acquire) {
             NOT_DONE => None,
@@ -59,7 +59,7 @@ impl Done {
     }
 }
 
-/// Something that work waits for and that is not submitted work, such as a semaphore that another process signals.
+/// A condition that work waits for and that is not submitted work, such as a semaphore that another process signals.
 /// Opens once.
 #[derive(Clone)]
 pub struct Gate {
@@ -82,7 +82,7 @@ impl Gate {
         }
     }
 
-    /// Lets all work pass that waits here or ever will. What waits is done when this returns.
+    /// Lets all work pass that waits here or ever will. The waiting work is done when this returns.
     pub fn open(&self) {
         let Some(shared) = self.engine.upgrade() else {
             return;
@@ -99,7 +99,7 @@ impl Gate {
         shared.tell();
     }
 
-    /// Whether the work may pass; else it is noted down for when the gate opens.
+    /// Whether the work may pass; if not, it is recorded for the time when the gate opens.
     pub(super) fn admits(&self, number: u64) -> bool {
         let mut bar = self.bar();
         if !bar.open {

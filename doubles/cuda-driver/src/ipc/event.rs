@@ -1,8 +1,8 @@
 //! Events that several processes record and wait for.
 //!
-//! Each record has a number, across all processes. When the work before the record is done, its number is written
-//! into its place on the event's board, where every process sees it. So a later record that is done earlier does
-//! not release a thread that waits for this one. There are as many places as records may be under way at once.
+//! Each record has a number, unique across all processes. When the work before the record is done, its number is
+//! written into its place on the event's board, where every process sees it. So a later record that is done earlier
+//! does not release a thread that waits for this one. There are as many places as records may be in flight at once.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::engine::{Action, Engine, Ticket, Work};
 use crate::event::Event;
 use crate::shared::Kind;
 
-/// What processes share of an event.
+/// The part of an event that processes share.
 #[derive(Debug)]
 pub(crate) struct SharedEvent {
     board: Board,
@@ -24,7 +24,7 @@ pub(crate) struct SharedEvent {
     here: u64,
 }
 
-/// Where the last record of an event is.
+/// The place of the last record of an event.
 pub(crate) enum Last {
     /// It is done, or there is none.
     Done,
@@ -98,11 +98,11 @@ impl Record {
     }
 
     fn is_done(&self) -> bool {
-        // A later record took the place when this one was done.
+        // A later record took the place after this one was done.
         self.board.number(self.place()).load(Ordering::Acquire) >= self.number
     }
 
-    /// Tells all processes that the record is done.
+    /// Announces to all processes that the record is done.
     pub(crate) fn done(&self) {
         self.board
             .number(self.place())
@@ -110,7 +110,7 @@ impl Record {
         self.board.ring();
     }
 
-    /// Work that is done when it is.
+    /// Work that is done when the record is done.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` when the system has no thread to wait with.
@@ -140,7 +140,7 @@ driver! {
         let shared = event.shared.as_ref().filter(|_| made_here).ok_or(wrong)?;
         let file = shared.board.file().ok_or(wrong)?;
         let reserved = Name::of(EVENT, file)?.encode();
-        // SAFETY: the caller's place for a handle.
+        // SAFETY: the caller passes a valid out-pointer for a handle.
         unsafe { put(p_handle, CUipcEventHandle { reserved }) }
     }
 
@@ -160,7 +160,7 @@ driver! {
             recorded: None,
             shared: Some(SharedEvent { board, here: 0 }),
         });
-        // SAFETY: the caller's place for an event.
+        // SAFETY: the caller passes a valid out-pointer for an event.
         unsafe { put(ph_event, CUevent(ptr::without_provenance_mut(number as usize))) }
     }
 }

@@ -1,8 +1,8 @@
 //! Memory of devices, in several processes.
 //!
-//! Each exported allocation has a page that describes it to other processes and ends with the memory: a handle
-//! of freed memory opens nothing. The documentation does not define what happens to memory that is freed while
-//! other processes have it open; here they see the writes of its next owner.
+//! Each exported allocation has a page that describes it to other processes and ends with the memory: a handle of freed
+//! memory opens nothing. The documentation does not define the behaviour of memory that is freed while other processes
+//! have it open; here they see the writes of its next owner.
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -21,7 +21,7 @@ use crate::shared::{Kind, Label};
 use crate::space::{ALIGNMENT, Allocation, Sort};
 use crate::state::State;
 
-/// What is open, by address.
+/// Opened memory, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Ipc {
     opened: BTreeMap<CUdeviceptr, Opened>,
@@ -33,11 +33,11 @@ struct Opened {
     name: Name,
     context: CUcontext,
     device: CUdevice,
-    /// How often it is to be closed yet.
+    /// The number of closes that are left.
     holders: usize,
 }
 
-/// Where memory of a process lies, as the page tells it.
+/// The place of a process's memory, as its page describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Export {
     /// A descriptor of the process's, and the number of the file that it is of.
@@ -110,7 +110,7 @@ impl State {
             uuid: self.device(allocation.device)?.description.uuid.0,
         }
         .page()?;
-        // No other thread does this meanwhile, under the state's lock.
+        // The caller holds the state's lock, so no other thread does this meanwhile.
         Name::of(MEMORY, bytes.exported.get_or_init(|| page).as_fd())
     }
 
@@ -206,7 +206,7 @@ driver! {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let reserved = state.export(dptr)?.encode();
-        // SAFETY: the caller's place for a handle.
+        // SAFETY: the caller passes a valid out-pointer for a handle.
         unsafe { put(p_handle, CUipcMemHandle { reserved }) }
     }
 
@@ -220,11 +220,11 @@ driver! {
         call.current(&state)?;
         let name = Name::decode(MEMORY, &handle.reserved)?;
         let base = state.open(call, name)?;
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(pdptr, base) }
     }
 
-    /// Takes the address away when it was closed as often as it was opened, after all that is under way.
+    /// Removes the address when it was closed as often as it was opened, after all work in flight.
     fn cuIpcCloseMemHandle(dptr: CUdeviceptr), call => {
         let mut state = call.state();
         call.current(&state)?;

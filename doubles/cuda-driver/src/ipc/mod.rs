@@ -3,8 +3,8 @@
 //! Source: CUDA Driver API, Memory Management: cuIpcGetMemHandle, cuIpcOpenMemHandle, cuIpcCloseMemHandle,
 //! cuIpcGetEventHandle, cuIpcOpenEventHandle.
 //!
-//! A handle [names](Name) a file descriptor of the process that gave it out, which others open through
-//! `/proc/PID/fd`. That only requires processes of one user: it needs permission to read a process, not to trace
+//! A handle [names](Name) a file descriptor of the process that exported it, which other processes open through
+//! `/proc/PID/fd`. The processes must only belong to one user: opening needs permission to read a process, not to trace
 //! it. The shared state lives in files: the device's memory is one file, an event's records are a
 //! [board](crate::board).
 
@@ -21,21 +21,21 @@ use transload_cuda::raw::CUresult;
 pub use self::event::*;
 pub use self::memory::*;
 
-/// A file descriptor of a process, as handles tell it.
+/// A file descriptor of a process, as handles contain it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name {
     sort: u8,
     process: u32,
     fd: u32,
-    /// The file's number, by which it is told from another that has come to the descriptor since.
+    /// The file's number, which distinguishes it from a later file under the same descriptor.
     inode: u64,
 }
 
-/// What handles name.
+/// The kinds of objects that handles name.
 const MEMORY: u8 = 1;
 const EVENT: u8 = 2;
 
-/// What handles begin with; the last character is the version of what follows.
+/// The prefix of handles; its last character is the version of the rest.
 const MAGIC: &[u8; 15] = b"transload ipc 1";
 
 impl Name {

@@ -1,4 +1,4 @@
-//! The machine that the double poses as: its devices, and the ways that bytes take between its memories.
+//! The machine that the double models: its devices, and the routes of bytes between its memories.
 //!
 //! A [`Topology`] describes it, read from a file or put together in code; a [`Machine`] is a topology whose
 //! ways run on the channels of an [engine](crate::engine).
@@ -25,7 +25,7 @@ pub struct Machine {
 /// One way for bytes, from one memory to another.
 #[derive(Clone, Copy, Debug)]
 pub struct Way<'a> {
-    /// What serialises them. Ways that share a copy engine share the channel.
+    /// The channel that serialises it. Ways that share a copy engine share the channel.
     pub channel: ChannelId,
     /// The wire.
     pub class: LinkClass,
@@ -33,7 +33,7 @@ pub struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// How long so many bytes take, once it is their turn; 0 where the rate is not modelled.
+    /// The time for that many bytes, once they start; 0 where the rate is not modelled.
     pub fn duration_ns(&self, bytes: u64) -> u64 {
         self.cost.at(bytes)
     }
@@ -69,7 +69,7 @@ impl Machine {
         device.is_some_and(|device| device.walks_page_tables)
     }
 
-    /// Whether a device reaches another one's memory. It may well be that the other does not reach back.
+    /// Whether a device reaches another one's memory. The reverse may be false.
     pub fn can_access(&self, device: usize, peer: usize) -> bool {
         device != peer
             && self

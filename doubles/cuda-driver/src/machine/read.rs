@@ -13,7 +13,7 @@ use transload_core::{
 use super::topology::{Row, pci, uuid};
 use super::{DeviceDescription, Memory, Topology};
 
-/// Why a file describes no machine with CUDA devices. Names the file, and the field or thing that is wrong.
+/// The reason why a file describes no machine with CUDA devices. Names the file, and the wrong field or value.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -74,16 +74,16 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// Reads a machine: every device of kind `cuda` where there is one, else every device with a memory of
-    /// kind `device` that is no processor, in the order of their ids.
+    /// Reads a machine: every device of kind `cuda` if there is one, else every device with a memory of kind `device`
+    /// that is no processor, in the order of their ids.
     ///
-    /// Of several links between the same memories the first one counts, but between the host and a device
-    /// that of the processor on the device's NUMA node before others. A device without a link to itself copies
-    /// within its memory as fast as the host does.
+    /// Of several links between the same memories the first one counts. Between the host and a device, the link of the
+    /// processor on the device's NUMA node takes precedence. A device without a link to itself copies within its memory
+    /// as fast as the host does.
     ///
-    /// A device whose links to pageable memory have the access `import`, both ways, walks the host's page tables. One
-    /// whose `managed` memory is listed with `host_addressable = false` does not share that with the host while it
-    /// is at work.
+    /// A device whose links to pageable memory have the access `import`, both ways, walks the host's page tables. A
+    /// device whose `managed` memory is listed with `host_addressable = false` does not share that memory with the host
+    /// while it works.
     ///
     /// # Errors
     /// As [`TopologyError`] lists.

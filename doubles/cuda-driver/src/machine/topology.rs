@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 
 use transload_core::{Cost, Curve, LinkClass, PciAddress, Uuid};
 
-/// What a device is called, how large it is and where it is plugged in.
+/// The name, size and place of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceDescription {
-    /// What its vendor calls it, with a word that it is simulated.
+    /// The vendor's name, with a word that the device is simulated.
     pub name: String,
     /// The bytes of its memory.
     pub memory_bytes: u64,
     /// The NUMA node that it is attached to, where the machine has several.
     pub numa_node: Option<u32>,
-    /// Its own in every process that poses as the same machine.
+    /// Its UUID, the same in every process with the same machine.
     pub uuid: Uuid,
     /// Its place on the bus; made up.
     pub pci: PciAddress,
     /// Whether it walks the host's page tables, so that its copy engines reach pageable memory in place.
     pub walks_page_tables: bool,
-    /// Whether the host may touch managed memory while it is at work.
+    /// Whether the host may touch managed memory while the device works.
     pub shares_managed: bool,
 }
 
-/// Where bytes come from or go to.
+/// The source or destination of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Memory {
     /// Host memory that the driver has to stage.
@@ -52,8 +52,8 @@ pub(super) struct Row {
 }
 
 impl Topology {
-    /// So many equal devices without a way from one to another, each with 1 GiB. Copies take no modelled
-    /// time: they are as fast as the host copies.
+    /// That many equal devices without a way from one to another, each with 1 GiB. Copies take no modelled time: they
+    /// are as fast as the host copies.
     pub fn of(devices: usize) -> Topology {
         let mut topology = Topology {
             devices: Vec::new(),
@@ -88,8 +88,8 @@ impl Topology {
         self
     }
 
-    /// The same with a way from one memory to another, in place of the one that was there. It shares its copy
-    /// engine with no other way, except that pageable memory is moved by the engine that moves pinned memory.
+    /// The same with a way from one memory to another, which replaces an existing one. It shares its copy engine with
+    /// no other way, except that one engine moves pageable and pinned memory.
     ///
     /// # Panics
     /// When there is no such device, and when both memories are the host's.
@@ -151,8 +151,8 @@ impl Memory {
     }
 }
 
-/// The same for the same machine and ordinal, in every process. By its version (8, RFC 9562 section 5.8) it
-/// is made of what its maker saw fit, which is FNV-1a, twice.
+/// The same for the same machine and ordinal, in every process. UUIDs of version 8 (RFC 9562 section 5.8) have free
+/// contents, here FNV-1a, twice.
 pub(super) fn uuid(machine: &str, ordinal: usize) -> Uuid {
     let half = |seed: u8| {
         let ordinal = ordinal.to_le_bytes();

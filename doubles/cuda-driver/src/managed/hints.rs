@@ -7,7 +7,7 @@ use transload_cuda::raw::{CUdevice, CUmemLocation, CUmemLocationType};
 
 use crate::physical::GRAIN;
 
-/// Where pages are to be.
+/// The requested place of pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Location {
     Device(CUdevice),
@@ -37,20 +37,20 @@ impl Location {
     }
 }
 
-/// What was said of a page.
+/// The hints for a page.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Hint {
     pub(super) read_mostly: bool,
     pub(super) preferred: Option<Location>,
     pub(super) accessed_by: BTreeSet<CUdevice>,
-    /// Where it was last prefetched to.
+    /// The place of its last prefetch.
     pub(super) prefetched: Option<Location>,
 }
 
-/// The hints of an allocation, whose pages are told by their offsets.
+/// The hints of an allocation, by offsets of pages.
 #[derive(Debug)]
 pub(super) struct Hints {
-    /// Each counts from there to the next.
+    /// Each entry counts from its offset to the next entry.
     runs: BTreeMap<u64, Hint>,
 }
 
@@ -77,7 +77,7 @@ impl Hints {
         self.join();
     }
 
-    /// The hints of the pages that a range touches, with how many bytes of them there are one after the other.
+    /// The hints of the pages that a range touches, each with its number of consecutive bytes.
     pub(super) fn over(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Hint)> {
         let range = pages(range);
         let first = self.runs.range(..=range.start).next_back();
@@ -90,7 +90,7 @@ impl Hints {
             .map(move |((start, hint), end)| (end - start.max(&range.start), hint))
     }
 
-    /// What all pages of a range have in common, if they do.
+    /// The hint that all pages of a range have in common, if they do.
     pub(super) fn common<T: PartialEq>(
         &self,
         range: &Range<u64>,
@@ -101,7 +101,7 @@ impl Hints {
         all.all(|other| other == first).then_some(first)
     }
 
-    /// Makes one run of neighbours that say the same.
+    /// Merges neighbours with equal hints.
     fn join(&mut self) {
         let mut last: Option<Hint> = None;
         self.runs.retain(|_, hint| {

@@ -3,13 +3,12 @@
 //! Source: CUDA Driver API, Memory Management: cuMemAllocManaged; Unified Addressing: cuMemPrefetchAsync,
 //! cuMemAdvise, cuMemRangeGetAttribute; Stream Management: cuStreamAttachMemAsync.
 //!
-//! The host may touch it at any time, whatever the machine's description says of that: a device that does not share
-//! it with the host while it is at work only refuses to be prefetched to, and to be named in advice. It takes no
-//! memory of a device: pages that are on devices and touching that makes them go from one place to another are not
-//! modelled. Prefetching takes the time of a copy from the place of the last prefetch, the host at first, and has no
-//! visible effect. Advice is kept and told, and changes nothing; about pageable memory it is refused. There is a
-//! NUMA node for each that a device of the machine is attached to, and node 0; which node a thread is on is not
-//! modelled.
+//! The host may touch managed memory at any time, whatever the machine's description says: a device that does not share
+//! it with the host while it works only refuses prefetches to it, and advice that names it. Managed memory takes no
+//! memory of a device: pages on devices and their migration on access are not modelled. Prefetching takes the time of a
+//! copy from the place of the last prefetch, the host at first, and has no visible effect. Advice is stored and
+//! returned, and has no effect; for pageable memory it is refused. There is a NUMA node for each that a device of the
+//! machine is attached to, and node 0; the node of a thread is not modelled.
 
 mod hints;
 
@@ -35,12 +34,12 @@ use crate::work::{Leg, at_once};
 
 const WRONG: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-/// What was said of managed memory, by the number of the allocation.
+/// The hints for managed memory, by the number of the allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Managed(BTreeMap<u64, Hints>);
 
 impl Managed {
-    /// Forgets what was said of memory that is no longer there.
+    /// Forgets the hints for memory that no longer exists.
     pub(crate) fn forget_all_but(&mut self, space: &Space) {
         if !self.0.is_empty() {
             let there: BTreeSet<_> = space.iter().map(|of| of.id).collect();
@@ -48,7 +47,7 @@ impl Managed {
         }
     }
 
-    /// Forgets what was said of an allocation.
+    /// Forgets the hints for an allocation.
     pub(crate) fn forget(&mut self, id: u64) {
         self.0.remove(&id);
     }
@@ -116,8 +115,8 @@ impl State {
     /// The place that a location means.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` for a device that is not there, `INVALID_VALUE` for a node that is not, and for what is no
-    /// place. `NOT_SUPPORTED` for the node that the thread is on.
+    /// `INVALID_DEVICE` for an absent device, `INVALID_VALUE` for an absent node or an invalid location.
+    /// `NOT_SUPPORTED` for the node that the thread is on.
     fn place_of(&self, location: CUmemLocation) -> Result<Location, CUresult> {
         use CUmemLocationType as T;
         match location.type_ {
@@ -138,7 +137,7 @@ impl State {
         }
     }
 
-    /// Whether a device works with managed memory while others do, which prefetching to it and advice about it want.
+    /// Whether a device uses managed memory while others do; prefetches to it and advice about it require that.
     ///
     /// # Errors
     /// `INVALID_DEVICE` when it does not.
@@ -167,7 +166,7 @@ impl State {
                 leg.push(transfer::work(call, pass, len));
             }
         }
-        // What is there already is an operation too.
+        // A prefetch of memory that is already there is an operation too.
         if leg.is_empty() {
             at_once(Vec::new(), Action::Nothing)
         } else {
@@ -304,7 +303,7 @@ const PREFERRED_LOCATION_ID: CUmem_range_attribute = CUmem_range_attribute(6);
 const LAST_PREFETCH_LOCATION_TYPE: CUmem_range_attribute = CUmem_range_attribute(7);
 const LAST_PREFETCH_LOCATION_ID: CUmem_range_attribute = CUmem_range_attribute(8);
 
-/// Which end of a link a place is.
+/// The end of a link that a place stands for.
 fn memory_of(place: Location) -> machine::Memory {
     match place {
         Location::Device(device) => machine::Memory::Device(device.0 as usize),
@@ -312,8 +311,8 @@ fn memory_of(place: Location) -> machine::Memory {
     }
 }
 
-/// The links from one place to another: over the host where there is none between two devices. Enabled peer access
-/// does not matter to managed memory.
+/// The links from one place to another: through the host if there is none between two devices. Enabled peer access does
+/// not matter to managed memory.
 fn passes(call: &Call, from: machine::Memory, to: machine::Memory) -> Vec<Pass> {
     use machine::Memory::{Device, Pinned};
     match (from, to) {
@@ -324,7 +323,7 @@ fn passes(call: &Call, from: machine::Memory, to: machine::Memory) -> Vec<Pass> 
     }
 }
 
-/// What the older functions say with a device.
+/// The location that the older functions name by a device.
 fn location_of(device: CUdevice) -> CUmemLocation {
     match device {
         CUdevice::CU_DEVICE_CPU => CUmemLocation::HOST,
@@ -339,7 +338,7 @@ driver! {
             return Err(WRONG);
         }
         let base = call.state().allocate_managed(call, bytesize, flags)?;
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(dptr, base) }
     }
 
@@ -373,7 +372,7 @@ driver! {
         call.state().advise((dev_ptr, count), advice, location)
     }
 
-    /// What was said of all pages of a range.
+    /// The hint that all pages of a range share.
     fn cuMemRangeGetAttribute(
         data: *mut c_void,
         data_size: usize,
@@ -397,8 +396,8 @@ driver! {
         Ok(())
     }
 
-    /// All of an allocation, which changes nothing on devices that use managed memory at the same time as the
-    /// host. Memory of one stream wants a stream that was made, or the thread's.
+    /// Attaches all of an allocation, which changes nothing on devices that use managed memory at the same time as the
+    /// host. Memory of one stream needs a stream that was created, or the thread's default stream.
     fn cuStreamAttachMemAsync(h_stream: CUstream, dptr: CUdeviceptr, length: usize, flags: c_uint), call => {
         let flags = CUmemAttach_flags(flags);
         flags.name().ok_or(WRONG)?;
@@ -410,8 +409,8 @@ driver! {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
         let Some(at) = state.space.at(dptr) else {
-            // Pageable memory wants CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS; where a device has that, what it
-            // means is not modelled.
+            // Pageable memory needs CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS; on a device that has it, the effect of
+            // the call is not modelled.
             let of_device = state.space.is_reserved(dptr);
             return Err(if of_device { WRONG } else { CUresult::CUDA_ERROR_NOT_SUPPORTED });
         };

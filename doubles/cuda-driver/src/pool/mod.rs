@@ -2,13 +2,13 @@
 //!
 //! Source: CUDA Driver API, Stream Ordered Memory Allocator.
 //!
-//! A pool holds memory of its device in steps of 2 MiB and gives parts of it out. What was freed goes to the next
-//! allocation in the same stream, though what uses it may still be under way; to those in other streams as far as
-//! the pool's attributes let it. Which order events make between streams is not followed: with the two other
-//! attributes off, memory that was freed in another stream is used again after the next synchronisation.
-//! Every allocation has an address of its own, whatever memory it is given, so that one which was freed is told.
+//! A pool holds memory of its device in steps of 2 MiB and allocates parts of it. Freed memory goes to the next
+//! allocation in the same stream, though work may still use it; to allocations in other streams as far as the pool's
+//! attributes allow. The order that events make between streams is not followed: with the two other attributes off,
+//! memory that was freed in another stream is used again after the next synchronisation. Every allocation has an
+//! address of its own, whatever memory it gets, so that the double detects the use of a freed address.
 //!
-//! Memory of pools is of no context. The host's and managed pools are not modelled.
+//! Memory of pools belongs to no context. The host's and managed pools are not modelled.
 
 mod order;
 mod reserve;
@@ -40,9 +40,9 @@ const WRONG: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 #[derive(Debug)]
 pub(crate) struct Pools {
     all: Registry<Pool>,
-    /// Each device's own, which comes to be when it is first asked for.
+    /// Each device's own pool, made when it is first requested.
     defaults: BTreeMap<CUdevice, u64>,
-    /// The ones that were set in their place.
+    /// The pools that were set in their place.
     chosen: BTreeMap<CUdevice, u64>,
 }
 
@@ -54,7 +54,7 @@ struct Pool {
     types: CUmemAllocationHandleType,
     access: Access,
     reuse: Reuse,
-    /// Kept and told, and nothing more.
+    /// Stored and returned, without an effect.
     follows_events: bool,
     threshold: u64,
     reserve: Reserve,
@@ -62,12 +62,12 @@ struct Pool {
     blocks: BTreeMap<u64, Block>,
 }
 
-/// Where a pool comes from.
+/// The origin of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     Device,
     Client,
-    /// Another process, which has what it gives out.
+    /// Another process, which owns the allocations.
     Imported,
 }
 
@@ -92,7 +92,8 @@ impl Pools {
         self.all.get_mut(number_of(handle)).ok_or(WRONG)
     }
 
-    /// After the host has waited: what is free is free for all, and pools hold no more than they are to.
+    /// Called after the host has waited: free memory becomes free for all streams, and pools shrink to their
+    /// thresholds.
     pub(crate) fn observe(&mut self) {
         for (_, pool) in self.all.iter_mut() {
             pool.reserve.trim(pool.threshold);
@@ -206,7 +207,7 @@ impl State {
         for wish in wishes {
             let device = device_at(self, wish.location)?;
             match wish.flags {
-                // A device has access to its own pools, whatever comes.
+                // A device always has access to its own pools.
                 F::CU_MEM_ACCESS_FLAGS_PROT_NONE if device == own => return Err(WRONG),
                 F::CU_MEM_ACCESS_FLAGS_PROT_NONE => {}
                 F::CU_MEM_ACCESS_FLAGS_PROT_READWRITE if reaches(call, device, own) => {}
@@ -299,14 +300,14 @@ driver! {
     /// The device's own.
     fn cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice), call => {
         let pool = call.state().default_pool(dev)?;
-        // SAFETY: the caller's place for a pool.
+        // SAFETY: the caller passes a valid out-pointer for a pool.
         unsafe { put(pool_out, handle_of(pool)) }
     }
 
     /// The one that was set, else the device's own.
     fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice), call => {
         let current = call.state().current_pool(dev)?;
-        // SAFETY: the caller's place for a pool.
+        // SAFETY: the caller passes a valid out-pointer for a pool.
         unsafe { put(pool, handle_of(current)) }
     }
 
@@ -333,11 +334,11 @@ driver! {
         let device = state.pool_wished(&wish)?;
         let most = wish.maxSize as u64;
         let made = state.make_pool(device, Origin::Client, wish.handleTypes, most)?;
-        // SAFETY: the caller's place for a pool.
+        // SAFETY: the caller passes a valid out-pointer for a pool.
         unsafe { put(pool, handle_of(made)) }
     }
 
-    /// What it gave out keeps its memory until it is freed. A device that had it set goes back to its own.
+    /// Allocations keep their memory until they are freed. A device that had the pool set returns to its own.
     fn cuMemPoolDestroy(pool: CUmemoryPool), call => {
         let mut state = call.state();
         if state.pools.get(pool)?.origin == Origin::Device {
@@ -348,14 +349,14 @@ driver! {
         Ok(())
     }
 
-    /// Keeps at least so much, and what is in use.
+    /// Keeps at least `min_bytes_to_keep`, and all memory in use.
     fn cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize), call => {
         let mut state = call.state();
         state.pools.get_mut(pool)?.reserve.trim(min_bytes_to_keep as u64);
         Ok(())
     }
 
-    /// The most that was held or used can be set to zero only: counting begins anew with what is.
+    /// The high-water marks can only be set to zero: counting begins again at the present values.
     fn cuMemPoolSetAttribute(pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void), call => {
         use CUmemPool_attribute as A;
         let mut state = call.state();
@@ -395,7 +396,7 @@ driver! {
         let state = call.state();
         let (number, long) = state.pools.get(pool)?.attribute(attr)?;
         if long {
-            // SAFETY: the caller's place for a number of this length.
+            // SAFETY: the caller passes a valid out-pointer for a number of this length.
             unsafe { put(value.cast::<u64>(), number) }
         } else {
             // SAFETY: as above.
@@ -403,7 +404,7 @@ driver! {
         }
     }
 
-    /// To read and write, or not at all; what is allocated already too. Reading alone is not modelled.
+    /// Access to read and write, or none; it also applies to existing allocations. Read-only access is not modelled.
     fn cuMemPoolSetAccess(pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize), call => {
         if map.is_null() || count == 0 {
             return Err(WRONG);
@@ -418,14 +419,14 @@ driver! {
         call.state().set_pool_access(call, pool, &wishes)
     }
 
-    /// What a device may do.
+    /// The access of a device.
     fn cuMemPoolGetAccess(flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation), call => {
         // SAFETY: the caller's location.
         let location = unsafe { read(location.cast_const()) }?;
         let state = call.state();
         let access = state.pools.get(mem_pool)?.access;
         let device = device_at(&state, location)?;
-        // SAFETY: the caller's place for flags.
+        // SAFETY: the caller passes a valid out-pointer for flags.
         unsafe { put(flags, access.of(device)) }
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! Of memory from `cuMemAlloc` that is freed so: CUDA C++ Programming Guide, Stream Ordered Memory Allocator.
 //!
-//! A freed address is none from then on, though its stream has not come so far: the reference calls any later use
-//! undefined, and here it is refused. What was put into streams before still finds the memory. An allocation that
-//! is used in another stream before its own has come to it is not noticed, but for the bytes that it then finds.
+//! A freed address is invalid from then on, though its stream has not reached that point: the reference calls any later
+//! use undefined, and here it is refused. Work that was put into streams before still finds the memory. If an
+//! allocation is used in another stream before its own stream has reached it, the double does not notice, except for
+//! the bytes that the work then finds.
 
 use transload_cuda::raw::{CUcontext, CUdeviceptr, CUmemoryPool, CUresult, CUstream};
 
@@ -79,7 +80,7 @@ impl State {
         let sort = found.filter(|sort| matches!(sort, Sort::Pool { .. } | Sort::Device));
         let sort = sort.ok_or(WRONG)?;
         let freed = self.space.remove(base).ok_or(WRONG)?;
-        // What is no part of a pool that is there goes when the stream has come so far.
+        // Memory that belongs to no existing pool is freed when the stream has reached that point.
         let action = Action::Move(Box::new(move || drop(freed)));
         let done = self.append(call.world, stream, vec![at_once(Vec::new(), action)])?;
         if let Sort::Pool { pool, .. } = sort
@@ -103,13 +104,14 @@ impl State {
 }
 
 driver! {
-    /// From the current pool of the stream's device. Aligned to 512 bytes; holds what was there before.
+    /// Allocates from the current pool of the stream's device. Aligned to 512 bytes; the memory keeps its previous
+    /// bytes.
     fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream), call => {
         if dptr.is_null() {
             return Err(WRONG);
         }
         let base = call.state().allocate_in_order(call, bytesize as u64, None, h_stream)?;
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(dptr, base) }
     }
 
@@ -119,7 +121,7 @@ driver! {
             return Err(WRONG);
         }
         let base = call.state().allocate_in_order(call, bytesize as u64, Some(pool), h_stream)?;
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(dptr, base) }
     }
 

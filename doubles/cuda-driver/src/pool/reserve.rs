@@ -20,19 +20,19 @@ use crate::vmm::GRANULARITY;
 #[derive(Debug)]
 pub(super) struct Reserve {
     pub(super) file: OwnedFd,
-    /// What of the file is not held.
+    /// The part of the file that is not held.
     room: RangeAllocator<u64>,
     of: Physical,
-    /// How much may be held; 0 for as much as there is.
+    /// The most that may be held; 0 for no limit.
     most: u64,
-    /// What is held, by where in the file it begins.
+    /// The held memory, by its offset in the file.
     chunks: BTreeMap<u64, Chunk>,
     freed: Vec<Freed>,
-    /// What is held.
+    /// The number of held bytes.
     reserved: u64,
-    /// What is allocated.
+    /// The number of allocated bytes.
     live: u64,
-    /// The most that was held, and used, since it was asked to count anew.
+    /// The most bytes that were held, and used, since the count was reset.
     pub(super) reserved_high: u64,
     pub(super) used_high: u64,
 }
@@ -75,16 +75,16 @@ pub(super) struct Taken {
     pub(super) block: Block,
     pub(super) bytes: Arc<Bytes>,
     pub(super) offset: usize,
-    /// What the allocation has to wait for in any stream but the one in which the memory was freed.
+    /// The work that an allocation waits for in any stream except the one in which the memory was freed.
     pub(super) after: Option<Ticket>,
 }
 
-/// Which memory that was freed in another stream may be used again.
+/// The memory freed in other streams that may be used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reuse {
-    /// What happens to be free by now.
+    /// Memory that happens to be free by now.
     pub(super) opportunistic: bool,
-    /// What the allocation then waits for.
+    /// Memory for which the allocation then waits.
     pub(super) internal: bool,
 }
 
@@ -113,14 +113,14 @@ impl Reserve {
         self.reserved
     }
 
-    /// What is allocated, and what was freed in streams that have not come so far.
+    /// The allocated bytes, and those freed in streams that have not reached that point.
     pub(super) fn used(&self) -> u64 {
         let freed = self.freed.iter().filter(|freed| !freed.done.is_done());
         self.live + freed.map(|freed| freed.block.len()).sum::<u64>()
     }
 
-    /// Memory for a stream: what was freed in it before, else what is free, else what will be, else more of the
-    /// device's. Nothing where the device or the pool has no more.
+    /// Memory for a stream: memory freed in it before, else free memory, else memory that will be free, else more of
+    /// the device's. `None` if the device or the pool has no more.
     pub(super) fn take(&mut self, size: u64, stream: u64, reuse: Reuse) -> Option<Taken> {
         let len = size.checked_next_multiple_of(ALIGNMENT)?;
         // Below here lengths are added to places.
@@ -153,7 +153,7 @@ impl Reserve {
         })
     }
 
-    /// The smallest freed block that is large enough; what is left of it stays freed.
+    /// The smallest freed block that is large enough; the rest of it stays freed.
     fn take_freed(&mut self, len: u64, may: impl Fn(&Freed) -> bool) -> Option<(Block, Ticket)> {
         let fits = |freed: &&mut Freed| freed.block.len() >= len && may(freed);
         let best = self.freed.iter_mut().filter(fits);
@@ -176,7 +176,7 @@ impl Reserve {
         })
     }
 
-    /// Holds more; lets go of what is not in use where else there were too little.
+    /// Holds more memory; releases unused memory if there is too little otherwise.
     fn take_new(&mut self, len: u64) -> Option<Block> {
         let whole = len.checked_next_multiple_of(GRANULARITY)?;
         if !self.hold(whole) {
@@ -235,7 +235,7 @@ impl Reserve {
         }
     }
 
-    /// Makes what is free by now free for any stream.
+    /// Makes memory that is free by now free for any stream.
     pub(super) fn settle(&mut self) {
         let done = |freed: &mut Freed| freed.done.is_done();
         let settled: Vec<_> = self.freed.extract_if(.., done).collect();

@@ -24,7 +24,7 @@ use crate::vmm::{one_handle_type, read};
 
 const SYSTEM: CUresult = CUresult::CUDA_ERROR_OPERATING_SYSTEM;
 
-/// What names an allocation for another process.
+/// The name of an allocation for another process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Name {
     /// The file's number in the system, which tells pools apart.
@@ -152,7 +152,7 @@ driver! {
             return Err(WRONG);
         }
         let file = of.reserve.file.try_clone().map_err(|_| SYSTEM)?;
-        // SAFETY: the caller's place for a file descriptor.
+        // SAFETY: the caller passes a valid out-pointer for a file descriptor.
         unsafe { put(handle_out.cast::<c_int>(), file.into_raw_fd()) }
     }
 
@@ -169,14 +169,14 @@ driver! {
             return Err(WRONG);
         }
         let imported = call.state().import_pool(handle.addr() as c_int)?;
-        // SAFETY: the caller's place for a pool.
+        // SAFETY: the caller passes a valid out-pointer for a pool.
         unsafe { put(pool_out, handle_of(imported)) }
     }
 
     /// By the first byte of an allocation.
     fn cuMemPoolExportPointer(share_data_out: *mut CUmemPoolPtrExportData, ptr: CUdeviceptr), call => {
         let name = call.state().name_of(ptr)?;
-        // SAFETY: the caller's place for data.
+        // SAFETY: the caller passes a valid out-pointer for data.
         unsafe { put(share_data_out, name.encode()) }
     }
 
@@ -193,7 +193,7 @@ driver! {
         let data = unsafe { read(share_data.cast_const()) }?;
         let name = Name::decode(&data).ok_or(WRONG)?;
         let base = call.state().import_pointer(pool, name)?;
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(ptr_out, base) }
     }
 }

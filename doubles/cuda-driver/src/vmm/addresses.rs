@@ -1,4 +1,4 @@
-//! Reserved addresses, what is mapped at them, and which device may use it.
+//! Reserved addresses, their mappings, and the devices that may use them.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -164,11 +164,11 @@ driver! {
         let reserved = state.space.reserve_apart(size, alignment.max(GRANULARITY), addr);
         let base = reserved.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         state.vmm.reservations.insert(base, size);
-        // SAFETY: the caller's place for an address.
+        // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(ptr, base) }
     }
 
-    /// Gives back just what was reserved, when nothing is mapped there any more.
+    /// Frees exactly one reserved range, when it has no mapping any more.
     fn cuMemAddressFree(ptr: CUdeviceptr, size: usize), call => {
         let mut state = call.state();
         let reserved = state.vmm.reservations.get(&ptr).copied();
@@ -180,7 +180,7 @@ driver! {
         Ok(())
     }
 
-    /// Puts the first `size` bytes of a piece at reserved addresses where nothing is. No device has access yet.
+    /// Maps the first `size` bytes of a piece at reserved, unmapped addresses. No device has access yet.
     fn cuMemMap(
         ptr: CUdeviceptr,
         size: usize,
@@ -195,8 +195,8 @@ driver! {
         call.state().map(grains(ptr, size as u64)?, handle)
     }
 
-    /// Takes away one mapping, or several that touch, each as a whole; returns when all that was under way is
-    /// done, as documented for most uses.
+    /// Removes one mapping, or several adjacent ones, each as a whole. Returns when all work in flight is done, as
+    /// documented for most uses.
     fn cuMemUnmap(ptr: CUdeviceptr, size: usize), call => {
         let range = grains(ptr, size as u64)?;
         let mut state = call.state();
@@ -213,8 +213,8 @@ driver! {
         Ok(())
     }
 
-    /// Says what devices may do with one mapping, or several that touch, each as a whole. A device is refused
-    /// that does not reach the memory.
+    /// Sets the access of devices to one mapping, or to several adjacent ones, each as a whole. Refuses a device that
+    /// does not reach the memory.
     fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize), call => {
         let range = grains(ptr, size as u64)?;
         if desc.is_null() || count == 0 {
@@ -230,7 +230,7 @@ driver! {
         call.state().set_access(call, &range, &wishes)
     }
 
-    /// What a device may do with what is mapped at an address.
+    /// The access of a device to the mapping at an address.
     fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, ptr: CUdeviceptr), call => {
         if location.is_null() {
             return Err(WRONG);
@@ -242,11 +242,11 @@ driver! {
         let Some(Sort::Mapped { access, .. }) = state.space.at(ptr).map(|of| of.sort) else {
             return Err(WRONG);
         };
-        // SAFETY: the caller's place for flags.
+        // SAFETY: the caller passes a valid out-pointer for flags.
         unsafe { put(flags, u64::from(access.of(device).0)) }
     }
 
-    /// Devices here have no dma-bufs, as `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED` says.
+    /// Devices here have no dma-bufs, as `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED` reports.
     fn cuMemGetHandleForAddressRange(
         handle: *mut c_void,
         dptr: CUdeviceptr,

@@ -1,12 +1,12 @@
 //! Addresses and memory apart: pieces of memory that have no address, and reserved addresses that pieces are
 //! mapped at.
 //!
-//! Source: CUDA Driver API, Virtual Memory Management; which devices can do that, and that the host has no part
-//! in it here: `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` and the attributes beside it.
+//! Source: CUDA Driver API, Virtual Memory Management. `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` and
+//! the attributes next to it state which devices can do that, and that the host takes no part in it here.
 //!
-//! A piece is a file in memory of its own, so that another process can take it in, and counts as a part of its
-//! device's memory in the process that made it. One that is taken in counts nowhere else: each process has the
-//! devices to itself. Nothing here wants a context, as there.
+//! A piece is a file in memory of its own, so that another process can import it. It counts as a part of its device's
+//! memory in the process that made it. An imported piece counts nowhere else: each process has the devices to itself.
+//! As in the real driver, no call needs a context.
 
 mod addresses;
 mod pieces;
@@ -30,7 +30,7 @@ use crate::state::kind;
 /// today answer.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// What there is.
+/// The pieces and reserved ranges.
 #[derive(Debug)]
 pub(crate) struct Vmm {
     pieces: Registry<Piece>,
@@ -42,7 +42,7 @@ pub(crate) struct Vmm {
 #[derive(Debug)]
 struct Piece {
     device: CUdevice,
-    /// Which handles it may be given out as.
+    /// The handle types that it may be exported as.
     types: CUmemAllocationHandleType,
     bytes: Arc<Bytes>,
     /// How often its handle is to be released yet. At 0 the handle is none, until it is retained by an address.
@@ -85,7 +85,7 @@ impl Vmm {
         range.contains(&address).then_some(range)
     }
 
-    /// Which handles a piece may be given out as.
+    /// The handle types that a piece may be exported as.
     pub(crate) fn handle_types(
         &self,
         piece: CUmemGenericAllocationHandle,
@@ -102,7 +102,7 @@ impl Vmm {
         }
     }
 
-    /// Adds a line for each piece that is held and each range that is reserved. Mappings are told as memory.
+    /// Adds a line for each held piece and each reserved range. Mappings are listed as memory.
     pub(crate) fn leaks(&self, lines: &mut Vec<String>) {
         let held = self.pieces.iter().filter(|(_, piece)| piece.holders > 0);
         lines.extend(held.map(|(handle, piece)| {

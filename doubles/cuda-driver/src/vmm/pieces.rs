@@ -1,4 +1,4 @@
-//! Pieces of memory: made, handed to other processes, taken in from them, and released.
+//! Pieces of memory: made, exported to other processes, imported from them, and released.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
@@ -66,7 +66,7 @@ impl State {
             _ => return Err(wrong),
         }
         handle_types(wish.requestedHandleTypes)?;
-        // Compression is a hint, which this device does not take; the others ask for what it has not.
+        // Compression is a hint, which this device ignores; the other flags need features that it lacks.
         if wish.allocFlags.gpuDirectRDMACapable != 0 || wish.allocFlags.usage != 0 {
             return Err(not_modelled);
         }
@@ -109,7 +109,7 @@ impl State {
         }))
     }
 
-    /// The bytes of a piece that this process has already, so that they are counted and mapped once.
+    /// The bytes of a piece that this process already has, so that they are counted and mapped once.
     fn bytes_of(&self, file: BorrowedFd<'_>) -> Option<Arc<Bytes>> {
         let number = |file: BorrowedFd<'_>| fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino));
         let wanted = number(file)?;
@@ -174,7 +174,7 @@ driver! {
         // SAFETY: the caller's properties.
         let wish = unsafe { read(prop) }?;
         let made = call.state().create(call, size as u64, &wish)?;
-        // SAFETY: the caller's place for a handle.
+        // SAFETY: the caller passes a valid out-pointer for a handle.
         unsafe { put(handle, made) }
     }
 
@@ -206,7 +206,7 @@ driver! {
         let (file, _) = piece.bytes.file().ok_or(wrong)?;
         let file = file.try_clone_to_owned();
         let file = file.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
-        // SAFETY: the caller's place for a file descriptor.
+        // SAFETY: the caller passes a valid out-pointer for a file descriptor.
         unsafe { put(shareable_handle.cast::<c_int>(), file.into_raw_fd()) }
     }
 
@@ -224,7 +224,7 @@ driver! {
         let file = client_file(os_handle.addr() as c_int);
         let file = file.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         let made = call.state().take_in(file.as_fd())?;
-        // SAFETY: the caller's place for a handle.
+        // SAFETY: the caller passes a valid out-pointer for a handle.
         unsafe { put(handle, made) }
     }
 
@@ -238,17 +238,17 @@ driver! {
         let wish = unsafe { read(prop) }?;
         call.state().device_wished(&wish)?;
         option.name().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        // SAFETY: the caller's place for a size.
+        // SAFETY: the caller passes a valid out-pointer for a size.
         unsafe { put(granularity, GRANULARITY as usize) }
     }
 
-    /// What it was made with, or what it turned out to be.
+    /// The properties with which it was made, or which the import found.
     fn cuMemGetAllocationPropertiesFromHandle(
         prop: *mut CUmemAllocationProp,
         handle: CUmemGenericAllocationHandle,
     ), call => {
         let properties = call.state().vmm.piece(handle)?.properties();
-        // SAFETY: the caller's place for properties.
+        // SAFETY: the caller passes a valid out-pointer for properties.
         unsafe { put(prop, properties) }
     }
 
@@ -263,7 +263,7 @@ driver! {
             return Err(wrong);
         };
         state.vmm.pieces.get_mut(piece).ok_or(wrong)?.holders += 1;
-        // SAFETY: the caller's place for a handle.
+        // SAFETY: the caller passes a valid out-pointer for a handle.
         unsafe { put(handle, piece) }
     }
 }

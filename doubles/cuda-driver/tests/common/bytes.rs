@@ -1,4 +1,4 @@
-//! Memory of each kind, and what is in it.
+//! Memory of each kind, and its bytes.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -22,7 +22,7 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
 /// Memory of the current context's device.
 pub(crate) fn allocate(driver: &Driver, bytes: usize) -> CUdeviceptr {
     let mut address = 0;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuMemAlloc_v2(&raw mut address, bytes) }.unwrap();
     address
 }
@@ -49,7 +49,7 @@ impl Host {
     pub(crate) fn pinned(driver: &Driver, bytes: &[u8]) -> Host {
         let mut start: *mut c_void = ptr::null_mut();
         let len = bytes.len();
-        // SAFETY: the place is ours.
+        // SAFETY: the out-pointer is a local variable.
         unsafe { driver.cuMemHostAlloc(&raw mut start, len, 0) }.unwrap();
         let start = start.cast();
         let pinned = Host { start, len };
@@ -63,13 +63,13 @@ impl Host {
 
     pub(crate) fn write(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len);
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: the buffer has that length.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start, bytes.len()) };
     }
 
     pub(crate) fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        // SAFETY: there are so many bytes.
+        // SAFETY: the buffer has that length.
         unsafe { ptr::copy_nonoverlapping(self.start, bytes.as_mut_ptr(), self.len) };
         bytes
     }
@@ -78,7 +78,7 @@ impl Host {
 /// Writes memory that devices reach, and waits.
 pub(crate) fn upload(driver: &Driver, to: CUdeviceptr, bytes: &[u8]) {
     let from = bytes.as_ptr().cast();
-    // SAFETY: so many bytes are there.
+    // SAFETY: the memory has that length.
     unsafe { driver.cuMemcpyHtoD_v2(to, from, bytes.len()) }.unwrap();
     synchronize(driver, CUstream::NULL).unwrap();
 }
@@ -86,7 +86,7 @@ pub(crate) fn upload(driver: &Driver, to: CUdeviceptr, bytes: &[u8]) {
 /// Reads memory that devices reach, after what blocking streams of the current context do.
 pub(crate) fn download(driver: &Driver, from: CUdeviceptr, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: the buffer has that length.
     unsafe { driver.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), from, len) }.unwrap();
     bytes
 }
@@ -106,6 +106,6 @@ pub(crate) fn copy(
     len: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    // SAFETY: what is no memory is told; what is the test's stays until it has synchronised.
+    // SAFETY: the double refuses anything that is no memory; the test's memory stays until the test has synchronised.
     result(unsafe { driver.cuMemcpyAsync(dst, src, len, stream) })
 }

@@ -1,4 +1,4 @@
-//! What the tests share: the double as a driver, and ways to tell it things.
+//! Shared parts of the tests: the double as a driver, and ways to control it.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 pub(crate) mod bytes;
@@ -12,12 +12,12 @@ use std::ffi::CString;
 use cuda::{table, transload_double_control};
 use transload_cuda::raw::{CUcontext, CUdevice, CUresult, CallError, Driver};
 
-/// Settings for this process, which has one machine: a test that wants another is run in a process of its own.
+/// Settings for this process, which has one machine: a test that needs another one runs in a process of its own.
 pub(crate) fn machine(settings: &[(&str, &str)]) -> Driver {
     for (name, value) in settings {
         control(&format!("set {name}={value}")).expect("the driver is not in use yet");
     }
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     let driver = unsafe { Driver::from_table(table(), "the double") };
     // SAFETY: flags are zero.
     unsafe { driver.cuInit(0) }.expect("the machine is a machine");
@@ -66,7 +66,7 @@ pub(crate) fn advance(ns: u64) {
 /// Makes the primary context of a device current on this thread.
 pub(crate) fn enter(driver: &Driver, device: i32) -> CUcontext {
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(device)) }.unwrap();
     // SAFETY: the context is the driver's.
     unsafe { driver.cuCtxSetCurrent(context) }.unwrap();
@@ -77,7 +77,7 @@ pub(crate) fn enter(driver: &Driver, device: i32) -> CUcontext {
 pub(crate) fn control(command: &str) -> Result<String, String> {
     let command = CString::new(command).unwrap();
     let mut answer = vec![0u8; 1 << 16];
-    // SAFETY: the text ends with a zero, and the room is what it is said to be.
+    // SAFETY: the text ends with a zero, and the buffer has the stated length.
     let length = unsafe {
         transload_double_control(command.as_ptr(), answer.as_mut_ptr().cast(), answer.len())
     };
@@ -95,7 +95,7 @@ pub(crate) fn counter(name: &str) -> u64 {
     line.map_or(0, |count| count.parse().unwrap())
 }
 
-/// What a call answered, which was to fail.
+/// The answer of a call that must fail.
 #[track_caller]
 pub(crate) fn refused(answer: Result<(), CallError>) -> CUresult {
     match answer {

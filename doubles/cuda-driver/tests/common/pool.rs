@@ -13,7 +13,7 @@ pub(crate) const NO_POOL: CUmemoryPool = CUmemoryPool(ptr::null_mut());
 
 pub(crate) fn default_pool(driver: &Driver, device: i32) -> CUmemoryPool {
     let mut pool = NO_POOL;
-    // SAFETY: the place is ours, here and below.
+    // SAFETY: the out-pointers here and below are local variables.
     unsafe { driver.cuDeviceGetDefaultMemPool(&raw mut pool, CUdevice(device)) }.unwrap();
     pool
 }
@@ -25,7 +25,7 @@ pub(crate) fn current_pool(driver: &Driver, device: i32) -> CUmemoryPool {
     pool
 }
 
-/// What a pool of a device is to be, for other processes too.
+/// The properties of a pool of a device, for other processes too.
 pub(crate) fn on(device: i32) -> CUmemPoolProps {
     CUmemPoolProps {
         allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -42,7 +42,7 @@ pub(crate) fn create(driver: &Driver, wish: &CUmemPoolProps) -> Result<CUmemoryP
 }
 
 pub(crate) fn destroy(driver: &Driver, pool: CUmemoryPool) -> Result<(), CUresult> {
-    // SAFETY: what is no pool is told.
+    // SAFETY: the double refuses anything that is no pool.
     result(unsafe { driver.cuMemPoolDestroy(pool) })
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn free(
     address: CUdeviceptr,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    // SAFETY: what was not allocated is told.
+    // SAFETY: the double refuses an address that is not allocated.
     result(unsafe { driver.cuMemFreeAsync(address, stream) })
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// By this a test finds that it is the other half.
 const OTHER: &str = "OTHER_HALF_OF_A_TEST";
-/// What is told comes after this, among what the test harness prints.
+/// The prefix of the child's messages, among the output of the test harness.
 const TELLS: &str = "tells: ";
 
 /// The other half, seen by the first.
@@ -87,7 +87,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What [`hex`] was made of.
+/// The bytes from which [`hex`] was made.
 pub(crate) fn unhex<const LEN: usize>(text: &str) -> [u8; LEN] {
     assert_eq!(text.len(), 2 * LEN, "{text}");
     std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use transload_cuda::raw::{CUevent, CUresult, CUstream, CallError, Driver};
 
-/// What a call answered, as a result.
+/// The answer of a call, as a result.
 pub(crate) fn result(answer: Result<(), CallError>) -> Result<(), CUresult> {
     answer.map_err(|error| error.result().expect("the double has every function"))
 }
@@ -13,7 +13,7 @@ pub(crate) fn result(answer: Result<(), CallError>) -> Result<(), CUresult> {
 /// A stream of the current context.
 pub(crate) fn stream(driver: &Driver, flags: u32) -> CUstream {
     let mut stream = CUstream::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuStreamCreate(&raw mut stream, flags) }.unwrap();
     stream
 }
@@ -21,12 +21,12 @@ pub(crate) fn stream(driver: &Driver, flags: u32) -> CUstream {
 /// An event of the current context.
 pub(crate) fn event(driver: &Driver, flags: u32) -> CUevent {
     let mut event = CUevent::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuEventCreate(&raw mut event, flags) }.unwrap();
     event
 }
 
-/// Has a stream call a function.
+/// Makes a stream call a function.
 pub(crate) fn launch(
     driver: &Driver,
     stream: CUstream,
@@ -40,7 +40,7 @@ pub(crate) fn launch(
     }
     let function: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(function));
     let user_data = Box::into_raw(function).cast();
-    // SAFETY: the function takes what it is given.
+    // SAFETY: the function takes the value that it is given.
     result(unsafe { driver.cuLaunchHostFunc(stream, Some(call), user_data) })
 }
 

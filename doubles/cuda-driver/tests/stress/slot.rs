@@ -1,4 +1,4 @@
-//! A buffer of some kind, and what is in it.
+//! A buffer of some kind, and its expected bytes.
 
 use std::alloc::{self, Layout};
 use std::ffi::c_void;
@@ -8,7 +8,7 @@ use transload_cuda::raw::{CUdeviceptr, CUmemAttach_flags, Driver};
 
 use crate::common::bytes::{allocate, free, pattern};
 
-/// Which memory a buffer is in.
+/// The memory of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Pageable,
@@ -32,9 +32,9 @@ pub(crate) struct Slot {
     /// Of its context: the first or the second.
     pub(crate) device: usize,
     pub(crate) address: CUdeviceptr,
-    /// What is in it once all that was put in has been done.
+    /// The bytes after all submitted work has been done.
     pub(crate) model: Vec<u8>,
-    /// The lane that used it last, unless that was waited for.
+    /// The lane that used it last, unless the thread has waited for that lane.
     pub(crate) last: Option<usize>,
 }
 
@@ -46,13 +46,13 @@ impl Slot {
             Kind::Managed => {
                 let mut address = 0;
                 let all = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
-                // SAFETY: the place is ours.
+                // SAFETY: the out-pointer is a local variable.
                 unsafe { driver.cuMemAllocManaged(&raw mut address, len, all) }.unwrap();
                 address
             }
             Kind::Pinned => {
                 let mut start: *mut c_void = ptr::null_mut();
-                // SAFETY: the place is ours.
+                // SAFETY: the out-pointer is a local variable.
                 unsafe { driver.cuMemHostAlloc(&raw mut start, len, 0) }.unwrap();
                 start.expose_provenance() as u64
             }
@@ -96,7 +96,7 @@ impl Slot {
     pub(crate) fn write(&mut self, driver: &Driver, bytes: &[u8]) {
         assert_eq!(self.last, None);
         if self.is_host() {
-            // SAFETY: the buffer is as long, and nobody uses it.
+            // SAFETY: the buffer is as long, and no code uses it.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start(), bytes.len()) };
         } else {
             super::common::bytes::upload(driver, self.address, bytes);
@@ -111,7 +111,7 @@ impl Slot {
             return super::common::bytes::download(driver, self.address, self.len());
         }
         let mut bytes = vec![0; self.len()];
-        // SAFETY: the buffer is as long, and nobody writes it.
+        // SAFETY: the buffer is as long, and no code writes it.
         unsafe { ptr::copy_nonoverlapping(self.start(), bytes.as_mut_ptr(), bytes.len()) };
         bytes
     }
@@ -128,7 +128,7 @@ impl Slot {
                     // SAFETY: the memory is registered.
                     unsafe { driver.cuMemHostUnregister(self.start().cast()) }.unwrap();
                 }
-                // SAFETY: it was allocated so, and nobody uses it.
+                // SAFETY: it was allocated so, and no code uses it.
                 unsafe { alloc::dealloc(self.start(), layout(self.len())) };
             }
         }

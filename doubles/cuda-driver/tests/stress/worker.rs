@@ -1,4 +1,4 @@
-//! What one thread does: anything, in an order that streams and events make sure of.
+//! The work of one thread: random operations, in an order that streams and events ensure.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ pub(crate) struct Worker<'a> {
     contexts: [CUcontext; 2],
     lanes: Vec<Lane>,
     slots: Vec<Slot>,
-    /// What users' functions found other than it should have been.
+    /// The number of errors that users' functions found.
     wrong: Arc<AtomicUsize>,
     random: u64,
 }
@@ -98,11 +98,11 @@ impl<'a> Worker<'a> {
         }
         for lane in &self.lanes {
             self.enter(lane.context);
-            // SAFETY: the event is ours.
+            // SAFETY: the event is the test's.
             unsafe { self.driver.cuEventDestroy_v2(lane.event) }.unwrap();
             if !matches!(lane.stream, CUstream::NULL | CUstream::PER_THREAD) {
                 synchronize(self.driver, lane.stream).unwrap();
-                // SAFETY: the stream is ours.
+                // SAFETY: the stream is the test's.
                 unsafe { self.driver.cuStreamDestroy_v2(lane.stream) }.unwrap();
             }
         }
@@ -222,7 +222,7 @@ impl<'a> Worker<'a> {
         launch(self.driver, self.lanes[lane].stream, compare).unwrap();
     }
 
-    /// Other threads do the same, so any answer that there is may come.
+    /// Other threads do the same, so any valid answer may come.
     fn toggle_peers(&mut self) {
         let own = self.below(2);
         self.enter(own);
@@ -394,11 +394,11 @@ impl<'a> Worker<'a> {
         ];
         let at = self.below(SLOTS);
         let [src, dst, other] = [at, at + 1, at + 2].map(|at| at % SLOTS);
-        // What is read during the call is read whatever the stream is still to do.
+        // The call reads its source at once, whatever work the stream still has.
         self.settle(src);
         self.order(lane, dst);
         self.order(lane, other);
-        // What was settled may be another context's, and a default stream is the current one's.
+        // The settled slot may belong to another context, and a default stream belongs to the current one.
         self.enter(self.lanes[lane].context);
         let len = [src, dst, other].map(|at| self.slots[at].len());
         let len = 1 + self.below(len.into_iter().min().unwrap_or(1));
@@ -408,7 +408,7 @@ impl<'a> Worker<'a> {
         let (dsts, srcs, sizes) = (dsts.as_mut_ptr(), srcs.as_mut_ptr(), sizes.as_mut_ptr());
         let (attrs, firsts) = (attributes.as_mut_ptr(), firsts.as_mut_ptr());
         let driver = self.driver;
-        // SAFETY: the arrays are as long as is said; the ranges are the slots', which stay until they are settled.
+        // SAFETY: the arrays have the stated length; the ranges are the slots', which stay until they are settled.
         unsafe { driver.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, 2, attrs, firsts, 2, stream) }
             .unwrap();
         self.slots[src].last = Some(lane);

@@ -1,5 +1,5 @@
-//! Once warm, moving bytes to and from Metal devices allocates nothing of ours. What Metal allocates is its own
-//! business: here it is the double, which is known by the names on the stack.
+//! In a steady state, moving bytes to and from Metal devices allocates nothing in the library. Metal's own allocations
+//! do not count: here Metal is the double, recognized by the names on the stack.
 
 mod common;
 
@@ -25,7 +25,7 @@ thread_local! {
 
 struct Watching;
 
-/// Notes who allocates.
+/// Records the allocating code.
 fn look() {
     if !LOOKS.load(Ordering::Relaxed) || IS_LOOKING.replace(true) {
         return;
@@ -38,8 +38,8 @@ fn look() {
     IS_LOOKING.set(false);
 }
 
-/// Whether the innermost function of a crate of the project's is none of the double's. In builds with debug assertions
-/// the bindings compare each call with what the method is declared to take, which is no business of the backend's.
+/// Whether the innermost function of the project's crates on the stack is outside the double. In builds with debug
+/// assertions the bindings compare each call with the method's declared types, which is not the backend's code.
 fn is_ours(stack: &str) -> bool {
     let is_name = |line: &&str| {
         let line = line.trim_start();
@@ -55,18 +55,18 @@ fn is_ours(stack: &str) -> bool {
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         look();
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the same promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         look();
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the same promise.
         unsafe { System.realloc(start, layout, len) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the same promise.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -74,7 +74,7 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static WATCHING: Watching = Watching;
 
-/// What was allocated in so many rounds.
+/// The allocations of that many rounds.
 fn watched(rounds: u32, mut round: impl FnMut()) -> Vec<String> {
     LOOKS.store(true, Ordering::Relaxed);
     (0..rounds).for_each(|_| round());
@@ -83,8 +83,8 @@ fn watched(rounds: u32, mut round: impl FnMut()) -> Vec<String> {
     std::mem::take(&mut *OURS.lock().unwrap())
 }
 
-/// What two threads meet in for the first time may come late, so there is more than one attempt; an allocation per copy
-/// fails all of them.
+/// Some allocations occur only when two threads first meet in a place, which may happen late, so there are several
+/// attempts; an allocation per copy fails all of them.
 fn assert_allocates_nothing(what: &str, mut round: impl FnMut()) {
     let mut ours = Vec::new();
     for _ in 0..4 {
@@ -114,7 +114,7 @@ fn every_call(manager: &TransferManager, what: &str, src: &Buffer, dst: &Buffer)
 
 #[test]
 fn a_warm_manager_of_devices_allocates_nothing() {
-    // What is looked for is seen.
+    // The test notices such allocations.
     let seen = watched(1, || {
         drop(TransferManager::builder().host().build().unwrap())
     });

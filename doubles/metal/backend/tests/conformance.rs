@@ -32,7 +32,7 @@ impl Harness for OfMetal {
         }
     }
 
-    /// By commands of the harness's own, through a shared buffer of its own; of managed memory both copies.
+    /// Fills by the harness's own commands, through a shared buffer of its own; of managed memory both copies.
     fn fill(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> bool {
         let is_shared = !matches!(
             buffer.memory().kind,
@@ -64,7 +64,7 @@ impl Harness for OfMetal {
         true
     }
 
-    /// What the device has.
+    /// Reads the device's bytes.
     fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> bool {
         let is_shared = !matches!(
             buffer.memory().kind,

@@ -21,7 +21,7 @@ const SUBMISSION: Counters = Counters {
     ..NOTHING
 };
 
-/// Runs `copy` once for what is done the first time, such as proofs, and once to count.
+/// Runs `copy` once for first-time work, such as proofs, and once to count.
 fn warm(mut copy: impl FnMut()) -> Counters {
     copy();
     during(copy)
@@ -226,7 +226,7 @@ fn what_a_guard_writes_to_managed_memory_the_device_sees() {
     assert_eq!(counted.modifications, 1);
     manager.copy(&managed, &device).wait().unwrap();
     assert_eq!(read(&manager, &device), bytes);
-    // What the device writes after that is not overwritten by what the host had.
+    // The host's older bytes do not overwrite later writes of the device.
     let other: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
     manager.copy_from_slice(&other, &device).unwrap();
     manager.copy(&device, &managed).wait().unwrap();

@@ -86,7 +86,7 @@ fn a_way_is_proven_though_the_only_other_one_has_just_failed() {
         allocate(&manager, "metal:0/device", LEN),
     );
     fault("blit=internal").unwrap();
-    // So few bytes are staged first, and then taken in place.
+    // A copy of so few bytes is staged first, and then made in place.
     let report = manager.copy(&host, &device).wait().unwrap();
     assert_eq!(report.method(), Method::ZeroCopy);
     assert_eq!(report.fallbacks().len(), 1);

@@ -1,4 +1,4 @@
-//! What users do wrong, and what a device cannot do.
+//! Mistakes of users, and limits of devices.
 
 mod common;
 
@@ -107,7 +107,7 @@ fn host_memory_that_is_no_whole_pages_is_not_shared() {
     assert_clean();
 }
 
-/// Pages that say when they go.
+/// Pages that record when they are freed.
 struct Told(memmap2::MmapMut, Arc<AtomicBool>);
 
 impl Drop for Told {

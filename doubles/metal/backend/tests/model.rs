@@ -1,5 +1,5 @@
-//! Transfers between all sorts of memory, many under way at once and some made to fail, against a model that does one
-//! after the other. Bytes are random, so those from elsewhere and those of before show.
+//! Transfers between all sorts of memory, many in flight at once and some made to fail, compared with a model that
+//! makes one after the other. The bytes are random, so that foreign and old bytes are noticed.
 
 mod common;
 
@@ -41,7 +41,7 @@ const FAULTS: [&str; 10] = [
     "nil=newSharedEvent",
 ];
 
-/// A transfer, and what it does to the model: rows from, to, and how long.
+/// A transfer, and its effect on the model: rows from, to, and length.
 struct Under {
     transfer: Transfer,
     from: usize,
@@ -52,7 +52,7 @@ struct Under {
 struct Bench {
     manager: TransferManager,
     buffers: Vec<Buffer>,
-    /// Which bytes each has; the last two buffers are one. Where a transfer failed nobody knows.
+    /// The bytes of each buffer; the last two buffers are one. Bytes are unknown after a failed transfer.
     model: Vec<Vec<Option<u8>>>,
     waiting: Vec<Under>,
     /// How many were done, and failed.
@@ -164,7 +164,7 @@ impl Bench {
         }
     }
 
-    /// Waits for all that are under way.
+    /// Waits for all transfers in flight.
     fn settle(&mut self) {
         for under in self.waiting.drain(..) {
             let result = under.transfer.wait();
@@ -180,7 +180,7 @@ impl Bench {
         }
     }
 
-    /// Looks at what is in a buffer when nothing is under way.
+    /// Checks the bytes of a buffer when no transfer is in flight.
     fn check(&mut self, buffer: usize) {
         self.settle();
         self.manager.wait_idle();

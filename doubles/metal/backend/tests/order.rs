@@ -43,7 +43,7 @@ fn lanes_wait_for_each_others_fences_on_the_device() {
     settle();
     assert_eq!(counters().since(&before).waits, 3);
     assert_eq!(seen(&last), pattern(LEN));
-    // What has settled is not waited for.
+    // The submission does not wait for a settled fence.
     let again = bench.copy(&b, &last, &[up]).unwrap();
     assert_eq!(bench.outcome(again), Outcome::Done);
     settle();
@@ -72,7 +72,7 @@ fn what_waits_for_commands_that_fail_goes_on() {
     }
 }
 
-/// The machine is what it is after the first time.
+/// The first call sets the machine of the process.
 fn once(fault: &str) -> transload_metal::Metal {
     match fault {
         "commit=timeout" => metal(vec![Device::unified()]),
@@ -129,7 +129,7 @@ fn a_transfer_starts_after_the_programs_commands() {
         let fence = bench.copy(&taken, &back, &[]).unwrap();
         assert_eq!(bench.outcome(fence), Outcome::Done);
         assert_eq!(seen(&back), pattern(LEN));
-        // The buffer comes back to who made it.
+        // The buffer returns to its maker.
         let inner = taken.into_owner::<MetalBuffer>().unwrap().into_inner();
         assert_eq!(inner.length(), LEN);
     });
@@ -143,7 +143,7 @@ unsafe fn adopt(bench: &Bench, buffer: MetalBuffer) -> transload_hal::Buffer {
     use transload_hal::{Backend as _, External, MemoryKind};
     let memory = FIRST.memory(MemoryKind::Mapped);
     let external = External::Object(Box::new(buffer));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the same promise.
     unsafe { bench.metal.import(memory, external) }.unwrap()
 }
 
@@ -222,7 +222,7 @@ fn an_event_of_the_programs_is_set_behind_submissions() {
         settle();
         assert_eq!(event.signaledValue(), 5);
         assert_eq!(bench.outcome(fence), Outcome::Done);
-        // There is nothing left to wait for.
+        // No work is left to wait for.
         bench.metal.signal(&[fence], &event, 6).unwrap();
         assert_eq!(event.signaledValue(), 6);
     });
@@ -286,7 +286,7 @@ fn bytes_that_are_the_hosts_and_a_buffers_are_one_storage() {
         drop(guard);
         transfer.wait().unwrap();
         assert_eq!(common::engine::read(&manager, &device), [7; LEN]);
-        // So is what the manager made, and what the program takes in of that.
+        // So are the manager's own memory, and the program's imports of it.
         let own = common::engine::allocate(&manager, "metal:0/mapped", LEN);
         // SAFETY: nothing is done with it.
         let raw = unsafe { own.native::<MetalBuffer>().unwrap().get() };

@@ -39,7 +39,7 @@ fn a_device_that_gives_no_queue_takes_no_part() {
     assert_clean();
 }
 
-/// All that there is of a device is lost, and told so at once; the host and other devices go on.
+/// Asserts that all calls on the device return at once that it is lost; the host and other devices go on.
 fn assert_lost(manager: &TransferManager) {
     let bytes = pattern(LEN);
     let host = manager.adopt(bytes.clone()).unwrap();
@@ -66,7 +66,7 @@ fn removed_at(step: u32, from: &str, to: &str) {
         place => allocate(&manager, place, LEN),
     };
     let (src, dst) = (buffer(from), buffer(to));
-    // What was proven is not proven on a device that goes away.
+    // A proof fails on a device that is removed.
     manager.copy(&src, &dst).wait().unwrap();
     fault(&format!("removed@{step}")).unwrap();
     let error = manager.copy(&src, &dst).wait().unwrap_err();
@@ -100,7 +100,7 @@ removed! {
     a_device_removed_while_it_writes_in_place: 1, "metal:0/device", "paged";
 }
 
-/// Every way is tried, and the error of the last one is told.
+/// The engine tries every route, and reports the error of the last one.
 #[test]
 fn a_device_removed_during_a_proof_is_told() {
     let manager = manager(vec![Device::external(), Device::unified()]);

@@ -1,5 +1,5 @@
-//! A fault at every step of every way: a typed error or a fallback that is told, right bytes where they are promised,
-//! and nothing left.
+//! A fault at every step of every route: a typed error or a reported fallback, right bytes where they are promised, and
+//! no resource left.
 
 mod common;
 
@@ -12,7 +12,7 @@ use transload_metal_double::{Counters, Device, fault};
 /// Several words and a rest, of more than a page.
 const LEN: usize = 150_003;
 
-/// So many steps of one way are made to fail.
+/// The most steps of one route that are made to fail.
 const MOST: u64 = 12;
 
 const UNIFIED: [(&str, &str); 7] = [
@@ -35,7 +35,7 @@ const DISCRETE: [(&str, &str); 7] = [
     ("metal:0/managed", "metal:0/mapped"),
 ];
 
-/// A fault, and which of the double's counters says how often it can come.
+/// A fault, and the counter of the double that limits the number of its positions.
 type Order = (&'static str, fn(&Counters) -> u64);
 
 const OF_WORK: [Order; 6] = [
@@ -79,7 +79,7 @@ fn buffer(manager: &TransferManager, place: &str, bytes: &[u8]) -> Buffer {
     }
 }
 
-/// One transfer with what it needs, and what came of it while a fault was ordered.
+/// One transfer with its buffers, and its result while a fault was ordered.
 fn transfer(
     manager: &TransferManager,
     (from, to): (&str, &str),
@@ -88,7 +88,7 @@ fn transfer(
     let bytes = pattern(LEN);
     let poison: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
     let (src, dst) = (buffer(manager, from, &bytes), buffer(manager, to, &poison));
-    // What was proven is proven anew.
+    // The engine must make proofs again.
     manager.clear_cache();
     if let Some(order) = order {
         fault(order).unwrap();
@@ -100,7 +100,7 @@ fn transfer(
     if result.is_ok() {
         assert!(read(manager, &dst) == bytes, "{from} to {to}, {order:?}");
     }
-    // What failed once works again.
+    // A copy that failed once works again.
     manager.copy(&src, &dst).wait().unwrap();
     assert!(
         read(manager, &dst) == bytes,
@@ -130,7 +130,7 @@ fn sweep(device: Device, ways: &[(&str, &str)]) {
                     Ok(report) => !report.fallbacks().is_empty(),
                     Err(error) => is_typed(&error),
                 };
-                assert!(told, "{way:?}, {order}: nobody was told");
+                assert!(told, "{way:?}, {order}: the sink was not told");
             }
         }
         for (what, count) in OF_OBJECTS {
@@ -146,7 +146,7 @@ fn sweep(device: Device, ways: &[(&str, &str)]) {
     assert_clean();
 }
 
-/// Whether an error is a failure of what was done, and no mistake of the caller's.
+/// Whether an error is a failure of the work, and not a mistake of the caller.
 fn is_typed(error: &TransferError) -> bool {
     let class = error.class();
     matches!(error, TransferError::Failed(_))

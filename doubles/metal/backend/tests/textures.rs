@@ -20,7 +20,7 @@ const WIDTH: usize = 300;
 const HEIGHT: usize = 1000;
 const LEN: usize = WIDTH * HEIGHT * 4;
 
-/// A texture of a user's own, and what else there is.
+/// A user's own texture, with its surroundings.
 fn texture(
     manager: &TransferManager,
     format: MTLPixelFormat,

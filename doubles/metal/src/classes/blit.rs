@@ -1,4 +1,4 @@
-//! `MTLBlitCommandEncoder`: copies, fills, and what is looked at before they are taken.
+//! `MTLBlitCommandEncoder`: copies, fills, and their checks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +26,7 @@ class!(c"MTLBlitCommandEncoder" "_OBJC_CLASS_MTLBlitCommandEncoder", BlitEncoder
 /// Why a command is not taken.
 type Refusal = (Misuse, String);
 
-/// One side of a copy from or to a texture, as a client says it.
+/// One side of a copy from or to a texture, as the client passes it.
 struct TextureSide {
     texture: Id,
     slice: usize,
@@ -51,7 +51,7 @@ impl BlitEncoder {
         })
     }
 
-    /// Takes in what `command` answers, or tells why not.
+    /// Encodes the result of `command`, or reports the reason against it.
     fn encode<const KEPT: usize>(
         &self,
         command: impl FnOnce() -> Result<(Command, [Kept; KEPT]), Refusal>,
@@ -163,7 +163,7 @@ impl BlitEncoder {
         Ok((Command::Synchronize(storage), [kept]))
     }
 
-    /// Between a buffer and a texture, to the texture where `to_texture` says so.
+    /// Between a buffer and a texture; to the texture if `to_texture` is true.
     fn rows(
         &self,
         side: &BufferSide,

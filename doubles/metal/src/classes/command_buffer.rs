@@ -21,7 +21,7 @@ use crate::runtime::{Block, BlockArgument, Bool, Id, Method, Receiver, Ref};
 #[derive(Debug)]
 pub(crate) struct CommandBuffer {
     queue: Ref<CommandQueue>,
-    /// Whether it retains what its commands use.
+    /// Whether it retains the objects that its commands use.
     retains: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -86,7 +86,7 @@ impl Failure {
     }
 }
 
-/// What is kept alive until the commands are done; only its end matters.
+/// Objects that stay alive until the commands are done; only their drop matters.
 #[derive(Debug)]
 pub(crate) enum Kept {
     Buffer(#[expect(dead_code, reason = "it is held")] Ref<Buffer>),
@@ -131,7 +131,7 @@ impl CommandBuffer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a command in, and keeps what it uses if that is this buffer's way.
+    /// Adds a command, and retains its objects if this buffer does so.
     pub(crate) fn encode(&self, command: Command, kept: impl IntoIterator<Item = Kept>) {
         let mut state = self.state();
         if state.status >= Status::Committed {
@@ -162,7 +162,7 @@ impl CommandBuffer {
         report(misuse, told);
     }
 
-    /// An encoder begins. Says whether it may.
+    /// Begins an encoder. Returns whether it may.
     fn begin_encoding(&self) -> bool {
         let mut state = self.state();
         let (committed, encoding) = (state.status >= Status::Committed, state.encoding);
@@ -268,7 +268,7 @@ impl CommandBuffer {
         }
     }
 
-    /// What the GPU has to do next about it.
+    /// The GPU's next step for it.
     pub(crate) fn next(&self) -> Next {
         let state = self.state();
         if state.status < Status::Committed || state.working {
@@ -363,12 +363,12 @@ impl CommandBuffer {
     pub(crate) fn complete(this: &Ref<Self>) {
         let mut state = this.state();
         if state.done < state.commands.len() {
-            // Nothing but a device that is gone leaves commands undone and no word of it.
+            // Commands stay undone without an error only if the device is gone.
             state.failure.get_or_insert(Failure::removed());
         }
         drop(state);
-        // Metal does not document when it releases what it retained: before the handlers, after them, or after
-        // waiting threads have returned. The double takes each in turn.
+        // Metal does not document when it releases retained objects: before the handlers, after them, or after waiting
+        // threads have returned. The double takes each in turn.
         let mut used = Some(this.let_go());
         let turn = ENDS.fetch_add(1, Ordering::Relaxed) % 3;
         used.take_if(|_| turn == 0);
@@ -389,7 +389,7 @@ impl CommandBuffer {
         drop(used);
     }
 
-    /// Its place in the queue is free, and what it used is given out, to be let go.
+    /// Frees its place in the queue, and returns the used objects for release.
     fn let_go(&self) -> Used {
         let mut state = self.state();
         let had_slot = !mem::replace(&mut state.let_go, true);
@@ -411,7 +411,7 @@ impl CommandBuffer {
             drop(state);
             report(
                 Misuse::WaitForever,
-                "it was waited for a command buffer that nobody committed".into(),
+                "a thread waited for a command buffer that was never committed".into(),
             );
             return;
         }
@@ -434,7 +434,7 @@ impl Drop for CommandBuffer {
     }
 }
 
-/// What commands used. The ends of what they retained may call blocks of the client's.
+/// The objects that commands used. Releasing retained ones may call blocks of the client.
 struct Used {
     commands: Vec<Command>,
     _retained: Vec<Kept>,

@@ -1,4 +1,4 @@
-//! `MTLTextureDescriptor`: what a texture is to be.
+//! `MTLTextureDescriptor`: the properties of a new texture.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -117,7 +117,7 @@ impl Device {
     }
 }
 
-/// What a method whose name begins with `new` answers.
+/// The answer of a method whose name begins with `new`.
 fn new<T: Instance>(object: Option<Ref<T>>) -> Id {
     object.map_or(Id::NIL, Ref::into_id)
 }
@@ -232,8 +232,8 @@ extern "C-unwind" fn MTLCopyAllDevices() -> Id {
     Array::of(present()).into_id()
 }
 
-/// How many command buffers of a queue may be on their way unless its maker says so: "will only allow up to 64
-/// non-completed command buffers" (`MTLDevice`, newCommandQueue).
+/// The number of command buffers of a queue that may be in flight unless its maker sets another: "will only allow up to
+/// 64 non-completed command buffers" (`MTLDevice`, newCommandQueue).
 const COMMAND_BUFFERS: usize = 64;
 
 /// The devices that were not removed.

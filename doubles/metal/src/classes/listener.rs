@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::runtime::{ClassReceiver, Id, Method, New, Ref};
 
-/// It holds nothing: there is one thread to be told on.
+/// Holds no state: one thread makes all notifications.
 #[derive(Debug)]
 pub(crate) struct Listener;
 

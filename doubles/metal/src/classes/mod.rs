@@ -1,6 +1,6 @@
 //! The classes: of Foundation what clients of Metal meet, of Metal what moves bytes.
 
-/// A class, its metaclass, and what its instances hold.
+/// A class, its metaclass, and the state of its instances.
 macro_rules! class {
     ($name:literal $symbol:literal, $payload:ty, $methods:expr, $class_methods:expr) => {
         #[unsafe(export_name = $symbol)]

@@ -7,7 +7,7 @@ use std::slice;
 
 use crate::runtime::{Bool, Id, Method, New, Receiver};
 
-/// What a string holds: text that ends with a zero, for `UTF8String`. A zero within ends it too.
+/// The contents of a string: text that ends with a zero, for `UTF8String`. A zero within ends it too.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Text(Cow<'static, CStr>);
 
@@ -74,5 +74,5 @@ fn methods() -> Vec<Method> {
     methods
 }
 
-/// `NSUTF8StringEncoding`, the only one that there is.
+/// `NSUTF8StringEncoding`, the only supported one.
 const UTF8: i32 = 4;

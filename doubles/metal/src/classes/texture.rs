@@ -221,7 +221,7 @@ fn methods() -> Vec<Method> {
                 // SAFETY: as above; the texels are in the storage.
                 unsafe { from.copy_to_nonoverlapping(texels.as_ptr(), len) };
             });
-            // What the host writes by this method the GPU sees, of managed textures too.
+            // The GPU sees bytes that the host writes by this method, in managed textures too.
             this.storage.take_in(0, this.storage.len);
         }
     ]);

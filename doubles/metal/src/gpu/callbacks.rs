@@ -14,7 +14,7 @@ thread_local! {
     static HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has `call` made on that thread, in a pool of its own, after those before it.
+/// Makes `call` on that thread, in a pool of its own, after earlier calls.
 pub(crate) fn call_back(call: impl FnOnce() + Send + 'static) {
     WORLD.expect_call();
     let calls = CALLS.get_or_init(|| Mutex::new(start()));

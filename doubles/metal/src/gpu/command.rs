@@ -1,4 +1,4 @@
-//! What a command buffer holds, and how the GPU carries it out.
+//! The contents of a command buffer, and their execution.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

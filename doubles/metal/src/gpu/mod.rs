@@ -15,7 +15,7 @@ pub(crate) use self::command::{Command, Place, Rows};
 use crate::classes::command_buffer::CommandBuffer;
 use crate::runtime::Ref;
 
-/// What the GPUs have to do, and what tests let them do.
+/// The work of the GPUs, and the permits of tests.
 pub(crate) struct World {
     state: Mutex<State>,
     changed: Condvar,
@@ -27,7 +27,7 @@ pub(crate) struct State {
     lines: Vec<Line>,
     /// The devices that have a thread already.
     started: Vec<usize>,
-    /// Commands that are being carried out, and calls that are under way or to come.
+    /// The number of commands in execution, and of calls that run or are due.
     busy: usize,
     held: bool,
     /// Commands that go ahead although all is held.
@@ -55,7 +55,7 @@ pub(crate) static WORLD: World = World {
     changed: Condvar::new(),
 };
 
-/// Has all GPUs stand still between two commands, until [`release`]. Answers when none is at work.
+/// Stops all GPUs between two commands, until [`release`]. Returns when none is working.
 pub fn hold() {
     let mut state = WORLD.state();
     state.held = true;
@@ -80,7 +80,7 @@ pub fn step(commands: usize) {
     WORLD.wait_until(state, |state| {
         state.busy == 0 && (state.permits == 0 || !state.can_go_on())
     });
-    // What was not needed is not kept for what is committed later.
+    // Unused permits do not apply to later command buffers.
     WORLD.state().permits = 0;
 }
 
@@ -168,7 +168,7 @@ impl Line {
     }
 }
 
-/// What is next in a command buffer.
+/// The next step of a command buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// It is not committed, waits for an event, or is being worked at.

@@ -8,13 +8,13 @@ use crate::classes::command_buffer::CommandBuffer;
 use crate::gpu::callbacks::call_back;
 use crate::runtime::Ref;
 
-/// What the thread has found to do.
+/// The work that the thread has found.
 enum Work {
     Command(Ref<CommandBuffer>),
     End(Ref<CommandBuffer>),
 }
 
-/// Starts the thread of `device`. It is there as long as the process.
+/// Starts the thread of `device`. It lives as long as the process.
 pub(super) fn start(device: usize) {
     let name = format!("GPU {device}");
     let thread = thread::Builder::new().name(name);
@@ -29,7 +29,7 @@ fn run(device: usize) {
             Work::Command(buffer) => {
                 CommandBuffer::tell_scheduled(&buffer);
                 buffer.carry_out();
-                // Let go before others may see that nothing is under way.
+                // Dropped before other threads may see that no work is in flight.
                 drop(buffer);
                 WORLD.called();
             }
@@ -70,7 +70,7 @@ fn find(state: &mut State, device: usize) -> Option<Work> {
         }
         let buffer = buffer.clone();
         let next = buffer.next();
-        // The next command is another queue's, if there is one.
+        // The next command comes from another queue, if there is one.
         state.turn = index + 1;
         buffer.schedule();
         if next == Next::Command {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use super::Id;
 
-/// What every block begins with.
+/// The header of every block.
 #[repr(C)]
 #[derive(Debug)]
 struct Literal {
@@ -20,7 +20,7 @@ struct Literal {
     descriptor: *const Descriptor,
 }
 
-/// The two functions are there where the flag [`HAS_COPY_DISPOSE`] says so.
+/// The two functions exist if the flag [`HAS_COPY_DISPOSE`] is set.
 #[repr(C)]
 #[derive(Debug)]
 struct Descriptor {
@@ -44,8 +44,8 @@ pub(crate) struct BlockArgument(Option<NonNull<Literal>>);
 #[derive(Debug)]
 pub(crate) struct Block(NonNull<Literal>);
 
-// SAFETY: Metal calls what it is given on threads of its own (MTLCommandBufferHandler is `Sendable`), so the
-// code that gives a block away has promised that it may be sent; the count is atomic.
+// SAFETY: Metal calls blocks on threads of its own (MTLCommandBufferHandler is `Sendable`), so the code that passes a
+// block has promised that it may be sent; the count is atomic.
 unsafe impl Send for Block {}
 // SAFETY: only the thread that takes it out of its list calls it.
 unsafe impl Sync for Block {}
@@ -162,7 +162,7 @@ unsafe extern "C-unwind" fn _Block_release(block: *const c_void) {
 }
 
 fn layout(block: &Literal) -> Layout {
-    // SAFETY: every block has a descriptor that is there as long as it.
+    // SAFETY: every block has a descriptor that lives as long as the block.
     let size = unsafe { (*block.descriptor).size };
     let size = usize::try_from(size).expect("blocks are small");
     Layout::from_size_align(size, ALIGN).expect("blocks are small")
@@ -196,5 +196,5 @@ const NEEDS_FREE: c_int = 1 << 24;
 const HAS_COPY_DISPOSE: c_int = 1 << 25;
 const IS_GLOBAL: c_int = 1 << 28;
 
-/// What `malloc` of the other runtimes gives.
+/// The alignment that `malloc` of the other runtimes returns.
 const ALIGN: usize = 16;

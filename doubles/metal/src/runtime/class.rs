@@ -11,11 +11,11 @@ use super::method::Method;
 use super::{Bool, Selector};
 use crate::classes;
 
-/// What all objects begin with, classes too.
+/// The header of all objects, and of classes too.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Object {
-    /// Of what it is an instance. A metaclass is of nothing.
+    /// Its class. A metaclass has none.
     pub(super) isa: Option<&'static Class>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Class {
     alive: AtomicUsize,
 }
 
-/// What the instances of a class hold.
+/// The state of a class's instances.
 #[derive(Debug, Clone, Copy)]
 struct Payload {
     kind: fn() -> TypeId,
@@ -65,7 +65,7 @@ impl Class {
         }
     }
 
-    /// What a class is an instance of: its methods are those of the class itself.
+    /// The class of a class: its methods are those of the class itself.
     pub(crate) const fn meta(
         name: &'static CStr,
         superclass: &'static Self,
@@ -133,7 +133,7 @@ impl Class {
         self.alive.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many of its instances there are.
+    /// The number of its instances.
     pub(crate) fn alive(&self) -> usize {
         self.alive.load(Ordering::Relaxed)
     }
@@ -142,11 +142,11 @@ impl Class {
 /// # Safety
 /// As [`Class::drop_payload`].
 unsafe fn drop_payload<T>(payload: NonNull<()>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the same promise.
     drop(unsafe { Box::from_raw(payload.cast::<T>().as_ptr()) });
 }
 
-/// Every class that there is.
+/// Every class.
 pub(crate) static CLASSES: &[&Class] = classes::ALL;
 
 #[unsafe(no_mangle)]

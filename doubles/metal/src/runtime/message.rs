@@ -6,7 +6,7 @@ use super::method::Imp;
 use super::object::Id;
 use crate::faults;
 
-/// What a message is sent to, seen as the class above says.
+/// The receiver of a message, seen as its superclass.
 #[repr(C)]
 struct Super {
     receiver: Id,
@@ -50,13 +50,13 @@ extern "C-unwind" fn objc_msg_lookup_super(target: &Super, selector: Selector) -
     }
 }
 
-/// What `doesNotRecognizeSelector:` of NSObject does.
+/// The behaviour of NSObject's `doesNotRecognizeSelector:`.
 fn unknown(class: &str, selector: Selector) -> ! {
     let selector = selector.name().to_string_lossy();
     panic!("{class} does not know the message {selector}: this double does not model it");
 }
 
-/// Messages to nil, and to what has ended, answer zero.
+/// Messages to nil, and to objects that have ended, return zero.
 extern "C-unwind" fn nothing() -> usize {
     0
 }

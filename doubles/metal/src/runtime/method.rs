@@ -1,7 +1,7 @@
 //! Methods: a selector, a function, and the codes of its types.
 //!
-//! The codes are made from the function's own types. In debug builds objc2 compares them with what it is about to
-//! send, so a binding and this double that disagree about a call find out before it is made.
+//! The codes are made from the function's own types. In debug builds objc2 compares them with the types that it is
+//! about to send, so a disagreement between a binding and this double shows before the call.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem;

@@ -1,7 +1,7 @@
 //! As much of an Objective-C runtime as clients of Metal need: selectors, classes, counted objects, pools, blocks.
 //!
-//! What `extern` functions are here is what objc2 and block2 ask for with their feature `gnustep-1-7`; a client that
-//! needs another one does not link, and says its name.
+//! The `extern` functions here are those that objc2 and block2 need with their feature `gnustep-1-7`. A client that
+//! needs another one does not link, and the linker names it.
 
 #[macro_use]
 mod method;

@@ -19,14 +19,14 @@ pub(crate) trait Instance: Send + Sync + Sized + 'static {
     fn class() -> &'static Class;
 }
 
-/// What lies where clients believe the object.
+/// The header at the address that clients use.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Header {
     object: Object,
     /// How often it is retained; [`FOREVER`] for objects that were not allocated. At zero it is a zombie.
     count: AtomicUsize,
-    /// A `Box` of what the class holds; null before `init` and after the end.
+    /// A `Box` of the class's state; null before `init` and after the end.
     payload: AtomicPtr<()>,
 }
 
@@ -92,7 +92,7 @@ impl Header {
         self.count.load(Ordering::Acquire)
     }
 
-    /// What it holds, where that is a `T` and there still.
+    /// Its state, if that is a `T` and still exists.
     fn payload<T: Instance>(&self) -> Option<&T> {
         if !self.class().holds::<T>() {
             return None;
@@ -136,7 +136,7 @@ impl Header {
     fn end(&self) {
         let payload = self.payload.swap(ptr::null_mut(), Ordering::AcqRel);
         if let Some(payload) = NonNull::new(payload) {
-            // SAFETY: it is what the class holds, and was taken out of the header by the last release.
+            // SAFETY: it is the class's state, and the last release took it out of the header.
             unsafe { self.class().drop_payload(payload) };
         }
         self.class().died();
@@ -155,7 +155,7 @@ impl Header {
 impl Id {
     pub(crate) const NIL: Self = Self(None);
 
-    /// What begins with `object`, which is no class.
+    /// The object of a header that is no class.
     pub(super) fn of(object: &Object) -> Self {
         Self(Some(NonNull::from(object).cast()))
     }
@@ -166,7 +166,7 @@ impl Id {
         self.0.map(|header| unsafe { header.as_ref() })
     }
 
-    /// What it holds, where that is a `T`.
+    /// Its state, if that is a `T`.
     pub(crate) fn get<T: Instance>(&self) -> Option<&T> {
         let header = self.header()?;
         if header.count() == 0 {

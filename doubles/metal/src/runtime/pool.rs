@@ -1,8 +1,8 @@
 //! Autorelease pools: a stack for each thread.
 //!
-//! Objects that are released later, by the pool that is innermost now. Without one they stay until the thread ends,
-//! which is as good as a leak and is told as misuse (`NSAutoreleasePool`: "an object that is sent autorelease when
-//! there is no pool leaks").
+//! Objects that the innermost pool releases later. Without a pool they stay until the thread ends, which amounts to a
+//! leak and is reported as misuse (`NSAutoreleasePool`: "an object that is sent autorelease when there is no pool
+//! leaks").
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -72,7 +72,7 @@ extern "C-unwind" fn objc_autoreleasePoolPush() -> *mut c_void {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn objc_autoreleasePoolPop(pool: *mut c_void) {
-    // What is released may be the last of an object whose end autoreleases others: they go to the same pool.
+    // A released object may autorelease others at its end: they go to the same pool.
     loop {
         let objects = POOLS.with_borrow_mut(|pools| {
             let begin = pools.begins.get(pool.addr().wrapping_sub(1));

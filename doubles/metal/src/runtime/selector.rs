@@ -33,7 +33,7 @@ impl Selector {
         &self.0.0
     }
 
-    /// What it is looked up by.
+    /// Its key for lookups.
     pub(crate) fn key(self) -> usize {
         std::ptr::from_ref(self.0).addr()
     }

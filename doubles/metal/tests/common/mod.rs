@@ -1,4 +1,4 @@
-//! What the tests of the double share: Metal as a client of `objc2-metal` uses it.
+//! Shared parts of the tests of the double: Metal as a client of `objc2-metal` uses it.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 

@@ -1,9 +1,9 @@
-//! What the tests of the double through cudarc have in common.
+//! Shared parts of the tests of the double through cudarc.
 //!
-//! cudarc was made from NVIDIA's headers by people who know nothing of the double. It finds the double as it
-//! finds the real library: by name, on the loader's path. `cargo xtask test --only clients` builds the double
-//! and sets that path. The machine posed as is `pcie-peer`, two devices that reach each other, unless a test
-//! asks for another one in [a process of its own](in_own_process).
+//! cudarc was made from NVIDIA's headers, independently of the double. It finds the double as it finds the real
+//! library: by name, on the loader's path. `cargo xtask test --only clients` builds the double and sets that path. The
+//! machine is `pcie-peer`, two devices that reach each other, unless a test asks for another one in [a process of its
+//! own](in_own_process).
 
 use std::env;
 use std::ffi::{CString, c_char, c_int};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Once};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, DriverError};
 
-/// Calls a function of the driver as cudarc declares it, and gives what it answers.
+/// Calls a function of the driver as cudarc declares it, and returns its answer.
 ///
 /// Arguments are of the types that NVIDIA's reference gives, and places among them outlive the call. The test
 /// keeps what they name for as long as work on it is under way.
@@ -49,7 +49,7 @@ pub fn failure<T: Debug>(result: Result<T, DriverError>) -> CUresult {
     }
 }
 
-/// Bytes that are told from any other bytes made so, and from themselves shifted.
+/// Bytes that differ from those of other seeds, and from shifted copies of themselves.
 #[must_use]
 pub fn pattern(len: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
@@ -60,8 +60,8 @@ pub fn pattern(len: usize, seed: u32) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Whether this is the process of its own that `test` asked for. Where it is not, that process has been run
-/// to its end: the test of that name, in this program, with these variables.
+/// Returns true in the process that `test` asked for. In any other process it runs that process to its end: the test of
+/// that name, in this program, with these variables.
 ///
 /// # Panics
 /// When the test failed there, or is not there.
@@ -87,7 +87,7 @@ pub fn in_own_process(test: &str, variables: &[(&str, &str)]) -> bool {
     false
 }
 
-/// Tells the double something, or asks it.
+/// Sends the double a command, and returns its answer.
 ///
 /// # Panics
 /// When it refuses.
@@ -96,7 +96,7 @@ pub fn control(command: &str) -> String {
     ask(command)
 }
 
-/// A counter of the double; 0 when it never counted.
+/// A counter of the double; 0 if the double never counted it.
 #[must_use]
 pub fn counter(name: &str) -> u64 {
     let counters = control("counters");
@@ -107,7 +107,7 @@ pub fn counter(name: &str) -> u64 {
     })
 }
 
-/// Makes sure that cudarc's driver is the double and no other, and says which machine it poses as.
+/// Makes sure that cudarc's driver is the double, and selects the machine.
 pub fn load() {
     static LOADED: Once = Once::new();
     LOADED.call_once(|| {
@@ -139,5 +139,5 @@ fn ask(command: &str) -> String {
 /// The machine that the double poses as, a file of its `topologies` without `.toml`.
 pub const MACHINE: &str = "TRANSLOAD_CLIENT_MACHINE";
 
-/// Which test this process was started for.
+/// The test for which this process was started.
 const OWN_PROCESS: &str = "TRANSLOAD_CLIENT_TEST";

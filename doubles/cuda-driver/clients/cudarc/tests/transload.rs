@@ -1,4 +1,4 @@
-//! What cudarc allocates, adopted by Transload, which drives the same driver.
+//! Transload adopts memory that cudarc allocated; both use the same driver.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -72,13 +72,13 @@ fn an_adopted_slice_has_all_that_was_under_way_in_it() {
     let [first, second] = [0; 2].map(|_| context.new_stream().unwrap());
     let mut slice = first.alloc_zeros::<u8>(4 << 20).unwrap();
     let bytes = pattern(4 << 20, 7);
-    // By another stream than its own, from pinned memory, so that nobody has waited for it.
-    // SAFETY: bytes are bytes whatever they are.
+    // The copy uses another stream than its own, from pinned memory, so that no call has waited for it.
+    // SAFETY: all byte values are valid.
     let mut pinned = unsafe { context.alloc_pinned::<u8>(4 << 20) }.unwrap();
     pinned.as_mut_slice().unwrap().copy_from_slice(&bytes);
     second.memcpy_htod(&pinned, &mut slice).unwrap();
     let buffer = adopt(&manager, "cuda:0", slice).unwrap();
-    // Read past cudarc's and Transload's order alike.
+    // A read that bypasses the order of both cudarc and Transload.
     let mut there = vec![0u8; 4 << 20];
     let place = there.as_mut_ptr().cast();
     let copied = driver!(cuMemcpyDtoH_v2(place, buffer.raw().position(), there.len()));
@@ -154,7 +154,7 @@ fn transfers_and_streams_wait_for_each_other() {
         .allocate(place, transload::AllocSpec::bytes(1 << 20))
         .unwrap();
 
-    // The stream's own work, then a transfer, then work of the stream again. Nobody waits in between.
+    // The stream's own work, then a transfer, then work of the stream again, without a wait in between.
     let address = source.raw().position();
     let handle = theirs.cu_stream();
     assert_eq!(
@@ -165,7 +165,7 @@ fn transfers_and_streams_wait_for_each_other() {
     // SAFETY: the stream is cudarc's, and so is the driver.
     unsafe { cuda.when_done(stream(&theirs), done.setter()) }.unwrap();
     let mut transfer = manager.submit(&Request::new(&source, &target).after(&done));
-    // Once the event is set, whoever looks has the transfer submitted.
+    // Once the event is set, any thread that turns the engine submits the transfer.
     let fences = loop {
         if let Some(fences) = transfer.fences() {
             break fences;

@@ -1,6 +1,6 @@
 //! Buffers of wgpu whose memory other interfaces import, and the devices of this machine that have them.
 //!
-//! It shows that the double of NVIDIA's driver takes in what Vulkan drivers give out. That is a matter of each
+//! The tests show that the double of NVIDIA's driver accepts memory that Vulkan drivers export. That depends on each
 //! driver: see the double's `external`.
 
 use std::env;
@@ -11,7 +11,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use ash::{khr, vk};
 use wgpu::hal::api::Vulkan;
 
-/// A device that can give its memory out, with its queue.
+/// A device that can export its memory, with its queue.
 #[derive(Debug)]
 pub struct Gpu {
     /// The device.
@@ -21,7 +21,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Every device of Vulkan drivers of this machine that can give memory out as a file descriptor.
+    /// Every device of this machine's Vulkan drivers that can export memory as a file descriptor.
     ///
     /// # Panics
     /// When a driver that says that it can does not open so.
@@ -135,8 +135,8 @@ pub struct Exported {
 
 const OPAQUE_FD: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
 
-/// Says that a test shows nothing on this machine, and why: on standard error, and in the file that
-/// `TRANSLOAD_SKIPS` names, where `cargo xtask test` looks.
+/// Reports that a test shows nothing on this machine, and the reason: on standard error, and in the file that
+/// `TRANSLOAD_SKIPS` names, which `cargo xtask test` reads.
 pub fn skip(test: &str, why: &str) {
     eprintln!("{test} skipped: {why}");
     let Some(path) = env::var_os("TRANSLOAD_SKIPS") else {

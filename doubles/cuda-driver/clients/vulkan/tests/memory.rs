@@ -1,4 +1,4 @@
-//! Memory that wgpu gives out, and the double of NVIDIA's driver takes in.
+//! The double of NVIDIA's driver imports memory that wgpu exports.
 
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::mpsc;
@@ -13,19 +13,19 @@ use transload_double_vulkan::{Gpu, skip};
 const SIZE: u64 = 100_000;
 
 fn double() -> Driver {
-    // SAFETY: the functions are the double's, which are there for good.
+    // SAFETY: the functions are the double's, which stay loaded.
     let driver = unsafe { Driver::from_table(cuda::table(), "the double") };
     // SAFETY: flags are zero.
     unsafe { driver.cuInit(0) }.unwrap();
     let mut context = CUcontext::NULL;
-    // SAFETY: the place is ours.
+    // SAFETY: the out-pointer is a local variable.
     unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, CUdevice(0)) }.unwrap();
     // SAFETY: the context is the driver's.
     unsafe { driver.cuCtxSetCurrent(context) }.unwrap();
     driver
 }
 
-/// Gives the file away where it succeeds.
+/// Takes the file descriptor over if it succeeds.
 fn import(driver: &Driver, fd: i32, size: u64) -> Result<CUexternalMemory, CallError> {
     let desc = CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
         type_: CUexternalMemoryHandleType::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
@@ -35,7 +35,7 @@ fn import(driver: &Driver, fd: i32, size: u64) -> Result<CUexternalMemory, CallE
         reserved: [0; 16],
     };
     let mut memory = CUexternalMemory::NULL;
-    // SAFETY: the places are ours.
+    // SAFETY: the out-pointers are local variables.
     unsafe { driver.cuImportExternalMemory(&raw mut memory, &desc) }.map(|()| memory)
 }
 
@@ -64,7 +64,7 @@ fn finish(gpu: &Gpu, submitted: wgpu::SubmissionIndex) {
     gpu.device.poll(until).unwrap();
 }
 
-/// What the device itself finds in a buffer.
+/// The bytes that the device itself reads from a buffer.
 fn read(gpu: &Gpu, src: &wgpu::Buffer) -> Vec<u8> {
     let dst = gpu.device.create_buffer(&wgpu::BufferDescriptor {
         label: None,
@@ -105,12 +105,12 @@ fn bytes_are_equal_both_ways() {
         gpu.queue.write_buffer(&exported.buffer, 0, &from_vulkan);
         finish(&gpu, gpu.queue.submit([]));
         let mut seen = vec![0; SIZE as usize];
-        // SAFETY: there is room for as many bytes.
+        // SAFETY: the buffer has that length.
         unsafe { driver.cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), address, seen.len()) }.unwrap();
         assert!(seen == from_vulkan, "{}: from Vulkan to CUDA", gpu.name());
 
         let from_cuda = pattern(2);
-        // SAFETY: there are as many bytes.
+        // SAFETY: the buffer has that length.
         unsafe { driver.cuMemcpyHtoD_v2(address, from_cuda.as_ptr().cast(), from_cuda.len()) }
             .unwrap();
         // SAFETY: no argument is a pointer.
@@ -120,7 +120,7 @@ fn bytes_are_equal_both_ways() {
 
         // SAFETY: the address is ours, and nothing uses it.
         unsafe { driver.cuMemFree_v2(address) }.unwrap();
-        // SAFETY: the memory is ours, and nothing of it is mapped.
+        // SAFETY: the memory is the test's, and nothing of it is mapped.
         unsafe { driver.cuDestroyExternalMemory(memory) }.unwrap();
         println!("{}: equal", gpu.name());
     }

@@ -1,4 +1,4 @@
-//! Two threads write one number without any order between them: ThreadSanitizer must say so.
+//! Two threads write one number without any order between them: ThreadSanitizer must report that.
 
 use std::cell::UnsafeCell;
 use std::hint;
@@ -26,8 +26,8 @@ fn main() {
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // Both live at once: of a thread that ended before the other began, the sanitizer has kept nothing to
-                // compare with. Relaxed, so that it orders nothing.
+                // Both threads live at once: the sanitizer keeps no history of a thread that ended before the other
+                // began. The order is relaxed, so that it synchronizes nothing.
                 there.fetch_add(1, Ordering::Relaxed);
                 while there.load(Ordering::Relaxed) < 2 {
                     hint::spin_loop();
@@ -38,5 +38,5 @@ fn main() {
             });
         }
     });
-    println!("nobody noticed: {}", shared.0.into_inner());
+    println!("no sanitizer noticed: {}", shared.0.into_inner());
 }

@@ -1,4 +1,4 @@
-//! Reads memory that was given back: AddressSanitizer must say so.
+//! Reads memory that was freed: AddressSanitizer must report that.
 
 fn main() {
     let number = Box::into_raw(Box::new(42_u64));
@@ -6,5 +6,5 @@ fn main() {
     drop(unsafe { Box::from_raw(number) });
     // SAFETY: broken on purpose: nothing lives there any more.
     let gone = unsafe { number.read_volatile() };
-    println!("nobody noticed: {gone}");
+    println!("no sanitizer noticed: {gone}");
 }

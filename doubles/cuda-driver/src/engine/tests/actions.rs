@@ -1,4 +1,4 @@
-//! What happens at the end of work, and when.
+//! The action at the end of work, and its time.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc;
@@ -219,7 +219,7 @@ fn in_real_time_bytes_do_not_move_before_their_end() {
         moved_at[1] >= began + 5_000_000,
         "{moved_at:?} from {began}"
     );
-    // The end that is told is the modelled one, which has no share in how late the bytes were moved.
+    // The reported end is the modelled one, which does not depend on the time at which the bytes were moved.
     let [first, second] = copies.map(|copy| copy.done_at_ns().unwrap());
     assert!(second >= first + 2_000_000, "{first} {second}");
     assert!(second <= moved_at[1], "{second} {moved_at:?}");

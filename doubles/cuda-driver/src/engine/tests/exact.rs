@@ -1,4 +1,4 @@
-//! How long things take.
+//! Durations are exact.
 
 use super::*;
 
@@ -131,7 +131,7 @@ fn advancing_goes_exactly_that_far() {
     engine.advance(49);
     let done = copies.each_ref().map(Ticket::is_done);
     assert_eq!((engine.now_ns(), done), (59, [true, true, false]));
-    // What is submitted now starts now, behind what still runs.
+    // Work that is submitted now starts now, after the running work.
     let next = engine.submit(work(&[], &[up], 5));
     engine.advance(0);
     assert_eq!(engine.now_ns(), 59);

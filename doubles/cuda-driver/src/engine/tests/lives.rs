@@ -1,4 +1,4 @@
-//! What is kept alive, and for how long.
+//! The lifetimes of works, tickets and threads.
 
 use std::sync::Weak;
 

@@ -1,4 +1,4 @@
-//! Times are exact in virtual time; in real time only orders and bounds from below are promised.
+//! Times are exact in virtual time; in real time the engine only promises orders and lower bounds.
 
 mod actions;
 mod exact;
@@ -9,7 +9,7 @@ mod threads;
 use super::{Action, ChannelId, Clock, Engine, Ticket, Work};
 use std::sync::{Arc, Mutex};
 
-/// What 16 MiB take at 1 GB/s.
+/// The time of 16 MiB at 1 GB/s.
 const SIXTEEN_MIB_NS: u64 = 16 << 20;
 
 fn work(after: &[&Ticket], channels: &[ChannelId], duration_ns: u64) -> Work {

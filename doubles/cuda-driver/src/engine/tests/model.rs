@@ -6,7 +6,7 @@ use super::*;
 
 #[derive(Clone, Debug)]
 struct Job {
-    /// Which earlier ones it comes after, counted back from itself.
+    /// The earlier works that it comes after, counted back from itself.
     after: Vec<usize>,
     /// The channels, as bits.
     channels: u8,

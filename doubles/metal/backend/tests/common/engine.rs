@@ -34,11 +34,11 @@ pub(crate) fn odd(manager: &TransferManager, bytes: &[u8]) -> Buffer {
         writable: true,
         owner: Box::new(pages),
     };
-    // SAFETY: the mapping stays where it is as long as the buffer owns it, and nobody else touches it.
+    // SAFETY: the mapping stays in place while the buffer owns it, and no other code touches it.
     unsafe { manager.import("cpu:0".parse().unwrap(), external) }.unwrap()
 }
 
-/// What the double did meanwhile.
+/// The double's counts during `work`.
 pub(crate) fn during(work: impl FnOnce()) -> Counters {
     settle();
     let before = counters();
@@ -47,7 +47,7 @@ pub(crate) fn during(work: impl FnOnce()) -> Counters {
     counters().since(&before)
 }
 
-/// What a buffer holds, read through the engine.
+/// The bytes of a buffer, read through the engine.
 pub(crate) fn read(manager: &TransferManager, buffer: &Buffer) -> Vec<u8> {
     let mut bytes = vec![0; buffer.len() as usize];
     manager.copy_into_slice(buffer, &mut bytes).unwrap();

@@ -9,7 +9,7 @@ use transload_hal::{
 };
 use transload_metal::Metal;
 
-/// What the sink was told.
+/// The outcomes that the sink was told.
 #[derive(Default)]
 pub(crate) struct Heard(Mutex<Vec<(Fence, Outcome)>>);
 

@@ -1,4 +1,4 @@
-//! What the tests of the backend over the double share.
+//! Shared parts of the tests of the backend over the double.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -37,8 +37,8 @@ pub(crate) fn metal(devices: Vec<Device>) -> Metal {
     Metal::discover().unwrap()
 }
 
-/// Nothing is left once all threads have let go, of which one of the manager's own may be the last, and nothing was done
-/// that may not be.
+/// Asserts that no resource is left once all threads have let go, of which one of the manager's own may be the last,
+/// and that the double saw no misuse.
 pub(crate) fn assert_clean() {
     while !leaks().is_empty() {
         std::thread::yield_now();
@@ -51,7 +51,7 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| byte(at) as u8).collect()
 }
 
-/// What a program of a user's own does: commands in a queue of its own.
+/// A user's own program: commands in a queue of its own.
 pub(crate) struct User {
     pub(crate) device: Retained<ProtocolObject<dyn MTLDevice>>,
     pub(crate) queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
@@ -81,7 +81,7 @@ impl User {
         autoreleasepool(|_| {
             let commands = self.queue.commandBuffer().unwrap();
             let blit = commands.blitCommandEncoder().unwrap();
-            // SAFETY: the ranges lie within the buffers, which nobody else uses.
+            // SAFETY: the ranges lie within the buffers, which no other code uses.
             unsafe {
                 blit.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(
                     src, from, dst, to, len,
@@ -119,7 +119,7 @@ pub(crate) fn paged(memory: MemoryId, len: usize) -> Buffer {
         writable: true,
         host: Some(host),
     };
-    // SAFETY: the mapping stays where it is as long as the buffer owns it, and nobody else touches it.
+    // SAFETY: the mapping stays in place while the buffer owns it, and no other code touches it.
     unsafe { Buffer::new(info, Box::new(pages)) }
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn contents(buffer: &ProtocolObject<dyn MTLBuffer>) -> HostSpan {
 pub(crate) fn seen(buffer: &Buffer) -> Vec<u8> {
     let mut bytes = vec![0; buffer.len() as usize];
     let span = buffer.host(0, buffer.len()).unwrap();
-    // SAFETY: nobody writes the buffer meanwhile, which is alive.
+    // SAFETY: no code writes the buffer meanwhile, and the buffer is alive.
     unsafe { span.copy_to(HostSpan::of_mut(&mut bytes)) };
     bytes
 }
