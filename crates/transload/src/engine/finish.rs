@@ -202,7 +202,7 @@ impl State {
             plan: active.carrier().cloned(),
             waited_ns: active.begun.since_ns(active.submitted),
             elapsed_ns: now.since_ns(active.begun),
-            checking_ns: flight
+            checking_ns: { active.flight.as_ref() }
                 .and_then(Flight::copied_at)
                 .filter(|_| active.checksum.is_some())
                 .map_or(0, |copied| now.since_ns(copied)),

@@ -147,10 +147,10 @@ fn lease_and_return(pool: &Pool, signal: &Signal, slots: usize, held: &Lock<u64>
     });
     let buffers = leased
         .into_iter()
-        .map(|one| one.buffer.unwrap_or_else(index));
+        .map(|one| one.buffer.unwrap_or_else(slot));
     let buffers: Vec<Buffer> = buffers.collect();
     held.with(|held| *held -= slots as u64 * SLOT_BYTES);
-    let give_back = |slot| pool.give_back(index, Pair::HOST, &mut Vec::new());
+    let give_back = |slot| pool.give_back(slot, Pair::HOST, &mut Vec::new());
     buffers.into_iter().for_each(give_back);
 }
 

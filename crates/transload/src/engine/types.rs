@@ -16,8 +16,11 @@ impl Index {
     pub(super) const NONE: Index = Index(u32::MAX);
 
     /// Names the place at that position of the table. A table has no room for more than `u32::MAX` places.
-    pub(super) fn of(position: usize) -> Index {
-        u32::try_from(position).map_or(Index::NONE, Index)
+    pub(super) const fn of(position: usize) -> Index {
+        match position < u32::MAX as usize {
+            true => Index(position as u32),
+            false => Index::NONE,
+        }
     }
 
     pub(super) fn position(self) -> usize {

@@ -6,12 +6,14 @@
 use alloc::sync::Arc;
 use core::task::Waker;
 
+use transload_core::Shape;
+
 use super::super::active::Stage;
 use super::super::shared::Shared;
 use super::super::signal::Parker;
 use super::super::state::State;
-use super::super::types::TransferId;
-use super::{Kept, engine, model, model_within, spawn};
+use super::super::types::{Operand, TransferId};
+use super::{Kept, SLOT_BYTES, engine, model, model_within, slot, spawn};
 use crate::Event;
 
 /// Returns an engine whose transfers advance by themselves, with that many of them. Each ends when the engine takes in
@@ -31,6 +33,11 @@ fn begin(state: &mut State) -> TransferId {
     let active = &mut state.table[index];
     active.stage = Stage::Waiting;
     active.waits_for = 1;
+    active.dst = Some(Operand {
+        buffer: slot(),
+        offset: 0,
+        shape: Shape::contiguous(SLOT_BYTES),
+    });
     state.table.enter(index, &[]);
     state.table.set_needs_listener(index, true);
     state.table.id(index)
@@ -103,7 +110,7 @@ fn a_thread_that_dismisses_the_own_one_sees_what_was_submitted_meanwhile() {
         let other = Arc::clone(&shared);
         spawn(move || {
             other.completions.tell(&[id]);
-            other.look();
+            other.take_outcomes();
         });
         submit_and_sleep(&shared);
     });
@@ -143,7 +150,7 @@ fn the_own_thread_lets_go_when_the_last_transfer_ends_elsewhere() {
         let other = Arc::clone(&shared);
         spawn(move || {
             other.completions.tell(&[id]);
-            other.look();
+            other.take_outcomes();
         });
     });
 }
@@ -153,7 +160,7 @@ fn a_setter_between_looking_and_parking_starts_what_waited() {
     model(|| {
         let (shared, [id]) = engine_with();
         let event = Event::new(Arc::clone(&shared));
-        assert!(event.cell.subscribe(id, |_| true));
+        assert!(event.state.subscribe(id, |_| true));
         let set = event.setter();
         drop(event);
         spawn(set);
@@ -165,12 +172,11 @@ fn a_setter_between_looking_and_parking_starts_what_waited() {
 fn a_thread_that_waits_until_idle_wakes_with_the_last_transfer() {
     model(|| {
         let (shared, [id]) = engine_with();
-        shared.state.with(|state| state.moving += 1);
         let ending = Arc::clone(&shared);
         spawn(move || {
             ending.change(|state| {
-                state.moving -= 1;
                 state.handle_events(&[id]);
+                state.leave(id.index);
             });
         });
         assert!(shared.block_until_idle(None));

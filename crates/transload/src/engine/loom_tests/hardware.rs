@@ -20,19 +20,19 @@ use transload_hal::{
 use super::super::clock::NoClock;
 use super::super::signal::Parker;
 use super::super::sync::Lock;
-use super::super::types::TransferId;
+use super::super::types::{Index, TransferId};
 use super::{Kept, model, spawn};
 use crate::{Request, TransferManager};
 
 /// The first transfer of a manager.
 const FIRST: TransferId = TransferId {
-    slot: 0,
+    index: Index::of(0),
     generation: 0,
 };
 
 /// The second one.
 const BEHIND: TransferId = TransferId {
-    slot: 1,
+    index: Index::of(1),
     generation: 0,
 };
 
