@@ -1,4 +1,4 @@
-//! Transfers in a program that has a device, a queue and buffers of its own, and submits to them.
+//! Transfers in a program that has its own device, queue and buffers, and submits work to them.
 //!
 //! `cargo run --release --example adopt --features wgpu`
 use std::error::Error;
@@ -9,8 +9,8 @@ use transload::{Request, TransferManager};
 const LEN: u64 = 1 << 20;
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-    // What the program has anyway. Any device will do; `open_device` opens one with all that the
-    // transfers can use, access to the host's memory in place for one.
+    // The program's own part. Any device will do; `open_device` opens one with all features that transfers can use,
+    // such as access to the host's memory in place.
     let descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     let instance = wgpu::Instance::new(descriptor);
     let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
@@ -22,21 +22,21 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         mapped_at_creation: false,
     });
 
-    // The device is lent to a manager, under the name `wgpu:0`. Its callbacks stay the program's.
+    // The manager borrows the device, under the name `wgpu:0`. Its callbacks stay the program's.
     let manager = TransferManager::builder().host().build()?;
     manager.register_backend(Wgpu::with_devices([(device.clone(), queue.clone())]))?;
     let wgpu = manager.backend::<Wgpu>().ok_or("it was registered")?;
-    // SAFETY: the device that was lent made it.
+    // SAFETY: the borrowed device made it.
     let shared = unsafe { manager.adopt_native("wgpu:0".parse()?, particles.clone()) }?;
 
-    // In: what is submitted once the copy is over sees its bytes.
+    // In: work that is submitted once the copy is over sees its bytes.
     let state = manager.adopt(vec![7u8; LEN as usize])?;
     println!("{}", manager.copy(&state, &shared).wait()?);
     let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
     encoder.clear_buffer(&particles, 0, Some(LEN / 2));
     let step = queue.submit([encoder.finish()]);
 
-    // Out: a copy is behind the step in the same queue, without a word.
+    // Out: in the same queue, a copy follows the step without further calls.
     let after_step = manager.adopt(vec![0xFF_u8; LEN as usize])?;
     println!("{}", manager.copy(&shared, &after_step).wait()?);
     let half = LEN as usize / 2;
@@ -46,8 +46,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     }
     drop(bytes);
 
-    // What is in no queue of the device's, such as a copy from the host to a file, waits for the step
-    // by an event. Nobody blocks for it, and nobody has to poll the device.
+    // A transfer outside the device's queues, such as a copy from the host to a file, waits for the step by an event.
+    // No thread blocks for it, and the program need not poll the device.
     let done = manager.event();
     wgpu.when_done(&device, step, done.setter())?;
     let path = std::env::temp_dir().join(format!("transload-adopt-{}", std::process::id()));
@@ -56,7 +56,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     println!("{}", saved.wait()?);
     std::fs::remove_file(&path)?;
 
-    // The buffer was the program's all the time; this gives the manager's handle of it back.
+    // The buffer belonged to the program all the time; this call returns the manager's handle of it.
     let returned = shared.into_inner::<wgpu::Buffer>()?;
     println!("{} bytes are the program's own again", returned.size());
     Ok(())

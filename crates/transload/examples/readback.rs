@@ -1,4 +1,4 @@
-//! Frames are drawn into a texture, and each comes back to the host while the next one is drawn.
+//! The program draws frames into textures; each frame comes back to the host while the next one is drawn.
 //!
 //! `cargo run --release --example readback --features wgpu`
 use std::error::Error;
@@ -34,13 +34,13 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         })
     });
 
-    // A texture that is adopted is a buffer of its texels, row after row, without padding. What happens
-    // on every frame is checked and planned once; to post it allocates nothing.
+    // An adopted texture is a buffer of its texels, row after row, without padding. The manager checks and plans the
+    // copy once; posting it for a frame allocates nothing.
     let manager = TransferManager::builder().host().build()?;
     manager.register_backend(Wgpu::with_devices([(device.clone(), queue.clone())]))?;
     let mut frames = Vec::new();
     for texture in &textures {
-        // SAFETY: the device that was lent made it.
+        // SAFETY: the borrowed device made it.
         let texels = unsafe { manager.adopt_native("wgpu:0".parse()?, texture.clone()) }?;
         let pixels = manager.adopt(vec![0u8; FRAME_BYTES])?;
         let readback = manager.prepare(&Request::new(&texels, &pixels))?;
@@ -49,11 +49,11 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 
     let mut under_way = None;
     for tick in 0..=60u8 {
-        // Draw this frame. The copy goes behind it in the device's queue.
+        // Draws this frame. The copy follows it in the device's queue.
         let (texture, pixels, readback) = &frames[usize::from(tick % 2)];
         draw(&device, &queue, texture, tick);
         let transfer = readback.post();
-        // Meanwhile the frame before it has come, or does now.
+        // Meanwhile the previous frame has arrived, or arrives now.
         if let Some((transfer, pixels, tick)) = under_way.replace((transfer, pixels, tick)) {
             take(transfer, pixels, tick)?;
         }
@@ -63,7 +63,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Clears the texture to a grey of the tick's own.
+/// Clears the texture to a grey that depends on the tick.
 fn draw(device: &wgpu::Device, queue: &wgpu::Queue, texture: &wgpu::Texture, tick: u8) {
     let view = texture.create_view(&wgpu::TextureViewDescriptor::default());
     let grey = f64::from(tick) / 255.0;
@@ -89,7 +89,7 @@ fn draw(device: &wgpu::Device, queue: &wgpu::Queue, texture: &wgpu::Texture, tic
     queue.submit([encoder.finish()]);
 }
 
-/// Waits for a frame and looks at it.
+/// Waits for a frame and checks it.
 fn take(
     transfer: transload::Transfer,
     pixels: &transload::Buffer,

@@ -1,4 +1,4 @@
-//! A file goes into a buffer of the first adapter, and a shader adds up what it holds.
+//! The program copies a file into a buffer of the first adapter, and a shader adds up its words.
 //!
 //! `cargo run --release --example upload --features wgpu`
 use std::error::Error;
@@ -19,7 +19,7 @@ fn add(@builtin(global_invocation_id) id: vec3<u32>) {
 ";
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-    // Something to upload.
+    // The words to upload.
     let words: Vec<u32> = (0..WORDS)
         .map(|word| word.wrapping_mul(0x9E37_79B1))
         .collect();
@@ -35,8 +35,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     println!("{report}"); // how many bytes went, from where to where, how, and how fast
     std::fs::remove_file(&path)?;
 
-    // The copy is over, so whatever is submitted from here on sees its bytes. The buffer is one of
-    // wgpu's, and the device that it belongs to is the backend's.
+    // The copy is over, so all work that is submitted from here on sees its bytes. The buffer is a wgpu buffer, and its
+    // device belongs to the backend.
     let wgpu = manager.backend::<Wgpu>().ok_or("no adapter is here")?;
     let (device, queue) = wgpu.handles(gpu.memory().device).ok_or("no device")?;
     let sum = manager.allocate("wgpu:0".parse()?, AllocSpec::bytes(4))?;
@@ -71,7 +71,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     drop(pass);
     queue.submit([encoder.finish()]);
 
-    // A copy takes effect behind what was submitted to its device before: nothing to wait for first.
+    // The copy takes effect after earlier submissions to its device, so the program need not wait first.
     let mut found = [0; 4];
     manager.copy_into_slice(&sum, &mut found)?;
     let (found, wanted) = (u32::from_le_bytes(found), words.iter().fold(0, add));

@@ -48,7 +48,7 @@
 //! let manager = TransferManager::discover()?;
 //! // What the program has allocated itself, by `cuMemAlloc` or the CUDA runtime. Dropping the owner frees it.
 //! let own = External::Device { address, len_bytes, writable: true, owner: Box::new(owner) };
-//! // SAFETY: so many bytes lie there until the owner goes, and nobody else uses them meanwhile.
+//! // SAFETY: `len_bytes` bytes lie there until the owner is dropped, and no other code uses them meanwhile.
 //! let own = unsafe { manager.import("cuda:0".parse()?, own) }?;
 //! let host = manager.allocate("cpu:0/pinned".parse()?, AllocSpec::bytes(own.len()))?;
 //! host.write()?.fill(7);
