@@ -159,7 +159,7 @@ impl Drop for Gone {
             }
             std::thread::yield_now();
         }
-        panic!("something keeps the manager alive that nobody holds any more");
+        panic!("something keeps the manager alive after its last handle was dropped");
     }
 }
 
