@@ -120,7 +120,7 @@ impl Gpu {
             }
         }
         self.probe()?;
-        Err(failed(&"the driver does not map a buffer that nobody uses"))
+        Err(failed(&"the driver does not map a buffer that no operation uses"))
     }
 
     /// The device took no work.

@@ -172,7 +172,7 @@ struct State {
 /// What a thread must do, after it released the lock, for work that it leaves to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rouse {
-    Nobody,
+    None,
     Parked,
     New,
 }
@@ -455,7 +455,7 @@ impl<W: Work> Crew<W> {
     /// Wakes or starts the worker that the state asked for.
     fn rouse(&self, rouse: Rouse) -> Duty {
         match rouse {
-            Rouse::Nobody => Duty::None,
+            Rouse::None => Duty::None,
             Rouse::Parked => {
                 self.wake.notify_one();
                 Duty::None
@@ -569,7 +569,7 @@ impl State {
     fn next_rouse(&mut self, limits: Limits) -> Rouse {
         let under_way = self.tickets + self.starting + self.lingering;
         if under_way > 0 || !self.schedule.has_claimable() {
-            return Rouse::Nobody;
+            return Rouse::None;
         }
         // A thread between two pieces takes the next one itself; an extra thread would take that piece and a processor
         // from it. But a helping thread serves only the job that it waits for: if no worker is awake, a job that no thread
@@ -577,7 +577,7 @@ impl State {
         let awake = self.workers - self.parked;
         let is_busy = awake + self.helping >= limits.threads;
         if is_busy && !(awake == 0 && self.schedule.has_unserved()) {
-            return Rouse::Nobody;
+            return Rouse::None;
         }
         if self.parked > 0 {
             self.parked -= 1;
@@ -587,7 +587,7 @@ impl State {
         if self.workers < limits.threads && !self.closing {
             return Rouse::New;
         }
-        Rouse::Nobody
+        Rouse::None
     }
 }
 

@@ -287,7 +287,7 @@ fn nobody_is_woken_while_as_many_as_may_are_at_work() {
     (state.workers, state.parked, state.helping) = (2, 1, 1);
     // The worker that is awake is between two pieces of the job, so one more could take a piece.
     assert!(state.schedule.has_claimable());
-    assert_eq!(state.next_rouse(limits(2)), Rouse::Nobody);
+    assert_eq!(state.next_rouse(limits(2)), Rouse::None);
     state.helping = 0;
     assert_eq!(state.next_rouse(limits(2)), Rouse::Parked);
     (state.parked, state.tickets) = (1, 0);
@@ -309,7 +309,7 @@ fn who_stops_helping_wakes_the_worker_that_slept_meanwhile() {
     (state.workers, state.parked, state.helping) = (1, 1, 1);
     // The helping thread serves the job.
     let helped = state.schedule.claim_from(0).unwrap();
-    assert_eq!(state.next_rouse(limits(1)), Rouse::Nobody);
+    assert_eq!(state.next_rouse(limits(1)), Rouse::None);
     drop(state);
     let mut part = Part {
         crew: &pool,

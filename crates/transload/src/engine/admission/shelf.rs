@@ -258,7 +258,7 @@ pub(super) mod tests {
         assert!(shelf.put(slot, false).useless.is_none());
         assert_eq!(shelf.idle.len(), 1);
         assert!(part_of(&mut shelf, PART).is_some());
-        assert!(shelf.idle.is_empty(), "nobody has all of it now");
+        assert!(shelf.idle.is_empty(), "a transfer has a part of it");
     }
 
     #[test]
