@@ -46,16 +46,21 @@ impl Options {
 
 /// The changes that the run may make on the machine.
 pub(crate) const INSTALLS: &str = "\
-On Debian and its descendants, as root or with a sudo that asks for no password, the stage tests
-installs Mesa's software Vulkan driver with apt-get. With --all:
-  tests              takes SwiftShader out of Debian's chromium-common (32 MB, kept in the target folder)
-  no_std, cross      install Debian's toolchain where rustup has no library for a target (150 MB)
-  sanitizers         install the same toolchain
-  wine               installs Wine and a linker for programs of Windows (162 MB)
-  clients            installs python3-venv, and NVIDIA's bindings for Python into the target folder
-  deny               builds cargo-deny into the target folder, once, where it is not installed
-With --full the stage browser installs Chromium, its driver and a linker (132 MB), and builds
-wasm-bindgen's runner of tests. Elsewhere these stages are skipped, and the end of the run says so.";
+On Debian and its descendants, as root or with a sudo that asks for no password,
+the stage tests installs Mesa's software Vulkan driver with apt-get.
+With --all:
+  tests          takes SwiftShader out of Debian's chromium-common (32 MB)
+  no_std, cross  install Debian's toolchain where rustup has no library for a
+                 target (150 MB)
+  sanitizers     install the same toolchain
+  wine           installs Wine and a linker for programs of Windows (162 MB)
+  clients        installs python3-venv, and NVIDIA's bindings for Python
+  deny           builds cargo-deny, once, where it is not installed
+SwiftShader, the bindings and cargo-deny go into the target directory.
+With --full:
+  browser        installs Chromium, its driver and a linker (132 MB), and builds
+                 wasm-bindgen's runner of tests
+Elsewhere these stages are skipped, and the end of the run says so.";
 
 /// Every stage, cheap ones first.
 pub(crate) const STAGES: [Stage; 25] = [
@@ -405,6 +410,14 @@ fn print_list(title: &str, lines: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A longer line is broken anew, in the middle of a sentence.
+    #[test]
+    fn what_it_installs_fits_a_terminal_of_80() {
+        for line in INSTALLS.lines() {
+            assert!(line.chars().count() <= 80, "{line:?}");
+        }
+    }
 
     #[test]
     fn tests_and_stages_are_counted_together() {

@@ -13,11 +13,11 @@ use crate::stop::Stop;
 #[derive(Debug, Parser)]
 #[command(name = "transload", version, after_help = ENVIRONMENT_AND_EXIT_CODES, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
-    /// Prints one JSON object, errors too (docs/json.md describes each)
+    /// Prints one JSON object, notes and errors in it (docs/json.md has the fields)
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// Uses the measured costs in FILE, and not the saved ones; with probe, writes them there
+    /// Uses the measured costs in FILE, not the saved ones; probe writes them there
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
 
@@ -84,7 +84,7 @@ pub(crate) struct ExplainOptions {
     #[arg(value_parser = memory)]
     pub(crate) dst: Place,
 
-    /// How many: bytes, or with a unit, as in 64KiB or 1.5GB
+    /// How many: bytes, or with a unit, binary or decimal, as in 64KiB or 1.5GB
     pub(crate) size: ByteSize,
 
     /// Plans on the machine that a TOML file describes, in place of this one
@@ -94,7 +94,7 @@ pub(crate) struct ExplainOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ProbeArguments {
-    /// Takes 10 seconds and sizes up to 16 MiB, and not 60 seconds and 64 MiB
+    /// Probes for 10 s with sizes up to 16 MiB (default: 60 s, 64 MiB)
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -131,11 +131,18 @@ pub(crate) fn asks_for_json(arguments: impl IntoIterator<Item = OsString>) -> bo
 }
 
 const ENVIRONMENT_AND_EXIT_CODES: &str = "\
+Devices and sizes:
+  A device is named by its kind and number, as in wgpu:1, or by its UUID. The
+  number 0 may be left out, of every kind: wgpu is wgpu:0, cpu/shared is
+  cpu:0/shared.
+  Sizes are shown in binary units: 1 KiB is 1024 bytes, 1 MiB is 1024 KiB.
+  Rates are shown in decimal ones: 1 GB/s is 1,000,000,000 bytes per second.
+
 Environment:
-  TRANSLOAD_PROFILE      the file of measured costs, in place of the saved ones;
-                         set to nothing, none
-  TRANSLOAD_CUDA_DRIVER  the library of CUDA's driver, in place of what the
-                         system finds: libcuda.so.1, nvcuda.dll
+  TRANSLOAD_PROFILE      path of the file of measured costs to use; set it to
+                         an empty string to use none
+  TRANSLOAD_CUDA_DRIVER  path of the library of CUDA's driver (default:
+                         libcuda.so.1, on Windows nvcuda.dll)
 
 Exit codes:
   0    done
@@ -160,29 +167,39 @@ Stops:
   wgpu:N           the memory of an adapter, as `transload devices` lists them
   sim:N            a simulated device of the machine that --topology describes
 
+A device without a number is number 0: wgpu is wgpu:0.
+
+FILE and PATH are regular files: no pipe, no device, no standard input (-). To
+copy what a pipe gives, write it to a file first: cat PIPE > FILE.
+
 A file goes to and from a device through slots of a few MiB: no memory of the
 host ever holds it as a whole.
 
-A file is written as .transload-RANDOM.partial in the folder of its place, and
-renamed when its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it.
-What SIGKILL or SIGHUP leaves, and on Windows Ctrl-C, goes with the next copy to
-the same folder. Without --out the bytes at the last stop are dropped.
+A file is written as .transload-RANDOM.partial in its directory, and renamed
+when its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it. The next
+copy to the same directory removes what SIGKILL, SIGHUP, and on Windows Ctrl-C
+leave. Without --out the bytes at the last stop are dropped.
 
-TIME excludes the time until the disk has all bytes of a file (fsync).";
+TIME is the time of the copy, and RATE its rate. CHECK is the time in which
+--verify reads both ends again. TIME excludes the time until the disk has all
+bytes of a file (fsync).";
 
 const PROFILES: &str = "\
-What was measured is saved in the folder for caches as transload/profile.toml,
-or where the environment variable TRANSLOAD_PROFILE says (nothing: nowhere), or
-in --profile FILE. copy and explain plan by it, and so do programs that use the
-library, until the processor, a device, a driver or the version is another one.
-Beside it, as profile.verdicts.toml, lies which links between two devices were
-proven, and which ones move wrong bytes; a probe finds that out anew.
+What was measured is saved in --profile FILE, or where the environment variable
+TRANSLOAD_PROFILE says (an empty string: nowhere), or as transload/profile.toml
+in the directory for caches. copy and explain plan by it, and so do programs
+that use the library, until the processor, a device, a driver or the version of
+transload changes. Beside it, profile.verdicts.toml holds which links between
+two devices were proven, and which ones move wrong bytes; each probe proves
+them anew.
 
-A simulated machine is probed to the end, however long that takes, and what was
-measured of it goes to --profile FILE only. The same goes for a machine
+A simulated machine is probed to the end, however long that takes. What was
+measured of it is saved in --profile FILE only. The same goes for a machine
 where a stand-in was loaded in the place of CUDA's driver.
 
-Memory was touched before, and files are in the page cache.";
+Memory was touched before, and files are in the page cache. The figures are
+medians with their 95 % intervals. Do not trust those marked !, whose interval
+is wider than ±20% or unknown: close other programs, and probe again.";
 
 const MEMORIES: &str = "\
 Memories:
@@ -199,7 +216,9 @@ Memories:
                 on the way in and out
   sim:N, sim:N/KIND
                 those of the machine that --topology describes, which
-                `transload devices --topology FILE` lists";
+                `transload devices --topology FILE` lists
+
+A device without a number is number 0: wgpu is wgpu:0.";
 
 #[cfg(test)]
 mod tests {

@@ -106,7 +106,7 @@ fn place(arguments: &ProbeArguments, wanted: Wanted<'_>) -> Result<PathBuf, Stri
     }
     saved_path().ok_or_else(|| match std::env::var_os(ENVIRONMENT) {
         Some(_) => format!("{ENVIRONMENT} is set to nothing"),
-        None => "this system names no folder for caches; --profile FILE names a file".into(),
+        None => "this system names no directory for caches; name a file with --profile FILE".into(),
     })
 }
 

@@ -377,8 +377,22 @@ fn the_help_lists_what_can_be_named() {
         }
     }
     let help = folder.run(&["--help"]).stdout();
-    for variable in ["TRANSLOAD_PROFILE", "TRANSLOAD_CUDA_DRIVER"] {
-        assert!(help.contains(variable), "{help}");
+    for text in [
+        "TRANSLOAD_PROFILE",
+        "TRANSLOAD_CUDA_DRIVER",
+        "1 KiB is 1024 bytes",
+        "1 GB/s is 1,000,000,000 bytes per second",
+        "wgpu is wgpu:0",
+    ] {
+        assert!(help.contains(text), "{help}");
+    }
+    // As it says, of every kind.
+    for kind in ["cpu", "cuda", "metal", "sim", "wgpu"] {
+        let named = |place: &str| {
+            let run = folder.run(&["explain", place, place, "1MiB"]);
+            (run.code(), run.stdout(), run.stderr())
+        };
+        assert_eq!(named(kind), named(&format!("{kind}:0")));
     }
 }
 
