@@ -26,6 +26,7 @@ mod discovery;
 mod every_way;
 mod examples;
 mod executors;
+mod explanations;
 mod fair;
 mod faults;
 mod fences;
