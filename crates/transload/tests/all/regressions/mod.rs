@@ -299,7 +299,12 @@ fn sharing_never_maps_a_file_that_others_may_change() -> Outcome {
     for place in ["cpu:0", "cpu:0/shared"] {
         let place: Place = place.parse()?;
         let error = manager.share(&buffer, place).expect_err("it was mapped");
-        assert!(error.to_string().contains("nobody changes it"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("its caller promises that no program changes it"),
+            "{error}"
+        );
     }
     // A copy takes the file's bytes as they are now.
     rewrite(&file.0, 0xA5)?;
