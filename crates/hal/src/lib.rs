@@ -27,6 +27,8 @@ mod process;
 #[cfg(feature = "std")]
 mod regular;
 mod span;
+#[cfg(feature = "std")]
+mod threads;
 
 pub use alloc_spec::AllocSpec;
 pub use backend::Backend;
@@ -49,6 +51,8 @@ pub use process::{Process, ProcessBound};
 #[cfg(feature = "std")]
 pub use regular::{NotRegular, open_regular, read_regular};
 pub use span::HostSpan;
+#[cfg(feature = "std")]
+pub use threads::{Sleepers, Worker};
 pub use transload_core as core;
 pub use transload_core::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Inventory, Lack,

@@ -64,8 +64,6 @@ mod queue;
 mod reaper;
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod submit;
-#[cfg(all(feature = "backend", not(transload_local)))]
-mod worker;
 
 #[cfg(all(feature = "backend", not(transload_local)))]
 pub use device::{BACKEND, Cuda};

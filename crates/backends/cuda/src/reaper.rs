@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::worker::Worker;
+use transload_hal::{Sleepers, Worker};
 
 /// How long an allocation that finds no memory waits for memory that is about to be freed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub(crate) struct Reapers {
 pub(crate) struct Reaper {
     under_way: Arc<AtomicU64>,
     post: Arc<Post>,
-    thread: Mutex<Option<Worker>>,
+    thread: Worker,
 }
 
 #[derive(Default)]
@@ -43,8 +43,8 @@ struct Post {
     state: Mutex<State>,
     /// There is a job, or no more will come.
     work: Condvar,
-    /// A job is done.
-    done: Condvar,
+    /// Threads that wait until a job is done.
+    sleepers: Sleepers,
 }
 
 #[derive(Default)]
@@ -89,7 +89,7 @@ impl Reaper {
         Arc::new(Reaper {
             under_way: Arc::clone(under_way),
             post: Arc::default(),
-            thread: Mutex::new(None),
+            thread: Worker::default(),
         })
     }
 
@@ -104,28 +104,19 @@ impl Reaper {
 
     /// Waits until all queued jobs are done, at most for `PATIENCE`. Returns false if there were none.
     pub(crate) fn settle(&self) -> bool {
-        let deadline = Instant::now() + PATIENCE;
-        let mut state = self.post.lock();
+        let state = self.post.lock();
         let had_work = state.is_working();
-        while state.is_working() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let waited = self.post.done.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let sleepers = &self.post.sleepers;
+        sleepers.sleep_while(state, (Instant::now(), PATIENCE), State::is_working);
         had_work
     }
 
     /// Starts the thread if it does not run.
     fn has_thread(&self) -> bool {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_none() {
+        self.thread.start(|| {
             let post = Arc::clone(&self.post);
-            *thread = Worker::spawn("transload-cuda-reaper".into(), move || post.run()).ok();
-        }
-        thread.is_some()
+            ("transload-cuda-reaper".into(), move || post.run())
+        })
     }
 }
 
@@ -145,14 +136,8 @@ impl Drop for Reaper {
         let is_idle = !state.is_working();
         drop(state);
         self.post.work.notify_one();
-        let thread = self
-            .thread
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take()
-            && is_idle
-        {
-            thread.join();
+        if is_idle {
+            self.thread.join();
         }
     }
 }
@@ -173,7 +158,7 @@ impl Post {
             // Users' owners are dropped here, too. A panic in one must not keep the others from being dropped.
             let _ = catch_unwind(AssertUnwindSafe(job));
             self.lock().is_busy = false;
-            self.done.notify_all();
+            self.sleepers.wake();
         }
     }
 

@@ -8,11 +8,11 @@ use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use transload_hal::{
-    Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, SubmitError, Waited, run_callback,
+    Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, Sleepers, SubmitError, Waited, Worker,
+    run_callback,
 };
 
 use crate::device::{BACKEND, Gpu};
@@ -27,7 +27,7 @@ use watch::Watch;
 /// The queue of one device.
 pub(crate) struct Queue {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Worker,
 }
 
 struct Shared {
@@ -43,8 +43,8 @@ struct Shared {
     gate: Mutex<()>,
     /// Something was submitted that no thread serves, or the queue closes.
     work: Condvar,
-    /// Something settled, or the serving thread stopped serving the queue.
-    changed: Condvar,
+    /// Threads that wait until something settles, or the serving thread stops serving the queue.
+    sleepers: Sleepers,
 }
 
 #[derive(Default)]
@@ -55,8 +55,6 @@ struct State {
     pending: HashSet<u64>,
     /// A thread is in the driver for it.
     is_served: bool,
-    /// Threads that sleep until something changes.
-    awaited: u32,
     is_closing: bool,
 }
 
@@ -93,9 +91,9 @@ impl Queue {
                 ended: Mutex::default(),
                 gate: Mutex::new(()),
                 work: Condvar::new(),
-                changed: Condvar::new(),
+                sleepers: Sleepers::default(),
             }),
-            thread: Mutex::new(None),
+            thread: Worker::default(),
         }
     }
 
@@ -143,19 +141,14 @@ impl Queue {
     }
 
     fn ensure_thread(&self) {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_some() {
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
-        let name = format!("transload-{}", shared.gpu.id);
-        match std::thread::Builder::new()
-            .name(name)
-            .spawn(move || shared.run())
-        {
-            Ok(handle) => *thread = Some(handle),
+        let make = || {
+            let shared = Arc::clone(&self.shared);
+            let name = format!("transload-{}", shared.gpu.id);
+            (name, move || shared.run())
+        };
+        if !self.thread.start(make) {
             // No thread could report the end later, so this thread finishes the work now.
-            Err(_) => self.shared.finish_all(),
+            self.shared.finish_all();
         }
     }
 }
@@ -165,16 +158,7 @@ impl Drop for Queue {
     fn drop(&mut self) {
         self.shared.lock().is_closing = true;
         self.shared.work.notify_one();
-        let thread = self
-            .thread
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take()
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // The thread never panics; if it did, its fences would be lost with the backend.
-            let _ = thread.join();
-        }
+        self.thread.join();
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use transload_hal::{ErrorClass, Fault, Fence, SubmitError, Waited};
+use transload_hal::{ErrorClass, Fault, Fence, Sleepers, SubmitError, Waited, Worker};
 
 use super::batch::Batch;
 use super::enqueue::Enqueuer;
@@ -20,12 +20,11 @@ use crate::facts::Facts;
 use crate::fault::fault_of;
 use crate::gpu::Sink;
 use crate::raw::{CUevent, CUevent_flags, CUstream, CUstream_flags, CallError};
-use crate::worker::Worker;
 
 /// A stream.
 pub(crate) struct Lane {
     pub(super) shared: Arc<Shared>,
-    thread: Mutex<Option<Worker>>,
+    thread: Worker,
 }
 
 pub(super) struct Shared {
@@ -46,8 +45,8 @@ pub(super) struct Shared {
     pub(super) work: Condvar,
     /// Something was submitted while the lane's thread was parked, and its end is not expected yet.
     is_unheard: AtomicBool,
-    /// Something settled.
-    pub(super) changed: Condvar,
+    /// Threads that wait until something settles.
+    pub(super) sleepers: Sleepers,
 }
 
 /// The buffers that a submission works with.
@@ -69,8 +68,6 @@ pub(super) struct State {
     pub(super) idle: VecDeque<CUevent>,
     /// The lane's thread serves what is under way: it is running and not parked.
     pub(super) is_served: bool,
-    /// Threads that sleep until something settles.
-    pub(super) awaited: u32,
     pub(super) is_closing: bool,
 }
 
@@ -122,9 +119,9 @@ impl Lane {
                 state: Mutex::default(),
                 work: Condvar::new(),
                 is_unheard: AtomicBool::new(false),
-                changed: Condvar::new(),
+                sleepers: Sleepers::default(),
             }),
-            thread: Mutex::new(None),
+            thread: Worker::default(),
         })
     }
 
@@ -256,16 +253,14 @@ impl Lane {
 
     /// Starts the thread, if it is not running. Called when the end of a submission is first expected.
     fn ensure_thread(&self) {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_some() {
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
-        let name = format!("transload-{}-{}", shared.context.id, shared.way as usize);
-        match Worker::spawn(name, move || shared.run()) {
-            Ok(worker) => *thread = Some(worker),
+        let make = || {
+            let shared = Arc::clone(&self.shared);
+            let name = format!("transload-{}-{}", shared.context.id, shared.way as usize);
+            (name, move || shared.run())
+        };
+        if !self.thread.start(make) {
             // No thread could report the end later, so this thread finishes the work now.
-            Err(_) => self.shared.finish_all(),
+            self.shared.finish_all();
         }
     }
 }
@@ -280,14 +275,8 @@ impl Drop for Lane {
         let is_idle = state.flying.is_empty();
         drop(state);
         self.shared.work.notify_all();
-        let thread = self
-            .thread
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take()
-            && is_idle
-        {
-            thread.join();
+        if is_idle {
+            self.thread.join();
         }
     }
 }

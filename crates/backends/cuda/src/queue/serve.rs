@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
 
 use super::Way;
-use super::lane::{Flight, Shared};
+use super::lane::{Flight, Shared, State};
 use crate::capture::relax;
 use crate::device::BACKEND;
 use crate::fault::is_of_capture;
@@ -169,9 +169,7 @@ impl Shared {
                 sink.settle(fence, end_of(flight.fault.as_ref(), outcome));
             }
         }
-        if state.awaited > 0 {
-            self.changed.notify_all();
-        }
+        self.sleepers.wake();
     }
 
     /// Polls for a moment whether a submission has settled.
@@ -184,17 +182,9 @@ impl Shared {
 
     /// Blocks until a submission has settled or the limit has passed, counted from when it began.
     pub(super) fn await_end(&self, sequence: u64, begun: Instant, limit: Duration) -> Waited {
-        let mut state = self.lock();
-        while state.settled < sequence {
-            let Some(left) = limit.checked_sub(begun.elapsed()) else {
-                return Waited::TimedOut;
-            };
-            state.awaited += 1;
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            state.awaited -= 1;
-        }
-        Waited::Settled
+        let is_pending = |state: &State| state.settled < sequence;
+        self.sleepers
+            .sleep_while(self.lock(), (begun, limit), is_pending)
     }
 
     fn event_of(&self, sequence: u64) -> Option<CUevent> {

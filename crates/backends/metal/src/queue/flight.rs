@@ -9,10 +9,10 @@
 //! whole lane would be set by later submissions, which may wait for work that waits for this one.
 
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
+use transload_hal::{ErrorClass, Fault, Fence, Outcome, Sleepers, Waited};
 
 use crate::device::BACKEND;
 use crate::fault::fault_of;
@@ -30,8 +30,8 @@ pub(super) struct Shared {
     /// queue.
     pub(super) gate: Mutex<()>,
     state: Mutex<State>,
-    /// Something settled.
-    changed: Condvar,
+    /// Threads that wait until something settles.
+    sleepers: Sleepers,
 }
 
 #[derive(Default)]
@@ -41,8 +41,6 @@ struct State {
     last: u64,
     /// The number of submissions under way.
     flying: u32,
-    /// Threads that sleep until something settles.
-    awaited: u32,
 }
 
 /// A place for a submission.
@@ -96,7 +94,7 @@ impl Shared {
             sink: Arc::clone(sink),
             gate: Mutex::new(()),
             state: Mutex::new(state),
-            changed: Condvar::new(),
+            sleepers: Sleepers::default(),
         }
     }
 
@@ -160,7 +158,7 @@ impl Shared {
         }
         let mut state = self.lock();
         while state.places[place].left > 1 {
-            state = self.doze(state, Duration::MAX);
+            state = self.sleepers.sleep(state, Duration::MAX);
         }
         let flight = &mut state.places[place];
         flight.guests = luggage.guests;
@@ -220,9 +218,7 @@ impl Shared {
                 sink.settle(fence, outcome);
             }
         }
-        if state.awaited > 0 {
-            self.changed.notify_all();
-        }
+        self.sleepers.wake();
     }
 
     /// Releases device work that waits for failed commands. The place has not settled, so no other submission uses its
@@ -259,23 +255,9 @@ impl Shared {
 
     /// Blocks until a submission has settled or the limit has passed.
     pub(super) fn wait(&self, sequence: u64, limit: Duration) -> Waited {
-        let begun = Instant::now();
-        let mut state = self.lock();
-        while is_flying(&state, sequence) {
-            let Some(left) = limit.checked_sub(begun.elapsed()) else {
-                return Waited::TimedOut;
-            };
-            state = self.doze(state, left);
-        }
-        Waited::Settled
-    }
-
-    fn doze<'a>(&self, mut state: MutexGuard<'a, State>, limit: Duration) -> MutexGuard<'a, State> {
-        state.awaited += 1;
-        let waited = self.changed.wait_timeout(state, limit);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        state.awaited -= 1;
-        state
+        let is_pending = |state: &State| is_flying(state, sequence);
+        self.sleepers
+            .sleep_while(self.lock(), (Instant::now(), limit), is_pending)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -38,14 +38,11 @@ impl Drop for Service<'_> {
         let mut state = self.0.lock();
         state.is_served = false;
         let left = !state.flying.is_empty();
-        let awaited = state.awaited > 0;
         drop(state);
         if left {
             self.0.work.notify_one();
         }
-        if awaited {
-            self.0.changed.notify_all();
-        }
+        self.0.sleepers.wake();
     }
 }
 
@@ -82,7 +79,7 @@ impl Shared {
                 return Waited::TimedOut;
             }
             if state.is_served || state.flying.is_empty() || limit < LONG {
-                self.doze(state, left.min(PATIENCE));
+                drop(self.sleepers.sleep(state, left.min(PATIENCE)));
             } else {
                 self.serve(state);
             }
@@ -97,7 +94,7 @@ impl Shared {
             if slots.iter().all(mapped) || state.flying.is_empty() {
                 return;
             }
-            self.doze(state, PATIENCE);
+            drop(self.sleepers.sleep(state, PATIENCE));
         }
     }
 
@@ -107,18 +104,10 @@ impl Shared {
             let state = self.lock();
             match (state.flying.is_empty(), state.is_served) {
                 (true, _) => return,
-                (_, true) => self.doze(state, PATIENCE),
+                (_, true) => drop(self.sleepers.sleep(state, PATIENCE)),
                 (_, false) => self.serve(state),
             }
         }
-    }
-
-    /// Sleeps until something changes, at most for `limit`.
-    fn doze(&self, mut state: MutexGuard<'_, State>, limit: Duration) {
-        state.awaited += 1;
-        let waited = self.changed.wait_timeout(state, limit);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        state.awaited -= 1;
     }
 
     /// Waits for the oldest submission, and settles it when it is over.
