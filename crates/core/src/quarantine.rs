@@ -123,6 +123,11 @@ impl Quarantine {
         self.changed();
     }
 
+    /// Returns whether no link has failed.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
     /// Ends the row of failures: a transfer over the link has succeeded at `now`. A success while
     /// the link is barred changes nothing, as that transfer was under way before.
     pub fn succeeded(&mut self, link: LinkId, now: Instant) {

@@ -51,7 +51,7 @@ impl Prepared {
             let parts = (checked.in_place, &checked.footprints[..]);
             state.start(ends, parts, chosen, terms, now)
         });
-        Transfer::of(&self.shared, submitted)
+        Transfer::new(submitted)
     }
 }
 

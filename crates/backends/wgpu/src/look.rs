@@ -120,7 +120,9 @@ impl Gpu {
             }
         }
         self.probe()?;
-        Err(failed(&"the driver does not map a buffer that no operation uses"))
+        Err(failed(
+            &"the driver does not map a buffer that no operation uses",
+        ))
     }
 
     /// The device took no work.

@@ -84,10 +84,12 @@ impl Admission {
         self.queue.leave(waits_in(transfers));
     }
 
-    /// Begins a round over the queue.
-    pub(crate) fn begin(&mut self) {
+    /// Begins a round over the queue. Returns whether any transfer waits there.
+    #[inline]
+    pub(crate) fn begin(&mut self) -> bool {
         self.claims.clear();
         self.waits_for_room = false;
+        !self.queue.is_empty()
     }
 
     /// Takes the next transfer out of the queue that can be admitted, in their order and one at a time: the next one
@@ -199,6 +201,7 @@ impl Admission {
     }
 
     /// Takes back first slots that the flight will not use.
+    #[inline]
     pub(crate) fn take_back_first(&self, active: &mut Active, evicted: &mut Vec<Buffer>) {
         for first in active.first_slots.drain(..) {
             if let Some(buffer) = first.buffer {
@@ -246,6 +249,12 @@ impl Admission {
             active.wants_more = true;
             self.wanting.push(index);
         }
+    }
+
+    /// Returns whether a flight could use more slots.
+    #[inline]
+    pub(crate) fn has_wanting(&self) -> bool {
+        !self.wanting.is_empty()
     }
 
     /// Returns the next further slot to be given to a flight, or room for one, while no transfer waits for first slots

@@ -15,8 +15,14 @@ use super::types::{Index, TransferId, Wanted};
 
 impl State {
     /// Admits transfers that wait for their first slots. Slots that must be allocated become commands.
+    #[inline]
     pub(crate) fn admit_waiting(&mut self, commands: &mut Commands) {
-        self.admission.begin();
+        if self.admission.begin() {
+            self.admit_in_turn(commands);
+        }
+    }
+
+    fn admit_in_turn(&mut self, commands: &mut Commands) {
         loop {
             let (room, evicted) = (commands.remaining_capacity(), &mut self.after.buffers);
             let index = match self.admission.next(&mut self.table, room, evicted) {
@@ -95,8 +101,9 @@ impl State {
     }
 
     /// Gives further slots to flights that could use them.
+    #[inline]
     pub(crate) fn grant_further(&mut self, commands: &mut Commands) {
-        while !commands.is_full() {
+        while self.admission.has_wanting() && !commands.is_full() {
             let evicted = &mut self.after.buffers;
             let next = self.admission.next_further(&mut self.table, evicted);
             let Some((index, wanted, slot)) = next else {

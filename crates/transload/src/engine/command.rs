@@ -319,8 +319,9 @@ impl Later {
     }
 
     /// Moves the commands that a thread of that pace may execute to `commands`.
+    #[inline]
     pub(crate) fn take(&mut self, pace: Pace, commands: &mut Commands) {
-        if pace.slow == Which::NONE {
+        if self.0.is_empty() || pace.slow == Which::NONE {
             return;
         }
         let mut at = 0;

@@ -207,7 +207,7 @@ impl State {
                 .filter(|_| active.checksum.is_some())
                 .map_or(0, |copied| now.since_ns(copied)),
             checksum: active.checksum,
-            fallbacks: core::mem::take(&mut active.fallbacks),
+            fallbacks: core::mem::take(&mut active.fallbacks).into_boxed_slice(),
             simulated: false,
         }
         .marked(self.planning.topology())

@@ -159,10 +159,7 @@ impl State {
     /// Looks at the transfer in the next round.
     #[inline]
     pub(crate) fn enqueue(&mut self, index: Index) {
-        self.table.enqueue(index);
-        if self.advances {
-            self.table.set_needs_listener(index, true);
-        }
+        self.table.enqueue(index, self.advances);
     }
 
     /// Puts the report of a transfer that has moved its bytes into `done`, and frees its place. A transfer that failed

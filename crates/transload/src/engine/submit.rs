@@ -13,15 +13,14 @@ use super::types::{Pace, TransferId, Which};
 use crate::error::TransferError;
 use crate::report::Report;
 
-/// What became of a submission.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "it becomes the handle of the transfer; a box would allocate"
-)]
+/// What became of a submission, in the form that handles keep: a report is large, and is not moved once more.
 pub(crate) enum Submitted {
-    /// The request was refused, or the transfer is over at once.
-    Over(Result<Report, TransferError>),
-    UnderWay(TransferId),
+    UnderWay {
+        shared: Arc<Shared>,
+        id: TransferId,
+    },
+    /// The transfer was refused or was over at once, or its result was taken.
+    Settled(Option<Result<Report, TransferError>>),
 }
 
 /// The purpose of a thread that submits a transfer: it makes a small copy itself, and takes its result.
@@ -66,7 +65,7 @@ impl Shared {
         start: impl FnOnce(&mut State, Instant) -> Result<TransferId, TransferError>,
     ) -> Submitted {
         if let Err(forked) = self.check_fork() {
-            return Submitted::Over(Err(forked.into()));
+            return Submitted::Settled(Some(Err(forked.into())));
         }
         let mut submit = Submit {
             start: Some(start),
@@ -74,15 +73,18 @@ impl Shared {
             done: Done::default(),
         };
         let turn = self.turn_for(&mut submit);
-        if let Some(result) = submit.done.result {
+        if submit.done.result.is_some() {
             self.hand_over(&turn);
-            return Submitted::Over(result);
+            return Submitted::Settled(submit.done.result);
         }
         if turn.needs_listener {
             self.appoint(turn.seen, turn.next);
         }
         match submit.started {
-            Some(Ok(id)) => Submitted::UnderWay(id),
+            Some(Ok(id)) => Submitted::UnderWay {
+                shared: Arc::clone(self),
+                id,
+            },
             Some(Err(error)) => self.refuse(error, then),
             None => unreachable!("a turn begins its purpose"),
         }
@@ -97,6 +99,6 @@ impl Shared {
     ) -> Submitted {
         let own = then.iter().filter(|event| event.manager == self.serial);
         own.for_each(|event| self.events_set(&event.set()));
-        Submitted::Over(Err(error))
+        Submitted::Settled(Some(Err(error)))
     }
 }

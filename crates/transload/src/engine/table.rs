@@ -22,8 +22,9 @@ pub(crate) struct Table {
     hazards: Hazards,
     /// The place of each ticket's transfer, by the ticket's index.
     by_ticket: Vec<Index>,
-    /// Transfers to look at, by priority.
+    /// Transfers to look at, by priority, and how many.
     ready: [VecDeque<Index>; 3],
+    ready_len: usize,
     /// Transfers and guards in the order.
     live: usize,
     /// Transfers in the order: guards are none.
@@ -55,6 +56,7 @@ impl Table {
             hazards: Hazards::new(),
             by_ticket: Vec::with_capacity(room),
             ready: core::array::from_fn(|_| VecDeque::with_capacity(room)),
+            ready_len: 0,
             live: 0,
             moving: 0,
             needs: 0,
@@ -133,27 +135,32 @@ impl Table {
 
     /// Gives a transfer or guard its place in the order. Returns whether another one stands before it.
     pub(crate) fn enter(&mut self, index: Index, footprints: &[Footprint]) -> bool {
-        self.live += 1;
-        self.moving += usize::from(self[index].dst.is_some());
         let entry = self.hazards.enter(footprints);
         let at = entry.ticket.index();
         if self.by_ticket.len() <= at {
             self.by_ticket.resize(at + 1, Index::NONE);
         }
         self.by_ticket[at] = index;
-        self[index].ticket = Some(entry.ticket);
+        let active = &mut self[index];
+        active.ticket = Some(entry.ticket);
+        let is_transfer = active.dst.is_some();
+        self.live += 1;
+        self.moving += usize::from(is_transfer);
         entry.waits_for > 0
     }
 
     /// Takes a transfer or guard out of the order. Adds those that have nothing before them any more to `next`.
     pub(crate) fn leave(&mut self, index: Index, next: &mut Vec<Index>) {
+        let active = &mut self[index];
+        let is_transfer = active.dst.is_some();
+        let needed = core::mem::take(&mut active.needs_listener);
+        let had_waiter = core::mem::take(&mut active.has_waiter);
+        let ticket = active.ticket.take();
         self.live -= 1;
-        self.moving -= usize::from(self[index].dst.is_some());
-        self.set_needs_listener(index, false);
-        self.set_waiter(index, false);
-        let Some(ticket) = self[index].ticket.take() else {
-            return;
-        };
+        self.moving -= usize::from(is_transfer);
+        self.needs -= usize::from(needed);
+        self.waiters -= usize::from(had_waiter);
+        let Some(ticket) = ticket else { return };
         let by_ticket = &self.by_ticket;
         self.hazards
             .leave(ticket, &mut |ticket| next.push(by_ticket[ticket.index()]));
@@ -190,14 +197,19 @@ impl Table {
         { guards.iter() }.find_map(|(ticket, memory)| (*ticket == cause).then_some(*memory))
     }
 
-    /// Queues a transfer to be looked at, unless it is queued.
+    /// Queues a transfer to be looked at, unless it is queued. `needs_listener`: a thread must listen for it then.
     #[inline]
-    pub(crate) fn enqueue(&mut self, index: Index) {
+    pub(crate) fn enqueue(&mut self, index: Index, needs_listener: bool) {
         let active = &mut self[index];
-        if !active.queued {
-            active.queued = true;
-            let queue = active.priority.queue();
+        let is_new = !core::mem::replace(&mut active.queued, true);
+        let queue = active.priority.queue();
+        let needs_now = needs_listener && !active.needs_listener;
+        if is_new {
             self.ready[queue].push_back(index);
+            self.ready_len += 1;
+        }
+        if needs_now {
+            self.set_needs_listener(index, true);
         }
     }
 
@@ -208,24 +220,28 @@ impl Table {
             active.queued = true;
             let queue = active.priority.queue();
             self.ready[queue].push_front(index);
+            self.ready_len += 1;
         }
     }
 
     /// Returns whether any transfer is to be looked at.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.iter().all(VecDeque::is_empty)
+        self.ready_len > 0
     }
 
     /// Takes the next transfer to look at, by priority and then in the order of asking.
+    #[inline]
     pub(crate) fn next_ready(&mut self) -> Option<Index> {
-        loop {
+        while self.has_ready() {
             let index = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
+            self.ready_len -= 1;
             // A transfer that ended meanwhile may have left its place.
             if let Some(active) = self.get_mut(index) {
                 active.queued = false;
                 return Some(index);
             }
         }
+        None
     }
 
     /// Records whether a transfer or guard needs a thread that listens. One that is over needs none.

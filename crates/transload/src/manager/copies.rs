@@ -47,7 +47,7 @@ impl TransferManager {
             }
             Err(error) => self.shared.refuse(error, &terms.then),
         };
-        Transfer::of(&self.shared, submitted)
+        Transfer::new(submitted)
     }
 
     /// Submits several requests, all or none. `on_failure` says what happens to transfers that have not begun when one
@@ -115,7 +115,10 @@ impl TransferManager {
         }
         self.shared.events_set(&gate.set());
         self.shared.leave_to_hardware(&ids);
-        let handle = |id| Transfer::of(&self.shared, Submitted::UnderWay(id));
+        let handle = |id| {
+            let shared = Arc::clone(&self.shared);
+            Transfer::new(Submitted::UnderWay { shared, id })
+        };
         Ok(Batch::new(ids.into_iter().map(handle).collect()))
     }
 
@@ -365,7 +368,7 @@ impl TransferManager {
             quiet.1.set(Some(id));
             Ok(id)
         });
-        let submitted = Transfer::of(&self.shared, submitted);
+        let submitted = Transfer::new(submitted);
         let may_wait = quiet.1.get().map(|id| self.shared.may_wait(id));
         if let Some(Err(deadlock)) = may_wait {
             // The transfer waits for others. If it is cancelled before it has begun, it is over.

@@ -135,7 +135,9 @@ impl<'a> Moves<'a> {
                 _ => false,
             };
             if !read {
-                return Err(failed(&"a slot is not mapped although no guard or operation uses it"));
+                return Err(failed(
+                    &"a slot is not mapped although no guard or operation uses it",
+                ));
             }
             bytes.unmap();
             kept.push(Kept {

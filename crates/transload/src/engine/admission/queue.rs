@@ -44,6 +44,12 @@ pub(crate) struct Head {
 const FEW: usize = 64;
 
 impl Queue {
+    /// Returns whether no transfer is in line.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
     /// Puts the transfer at that place behind all transfers that asked before it with its priority or a higher one.
     pub(crate) fn push(&mut self, index: Index, pair: Pair, priority: Priority) -> Turn {
         self.last += 1;
