@@ -1,7 +1,7 @@
 //! In a steady state, moving bytes allocates nothing: neither on the calling thread nor on any other.
 
 mod counted;
-#[path = "all/rig/mod.rs"]
+#[path = "all/rig.rs"]
 mod rig;
 
 use counted::{allocations, assert_allocates_nothing, start};

@@ -5,7 +5,7 @@ mod handles;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod mapped;
 #[cfg(windows)]
-#[path = "viewed.rs"]
+#[path = "exchange/viewed.rs"]
 mod mapped;
 
 use std::any::Any;

@@ -7,11 +7,11 @@
 #[cfg(target_os = "linux")]
 mod blocked;
 mod held;
-#[path = "../../../../crates/transload/tests/all/plain/mod.rs"]
+#[path = "../../../crates/transload/tests/all/plain.rs"]
 #[allow(unsafe_code, reason = "a backend promises what it does with memory")]
 mod plain;
 #[cfg(target_os = "linux")]
-#[path = "../../../../crates/transload/tests/all/stuck_page/mod.rs"]
+#[path = "../../../crates/transload/tests/all/stuck_page.rs"]
 #[allow(unsafe_code, reason = "pages that block are made by system calls")]
 mod stuck_page;
 mod told;

@@ -2,7 +2,7 @@
 //! exists, or ends in an error of a class. A transfer that reports success has moved every byte. The manager goes on.
 #![cfg(all(target_os = "linux", not(any(loom, transload_local))))]
 
-#[path = "../../../../backends/cuda/tests/common/faults.rs"]
+#[path = "../../../backends/cuda/tests/common/faults.rs"]
 #[allow(dead_code, reason = "the backend's own sweep uses the rest")]
 mod faults;
 mod journey;

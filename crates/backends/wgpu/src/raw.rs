@@ -21,7 +21,7 @@ mod vulkan;
         target_os = "freebsd"
     ))
 ))]
-#[path = "no_vulkan.rs"]
+#[path = "raw/no_vulkan.rs"]
 mod vulkan;
 mod window;
 
