@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use transload::model::{Limits, PlanKey, Topology, plan};
 use transload::{Backend, MemoryId, MemoryKind};
+use transload_core::{Limits, PlanKey, Topology, plan};
 use transload_testkit::sim::Sim;
 use transload_testkit::topology;
 

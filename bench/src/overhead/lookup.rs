@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use transload::model::{Limits, PlanCache, PlanKey, Topology, plan};
 use transload::{Backend, Method};
+use transload_core::{Limits, PlanCache, PlanKey, Topology, plan};
 use transload_host::Host;
 
 use crate::case::{Effort, Outcome, Verdict};

@@ -53,9 +53,9 @@ pub use regular::{NotRegular, open_regular, read_regular};
 pub use span::HostSpan;
 #[cfg(feature = "std")]
 pub use threads::{Sleepers, Worker};
-pub use transload_core as core;
+pub use transload_core::defaults;
 pub use transload_core::{
-    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Inventory, Lack,
-    Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, PciAddress, Shape, Span,
-    StorageId, Uuid,
+    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Instant, Inventory,
+    Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, PciAddress, Place, Rows,
+    Run, Shape, Span, StorageId, Topology, Uuid,
 };

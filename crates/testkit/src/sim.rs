@@ -47,7 +47,7 @@ mod work;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use transload_hal::core::Instant;
+use transload_hal::Instant;
 use transload_hal::{
     BackendId, Buffer, CompletionSink, DeviceId, ErrorClass, Fault, HostSpan, Inventory, MemoryId,
     Name, Span, StorageId,

@@ -77,7 +77,7 @@ proptest! {
         let mut now = 0;
         for copied in copies {
             now += copied.pause_ns;
-            sim.run_until(transload_hal::core::Instant(now));
+            sim.run_until(transload_hal::Instant(now));
             let conflicts = |other: &Copy| {
                 other.dst == copied.src || other.dst == copied.dst || other.src == copied.dst
             };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use transload_core::schema::{MOST_LINKS, SchemaError};
-use transload_hal::core::Topology;
+use transload_hal::Topology;
 use transload_hal::{Access, LinkClass, MemoryId};
 use transload_testkit::sim::BACKEND;
 use transload_testkit::topology::{TopologyError, from_file, from_str};

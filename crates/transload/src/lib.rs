@@ -210,8 +210,15 @@ pub use region::{Rect, Region};
 pub use report::{Fallback, Report};
 pub use request::{Batch, OnFailure, Request};
 pub use transfer::{Cancelled, Canceller, Transfer};
-/// The pure part: topologies, routes, plans, the planner, shapes, statistics.
-pub use transload_core as model;
+/// The machine as the planner sees it: what [`TransferManager::topology`], [`Explanation`] and [`Report`] show.
+pub mod model {
+    pub use transload_core::{
+        Access, Cost, Curve, CurveError, DeviceInfo, EngineId, Estimate, Lack, Lane, Limits, Link,
+        LinkClass, LinkId, MemoryInfo, Name, ParseError, Piece, Plan, Ring, Role, Route,
+        ShapeError, Step, StepKind, Timing, Topology, TopologyError, Transformer, defaults,
+    };
+}
+
 pub use transload_core::{
     ByteRate, ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId, MemoryKind, Method,
     Nanoseconds, PciAddress, Place, Shape, Span, Topology, Uuid, stats,
@@ -219,10 +226,19 @@ pub use transload_core::{
 /// CUDA devices, whose [`Cuda`](cuda_backend::Cuda) takes users' own memory in.
 #[cfg(cuda)]
 pub use transload_cuda as cuda_backend;
+/// What a backend implements, and what a program passes to one: for programs that add a memory system or take in foreign
+/// memory.
 pub use transload_hal as hal;
-pub use transload_hal::{Advice, AllocSpec, Backend, BackendId, Clock};
+pub use transload_hal::{Advice, AllocSpec, Backend, BackendId, Clock, ErrorClass};
+/// The host's own backend, and files as memory.
 #[cfg(feature = "std")]
-pub use transload_host as host;
+pub mod host {
+    #[cfg(target_os = "linux")]
+    pub use transload_host::memory::shared::seal;
+    #[doc(hidden)]
+    pub use transload_host::partial;
+    pub use transload_host::{FileError, Host, HostFile, HostOptions};
+}
 /// Metal devices, whose [`Metal`](metal_backend::Metal) takes users' own devices and buffers in.
 #[cfg(metal)]
 pub use transload_metal as metal_backend;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use transload_hal::core::DeviceKind;
+use transload_hal::DeviceKind;
 use transload_hal::{DeviceId, ErrorClass};
 
 use crate::device::Cuda;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use transload_hal::core::{PciAddress, Uuid};
+use transload_hal::{PciAddress, Uuid};
 
 use crate::raw::{CUdevice, CUdevice_attribute, CUuuid, CallError, Driver};
 

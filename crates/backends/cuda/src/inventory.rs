@@ -1,6 +1,6 @@
 //! The memories of the devices, and the links between them and to the host's memories.
 
-use transload_hal::core::defaults::LINK_DEPTH;
+use transload_hal::defaults::LINK_DEPTH;
 use transload_hal::{
     Access, Curve, DeviceId, DeviceInfo, EngineId, HostReach, Inventory, Lack, Link, LinkClass,
     LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,

@@ -19,7 +19,7 @@ mod uses;
 pub(crate) use block::page_bytes;
 pub(crate) use exchange::{Exchange, export, import};
 
-use transload_hal::core::MemoryKind;
+use transload_hal::MemoryKind;
 use transload_hal::{
     AllocError, AllocSpec, Buffer, DeviceId, ErrorClass, Fault, MemoryId, StorageId, StorageInfo,
 };

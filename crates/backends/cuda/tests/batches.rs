@@ -7,7 +7,7 @@ use common::work::{Works, copy, device, part, pattern, pinned, read, write};
 use common::{assert_clean, backend, calls, control, driver, machine};
 use transload_cuda::Cuda;
 use transload_cuda::raw::{CUdevice, CUdevice_attribute, CUresult, Driver, Table};
-use transload_hal::core::Shape;
+use transload_hal::Shape;
 use transload_hal::{
     Access, Backend, Buffer, EngineId, Fence, Layout, LinkId, Op, Outcome, Span, SubmitError,
 };

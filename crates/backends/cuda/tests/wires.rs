@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use common::{backend, driver, machine};
 use transload_cuda::Cuda;
 use transload_cuda::wires::{Asked, Wires};
-use transload_hal::core::defaults::link_cost;
+use transload_hal::defaults::link_cost;
 use transload_hal::{
     Access, Backend, Curve, DeviceId, DeviceKind, Inventory, Link, LinkClass, MemoryId, MemoryKind,
 };

@@ -286,7 +286,7 @@ fn processor_name() -> String {
 
 #[cfg(test)]
 mod tests {
-    use transload_hal::core::Topology;
+    use transload_hal::Topology;
 
     use super::*;
 

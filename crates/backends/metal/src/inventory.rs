@@ -1,6 +1,6 @@
 //! The memories of the devices, and the links between them and to the host's memories.
 
-use transload_hal::core::defaults::{LINK_DEPTH, link_cost, memory_cost};
+use transload_hal::defaults::{LINK_DEPTH, link_cost, memory_cost};
 use transload_hal::{
     Access, Cost, Curve, DeviceId, DeviceInfo, EngineId, GUEST_KINDS, HOST_KINDS, HostReach,
     Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
@@ -12,7 +12,7 @@ use crate::memory::ALIGNMENT;
 use crate::queue::Way;
 
 /// Nanoseconds to hand commands over and to hear of their end, until the machine is measured: as after a small copy
-/// over a bus ([`transload_hal::core::defaults`]).
+/// over a bus ([`transload_hal::defaults`]).
 const SUBMISSION_NS: u64 = 10_000;
 
 /// Nanoseconds to wrap host memory and let go of it, until the machine is measured: what an import of host memory costs

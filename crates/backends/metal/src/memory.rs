@@ -13,7 +13,7 @@ pub(crate) use marks::{Known, Look, Marks};
 pub use texture::MetalTexture;
 pub(crate) use texture::adopt_texture;
 
-use transload_hal::core::MemoryKind;
+use transload_hal::MemoryKind;
 use transload_hal::{
     AllocError, AllocSpec, Buffer, ErrorClass, Fault, HostSpan, MemoryId, StorageId, StorageInfo,
 };

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use transload_hal::core::MemoryId;
+use transload_hal::MemoryId;
 use transload_hal::{Buffer, External, ExternalKind, ImportError};
 
 use crate::device::Gpu;

@@ -1,9 +1,9 @@
 //! The two ends of a copy and their checks, natively and in the browser.
 
-use transload_hal::core::{DeviceId, DeviceKind, MemoryKind, Rows, Span};
 use transload_hal::{
     Buffer, ErrorClass, Fault, Fence, Layout, LinkId, Op, SubmitError, check_fences,
 };
+use transload_hal::{DeviceId, DeviceKind, MemoryKind, Rows, Span};
 
 use crate::device::BACKEND;
 use crate::raw::{End, Window};

@@ -3,7 +3,7 @@
 #[cfg(native)]
 mod native;
 
-use transload_hal::core::defaults::{LINK_DEPTH, link_cost};
+use transload_hal::defaults::{LINK_DEPTH, link_cost};
 use transload_hal::{
     Access, Cost, Curve, DeviceInfo, EngineId, HOST_KINDS, HostReach, Inventory, Link, LinkClass,
     LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,

@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use transload_hal::core::{MemoryId, MemoryKind};
 use transload_hal::{AllocError, AllocSpec, Buffer, Fault, HostSpan, StorageInfo};
+use transload_hal::{MemoryId, MemoryKind};
 
 use crate::device::Gpu;
 

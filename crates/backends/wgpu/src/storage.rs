@@ -1,6 +1,6 @@
 //! Buffers of wgpu as storages of the hal, natively and in the browser.
 
-use transload_hal::core::MemoryId;
+use transload_hal::MemoryId;
 use transload_hal::{
     AllocError, AllocSpec, Buffer, ErrorClass, ExternalKind, Fault, ImportError, StorageId,
     StorageInfo,

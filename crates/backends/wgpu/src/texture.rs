@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use transload_hal::core::MemoryId;
+use transload_hal::MemoryId;
 use transload_hal::{Buffer, ExternalKind, ImportError, StorageInfo};
 
 use crate::device::Gpu;

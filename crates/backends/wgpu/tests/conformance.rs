@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Heard, opened, skip};
-use transload_hal::core::MemoryKind;
+use transload_hal::MemoryKind;
 use transload_hal::{
     AllocError, AllocSpec, Backend, BackendId, Buffer, DeviceKind, ErrorClass, HostSpan, MemoryId,
     Name, Op, Outcome, Part, StorageId, StorageInfo, Waited,

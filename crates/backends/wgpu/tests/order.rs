@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::{Heard, adapters, part, skip};
-use transload_hal::core::MemoryKind;
+use transload_hal::MemoryKind;
 use transload_hal::{
     AllocSpec, Backend, Buffer, ErrorClass, External, Fence, ImportError, MemoryInfo, Op, Outcome,
     SubmitError, Waited,

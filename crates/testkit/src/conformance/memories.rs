@@ -1,6 +1,6 @@
 //! The inventory is sound, and allocations have the requested properties.
 
-use transload_hal::core::Topology;
+use transload_hal::Topology;
 use transload_hal::{
     AllocError, AllocSpec, DeviceId, DeviceKind, ErrorClass, MemoryId, MemoryInfo, MemoryKind, Name,
 };

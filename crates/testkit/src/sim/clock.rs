@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use transload_hal::Clock;
-use transload_hal::core::Instant;
+use transload_hal::Instant;
 
 /// The time of a simulated machine: nanoseconds since it was built. Clones read one clock.
 ///

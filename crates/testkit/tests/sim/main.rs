@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::{Log, copy, machine, mem, part};
-use transload_hal::core::Instant;
+use transload_hal::Instant;
 use transload_hal::{
     AllocError, AllocSpec, Backend, DeviceId, DeviceKind, ErrorClass, Fault, Fence, Layout,
     MemoryId, Op, Outcome, Shape, Span, Transform, Waited,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use transload::model::schema::Machine;
 use transload::{Buffer, Cancelled, Method, Request, Transfer, TransferError};
+use transload_core::schema::Machine;
 use transload_testkit::sim::{Completion, Sim};
 
 use crate::common::{Banded, Bench, SLOT, Sketch, marked, modes, two_devices};

@@ -4,11 +4,11 @@
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
-use transload::model::schema::Machine;
 use transload::{
     AllocSpec, Buffer, DeviceId, Instant, MemoryId, Place, Region, Shape, StagingBudget,
     TransferManager,
 };
+use transload_core::schema::Machine;
 use transload_testkit::sim::{Completion, MemoryUse, Script, Sim};
 use transload_testkit::topology;
 

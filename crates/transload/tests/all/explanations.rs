@@ -9,7 +9,7 @@ use transload_testkit::topology;
 
 const MIB: u64 = 1 << 20;
 
-fn machine(name: &str) -> transload::model::schema::Machine {
+fn machine(name: &str) -> transload_core::schema::Machine {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../topologies");
     topology::from_file(format!("{folder}/{name}.toml")).unwrap()
 }

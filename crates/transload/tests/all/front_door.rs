@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::rig::{Outcome, Rig, bytes, place, without_peers};
-use transload::hal::core::Inventory;
+use transload::hal::Inventory;
 use transload::hal::{Backend, ErrorClass, Fence, Outcome as Settled};
 #[cfg(target_os = "linux")]
 use transload::hal::{External, ExternalKind};
 use transload::host::Host;
 #[cfg(target_os = "linux")]
-use transload::host::memory::shared::seal;
+use transload::host::seal;
 use transload::{
     AllocSpec, Buffer, Error, Method, OnFailure, Request, ShareError, StagingBudget, Transfer,
     TransferError, TransferManager,
@@ -21,7 +21,7 @@ use transload_testkit::topology;
 
 const MIB: u64 = 1 << 20;
 
-fn machine(name: &str) -> transload::model::schema::Machine {
+fn machine(name: &str) -> transload_core::schema::Machine {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../topologies");
     topology::from_file(format!("{folder}/{name}.toml")).unwrap()
 }

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use transload::model::schema::Machine;
 use transload::{Builder, Choice, Method, Request, StagingBudget, TransferManager};
+use transload_core::schema::Machine;
 use transload_testkit::sim::{Rule, Script, Sim};
 
 use crate::common::{Banded, Bench, SLOT, Sketch, marked, mem, place, two_devices};

@@ -6,13 +6,14 @@ use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use transload::hal::StorageId;
 use transload::hal::{
     AllocError, Buffer as RawBuffer, CompletionSink, ConnectError, ErrorClass, External,
     ExternalKind, Fault, Fence, HostSpan, ImportError, Inventory, Op, Outcome, StorageInfo,
     SubmitError, Waited,
 };
 use transload::model::{
-    Access, Cost, Curve, DeviceInfo, EngineId, Link, LinkClass, LinkId, MemoryInfo, StorageId,
+    Access, Cost, Curve, DeviceInfo, EngineId, Link, LinkClass, LinkId, MemoryInfo,
 };
 use transload::{AllocSpec, Backend, BackendId, Buffer, MemoryId, TransferManager};
 

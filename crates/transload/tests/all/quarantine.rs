@@ -2,8 +2,8 @@
 
 use crate::common;
 use transload::hal::ErrorClass;
-use transload::model::schema::Machine;
 use transload::{AllocSpec, Method, Request, TransferError};
+use transload_core::schema::Machine;
 use transload_testkit::sim::{Call, Completion, Rule, Sim};
 
 use crate::common::{Banded, Bench, SECOND, SLOT, Sketch, marked, mem, place, two_devices};

@@ -1,7 +1,7 @@
 //! Hints to the driver about managed memory. The driver may refuse each of them: the bytes are reachable without
 //! hints.
 
-use transload_hal::core::MemoryKind;
+use transload_hal::MemoryKind;
 use transload_hal::{Advice, DeviceId, DeviceKind, ErrorClass, Part};
 
 use super::enqueue::Enqueuer;

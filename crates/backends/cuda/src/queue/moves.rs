@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use transload_hal::core::Shape;
+use transload_hal::Shape;
 use transload_hal::{Buffer, DeviceKind, HostSpan, Op, Part, Span};
 
 use super::Way;

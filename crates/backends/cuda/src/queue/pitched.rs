@@ -1,7 +1,7 @@
 //! Copies of rows.
 
 use transload_hal::Span;
-use transload_hal::core::{Rows, Shape};
+use transload_hal::{Rows, Shape};
 
 use super::enqueue::Enqueuer;
 use super::moves::End;

@@ -1,6 +1,6 @@
 //! The estimated cost of copies over wires, until a probe has measured them.
 
-use transload_hal::core::defaults::link_cost;
+use transload_hal::defaults::link_cost;
 use transload_hal::{Cost, Curve, LinkClass};
 
 use super::{Between, NvLinks, PcieLink, Wire};

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use transload_cuda::Cuda;
-use transload_hal::core::{Shape, Span};
 use transload_hal::{
     AllocSpec, Backend, Buffer, CompletionSink, DeviceId, ErrorClass, External, ExternalKind,
     Fence, HostSpan, Inventory, Layout, LinkId, MemoryId, Op, Outcome, Part, SubmitError, Waited,
 };
+use transload_hal::{Shape, Span};
 
 use crate::memory::Memory;
 

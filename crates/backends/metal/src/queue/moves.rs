@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use transload_hal::core::{Run, Shape};
 use transload_hal::{Buffer, DeviceKind, GUEST_KINDS, HostSpan, MemoryKind, Op, Part, Span};
+use transload_hal::{Run, Shape};
 
 use super::Way;
 use crate::device::BACKEND;

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use transload_hal::core::{DeviceId, MemoryId};
 use transload_hal::{
     Buffer, CompletionSink, ErrorClass, Fault, Fence, ImportError, Outcome, Owner, StorageId,
     StorageInfo,
 };
+use transload_hal::{DeviceId, MemoryId};
 
 use super::errors::Scopes;
 use super::readback::Readbacks;

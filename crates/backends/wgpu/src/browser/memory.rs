@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use transload_hal::core::{MemoryId, MemoryKind};
 use transload_hal::{AllocError, AllocSpec, Buffer};
+use transload_hal::{MemoryId, MemoryKind};
 
 use super::errors::Scopes;
 use super::gpu::Gpu;

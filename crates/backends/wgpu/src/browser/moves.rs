@@ -1,7 +1,7 @@
 //! Operations, checked and taken apart into runs of bytes.
 
-use transload_hal::core::{DeviceKind, MemoryKind, Rows, Span};
 use transload_hal::{Buffer, Fault, Layout, Op, SubmitError};
+use transload_hal::{DeviceKind, MemoryKind, Rows, Span};
 
 use super::gpu::Gpu;
 use super::readback::{Landing, Piece};

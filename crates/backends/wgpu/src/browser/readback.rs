@@ -15,7 +15,7 @@ use crate::storage::failed;
 pub(super) struct Readbacks(RefCell<Vec<wgpu::Buffer>>);
 
 /// The number of buffers that are kept: as many as one link has operations under way.
-const KEPT: usize = transload_hal::core::defaults::LINK_DEPTH as usize;
+const KEPT: usize = transload_hal::defaults::LINK_DEPTH as usize;
 
 /// The smallest size of a buffer in bytes, so that small copies can reuse each other's buffers.
 const LEAST: u64 = 64 << 10;

@@ -1,7 +1,7 @@
 //! Copies from host memory to the device: the queue copies the bytes during the call, and commands put
 //! bytes that are not whole words of a buffer in their place.
 
-use transload_hal::core::Rows;
+use transload_hal::Rows;
 use transload_hal::{Buffer, HostSpan};
 
 use super::gpu::Gpu;

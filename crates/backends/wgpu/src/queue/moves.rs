@@ -1,7 +1,7 @@
 //! Operations, checked and taken apart into runs of bytes.
 
-use transload_hal::core::{MemoryKind, Rows, Span};
 use transload_hal::{Buffer, DeviceKind, Fault, GUEST_KINDS, HostSpan, Layout, Op, SubmitError};
+use transload_hal::{MemoryKind, Rows, Span};
 
 use crate::device::Gpu;
 use crate::ends::{self, native, position, reach, refusal, unsupported};

@@ -1,6 +1,6 @@
 //! The commands of one submission.
 
-use transload_hal::core::Rows;
+use transload_hal::Rows;
 
 use super::texels::Around;
 use super::window::{Place, Window};

@@ -45,7 +45,7 @@ fn sealed_memory_and_files_opened_for_reading_are_read_only() {
     manager.copy_from_slice(marked(100), &shared).unwrap();
     let raw = shared.raw().clone();
     drop(shared);
-    let sealed = transload::host::memory::shared::seal(raw).unwrap();
+    let sealed = transload::host::seal(raw).unwrap();
     // SAFETY: no other manager knows the memory.
     let sealed = unsafe { manager.wrap(sealed) };
     refuses_writes(&manager, &sealed);

@@ -1,7 +1,7 @@
 //! The machines for the fault tests: one for each sort of plan.
 
 use transload::Method;
-use transload::model::schema::Machine;
+use transload_core::schema::Machine;
 use transload_testkit::sim::{Completion, Sim};
 
 use crate::common::{Banded, Bench, SLOT, Sketch, marked, two_devices};

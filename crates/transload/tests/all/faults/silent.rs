@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use transload::hal::ErrorClass;
-use transload::model::schema::Machine;
 use transload::{Cancelled, Request, TransferError};
+use transload_core::schema::Machine;
 use transload_testkit::sim::{Completion, Rule};
 
 use crate::common::{Bench, come_to_rest, modes};

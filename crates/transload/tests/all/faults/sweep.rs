@@ -1,8 +1,8 @@
 //! Faults that report themselves: refusals, failures, wrong bytes, loss of devices and memory.
 
 use transload::hal::ErrorClass;
-use transload::model::schema::Machine;
 use transload::{Report, Request, TransferError, TransferManager};
+use transload_core::schema::Machine;
 use transload_testkit::sim::{Call, Completion, Rule};
 
 use crate::common::{Banded, Bench, SECOND, expect_scripted_panics, marked, modes};

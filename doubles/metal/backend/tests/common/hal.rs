@@ -33,7 +33,7 @@ impl Bench {
     }
 
     pub(crate) fn buffer(&self, place: &str, len: usize) -> Buffer {
-        let place: transload_hal::core::Place = place.parse().unwrap();
+        let place: transload_hal::Place = place.parse().unwrap();
         let inventory = self.metal.inventory();
         let memories = inventory.memories.iter();
         let memory = memories
