@@ -159,7 +159,10 @@ impl Shared {
             #[cfg(threads)]
             Listening::Other => parker.park(self.limit(until, None)),
             Listening::Mine(charge) => {
+                #[cfg(threads)]
                 drop(charge);
+                #[cfg(not(threads))]
+                let _ = charge;
                 self.listen(until, |limit| parker.park(limit));
                 self.signal.leave(parker);
             }
