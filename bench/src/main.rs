@@ -17,6 +17,7 @@
 )]
 
 mod case;
+mod chart;
 mod contest;
 mod copies;
 // Only Linux has the double of the driver.
@@ -40,6 +41,7 @@ mod way;
 #[cfg(not(any(target_family = "wasm", transload_local)))]
 mod wgpu;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
@@ -68,6 +70,9 @@ struct Arguments {
     /// Only names the cases, one on each line
     #[arg(long)]
     list: bool,
+    /// Only draws the results in the folder, as in `bench/results`, into the file, as SVG
+    #[arg(long, num_args = 2, value_names = ["FILE", "FOLDER"])]
+    chart: Option<Vec<PathBuf>>,
     /// Answers another process of this program over its standard input; see `overhead::features`
     #[arg(long, hide = true)]
     serve: bool,
@@ -97,6 +102,10 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<bool> {
     if arguments.serve {
         overhead::features::serve()?;
+        return Ok(true);
+    }
+    if let Some([file, folder]) = arguments.chart.as_deref() {
+        chart::draw(file, folder)?;
         return Ok(true);
     }
     let effort = Effort::new(arguments.quick, arguments.rounds);
