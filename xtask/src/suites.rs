@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::doubles::{self, Double, Profile};
 use crate::runner;
 use crate::skips::Skips;
 use crate::stage::{Outcome, Session, Tier, Verdict};
@@ -54,13 +55,22 @@ pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The examples in the documentation.
+/// The examples in the documentation, those of the guide over the same adapters as [`tests`] and the double of CUDA's
+/// driver.
 ///
 /// # Errors
-/// When cargo cannot be started.
+/// As [`tests`], and when the double does not build.
 pub(crate) fn doctests(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut cargo = session.workspace.cargo();
+    let skips = Skips::new(&session.workspace.target, "doctests")?;
+    skips.tell(&mut cargo);
+    let both = session.tier > Tier::Quick;
+    Drivers::provide(&mut session.installer, &session.workspace.target, both)?.tell(&mut cargo);
+    if doubles::unusable().is_none() {
+        let driver = Double::cuda_driver(&session.workspace)?.build(Profile::Debug)?;
+        cargo.env("TRANSLOAD_CUDA_DRIVER", driver);
+    }
     cargo.args([
         "test",
         "--doc",
@@ -69,6 +79,7 @@ pub(crate) fn doctests(session: &mut Session) -> Result<Verdict> {
         "--no-fail-fast",
     ]);
     verdict.run_tests(&mut cargo)?;
+    session.skipped.extend(skips.settle(&mut verdict.counts)?);
     Ok(verdict)
 }
 

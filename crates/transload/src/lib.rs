@@ -246,6 +246,9 @@ pub use transload_metal as metal_backend;
 #[cfg(adapters)]
 pub use transload_wgpu as wgpu_backend;
 
+#[cfg(all(doctest, threads, first_page))]
+mod guide;
+
 /// The first page's example compiles and runs.
 #[cfg(all(doctest, feature = "std", first_page))]
 #[doc = include_str!("../../../README.md")]

@@ -24,7 +24,6 @@ mod differential;
 mod discovery;
 #[cfg(not(any(loom, transload_local)))]
 mod every_way;
-mod examples;
 mod executors;
 mod explanations;
 mod fair;
