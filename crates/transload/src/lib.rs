@@ -18,132 +18,49 @@
 //! Start at [`TransferManager`]. A copy returns a [`Transfer`], which is a `Future` and can be waited for without any
 //! runtime. Its [`Report`] tells which way the bytes took, how fast they moved, and which ways failed before.
 //!
-//! # Existing memory of a program
-//! [`TransferManager::adopt`] takes in a `Vec<T>` of plain data and other types that [`Adopt`] lists,
-//! [`TransferManager::open_file`] a file, [`TransferManager::adopt_native`] a `wgpu::Buffer` or `wgpu::Texture`,
-//! [`TransferManager::import`] memory of a CUDA device by its address, or a buffer of Metal's. None of these calls
-//! copies the bytes. For borrowed memory use [`TransferManager::copy_from_slice`] and
-//! [`TransferManager::copy_into_slice`]. [`TransferManager::read_to_vec`] makes a vector of a buffer's bytes, and
-//! [`TransferManager::copy_into_uninit`] writes memory that has no values yet.
+//! # By task
+//! Each page of the [guide] is a whole program for a task.
 //!
-//! # CUDA devices
-//! With the feature `cuda`, [`TransferManager::discover`] finds them as `cuda:0` and so on through NVIDIA's driver,
-//! which is loaded when the program runs: `libcuda.so.1` or `nvcuda.dll`, or the library that the environment variable
-//! `TRANSLOAD_CUDA_DRIVER` names. Without a driver, or with one older than CUDA 11, the manager lacks only these
-//! devices, and `cuda_backend::Cuda::discover` returns the reason.
+//! | to | use | guide |
+//! |---|---|---|
+//! | find the memories of the machine | [`TransferManager::discover`], [`Builder`], [`TransferManager::devices`] | |
+//! | make memory at a place | [`TransferManager::allocate`] with an [`AllocSpec`] and a [`Place`] such as `wgpu:0` or `cpu:0/shared` | |
+//! | bring a file to a device, or back | [`TransferManager::open_file`], [`TransferManager::create_file`] | [upload] |
+//! | take in a `Vec<T>` of plain data, an `Arc<[T]>`, or another type that [`Adopt`] lists, without a copy | [`TransferManager::adopt`], [`Buffer::into_inner`] | [share] |
+//! | copy borrowed memory | [`TransferManager::copy_from_slice`], [`TransferManager::copy_into_slice`], [`TransferManager::copy_into_uninit`], [`TransferManager::read_to_vec`] | |
+//! | copy once | [`TransferManager::copy`], [`Transfer::wait`] or `.await` | |
+//! | copy again and again, as frames | [`TransferManager::prepare`], [`Prepared::post`] | [readback] |
+//! | copy rows, a rectangle, a part | [`Region`], [`Rect`], [`Buffer::slice`] | |
+//! | lend a device of wgpu or Metal; take in its buffers and textures | `Wgpu::with_devices`, `Metal::with_devices`, [`TransferManager::adopt_native`], [`Buffer::native`] | [own device] |
+//! | take in memory of a CUDA device by its address; share memory with other processes | [`TransferManager::import`], [`TransferManager::export`], [`TransferManager::import_ipc`] | [share] |
+//! | let a device work in memory of the host | [`TransferManager::share`], [`TransferManager::place`] | [share] |
+//! | order transfers with the program's own work | [`Event`], [`Request::after`], [`Request::then`], [`Transfer::fences`] | [own device] |
+//! | look at bytes, or write them | [`Buffer::read`], [`Buffer::write`]: guards take part in the order of transfers | |
+//! | copy many together, some before others | [`TransferManager::copy_batch`], [`Request::priority`] | [batch] |
+//! | end in time | [`Request::deadline`], [`Transfer::cancel`], [`Transfer::canceller`] | [deadline] |
+//! | know that the right bytes arrived | [`Request::verify`], [`Report::checksum`] | [verify] |
+//! | handle errors | [`Error`], [`Error::class`] | [errors] |
+//! | know why a copy goes this way; measure the machine | [`TransferManager::explain`], [`TransferManager::probe`], [`Profile`] | [profile] |
+//! | watch a program | [`TransferManager::stats`], the features `tracing` and `metrics` | [observe] |
+//! | add a memory system | [`Backend`], and the other names of `transload::hal` | [backend] |
+//! | run without an operating system | [`TransferManager::turn`] | [no operating system] |
 //!
-//! | place | memory |
-//! |---|---|
-//! | `cuda:0` | the device's own; the host reads and writes it by copies, such as [`TransferManager::copy_from_slice`] |
-//! | `cuda:0/managed` | managed memory: copies, and guards ([`Buffer::read`], [`Buffer::write`]) |
-//! | `cpu:0/pinned` | host memory that is locked in place, which all these devices read and write there; [`TransferManager::share`] locks memory that is there already |
+//! # Devices
+//! - `cuda:0` and so on, with the feature `cuda`: NVIDIA's driver is loaded when the program runs (`libcuda.so.1`,
+//!   `nvcuda.dll`, or the library that the environment variable `TRANSLOAD_CUDA_DRIVER` names). It must be of CUDA 11 or
+//!   newer. Transfers are not ordered with the program's own streams: `Cuda::when_done`, `when_event` and `follow` order
+//!   them.
+//! - `wgpu:0` and so on, with the feature `wgpu`: the adapters that wgpu 30 finds. A transfer runs behind what was
+//!   submitted to the device's queue before; `Wgpu::when_done` is for copies that use no queue. In the browser a program
+//!   awaits `Wgpu::request` to open a device, or lends its own, and awaits transfers: a call that would block is an error.
+//! - `metal:0` and so on, with the feature `metal`, on Apple's systems; elsewhere the feature adds nothing. Objects are
+//!   those of objc2-metal 0.3. `Metal::when_done`, `when_event`, `follow` and `signal` order transfers and commands.
 //!
-//! ```no_run
-//! # #[cfg(all(feature = "cuda", not(any(target_family = "wasm", transload_local, loom))))] {
-//! # fn tell_the_other_process(_: &[u8; 128]) {}
-//! # fn example(address: u64, len_bytes: u64, owner: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
-//! use transload::hal::{External, ExternalKind};
-//! use transload::{AllocSpec, TransferManager};
+//! Where a driver is missing, the manager lacks only these devices: [`TransferManager::lacks`] tells why. The page
+//! [own device] lists the memories of each.
 //!
-//! let manager = TransferManager::discover()?;
-//! // What the program has allocated itself, by `cuMemAlloc` or the CUDA runtime. Dropping the owner frees it.
-//! let own = External::Device { address, len_bytes, writable: true, owner: Box::new(owner) };
-//! // SAFETY: `len_bytes` bytes lie there until the owner is dropped, and no other code uses them meanwhile.
-//! let own = unsafe { manager.import("cuda:0".parse()?, own) }?;
-//! let host = manager.allocate("cpu:0/pinned".parse()?, AllocSpec::bytes(own.len()))?;
-//! host.write()?.fill(7);
-//! manager.copy(&host, &own).wait()?;
-//!
-//! // Memory for another process, which takes the 128 bytes to `IpcHandle::from_bytes` and `import_ipc`.
-//! let lent = manager.allocate("cuda:0".parse()?, AllocSpec::bytes(4096).for_sharing())?;
-//! if let External::Ipc(handle) = manager.export(&lent, ExternalKind::CudaIpc)? {
-//!     tell_the_other_process(&handle.to_bytes());
-//! }
-//! // And where memory lies on the device, for kernels.
-//! if let External::Device { address, .. } = manager.export(&lent, ExternalKind::DevicePointer)? {
-//!     println!("{address:#x}");
-//! }
-//! # Ok(())
-//! # }
-//! # }
-//! ```
-//!
-//! Transfers are not ordered against the work of the program in its own CUDA streams. `manager.backend::<Cuda>()`
-//! returns the backend: its `when_done` and `when_event` set an [`Event`] for a transfer to start
-//! [after](Request::after), and its `follow` makes a stream wait for the [fences](Transfer::fences) of a transfer.
-//!
-//! So far all of this has run only on a stand-in for the driver (`doubles/cuda-driver` in the repository), and on no
-//! GPU. Results of a stand-in are called simulated ([`Report::is_simulated`], `DeviceInfo::simulated`).
-//!
-//! # Graphics adapters
-//! With the feature `wgpu`, [`TransferManager::discover`] finds them as `wgpu:0` and so on. A program that has a
-//! `wgpu::Device` already, of wgpu 30, lends it to a manager:
-//!
-//! ```
-//! # #[cfg(all(feature = "wgpu", not(any(target_family = "wasm", transload_local, loom))))] {
-//! # use transload::TransferManager;
-//! # fn lend(device: wgpu::Device, queue: wgpu::Queue, texture: wgpu::Texture)
-//! # -> Result<(), Box<dyn std::error::Error>> {
-//! use transload::wgpu_backend::Wgpu;
-//!
-//! let manager = TransferManager::builder().host().build()?;
-//! manager.register_backend(Wgpu::with_devices([(device, queue)]))?; // it is `wgpu:0` from now on
-//! // SAFETY: the device that was lent made it.
-//! let texels = unsafe { manager.adopt_native("wgpu:0".parse()?, texture) }?; // row after row, without padding
-//! let pixels = manager.adopt(vec![0u8; texels.len() as usize])?;
-//! manager.copy(&texels, &pixels).wait()?; // behind what was submitted to the queue before
-//! # Ok(())
-//! # }
-//! # }
-//! ```
-//!
-//! In the browser a program awaits `Wgpu::request` to open a device, or lends its own. Transfers are awaited there: a
-//! call that would block is an error, since the browser goes on only when the page's own code has returned to it.
-//!
-//! `Wgpu::when_done` sets an [`Event`] when a submission of the program is over, for a transfer to start
-//! [after](Request::after). The folder `examples` of this crate has whole programs: `upload`, `adopt`, `readback`.
-//!
-//! # Metal devices
-//! With the feature `metal`, [`TransferManager::discover`] finds them as `metal:0` and so on, on Apple's machines.
-//!
-//! | place | memory |
-//! |---|---|
-//! | `metal:0` | where device and host have one memory, `mapped`; else `device` |
-//! | `metal:0/mapped` | memory that both reach; the host's threads copy straight into it, and [`TransferManager::share`] has the device reach whole pages of the host's. It has no guards: programs read and write it by copies, or where `MetalBuffer::get` shows it |
-//! | `metal:0/device` | the device's own; the host reads and writes it by copies |
-//! | `metal:0/managed` | on Macs whose device has memory of its own: a copy for each side; copies, and guards ([`Buffer::read`], [`Buffer::write`]) |
-//!
-//! ```no_run
-//! # #[cfg(all(feature = "metal", target_vendor = "apple", not(any(transload_local, loom))))] {
-//! # fn example(own: transload::metal_backend::MetalBuffer) -> Result<(), Box<dyn std::error::Error>> {
-//! use transload::metal_backend::{Metal, MetalBuffer};
-//! use transload::{AllocSpec, TransferManager};
-//!
-//! let manager = TransferManager::discover()?;
-//! // A buffer of the program's own, `MetalBuffer::new(buffer)`, whose storage mode is shared.
-//! // SAFETY: no command of the program's touches it while a transfer does.
-//! let own = unsafe { manager.adopt_native("metal:0/mapped".parse()?, own) }?;
-//! let device = manager.allocate("metal:0/device".parse()?, AllocSpec::bytes(own.len()))?;
-//! manager.copy(&own, &device).wait()?;
-//! // And the buffer behind one of the manager's, for commands.
-//! // SAFETY: as above.
-//! let buffer = unsafe { device.native::<MetalBuffer>().ok_or("none")?.get() };
-//! # let _ = buffer;
-//! let metal = manager.backend::<Metal>();
-//! # let _ = metal;
-//! # Ok(())
-//! # }
-//! # }
-//! ```
-//!
-//! A program that has a `MTLDevice` already lends it, as it lends one of wgpu:
-//! `manager.register_backend(Metal::with_devices([device])?)`. Metal's objects are those of objc2-metal 0.3.
-//! `Metal::when_done` and `when_event` start a transfer after the program's own commands; `follow` and `signal` make
-//! commands start after a transfer.
-//!
-//! On other systems the feature adds nothing: there is no `metal_backend`, and `metal:0` is a device that the machine
-//! lacks ([`PlaceError::UnknownDevice`]). All of this was type-checked for Apple, and executed against a double of
-//! Metal (`doubles/metal` in the repository); not on a Mac yet.
+//! So far CUDA and Metal have run on stand-ins, and adapters on software drivers: [limits]. Results of a stand-in are
+//! called simulated ([`Report::is_simulated`], `DeviceInfo::simulated`).
 //!
 //! # Features
 //! `std`, which is on unless it is switched off: the host's memory, files, discovery, the probe, a
@@ -154,6 +71,21 @@
 //! Without the feature `std` the engine is `no_std`: register backends by hand and call
 //! [`TransferManager::turn`] from your loop. The program must provide an implementation of
 //! `critical-section`; the manager must not be used from interrupt handlers.
+//!
+//! [guide]: https://github.com/transload/transload/blob/main/docs/guide/README.md
+//! [upload]: https://github.com/transload/transload/blob/main/docs/guide/upload.md
+//! [readback]: https://github.com/transload/transload/blob/main/docs/guide/readback.md
+//! [own device]: https://github.com/transload/transload/blob/main/docs/guide/own-device.md
+//! [share]: https://github.com/transload/transload/blob/main/docs/guide/share.md
+//! [batch]: https://github.com/transload/transload/blob/main/docs/guide/batch.md
+//! [deadline]: https://github.com/transload/transload/blob/main/docs/guide/deadline.md
+//! [verify]: https://github.com/transload/transload/blob/main/docs/guide/verify.md
+//! [errors]: https://github.com/transload/transload/blob/main/docs/guide/errors.md
+//! [profile]: https://github.com/transload/transload/blob/main/docs/guide/profile.md
+//! [observe]: https://github.com/transload/transload/blob/main/docs/guide/observe.md
+//! [backend]: https://github.com/transload/transload/blob/main/docs/guide/backend.md
+//! [no operating system]: https://github.com/transload/transload/blob/main/docs/guide/no-os.md
+//! [limits]: https://github.com/transload/transload/blob/main/docs/limits.md
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(
     not(threads),
