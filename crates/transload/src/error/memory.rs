@@ -35,7 +35,7 @@ pub enum PlaceError {
         /// What would bring the memory, and why that is not here.
         reason: Option<String>,
     },
-    /// As [`TransferError::Forked`], which this converts into.
+    /// As [`TransferError::Forked`](crate::TransferError::Forked), which this converts into.
     #[error("{FORKED}")]
     Forked,
 }
@@ -93,7 +93,7 @@ pub enum RegisterError {
         /// The text of the panic.
         message: String,
     },
-    /// As [`TransferError::Forked`].
+    /// As [`TransferError::Forked`](crate::TransferError::Forked).
     #[error("{FORKED}")]
     Forked,
 }
@@ -161,7 +161,7 @@ pub enum GuardError {
         /// Why not.
         fault: Fault,
     },
-    /// As [`TransferError::Forked`].
+    /// As [`TransferError::Forked`](crate::TransferError::Forked).
     #[error("{FORKED}")]
     Forked,
 }
