@@ -65,7 +65,7 @@
 //! # Features
 //! `std`, which is on unless it is switched off: the host's memory, files, discovery, the probe, a
 //! thread for futures. `wgpu`: graphics adapters. `cuda`: CUDA devices. `metal`: Metal devices. `bytes`, `mmap` and `cudarc`: objects of the crates
-//! `bytes`, `memmap2` and `cudarc` can be adopted. `tracing` and `metrics`: spans, counters and histograms of every transfer.
+//! `bytes`, `memmap2` and `cudarc` can be adopted. `tracing` and `metrics`: events, counters and histograms of every transfer.
 //!
 //! # Without an operating system
 //! Without the feature `std` the engine is `no_std`: register backends by hand and call
