@@ -6,7 +6,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
 
 #[cfg(unix)]
 pub(crate) use signals::{Stopped, watch};
@@ -50,21 +49,6 @@ impl Unfinished {
     }
 }
 
-/// Makes this thread the one that reports how the program ended. If another thread is about to report that, waits
-/// for the end of the process.
-pub(crate) fn have_the_last_word() {
-    while !has_the_last_word() {
-        thread::park();
-    }
-}
-
-fn has_the_last_word() -> bool {
-    static SPEAKER: Mutex<Option<ThreadId>> = Mutex::new(None);
-    let mut speaker = SPEAKER.lock().unwrap_or_else(PoisonError::into_inner);
-    let this = thread::current().id();
-    *speaker.get_or_insert(this) == this
-}
-
 #[cfg(unix)]
 mod signals {
     use std::fmt::Write;
@@ -78,7 +62,8 @@ mod signals {
     use signal_hook::flag;
     use signal_hook::iterator::Signals;
 
-    use super::{Partial, Unfinished, has_the_last_word, unfinished};
+    use super::{Partial, Unfinished, unfinished};
+    use crate::last_word::has_the_last_word;
     use crate::output::Output;
 
     /// A signal ended the program.

@@ -17,6 +17,7 @@ mod failure;
 mod interrupt;
 mod json;
 mod landing;
+mod last_word;
 mod machine;
 mod output;
 mod probe;

@@ -9,8 +9,8 @@ use console::Term;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::json::{Document, Error, Failed, SCHEMA};
+use crate::last_word::have_the_last_word;
 
 /// Standard output and standard error.
 ///
@@ -84,7 +84,7 @@ impl Output {
     /// # Errors
     /// As [`Output::line`].
     pub(crate) fn json(&mut self, body: &impl Serialize) -> Result<(), Failure> {
-        interrupt::have_the_last_word();
+        have_the_last_word();
         let document = Document {
             schema: SCHEMA,
             notes: &self.notes,
@@ -156,7 +156,7 @@ impl Output {
     /// Prints a failure: an object on standard output for a program, a line on standard error for
     /// people.
     pub(crate) fn failure(&mut self, failure: &Failure) {
-        interrupt::have_the_last_word();
+        have_the_last_word();
         let message = failure.to_string();
         // If this cannot be written either, the exit code reports the failure.
         if self.json {

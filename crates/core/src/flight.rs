@@ -18,7 +18,7 @@ use alloc::sync::Arc;
 
 use leg::Leg;
 pub use leg::PlanError;
-pub use outcome::{Failure, Settled, StopReason, Verdict};
+pub use outcome::{Failure, Phase, Settled, StopReason, Verdict};
 pub use predict::predict_ns;
 pub use task::{Endpoint, SlotId, Task, TaskId, Work};
 
@@ -48,17 +48,6 @@ pub struct Verify {
     pub src: Arc<Plan>,
     /// Reads the destination.
     pub dst: Arc<Plan>,
-}
-
-/// The phase of a flight.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Phase {
-    /// Moves the payload.
-    Copy,
-    /// Reads the source through the checksum; [`Endpoint::Src`] is the source.
-    CheckSrc,
-    /// Reads the destination through the checksum; [`Endpoint::Src`] is the destination.
-    CheckDst,
 }
 
 /// The next task of the flight's driver.

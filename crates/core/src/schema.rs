@@ -33,12 +33,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-pub use error::SchemaError;
-
-use crate::{BackendId, Inventory, Topology};
-
-/// The version of this schema.
-pub const SCHEMA: i64 = 1;
+pub use error::{SCHEMA, SchemaError};
 
 /// The largest number of links that a machine may describe. A mesh makes a link for each ordered pair of its members, so
 /// a text of 1 MB could ask for 100 million links. The limit suffices for a mesh of 512 memories, of which a topology is
@@ -210,24 +205,4 @@ pub struct TransformEntry {
     /// Where the figures come from.
     #[serde(default)]
     pub source: Option<String>,
-}
-
-impl Machine {
-    /// Returns the machine as the inventory of one backend, all devices marked as simulated.
-    ///
-    /// # Errors
-    /// The first error in the order of the file; [`SchemaError::TooManyLinks`] comes before all of them.
-    pub fn inventory(&self, backend: BackendId) -> Result<Inventory, SchemaError> {
-        convert::inventory(self, backend)
-    }
-
-    /// Returns the machine as a topology.
-    ///
-    /// # Errors
-    /// As [`Machine::inventory`].
-    pub fn topology(&self, backend: BackendId) -> Result<Topology, SchemaError> {
-        let mut topology = Topology::new();
-        topology.add(self.inventory(backend)?)?;
-        Ok(topology)
-    }
 }

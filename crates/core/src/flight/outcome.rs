@@ -1,7 +1,17 @@
 //! Outcomes of operations, legs and flights.
 
-use super::Phase;
 use crate::Span;
+
+/// The phase of a flight.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Phase {
+    /// Moves the payload.
+    Copy,
+    /// Reads the source through the checksum; [`Endpoint::Src`](super::Endpoint::Src) is the source.
+    CheckSrc,
+    /// Reads the destination through the checksum; [`Endpoint::Src`](super::Endpoint::Src) is the destination.
+    CheckDst,
+}
 
 /// Where a leg failed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

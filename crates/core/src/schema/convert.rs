@@ -12,8 +12,28 @@ use super::{
 use crate::defaults::LINK_DEPTH;
 use crate::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Link, LinkId,
-    MemoryId, MemoryInfo, MemoryKind, ParseError, Piece,
+    MemoryId, MemoryInfo, MemoryKind, ParseError, Piece, Topology,
 };
+
+impl Machine {
+    /// Returns the machine as the inventory of one backend, all devices marked as simulated.
+    ///
+    /// # Errors
+    /// The first error in the order of the file; [`SchemaError::TooManyLinks`] comes before all of them.
+    pub fn inventory(&self, backend: BackendId) -> Result<Inventory, SchemaError> {
+        inventory(self, backend)
+    }
+
+    /// Returns the machine as a topology.
+    ///
+    /// # Errors
+    /// As [`Machine::inventory`].
+    pub fn topology(&self, backend: BackendId) -> Result<Topology, SchemaError> {
+        let mut topology = Topology::new();
+        topology.add(self.inventory(backend)?)?;
+        Ok(topology)
+    }
+}
 
 /// A cache line, the least that allocators of large blocks give.
 const DEFAULT_ALIGNMENT: i64 = 64;
@@ -26,7 +46,7 @@ struct Draft {
     links: BTreeSet<LinkId>,
 }
 
-pub(super) fn inventory(machine: &Machine, backend: BackendId) -> Result<Inventory, SchemaError> {
+fn inventory(machine: &Machine, backend: BackendId) -> Result<Inventory, SchemaError> {
     if machine.schema != SCHEMA {
         return Err(SchemaError::Version {
             found: machine.schema,

@@ -4,15 +4,15 @@ use alloc::string::String;
 
 use crate::{DeviceId, EngineId, LinkId, MemoryId, ParseError, TopologyError};
 
+/// The version of this schema.
+pub const SCHEMA: i64 = 1;
+
 /// Why a description was refused. Names the thing and, for figures, the limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
     /// A file of another version.
-    #[error(
-        "the machine has schema {found}; this version reads schema {}",
-        super::SCHEMA
-    )]
+    #[error("the machine has schema {found}; this version reads schema {}", SCHEMA)]
     Version {
         /// The file's version.
         found: i64,

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 
-use super::SchemaError;
+use super::error::SchemaError;
 use crate::{Access, Cost, LinkClass};
 
 /// A kilobyte per second, a serial line.
