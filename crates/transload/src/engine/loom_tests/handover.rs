@@ -28,7 +28,7 @@ fn engine_with<const N: usize>() -> (Kept<Arc<Shared>>, [TransferId; N]) {
 }
 
 /// Returns a transfer that waits for one event.
-fn begin(state: &mut State) -> TransferId {
+pub(super) fn begin(state: &mut State) -> TransferId {
     let index = state.table.take();
     let active = &mut state.table[index];
     active.stage = Stage::Waiting;

@@ -21,7 +21,7 @@ use super::super::clock::NoClock;
 use super::super::signal::Parker;
 use super::super::sync::Lock;
 use super::super::types::{Index, TransferId};
-use super::{Kept, model, spawn};
+use super::{Kept, handover, model, spawn};
 use crate::{Request, TransferManager};
 
 /// The first transfer of a manager.
@@ -44,6 +44,8 @@ struct Lazy {
     state: Lock<Told>,
     /// Called when the first operation has been told.
     first: Arc<Parker>,
+    /// Called by the thread that submits the first operation.
+    in_submit: Lock<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 /// When outcomes are told.
@@ -165,6 +167,9 @@ unsafe impl Backend for Lazy {
         _ops: &[Op<'_>],
         _after: &[Fence],
     ) -> Result<Fence, SubmitError> {
+        if let Some(call) = self.in_submit.with(Option::take) {
+            call();
+        }
         Ok(self.state.with(|state| {
             state.last_number += 1;
             let fence = Fence::new(BACKEND, state.last_number);
@@ -204,6 +209,7 @@ impl Lazy {
             tells,
             state: Lock::default(),
             first: Parker::current(),
+            in_submit: Lock::default(),
         }
     }
 }
@@ -238,6 +244,32 @@ fn an_operation_submitted_beside_the_appointment_is_waited_for() {
 #[test]
 fn an_operation_submitted_beside_the_appointment_is_expected() {
     model(|| an_operation_is_told_of(Tells::Expected));
+}
+
+/// The thread that listens stops listening while another thread submits, which then finds no listener to notify.
+#[test]
+fn an_operation_submitted_while_the_listener_leaves_is_waited_for() {
+    model(|| {
+        let lazy = Kept::new(Arc::new(Lazy::new(Tells::Waiting)));
+        let builder = TransferManager::builder().backend(Arc::clone(&*lazy) as Arc<dyn Backend>);
+        let manager = Kept::new(builder.build().unwrap());
+        let [src, dst] = [0, 1].map(|_| buffer(&manager));
+        let event = Kept::new(manager.event());
+        let request = Kept::new(Request::new(&*src, &*dst).after(&event));
+        let _held = Kept::new(manager.submit(&request));
+        let shared = &manager.shared;
+        let own = shared.state.with(handover::begin);
+        let completions = Arc::clone(&shared.completions);
+        let end_own = move || {
+            completions.tell(&[own]);
+            loom::thread::yield_now();
+        };
+        lazy.in_submit.with(|call| *call = Some(Box::new(end_own)));
+        let setter = event.clone();
+        spawn(move || setter.set());
+        assert!(shared.block_on(own, None));
+        lazy.first.park(None);
+    });
 }
 
 /// A thread waits for a transfer behind another one, whose operation another thread submits meanwhile. No transfer
