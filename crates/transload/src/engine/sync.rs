@@ -23,7 +23,7 @@ use std::sync::{Mutex, MutexGuard};
 #[cfg(all(feature = "std", not(loom)))]
 use std::thread::yield_now;
 
-/// The stack size of a modelled thread that turns the engine: loom's default has no room for a list of orders.
+/// The stack size of a modelled thread that turns the engine: loom's default has no room for a list of commands.
 #[cfg(all(feature = "std", loom))]
 pub(crate) const LOOM_STACK_WORDS: usize = 1 << 14;
 

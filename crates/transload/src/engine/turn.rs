@@ -332,7 +332,7 @@ impl Shared {
             ended,
             metrics,
         } = after;
-        // The user's code runs here. Its panics are caught, so that they cut short neither orders that are still to be
+        // The user's code runs here. Its panics are caught, so that they cut short neither commands that are still to be
         // carried out nor a borrowed copy. The lists keep their allocation for the next time.
         let releases = !buffers.is_empty();
         for buffer in buffers.drain(..) {
