@@ -21,17 +21,11 @@ pub(crate) struct Options {
 
 /// Builds the benchmarks and runs them on this terminal. Says whether they
 /// succeeded.
-///
-/// # Errors
-/// When cargo cannot be started.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let mut cargo = workspace.cargo();
     // Software adapters take part where `cargo xtask test` has provided them.
     Drivers::present(&workspace.target).tell(&mut cargo);
-    let status = cargo
-        .args(["run", "--release", "-p", "transload-bench", "--"])
-        .args(&options.arguments)
-        .status()
-        .context("cannot run cargo")?;
-    Ok(status.success())
+    cargo.args(["run", "--release", "-p", "transload-bench", "--"]);
+    let status = cargo.args(&options.arguments).status();
+    Ok(status.context("cannot run cargo")?.success())
 }

@@ -1,50 +1,36 @@
 //! The stage that runs a page's tests in a browser.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use crate::install::Provision;
+use crate::files;
 use crate::process;
-use crate::stage::{Session, Verdict};
-use crate::targets::{Choice, Library, Toolchain, toolchains_for};
-use crate::tool::{Call, Recipe, Tool};
-use crate::workspace::Workspace;
+use crate::stage::{Absent, Session, Verdict};
+use crate::targets::{Library, Toolchain, toolchains_for, variable};
+use crate::tool::Tool;
+use crate::workspace::{Workspace, locked_version};
 
 /// Runs clippy over the tests in `browser/`, and the tests in headless Chromium, on its software adapter. The tests
 /// show the browser's treatment of the calls, and nothing of any GPU.
-///
-/// # Errors
-/// When something was installed and cannot be used.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
-    let toolchain = match toolchains_for(session, &[TARGET])? {
-        Choice::Use(toolchains) => toolchains[0].0,
-        Choice::Skip(reason) => return Ok(Verdict::skipped(reason)),
-    };
+    let (toolchain, _) = toolchains_for(session, &[TARGET])?[0];
     let mut packages = CHROMIUM.to_vec();
     if toolchain == Toolchain::Debian {
         packages.push(LINKER_PACKAGE);
     }
-    if let Provision::Unavailable(reason) = session.installer.require(&packages)? {
-        return Ok(Verdict::skipped(reason));
-    }
-    let folder = session.workspace.root.join(PACKAGE_FOLDER);
-    let flags = flags(&folder)?;
-    let adapter = match adapter(&session.workspace, &flags)? {
-        Ok(adapter) => adapter,
-        Err(reason) => return Ok(Verdict::skipped(reason)),
-    };
+    session.installer.require(&packages)?;
+    let adapter = adapter(&session.workspace)?;
     session.found(format!("WebGPU in Chromium: {adapter}"));
-    let version = bindgen_version(&session.workspace)?;
-    let recipe = Recipe {
-        version: &version,
+    let runner = Tool {
+        // The tests are linked with this version.
+        version: &locked_version(&session.workspace.root, "wasm-bindgen")?,
         ..RUNNER
     };
-    let runner = Tool::provide(&recipe, &mut session.installer, &session.workspace)?;
+    let runner = runner.provide(&mut session.installer, &session.workspace.target)?;
 
     let mut verdict = Verdict::passed();
     let mut lint = toolchain.cargo(session, "clippy", &[TARGET], Library::Std);
@@ -53,21 +39,15 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut tests = toolchain.cargo(session, "test", &[TARGET], Library::Std);
     tests
         .args(["-p", PACKAGE, "--test", "browser"])
-        .env(
-            "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER",
-            runner.program(),
-        )
+        .env(variable(TARGET, "RUNNER"), runner)
         // The tests are not debugged.
         .env("CARGO_PROFILE_TEST_DEBUG", "none")
         .env("CHROMEDRIVER", "/usr/bin/chromedriver")
         .env("WASM_BINDGEN_TEST_TIMEOUT", LIMIT.as_secs().to_string());
     if toolchain == Toolchain::Debian {
-        tests.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", LINKER);
+        tests.env(variable(TARGET, "LINKER"), LINKER);
     }
-    let finished = verdict.run_tests(&mut tests)?;
-    if finished.success() && verdict.counts.ran() == 0 {
-        verdict.fail("no test ran in the browser");
-    }
+    verdict.run_tests(&mut tests)?;
     verdict.note = format!("Chromium's adapter: {adapter}");
     Ok(verdict)
 }
@@ -84,71 +64,49 @@ struct Options {
     args: Vec<String>,
 }
 
-fn flags(folder: &Path) -> Result<Vec<String>> {
-    let path = folder.join("webdriver.json");
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let capabilities: Capabilities =
-        serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+fn flags(root: &Path) -> Result<Vec<String>> {
+    let path = root.join("browser/webdriver.json");
+    let capabilities: Capabilities = serde_json::from_str(&files::read(&path)?)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     Ok(capabilities.chrome.args)
 }
 
-/// The adapter that a page without the project's code finds in the browser, or the reason why it finds none.
-fn adapter(workspace: &Workspace, flags: &[String]) -> Result<Result<String, String>> {
+/// The adapter that a page without the project's code finds in the browser.
+///
+/// # Errors
+/// [`Absent`] when it finds none.
+fn adapter(workspace: &Workspace) -> Result<String> {
     let folder = workspace.target.join("browser");
-    fs::create_dir_all(&folder)?;
     let page = folder.join("adapter.html");
-    fs::write(&page, PAGE)?;
+    files::write(&page, PAGE)?;
+    let profile = folder.join("profile");
     let mut chromium = Command::new("/usr/bin/chromium");
     chromium
-        .args(flags)
-        .arg(format!(
-            "--user-data-dir={}",
-            folder.join("profile").display()
-        ))
+        .args(flags(&workspace.root)?)
+        .arg(format!("--user-data-dir={}", profile.display()))
         // The page's promises settle before its text is dumped.
         .args(["--virtual-time-budget=10000", "--dump-dom"])
         .arg(format!("file://{}", page.display()));
-    let finished = process::run(&mut chromium, LIMIT)?;
-    let found = told(&finished.output);
-    ensure!(
-        found.is_some(),
-        "Chromium does not show a page:\n{}",
-        finished.output
-    );
-    Ok(found.unwrap_or_else(|| Err(String::new())))
+    let output = process::run(&mut chromium, LIMIT)?.output;
+    let found = told(&output);
+    Ok(found.with_context(|| format!("Chromium does not show a page:\n{output}"))??)
 }
 
 /// The result that the page wrote.
-fn told(output: &str) -> Option<Result<String, String>> {
+fn told(output: &str) -> Option<Result<String, Absent>> {
     let (_, rest) = output.split_once("<body>")?;
     let (text, _) = rest.split_once("</body>")?;
     if let Some(adapter) = text.strip_prefix("adapter: ") {
         return Some(Ok(adapter.to_owned()));
     }
-    text.starts_with("no adapter: ")
-        .then(|| Err(format!("Chromium has {text}")))
-}
-
-/// The version of wasm-bindgen that the tests are linked with; their runner must have the same version.
-fn bindgen_version(workspace: &Workspace) -> Result<String> {
-    let lock = fs::read_to_string(workspace.root.join("Cargo.lock"))?;
-    version_of("wasm-bindgen", &lock).context("Cargo.lock has no wasm-bindgen")
-}
-
-fn version_of(package: &str, lock: &str) -> Option<String> {
-    let lock: toml::Table = toml::from_str(lock).ok()?;
-    let packages = lock.get("package")?.as_array()?;
-    let named = |of: &&toml::Value| of.get("name").and_then(toml::Value::as_str) == Some(package);
-    let version = packages.iter().find(named)?.get("version")?;
-    version.as_str().map(str::to_owned)
+    let none = text.starts_with("no adapter: ");
+    none.then(|| Err(Absent(format!("Chromium has {text}"))))
 }
 
 const TARGET: &str = "wasm32-unknown-unknown";
 
 /// The package in `browser/`.
 const PACKAGE: &str = "transload-browser-tests";
-
-const PACKAGE_FOLDER: &str = "browser";
 
 /// Debian's browser has its software adapter with it.
 const CHROMIUM: [&str; 2] = ["chromium", "chromium-driver"];
@@ -163,19 +121,12 @@ const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// With its authors' lockfile it needs a package that some registries do not have yet. Building it takes two minutes of
 /// processor time with these settings; it runs for seconds.
-const RUNNER: Recipe = Recipe {
+const RUNNER: Tool = Tool {
     package: "wasm-bindgen-cli",
     program: "wasm-bindgen-test-runner",
-    call: Call::Itself,
-    // That of `Cargo.lock` takes its place.
-    version: "",
+    version: "that of Cargo.lock",
     locked: false,
-    arguments: &[],
-    settings: &[
-        ("CARGO_PROFILE_RELEASE_LTO", "off"),
-        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
-    ],
+    optimisation: "0",
 };
 
 /// A page that writes the browser's adapter into its own text.
@@ -198,21 +149,13 @@ mod tests {
     #[test]
     fn a_page_that_found_nothing_says_why() {
         let page = |text: &str| format!("ERROR: bus\n<html><body>{text}</body></html>\n");
-        let found = told(&page("adapter: google swiftshader"));
-        assert_eq!(found, Some(Ok("google swiftshader".to_owned())));
-        let none = told(&page("no adapter: requestAdapter() answers null"));
+        let found = told(&page("adapter: google swiftshader")).unwrap();
+        assert_eq!(found.unwrap(), "google swiftshader");
+        let none = told(&page("no adapter: requestAdapter() answers null")).unwrap();
         let reason = "Chromium has no adapter: requestAdapter() answers null";
-        assert_eq!(none, Some(Err(reason.to_owned())));
-        assert_eq!(told(&page("nothing yet")), None);
-        assert_eq!(told("Segmentation fault"), None);
-    }
-
-    #[test]
-    fn the_runner_is_of_the_version_that_is_locked() {
-        let lock = "[[package]]\nname = \"wasm-bindgen-macro\"\nversion = \"1.0.0\"\n\n\
-                    [[package]]\nname = \"wasm-bindgen\"\nversion = \"0.2.7\"\n";
-        assert_eq!(version_of("wasm-bindgen", lock).as_deref(), Some("0.2.7"));
-        assert_eq!(version_of("other", lock), None);
-        assert!(bindgen_version(&Workspace::load().unwrap()).is_ok());
+        assert_eq!(none.unwrap_err().to_string(), reason);
+        for output in [&page("nothing yet"), "Segmentation fault"] {
+            assert!(told(output).is_none());
+        }
     }
 }

@@ -1,36 +1,30 @@
-//! The short stages: format, lint, documentation; and facts about the machine.
+//! The stages that are one task of cargo: format, lint, documentation, packages; and facts about the machine.
 
+use std::iter;
 use std::process::Command;
 use std::thread;
 
 use anyhow::{Context as _, Result};
 
-use crate::stage::{Session, Verdict};
+use crate::process::{self, first_line, output_of};
+use crate::stage::{COMMAND_LIMIT, Session, Verdict};
 use crate::workspace::Workspace;
 
 /// `cargo fmt --check`.
-///
-/// # Errors
-/// When cargo cannot be started.
 pub(crate) fn format(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     verdict.run(session.workspace.cargo().args(["fmt", "--all", "--check"]))?;
     for other in session.workspace.others()? {
-        verdict.run(
-            other
-                .cargo()
-                .args(["fmt", "--check"])
-                .args(packages(&other)),
-        )?;
+        // `--all` would include path dependencies.
+        let members = other.members.iter();
+        let members = members.flat_map(|package| ["-p", &package.name]);
+        verdict.run(other.cargo().args(["fmt", "--check"]).args(members))?;
     }
     Ok(verdict)
 }
 
 /// Clippy over everything, with all features and, for the library, without any: only the second run sees code behind
 /// `not(feature)`.
-///
-/// # Errors
-/// When cargo cannot be started.
 pub(crate) fn lint(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let selections: [&[&str]; 2] = [
@@ -38,28 +32,23 @@ pub(crate) fn lint(session: &mut Session) -> Result<Verdict> {
         &["-p", "transload", "--lib", "--no-default-features"],
     ];
     for selection in selections {
-        let mut cargo = session.workspace.cargo();
-        cargo
-            .arg("clippy")
-            .args(selection)
-            .args(["--", "-D", "warnings"]);
-        verdict.run(&mut cargo)?;
+        verdict.run(
+            session
+                .workspace
+                .task("clippy")?
+                .args(selection)
+                .args(DENIED),
+        )?;
     }
     for other in session.workspace.others()? {
-        let mut cargo = other.task("clippy")?;
-        cargo
-            .args(["--workspace", "--all-targets", "--locked"])
-            .args(["--", "-D", "warnings"]);
-        verdict.run(&mut cargo)?;
+        let all = ["--workspace", "--all-targets", "--locked"];
+        verdict.run(other.task("clippy")?.args(all).args(DENIED))?;
     }
     Ok(verdict)
 }
 
 /// `cargo doc` of the libraries, without the programs: the program and the library are both called `transload`, and
 /// would overwrite each other.
-///
-/// # Errors
-/// When cargo cannot be started.
 pub(crate) fn docs(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut cargo = documentation(&session.workspace)?;
@@ -77,44 +66,50 @@ fn documentation(workspace: &Workspace) -> Result<Command> {
     Ok(cargo)
 }
 
-/// `-p NAME` for each member: `--all` of cargo fmt would include path dependencies.
-fn packages(workspace: &Workspace) -> impl Iterator<Item = &str> {
-    let members = workspace.members.iter();
-    members.flat_map(|package| ["-p", &package.name])
+/// Packs every published package for a registry.
+pub(crate) fn package(session: &mut Session) -> Result<Verdict> {
+    pack(&session.workspace, &["--no-verify"])
+}
+
+/// Packs them, and builds each from its package.
+pub(crate) fn unpacked(session: &mut Session) -> Result<Verdict> {
+    pack(&session.workspace, &[])
+}
+
+fn pack(workspace: &Workspace, arguments: &[&str]) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let pack = || {
+        let mut cargo = workspace.cargo();
+        cargo.args(["package", "--allow-dirty"]).args(arguments);
+        cargo.args(workspace.select_published());
+        cargo
+    };
+    // After a build all dependencies are downloaded. Without `--offline` cargo asks the registry for the project's own
+    // packages, too.
+    let mut finished = process::run(pack().arg("--offline"), COMMAND_LIMIT)?;
+    if !finished.success() {
+        finished = verdict.run(&mut pack())?;
+    }
+    if finished.output.contains("manifest has no ") {
+        verdict.fail(&finished.output);
+    }
+    verdict.note = format!("{} packages", workspace.published().count());
+    Ok(verdict)
 }
 
 /// Facts about the machine for a reader of the results.
 pub(crate) fn machine() -> Vec<String> {
-    let mut found = Vec::new();
     let cores = thread::available_parallelism().map_or(0, usize::from);
-    found.push(format!("{cores} cores"));
-    for (program, argument) in [("rustc", "--version"), ("git", "--version")] {
-        if let Some(version) = first_line(Command::new(program).arg(argument)) {
-            found.push(version);
-        }
-    }
-    found
+    let version = |program: &str| first_line(Command::new(program).arg("--version"));
+    let tools = ["rustc", "git"].into_iter().filter_map(version);
+    iter::once(format!("{cores} cores")).chain(tools).collect()
 }
 
 /// The target that rustc builds for here.
-///
-/// # Errors
-/// When rustc cannot be asked.
 pub(crate) fn host() -> Result<String> {
-    let said = output_of(Command::new("rustc").arg("-vV")).context("rustc does not run")?;
+    let said = output_of(Command::new("rustc").arg("-vV"))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc -vV tells no host")?.to_owned())
 }
 
-/// The first line that `command` writes, when it succeeds.
-pub(crate) fn first_line(command: &mut Command) -> Option<String> {
-    let text = output_of(command)?;
-    text.lines().next().map(str::to_owned)
-}
-
-/// All that `command` writes to its standard output, when it succeeds.
-pub(crate) fn output_of(command: &mut Command) -> Option<String> {
-    let output = command.output().ok()?;
-    let text = || String::from_utf8_lossy(&output.stdout).into_owned();
-    output.status.success().then(text)
-}
+const DENIED: [&str; 3] = ["--", "-D", "warnings"];

@@ -87,10 +87,8 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 4 filtered out; 
 
     #[test]
     fn text_that_only_speaks_of_tests_counts_nothing() {
-        assert_eq!(
-            Counts::read("7 passed, 1 failed\nall tests passed"),
-            Counts::default()
-        );
+        let counts = Counts::read("7 passed, 1 failed\nall tests passed");
+        assert_eq!(counts, Counts::default());
     }
 
     #[test]

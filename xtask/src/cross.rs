@@ -1,49 +1,68 @@
-//! The stage that lints the published packages for the other supported systems.
+//! The stages that lint the packages for other systems, and for machines without one.
 
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::stage::{Session, Verdict};
-use crate::targets::{Choice, Library, toolchains_for};
+use crate::targets::{Library, toolchains_for, variable};
 
-/// Clippy over every published library and program, for each target, and the documentation of the targets that have
-/// their own. Tests are left out: some of their dependencies do not exist in the browser.
-///
-/// # Errors
-/// When a toolchain was installed and cannot be used.
+/// Clippy over every published library and program, for each other supported system, and the documentation of the
+/// targets that have their own. Tests are left out: some of their dependencies do not exist in the browser.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
-    let toolchains = match toolchains_for(session, &TARGETS)? {
-        Choice::Use(toolchains) => toolchains,
-        Choice::Skip(reason) => return Ok(Verdict::skipped(reason)),
-    };
+    let toolchains = toolchains_for(session, &SYSTEMS)?;
     let mut verdict = Verdict::passed();
-    for (toolchain, targets) in toolchains {
+    let select = |cargo: &mut Command| {
+        cargo.args(["--lib", "--all-features"]);
+        cargo.args(session.workspace.select_published());
+    };
+    for (toolchain, mut targets) in toolchains {
         let mut lint = toolchain.cargo(session, "clippy", &targets, Library::Std);
-        verdict.run(select(&mut lint, session).args(["--bins", "--", "-D", "warnings"]))?;
-        let with_pages = |target: &&str| DOCUMENTED.contains(target);
-        let targets: Vec<_> = targets.into_iter().filter(with_pages).collect();
+        select(&mut lint);
+        verdict.run(lint.args(["--bins", "--", "-D", "warnings"]))?;
+        targets.retain(|target| DOCUMENTED.contains(target));
         if !targets.is_empty() {
             let mut document = toolchain.cargo(session, "doc", &targets, Library::Std);
+            select(&mut document);
             document.env("RUSTDOCFLAGS", "-D warnings");
-            verdict.run(select(&mut document, session).arg("--no-deps"))?;
+            verdict.run(document.arg("--no-deps"))?;
         }
     }
-    verdict.note = TARGETS.join(", ");
+    verdict.note = SYSTEMS.join(", ");
     Ok(verdict)
 }
 
-/// The published libraries, with all features.
-fn select<'a>(cargo: &'a mut Command, session: &Session) -> &'a mut Command {
-    cargo.args(["--lib", "--all-features"]);
-    let published = session.workspace.members.iter();
-    for package in published.filter(|package| package.is_published()) {
-        cargo.args(["-p", &package.name]);
+/// Lints the lower packages without their default features for each bare target, links the bare example, and runs it if
+/// this machine can.
+///
+/// The example needs only the processor. It makes a single system call, Linux's exit, so that a Linux machine can run it
+/// and read the exit code.
+pub(crate) fn no_std(session: &mut Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    verdict.note = format!("{}; example linked", BARE.join(", "));
+    for (toolchain, targets) in toolchains_for(session, &BARE)? {
+        let mut lint = toolchain.cargo(session, "clippy", &targets, Library::Alloc);
+        lint.args(LOWER.into_iter().flat_map(|package| ["-p", package]));
+        verdict.run(lint.args(["--lib", "--no-default-features", "--", "-D", "warnings"]))?;
+        if !targets.contains(&LINKED) {
+            continue;
+        }
+        let mut link = toolchain.cargo(session, "build", &[LINKED], Library::Alloc);
+        // Only rustup delivers the target's own linker; the system's works as well.
+        link.args(["-p", EXAMPLE])
+            .env(variable(LINKED, "LINKER"), "ld");
+        let flags = format!("target.{LINKED}.rustflags=[\"-Crelocation-model=static\"]");
+        let linked = verdict.run(link.args(["--config", &flags]))?;
+        if linked.success() && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            let folder = session.workspace.target.join("cross").join(LINKED);
+            verdict.run(&mut Command::new(folder.join("debug").join(EXAMPLE)))?;
+            verdict.note.push_str(" and run");
+        }
     }
-    cargo
+    Ok(verdict)
 }
 
-const TARGETS: [&str; 6] = [
+const SYSTEMS: [&str; 6] = [
     "aarch64-unknown-linux-gnu",
     "aarch64-apple-darwin",
     "x86_64-apple-darwin",
@@ -54,3 +73,19 @@ const TARGETS: [&str; 6] = [
 
 /// The targets whose documentation has items that Linux's does not have.
 const DOCUMENTED: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-msvc"];
+
+/// One target with 64-bit atomics, and two without, which are the harder ones.
+const BARE: [&str; 3] = [
+    "x86_64-unknown-none",
+    "thumbv7em-none-eabihf",
+    "riscv32imac-unknown-none-elf",
+];
+
+/// The packages that need no system.
+const LOWER: [&str; 3] = ["transload-core", "transload-hal", "transload"];
+
+/// The example in `examples/no_std`.
+const EXAMPLE: &str = "transload-no-std-example";
+
+/// The target for which the example is linked.
+const LINKED: &str = BARE[0];

@@ -1,48 +1,37 @@
 //! The stage that searches the sources for faults that clippy does not report.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-
+use crate::files;
 use crate::stage::{Session, Verdict};
 
 /// Fails with the place of each line that breaks a habit: sleeping, asserting on elapsed time, or leaving a test out;
 /// and of each file that is too long.
-///
-/// # Errors
-/// When a source cannot be read.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut files = Vec::new();
+    let mut sources = Vec::new();
     let others = session.workspace.others()?;
     let members = others.iter().flat_map(|other| &other.members);
     for member in session.workspace.members.iter().chain(members) {
-        let Some(folder) = member.manifest_path.parent() else {
-            continue;
-        };
         // This program reads its own rules and the texts of its tests.
         if member.name != "xtask" {
             for part in ["src", "tests", "examples", "benches"] {
-                sources(&folder.join(part), &mut files)?;
+                sources.extend(files::below(&member.manifest_path.with_file_name(part))?);
             }
         }
     }
-    for file in &files {
-        let text =
-            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    sources.retain(|path| files::ends_with(path, "rs"));
+    for file in &sources {
         let name = session.workspace.relative(file).display().to_string();
         let local = LOCAL.iter();
         let local = local.filter(|(folder, except, _)| is_local(&name, folder, except));
-        let habits: Vec<Habit> = HABITS
-            .into_iter()
-            .chain(local.map(|(_, _, habit)| *habit))
-            .collect();
-        for complaint in complaints(&text, &habits) {
-            verdict.fail(&format!("{name}:{complaint}"));
+        let local = local.map(|(_, _, habit)| *habit);
+        let habits: Vec<Habit> = HABITS.into_iter().chain(local).collect();
+        for complaint in complaints(&files::read(file)?, &habits) {
+            verdict.fail(format!("{name}:{complaint}"));
         }
     }
-    verdict.note = format!("{} files", files.len());
+    verdict.note = format!("{} files", sources.len());
     Ok(verdict)
 }
 
@@ -63,24 +52,6 @@ fn complaints(text: &str, habits: &[Habit]) -> Vec<String> {
         }
     }
     complaints
-}
-
-fn sources(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    if !folder.is_dir() {
-        return Ok(());
-    }
-    let mut entries: Vec<PathBuf> = fs::read_dir(folder)?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<std::io::Result<_>>()?;
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            sources(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
 
 /// Whether a line of code breaks the habit, and the habit.
@@ -143,21 +114,12 @@ fn wait() {
     #[test]
     fn a_folder_has_habits_of_its_own() {
         let (folder, except, habit) = LOCAL[0];
-        assert!(is_local(
-            "crates/backends/wgpu/src/guest.rs",
-            folder,
-            except
-        ));
-        assert!(!is_local(
-            "crates/backends/wgpu/src/browser/upload.rs",
-            folder,
-            except
-        ));
-        assert!(!is_local("crates/transload/src/lib.rs", folder, except));
-        assert_eq!(
-            complaints("queue.write_buffer(&b, 0, bytes);", &[habit]).len(),
-            1
-        );
+        let applies = |name| is_local(name, folder, except);
+        assert!(applies("crates/backends/wgpu/src/guest.rs"));
+        assert!(!applies("crates/backends/wgpu/src/browser/upload.rs"));
+        assert!(!applies("crates/transload/src/lib.rs"));
+        let told = complaints("queue.write_buffer(&b, 0, bytes);", &[habit]);
+        assert_eq!(told.len(), 1);
     }
 
     #[test]

@@ -2,27 +2,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use crate::process;
+use crate::files;
+use crate::process::{must_run, output_of};
+use crate::stage::Absent;
 
 /// Records the packages that this run installed.
 #[derive(Debug, Default)]
 pub(crate) struct Installer {
     installed: Vec<String>,
     lists_are_fresh: bool,
-}
-
-/// Whether packages can be used.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Provision {
-    /// They are installed, from before or from now.
-    Ready,
-    /// They are missing, and this run may not install them, for this reason.
-    Unavailable(String),
 }
 
 impl Installer {
@@ -39,141 +32,83 @@ impl Installer {
     /// Makes sure that `packages` are installed.
     ///
     /// # Errors
-    /// When installing was tried and failed: on a machine where it may
-    /// install, a missing tool is a failure and no reason to skip.
-    pub(crate) fn require(&mut self, packages: &[&str]) -> Result<Provision> {
-        let missing: Vec<&str> = packages
-            .iter()
-            .copied()
-            .filter(|package| !is_installed(package))
-            .collect();
+    /// [`Absent`] when this run may not install a missing one. Another error when installing was tried and failed: on
+    /// a machine where this run may install, a missing tool is a failure and no reason to skip.
+    pub(crate) fn require(&mut self, packages: &[&str]) -> Result<()> {
+        let is_missing = |package: &&&str| !is_installed(package);
+        let missing: Vec<&str> = packages.iter().filter(is_missing).copied().collect();
         if missing.is_empty() {
-            return Ok(Provision::Ready);
+            return Ok(());
         }
         let wanted = missing.join(", ");
-        if !is_debian() {
-            return Ok(Provision::Unavailable(format!(
-                "needs {wanted} of Debian, and this is another system"
-            )));
+        must_be_debian(&wanted)?;
+        if administrator().is_none() {
+            let advice = "install them, or run as root";
+            bail!(Absent(format!("needs the packages {wanted}; {advice}")));
         }
-        let Some(administrator) = administrator() else {
-            return Ok(Provision::Unavailable(format!(
-                "needs the packages {wanted}; install them, or run as root"
-            )));
-        };
         println!("   installing {wanted} with apt-get ...");
-        if !self.lists_are_fresh {
-            apt(administrator, &["update"])?;
-            self.lists_are_fresh = true;
-        }
-        if let Some(unknown) = missing.iter().find(|package| !is_offered(package)) {
-            return Ok(Provision::Unavailable(format!(
-                "needs the package {unknown}, which this system's archive does not offer"
-            )));
-        }
-        let mut arguments = vec!["install", "-y", "--no-install-recommends"];
-        arguments.extend(&missing);
-        apt(administrator, &arguments)?;
+        self.refresh()?;
+        missing
+            .iter()
+            .try_for_each(|package| must_be_offered(package))?;
+        apt(&[&["install", "-y", "--no-install-recommends"], &missing[..]].concat())?;
         if let Some(absent) = missing.iter().find(|package| !is_installed(package)) {
             bail!("apt-get reported success, and {absent} is still not installed");
         }
-        self.installed
-            .extend(missing.iter().map(|package| format!("{package} (apt-get)")));
-        Ok(Provision::Ready)
+        let noted = missing.iter().map(|package| format!("{package} (apt-get)"));
+        self.installed.extend(noted);
+        Ok(())
     }
-}
 
-/// A package's archive on this machine, or the reason why there is none.
-#[derive(Debug)]
-pub(crate) enum Fetched {
-    Archive(PathBuf),
-    Unavailable(String),
-}
-
-impl Installer {
-    /// Downloads the archive of `package` into `folder`, which exists, and installs nothing.
+    /// Downloads the archive of `package` into `folder`, which exists, and installs nothing. Returns the archive's path.
     ///
-    /// Unlike installing, this needs no root. A fetched package may be missing: a mirror that does not answer is a
-    /// reason to skip.
+    /// Unlike installing, this needs no root.
     ///
     /// # Errors
-    /// When apt-get cannot be started, or `folder` cannot be read.
-    pub(crate) fn fetch(&mut self, package: &str, folder: &Path) -> Result<Fetched> {
-        let unavailable = |why: String| Ok(Fetched::Unavailable(why));
-        if !is_debian() {
-            return unavailable(format!(
-                "needs {package} of Debian, and this is another system"
-            ));
-        }
-        if !is_offered(package)
-            && !self.lists_are_fresh
-            && let Some(administrator) = administrator()
-        {
+    /// [`Absent`] also when a mirror does not answer: a fetched package may be missing.
+    pub(crate) fn fetch(&mut self, package: &str, folder: &Path) -> Result<PathBuf> {
+        must_be_debian(package)?;
+        if !is_offered(package) && administrator().is_some() {
             // A system that was just set up has no package lists yet.
-            if let Err(error) = apt(administrator, &["update"]) {
-                let why = format!("{error:#}");
-                return unavailable(format!("cannot look for {package}: {}", last_line(&why)));
-            }
-            self.lists_are_fresh = true;
+            self.refresh()
+                .map_err(|error| absent(&format!("cannot look for {package}"), &error))?;
         }
-        if !is_offered(package) {
-            return unavailable(format!(
-                "needs the package {package}, which this system's archive does not offer"
-            ));
-        }
+        must_be_offered(package)?;
         println!("   fetching {package} with apt-get download ...");
         let mut apt_get = Command::new("apt-get");
         apt_get.args(["download", package]).current_dir(folder);
-        let finished = process::run(&mut apt_get, APT_LIMIT)?;
-        if !finished.success() {
-            let said = last_line(&finished.output);
-            return unavailable(format!("{package} cannot be fetched: {said}"));
+        must_run(&mut apt_get, APT_LIMIT)
+            .map_err(|error| absent(&format!("{package} cannot be fetched"), &error))?;
+        let mut archives = files::entries(folder)?.into_iter();
+        let archive = archives.find(|path| files::ends_with(path, "deb"));
+        let none = || format!("apt-get reported success, and no archive of {package} is here");
+        archive.with_context(none)
+    }
+
+    /// Fetches the lists of packages, once.
+    fn refresh(&mut self) -> Result<()> {
+        if !self.lists_are_fresh {
+            apt(&["update"])?;
+            self.lists_are_fresh = true;
         }
-        let mut entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-        let archive = entries.find(|path| path.extension().is_some_and(|end| end == "deb"));
-        match archive {
-            Some(archive) => Ok(Fetched::Archive(archive)),
-            None => bail!("apt-get reported success, and no archive of {package} is here"),
-        }
+        Ok(())
     }
 }
 
-fn last_line(text: &str) -> &str {
+/// `what` is absent, for the reason in the last line of `error`.
+fn absent(what: &str, error: &anyhow::Error) -> Absent {
+    let text = format!("{error:#}");
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
-    lines.next_back().unwrap_or("it says nothing")
+    Absent(format!("{what}: {}", lines.next_back().unwrap_or_default()))
 }
 
-/// The words in front of a command that needs to be root.
-fn administrator() -> Option<&'static [&'static str]> {
-    let said = |program: &str, arguments: &[&str]| {
-        let output = Command::new(program)
-            .args(arguments)
-            .stderr(Stdio::null())
-            .output();
-        output.ok().filter(|output| output.status.success())
-    };
-    if said("id", &["-u"]).is_some_and(|output| output.stdout == b"0\n") {
-        return Some(&[]);
-    }
-    // `-n` fails instead of asking for a password.
-    said("sudo", &["-n", "true"]).map(|_| &["sudo", "-n"][..])
-}
-
-fn apt(administrator: &[&str], arguments: &[&str]) -> Result<()> {
-    let mut words = administrator.to_vec();
-    words.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
-    words.extend(arguments);
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]);
-    let finished = process::run(&mut command, APT_LIMIT)?;
-    if !finished.success() {
-        bail!("{} failed:\n{}", words.join(" "), finished.output);
+fn must_be_debian(wanted: &str) -> Result<()> {
+    let is_debian = fs::read_to_string("/etc/os-release").is_ok_and(|text| names_debian(&text));
+    if !is_debian {
+        let reason = format!("needs {wanted} of Debian, and this is another system");
+        bail!(Absent(reason));
     }
     Ok(())
-}
-
-fn is_debian() -> bool {
-    fs::read_to_string("/etc/os-release").is_ok_and(|text| names_debian(&text))
 }
 
 /// Whether `ID` or `ID_LIKE` of an os-release file names Debian.
@@ -185,22 +120,46 @@ fn names_debian(os_release: &str) -> bool {
         .any(|id| id == "debian")
 }
 
-fn is_installed(package: &str) -> bool {
-    let status = Command::new("dpkg-query")
-        .args(["-W", "-f", "${Status}", package])
-        .stderr(Stdio::null())
-        .output();
-    status.is_ok_and(|output| output.stdout == b"install ok installed")
+fn must_be_offered(package: &str) -> Result<()> {
+    if !is_offered(package) {
+        bail!(Absent(format!(
+            "needs the package {package}, which this system's archive does not offer"
+        )));
+    }
+    Ok(())
 }
 
 fn is_offered(package: &str) -> bool {
-    let policy = Command::new("apt-cache").args(["policy", package]).output();
-    policy.is_ok_and(|output| {
-        let text = String::from_utf8_lossy(&output.stdout);
-        text.lines()
-            .filter_map(|line| line.trim().strip_prefix("Candidate: "))
-            .any(|candidate| candidate != "(none)")
-    })
+    let policy = output_of(Command::new("apt-cache").args(["policy", package]));
+    let is_candidate = |line: &str| {
+        let candidate = line.trim().strip_prefix("Candidate: ");
+        candidate.is_some_and(|candidate| candidate != "(none)")
+    };
+    policy.is_ok_and(|text| text.lines().any(is_candidate))
+}
+
+fn is_installed(package: &str) -> bool {
+    let mut query = Command::new("dpkg-query");
+    let status = output_of(query.args(["-W", "-f", "${Status}", package]));
+    status.is_ok_and(|status| status == "install ok installed")
+}
+
+/// The words in front of a command that needs to be root.
+fn administrator() -> Option<&'static [&'static str]> {
+    if output_of(Command::new("id").arg("-u")).is_ok_and(|id| id == "0\n") {
+        return Some(&[]);
+    }
+    // `-n` fails instead of asking for a password.
+    let sudo = output_of(Command::new("sudo").args(["-n", "true"]));
+    sudo.is_ok().then_some(&["sudo", "-n"])
+}
+
+fn apt(arguments: &[&str]) -> Result<()> {
+    let mut words = administrator().unwrap_or_default().to_vec();
+    words.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    words.extend(arguments);
+    must_run(Command::new(words[0]).args(&words[1..]), APT_LIMIT)?;
+    Ok(())
 }
 
 /// A slow mirror takes minutes for the 150 MB of a toolchain; a longer download counts as hanging.

@@ -15,20 +15,17 @@ mod cross;
 mod demo;
 mod deny;
 mod doubles;
+mod files;
 mod habits;
 mod install;
 mod manifests;
-mod no_std;
-mod package;
 mod process;
 mod runner;
 mod sanitizers;
 mod sentinels;
-mod skips;
 mod stage;
 mod suites;
 mod surface;
-mod table;
 mod targets;
 mod test;
 mod tool;
@@ -44,20 +41,18 @@ use clap::{Parser, Subcommand};
 use crate::workspace::Workspace;
 
 fn main() -> ExitCode {
-    if let Some(code) = surface::stand_in_for_rustdoc() {
-        return code;
-    }
-    if let Some(code) = runner::stand_in_for_tests() {
-        return code;
-    }
-    let arguments = Arguments::parse();
-    let answer = Workspace::load().and_then(|workspace| match arguments.task {
-        Task::Test(options) => test::run(workspace, &options),
-        Task::Sentinels(options) => sentinels::run(&workspace, &options),
-        Task::Doubles(options) => doubles::run(&workspace, &options),
-        Task::PublicApi(options) => surface::run(&workspace, &options),
-        Task::Demo(options) => demo::run(&workspace, &options),
-        Task::Bench(options) => bench::run(&workspace, &options),
+    let standing_in = surface::stand_in_for_rustdoc().or_else(runner::stand_in_for_tests);
+    let answer = standing_in.unwrap_or_else(|| {
+        let arguments = Arguments::parse();
+        let workspace = Workspace::load()?;
+        match arguments.task {
+            Task::Test(options) => Ok(test::run(workspace, &options)),
+            Task::Sentinels(options) => sentinels::run(&workspace, &options),
+            Task::Doubles(options) => doubles::run(&workspace, &options),
+            Task::PublicApi(options) => surface::run(&workspace, &options),
+            Task::Demo(options) => demo::run(&workspace, &options),
+            Task::Bench(options) => bench::run(&workspace, &options),
+        }
     });
     match answer {
         Ok(true) => ExitCode::SUCCESS,

@@ -1,83 +1,61 @@
 //! The stage that checks the manifests: packages of one workspace inherit the shared settings from it.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use crate::files;
 use crate::stage::{Session, Verdict};
-use crate::workspace::Package;
 
 /// Reports each line that a manifest lacks.
-///
-/// # Errors
-/// When a manifest cannot be read.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let main = &session.workspace;
-    let root = read(&main.root.join("Cargo.toml"))?;
+    let private = [&SHARED[..], &["publish = false"]].concat();
     for member in &main.members {
-        let manifest = read(&member.manifest_path)?;
-        let among_crates = main.relative(&member.manifest_path).starts_with("crates");
-        let mut lines = [&SHARED[..], &OWN].concat();
-        if among_crates {
-            lines.extend(PUBLISHED);
-        } else {
-            lines.push("publish = false");
+        if !main.relative(&member.manifest_path).starts_with("crates") {
+            check(
+                &mut verdict,
+                &member.manifest_path,
+                &[&private[..], &OWN].concat(),
+            )?;
+            continue;
         }
-        report(&mut verdict, member, &manifest, &lines);
-        if among_crates {
-            let page = format!("documentation = \"https://docs.rs/{}\"", member.name);
-            report(&mut verdict, member, &manifest, &[&page]);
-            let is_documented = |target| manifest.contains(&format!("\"{target}\""));
-            if !DOCUMENTED
-                .into_iter()
-                .any(|targets| targets.iter().all(is_documented))
-            {
-                verdict.fail(&format!(
-                    "docs.rs documents `{}` for too few targets",
-                    member.name
-                ));
-            }
-            for file in FILES {
-                if !member.manifest_path.with_file_name(file).is_file() {
-                    verdict.fail(&format!("`{}` has no file {file}", member.name));
-                }
+        let name = &member.name;
+        let page = format!("documentation = \"https://docs.rs/{name}\"");
+        let lines = [&SHARED[..], &OWN, &PUBLISHED, &[&page]].concat();
+        let manifest = check(&mut verdict, &member.manifest_path, &lines)?;
+        let has = |target: &&str| manifest.contains(&format!("\"{target}\""));
+        if !DOCUMENTED.iter().any(|targets| targets.iter().all(has)) {
+            verdict.fail(format!("docs.rs documents `{name}` for too few targets"));
+        }
+        for file in FILES {
+            if !member.manifest_path.with_file_name(file).is_file() {
+                verdict.fail(format!("`{name}` has no file {file}"));
             }
         }
     }
-    let others = main.others()?;
-    for other in &others {
-        let manifest = read(&other.root.join("Cargo.toml"))?;
-        let name = main.relative(&other.root).display().to_string();
-        for line in decisions(&root) {
-            if !has(&manifest, line) {
-                verdict.fail(&format!(
-                    "`{name}` lacks `{line}`, as the main workspace has it"
-                ));
-            }
-        }
+    let root = files::read(&main.root.join("Cargo.toml"))?;
+    let decisions: Vec<&str> = decisions(&root).collect();
+    let mut packages = main.members.len();
+    for other in main.others()? {
+        check(&mut verdict, &other.root.join("Cargo.toml"), &decisions)?;
         for member in &other.members {
-            let manifest = read(&member.manifest_path)?;
-            let lines = [&SHARED[..], &["publish = false"]].concat();
-            report(&mut verdict, member, &manifest, &lines);
+            check(&mut verdict, &member.manifest_path, &private)?;
         }
+        packages += other.members.len();
     }
-    let packages = others
-        .iter()
-        .map(|other| other.members.len())
-        .sum::<usize>();
-    verdict.note = format!("{} packages", packages + main.members.len());
+    verdict.note = format!("{packages} packages");
     Ok(verdict)
 }
 
-fn report(verdict: &mut Verdict, package: &Package, manifest: &str, lines: &[&str]) {
-    for line in lines.iter().filter(|line| !has(manifest, line)) {
-        verdict.fail(&format!(
-            "the manifest of `{}` lacks the line `{line}`",
-            package.name
-        ));
+/// Fails for each of `lines` that the manifest lacks. Returns the manifest.
+fn check(verdict: &mut Verdict, path: &Path, lines: &[&str]) -> Result<String> {
+    let manifest = files::read(path)?;
+    for line in lines.iter().filter(|line| !has(&manifest, line)) {
+        verdict.fail(format!("{} lacks the line `{line}`", path.display()));
     }
+    Ok(manifest)
 }
 
 fn has(manifest: &str, line: &str) -> bool {
@@ -101,10 +79,6 @@ fn decisions(root: &str) -> impl Iterator<Item = &str> {
             _ => false,
         }
     })
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Lines in the manifest of every package. The last one follows `[lints]`: no other table has it.

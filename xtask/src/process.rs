@@ -1,12 +1,14 @@
 //! Runs a command to its end or to its time limit, and keeps its output.
 
+use std::ffi::OsStr;
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// The result of a command.
 #[derive(Debug)]
@@ -60,9 +62,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
         let _ = sender.send(());
         read.map(|_| bytes)
     });
-    let deadline = Instant::now() + limit;
-    let timed_out = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        == Err(RecvTimeoutError::Timeout);
+    let timed_out = receiver.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
     if timed_out {
         kill_group(&mut child)?;
     }
@@ -84,6 +84,53 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
     })
 }
 
+/// Runs `command` as [`run`] does, and gives its output.
+///
+/// # Errors
+/// When it cannot be started or does not succeed, with its output.
+pub(crate) fn must_run(command: &mut Command, limit: Duration) -> Result<String> {
+    let finished = run(command, limit)?;
+    let told = || format!("`{}` failed:\n{}", describe(command), finished.output);
+    ensure!(finished.success(), told());
+    Ok(finished.output)
+}
+
+/// Runs `command` on this terminal.
+///
+/// # Errors
+/// When it cannot be started or does not succeed.
+pub(crate) fn show(command: &mut Command) -> Result<()> {
+    let status = command.status();
+    let status = status.with_context(|| format!("cannot start {}", describe(command)))?;
+    ensure!(
+        status.success(),
+        "`{}` ended with {status}",
+        describe(command)
+    );
+    Ok(())
+}
+
+/// All that `command` writes to its standard output.
+///
+/// # Errors
+/// When it cannot be started or does not succeed, with what it wrote to its standard error.
+pub(crate) fn output_of(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot start {}", describe(command)))?;
+    ensure!(
+        output.status.success(),
+        "`{}` failed: {}",
+        describe(command),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The first line that `command` writes, if it succeeds.
+pub(crate) fn first_line(command: &mut Command) -> Option<String> {
+    output_of(command).ok()?.lines().next().map(str::to_owned)
+}
+
 /// A time as the tables show it.
 pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
@@ -91,31 +138,23 @@ pub(crate) fn seconds(duration: Duration) -> String {
 
 /// `command` as a person would type it, with the variables set for it.
 pub(crate) fn describe(command: &Command) -> String {
-    let mut words = Vec::new();
-    for (name, value) in command.get_envs() {
-        if let Some(value) = value {
-            words.push(format!(
-                "{}={}",
-                name.to_string_lossy(),
-                quoted(&value.to_string_lossy())
-            ));
-        }
-    }
-    let program = command.get_program().to_string_lossy();
-    words.push(program.rsplit('/').next().unwrap_or(&program).to_owned());
-    words.extend(
-        command
-            .get_args()
-            .map(|word| quoted(&word.to_string_lossy())),
-    );
+    let set = |(name, value): (&OsStr, Option<&OsStr>)| {
+        Some(format!("{}={}", name.display(), quoted(value?)))
+    };
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or_default().display();
+    let variables = command.get_envs().filter_map(set);
+    let words = variables.chain([name.to_string()]);
+    let words: Vec<String> = words.chain(command.get_args().map(quoted)).collect();
     words.join(" ")
 }
 
 /// `word` so that a shell takes it for one word.
-pub(crate) fn quoted(word: &str) -> String {
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
+        word.into_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
@@ -132,16 +171,13 @@ fn own_group(_: &mut Command) {}
 
 /// Kills the child and, where process groups exist, its own children: a test that hangs is cargo's grandchild.
 fn kill_group(child: &mut Child) -> Result<()> {
-    if cfg!(unix) {
-        let group = format!("-{}", child.id());
-        Command::new("kill")
-            .args(["-KILL", "--", &group])
-            .status()
-            .context("cannot run kill")?;
-        Ok(())
-    } else {
-        child.kill().context("cannot end the command")
+    if !cfg!(unix) {
+        return child.kill().context("cannot end the command");
     }
+    let group = format!("-{}", child.id());
+    let mut kill = Command::new("kill");
+    kill.args(["-KILL", "--", &group]);
+    kill.status().context("cannot run kill").map(|_| ())
 }
 
 #[cfg(test)]
@@ -177,9 +213,13 @@ mod tests {
 
     #[test]
     fn words_are_quoted_for_a_shell() {
-        assert_eq!(quoted("plain/word.rs"), "plain/word.rs");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-        assert_eq!(quoted(""), "''");
+        for (word, shown) in [
+            ("plain/word.rs", "plain/word.rs"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(OsStr::new(word)), shown);
+        }
     }
 
     const MINUTE: Duration = Duration::from_secs(60);

@@ -5,21 +5,20 @@
 use std::collections::VecDeque;
 use std::env;
 use std::ffi::OsString;
-use std::process::{Command, ExitCode};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::panic::resume_unwind;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::checks::{host, output_of};
-use crate::process::{self, Ending, seconds};
+use crate::checks::host;
+use crate::process::{self, Ending, output_of, seconds};
+use crate::targets::variable;
 use crate::workspace::Workspace;
 
 /// A call that runs tests of `workspace`. The caller adds the selection.
-///
-/// # Errors
-/// As [`Workspace::task`].
 pub(crate) fn tests(workspace: &Workspace) -> Result<Command> {
     let mut cargo = workspace.task("test")?;
     cargo.arg("--no-fail-fast");
@@ -28,36 +27,27 @@ pub(crate) fn tests(workspace: &Workspace) -> Result<Command> {
 }
 
 /// Makes `cargo` start this program in the place of programs for `target`.
-///
-/// # Errors
-/// When the system does not tell where this program lies.
 pub(crate) fn run_by_this_program(cargo: &mut Command, target: &str) -> Result<()> {
-    let target = target.to_uppercase().replace('-', "_");
-    cargo.env(format!("CARGO_TARGET_{target}_RUNNER"), env::current_exe()?);
-    cargo.env(STANDING_IN, target);
+    let runner = variable(target, "RUNNER");
+    cargo
+        .env(&runner, env::current_exe()?)
+        .env(STANDING_IN, runner);
     Ok(())
 }
 
 /// Runs the tests of a program, if cargo started this one in its place: `None` if it did not.
-pub(crate) fn stand_in_for_tests() -> Option<ExitCode> {
-    let target = env::var(STANDING_IN).ok()?;
+pub(crate) fn stand_in_for_tests() -> Option<Result<bool>> {
+    let runner = env::var(STANDING_IN).ok()?;
     let mut words = env::args_os().skip(1);
     let program = words.next()?;
-    let call = |words: &[OsString]| {
-        let mut call = Command::new(&program);
-        call.args(words).env_remove(STANDING_IN);
-        call.env_remove(format!("CARGO_TARGET_{target}_RUNNER"));
-        call
-    };
     let words: Vec<OsString> = words.collect();
-    Some(match run(&|| call(&words)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    })
+    Some(run(&|| {
+        let mut call = Command::new(&program);
+        call.args(&words)
+            .env_remove(STANDING_IN)
+            .env_remove(&runner);
+        call
+    }))
 }
 
 /// The results of the tests so far.
@@ -88,10 +78,8 @@ fn run(program: &(dyn Fn() -> Command + Sync)) -> Result<bool> {
                 Ok::<(), anyhow::Error>(())
             };
             let all: Vec<_> = (0..threads).map(|_| scope.spawn(serve)).collect();
-            all.into_iter().try_for_each(|thread| match thread.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
+            let mut ends = all.into_iter().map(ScopedJoinHandle::join);
+            ends.try_for_each(|end| end.unwrap_or_else(|panic| resume_unwind(panic)))
         })?;
     }
     let Ended { passed, failed } = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -130,11 +118,11 @@ fn run_one(mut test: Command, name: &str, limit: Duration, ended: &Mutex<Ended>)
     Ok(())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Names the target to the program that stands in for test programs.
+/// Names the variable of the runner to the program that stands in for test programs.
 const STANDING_IN: &str = "TRANSLOAD_XTASK_RUNS_TESTS";
 
 /// A test that hangs fails long before the run's own limit.

@@ -4,44 +4,53 @@
 //! Each sanitizer first shows that it looks: a program with a known fault, built in the same way, must be
 //! told for what it is. Only then does the silence about the doubles mean something.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 
-use crate::checks::first_line;
-use crate::counts::Counts;
 use crate::doubles::Double;
-use crate::install::Provision;
+use crate::files;
+use crate::process::first_line;
 use crate::runner::run_by_this_program;
-use crate::stage::{Outcome, Session, Verdict};
+use crate::stage::{Absent, Outcome, Session, Verdict, or_absent};
 use crate::targets::{DEBIAN_SOURCES, debian_toolchain, provide_debian};
 use crate::workspace::{METAL, Workspace};
 
 /// Both sanitizers, the one that needs nothing installed first.
-///
-/// # Errors
-/// When Debian's toolchain was installed and cannot be used, or a folder cannot be written.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Ok(Verdict::skipped("the recipes are for Linux on x86-64"));
+        bail!(Absent("the recipes are for Linux on x86-64".into()));
     }
-    let cuda = Double::cuda_driver(&session.workspace)?;
     let subjects = subjects(&session.workspace)?;
     let mut verdict = Verdict::passed();
-    let mut ran = vec!["AddressSanitizer"];
-    ADDRESS.examine(&mut verdict, &subjects, address_cargo)?;
-    match thread_sysroot(session, &cuda)? {
+    ADDRESS.examine(&mut verdict, &subjects, |workspace| {
+        // The standard library need not be rebuilt, as this sanitizer watches every allocation by itself. The flag is
+        // unstable, and harmless where no release is built.
+        let mut cargo = workspace.cargo();
+        cargo
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .env("CARGO_TARGET_DIR", workspace.target.join("asan"));
+        cargo
+    })?;
+    verdict.note = "AddressSanitizer".into();
+    match or_absent(thread_sysroot(session))? {
         Ok(sysroot) => {
-            let cargo = |subject: &Workspace| thread_cargo(session, subject, &sysroot);
-            THREAD.examine(&mut verdict, &subjects, cargo)?;
-            ran.push("ThreadSanitizer");
+            let flags = format!("-Zsanitizer=thread --sysroot={}", sysroot.display());
+            THREAD.examine(&mut verdict, &subjects, |workspace| {
+                // Debian's toolchain has the standard library's sources.
+                let mut cargo = debian_toolchain(session, &workspace.root);
+                cargo
+                    .env("RUSTFLAGS", &flags)
+                    .env("CARGO_TARGET_DIR", workspace.target.join("tsan"));
+                cargo
+            })?;
+            verdict.note += ", ThreadSanitizer";
         }
-        Err(reason) => session.skipped.push(format!("ThreadSanitizer: {reason}")),
+        Err(reason) => session.skip(format!("ThreadSanitizer: {reason}")),
     }
-    verdict.note = ran.join(", ");
     Ok(verdict)
 }
 
@@ -124,90 +133,52 @@ impl Sanitizer {
         subjects: &[Subject],
         cargo: impl Fn(&Workspace) -> Command,
     ) -> Result<()> {
-        if let Some(first) = subjects.first() {
-            let mut proof = cargo(&first.workspace);
-            self.arm(&mut proof);
-            proof.arg("run").args(first.workspace.arguments()?);
-            proof
-                .args(self.arguments)
+        let call = |workspace: &Workspace, task: &str| -> Result<Command> {
+            let mut call = cargo(workspace);
+            call.env(self.options.0, self.options.1);
+            call.arg(task).args(workspace.arguments()?);
+            call.args(self.arguments)
                 .args(["--locked", "--target", TARGET]);
-            proof.args(["--package", "transload-guilty", "--bin", self.guilty]);
-            verdict.run_guilty(&mut proof, self.says)?;
-        }
+            Ok(call)
+        };
+        let mut proof = call(&subjects[0].workspace, "run")?;
+        proof.args(["--package", "transload-guilty", "--bin", self.guilty]);
+        verdict.run_guilty(&mut proof, self.says)?;
         for subject in subjects {
             if verdict.outcome == Outcome::Failed {
                 break;
             }
-            let mut run = cargo(&subject.workspace);
-            self.arm(&mut run);
-            run_by_this_program(&mut run, TARGET)?;
-            run.arg("test").args(subject.workspace.arguments()?);
-            run.args(self.arguments)
-                .args(["--locked", "--target", TARGET]);
-            run.args(["--package", subject.package]).args(subject.tests);
-            let finished = verdict.run_tests(&mut run)?;
-            if finished.success() && Counts::read(&finished.output).ran() == 0 {
-                verdict.fail(&format!("{} has no test", subject.package));
-            }
+            let mut tests = call(&subject.workspace, "test")?;
+            run_by_this_program(&mut tests, TARGET)?;
+            tests
+                .args(["--package", subject.package])
+                .args(subject.tests);
+            verdict.run_tests(&mut tests)?;
         }
         Ok(())
     }
-
-    /// Has the sanitizer's runtime look at what is its.
-    fn arm(&self, command: &mut Command) {
-        let (name, value) = self.options;
-        command.env(name, value);
-    }
-}
-
-/// The usual toolchain: its standard library need not be rebuilt, as this sanitizer watches every
-/// allocation by itself. The flag is unstable, and harmless where no release is built.
-fn address_cargo(workspace: &Workspace) -> Command {
-    let mut cargo = workspace.cargo();
-    cargo
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("RUSTFLAGS", "-Zsanitizer=address")
-        .env("CARGO_TARGET_DIR", workspace.target.join("asan"));
-    cargo
-}
-
-/// Debian's toolchain, which has the standard library's sources.
-fn thread_cargo(session: &Session, workspace: &Workspace, sysroot: &Path) -> Command {
-    let mut cargo = debian_toolchain(session, &workspace.root);
-    let flags = format!("-Zsanitizer=thread --sysroot={}", sysroot.display());
-    cargo
-        .env("RUSTFLAGS", flags)
-        .env("CARGO_TARGET_DIR", workspace.target.join("tsan"));
-    cargo
 }
 
 /// Debian ships no runtime for this sanitizer. A folder is made that looks to the compiler like a
 /// sysroot of its own: with the sources of Debian's, and the runtime of the toolchain in use.
-fn thread_sysroot(session: &mut Session, double: &Double) -> Result<Result<PathBuf, String>> {
-    let Some(runtime) = thread_runtime() else {
-        return Ok(Err("no runtime for it beside the compiler in use".into()));
-    };
-    if let Provision::Unavailable(reason) = provide_debian(session)? {
-        return Ok(Err(reason));
-    }
-    let sysroot = double.workspace.target.join("tsan-sysroot");
+fn thread_sysroot(session: &mut Session) -> Result<PathBuf> {
+    let none = || Absent("no runtime for it beside the compiler in use".into());
+    let runtime = thread_runtime().ok_or_else(none)?;
+    provide_debian(session)?;
+    let sysroot = session.workspace.target.join("tsan-sysroot");
     let library = sysroot.join("lib/rustlib");
     let runtimes = library.join(TARGET).join("lib");
     // Made anew: the toolchain in use may be another than last time.
-    if sysroot.exists() {
-        fs::remove_dir_all(&sysroot)
-            .with_context(|| format!("cannot remove {}", sysroot.display()))?;
-    }
-    fs::create_dir_all(&runtimes).with_context(|| format!("cannot make {}", runtimes.display()))?;
+    files::remove(&sysroot)?;
+    files::make(&runtimes)?;
     symlink(Path::new(DEBIAN_SOURCES), &library.join("src"))?;
     symlink(&runtime, &runtimes.join(RUNTIME))?;
-    Ok(Ok(sysroot))
+    Ok(sysroot)
 }
 
 fn thread_runtime() -> Option<PathBuf> {
     let folder = first_line(Command::new("rustc").args(["--print", "target-libdir"]))?;
-    let entries = fs::read_dir(folder).ok()?;
-    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut paths = files::entries(Path::new(&folder)).ok()?.into_iter();
     paths.find(|path| {
         let name = path.file_name().and_then(|name| name.to_str());
         // The middle names the toolchain's channel.

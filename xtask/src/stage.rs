@@ -1,26 +1,22 @@
-//! One stage of `cargo xtask test`: its name, its function, its result.
+//! What the stages of `cargo xtask test` share: the state of one run, and the result of a stage.
+//!
+//! A stage is a function from [`Session`] to [`Verdict`]. An error fails it as well: a command that cannot be started, a
+//! file that cannot be read or written. [`Absent`] alone skips it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
+use thiserror::Error;
 
 use crate::counts::Counts;
 use crate::doubles::Calls;
+use crate::files;
 use crate::install::Installer;
 use crate::process::{self, Ending, Finished};
 use crate::workspace::Workspace;
-
-/// A named part of the test run.
-pub(crate) struct Stage {
-    pub(crate) name: &'static str,
-    /// The promise that it checks, for `--list`.
-    pub(crate) about: &'static str,
-    pub(crate) tier: Tier,
-    pub(crate) run: fn(&mut Session) -> Result<Verdict>,
-}
 
 /// The runs that include a stage. Each stage also runs when it is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,12 +44,77 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// The state before the first stage.
+    pub(crate) fn new(workspace: Workspace, tier: Tier) -> Self {
+        Self {
+            workspace,
+            tier,
+            installer: Installer::default(),
+            found: Vec::new(),
+            skipped: Vec::new(),
+            calls: BTreeMap::new(),
+        }
+    }
+
+    /// Runs tests as [`Verdict::run_tests`] does, and counts those as skipped whose requirements are absent here.
+    ///
+    /// The test runners know only passed and failed tests. A test that can show nothing on this machine (without huge
+    /// pages, for example) therefore appends a line `NAME: REASON` to the file of the variable `TRANSLOAD_SKIPS`, and
+    /// returns.
+    pub(crate) fn run_tests(
+        &mut self,
+        verdict: &mut Verdict,
+        tests: &mut Command,
+    ) -> Result<Counts> {
+        let file = self.workspace.target.join("skips.txt");
+        files::remove(&file)?;
+        let mut counts = verdict.run_tests(tests.env("TRANSLOAD_SKIPS", &file))?;
+        if file.is_file() {
+            let text = files::read(&file)?;
+            let lines: BTreeSet<&str> = text.lines().collect();
+            let skipped = lines.len() as u64;
+            for counts in [&mut counts, &mut verdict.counts] {
+                counts.passed = counts.passed.saturating_sub(skipped);
+                counts.skipped += skipped;
+            }
+            lines.into_iter().for_each(|line| self.skip(line));
+        }
+        Ok(counts)
+    }
+
     /// Notes a tool for the closing summary, once.
     pub(crate) fn found(&mut self, tool: impl Into<String>) {
-        let tool = tool.into();
-        if !self.found.contains(&tool) {
-            self.found.push(tool);
-        }
+        note(&mut self.found, tool.into());
+    }
+
+    /// Notes what was skipped and why, for the closing summary, once.
+    pub(crate) fn skip(&mut self, what: impl Into<String>) {
+        note(&mut self.skipped, what.into());
+    }
+}
+
+fn note(notes: &mut Vec<String>, line: String) {
+    if !notes.contains(&line) {
+        notes.push(line);
+    }
+}
+
+/// The reason why something is not on this machine, and cannot or must not be installed.
+///
+/// A stage that returns this error is skipped. A stage that has begun its checks must not return it, as a failure would
+/// be lost: [`or_absent`] separates it from other errors.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct Absent(pub(crate) String);
+
+/// `Ok(Err(_))` if `result` says that something is absent.
+///
+/// # Errors
+/// Every other error.
+pub(crate) fn or_absent<T>(result: Result<T>) -> Result<Result<T, Absent>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) => error.downcast().map(Err),
     }
 }
 
@@ -97,8 +158,8 @@ impl Verdict {
     }
 
     /// Adds a sentence to the transcript and fails the stage.
-    pub(crate) fn fail(&mut self, why: &str) {
-        let _ = writeln!(self.transcript, "{why}");
+    pub(crate) fn fail(&mut self, why: impl AsRef<str>) {
+        let _ = writeln!(self.transcript, "{}", why.as_ref());
         self.outcome = Outcome::Failed;
     }
 
@@ -107,14 +168,12 @@ impl Verdict {
     /// # Errors
     /// When the command cannot be started.
     pub(crate) fn run(&mut self, command: &mut Command) -> Result<Finished> {
-        let _ = writeln!(self.transcript, "$ {}", process::describe(command));
-        let finished = process::run(command, COMMAND_LIMIT)?;
-        self.transcript.push_str(&finished.output);
+        let finished = self.record(command)?;
         match finished.ending {
             Ending::Success => {}
-            Ending::Failure(Some(code)) => self.fail(&format!("exit code {code}")),
+            Ending::Failure(Some(code)) => self.fail(format!("exit code {code}")),
             Ending::Failure(None) => self.fail("ended by a signal"),
-            Ending::TimedOut(limit) => self.fail(&format!(
+            Ending::TimedOut(limit) => self.fail(format!(
                 "killed: still running after {} minutes",
                 limit.as_secs() / 60
             )),
@@ -123,35 +182,37 @@ impl Verdict {
     }
 
     /// Runs `command`, which has a deliberate fault: fails the stage unless the command fails and prints `words`.
-    ///
-    /// # Errors
-    /// When the command cannot be started.
     pub(crate) fn run_guilty(&mut self, command: &mut Command, words: &str) -> Result<()> {
-        let _ = writeln!(self.transcript, "$ {}", process::describe(command));
-        let finished = process::run(command, COMMAND_LIMIT)?;
-        self.transcript.push_str(&finished.output);
+        let finished = self.record(command)?;
         if finished.success() || !finished.output.contains(words) {
-            self.fail(&format!("it has a fault, and nothing said `{words}`"));
+            self.fail(format!("it has a fault, and nothing said `{words}`"));
         }
         Ok(())
     }
 
-    /// As [`Verdict::run`], and counts the tests in the output. A runner that
-    /// failed without naming a failed test (a build error) counts none: the
-    /// stage itself then counts as failed.
-    ///
-    /// # Errors
-    /// As [`Verdict::run`].
-    pub(crate) fn run_tests(&mut self, command: &mut Command) -> Result<Finished> {
+    /// As [`Verdict::run`], and counts the tests in the output: a command without any fails the stage. A runner that
+    /// failed without naming a failed test (a build error) counts none: the stage itself then counts as failed.
+    pub(crate) fn run_tests(&mut self, command: &mut Command) -> Result<Counts> {
         let finished = self.run(command)?;
-        self.counts += Counts::read(&finished.output);
+        let counts = Counts::read(&finished.output);
+        if finished.success() && counts.ran() == 0 {
+            self.fail("no test ran");
+        }
+        self.counts += counts;
+        Ok(counts)
+    }
+
+    fn record(&mut self, command: &mut Command) -> Result<Finished> {
+        let _ = writeln!(self.transcript, "$ {}", process::describe(command));
+        let finished = process::run(command, COMMAND_LIMIT)?;
+        self.transcript.push_str(&finished.output);
         Ok(finished)
     }
 }
 
 /// No single command of the run takes nearly this long on two cores; a longer one counts as hanging, and must end well
 /// before the 90 minutes of CI.
-const COMMAND_LIMIT: Duration = Duration::from_secs(25 * 60);
+pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(25 * 60);
 
 #[cfg(test)]
 mod tests {
@@ -169,5 +230,55 @@ mod tests {
         assert_eq!(outcome("echo a data race; exit 1"), Outcome::Passed);
         assert_eq!(outcome("echo a data race"), Outcome::Failed);
         assert_eq!(outcome("echo linking failed; exit 1"), Outcome::Failed);
+    }
+
+    #[test]
+    fn tests_of_which_none_ran_fail_the_stage() {
+        let outcome = |script: &str| {
+            let mut verdict = Verdict::passed();
+            verdict
+                .run_tests(Command::new("sh").args(["-c", script]))
+                .unwrap();
+            verdict.outcome
+        };
+        assert_eq!(
+            outcome("echo 'test result: ok. 1 passed; 0 failed'"),
+            Outcome::Passed
+        );
+        assert_eq!(
+            outcome("echo 'test result: ok. 0 passed; 0 failed'"),
+            Outcome::Failed
+        );
+    }
+
+    #[test]
+    fn a_test_that_skipped_is_not_counted_as_passed() {
+        let target = tempfile::tempdir().unwrap();
+        let mut workspace = Workspace::load().unwrap();
+        workspace.target = target.path().to_path_buf();
+        let mut session = Session::new(workspace, Tier::Quick);
+        let mut verdict = Verdict::passed();
+        let mut run = |script: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("echo 'test result: ok. 5 passed'; {script}")]);
+            let counts = session.run_tests(&mut verdict, &mut shell).unwrap();
+            (counts.passed, counts.skipped)
+        };
+        assert_eq!(run(":"), (5, 0));
+        let lines = "pages::huge: none\nlinks: none\nlinks: none\n";
+        let skip = format!("printf '{lines}' > $TRANSLOAD_SKIPS");
+        assert_eq!(run(&skip), (3, 2));
+        // What an earlier command left counts no more.
+        assert_eq!(run(":"), (5, 0));
+        assert_eq!((verdict.counts.passed, verdict.counts.skipped), (13, 2));
+        assert_eq!(session.skipped, ["links: none", "pages::huge: none"]);
+    }
+
+    #[test]
+    fn only_an_absent_thing_is_told_apart_from_other_errors() {
+        let absent = anyhow::Error::from(Absent("no tool".into()));
+        let told = or_absent::<()>(Err(absent)).unwrap();
+        assert_eq!(told.unwrap_err().to_string(), "no tool");
+        assert!(or_absent::<()>(Err(anyhow::anyhow!("broken"))).is_err());
     }
 }

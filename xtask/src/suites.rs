@@ -1,4 +1,4 @@
-//! The stages that run tests.
+//! The stages that run the tests of the main workspace.
 
 use std::env;
 use std::process::Command;
@@ -7,145 +7,104 @@ use anyhow::Result;
 
 use crate::doubles::{self, Double, Profile};
 use crate::runner;
-use crate::skips::Skips;
-use crate::stage::{Outcome, Session, Tier, Verdict};
+use crate::stage::{Session, Tier, Verdict};
 use crate::vulkan::Drivers;
-use crate::workspace::Package;
 
 /// Unit and integration tests of every package, with all features: over lavapipe, and with `--all` over both drivers.
-///
-/// # Errors
-/// When cargo cannot be started.
 pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
-    let mut verdict = Verdict::passed();
-    let mut runner = runner::tests(&session.workspace)?;
-    let skips = Skips::new(&session.workspace.target, "tests")?;
-    skips.tell(&mut runner);
     let both = session.tier > Tier::Quick;
-    let drivers = Drivers::provide(&mut session.installer, &session.workspace.target, both)?;
-    drivers.tell(&mut runner);
-    for found in drivers.found() {
-        session.found(found);
-    }
-    session.skipped.extend(drivers.absent().iter().cloned());
-    verdict.run_tests(runner.args(["--workspace", "--all-features", "--tests"]))?;
-    session.skipped.extend(skips.settle(&mut verdict.counts)?);
-    Ok(verdict)
+    all_tests(session, both, &[])
 }
 
 /// The same tests with many more cases for each property. Only properties
 /// that keep proptest's own number of cases follow this variable.
-///
-/// # Errors
-/// As [`tests`].
 pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
-    let mut verdict = Verdict::passed();
-    let mut runner = runner::tests(&session.workspace)?;
-    // The stage with the usual number of cases has already reported the skipped tests.
-    let skips = Skips::new(&session.workspace.target, "properties")?;
-    skips.tell(&mut runner);
-    Drivers::provide(&mut session.installer, &session.workspace.target, true)?.tell(&mut runner);
-    runner
-        .env("PROPTEST_CASES", PROPERTY_CASES)
-        .env("EXPLORE", "full")
-        .args(["--workspace", "--all-features", "--tests"]);
-    verdict.run_tests(&mut runner)?;
-    skips.settle(&mut verdict.counts)?;
+    let more = [("PROPTEST_CASES", PROPERTY_CASES), ("EXPLORE", "full")];
+    let mut verdict = all_tests(session, true, &more)?;
     verdict.note = format!("{PROPERTY_CASES} cases per property");
     Ok(verdict)
 }
 
+fn all_tests(session: &mut Session, both: bool, variables: &[(&str, &str)]) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    let mut tests = runner::tests(&session.workspace)?;
+    tests.envs(variables.iter().copied());
+    tests.args(["--workspace", "--all-features", "--tests"]);
+    drivers(session, both)?.tell(&mut tests);
+    session.run_tests(&mut verdict, &mut tests)?;
+    Ok(verdict)
+}
+
+/// Vulkan's drivers, one or both, told in the closing summary.
+pub(crate) fn drivers(session: &mut Session, both: bool) -> Result<Drivers> {
+    let target = &session.workspace.target;
+    let drivers = Drivers::provide(&mut session.installer, target, both)?;
+    for found in drivers.found() {
+        session.found(found);
+    }
+    for absent in drivers.absent() {
+        session.skip(absent);
+    }
+    Ok(drivers)
+}
+
 /// The examples in the documentation, those of the guide over the same adapters as [`tests`] and the double of CUDA's
 /// driver.
-///
-/// # Errors
-/// As [`tests`], and when the double does not build.
 pub(crate) fn doctests(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut cargo = session.workspace.cargo();
-    let skips = Skips::new(&session.workspace.target, "doctests")?;
-    skips.tell(&mut cargo);
-    let both = session.tier > Tier::Quick;
-    Drivers::provide(&mut session.installer, &session.workspace.target, both)?.tell(&mut cargo);
-    if doubles::unusable().is_none() {
+    let mut cargo = session.workspace.task("test")?;
+    cargo.args(["--doc", "--workspace", "--all-features", "--no-fail-fast"]);
+    drivers(session, session.tier > Tier::Quick)?.tell(&mut cargo);
+    if doubles::must_be_usable().is_ok() {
         let driver = Double::cuda_driver(&session.workspace)?.build(Profile::Debug)?;
         cargo.env("TRANSLOAD_CUDA_DRIVER", driver);
     }
-    cargo.args([
-        "test",
-        "--doc",
-        "--workspace",
-        "--all-features",
-        "--no-fail-fast",
-    ]);
-    verdict.run_tests(&mut cargo)?;
-    session.skipped.extend(skips.settle(&mut verdict.counts)?);
+    session.run_tests(&mut verdict, &mut cargo)?;
     Ok(verdict)
 }
 
 /// The unit tests in modules called `loom_tests`, built with `--cfg loom`:
 /// loom tries every interleaving that its memory model allows.
-///
-/// # Errors
-/// When cargo cannot be started.
 pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
-    let uses_loom = |package: &&Package| {
-        let mut dependencies = package.dependencies.iter();
-        dependencies.any(|dependency| dependency.name == "loom")
-    };
-    let packages = session.workspace.members.iter().filter(uses_loom);
-    let packages: Vec<String> = packages.map(|package| package.name.clone()).collect();
-    if packages.is_empty() {
-        return Ok(Verdict::skipped("no loom tests"));
-    }
     let mut verdict = Verdict::passed();
-    for package in packages {
-        let mut cargo = cargo_with_cfg(session, "loom");
+    for package in &session.workspace.members {
+        let mut dependencies = package.dependencies.iter();
+        if !dependencies.any(|dependency| dependency.name == "loom") {
+            continue;
+        }
+        let mut cargo = test_with_cfg(session, "loom");
         // The search runs for seconds: a slower build would not be won back.
         cargo
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
-            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-        cargo.args(["test", "--release", "--lib", "--no-fail-fast"]);
-        cargo.args(["-p", &package, "loom_tests::"]);
-        let finished = verdict.run_tests(&mut cargo)?;
-        if finished.success() && crate::counts::Counts::read(&finished.output).ran() == 0 {
-            verdict.fail(&format!("{package} ran no test under --cfg loom"));
-        }
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+            .args(["--release", "--lib", "-p", &package.name, "loom_tests::"]);
+        verdict.run_tests(&mut cargo)?;
+    }
+    if verdict.transcript.is_empty() {
+        verdict.fail("no package has loom tests");
     }
     Ok(verdict)
 }
 
 /// The tests of the library and the testkit in the single-threaded build,
 /// where backends and buffers need not be `Send`.
-///
-/// # Errors
-/// When cargo cannot be started.
 pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let mut cargo = cargo_with_cfg(session, "transload_local");
-    cargo.args([
-        "test",
-        "-p",
-        "transload",
-        "-p",
-        "transload-testkit",
-        "--no-fail-fast",
-    ]);
+    let mut cargo = test_with_cfg(session, "transload_local");
+    cargo.args(["-p", "transload", "-p", "transload-testkit"]);
     verdict.run_tests(&mut cargo)?;
-    if verdict.outcome == Outcome::Passed && verdict.counts.ran() == 0 {
-        return Ok(Verdict::skipped("it builds; no tests for it"));
-    }
     Ok(verdict)
 }
 
-/// A cargo call whose code is built with `--cfg name`, in a target folder of its own: the flag would rebuild everything
-/// in the shared one.
-fn cargo_with_cfg(session: &Session, name: &str) -> Command {
+/// `cargo test` of code that is built with `--cfg name`, in a target folder of its own: the flag would rebuild
+/// everything in the shared one.
+fn test_with_cfg(session: &Session, name: &str) -> Command {
     let mut cargo = session.workspace.cargo();
     let flags = env::var("RUSTFLAGS").unwrap_or_default();
     cargo
         .env("RUSTFLAGS", format!("{flags} --cfg {name}").trim_start())
-        .env("CARGO_TARGET_DIR", session.workspace.target.join(name));
+        .env("CARGO_TARGET_DIR", session.workspace.target.join(name))
+        .args(["test", "--no-fail-fast"]);
     cargo
 }
 

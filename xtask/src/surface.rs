@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use public_api::Builder;
 
-use crate::checks::{first_line, host};
-use crate::stage::{Outcome, Session, Verdict};
+use crate::checks::host;
+use crate::files;
+use crate::process::first_line;
+use crate::stage::{Absent, Outcome, Session, Verdict};
 use crate::workspace::Workspace;
 
 /// What to do with the public surface.
@@ -23,17 +24,11 @@ pub(crate) struct Options {
 }
 
 /// Compares the public items with the files.
-///
-/// # Errors
-/// When cargo cannot be started, or rustdoc writes something unexpected.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     check(&session.workspace, false)
 }
 
 /// `cargo xtask public-api`: the same as the stage, or accepts what has changed.
-///
-/// # Errors
-/// As [`stage`]; when a file cannot be written.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let verdict = check(workspace, options.accept)?;
     println!("{}{}", verdict.transcript, verdict.note);
@@ -44,22 +39,19 @@ fn check(workspace: &Workspace, accept: bool) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let setting = setting()?;
     // rustdoc describes the same surface in other words on another compiler or system.
-    let kept = fs::read_to_string(file(workspace, "transload"))?;
+    let kept = files::read(&file(workspace, "transload"))?;
     let first = kept.lines().next().unwrap_or_default();
     if first != setting && !accept {
-        return Ok(Verdict::skipped(format!(
-            "the files are `{first}`, this is `{setting}`"
-        )));
+        let reason = format!("the files are `{first}`, this is `{setting}`");
+        bail!(Absent(reason));
     }
+    let rustdoc = env::var_os("RUSTDOC").unwrap_or_else(|| "rustdoc".into());
     // All packages at once: with fewer, cargo would build some dependencies again, with fewer features.
     let mut cargo = workspace.cargo();
     cargo
         .args(["doc", "--workspace", "--lib", "--no-deps", "--all-features"])
         .env("RUSTDOC", env::current_exe()?)
-        .env(
-            STANDING_IN,
-            env::var_os("RUSTDOC").unwrap_or_else(|| "rustdoc".into()),
-        )
+        .env(STANDING_IN, rustdoc)
         .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json")
         .env_remove("CARGO_BUILD_TARGET");
     if !verdict.run(&mut cargo)?.success() {
@@ -67,11 +59,7 @@ fn check(workspace: &Workspace, accept: bool) -> Result<Verdict> {
     }
     verdict.transcript.clear();
     let mut count = 0;
-    for package in workspace
-        .members
-        .iter()
-        .filter(|member| member.is_published())
-    {
+    for package in workspace.published() {
         // A program has no public items, and a backend of another system has none here.
         let json = format!("doc/{}.json", package.name.replace('-', "_"));
         let json = workspace.target.join(json);
@@ -82,21 +70,16 @@ fn check(workspace: &Workspace, accept: bool) -> Result<Verdict> {
         count += text.lines().count() - 1;
         let path = file(workspace, &package.name);
         if accept {
-            fs::write(&path, text)?;
+            files::write(&path, text)?;
             continue;
         }
-        let kept = fs::read_to_string(&path).with_context(|| {
-            format!(
-                "{} is not there: cargo xtask public-api --accept",
-                path.display()
-            )
-        })?;
+        let kept = files::read(&path).context("to write it: cargo xtask public-api --accept")?;
         if kept != text {
-            let changes = changes(&kept, &text).join("\n");
-            verdict.fail(&format!(
-                "the public surface of {} has changed (- is gone, + is new):\n{changes}\nto accept it: cargo xtask \
+            verdict.fail(format!(
+                "the public surface of {} has changed (- is gone, + is new):\n{}\nto accept it: cargo xtask \
                  public-api --accept",
-                package.name
+                package.name,
+                changes(&kept, &text)
             ));
         }
     }
@@ -110,21 +93,17 @@ fn listed(json: &Path) -> Result<String> {
         .omit_blanket_impls(true)
         .build()
         .with_context(|| format!("cannot read {}", json.display()))?;
-    let told = |item: &String| {
-        !UNTOLD
-            .iter()
-            .any(|name| item.contains(&format!("{name} for ")))
-    };
+    let names = UNTOLD.map(|name| format!("{name} for "));
+    let told = |item: &String| !names.iter().any(|name| item.contains(name));
     let items = surface.items().map(|item| format!("{item}\n"));
     Ok(items.filter(told).collect())
 }
 
-fn changes(old: &str, new: &str) -> Vec<String> {
-    let (before, after): (BTreeSet<&str>, BTreeSet<&str>) =
-        (old.lines().collect(), new.lines().collect());
+fn changes(old: &str, new: &str) -> String {
+    let [before, after] = [old, new].map(|text| text.lines().collect::<BTreeSet<_>>());
     let gone = before.difference(&after).map(|line| format!("-{line}"));
-    gone.chain(after.difference(&before).map(|line| format!("+{line}")))
-        .collect()
+    let new = after.difference(&before).map(|line| format!("+{line}"));
+    gone.chain(new).collect::<Vec<_>>().join("\n")
 }
 
 /// The compiler, a stable one without its patch version, and the system.
@@ -139,24 +118,17 @@ fn setting() -> Result<String> {
 }
 
 fn file(workspace: &Workspace, package: &str) -> PathBuf {
-    workspace
-        .root
-        .join(format!("docs/public-api/{package}.txt"))
+    let folder = workspace.root.join("docs/public-api");
+    folder.join(format!("{package}.txt"))
 }
 
 /// Runs rustdoc with its unstable options, if cargo started this program in rustdoc's place: `None` if it did not. With
 /// the variable set for all of cargo, half of the dependencies would be built again: their build scripts read it.
-pub(crate) fn stand_in_for_rustdoc() -> Option<ExitCode> {
-    let rustdoc = env::var_os(STANDING_IN)?;
-    let mut rustdoc = Command::new(rustdoc);
-    let status = rustdoc
-        .args(env::args_os().skip(1))
-        .env("RUSTC_BOOTSTRAP", "1")
-        .status();
-    Some(match status {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+pub(crate) fn stand_in_for_rustdoc() -> Option<Result<bool>> {
+    let mut rustdoc = Command::new(env::var_os(STANDING_IN)?);
+    rustdoc.args(env::args_os().skip(1));
+    let status = rustdoc.env("RUSTC_BOOTSTRAP", "1").status();
+    Some(Ok(status.is_ok_and(|status| status.success())))
 }
 
 /// Names rustdoc to the program that stands in for it.

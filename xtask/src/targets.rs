@@ -3,15 +3,14 @@
 //! Two ways: the target's standard library is installed through rustup; or
 //! Debian's own toolchain, which ships the library's sources, builds it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail};
 
-use crate::checks::first_line;
-use crate::install::Provision;
-use crate::stage::Session;
-use crate::workspace::forget_outer_cargo;
+use crate::process::{first_line, output_of};
+use crate::stage::{Absent, Session, or_absent};
+use crate::workspace::call_in;
 
 /// A way to build for a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,65 +30,46 @@ pub(crate) enum Library {
     Std,
 }
 
-/// The result of [`toolchains_for`].
-#[derive(Debug)]
-pub(crate) enum Choice {
-    /// Each target once, beside the way to build for it.
-    Use(Vec<(Toolchain, Vec<&'static str>)>),
-    /// At least one target cannot be built for here, for this reason.
-    Skip(String),
-}
-
-/// Finds a toolchain for each of `targets`, and installs one where that is
-/// allowed.
+/// Finds a toolchain for each of `targets`, and installs one where that is allowed. Returns each target once, beside
+/// the way to build for it.
 ///
 /// # Errors
-/// When installing was tried and what it gave is not usable.
-pub(crate) fn toolchains_for(session: &mut Session, targets: &[&'static str]) -> Result<Choice> {
-    let mut toolchains: Vec<(Toolchain, Vec<&'static str>)> = Vec::new();
-    for &target in targets {
-        match toolchain_for(session, target)? {
-            Err(reason) => return Ok(Choice::Skip(reason)),
-            Ok(toolchain) => match toolchains.iter_mut().find(|(other, _)| *other == toolchain) {
-                Some((_, targets)) => targets.push(target),
-                None => toolchains.push((toolchain, vec![target])),
-            },
-        }
-    }
-    Ok(Choice::Use(toolchains))
-}
-
-/// The toolchain for one target, or the reason why there is none.
-fn toolchain_for(session: &mut Session, target: &str) -> Result<Result<Toolchain, String>> {
-    if is_installed(target) {
+/// [`Absent`] when a target cannot be built for here. Another error when installing was tried and what it gave is not
+/// usable.
+pub(crate) fn toolchains_for<'a>(
+    session: &mut Session,
+    targets: &[&'a str],
+) -> Result<Vec<(Toolchain, Vec<&'a str>)>> {
+    let installed = output_of(Command::new("rustup").args(["target", "list", "--installed"]));
+    let installed = installed.unwrap_or_default();
+    let (ready, others): (Vec<&str>, Vec<&str>) = targets
+        .iter()
+        .partition(|target| installed.lines().any(|line| line == **target));
+    for target in &ready {
         session.found(format!("standard library for {target} (rustup)"));
-        return Ok(Ok(Toolchain::Installed));
     }
-    Ok(match provide_debian(session)? {
-        Provision::Unavailable(reason) => Err(format!(
+    if let Some(target) = others.first()
+        && let Err(reason) = or_absent(provide_debian(session))?
+    {
+        bail!(Absent(format!(
             "no standard library for {target}: `rustup target add {target}`, or: {reason}"
-        )),
-        Provision::Ready => Ok(Toolchain::Debian),
-    })
+        )));
+    }
+    let toolchains = [(Toolchain::Installed, ready), (Toolchain::Debian, others)];
+    let used = |(_, targets): &(_, Vec<_>)| !targets.is_empty();
+    Ok(toolchains.into_iter().filter(used).collect())
 }
 
 /// Installs Debian's toolchain, where it is missing and this run may.
-///
-/// # Errors
-/// When installing was tried and what it gave is not usable.
-pub(crate) fn provide_debian(session: &mut Session) -> Result<Provision> {
-    let provision = session.installer.require(&DEBIAN_PACKAGES)?;
-    if provision == Provision::Ready {
-        let mut cargo = debian_toolchain(session, &session.workspace.root);
-        let version = first_line(cargo.arg("--version"));
-        ensure!(
-            version.is_some(),
-            "the packages {} are installed, but {DEBIAN_CARGO} does not run",
-            DEBIAN_PACKAGES.join(", ")
-        );
-        session.found(format!("{} (Debian)", version.unwrap_or_default()));
-    }
-    Ok(provision)
+pub(crate) fn provide_debian(session: &mut Session) -> Result<()> {
+    session.installer.require(&DEBIAN_PACKAGES)?;
+    let mut cargo = debian_toolchain(session, &session.workspace.root);
+    let version = first_line(cargo.arg("--version")).with_context(|| {
+        let packages = DEBIAN_PACKAGES.join(", ");
+        format!("the packages {packages} are installed, but {DEBIAN_CARGO} does not run")
+    })?;
+    session.found(format!("{version} (Debian)"));
+    Ok(())
 }
 
 impl Toolchain {
@@ -107,10 +87,8 @@ impl Toolchain {
         };
         cargo
             .env("CARGO_TARGET_DIR", session.workspace.target.join("cross"))
-            .arg(task);
-        for target in targets {
-            cargo.args(["--target", target]);
-        }
+            .arg(task)
+            .args(targets.iter().flat_map(|target| ["--target", target]));
         if self == Self::Debian {
             cargo.arg(match library {
                 Library::Alloc => "-Zbuild-std=core,alloc",
@@ -121,43 +99,28 @@ impl Toolchain {
     }
 }
 
-fn is_installed(target: &str) -> bool {
-    let list = Command::new("rustup")
-        .args(["target", "list", "--installed"])
-        .output();
-    list.is_ok_and(|output| {
-        String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .any(|line| line == target)
-    })
-}
-
 /// Debian's cargo in `folder`, separate from rustup's: with the usual cargo home on the path it would pick rustup's
 /// clippy, and with rustup's library path its compiler.
 pub(crate) fn debian_toolchain(session: &Session, folder: &Path) -> Command {
-    let mut cargo = Command::new(DEBIAN_CARGO);
-    cargo.current_dir(folder);
-    forget_outer_cargo(&mut cargo);
-    for name in [
-        "CARGO",
-        "RUSTC",
-        "RUSTDOC",
-        "RUSTUP_TOOLCHAIN",
-        "RUSTFLAGS",
-        "LD_LIBRARY_PATH",
-    ] {
+    let mut cargo = call_in(folder, DEBIAN_CARGO);
+    let of_rustup = ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"];
+    for name in of_rustup
+        .into_iter()
+        .chain(["RUSTFLAGS", "LD_LIBRARY_PATH"])
+    {
         cargo.env_remove(name);
     }
-    cargo
-        .env("PATH", "/usr/bin:/bin")
-        .env("CARGO_HOME", cargo_home(session))
-        // Building the standard library is an unstable feature of cargo.
-        .env("RUSTC_BOOTSTRAP", "1");
+    let home = session.workspace.target.join("cross-cargo-home");
+    cargo.env("PATH", "/usr/bin:/bin").env("CARGO_HOME", home);
+    // Building the standard library is an unstable feature of cargo.
+    cargo.env("RUSTC_BOOTSTRAP", "1");
     cargo
 }
 
-fn cargo_home(session: &Session) -> PathBuf {
-    session.workspace.target.join("cross-cargo-home")
+/// Cargo's name of the environment variable for a setting of a target.
+pub(crate) fn variable(target: &str, setting: &str) -> String {
+    let target = target.to_uppercase().replace('-', "_");
+    format!("CARGO_TARGET_{target}_{setting}")
 }
 
 const DEBIAN_CARGO: &str = "/usr/bin/cargo";

@@ -1,20 +1,18 @@
 //! `cargo xtask test`: runs the stages, prints what they found.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use clap::Args;
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 
 use crate::counts::Counts;
-use crate::install::Installer;
 use crate::process::seconds;
-use crate::stage::{Outcome, Session, Stage, Tier, Verdict};
-use crate::table::table;
+use crate::stage::{Outcome, Session, Tier, Verdict, or_absent};
 use crate::workspace::Workspace;
 use crate::{
-    browser, checks, clients, cross, deny, doubles, habits, manifests, no_std, package, sanitizers,
-    sentinels, suites, surface, versions, wine,
+    browser, checks, clients, cross, deny, doubles, habits, manifests, sanitizers, sentinels,
+    suites, surface, versions, wine,
 };
 
 /// What to run.
@@ -28,20 +26,10 @@ pub(crate) struct Options {
     full: bool,
     /// Only these stages, with commas between them; may be given several times
     #[arg(long, value_name = "STAGE", value_delimiter = ',')]
-    only: Vec<String>,
+    only: Vec<Stage>,
     /// Lists the stages and runs none
     #[arg(long)]
     list: bool,
-}
-
-impl Options {
-    fn tier(&self) -> Tier {
-        match (self.full, self.all) {
-            (true, _) => Tier::Full,
-            (_, true) => Tier::All,
-            _ => Tier::Quick,
-        }
-    }
 }
 
 /// The changes that the run may make on the machine.
@@ -62,262 +50,199 @@ With --full:
                  wasm-bindgen's runner of tests
 Elsewhere these stages are skipped, and the end of the run says so.";
 
-/// Every stage, cheap ones first.
-pub(crate) const STAGES: [Stage; 25] = [
-    Stage {
-        name: "format",
-        about: "rustfmt would change nothing",
-        tier: Tier::Quick,
-        run: checks::format,
-    },
-    Stage {
-        name: "manifests",
-        about: "every package takes lints, licence and versions from the workspace",
-        tier: Tier::Quick,
-        run: manifests::stage,
-    },
-    Stage {
-        name: "habits",
-        about: "no sleeps, no timed or ignored tests, no overlong files",
-        tier: Tier::Quick,
-        run: habits::stage,
-    },
-    Stage {
-        name: "patches",
-        about: "every sentinel still fits the tree that it is to break",
-        tier: Tier::Quick,
-        run: sentinels::fit,
-    },
-    Stage {
-        name: "deny",
-        about: "dependencies, their direction, licences, versions and sources are as deny.toml allows",
-        tier: Tier::All,
-        run: deny::stage,
-    },
-    Stage {
-        name: "lint",
-        about: "clippy, all targets, all features, warnings denied",
-        tier: Tier::Quick,
-        run: checks::lint,
-    },
-    Stage {
-        name: "docs",
-        about: "the documentation builds, warnings denied",
-        tier: Tier::All,
-        run: checks::docs,
-    },
-    Stage {
-        name: "surface",
-        about: "what the libraries show to programs is what docs/public-api says",
-        tier: Tier::All,
-        run: surface::stage,
-    },
-    Stage {
-        name: "package",
-        about: "every package could be published, with its licences and nothing stray",
-        tier: Tier::All,
-        run: package::stage,
-    },
-    Stage {
-        name: "tests",
-        about: "unit and integration tests",
-        tier: Tier::Quick,
-        run: suites::tests,
-    },
-    Stage {
-        name: "doctests",
-        about: "the examples in the documentation compile and run",
-        tier: Tier::Quick,
-        run: suites::doctests,
-    },
-    Stage {
-        name: "no_std",
-        about: "core, hal and the engine build where there is no operating system",
-        tier: Tier::All,
-        run: no_std::stage,
-    },
-    Stage {
-        name: "cross",
-        about: "clippy for the other systems, the browser too, warnings denied; documentation for two",
-        tier: Tier::All,
-        run: cross::stage,
-    },
-    Stage {
-        name: "wine",
-        about: "tests of the host backend as programs of Windows, under Wine",
-        tier: Tier::All,
-        run: wine::stage,
-    },
-    Stage {
-        name: "loom",
-        about: "every interleaving of the small concurrent parts",
-        tier: Tier::All,
-        run: suites::loom,
-    },
-    Stage {
-        name: "local",
-        about: "the single-threaded build, whose types are not Send",
-        tier: Tier::All,
-        run: suites::local,
-    },
-    Stage {
-        name: "versions",
-        about: "the binding of the CUDA driver agrees with cudarc's for every version of CUDA",
-        tier: Tier::All,
-        run: versions::stage,
-    },
-    Stage {
-        name: "doubles",
-        about: "the stand-ins for drivers build, and pass their own tests",
-        tier: Tier::Quick,
-        run: doubles::stage,
-    },
-    Stage {
-        name: "clients",
-        about: "cudarc and NVIDIA's Python bindings take the double for the driver",
-        tier: Tier::All,
-        run: clients::stage,
-    },
-    Stage {
-        name: "calls",
-        about: "every function of the CUDA binding is called by a test, or listed with a reason",
-        tier: Tier::All,
-        run: doubles::calls,
-    },
-    Stage {
-        name: "sanitizers",
-        about: "tests of the doubles, under AddressSanitizer and ThreadSanitizer",
-        tier: Tier::All,
-        run: sanitizers::stage,
-    },
-    Stage {
-        name: "unpacked",
-        about: "every package builds from what would be published",
-        tier: Tier::Full,
-        run: package::build,
-    },
-    Stage {
-        name: "browser",
-        about: "tests of the library in a browser's page",
-        tier: Tier::Full,
-        run: browser::stage,
-    },
-    Stage {
-        name: "properties",
-        about: "the tests again, with many more cases per property",
-        tier: Tier::Full,
-        run: suites::properties,
-    },
-    Stage {
-        name: "sentinels",
-        about: "faults put in on purpose turn tests red",
-        tier: Tier::Full,
-        run: sentinels::stage,
-    },
-];
+/// Every stage, cheap ones first, with the promise that it checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Stage {
+    /// rustfmt would change nothing
+    Format,
+    /// every package takes lints, licence and versions from the workspace
+    Manifests,
+    /// no sleeps, no timed or ignored tests, no overlong files
+    Habits,
+    /// every sentinel still fits the tree that it is to break
+    Patches,
+    /// dependencies, their direction, licences, versions and sources are as deny.toml allows
+    Deny,
+    /// clippy, all targets, all features, warnings denied
+    Lint,
+    /// the documentation builds, warnings denied
+    Docs,
+    /// what the libraries show to programs is what docs/public-api says
+    Surface,
+    /// every package could be published, with its licences and nothing stray
+    Package,
+    /// unit and integration tests
+    Tests,
+    /// the examples in the documentation compile and run
+    Doctests,
+    /// core, hal and the engine build where there is no operating system
+    NoStd,
+    /// clippy for the other systems, the browser too, warnings denied; documentation for two
+    Cross,
+    /// tests of the host backend as programs of Windows, under Wine
+    Wine,
+    /// every interleaving of the small concurrent parts
+    Loom,
+    /// the single-threaded build, whose types are not Send
+    Local,
+    /// the binding of the CUDA driver agrees with cudarc's for every version of CUDA
+    Versions,
+    /// the stand-ins for drivers build, and pass their own tests
+    Doubles,
+    /// cudarc and NVIDIA's Python bindings take the double for the driver
+    Clients,
+    /// every function of the CUDA binding is called by a test, or listed with a reason
+    Calls,
+    /// tests of the doubles, under AddressSanitizer and ThreadSanitizer
+    Sanitizers,
+    /// every package builds from what would be published
+    Unpacked,
+    /// tests of the library in a browser's page
+    Browser,
+    /// the tests again, with many more cases per property
+    Properties,
+    /// faults put in on purpose turn tests red
+    Sentinels,
+}
+
+impl Stage {
+    fn row(self) -> (Tier, fn(&mut Session) -> Result<Verdict>) {
+        match self {
+            Self::Format => (Tier::Quick, checks::format),
+            Self::Manifests => (Tier::Quick, manifests::stage),
+            Self::Habits => (Tier::Quick, habits::stage),
+            Self::Patches => (Tier::Quick, sentinels::fit),
+            Self::Deny => (Tier::All, deny::stage),
+            Self::Lint => (Tier::Quick, checks::lint),
+            Self::Docs => (Tier::All, checks::docs),
+            Self::Surface => (Tier::All, surface::stage),
+            Self::Package => (Tier::All, checks::package),
+            Self::Tests => (Tier::Quick, suites::tests),
+            Self::Doctests => (Tier::Quick, suites::doctests),
+            Self::NoStd => (Tier::All, cross::no_std),
+            Self::Cross => (Tier::All, cross::stage),
+            Self::Wine => (Tier::All, wine::stage),
+            Self::Loom => (Tier::All, suites::loom),
+            Self::Local => (Tier::All, suites::local),
+            Self::Versions => (Tier::All, versions::stage),
+            Self::Doubles => (Tier::Quick, doubles::stage),
+            Self::Clients => (Tier::All, clients::stage),
+            Self::Calls => (Tier::All, doubles::calls),
+            Self::Sanitizers => (Tier::All, sanitizers::stage),
+            Self::Unpacked => (Tier::Full, checks::unpacked),
+            Self::Browser => (Tier::Full, browser::stage),
+            Self::Properties => (Tier::Full, suites::properties),
+            Self::Sentinels => (Tier::Full, sentinels::stage),
+        }
+    }
+
+    /// Its name and the promise that it checks.
+    fn told(self) -> [String; 2] {
+        let value = self.to_possible_value().unwrap_or_default();
+        let about = value.get_help().map(ToString::to_string);
+        [value.get_name().to_owned(), about.unwrap_or_default()]
+    }
+}
 
 /// Runs the chosen stages to the end, even after a failure. Returns whether all of them passed or were skipped for a
 /// valid reason.
-///
-/// # Errors
-/// When `--only` names no stage.
-pub(crate) fn run(workspace: Workspace, options: &Options) -> Result<bool> {
+pub(crate) fn run(workspace: Workspace, options: &Options) -> bool {
     if options.list {
-        let rows = STAGES.map(|stage| {
-            let when = match stage.tier {
+        let row = |stage: &Stage| {
+            let [name, about] = stage.told();
+            let when = match stage.row().0 {
                 Tier::Quick => "always",
                 Tier::All => "--all",
                 Tier::Full => "--full",
             };
-            [stage.name.into(), when.into(), stage.about.into()]
-        });
-        print!("{}", table(["stage", "runs", "shows"], &rows));
-        return Ok(true);
+            [name, when.into(), about]
+        };
+        let rows = Stage::value_variants().iter().map(row);
+        print!("{}", table(["stage", "runs", "shows"], rows));
+        return true;
     }
-    let chosen = choose(options)?;
-    let mut session = Session {
-        workspace,
-        tier: options.tier(),
-        installer: Installer::default(),
-        found: checks::machine(),
-        skipped: Vec::new(),
-        calls: BTreeMap::new(),
-    };
-    let mut results = Vec::new();
-    for stage in chosen {
-        results.push(run_one(stage, &mut session));
-    }
-    Ok(summarize(&session, &results))
+    let (chosen, tier) = choose(options);
+    let mut session = Session::new(workspace, tier);
+    session.found = checks::machine();
+    let results = chosen.into_iter().map(|stage| run_one(stage, &mut session));
+    let results: Vec<_> = results.collect();
+    summarize(&mut session, &results)
 }
 
 struct StageResult {
-    name: &'static str,
+    name: String,
     verdict: Verdict,
     elapsed: Duration,
 }
 
-fn choose(options: &Options) -> Result<Vec<&'static Stage>> {
-    for name in &options.only {
-        if !STAGES.iter().any(|stage| stage.name == name) {
-            bail!("no stage is called `{name}`; `cargo xtask test --list` lists them");
-        }
-    }
-    let tier = options.tier();
-    let is_chosen = |stage: &&Stage| match &options.only[..] {
-        [] => stage.tier <= tier,
-        only => only.iter().any(|name| name == stage.name),
+/// The stages to run, and the tier that is asked for.
+fn choose(options: &Options) -> (Vec<Stage>, Tier) {
+    let tier = match (options.full, options.all) {
+        (true, _) => Tier::Full,
+        (_, true) => Tier::All,
+        _ => Tier::Quick,
     };
-    Ok(STAGES.iter().filter(is_chosen).collect())
+    let is_chosen = |stage: &Stage| match &options.only[..] {
+        [] => stage.row().0 <= tier,
+        only => only.contains(stage),
+    };
+    let stages = Stage::value_variants().iter().copied();
+    (stages.filter(is_chosen).collect(), tier)
 }
 
-fn run_one(stage: &Stage, session: &mut Session) -> StageResult {
-    println!("== {}: {}", stage.name, stage.about);
+fn run_one(stage: Stage, session: &mut Session) -> StageResult {
+    let [name, about] = stage.told();
+    println!("== {name}: {about}");
     let start = Instant::now();
-    let verdict = (stage.run)(session).unwrap_or_else(|error| {
-        let mut verdict = Verdict::passed();
-        verdict.fail(&format!("{error:#}"));
-        verdict
-    });
+    let verdict = match or_absent(stage.row().1(session)) {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(absent)) => Verdict::skipped(absent.0),
+        Err(error) => {
+            let mut verdict = Verdict::passed();
+            verdict.fail(format!("{error:#}"));
+            verdict
+        }
+    };
     let elapsed = start.elapsed();
     if verdict.outcome == Outcome::Failed {
         println!("{}", verdict.transcript.trim_end());
     }
-    println!("   {}", told(&verdict, elapsed));
+    let end = format!("{} in {}", verdict.outcome.word(), seconds(elapsed));
+    let remark = verdict.remark();
+    println!(
+        "   {end}{}{remark}",
+        if remark.is_empty() { "" } else { ": " }
+    );
     StageResult {
-        name: stage.name,
+        name,
         verdict,
         elapsed,
     }
 }
 
 /// Prints the closing tables; the very last line counts tests and stages.
-fn summarize(session: &Session, results: &[StageResult]) -> bool {
+fn summarize(session: &mut Session, results: &[StageResult]) -> bool {
+    for StageResult { name, verdict, .. } in results {
+        if let Outcome::Skipped(reason) = &verdict.outcome {
+            session.skip(format!("stage {name}: {reason}"));
+        }
+    }
     println!();
     print_list("Found", &session.found);
     print_list("Installed", session.installer.installed());
-    let mut skipped = session.skipped.clone();
-    for result in results {
-        if let Outcome::Skipped(reason) = &result.verdict.outcome {
-            skipped.push(format!("stage {}: {reason}", result.name));
-        }
-    }
-    print_list("Skipped", &skipped);
-    let rows: Vec<_> = results
-        .iter()
-        .map(|result| {
-            [
-                result.name.to_owned(),
-                result.verdict.outcome.word().to_owned(),
-                result.verdict.counts.all().to_string(),
-                seconds(result.elapsed),
-                result.verdict.remark(),
-            ]
-        })
-        .collect();
-    print!(
-        "{}",
-        table(["stage", "result", "tests", "time", "note"], &rows)
-    );
+    print_list("Skipped", &session.skipped);
+    let row = |result: &StageResult| {
+        [
+            result.name.clone(),
+            result.verdict.outcome.word().to_owned(),
+            result.verdict.counts.all().to_string(),
+            seconds(result.elapsed),
+            result.verdict.remark(),
+        ]
+    };
+    let head = ["stage", "result", "tests", "time", "note"];
+    print!("{}", table(head, results.iter().map(row)));
     let total: Duration = results.iter().map(|result| result.elapsed).sum();
     let verdicts = || results.iter().map(|result| &result.verdict);
     println!("{} in {}:", told_of_all(verdicts()), seconds(total));
@@ -355,16 +280,6 @@ fn told_of_all<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String {
     format!("{} and {}", number(tests, "test"), number(stages, "stage"))
 }
 
-fn told(verdict: &Verdict, elapsed: Duration) -> String {
-    let end = format!("{} in {}", verdict.outcome.word(), seconds(elapsed));
-    let remark = verdict.remark();
-    if remark.is_empty() {
-        end
-    } else {
-        format!("{end}: {remark}")
-    }
-}
-
 impl Outcome {
     fn word(&self) -> &'static str {
         match self {
@@ -385,11 +300,13 @@ impl Verdict {
         if !self.note.is_empty() {
             parts.push(self.note.clone());
         }
-        if self.counts.failed > 0 {
-            parts.push(format!("{} tests failed", self.counts.failed));
-        }
-        if self.counts.skipped > 0 {
-            parts.push(format!("{} tests skipped", self.counts.skipped));
+        for (count, how) in [
+            (self.counts.failed, "failed"),
+            (self.counts.skipped, "skipped"),
+        ] {
+            if count > 0 {
+                parts.push(format!("{count} tests {how}"));
+            }
         }
         parts.join("; ")
     }
@@ -398,18 +315,46 @@ impl Verdict {
 fn print_list(title: &str, lines: &[String]) {
     if lines.is_empty() {
         println!("{title}: nothing\n");
-        return;
+    } else {
+        println!("{title}:\n  {}\n", lines.join("\n  "));
     }
-    println!("{title}:");
-    for line in lines {
-        println!("  {line}");
+}
+
+/// `rows` under `head`, one line each, in columns as wide as their widest cell, without trailing blanks.
+pub(crate) fn table<const N: usize>(
+    head: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(head)
+        .add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
-    println!();
+    format!("{}\n", table.trim_fmt())
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Test {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// The names of the stages that a command line chooses.
+    fn chosen(arguments: &[&str]) -> Result<Vec<String>, clap::Error> {
+        let test = Test::try_parse_from([&["test"], arguments].concat())?;
+        let (stages, _) = choose(&test.options);
+        Ok(stages.iter().map(|stage| stage.told()[0].clone()).collect())
+    }
 
     /// A longer line is broken anew, in the middle of a sentence.
     #[test]
@@ -431,14 +376,12 @@ mod tests {
         red.fail("broken");
         let verdicts = [&green, &red, &Verdict::skipped("no tool")];
         let counts = count(verdicts.into_iter());
-        assert_eq!(
-            counts,
-            Counts {
-                passed: 6,
-                failed: 1,
-                skipped: 2
-            }
-        );
+        let Counts {
+            passed,
+            failed,
+            skipped,
+        } = counts;
+        assert_eq!([passed, failed, skipped], [6, 1, 2]);
         // The line before names both parts of that sum.
         assert_eq!(told_of_all(verdicts.into_iter()), "6 tests and 3 stages");
         assert_eq!(counts.all(), 6 + 3);
@@ -446,63 +389,42 @@ mod tests {
     }
 
     #[test]
-    fn stages_have_names_of_their_own() {
-        for (index, stage) in STAGES.iter().enumerate() {
-            assert!(STAGES[..index].iter().all(|other| other.name != stage.name));
-        }
-    }
-
-    #[test]
     fn an_unknown_stage_is_refused_by_name() {
-        let options = Options {
-            all: false,
-            full: false,
-            only: vec!["nonsense".into()],
-            list: false,
-        };
-        let Err(error) = choose(&options) else {
-            panic!("it was taken")
-        };
-        assert!(error.to_string().contains("`nonsense`"));
+        let error = chosen(&["--only", "docs,nonsense"]).unwrap_err();
+        assert!(error.to_string().contains("'nonsense'"), "{error}");
     }
 
     #[test]
     fn several_stages_are_named_one_by_one_or_as_a_list() {
-        #[derive(clap::Parser)]
-        struct Test {
-            #[command(flatten)]
-            options: Options,
-        }
-        let chosen = |arguments: &[&str]| {
-            let arguments = [&["test"], arguments].concat();
-            let test = <Test as clap::Parser>::try_parse_from(arguments).unwrap();
-            choose(&test.options).map(|stages| stages.iter().map(|it| it.name).collect::<Vec<_>>())
-        };
-        let one_by_one = chosen(&["--only", "docs", "--only", "deny"]).unwrap();
-        assert_eq!(one_by_one, ["deny", "docs"]);
-        assert_eq!(chosen(&["--only", "docs,deny"]).unwrap(), one_by_one);
-        let error = chosen(&["--only", "docs,nonsense"]).unwrap_err();
-        assert!(error.to_string().contains("`nonsense`"), "{error}");
+        let one_by_one = chosen(&["--only", "docs", "--only", "no_std", "--only", "deny"]).unwrap();
+        assert_eq!(one_by_one, ["deny", "docs", "no_std"]);
+        assert_eq!(chosen(&["--only", "docs,no_std,deny"]).unwrap(), one_by_one);
     }
 
     #[test]
     fn long_stages_run_only_when_asked_for() {
-        let names = |all, full, only: &[&str]| -> Vec<&str> {
-            let only = only.iter().map(|&name| name.to_owned()).collect();
-            let options = Options {
-                all,
-                full,
-                only,
-                list: false,
-            };
-            let chosen = choose(&options).unwrap();
-            chosen.iter().map(|stage| stage.name).collect()
+        let has = |arguments: &[&str], stage: &str| {
+            let chosen = chosen(arguments).unwrap();
+            chosen.iter().any(|name| name == stage)
         };
-        assert!(names(false, false, &[]).contains(&"tests"));
-        assert!(!names(false, false, &[]).contains(&"cross"));
-        assert!(names(true, false, &[]).contains(&"cross"));
-        assert!(!names(true, false, &[]).contains(&"sentinels"));
-        assert_eq!(names(false, true, &[]).len(), STAGES.len());
-        assert_eq!(names(false, false, &["sentinels"]), ["sentinels"]);
+        assert!(has(&[], "tests") && !has(&[], "cross"));
+        assert!(has(&["--all"], "cross") && !has(&["--all"], "sentinels"));
+        let full = chosen(&["--full"]).unwrap();
+        assert_eq!(full.len(), Stage::value_variants().len());
+        assert_eq!(chosen(&["--only", "sentinels"]).unwrap(), ["sentinels"]);
+    }
+
+    #[test]
+    fn columns_line_up_and_no_line_ends_in_blanks() {
+        let rows = [
+            ["lint".to_owned(), "ok".to_owned()],
+            ["documentation".to_owned(), String::new()],
+        ];
+        let expected = "\
+stage          note
+lint           ok
+documentation
+";
+        assert_eq!(table(["stage", "note"], rows), expected);
     }
 }

@@ -2,18 +2,19 @@
 //! move from one driver to another.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::install::{Fetched, Installer, Provision};
-use crate::process;
+use crate::files;
+use crate::install::Installer;
+use crate::process::must_run;
+use crate::stage::{Absent, or_absent};
 
 /// The drivers of this run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Drivers {
     /// The manifest of each driver for Vulkan's loader.
     manifests: Vec<PathBuf>,
@@ -28,24 +29,23 @@ impl Drivers {
     /// # Errors
     /// When installing was tried and failed, or `target` cannot be written.
     pub(crate) fn provide(installer: &mut Installer, target: &Path, both: bool) -> Result<Self> {
-        let mut drivers = Self::none();
+        let mut drivers = Self::default();
         if let Some(variable) = chosen() {
             drivers.found.push(format!("Vulkan drivers of {variable}"));
             return Ok(drivers);
         }
         if both {
-            drivers.add("SwiftShader", swiftshader(installer, target)?);
+            drivers.add("SwiftShader", or_absent(swiftshader(installer, target))?);
         }
-        drivers.add("lavapipe", lavapipe(installer)?);
+        drivers.add("lavapipe", or_absent(lavapipe(installer))?);
         Ok(drivers)
     }
 
     /// The drivers that earlier runs left; changes nothing.
     pub(crate) fn present(target: &Path) -> Self {
-        let mut drivers = Self::none();
+        let mut drivers = Self::default();
         if chosen().is_none() {
-            let library = library(&folder(target));
-            let manifest = folder(target).join(MANIFEST);
+            let [library, manifest] = places(target);
             if library.is_file() && manifest.is_file() {
                 drivers.add("SwiftShader", Ok(manifest));
             }
@@ -65,11 +65,8 @@ impl Drivers {
         if self.manifests.is_empty() {
             return;
         }
-        let Ok(list) = env::join_paths(&self.manifests) else {
-            return;
-        };
-        for variable in CHOICES {
-            command.env(variable, &list);
+        if let Ok(list) = env::join_paths(&self.manifests) {
+            command.envs(CHOICES.map(|variable| (variable, &list)));
         }
         command.env("TRANSLOAD_ADAPTER", self.manifests.len().to_string());
     }
@@ -91,15 +88,7 @@ impl Drivers {
         &self.absent
     }
 
-    fn none() -> Self {
-        Self {
-            manifests: Vec::new(),
-            found: Vec::new(),
-            absent: Vec::new(),
-        }
-    }
-
-    fn add(&mut self, name: &str, manifest: Result<PathBuf, String>) {
+    fn add(&mut self, name: &str, manifest: Result<PathBuf, Absent>) {
         match manifest {
             Ok(manifest) => {
                 self.found.push(format!("{name}, a Vulkan driver"));
@@ -112,77 +101,57 @@ impl Drivers {
 
 /// The variable by which the user has already selected the drivers.
 fn chosen() -> Option<&'static str> {
-    CHOICES
-        .into_iter()
-        .find(|variable| env::var_os(variable).is_some())
+    let is_set = |variable: &&str| env::var_os(variable).is_some();
+    CHOICES.into_iter().find(is_set)
 }
 
-fn lavapipe(installer: &mut Installer) -> Result<Result<PathBuf, String>> {
+fn lavapipe(installer: &mut Installer) -> Result<PathBuf> {
     if let Some(manifest) = manifest_of_lavapipe() {
-        return Ok(Ok(manifest));
+        return Ok(manifest);
     }
-    Ok(match installer.require(&[MESA])? {
-        Provision::Unavailable(why) => Err(why),
-        Provision::Ready => Ok(manifest_of_lavapipe()
-            .with_context(|| format!("{MESA} is installed, and names no lavapipe in {SYSTEM}"))?),
-    })
+    installer.require(&[MESA])?;
+    manifest_of_lavapipe()
+        .with_context(|| format!("{MESA} is installed, and names no lavapipe in {SYSTEM}"))
 }
 
 fn manifest_of_lavapipe() -> Option<PathBuf> {
-    let entries = fs::read_dir(SYSTEM).ok()?;
-    entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with("lvp_icd") && name.ends_with(".json"))
-        })
+    let mut manifests = files::entries(Path::new(SYSTEM)).ok()?.into_iter();
+    manifests.find(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("lvp_icd") && name.ends_with(".json"))
+    })
 }
 
 /// Debian ships SwiftShader within a browser. The one library is taken out of
 /// the archive; the browser is not installed.
-fn swiftshader(installer: &mut Installer, target: &Path) -> Result<Result<PathBuf, String>> {
-    let folder = folder(target);
-    let library = library(&folder);
+fn swiftshader(installer: &mut Installer, target: &Path) -> Result<PathBuf> {
+    let [library, manifest] = places(target);
     if !library.is_file() {
-        let unpacked = folder.join("unpacked");
+        let fresh = target.join("swiftshader-fresh");
         // Files of an interrupted run.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&unpacked)
-            .with_context(|| format!("cannot make {}", unpacked.display()))?;
-        let archive = match installer.fetch(CHROMIUM, &folder)? {
-            Fetched::Unavailable(why) => return Ok(Err(why)),
-            Fetched::Archive(archive) => archive,
-        };
+        files::remove(&fresh)?;
+        files::make(&fresh)?;
+        let archive = installer.fetch(CHROMIUM, &fresh)?;
         let mut unpack = Command::new("dpkg-deb");
-        unpack.arg("-x").args([&archive, &unpacked]);
-        let finished = process::run(&mut unpack, UNPACK_LIMIT)?;
-        if !finished.success() {
-            bail!("{} cannot be unpacked: {}", CHROMIUM, finished.output);
-        }
-        let inside = unpacked.join("usr/lib/chromium").join(LIBRARY);
-        // Renamed last, so that an existing library is complete.
-        fs::rename(&inside, &library)
-            .with_context(|| format!("{CHROMIUM} holds no {}", inside.display()))?;
-        fs::remove_dir_all(&unpacked)?;
-        fs::remove_file(&archive)?;
+        unpack.arg("-x").args([&archive, &fresh]);
+        must_run(&mut unpack, UNPACK_LIMIT)?;
+        // Renamed, so that an existing library is complete.
+        files::make(&target.join(FOLDER))?;
+        files::rename(&fresh.join("usr/lib/chromium").join(LIBRARY), &library)?;
+        files::remove(&fresh)?;
     }
     // Written each time: the folder may have moved.
-    let manifest = folder.join(MANIFEST);
     let text = serde_json::json!({
         "file_format_version": "1.0.0",
         "ICD": { "library_path": library, "api_version": "1.3.0" },
     });
-    fs::write(&manifest, text.to_string())
-        .with_context(|| format!("cannot write {}", manifest.display()))?;
-    Ok(Ok(manifest))
+    files::write(&manifest, text.to_string())?;
+    Ok(manifest)
 }
 
-fn folder(target: &Path) -> PathBuf {
-    target.join("swiftshader")
-}
-
-fn library(folder: &Path) -> PathBuf {
-    folder.join(LIBRARY)
+/// SwiftShader's library below the folder `target`, and its manifest.
+fn places(target: &Path) -> [PathBuf; 2] {
+    [LIBRARY, "swiftshader.json"].map(|name| target.join(FOLDER).join(name))
 }
 
 /// What the loader's versions look for, the older one last.
@@ -192,45 +161,43 @@ const SYSTEM: &str = "/usr/share/vulkan/icd.d";
 const MESA: &str = "mesa-vulkan-drivers";
 const CHROMIUM: &str = "chromium-common";
 const LIBRARY: &str = "libvk_swiftshader.so";
-const MANIFEST: &str = "swiftshader.json";
+const FOLDER: &str = "swiftshader";
 
 /// 100 MB take a second.
 const UNPACK_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
     fn a_command_is_told_of_every_driver_and_how_many_to_find() {
-        let mut drivers = Drivers::none();
+        let mut drivers = Drivers::default();
         drivers.add("a", Ok("/x/a.json".into()));
-        drivers.add("b", Err("not here".into()));
+        drivers.add("b", Err(Absent("not here".into())));
         drivers.add("c", Ok("/x/c.json".into()));
         let mut command = Command::new("true");
         drivers.tell(&mut command);
-        let told = |name: &str| {
-            let mut variables = command.get_envs();
-            variables
-                .find(|(variable, _)| *variable == name)?
-                .1
-                .map(|value| value.to_string_lossy().into_owned())
-        };
+        let told: BTreeMap<_, _> = command.get_envs().collect();
+        let told = |name: &str| told[OsStr::new(name)].unwrap();
         for variable in CHOICES {
-            assert_eq!(told(variable).unwrap(), "/x/a.json:/x/c.json");
+            assert_eq!(told(variable), "/x/a.json:/x/c.json");
         }
         let variable = drivers.variable().unwrap();
         assert_eq!(variable, "VK_DRIVER_FILES=/x/a.json:/x/c.json");
-        assert_eq!(told("TRANSLOAD_ADAPTER").unwrap(), "2");
+        assert_eq!(told("TRANSLOAD_ADAPTER"), "2");
         assert_eq!(drivers.absent(), ["Vulkan driver b: not here"]);
     }
 
     #[test]
     fn without_drivers_nothing_is_demanded() {
         let mut command = Command::new("true");
-        Drivers::none().tell(&mut command);
+        Drivers::default().tell(&mut command);
         let told: Vec<_> = command.get_envs().map(|(name, _)| name).collect();
         assert_eq!(told, ["NODEVICE_SELECT"]);
-        assert_eq!(Drivers::none().variable(), None);
+        assert_eq!(Drivers::default().variable(), None);
     }
 }

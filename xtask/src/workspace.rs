@@ -1,15 +1,17 @@
 //! The path of the project and its packages, from cargo.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use crate::doubles::bindings;
+use crate::files;
+use crate::process::output_of;
 
 /// The project on disk: its root folder, its target folder, its packages.
 #[derive(Debug, Clone)]
@@ -24,56 +26,55 @@ pub(crate) struct Workspace {
     pub(crate) patched_for: Option<PathBuf>,
 }
 
-/// One member of the workspace.
+/// A package, as cargo describes it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    pub(crate) version: String,
     pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
+    pub(crate) features: BTreeMap<String, Vec<String>>,
     /// The registries that may have it; `None` is all of them.
     publish: Option<Vec<String>>,
 }
 
-/// One line of a member's dependency tables.
+/// One line of a package's dependency tables.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
 }
 
-impl Package {
-    /// Whether a registry may have it.
-    pub(crate) fn is_published(&self) -> bool {
-        self.publish.is_none()
+/// What `cargo metadata` writes.
+#[derive(Deserialize)]
+pub(crate) struct Metadata {
+    pub(crate) packages: Vec<Package>,
+    target_directory: PathBuf,
+}
+
+impl Metadata {
+    /// Runs `cargo metadata` in `folder`, with further arguments.
+    ///
+    /// # Errors
+    /// When cargo cannot be run or cannot read a manifest.
+    pub(crate) fn read(folder: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut cargo = cargo_in(folder);
+        cargo.args(["metadata", "--format-version", "1"]);
+        let text = output_of(cargo.args(arguments))?;
+        serde_json::from_str(&text).context("cargo metadata wrote something unexpected")
     }
 }
 
 impl Workspace {
     /// Asks cargo about the project that this program was started from.
-    ///
-    /// # Errors
-    /// When cargo cannot be run or cannot read a manifest.
     pub(crate) fn load() -> Result<Self> {
         let package = env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-        let root = package
-            .parent()
-            .context("the xtask package has no folder above it")?;
-        Self::at(root)
+        let root = package.parent();
+        Self::at(root.context("the xtask package has no folder above it")?)
     }
 
-    /// Asks cargo about the project at `root`.
-    ///
-    /// # Errors
-    /// As [`Workspace::load`].
-    pub(crate) fn at(root: &Path) -> Result<Self> {
-        let output = cargo_in(root)
-            .args(["metadata", "--no-deps", "--format-version", "1"])
-            .stderr(Stdio::inherit())
-            .output()
-            .context("cannot run cargo metadata")?;
-        ensure!(output.status.success(), "cargo metadata failed");
-        let metadata: Metadata = serde_json::from_slice(&output.stdout)
-            .context("cargo metadata wrote something unexpected")?;
+    fn at(root: &Path) -> Result<Self> {
+        let metadata = Metadata::read(root, &["--no-deps"])?;
         Ok(Self {
             root: root.to_path_buf(),
             target: metadata.target_directory,
@@ -84,14 +85,8 @@ impl Workspace {
 
     /// The other workspaces of the tree, sorted: the stand-ins for hardware, and checks whose features exclude each
     /// other, which share no build with the published packages. Each has a target folder of its own below this one's.
-    ///
-    /// # Errors
-    /// As [`Workspace::load`].
     pub(crate) fn others(&self) -> Result<Vec<Self>> {
-        let mut folders = Vec::new();
-        for entry in fs::read_dir(self.root.join(DOUBLES)).context("cannot list the doubles")? {
-            folders.push(entry?.path());
-        }
+        let mut folders = files::entries(&self.root.join(DOUBLES))?;
         folders.push(self.root.join(VERSIONS));
         folders.retain(|folder| folder.join("Cargo.toml").is_file());
         folders.sort();
@@ -99,9 +94,6 @@ impl Workspace {
     }
 
     /// The workspace in `folder`, with its target folder below this one's.
-    ///
-    /// # Errors
-    /// As [`Workspace::load`].
     pub(crate) fn other(&self, folder: &Path) -> Result<Self> {
         let mut other = Self::at(folder)?;
         other.target = self.target.join(self.relative(folder));
@@ -117,9 +109,6 @@ impl Workspace {
     }
 
     /// The same for a cargo task that resolves dependencies, with the arguments that this workspace needs.
-    ///
-    /// # Errors
-    /// As [`Workspace::arguments`].
     pub(crate) fn task(&self, name: &str) -> Result<Command> {
         let mut cargo = self.cargo();
         cargo.arg(name).args(self.arguments()?);
@@ -149,9 +138,15 @@ impl Workspace {
         path.strip_prefix(&self.root).unwrap_or(path)
     }
 
-    /// The member called `name`.
-    pub(crate) fn member(&self, name: &str) -> Option<&Package> {
-        self.members.iter().find(|package| package.name == name)
+    /// The members that a registry may have.
+    pub(crate) fn published(&self) -> impl Iterator<Item = &Package> {
+        let members = self.members.iter();
+        members.filter(|member| member.publish.is_none())
+    }
+
+    /// The arguments that select these members.
+    pub(crate) fn select_published(&self) -> impl Iterator<Item = &str> {
+        self.published().flat_map(|member| ["-p", &member.name])
     }
 }
 
@@ -165,31 +160,45 @@ fn cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// The same of `program`.
-fn call_in(folder: &Path, program: impl AsRef<OsStr>) -> Command {
+/// A call of `program` in `folder`, without the variables by which cargo describes this package: the packages that the
+/// program is about to build would take them for their own.
+pub(crate) fn call_in(folder: &Path, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(folder);
-    forget_outer_cargo(&mut command);
+    let of_package = |name: &str| {
+        let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
+        let names = ["CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"];
+        prefixes.iter().any(|prefix| name.starts_with(prefix)) || names.contains(&name)
+    };
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(of_package) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
-/// Removes from `command` the variables by which cargo describes this package: the packages that it is about to build
-/// would take them for their own.
-pub(crate) fn forget_outer_cargo(command: &mut Command) {
-    for (name, _) in env::vars_os() {
-        let Some(text) = name.to_str() else { continue };
-        let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"]
-            .iter()
-            .any(|prefix| text.starts_with(prefix));
-        if of_package
-            || matches!(
-                text,
-                "CARGO_CRATE_NAME" | "CARGO_PRIMARY_PACKAGE" | "OUT_DIR"
-            )
-        {
-            command.env_remove(&name);
-        }
+/// The version of `package` in the lockfile of the workspace in `folder`.
+///
+/// # Errors
+/// When the lockfile cannot be read, or does not have the package.
+pub(crate) fn locked_version(folder: &Path, package: &str) -> Result<String> {
+    #[derive(Deserialize)]
+    struct Lock {
+        package: Vec<Locked>,
     }
+    #[derive(Deserialize)]
+    struct Locked {
+        name: String,
+        version: String,
+    }
+    let path = folder.join("Cargo.lock");
+    let lock: Lock = toml::from_str(&files::read(&path)?)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let mut packages = lock.package.into_iter();
+    let found = packages.find(|locked| locked.name == package);
+    let found = found.with_context(|| format!("{} has no {package}", path.display()))?;
+    Ok(found.version)
 }
 
 /// The folder of the workspaces that stand in for hardware.
@@ -201,8 +210,19 @@ pub(crate) const METAL: &str = "doubles/metal";
 /// The workspace that compares our binding of the CUDA driver with another one.
 pub(crate) const VERSIONS: &str = "crates/backends/cuda/versions";
 
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-    target_directory: PathBuf,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runner_is_of_the_version_that_is_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = "[[package]]\nname = \"wasm-bindgen-macro\"\nversion = \"1.0.0\"\n\n\
+                    [[package]]\nname = \"wasm-bindgen\"\nversion = \"0.2.7\"\n";
+        files::write(&folder.path().join("Cargo.lock"), lock).unwrap();
+        let version = |package| locked_version(folder.path(), package).ok();
+        assert_eq!(version("wasm-bindgen").as_deref(), Some("0.2.7"));
+        assert_eq!(version("other"), None);
+        assert!(locked_version(&Workspace::load().unwrap().root, "wasm-bindgen").is_ok());
+    }
 }

@@ -1,11 +1,11 @@
 //! The adapters through which the demo moves its file.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::Program;
 use crate::install::Installer;
-use crate::process::describe;
+use crate::process::{describe, output_of};
 use crate::vulkan::Drivers;
 
 /// An adapter, as the program lists it.
@@ -17,9 +17,6 @@ pub(super) struct Adapter {
 
 /// The adapters of this machine. Without a GPU, software adapters are provided, so that bytes still go from one driver
 /// to another. Where these are not available either, the result is empty, after a message that says what to install.
-///
-/// # Errors
-/// When the program does not list its devices.
 pub(super) fn find(program: &mut Program<'_>) -> Result<Vec<Adapter>> {
     let adapters = list(program)?;
     if !wants_more(&adapters) {
@@ -58,16 +55,7 @@ fn wants_more(adapters: &[Adapter]) -> bool {
 
 fn list(program: &Program<'_>) -> Result<Vec<Adapter>> {
     let mut command = program.command(&["devices", "--json"]);
-    let output = command
-        .output()
-        .with_context(|| format!("cannot run {}", program.path.display()))?;
-    ensure!(
-        output.status.success(),
-        "`{}` ended with {}",
-        describe(&command),
-        output.status
-    );
-    let document = serde_json::from_slice(&output.stdout)
+    let document = serde_json::from_str(&output_of(&mut command)?)
         .with_context(|| format!("`{}` gave no JSON", describe(&command)))?;
     Ok(read(&document))
 }

@@ -1,9 +1,7 @@
 //! The functions of the driver that the tests call, and the stage that compares them with the binding.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -11,8 +9,7 @@ use serde::Deserialize;
 
 use super::Double;
 use crate::stage::{Outcome, Session, Verdict};
-use crate::workspace::Workspace;
-use crate::{clients, doubles};
+use crate::{clients, doubles, files};
 
 /// A folder into which each process that used the double writes the names of the functions that it called.
 #[derive(Debug)]
@@ -27,13 +24,8 @@ impl Calls {
     /// When what an earlier run left cannot be removed.
     pub(crate) fn new(double: &Double, name: &str) -> Result<Self> {
         let folder = double.workspace.target.join("calls").join(name);
-        match fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", folder.display()));
-            }
-            _ => {}
-        }
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        files::remove(&folder)?;
+        files::make(&folder)?;
         Ok(Self { folder })
     }
 
@@ -44,12 +36,8 @@ impl Calls {
 
     fn names(&self) -> Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
-        let entries = fs::read_dir(&self.folder);
-        for entry in entries.with_context(|| format!("cannot list {}", self.folder.display()))? {
-            let path = entry?.path();
-            let text = fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            names.extend(text.lines().map(str::to_owned));
+        for path in files::entries(&self.folder)? {
+            names.extend(files::read(&path)?.lines().map(str::to_owned));
         }
         Ok(names)
     }
@@ -57,57 +45,51 @@ impl Calls {
 
 /// Compares the functions that the tests of the double and of its clients called with those of the binding. Runs these
 /// tests first if this run has not done so already.
-///
-/// # Errors
-/// When a stage that is run for it cannot be, or a list cannot be read.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    for (name, run) in [
-        ("doubles", doubles::stage as Run),
-        ("clients", clients::stage),
-    ] {
+    let stages: [(_, fn(&mut Session) -> _); 2] =
+        [("doubles", doubles::stage), ("clients", clients::stage)];
+    for (name, run) in stages {
         if !session.calls.contains_key(name) {
             let ran = run(session)?;
             verdict.counts += ran.counts;
-            match ran.outcome {
-                Outcome::Skipped(reason) => return Ok(Verdict::skipped(reason)),
-                Outcome::Failed => verdict.fail(&ran.transcript),
-                Outcome::Passed => {}
+            if ran.outcome == Outcome::Failed {
+                verdict.fail(&ran.transcript);
             }
         }
         if !session.calls.contains_key(name) {
-            return Ok(Verdict::skipped(format!(
-                "the stage {name} did not run to its end"
-            )));
+            let reason = format!("the stage {name} did not run to its end");
+            return Ok(Verdict::skipped(reason));
         }
     }
     let mut called = BTreeSet::new();
     for calls in session.calls.values() {
         called.extend(calls.names()?);
     }
-    let bound = bound(&session.workspace)?;
-    let path = session.workspace.root.join(UNUSED);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {UNUSED}"))?;
-    let unused: Unused = toml::from_str(&text).with_context(|| format!("cannot read {UNUSED}"))?;
-    for complaint in complaints(&bound, &called, &unused.unused) {
-        verdict.fail(&complaint);
+    let bound = bound(&session.workspace.root)?;
+    let unused = unused(&session.workspace.root)?;
+    for complaint in complaints(&bound, &called, &unused) {
+        verdict.fail(complaint);
     }
     verdict.note = format!(
         "{} of {} functions called, {} listed as unused",
         bound.intersection(&called).count(),
         bound.len(),
-        unused.unused.len()
+        unused.len()
     );
     Ok(verdict)
 }
 
-type Run = fn(&mut Session) -> Result<Verdict>;
-
 /// The functions of the binding that no test calls, each with the reason.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Unused {
-    unused: BTreeMap<String, String>,
+fn unused(root: &Path) -> Result<BTreeMap<String, String>> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Unused {
+        unused: BTreeMap<String, String>,
+    }
+    let text = files::read(&root.join(UNUSED))?;
+    let list: Unused = toml::from_str(&text).with_context(|| format!("cannot read {UNUSED}"))?;
+    Ok(list.unused)
 }
 
 fn complaints(
@@ -115,20 +97,15 @@ fn complaints(
     called: &BTreeSet<String>,
     unused: &BTreeMap<String, String>,
 ) -> Vec<String> {
-    let mut complaints = Vec::new();
-    for function in bound
-        .difference(called)
-        .filter(|name| !unused.contains_key(*name))
-    {
-        complaints.push(format!(
-            "no test calls {function}, and {UNUSED} does not list it"
-        ));
-    }
+    let untold = |name: &&String| !unused.contains_key(*name);
+    let untold = bound.difference(called).filter(untold);
+    let mut complaints: Vec<String> = untold
+        .map(|name| format!("no test calls {name}, and {UNUSED} does not list it"))
+        .collect();
     for (function, reason) in unused {
         if !bound.contains(function) {
-            complaints.push(format!(
-                "{UNUSED} lists {function}, which the binding does not have"
-            ));
+            let why = "which the binding does not have";
+            complaints.push(format!("{UNUSED} lists {function}, {why}"));
         } else if called.contains(function) {
             complaints.push(format!("{UNUSED} lists {function}, which a test calls"));
         }
@@ -140,9 +117,8 @@ fn complaints(
 }
 
 /// The functions that the binding has: `name(argument: type, ...) since;` in its list.
-fn bound(workspace: &Workspace) -> Result<BTreeSet<String>> {
-    let path = workspace.root.join(LIST);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {LIST}"))?;
+fn bound(root: &Path) -> Result<BTreeSet<String>> {
+    let text = files::read(&root.join(LIST))?;
     let lines = text.lines().map(str::trim);
     let functions = lines.filter(|line| line.starts_with("cu") && line.ends_with(';'));
     let names = functions.filter_map(|line| Some(line.split_once('(')?.0.to_owned()));
@@ -163,10 +139,8 @@ mod tests {
     }
 
     fn list(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
-        let entries = entries.iter();
-        entries
-            .map(|&(name, reason)| (name.into(), reason.into()))
-            .collect()
+        let owned = |&(name, reason): &(&str, &str)| (name.into(), reason.into());
+        entries.iter().map(owned).collect()
     }
 
     #[test]
@@ -194,10 +168,9 @@ mod tests {
 
     #[test]
     fn the_functions_of_this_very_tree_are_read() {
-        let bound = bound(&Workspace::load().unwrap()).unwrap();
+        let root = crate::workspace::Workspace::load().unwrap().root;
+        let bound = bound(&root).unwrap();
         assert!(bound.len() > 100 && bound.contains("cuInit"), "{bound:?}");
-        let path = Workspace::load().unwrap().root.join(UNUSED);
-        let text = fs::read_to_string(path).unwrap();
-        toml::from_str::<Unused>(&text).unwrap();
+        unused(&root).unwrap();
     }
 }

@@ -1,9 +1,10 @@
 //! One sentinel: its heading and its patch.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+
+use crate::files;
 
 /// A patch that breaks something, and the tests that must notice.
 ///
@@ -34,9 +35,7 @@ impl Sentinel {
     /// # Errors
     /// When it cannot be read, or its heading is incomplete.
     pub(crate) fn load(path: &Path) -> Result<Self> {
-        let text =
-            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        Self::parse(path, &text).with_context(|| format!("in {}", path.display()))
+        Self::parse(path, &files::read(path)?).with_context(|| format!("in {}", path.display()))
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self> {
@@ -62,18 +61,12 @@ impl Sentinel {
                 other => bail!("the heading has an unknown key `{other}`"),
             }
         }
-        ensure!(
-            !sentinel.breaks.is_empty(),
-            "the heading does not say what it `breaks`"
-        );
-        ensure!(
-            !sentinel.red.is_empty(),
-            "the heading names no test that turns `red`"
-        );
-        ensure!(
-            sentinel.command.first().is_some_and(|word| word == "test"),
-            "the heading's `command` does not begin with `test`"
-        );
+        let breaks = !sentinel.breaks.is_empty();
+        ensure!(breaks, "the heading does not say what it `breaks`");
+        let red = !sentinel.red.is_empty();
+        ensure!(red, "the heading names no test that turns `red`");
+        let tests = sentinel.command.first().is_some_and(|word| word == "test");
+        ensure!(tests, "the heading's `command` does not begin with `test`");
         Ok(sentinel)
     }
 }

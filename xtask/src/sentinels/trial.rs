@@ -75,9 +75,6 @@ enum Run {
 
 impl Laboratory {
     /// Copies the tree at `original` into `folder`.
-    ///
-    /// # Errors
-    /// As [`Tree::new`].
     pub(crate) fn new(original: &Path, folder: &Path) -> Result<Self> {
         Ok(Self {
             tree: Tree::new(original, folder.join("tree"))?,
@@ -93,24 +90,20 @@ impl Laboratory {
     pub(crate) fn try_one(&mut self, sentinel: &Sentinel) -> Result<Trial> {
         let before = match self.unpatched.get(&sentinel.command) {
             Some(run) => run.clone(),
-            None => {
-                let run = self.run(&sentinel.command)?;
-                self.unpatched.insert(sentinel.command.clone(), run.clone());
-                run
-            }
+            None => self.run(&sentinel.command)?,
         };
-        match before {
-            Run::Green => {}
-            Run::Red { output, .. } | Run::DoesNotCompile { output } => {
-                return Ok(Trial::NotGreenBefore { output });
-            }
-            Run::Hung => {
-                return Ok(Trial::NotGreenBefore {
-                    output: "the tests do not end".into(),
-                });
-            }
+        self.unpatched
+            .insert(sentinel.command.clone(), before.clone());
+        let output = match before {
+            Run::Green => None,
+            Run::Red { output, .. } | Run::DoesNotCompile { output } => Some(output),
+            Run::Hung => Some("the tests do not end".into()),
+        };
+        if let Some(output) = output {
+            return Ok(Trial::NotGreenBefore { output });
         }
-        if let Err(output) = self.tree.apply(sentinel)? {
+        if let Err(error) = self.tree.apply(sentinel) {
+            let output = format!("{error:#}");
             return Ok(Trial::DoesNotApply { output });
         }
         let after = self.run(&sentinel.command);
@@ -122,12 +115,10 @@ impl Laboratory {
         let options = arguments.iter().position(|word| word == "--");
         let (cargo_words, test_words) = arguments.split_at(options.unwrap_or(arguments.len()));
         let mut build = self.cargo(cargo_words)?;
-        build.arg("--no-run");
-        let built = process::run(&mut build, BUILD_LIMIT)?;
+        let built = process::run(build.arg("--no-run"), BUILD_LIMIT)?;
         if !built.success() {
-            return Ok(Run::DoesNotCompile {
-                output: built.output,
-            });
+            let output = built.output;
+            return Ok(Run::DoesNotCompile { output });
         }
         let mut tests = self.cargo(cargo_words)?;
         tests.arg("--no-fail-fast").args(test_words);
@@ -157,27 +148,17 @@ impl Laboratory {
 /// Red counts only when every test that the sentinel names is among the
 /// failed.
 fn judge(sentinel: &Sentinel, after: Run) -> Trial {
-    match after {
-        Run::Green => Trial::Survived {
-            tests: sentinel.red.clone(),
-        },
-        Run::Hung => Trial::Hung,
-        Run::DoesNotCompile { output } => Trial::DoesNotCompile { output },
-        Run::Red { failed, .. } => {
-            let still_green: Vec<String> = sentinel
-                .red
-                .iter()
-                .filter(|name| !failed.contains(name))
-                .cloned()
-                .collect();
-            if still_green.is_empty() {
-                Trial::Red {
-                    failed: failed.len(),
-                }
-            } else {
-                Trial::Survived { tests: still_green }
-            }
-        }
+    let failed = match after {
+        Run::Green => Vec::new(),
+        Run::Red { failed, .. } => failed,
+        Run::Hung => return Trial::Hung,
+        Run::DoesNotCompile { output } => return Trial::DoesNotCompile { output },
+    };
+    let mut tests = sentinel.red.clone();
+    tests.retain(|name| !failed.contains(name));
+    match failed.len() {
+        failed if tests.is_empty() => Trial::Red { failed },
+        _ => Trial::Survived { tests },
     }
 }
 
@@ -189,37 +170,38 @@ const TEST_LIMIT: Duration = Duration::from_secs(3 * 60);
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use tempfile::TempDir;
 
     use super::*;
+    use crate::files;
+    use crate::process::output_of;
 
     /// A small git checkout with one package: `add` and its test.
-    struct Checkout(PathBuf);
+    struct Checkout(TempDir);
 
     impl Checkout {
-        fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
-            let checkout = Self(folder);
+        fn new() -> Self {
+            let checkout = Self(tempfile::tempdir().unwrap());
             checkout.write("Cargo.toml", MANIFEST);
             checkout.write("src/lib.rs", LIBRARY);
             checkout.write(".gitignore", "/lab\n/Cargo.lock\n");
-            let git = Command::new("git")
-                .args(["init", "-q"])
-                .current_dir(&checkout.0)
-                .status();
-            assert!(git.unwrap().success());
+            let mut git = Command::new("git");
+            output_of(git.args(["init", "-q"]).current_dir(&checkout.0)).unwrap();
             checkout
         }
 
         fn write(&self, name: &str, text: &str) -> PathBuf {
-            let path = self.0.join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, text).unwrap();
+            let path = self.0.path().join(name);
+            files::write(&path, text).unwrap();
             path
         }
 
+        fn read(&self, name: &str) -> String {
+            files::read(&self.0.path().join(name)).unwrap()
+        }
+
         fn laboratory(&self) -> Laboratory {
-            Laboratory::new(&self.0, &self.0.join("lab")).unwrap()
+            Laboratory::new(self.0.path(), &self.0.path().join("lab")).unwrap()
         }
 
         /// A sentinel that replaces the line `a + b`.
@@ -233,45 +215,29 @@ mod tests {
         }
     }
 
-    impl Drop for Checkout {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn survived(test: &str) -> Trial {
+        let tests = vec![test.to_owned()];
+        Trial::Survived { tests }
     }
 
     #[test]
     fn a_sentinel_is_tried_green_then_red_and_the_tree_is_restored() {
-        let checkout = Checkout::new("red");
+        let checkout = Checkout::new();
         let mut laboratory = checkout.laboratory();
-        let good = checkout.sentinel("a * b", "adds");
-        assert_eq!(laboratory.try_one(&good).unwrap(), Trial::Red { failed: 1 });
-
+        let mut result = |line, red| laboratory.try_one(&checkout.sentinel(line, red)).unwrap();
+        assert_eq!(result("a * b", "adds"), Trial::Red { failed: 1 });
         // The same laboratory: each next trial starts from the whole tree.
-        let survivor = checkout.sentinel("b + a", "adds");
-        let survived = Trial::Survived {
-            tests: vec!["adds".into()],
-        };
-        assert_eq!(laboratory.try_one(&survivor).unwrap(), survived);
-
-        let other = checkout.sentinel("a * b", "keeps_zero");
-        let survived = Trial::Survived {
-            tests: vec!["keeps_zero".into()],
-        };
-        assert_eq!(laboratory.try_one(&other).unwrap(), survived);
-
-        let broken = checkout.sentinel("a +", "adds");
-        let result = laboratory.try_one(&broken).unwrap();
-        assert!(matches!(result, Trial::DoesNotCompile { .. }), "{result:?}");
-
-        let copied = fs::read_to_string(checkout.0.join("lab/tree/src/lib.rs")).unwrap();
-        assert_eq!(copied, LIBRARY);
-        let original = fs::read_to_string(checkout.0.join("src/lib.rs")).unwrap();
-        assert_eq!(original, LIBRARY);
+        assert_eq!(result("b + a", "adds"), survived("adds"));
+        assert_eq!(result("a * b", "keeps_zero"), survived("keeps_zero"));
+        let broken = result("a +", "adds");
+        assert!(matches!(broken, Trial::DoesNotCompile { .. }), "{broken:?}");
+        assert_eq!(checkout.read("lab/tree/src/lib.rs"), LIBRARY);
+        assert_eq!(checkout.read("src/lib.rs"), LIBRARY);
     }
 
     #[test]
     fn a_patch_that_does_not_fit_is_told() {
-        let checkout = Checkout::new("misfit");
+        let checkout = Checkout::new();
         let sentinel = checkout.sentinel("a * b", "adds");
         checkout.write("src/lib.rs", &LIBRARY.replace("a + b", "b + a"));
         let result = checkout.laboratory().try_one(&sentinel).unwrap();
@@ -280,7 +246,7 @@ mod tests {
 
     #[test]
     fn tests_that_are_red_anyway_prove_nothing() {
-        let checkout = Checkout::new("before");
+        let checkout = Checkout::new();
         let sentinel = checkout.sentinel("a * b", "adds");
         checkout.write("src/lib.rs", &LIBRARY.replace("a + b\n", "a - b\n"));
         let result = checkout.laboratory().try_one(&sentinel).unwrap();
