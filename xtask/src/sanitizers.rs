@@ -25,6 +25,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     }
     let subjects = subjects(&session.workspace)?;
     let mut verdict = Verdict::passed();
+    let target = session.workspace.target.join("asan");
     ADDRESS.examine(&mut verdict, &subjects, |workspace| {
         // The standard library need not be rebuilt, as this sanitizer watches every allocation by itself. The flag is
         // unstable, and harmless where no release is built.
@@ -32,19 +33,20 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         cargo
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUSTFLAGS", "-Zsanitizer=address")
-            .env("CARGO_TARGET_DIR", workspace.target.join("asan"));
+            .env("CARGO_TARGET_DIR", &target);
         cargo
     })?;
     verdict.note = "AddressSanitizer".into();
     match or_absent(thread_sysroot(session))? {
         Ok(sysroot) => {
+            let target = session.workspace.target.join("tsan");
             let flags = format!("-Zsanitizer=thread --sysroot={}", sysroot.display());
             THREAD.examine(&mut verdict, &subjects, |workspace| {
                 // Debian's toolchain has the standard library's sources.
                 let mut cargo = debian_toolchain(session, &workspace.root);
                 cargo
                     .env("RUSTFLAGS", &flags)
-                    .env("CARGO_TARGET_DIR", workspace.target.join("tsan"));
+                    .env("CARGO_TARGET_DIR", &target);
                 cargo
             })?;
             verdict.note += ", ThreadSanitizer";
@@ -126,7 +128,8 @@ const THREAD: Sanitizer = Sanitizer {
 };
 
 impl Sanitizer {
-    /// Has it prove itself in the first workspace, and watch what all of them test.
+    /// Has it prove itself in the first workspace, and watch what all of them test. They share a target folder: the
+    /// standard library is built once.
     fn examine(
         &self,
         verdict: &mut Verdict,
