@@ -5,8 +5,8 @@ use std::any::Any;
 use transload_hal::MemoryId;
 use transload_hal::{Buffer, External, ExternalKind, ImportError};
 
-use crate::device::Gpu;
-use crate::storage::{PRIVATE, reject_unusable, wrap};
+use crate::gpu::Gpu;
+use crate::storage::{PRIVATE, reject_unusable};
 use crate::texture::{self, Texels};
 
 /// Imports a wgpu object of the device's memory.
@@ -58,5 +58,5 @@ fn buffer(gpu: &Gpu, memory: MemoryId, buffer: wgpu::Buffer) -> Result<Buffer, I
         encoder.clear_buffer(&buffer, 0, Some(0));
     })?;
     let len = buffer.size();
-    Ok(wrap(gpu, memory, buffer, len))
+    Ok(gpu.wrap(memory, buffer, len))
 }

@@ -3,7 +3,7 @@
 pub(crate) mod device;
 mod errors;
 mod flight;
-mod gpu;
+pub(crate) mod gpu;
 pub(crate) mod inventory;
 pub(crate) mod memory;
 mod moves;

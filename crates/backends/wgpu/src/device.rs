@@ -1,27 +1,26 @@
 //! The backend: its adapters, and access to their memories and queues.
 
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use std::{fmt, ptr};
 
 use transload_hal::{
-    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
-    DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory,
-    LinkId, MemoryId, MemoryKind, Name, Op, Owner, PerProcess, StorageInfo, SubmitError, Waited,
-    link_between,
+    Access, AllocError, AllocSpec, Backend, Buffer, CompletionSink, ConnectError, DeviceId,
+    DeviceKind, External, ExternalKind, Fence, ImportError, Inventory, LinkId, MemoryId,
+    MemoryKind, Op, PerProcess, SubmitError, Waited, link_between,
 };
 
 use crate::ends::adapter_of;
-use crate::exit::{self, Inside, Kept, Lease};
-use crate::fault::fault_of;
+use crate::exit::{self, Inside, Kept};
+use crate::gpu::{Gpu, is_software};
 use crate::identity;
 use crate::inventory::inventory;
 use crate::memory;
 use crate::queue::Queue;
-use crate::raw::{self, Importer, Mapper, Shifter};
+use crate::raw;
+use crate::storage::BACKEND;
+use crate::watch::WatchError;
 
 /// The interfaces to search for adapters, in order; the search ends at the first that has any, because most adapters are
 /// offered by several.
@@ -32,36 +31,11 @@ const INTERFACES: [wgpu::Backends; 4] = [
     wgpu::Backends::GL,
 ];
 
-/// The name of this backend.
-pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
-
 /// Adapters, each with a device that this backend opened or that a user lent it.
 pub struct Wgpu {
     queues: Vec<Queue>,
     inventory: Inventory,
     sink: Arc<OnceLock<Arc<dyn CompletionSink>>>,
-}
-
-/// One device and the state that all its users share.
-pub(crate) struct Gpu {
-    pub(crate) id: DeviceId,
-    /// The device's identity within the process ([`identity::of`]).
-    pub(crate) identity: usize,
-    pub(crate) device: wgpu::Device,
-    pub(crate) queue: wgpu::Queue,
-    /// Imports host memory, or the reason why the device cannot.
-    pub(crate) importer: Result<Importer, &'static str>,
-    /// Allocates memory that host and device both reach, if they share one.
-    pub(crate) mapper: Option<Mapper>,
-    /// This backend opened the device and has not given out its handles.
-    is_private: AtomicBool,
-    /// How many rows of a texture are worth a command each.
-    pub(crate) single_rows: u64,
-    /// Why the device is lost.
-    pub(crate) lost: Arc<OnceLock<Fault>>,
-    /// Made for the first copy that wgpu's own commands cannot do.
-    pub(crate) shifter: Mutex<Option<Arc<Kept<Shifter>>>>,
-    _lease: Lease,
 }
 
 /// Opens a device with the adapter's own limits, ready for this backend.
@@ -134,25 +108,11 @@ impl Wgpu {
         let numbers = Arc::new(AtomicU64::new(1));
         let mut queues = Vec::new();
         for (index, (device, queue)) in devices.into_iter().enumerate() {
-            let gpu = Arc::new(Gpu {
-                _lease: Lease::of(&device, &queue),
-                id: DeviceId {
-                    kind: DeviceKind::WGPU,
-                    index: index as u32,
-                },
-                identity: identity::of(&device),
-                importer: Importer::of(&device),
-                mapper: Mapper::of(&device),
-                single_rows: match is_software(&device.adapter_info()) || !computes(&device) {
-                    true => u64::MAX,
-                    false => raw::SINGLE_ROWS,
-                },
-                device,
-                queue,
-                is_private: AtomicBool::new(false),
-                lost: Arc::default(),
-                shifter: Mutex::new(None),
-            });
+            let id = DeviceId {
+                kind: DeviceKind::WGPU,
+                index: index as u32,
+            };
+            let gpu = Arc::new(Gpu::new(id, device, queue));
             queues.push(Queue::new(gpu, Arc::clone(&sink), Arc::clone(&numbers)));
         }
         let gpus: Vec<&Gpu> = queues.iter().map(Queue::gpu).collect();
@@ -183,7 +143,7 @@ impl Wgpu {
     #[must_use]
     pub fn handles(&self, device: DeviceId) -> Option<(wgpu::Device, wgpu::Queue)> {
         let gpu = self.queue(device)?.gpu();
-        gpu.is_private.store(false, Ordering::Relaxed);
+        gpu.give_out();
         Some((gpu.device.clone(), gpu.queue.clone()))
     }
 
@@ -193,7 +153,56 @@ impl Wgpu {
         Some(self.queue_of(device)?.gpu().id)
     }
 
-    pub(crate) fn queue_of(&self, device: &wgpu::Device) -> Option<&Queue> {
+    /// Calls `then` once the user's submission `index` to `device`, and with it all the device's earlier ones, is
+    /// over: done, or lost with the device. Use it with `transload::Event::setter` to start a transfer after the
+    /// user's own work:
+    ///
+    /// ```no_run
+    /// # fn example(wgpu: &transload_wgpu::Wgpu, device: wgpu::Device, queue: wgpu::Queue)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// # let commands = [];
+    /// let index = queue.submit(commands);
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// wgpu.when_done(&device, index, move || tell.send(()).unwrap_or_default())?;
+    /// told.recv()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # When it is needed
+    /// A transfer to or from a buffer of the same device does not need this call. Such a transfer takes effect
+    /// after everything that was submitted to the device before: in the same queue, or by the host once that queue
+    /// is empty. The call is needed if a transfer depends on another effect of the submission: on memory of
+    /// another device, a file, or anything that a callback of the user fills.
+    ///
+    /// In the other direction there is no order between a transfer under way and a submission that the user makes
+    /// meanwhile: the transfer may still wait for other transfers, slots or the host's threads before its commands
+    /// are in the queue. A submission sees the bytes of every transfer that was *over* when the submission was
+    /// made: wait for the transfer, poll it, or use its `then`.
+    ///
+    /// # Where it runs
+    /// `then` runs on the device's own thread, on a thread that waits for a transfer of the device, or during this
+    /// call if the submission is already over. It must not block or wait for a transfer, because transfers of this
+    /// device end on the thread that it runs on; the library refuses to wait there (`TransferError::WouldBlock`).
+    /// The backend does not poll periodically, and the user need not poll the device. Callbacks of the user that
+    /// are due may run during this call, as in every poll of a device.
+    ///
+    /// # Errors
+    /// If the device does not belong to this backend, is lost, or has no such submission. An index of another
+    /// device is not detected if this device has a submission of the same number: `then` is then called when that
+    /// submission is over.
+    pub fn when_done(
+        &self,
+        device: &wgpu::Device,
+        index: wgpu::SubmissionIndex,
+        then: impl FnOnce() + Send + 'static,
+    ) -> Result<(), WatchError> {
+        let queue = self.queue_of(device).ok_or(WatchError::UnknownDevice {
+            devices: self.len(),
+        })?;
+        queue.watch(index, Box::new(then))
+    }
+
+    fn queue_of(&self, device: &wgpu::Device) -> Option<&Queue> {
         let mut queues = self.queues.iter();
         queues.find(|queue| identity::is_same(&queue.gpu().device, device))
     }
@@ -212,124 +221,6 @@ impl fmt::Debug for Wgpu {
                 &devices.map(|device| &device.name).collect::<Vec<_>>(),
             )
             .finish_non_exhaustive()
-    }
-}
-
-impl Gpu {
-    /// Whether shaders run. They do not on WebGL 2. wgpu's no-op adapter copies, but reports a dispatch as done without
-    /// running it.
-    pub(crate) fn computes(&self) -> bool {
-        computes(&self.device)
-    }
-
-    /// Marks a device that was opened here and has no other owner.
-    fn own(&self) {
-        self.is_private.store(true, Ordering::Relaxed);
-        // By default an uncaptured error panics. The backend captures relevant errors where they happen.
-        self.device.on_uncaptured_error(Arc::new(|_| {}));
-        let lost = Arc::clone(&self.lost);
-        self.device
-            .set_device_lost_callback(move |reason, message| {
-                let message = format!("the driver gave the device up ({reason:?}): {message}");
-                let _ = lost.set(Fault::new(ErrorClass::Lost, message));
-            });
-    }
-
-    /// Whether the device is private, so that no user's buffer can belong to it.
-    pub(crate) fn is_private(&self) -> bool {
-        self.is_private.load(Ordering::Relaxed)
-    }
-
-    /// Makes a storage of this device.
-    ///
-    /// # Safety
-    /// As [`Buffer::new`].
-    pub(crate) unsafe fn storage(&self, info: StorageInfo, owner: impl Owner) -> Buffer {
-        let lease = Lease::of(&self.device, &self.queue);
-        // SAFETY: the caller's promise.
-        unsafe { Buffer::guarded(info, Box::new(owner), Box::new(lease)) }
-    }
-
-    /// Begins work in the driver.
-    ///
-    /// # Errors
-    /// When the device is lost, or the process or this thread ends.
-    pub(crate) fn enter(&self) -> Result<Inside, Fault> {
-        if let Some(fault) = self.lost.get() {
-            return Err(fault.clone());
-        }
-        Inside::enter()
-            .ok_or_else(|| Fault::new(ErrorClass::Lost, "the process or this thread is ending"))
-    }
-
-    /// Runs `f`, which is part of work that has begun ([`Gpu::enter`]), and returns errors that the device reported
-    /// meanwhile on this thread as a fault.
-    pub(crate) fn catching<T>(&self, f: impl FnOnce() -> T) -> Result<T, Fault> {
-        if let Some(fault) = self.lost.get() {
-            return Err(fault.clone());
-        }
-        match self.scoped(f) {
-            (made, None) => Ok(made),
-            (_, Some(error)) => Err(self.blame(fault_of(&error))),
-        }
-    }
-
-    /// Runs `f`, and returns its result and the first error that the device reports of it.
-    pub(crate) fn scoped<T>(&self, f: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
-        let scopes = [
-            wgpu::ErrorFilter::Internal,
-            wgpu::ErrorFilter::OutOfMemory,
-            wgpu::ErrorFilter::Validation,
-        ]
-        .map(|filter| self.device.push_error_scope(filter));
-        let made = f();
-        let mut first = None;
-        // The innermost goes first.
-        for scope in scopes.into_iter().rev() {
-            first = first.or(at_once(scope.pop()).flatten());
-        }
-        (made, first)
-    }
-
-    /// Records commands that are never submitted, to find out whether a user's object can be used on this device.
-    pub(crate) fn try_out(
-        &self,
-        memory: MemoryId,
-        write: impl FnOnce(&mut wgpu::CommandEncoder),
-    ) -> Result<(), ImportError> {
-        let tried = self.catching(|| {
-            let descriptor = wgpu::CommandEncoderDescriptor::default();
-            let mut encoder = self.device.create_command_encoder(&descriptor);
-            write(&mut encoder);
-            drop(encoder.finish());
-        });
-        let kind = ExternalKind::Object;
-        match tried {
-            Ok(()) => Ok(()),
-            Err(fault) if fault.class == ErrorClass::Caller => Err(ImportError::Invalid {
-                memory,
-                kind,
-                reason: fault.message,
-            }),
-            Err(fault) => Err(ImportError::Failed {
-                memory,
-                kind,
-                fault,
-            }),
-        }
-    }
-
-    pub(crate) fn shifter(&self) -> Result<Arc<Kept<Shifter>>, Fault> {
-        let mut kept = self.shifter.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shifter) = &*kept {
-            return Ok(Arc::clone(shifter));
-        }
-        let shifter = self.catching(|| Kept::new(Shifter::new(&self.device)))?;
-        let shifter = Arc::new(shifter);
-        // A driver may load its compiler for the first shader.
-        exit::watch();
-        *kept = Some(Arc::clone(&shifter));
-        Ok(shifter)
     }
 }
 
@@ -434,14 +325,6 @@ unsafe impl Backend for Wgpu {
     }
 }
 
-/// The output of a future of wgpu that never waits, without an executor.
-fn at_once<F: Future>(future: F) -> Option<F::Output> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    }
-}
-
 /// Opens a device on every adapter of an interface, and leaves out those that cannot be opened.
 fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
     let instance = instance_of(interface);
@@ -467,13 +350,4 @@ fn instance_of(interface: wgpu::Backends) -> wgpu::Instance {
     let instance = wgpu::Instance::new(descriptor);
     kept.push((interface, instance.clone()));
     instance
-}
-
-fn computes(device: &wgpu::Device) -> bool {
-    let is_stand_in = device.adapter_info().backend == wgpu::Backend::Noop;
-    !is_stand_in && device.limits().max_compute_workgroups_per_dimension > 0
-}
-
-fn is_software(info: &wgpu::AdapterInfo) -> bool {
-    info.device_type == wgpu::DeviceType::Cpu
 }

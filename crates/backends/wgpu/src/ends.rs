@@ -5,9 +5,8 @@ use transload_hal::{
 };
 use transload_hal::{DeviceId, DeviceKind, MemoryKind, Rows, Span};
 
-use crate::device::BACKEND;
 use crate::raw::{End, Window};
-use crate::storage::WORD;
+use crate::storage::{BACKEND, WORD};
 use crate::texture;
 
 /// The adapter that an operation is for.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use transload_hal::{Fault, HostSpan};
 
-use crate::device::Gpu;
+use crate::gpu::Gpu;
 use crate::raw::{End, Importer, Program};
 use crate::storage::{WORD, failed};
 

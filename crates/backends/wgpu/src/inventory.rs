@@ -11,10 +11,10 @@ use transload_hal::{
 
 #[cfg(browser)]
 use crate::browser::inventory as native;
-use crate::device::{BACKEND, Gpu};
+use crate::gpu::Gpu;
 #[cfg(native)]
 use crate::raw;
-use crate::storage::WORD;
+use crate::storage::{BACKEND, WORD};
 use native::{SLOTS, SUBMISSION_NS, lacks, own, reached};
 
 pub(crate) fn inventory(gpus: &[&Gpu]) -> Inventory {
@@ -72,8 +72,10 @@ fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
 fn links(gpu: &Gpu) -> Vec<Link> {
     let own = || own(gpu).iter().map(|kind| gpu.id.memory(*kind));
     let pairs = own().flat_map(|src| own().map(move |dst| (src, dst)));
-    let within = pairs.map(|(src, dst)| link(gpu, src, dst));
-    within.chain(native::links(gpu)).collect()
+    let within = pairs.map(|(src, dst)| (src, dst, Access::Native));
+    let all = within.chain(native::links(gpu));
+    all.map(|(src, dst, access)| link(gpu, src, dst, access))
+        .collect()
 }
 
 /// The driver's name and version; `None` if the driver gives none.
@@ -84,7 +86,7 @@ fn driver(info: &wgpu::AdapterInfo) -> Option<String> {
 }
 
 /// A link that the adapter serves.
-pub(crate) fn link(gpu: &Gpu, src: MemoryId, dst: MemoryId) -> Link {
+fn link(gpu: &Gpu, src: MemoryId, dst: MemoryId, access: Access) -> Link {
     // The connection between the adapter's memory and the host's.
     let class = match gpu.device.adapter_info().device_type {
         wgpu::DeviceType::Cpu | wgpu::DeviceType::IntegratedGpu => LinkClass::Local,
@@ -98,12 +100,13 @@ pub(crate) fn link(gpu: &Gpu, src: MemoryId, dst: MemoryId) -> Link {
                 device: gpu.id,
                 index: 0,
             },
-            access: Access::Native,
+            access,
         },
         backend: BACKEND,
         class,
         cost: Curve::from(Cost::new(SUBMISSION_NS, link_cost(class).fs_per_byte)),
-        pitched: true,
+        // Pitched regions of host memory are staged, because one of their rows may contain no whole page.
+        pitched: access == Access::Native,
         depth: LINK_DEPTH,
     }
 }

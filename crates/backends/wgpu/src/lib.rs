@@ -41,13 +41,13 @@ mod exit;
 #[cfg(native)]
 mod fault;
 #[cfg(native)]
+mod gpu;
+#[cfg(native)]
 mod guest;
 #[cfg(native)]
 mod identity;
 #[cfg(any(browser, native))]
 mod inventory;
-#[cfg(native)]
-mod look;
 #[cfg(native)]
 mod memory;
 #[cfg(native)]
@@ -63,14 +63,14 @@ mod watch;
 
 // What is shared by both finds the names that it uses at the same places.
 #[cfg(browser)]
-use browser::device;
+use browser::gpu;
 
 #[cfg(browser)]
-pub use browser::device::RequestError;
+pub use browser::device::{RequestError, Wgpu};
 #[cfg(native)]
-pub use device::open_device;
+pub use device::{Wgpu, open_device};
 #[cfg(any(browser, native))]
-pub use device::{BACKEND, Wgpu};
+pub use storage::BACKEND;
 #[cfg(any(browser, native))]
 pub use texture::{TexelLayout, Texels};
 #[cfg(any(browser, native))]

@@ -7,9 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use transload_hal::{AllocError, AllocSpec, Buffer, Fault, HostSpan, StorageInfo};
 use transload_hal::{MemoryId, MemoryKind};
 
-use crate::device::Gpu;
-
-use crate::storage::{OFFSETS, USAGES, WORD, check_spec, failed, handle_of, info, refused, wrap};
+use crate::gpu::Gpu;
+use crate::storage::{OFFSETS, USAGES, WORD, check_spec, failed, handle_of, info, refused};
 
 /// A staging slot: mapped, except while the device uses it.
 pub(crate) struct Slot {
@@ -139,7 +138,7 @@ pub(crate) fn allocate(
         // A slot's alignment is that of its address, and drivers choose the address of a mapping.
         _ => wgpu::MAP_ALIGNMENT,
     };
-    check_spec(gpu, memory, spec, aligned)?;
+    check_spec(&gpu.device, memory, spec, aligned)?;
     let refused = |fault| refused(memory, len, fault);
     let _inside = gpu.enter().map_err(refused)?;
     if memory.kind == MemoryKind::Mapped {
@@ -178,7 +177,7 @@ pub(crate) fn allocate(
     let Some(mode) = mode else {
         // A lost device returns invalid buffers.
         gpu.probe().map_err(refused)?;
-        return Ok(wrap(gpu, memory, buffer, len));
+        return Ok(gpu.wrap(memory, buffer, len));
     };
     // At creation every buffer is mapped for writing.
     let mapped = buffer.get_mapped_range_mut(..).map(View::Write);
@@ -209,15 +208,16 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
         return Err(AllocError::UnknownMemory { memory });
     };
     let size = len.next_multiple_of(WORD).max(WORD);
+    let handles = (&gpu.device, &gpu.queue);
     // SAFETY: the mapper is this device's; the size is not 0; the usages need no feature.
-    let made = gpu.catching(|| unsafe { mapper.allocate(gpu, size, USAGES) });
+    let made = gpu.catching(|| unsafe { mapper.allocate(handles, size, USAGES) });
     let made = made.and_then(|made| made);
     // A lost device returns invalid buffers.
     let made = made.and_then(|made| gpu.probe().map(|()| made));
     let (buffer, span, keeper) = made.map_err(|fault| refused(memory, len, fault))?;
     let info = StorageInfo {
         host: span.slice(0, len),
-        ..info(memory, handle_of(gpu, &buffer), len)
+        ..info(memory, handle_of(gpu.identity, &buffer), len)
     };
     // SAFETY: the keeper keeps what the span shows; the handle names the buffer, which is this
     // backend's own.

@@ -2,7 +2,6 @@
 
 mod moves;
 mod serve;
-mod watch;
 
 use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,18 +10,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use transload_hal::{
-    Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, Sleepers, SubmitError, Waited, Worker,
-    run_callback,
+    Buffer, CompletionSink, ErrorClass, Fault, Fence, Op, Outcome, Sleepers, SubmitError, Waited,
+    Worker, run_callback,
 };
 
-use crate::device::{BACKEND, Gpu};
 use crate::exit::Inside;
+use crate::gpu::Gpu;
 use crate::guest::Guest;
 use crate::memory::Slot;
-use crate::raw::Program;
+use crate::raw::{self, Program};
+use crate::storage::BACKEND;
+use crate::watch::WatchError;
 use moves::Moves;
-use serve::Ended;
-use watch::Watch;
 
 /// The queue of one device.
 pub(crate) struct Queue {
@@ -74,6 +73,20 @@ struct Flight {
     /// Host memory that it reads or writes in place.
     guests: Vec<Guest>,
     _inside: Inside,
+}
+
+/// A submission of the user, and the callback for its end.
+struct Watch {
+    index: wgpu::SubmissionIndex,
+    then: Box<dyn FnOnce() + Send>,
+    inside: Inside,
+}
+
+/// An operation that has ended while one of its slots is in use again.
+struct Ended {
+    number: u64,
+    slots: Vec<Buffer>,
+    outcome: Outcome,
 }
 
 impl Queue {
@@ -140,6 +153,36 @@ impl Queue {
         self.shared.wait(number, limit)
     }
 
+    /// Calls `then` when a submission of the user's is over.
+    ///
+    /// # Errors
+    /// If the device is lost or has no such submission.
+    pub(crate) fn watch(
+        &self,
+        index: wgpu::SubmissionIndex,
+        then: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), WatchError> {
+        let gpu = self.gpu();
+        let device = gpu.id;
+        let lost = |fault| WatchError::Lost { device, fault };
+        let inside = gpu.enter().map_err(lost)?;
+        gpu.probe().map_err(lost)?;
+        let number = raw::number_of(&index);
+        if let Some(last) = raw::last_submission(&gpu.device).filter(|last| number > *last) {
+            return Err(WatchError::UnknownSubmission {
+                device,
+                number,
+                last,
+            });
+        }
+        self.enqueue(Waiting::User(Watch {
+            index,
+            then,
+            inside,
+        }));
+        Ok(())
+    }
+
     fn ensure_thread(&self) {
         let make = || {
             let shared = Arc::clone(&self.shared);
@@ -168,6 +211,15 @@ impl Waiting {
             Waiting::Own(flight) => flight.index.clone(),
             Waiting::User(watch) => watch.index.clone(),
         }
+    }
+}
+
+impl Watch {
+    fn tell(self) {
+        // The callback may end the process.
+        drop(self.inside);
+        // A panic in one callback must not keep the other callbacks from running.
+        let _ = catch_unwind(AssertUnwindSafe(|| run_callback(self.then)));
     }
 }
 

@@ -2,11 +2,12 @@
 
 use transload_hal::MemoryId;
 use transload_hal::{
-    AllocError, AllocSpec, Buffer, ErrorClass, ExternalKind, Fault, ImportError, StorageId,
-    StorageInfo,
+    AllocError, AllocSpec, BackendId, ErrorClass, ExternalKind, Fault, ImportError, Name,
+    StorageId, StorageInfo,
 };
 
-use crate::device::{BACKEND, Gpu};
+/// The name of this backend.
+pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
 
 /// wgpu copies whole words of this many bytes.
 pub(crate) const WORD: u64 = 4;
@@ -52,12 +53,12 @@ pub(crate) fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocEr
 /// # Errors
 /// If either exceeds what there is.
 pub(crate) fn check_spec(
-    gpu: &Gpu,
+    device: &wgpu::Device,
     memory: MemoryId,
     spec: &AllocSpec,
     alignment: u64,
 ) -> Result<(), AllocError> {
-    let limit_bytes = gpu.device.limits().max_buffer_size;
+    let limit_bytes = device.limits().max_buffer_size;
     // In whole words.
     if spec.len_bytes > limit_bytes / WORD * WORD {
         return Err(AllocError::TooLarge {
@@ -99,19 +100,13 @@ pub(crate) fn reject_unusable(memory: MemoryId, buffer: &wgpu::Buffer) -> Result
     })
 }
 
-pub(crate) fn wrap(gpu: &Gpu, memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
-    let handle = handle_of(gpu, &buffer);
-    // SAFETY: the host cannot reach it; the handle names the buffer.
-    unsafe { gpu.storage(info(memory, handle, len), buffer) }
-}
-
 /// Clones of one wgpu object hash alike, so they are one storage in all managers of the process. wgpu hashes a number that
-/// is unique for the object's type and instance, so the device and the type are hashed as well. If two objects collide,
+/// is unique for the object's type and instance, so the device's identity and the type are hashed as well. If two objects collide,
 /// their transfers wait for each other.
-pub(crate) fn handle_of<T: std::hash::Hash>(gpu: &Gpu, object: &T) -> u64 {
+pub(crate) fn handle_of<T: std::hash::Hash>(device: usize, object: &T) -> u64 {
     use std::hash::BuildHasher as _;
     let state = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
-    state.hash_one((gpu.identity, std::any::type_name::<T>(), object))
+    state.hash_one((device, std::any::type_name::<T>(), object))
 }
 
 pub(crate) fn info(memory: MemoryId, handle: u64, len: u64) -> StorageInfo {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use transload_hal::MemoryId;
 use transload_hal::{Buffer, ExternalKind, ImportError, StorageInfo};
 
-use crate::device::Gpu;
+use crate::gpu::Gpu;
 use crate::raw::Window;
 use crate::storage::{PRIVATE, handle_of, info};
 
@@ -175,7 +175,7 @@ pub(crate) fn adopt<T: AsTexels>(
     gpu.try_out(memory, |encoder| {
         window.copy_nothing(encoder, &gpu.device);
     })?;
-    let handle = handle_of(gpu, &texels.texture);
+    let handle = handle_of(gpu.identity, &texels.texture);
     let info = StorageInfo {
         base: window.position(),
         writable: usage.contains(wgpu::TextureUsages::COPY_DST),

@@ -6,20 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use transload_hal::{
-    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
-    DeviceId, DeviceKind, ErrorClass, External, ExternalKind, Fence, ImportError, Inventory,
-    LinkId, MemoryId, MemoryKind, Name, Op, SubmitError, Waited, link_between,
+    Access, AllocError, AllocSpec, Backend, Buffer, CompletionSink, ConnectError, DeviceId,
+    DeviceKind, ErrorClass, External, ExternalKind, Fence, ImportError, Inventory, LinkId,
+    MemoryId, MemoryKind, Op, SubmitError, Waited, link_between,
 };
 
 use super::flight;
-use super::gpu::Ends;
-pub(crate) use super::gpu::Gpu;
+use super::gpu::{Ends, Gpu};
 use super::memory;
 use crate::ends::adapter_of;
 use crate::inventory::inventory;
-
-/// The name of this backend.
-pub const BACKEND: BackendId = BackendId(Name::constant("wgpu"));
+use crate::storage::BACKEND;
 
 /// Adapters, each with a device that this backend opened or that a page lent it.
 ///

@@ -9,8 +9,7 @@ use super::gpu::Gpu;
 use super::moves::Moves;
 use super::once::{Told, once};
 use super::readback::Landing;
-use crate::device::BACKEND;
-use crate::storage::failed;
+use crate::storage::{BACKEND, failed};
 
 /// A submission that the browser has not ended.
 struct Flight {
@@ -79,7 +78,7 @@ impl Flight {
         let over = self.over.await;
         if let Some(landing) = self.landing {
             // SAFETY: the caller's promise.
-            let landed = unsafe { landing.land(gpu, fault.is_none()) }.await;
+            let landed = unsafe { landing.land(&gpu.readbacks, fault.is_none()) }.await;
             fault = fault.or(landed.err());
         }
         if over.is_none() {

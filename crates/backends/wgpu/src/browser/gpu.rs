@@ -13,8 +13,8 @@ use transload_hal::{DeviceId, MemoryId};
 
 use super::errors::Scopes;
 use super::readback::Readbacks;
-use crate::device::BACKEND;
 use crate::raw::{self, CHUNK, Shifter};
+use crate::storage::{BACKEND, handle_of, info};
 
 /// One device.
 ///
@@ -64,6 +64,13 @@ impl Gpu {
     pub(crate) unsafe fn storage(&self, info: StorageInfo, owner: impl Owner) -> Buffer {
         // SAFETY: the caller's promise.
         unsafe { Buffer::new(info, Box::new(owner)) }
+    }
+
+    /// Makes a storage of a buffer of wgpu that no address shows.
+    pub(crate) fn wrap(&self, memory: MemoryId, buffer: wgpu::Buffer, len: u64) -> Buffer {
+        let handle = handle_of(self.identity, &buffer);
+        // SAFETY: the host cannot reach it; the handle names the buffer.
+        unsafe { self.storage(info(memory, handle, len), buffer) }
     }
 
     pub(super) fn new(

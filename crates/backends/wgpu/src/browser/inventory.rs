@@ -1,9 +1,8 @@
 //! The one memory of a device, and the links between it and a page's memory.
 
-use transload_hal::{DeviceId, HostReach, Lack, Link, MemoryKind};
+use transload_hal::{Access, DeviceId, HostReach, Lack, MemoryId, MemoryKind};
 
 use super::gpu::Gpu;
-use crate::inventory::link;
 
 /// The memories that users' buffers lie in.
 pub(crate) fn own(_: &Gpu) -> &'static [MemoryKind] {
@@ -22,11 +21,16 @@ pub(crate) fn reached(_: &Gpu) -> [HostReach; 0] {
 /// page sees neither copy.
 const HOST_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];
 
-/// The links of a device to the host.
-pub(crate) fn links(gpu: &Gpu) -> Vec<Link> {
+/// The source, the destination and the access of each link of a device to the host.
+pub(crate) fn links(gpu: &Gpu) -> Vec<(MemoryId, MemoryId, Access)> {
     let device = gpu.id.memory(MemoryKind::Device);
     let hosts = HOST_KINDS.map(|kind| DeviceId::CPU0.memory(kind));
-    let both = |host| [link(gpu, host, device), link(gpu, device, host)];
+    let both = |host| {
+        [
+            (host, device, Access::Native),
+            (device, host, Access::Native),
+        ]
+    };
     hosts.into_iter().flat_map(both).collect()
 }
 

@@ -7,7 +7,7 @@ use transload_hal::{MemoryId, MemoryKind};
 
 use super::errors::Scopes;
 use super::gpu::Gpu;
-use crate::storage::{OFFSETS, USAGES, WORD, check_spec, refused, wrap};
+use crate::storage::{OFFSETS, USAGES, WORD, check_spec, refused};
 
 /// Allocates in the memory of `gpu`. The browser reports only later whether it has room; if not,
 /// transfers of the buffer fail with that reason.
@@ -20,7 +20,7 @@ pub(super) fn allocate(
         return Err(AllocError::UnknownMemory { memory });
     }
     let len = spec.len_bytes;
-    check_spec(gpu, memory, spec, OFFSETS)?;
+    check_spec(&gpu.device, memory, spec, OFFSETS)?;
     if let Some(fault) = gpu.lost.get() {
         return Err(refused(memory, len, fault.clone()));
     }
@@ -31,7 +31,7 @@ pub(super) fn allocate(
         usage: USAGES,
         mapped_at_creation: false,
     });
-    let buffer = wrap(gpu, memory, buffer, len);
+    let buffer = gpu.wrap(memory, buffer, len);
     gpu.mind(buffer.storage_id(), scopes);
     Ok(buffer)
 }

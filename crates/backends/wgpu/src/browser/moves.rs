@@ -91,7 +91,7 @@ impl<'a> Moves<'a> {
     /// As for `Backend::submit`.
     pub(super) unsafe fn start(&self, gpu: &Gpu) -> Option<Landing> {
         let mut program = Program::new(gpu.single_rows);
-        let outlet = (self.out_bytes > 0).then(|| gpu.readbacks.take(gpu, self.out_bytes));
+        let outlet = (self.out_bytes > 0).then(|| gpu.readbacks.take(&gpu.device, self.out_bytes));
         let (mut pieces, mut at) = (Vec::new(), 0);
         for of in &self.list {
             match (of.way, &outlet) {

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 
 use transload_hal::{ErrorClass, Fault, HostSpan};
 
-use super::gpu::Gpu;
 use super::once::{Told, once};
 use crate::storage::failed;
 
@@ -26,7 +25,7 @@ const MOST: u64 = 16 << 20;
 
 impl Readbacks {
     /// Takes a buffer that holds `size` bytes.
-    pub(super) fn take(&self, gpu: &Gpu, size: u64) -> wgpu::Buffer {
+    pub(super) fn take(&self, device: &wgpu::Device, size: u64) -> wgpu::Buffer {
         let mut kept = self.0.borrow_mut();
         let fitting = kept.iter().enumerate();
         let fitting = fitting.filter(|(_, buffer)| buffer.size() >= size);
@@ -34,7 +33,7 @@ impl Readbacks {
             return kept.swap_remove(at);
         }
         drop(kept);
-        gpu.device.create_buffer(&wgpu::BufferDescriptor {
+        device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("transload readback"),
             size: match size {
                 0..=MOST => size.next_power_of_two().max(LEAST),
@@ -94,7 +93,11 @@ impl Landing {
     ///
     /// # Safety
     /// Until this is over the pieces' ends are valid for writes, and nothing else touches them.
-    pub(super) async unsafe fn land(self, gpu: &Gpu, is_good: bool) -> Result<(), Fault> {
+    pub(super) async unsafe fn land(
+        self,
+        readbacks: &Readbacks,
+        is_good: bool,
+    ) -> Result<(), Fault> {
         if self.mapped.await != Some(true) {
             return Err(failed(&"the browser did not map the buffer of the copy"));
         }
@@ -106,7 +109,7 @@ impl Landing {
         // SAFETY: the caller's promise.
         let copied = unsafe { copy_home(&self.buffer, self.size, &self.pieces) };
         self.buffer.unmap();
-        gpu.readbacks.put(self.buffer);
+        readbacks.put(self.buffer);
         copied
     }
 }

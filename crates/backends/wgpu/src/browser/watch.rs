@@ -1,7 +1,7 @@
 //! Callbacks for the end of the page's own submissions.
 
+use super::device::Wgpu;
 use super::once::once;
-use crate::device::Wgpu;
 use crate::watch::WatchError;
 
 impl Wgpu {

@@ -1,11 +1,8 @@
 //! What lies between a device and the host where there is a driver.
 
-use transload_hal::{
-    Access, DeviceId, GUEST_KINDS, HostReach, Lack, Link, LinkId, MemoryId, MemoryKind,
-};
+use transload_hal::{Access, DeviceId, GUEST_KINDS, HostReach, Lack, MemoryId, MemoryKind};
 
-use super::link;
-use crate::device::Gpu;
+use crate::gpu::Gpu;
 
 /// The memories that users' buffers lie in.
 pub(crate) fn own(gpu: &Gpu) -> &'static [MemoryKind] {
@@ -34,17 +31,17 @@ pub(crate) fn reached(gpu: &Gpu) -> impl Iterator<Item = HostReach> + use<> {
     SLOTS.map(slot).into_iter().chain(mapped)
 }
 
-/// The links of a device to its slots, and to host memory that it reaches in place.
-pub(crate) fn links(gpu: &Gpu) -> Vec<Link> {
+/// The source, the destination and the access of each link to the device's slots, and to host memory that it reaches in
+/// place.
+pub(crate) fn links(gpu: &Gpu) -> Vec<(MemoryId, MemoryId, Access)> {
     let memory = |kind| gpu.id.memory(kind);
     let mut links = Vec::new();
     for own in own(gpu).iter().map(|kind| memory(*kind)) {
-        links.push(link(gpu, memory(MemoryKind::Upload), own));
-        links.push(link(gpu, own, memory(MemoryKind::Readback)));
+        links.push((memory(MemoryKind::Upload), own, Access::Native));
+        links.push((own, memory(MemoryKind::Readback), Access::Native));
     }
     if gpu.importer.is_ok() {
-        let import = |(src, dst)| import(link(gpu, src, dst));
-        links.extend(guests(gpu).map(import));
+        links.extend(guests(gpu).map(|(src, dst)| (src, dst, Access::Import)));
     }
     links
 }
@@ -70,19 +67,6 @@ fn guests(gpu: &Gpu) -> impl Iterator<Item = (MemoryId, MemoryId)> + use<> {
     hosts
         .into_iter()
         .flat_map(move |host| [(host, device), (device, host)])
-}
-
-/// The same link if the adapter reads or writes host memory in place. Pitched regions are staged, because
-/// one of their rows may contain no whole page.
-fn import(native: Link) -> Link {
-    Link {
-        id: LinkId {
-            access: Access::Import,
-            ..native.id
-        },
-        pitched: false,
-        ..native
-    }
 }
 
 /// The cost of submitting commands and of learning of their end, until the machine is measured. It decides the size of

@@ -3,8 +3,8 @@
 use transload_hal::{Buffer, DeviceKind, Fault, GUEST_KINDS, HostSpan, Layout, Op, SubmitError};
 use transload_hal::{MemoryKind, Rows, Span};
 
-use crate::device::Gpu;
 use crate::ends::{self, native, position, reach, refusal, unsupported};
+use crate::gpu::Gpu;
 use crate::guest::{Direction, Guest};
 use crate::memory::Slot;
 use crate::raw::{End, Program, Window};

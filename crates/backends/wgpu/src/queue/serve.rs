@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use transload_hal::{Buffer, Fault, Fence, Outcome, Waited, run_callback};
 
-use super::{Shared, State, Waiting};
-use crate::device::BACKEND;
-use crate::look::Unseen;
+use super::{Ended, Shared, State, Waiting};
+use crate::gpu::Unseen;
 use crate::memory::{Slot, Standing};
-use crate::storage::failed;
+use crate::storage::{BACKEND, failed};
 
 /// The longest time that a thread sleeps before it checks the state again.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -22,13 +21,6 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// A thread that may wait at least this long serves the queue, for as long as the driver takes, because a poll of a device
 /// has no time limit (`Gpu::look`). Threads with a shorter limit leave that to the queue's own thread.
 const LONG: Duration = Duration::from_secs(600);
-
-/// An operation that has ended while one of its slots is in use again.
-pub(super) struct Ended {
-    number: u64,
-    slots: Vec<Buffer>,
-    outcome: Outcome,
-}
 
 /// The right to serve the queue, given up when dropped.
 struct Service<'a>(&'a Shared);

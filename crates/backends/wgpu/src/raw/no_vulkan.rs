@@ -52,7 +52,7 @@ impl Mapper {
     /// It is never called.
     pub(crate) unsafe fn allocate(
         &self,
-        _: &crate::device::Gpu,
+        _: (&wgpu::Device, &wgpu::Queue),
         _: u64,
         _: wgpu::BufferUsages,
     ) -> Result<(wgpu::Buffer, HostSpan, Keeper), Fault> {

@@ -2,9 +2,8 @@
 
 use transload_hal::Rows;
 
-use super::texels::Around;
+use super::shifter::{CHUNK, Shift, Shifter};
 use super::window::{Place, Window};
-use super::{CHUNK, Shift, Shifter};
 use crate::storage::WORD;
 
 /// Commands, in the order in which the queue executes them.
@@ -56,6 +55,15 @@ pub(super) enum Step {
     /// Makes what was written visible to the host.
     #[cfg(native)]
     Show(wgpu::Buffer),
+}
+
+/// What happens to the other bytes of words that a copy covers in part.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Around {
+    /// They keep their values.
+    Keep,
+    /// They may get any value.
+    Spoil,
 }
 
 #[derive(Clone)]

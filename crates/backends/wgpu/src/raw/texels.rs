@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use super::program::{Buffer, Program, Step};
+use super::program::{Around, Buffer, Program, Step};
+use super::shifter::{CHUNK, Shift};
 use super::window::{Rect, Window};
-use super::{CHUNK, Shift};
 use crate::storage::WORD;
 
 /// Bytes between the rows of an image are a multiple of this.
@@ -23,19 +23,6 @@ const PITCH: u64 = wgpu::COPY_BYTES_PER_ROW_ALIGNMENT as u64;
 /// 1080 rows of 1919 texels of `Rgba8Unorm` took 2 ms as commands, and 60 ms and 220 ms through the
 /// shader.
 pub(crate) const SINGLE_ROWS: u64 = 4;
-
-/// Rows of a texture may be this long, so that two of them fit into a scratch buffer. The longest rows
-/// of any adapter fit: 32768 texels of 16 bytes.
-pub(super) const LONGEST_ROW: u64 = CHUNK / 2;
-
-/// What happens to the other bytes of words that a copy covers in part.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Around {
-    /// They keep their values.
-    Keep,
-    /// They may get any value.
-    Spoil,
-}
 
 /// The part of a copy that goes through the scratch buffers at once.
 struct Image {

@@ -2,7 +2,11 @@
 
 use std::ops::Range;
 
-use super::texels::LONGEST_ROW;
+use super::shifter::CHUNK;
+
+/// Rows of a texture may be this long, so that two of them fit into a scratch buffer. The longest rows
+/// of any adapter fit: 32768 texels of 16 bytes.
+const LONGEST_ROW: u64 = CHUNK / 2;
 
 /// Texels of one mip level: all of its layers, some of them, or a rectangle of one. Its bytes are those
 /// of its rows, one after the other, through all layers. Columns and rows are those of blocks, which are

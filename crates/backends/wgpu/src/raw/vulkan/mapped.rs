@@ -12,7 +12,6 @@ use transload_hal::{ErrorClass, Fault, HostSpan};
 use wgpu::hal::api::Vulkan;
 
 use super::types::Types;
-use crate::device::Gpu;
 use crate::exit::Kept;
 
 /// All that buffers may be used for without a feature.
@@ -73,15 +72,15 @@ impl Mapper {
     /// The driver's error.
     ///
     /// # Safety
-    /// `gpu` is the device that this was made for; `size` is not 0; `usage` needs no feature.
+    /// `device` is the one that this was made for, and `queue` its queue; `size` is not 0; `usage` needs no feature.
     pub(crate) unsafe fn allocate(
         &self,
-        gpu: &Gpu,
+        (device, queue): (&wgpu::Device, &wgpu::Queue),
         size: u64,
         usage: wgpu::BufferUsages,
     ) -> Result<(wgpu::Buffer, HostSpan, Keeper), Fault> {
         let info = vk::BufferCreateInfo::default().size(size).usage(USAGES);
-        // SAFETY: the device lives as long as `gpu`.
+        // SAFETY: the device lives as long as `device`.
         let made = unsafe { self.device.create_buffer(&info, None) };
         let buffer = made.map_err(|code| fault("vkCreateBuffer", code))?;
         // SAFETY: it is new, and of this device.
@@ -97,11 +96,11 @@ impl Mapper {
         // SAFETY: the mapping is new, and no other code knows it.
         unsafe { span.fill(0) };
         let memory = Arc::new(memory);
-        let (device, kept) = (Arc::clone(&self.device), Arc::clone(&memory));
+        let (raw, kept) = (Arc::clone(&self.device), Arc::clone(&memory));
         let release = Box::new(move || {
             // SAFETY: wgpu calls this when the last command that used the buffer has ended, and keeps
             // the device until then.
-            unsafe { device.destroy_buffer(buffer, None) };
+            unsafe { raw.destroy_buffer(buffer, None) };
             drop(kept);
         });
         // SAFETY: the buffer is destroyed by `release` alone.
@@ -114,11 +113,8 @@ impl Mapper {
             mapped_at_creation: false,
         };
         // SAFETY: it is of this device, as described, and its bytes are written.
-        let made = unsafe {
-            gpu.device
-                .create_buffer_from_hal::<Vulkan>(native, &descriptor)
-        };
-        let keeper = Kept::new((memory, gpu.device.clone(), gpu.queue.clone()));
+        let made = unsafe { device.create_buffer_from_hal::<Vulkan>(native, &descriptor) };
+        let keeper = Kept::new((memory, device.clone(), queue.clone()));
         Ok((made, span, keeper))
     }
 
