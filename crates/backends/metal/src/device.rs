@@ -8,20 +8,18 @@ use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBuffer, MTLDevice};
 use transload_hal::{
-    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
-    DeviceId, External, ExternalKind, Fence, ImportError, Inventory, LinkId, MemoryId, MemoryKind,
-    Name, Op, SubmitError, Waited, link_between,
+    Access, AllocError, AllocSpec, Backend, Buffer, CompletionSink, ConnectError, DeviceId,
+    DeviceKind, External, ExternalKind, Fence, ImportError, Inventory, LinkId, MemoryId,
+    MemoryKind, Op, SubmitError, Waited, link_between,
 };
 
-use crate::discover::Absent;
-use crate::gpu::{Gpu, Sink};
+use crate::error::{Absent, OpenError};
+use crate::gpu::Gpu;
 use crate::inventory::inventory;
 use crate::memory::{self, MetalBuffer, MetalTexture};
 use crate::queue::{Lane, lane_of};
-use crate::raw::{Kept, Listener, Raw, pooled};
-
-/// The name of this backend.
-pub const BACKEND: BackendId = BackendId(Name::constant("metal"));
+use crate::raw::{Device, Kept, Listener, Raw, all_devices, pooled};
+use crate::types::Sink;
 
 /// Metal devices.
 pub struct Metal {
@@ -33,14 +31,50 @@ pub struct Metal {
 }
 
 impl Metal {
-    pub(crate) fn new(gpus: Vec<Gpu>, absent: Vec<Absent>, sink: Sink) -> Metal {
-        Metal {
+    /// Makes a backend of every device of this machine, in Metal's order. Blocks while Metal finds the devices and makes a
+    /// few command queues of each. [`Metal::absent`] lists devices that give no queue; the backend does not use them.
+    ///
+    /// # Errors
+    /// If there is no device, or none gives a queue.
+    pub fn discover() -> Result<Metal, OpenError> {
+        Metal::of(pooled(|_| all_devices()))
+    }
+
+    /// Makes a backend of devices that the program has already; `metal:0` is the first. Their buffers can be imported. The
+    /// program's own command queues are not affected: this backend makes its own.
+    ///
+    /// # Errors
+    /// If there is no device, or none gives a queue.
+    pub fn with_devices(
+        devices: impl IntoIterator<Item = Retained<ProtocolObject<dyn MTLDevice>>>,
+    ) -> Result<Metal, OpenError> {
+        Metal::of(devices.into_iter().map(Device).collect())
+    }
+
+    fn of(devices: Vec<Device>) -> Result<Metal, OpenError> {
+        let sink = Sink::default();
+        let (mut gpus, mut absent) = (Vec::new(), Vec::new());
+        for (index, device) in devices.into_iter().enumerate() {
+            let id = DeviceId::new(DeviceKind::METAL, index as u32);
+            let made = pooled(|_| Gpu::new((gpus.len(), id), device, &sink));
+            match made {
+                Ok(gpu) => gpus.push(gpu),
+                Err(fault) => absent.push(Absent {
+                    device: id,
+                    reason: fault.to_string(),
+                }),
+            }
+        }
+        if gpus.is_empty() {
+            return Err(OpenError::NoDevice { absent });
+        }
+        Ok(Metal {
             inventory: inventory(&gpus),
             gpus: Kept::new(gpus),
             absent,
             sink,
             listener: OnceLock::new(),
-        }
+        })
     }
 
     /// The number of devices.

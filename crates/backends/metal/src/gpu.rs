@@ -1,18 +1,11 @@
 //! One device: its facts, its lanes, and whether it is lost.
 
-use std::sync::{Arc, OnceLock};
-
-use transload_hal::{CompletionSink, DeviceId, Fault};
+use transload_hal::{DeviceId, Fault};
 
 use crate::memory::{Hosted, Known};
 use crate::queue::{Lane, Way};
 use crate::raw::{Device, Facts, facts};
-
-/// Where outcomes go, once the engine has set it.
-pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
-
-/// Why a device is lost, once it is.
-pub(crate) type Lost = Arc<OnceLock<Fault>>;
+use crate::types::{Lost, Sink};
 
 /// A device.
 pub(crate) struct Gpu {

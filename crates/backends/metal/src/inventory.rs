@@ -6,10 +6,10 @@ use transload_hal::{
     Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
 };
 
-use crate::device::BACKEND;
 use crate::gpu::Gpu;
 use crate::memory::ALIGNMENT;
 use crate::queue::Way;
+use crate::types::BACKEND;
 
 /// Nanoseconds to hand commands over and to hear of their end, until the machine is measured: as after a small copy
 /// over a bus ([`transload_hal::defaults`]).

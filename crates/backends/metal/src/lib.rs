@@ -69,7 +69,7 @@
 extern crate transload_metal_double as _;
 
 mod device;
-mod discover;
+mod error;
 mod fault;
 mod gpu;
 mod inventory;
@@ -77,8 +77,11 @@ mod memory;
 mod queue;
 mod raw;
 mod submit;
+mod translate;
+mod types;
 
-pub use device::{BACKEND, Metal};
-pub use discover::{Absent, OpenError};
+pub use device::Metal;
+pub use error::{Absent, OpenError};
 pub use memory::{MetalBuffer, MetalTexture};
 pub use queue::EventError;
+pub use types::BACKEND;

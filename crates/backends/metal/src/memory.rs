@@ -6,9 +6,9 @@ mod hosted;
 mod marks;
 mod texture;
 
-pub(crate) use adopt::adopt;
+pub(crate) use adopt::{adopt, share};
 pub use buffer::MetalBuffer;
-pub(crate) use hosted::{Hosted, share};
+pub(crate) use hosted::Hosted;
 pub(crate) use marks::{Known, Look, Marks};
 pub use texture::MetalTexture;
 pub(crate) use texture::adopt_texture;
@@ -18,17 +18,14 @@ use transload_hal::{
     AllocError, AllocSpec, Buffer, ErrorClass, Fault, HostSpan, MemoryId, StorageId, StorageInfo,
 };
 
-use crate::device::BACKEND;
 use crate::fault::nothing_of;
 use crate::gpu::Gpu;
 use crate::raw::{Mode, Raw, pooled};
+use crate::types::{BACKEND, WORD};
 
 /// The strictest alignment that a device demands of an offset into a buffer (Apple, Metal Feature Set Tables: minimum
 /// constant buffer offset alignment, 256 bytes on Macs), whose first byte has every one.
 pub(crate) const ALIGNMENT: u64 = 256;
-
-/// On macOS buffers are copied by words.
-pub(crate) const WORD: u64 = 4;
 
 /// Which of host and device reach a memory of a device; `None` for a memory that the device does not have.
 pub(crate) fn mode_of(gpu: &Gpu, kind: MemoryKind) -> Option<Mode> {

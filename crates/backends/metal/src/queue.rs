@@ -11,7 +11,7 @@ mod user;
 mod write;
 
 pub(crate) use lane::Lane;
-pub(crate) use moves::{End, Move, Own};
+pub(crate) use moves::{End, Guest, Move, Own, Reason};
 pub use user::EventError;
 
 use transload_hal::{Fence, MemoryKind};
@@ -58,7 +58,7 @@ pub(crate) fn lane_of(fence: Fence) -> (usize, Way) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::BACKEND;
+    use crate::types::BACKEND;
 
     #[test]
     fn a_fence_tells_its_lane_and_its_place_in_it() {

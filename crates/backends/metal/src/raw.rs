@@ -12,9 +12,9 @@ mod kept;
 mod pages;
 mod texture;
 
-pub(crate) use blocks::{EndBlock, GoneBlock, TellBlock};
+pub(crate) use blocks::{EndBlock, Failure, GoneBlock, TellBlock};
 pub(crate) use buffer::{Mode, Raw};
-pub(crate) use commands::{Blit, Commands, Failure, Queue, failure_of};
+pub(crate) use commands::{Blit, Commands, Queue};
 pub(crate) use device::{Device, Event, Facts, Listener, all_devices, facts};
 pub(crate) use image::Image;
 pub(crate) use kept::Kept;

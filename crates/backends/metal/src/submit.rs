@@ -2,9 +2,10 @@
 
 use transload_hal::{Fence, HostSpan, LinkId, Op, SubmitError, check_ends, check_fences};
 
-use crate::device::{BACKEND, Metal};
+use crate::device::Metal;
 use crate::gpu::Gpu;
-use crate::queue::{End, Lane, Move, Way};
+use crate::queue::{End, Lane, Move, Own, Way};
+use crate::types::BACKEND;
 
 impl Metal {
     /// As `Backend::submit`.
@@ -173,7 +174,7 @@ impl Move {
 }
 
 /// Lets the host write a managed buffer, and notifies Metal.
-fn modified(of: &crate::queue::Own, at: u64, len: u64, write: impl FnOnce()) {
+fn modified(of: &Own, at: u64, len: u64, write: impl FnOnce()) {
     let Some(marks) = &of.marks else { return };
     marks.write(|| {
         write();

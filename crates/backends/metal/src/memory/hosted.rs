@@ -1,18 +1,10 @@
 //! Host memory that a device reaches in place as long as a buffer shows it.
 
-use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use transload_hal::{
-    Buffer, ErrorClass, ExternalKind, Fault, Guard, HostSpan, ImportError, MemoryId, Owner,
-    StorageId, StorageInfo,
-};
+use transload_hal::{Guard, Owner};
 
-use super::info;
-use crate::gpu::Gpu;
-use crate::raw::{GoneBlock, Raw, page_bytes, pooled};
-
-const KIND: ExternalKind = ExternalKind::Host;
+use crate::raw::{Raw, pooled};
 
 /// The buffers that show host memory, by its addresses. The owner of such a buffer is the memory's owner.
 #[derive(Clone, Default)]
@@ -30,7 +22,7 @@ impl Hosted {
         Some((raw.clone(), address - start))
     }
 
-    fn add(&self, address: u64, raw: Raw) {
+    pub(super) fn add(&self, address: u64, raw: Raw) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((address, raw));
     }
@@ -47,7 +39,7 @@ impl Hosted {
 
 /// Whether Metal has released the memory.
 #[derive(Default)]
-struct Gone {
+pub(super) struct Gone {
     state: Mutex<State>,
     told: Condvar,
 }
@@ -61,7 +53,7 @@ struct State {
 
 impl Gone {
     /// Called by Metal when it has released the memory.
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         let mut state = self.lock();
         state.is_gone = true;
         let owner = state.owner.take();
@@ -96,11 +88,22 @@ impl Gone {
 }
 
 /// Keeps memory wrapped. Dropped before the memory's owner.
-struct Wrapped {
+pub(super) struct Wrapped {
     all: Hosted,
     handle: u64,
     gone: Arc<Gone>,
     is_left: bool,
+}
+
+impl Wrapped {
+    pub(super) fn new(all: &Hosted, handle: u64, gone: Arc<Gone>) -> Wrapped {
+        Wrapped {
+            all: all.clone(),
+            handle,
+            gone,
+            is_left: false,
+        }
+    }
 }
 
 impl Guard for Wrapped {
@@ -122,65 +125,4 @@ impl Drop for Wrapped {
             self.gone.wait();
         }
     }
-}
-
-/// Lets a device reach the caller's host memory in place.
-///
-/// # Safety
-/// As `Backend::import`.
-pub(crate) unsafe fn share(
-    gpu: &Gpu,
-    memory: MemoryId,
-    (span, writable): (HostSpan, bool),
-    owner: Box<dyn Owner>,
-) -> Result<Buffer, ImportError> {
-    let page = page_bytes();
-    let (address, len) = (span.addr(), span.len() as u64);
-    if len == 0 || !address.is_multiple_of(page) || !len.is_multiple_of(page) {
-        let reason = format!("{len} bytes at {address:#x} are not whole pages of {page} bytes");
-        return Err(ImportError::Invalid {
-            memory,
-            kind: KIND,
-            reason: reason.into(),
-        });
-    }
-    let failed = |fault| ImportError::Failed {
-        memory,
-        kind: KIND,
-        fault,
-    };
-    if let Some(fault) = gpu.lost() {
-        return Err(failed(fault.clone()));
-    }
-    let gone = Arc::new(Gone::default());
-    let tell = Arc::clone(&gone);
-    let block = GoneBlock::new(move || tell.tell());
-    // SAFETY: the owner keeps the memory, and goes, or is taken out, when the block was called.
-    let made = pooled(|_| unsafe { Raw::wrapping(&gpu.device, span, &block) });
-    let raw = made.ok_or_else(|| {
-        failed(Fault::new(
-            ErrorClass::Unsupported,
-            "Metal does not take this memory: newBufferWithBytesNoCopy gave nothing",
-        ))
-    })?;
-    let guard = Wrapped {
-        all: gpu.hosted.clone(),
-        handle: raw.handle(),
-        gone,
-        is_left: false,
-    };
-    gpu.hosted.add(address, raw);
-    // If the owner is another buffer, the identity is that buffer's.
-    let (id, base) = match (&*owner as &dyn Any).downcast_ref::<Buffer>() {
-        Some(buffer) => (buffer.storage_id(), buffer.position()),
-        None => (StorageId::Host, address),
-    };
-    let info = StorageInfo {
-        id,
-        base,
-        writable,
-        ..info(memory, 0, (len, Some(span)))
-    };
-    // SAFETY: the caller says that the span is valid as long as the owner lives, and Metal lets go of it first.
-    Ok(unsafe { Buffer::guarded(info, owner, Box::new(guard)) })
 }

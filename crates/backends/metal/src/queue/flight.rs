@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 
 use transload_hal::{ErrorClass, Fault, Fence, Outcome, Sleepers, Waited};
 
-use crate::device::BACKEND;
 use crate::fault::fault_of;
-use crate::gpu::{Lost, Sink};
 use crate::memory::Marks;
 use crate::raw::{Event, Failure, Raw, pooled};
+use crate::types::{BACKEND, Lost, Sink};
 
 /// The state that the callbacks of a lane share.
 pub(super) struct Shared {

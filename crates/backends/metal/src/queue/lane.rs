@@ -8,10 +8,9 @@ use transload_hal::{Fault, Fence, SubmitError, Waited};
 use super::flight::{Luggage, Shared};
 use super::write::{Kit, Writer};
 use super::{Move, Way, lane_number};
-use crate::device::BACKEND;
 use crate::fault::nothing_of;
-use crate::gpu::{Lost, Sink};
 use crate::raw::{Commands, Device, EndBlock, Event, GoneBlock, Queue, pooled};
+use crate::types::{BACKEND, Lost, Sink};
 
 /// A command queue.
 pub(crate) struct Lane {

@@ -1,46 +1,9 @@
 //! Copies to and from the texels of textures.
 
-use std::borrow::Cow;
+use transload_hal::Fault;
 
-use transload_hal::{ErrorClass, Fault};
-
-use super::write::{PIECE, Writer, overlaps};
-use crate::raw::{Image, Raw};
-
-/// One end of a copy as a Metal object, and its first byte.
-pub(super) enum Side {
-    Bytes(Raw, u64),
-    Texels(Image, u64),
-}
-
-impl Side {
-    /// A byte of the operand, in the object.
-    pub(super) fn at(&self, offset: u64) -> u64 {
-        match self {
-            Side::Bytes(_, first) | Side::Texels(_, first) => first + offset,
-        }
-    }
-
-    fn texel_bytes(&self) -> u64 {
-        match self {
-            Side::Bytes(..) => 1,
-            Side::Texels(image, _) => image.texel_bytes,
-        }
-    }
-
-    /// Whether so many bytes from `from` on here, and from `to` on at another side of the same storage, have some in
-    /// common.
-    pub(super) fn overlaps(&self, from: u64, other: &Side, to: u64, len: u64) -> bool {
-        match (self, other) {
-            (Side::Bytes(src, _), Side::Bytes(dst, _)) => overlaps(((src, from), (dst, to)), len),
-            _ => from.abs_diff(to) < len,
-        }
-    }
-}
-
-pub(super) fn unsupported(message: impl Into<Cow<'static, str>>) -> Fault {
-    Fault::new(ErrorClass::Unsupported, message)
-}
+use super::write::{PIECE, Side, Writer, unsupported};
+use crate::raw::Raw;
 
 impl Writer<'_> {
     /// Copies bytes of which at least one end is texels. If the other end is no buffer, or does not begin at a

@@ -8,8 +8,9 @@ use objc2_metal::{MTLCommandBuffer, MTLSharedEvent};
 use transload_hal::{ErrorClass, Fault, Fence, run_callback};
 
 use super::{Lane, Way};
-use crate::device::{BACKEND, Metal};
+use crate::device::Metal;
 use crate::raw::{Commands, EndBlock, Event, TellBlock, pooled};
+use crate::types::BACKEND;
 
 /// Why the program's own work could not be ordered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

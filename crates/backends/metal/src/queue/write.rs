@@ -1,16 +1,17 @@
 //! Translates moves into commands.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use transload_hal::Fault;
+use transload_hal::{ErrorClass, Fault};
 
 use super::flight::{Luggage, Shared};
 use super::moves::{Guest, Own};
-use super::paint::{Side, unsupported};
 use super::{End, Move};
 use crate::fault::nothing_of;
-use crate::memory::{Look, WORD};
-use crate::raw::{Blit, Bounce, Device, GoneBlock, Mode, Raw};
+use crate::memory::Look;
+use crate::raw::{Blit, Bounce, Device, GoneBlock, Image, Mode, Raw};
+use crate::types::WORD;
 
 /// The multiples at which copies between buffers begin and end: of four bytes on macOS, of one elsewhere (Apple,
 /// `MTLBlitCommandEncoder`, `copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:`). Programs for iOS that a
@@ -44,6 +45,41 @@ pub(super) struct Writer<'a> {
     pub(super) shared: &'a Shared,
     pub(super) place: usize,
     pub(super) gone: &'a GoneBlock,
+}
+
+/// One end of a copy as a Metal object, and its first byte.
+pub(super) enum Side {
+    Bytes(Raw, u64),
+    Texels(Image, u64),
+}
+
+impl Side {
+    /// A byte of the operand, in the object.
+    fn at(&self, offset: u64) -> u64 {
+        match self {
+            Side::Bytes(_, first) | Side::Texels(_, first) => first + offset,
+        }
+    }
+
+    pub(super) fn texel_bytes(&self) -> u64 {
+        match self {
+            Side::Bytes(..) => 1,
+            Side::Texels(image, _) => image.texel_bytes,
+        }
+    }
+
+    /// Whether so many bytes from `from` on here, and from `to` on at another side of the same storage, have some in
+    /// common.
+    fn overlaps(&self, from: u64, other: &Side, to: u64, len: u64) -> bool {
+        match (self, other) {
+            (Side::Bytes(src, _), Side::Bytes(dst, _)) => overlaps(((src, from), (dst, to)), len),
+            _ => from.abs_diff(to) < len,
+        }
+    }
+}
+
+pub(super) fn unsupported(message: impl Into<Cow<'static, str>>) -> Fault {
+    Fault::new(ErrorClass::Unsupported, message)
 }
 
 impl Writer<'_> {
@@ -234,7 +270,7 @@ fn position(of: &Raw, at: u64) -> u64 {
     start + at
 }
 
-pub(super) fn overlaps(((src, from), (dst, to)): ((&Raw, u64), (&Raw, u64)), len: u64) -> bool {
+fn overlaps(((src, from), (dst, to)): ((&Raw, u64), (&Raw, u64)), len: u64) -> bool {
     position(src, from).abs_diff(position(dst, to)) < len
 }
 

@@ -8,14 +8,37 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 use block2::{DynBlock, RcBlock};
+use objc2::rc::autoreleasepool as pooled;
 use objc2::runtime::ProtocolObject;
-use objc2_metal::{MTLCommandBuffer, MTLCommandBufferHandler, MTLSharedEvent};
-
-use super::{Failure, failure_of, pooled};
+use objc2_metal::{
+    MTLCommandBuffer, MTLCommandBufferHandler, MTLCommandBufferStatus, MTLSharedEvent,
+};
 
 type OfCommands = dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>);
 type OfMemory = dyn Fn(NonNull<c_void>, usize);
 type OfEvent = dyn Fn(NonNull<ProtocolObject<dyn MTLSharedEvent>>, u64);
+
+/// How commands failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: i64,
+    pub(crate) text: String,
+}
+
+/// The failure of finished commands, if they failed.
+fn failure_of(commands: &ProtocolObject<dyn MTLCommandBuffer>) -> Option<Failure> {
+    if commands.status() == MTLCommandBufferStatus::Completed {
+        return None;
+    }
+    let error = commands.error();
+    Some(Failure {
+        code: error.as_ref().map_or(0, |error| error.code() as i64),
+        text: error.map_or_else(
+            || "Metal says nothing of it".into(),
+            |error| error.localizedDescription().to_string(),
+        ),
+    })
+}
 
 /// Called when commands are over.
 pub(crate) struct EndBlock(RcBlock<OfCommands>);

@@ -51,6 +51,15 @@ impl Mode {
     }
 }
 
+impl Device {
+    /// Makes a buffer of `len_bytes` bytes, at least one. `None` if Metal refuses.
+    pub(crate) fn buffer(&self, len_bytes: u64, mode: Mode, is_combined: bool) -> Option<Raw> {
+        let len = usize::try_from(len_bytes).ok()?;
+        let options = mode.options(is_combined);
+        self.0.newBufferWithLength_options(len, options).map(Raw)
+    }
+}
+
 impl Raw {
     pub(crate) fn len_bytes(&self) -> u64 {
         self.0.length() as u64

@@ -5,14 +5,20 @@ use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
     MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder as _,
-    MTLCommandQueue, MTLResource,
+    MTLCommandQueue, MTLDevice as _, MTLResource,
 };
 
-use super::{EndBlock, Event, Raw};
+use super::{Device, EndBlock, Event, Raw};
 
 /// A command queue, which any thread may use (Apple, Metal Programming Guide, Command Organization and Execution Model:
 /// command queues are thread safe).
 pub(crate) struct Queue(pub(crate) Retained<ProtocolObject<dyn MTLCommandQueue>>);
+
+impl Device {
+    pub(crate) fn queue(&self) -> Option<Queue> {
+        self.0.newCommandQueue().map(Queue)
+    }
+}
 
 impl Queue {
     /// Makes a command buffer that keeps the objects that it uses.
@@ -23,28 +29,6 @@ impl Queue {
 
 /// Commands that stay on the thread that writes them.
 pub(crate) struct Commands(Retained<ProtocolObject<dyn MTLCommandBuffer>>);
-
-/// How commands failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Failure {
-    pub(crate) code: i64,
-    pub(crate) text: String,
-}
-
-/// The failure of finished commands, if they failed.
-pub(crate) fn failure_of(commands: &ProtocolObject<dyn MTLCommandBuffer>) -> Option<Failure> {
-    if commands.status() == MTLCommandBufferStatus::Completed {
-        return None;
-    }
-    let error = commands.error();
-    Some(Failure {
-        code: error.as_ref().map_or(0, |error| error.code() as i64),
-        text: error.map_or_else(
-            || "Metal says nothing of it".into(),
-            |error| error.localizedDescription().to_string(),
-        ),
-    })
-}
 
 impl Commands {
     /// A user's commands.

@@ -5,7 +5,7 @@ use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLCopyAllDevices, MTLDevice, MTLEvent, MTLSharedEvent, MTLSharedEventListener};
 
-use super::{Mode, Queue, Raw, TellBlock};
+use super::TellBlock;
 
 /// A device, which any thread may use ("MTLDevice ... Send + Sync" of the bindings, after Apple's Metal Programming
 /// Guide, Command Organization and Execution Model).
@@ -44,19 +44,8 @@ pub(crate) fn facts(device: &Device) -> Facts {
 }
 
 impl Device {
-    pub(crate) fn queue(&self) -> Option<Queue> {
-        self.0.newCommandQueue().map(Queue)
-    }
-
     pub(crate) fn event(&self) -> Option<Event> {
         self.0.newSharedEvent().map(Event)
-    }
-
-    /// Makes a buffer of `len_bytes` bytes, at least one. `None` if Metal refuses.
-    pub(crate) fn buffer(&self, len_bytes: u64, mode: Mode, is_combined: bool) -> Option<Raw> {
-        let len = usize::try_from(len_bytes).ok()?;
-        let options = mode.options(is_combined);
-        self.0.newBufferWithLength_options(len, options).map(Raw)
     }
 }
 
