@@ -33,6 +33,7 @@ mod each;
 mod exceptions;
 mod exchange;
 mod fences;
+mod harness;
 mod memories;
 mod order;
 mod report;
@@ -41,99 +42,12 @@ mod transforms;
 mod visible;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
-
-use transload_hal::{
-    AllocError, AllocSpec, Backend, BackendId, Buffer, DeviceKind, HostSpan, MemoryId, Name,
-    StorageId, StorageInfo,
-};
 
 pub use exceptions::{Exception, Exceptions, List};
+pub use harness::{Harness, SIZES};
 pub use report::{Entry, Report, Verdict};
 
-use bench::{Bench, Stop};
-
-/// Gives the suite a backend, access to its memory without the backend's operations, and a way to
-/// let time pass.
-pub trait Harness {
-    /// The backend in its initial state: without submissions and without a sink.
-    fn backend(&self) -> &dyn Backend;
-
-    /// Makes a buffer in a memory of the backend, or in another backend's memory at which a link
-    /// ends.
-    ///
-    /// By default this calls the backend's own `allocate`; for memories of processors that the
-    /// backend does not have, it makes a heap block that poses as one.
-    ///
-    /// # Errors
-    /// As [`AllocError`] lists; an unsupported allocation skips the cases that need the memory.
-    fn make(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
-        let inventory = self.backend().inventory();
-        let own = inventory.memories.iter().any(|info| info.id == memory);
-        if !own && memory.device.kind == DeviceKind::CPU {
-            return Ok(posing_as(memory, spec.len_bytes));
-        }
-        self.backend().allocate(memory, spec)
-    }
-
-    /// Writes bytes without the backend's operations. Returns false if it cannot. By default it
-    /// uses [`Buffer::host`].
-    fn fill(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> bool {
-        let Some(span) = buffer.host(offset, bytes.len() as u64) else {
-            return false;
-        };
-        // SAFETY: the suite fills buffers that no operation uses, and they stay alive meanwhile.
-        unsafe { HostSpan::of(bytes).copy_to(span) };
-        true
-    }
-
-    /// Reads bytes without the backend's operations. Returns false if it cannot. By default it uses
-    /// [`Buffer::host`].
-    fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> bool {
-        let Some(span) = buffer.host(offset, out.len() as u64) else {
-            return false;
-        };
-        // SAFETY: the suite reads buffers that no operation writes, and they stay alive meanwhile.
-        unsafe { span.copy_to(HostSpan::of_mut(out)) };
-        true
-    }
-
-    /// Lets a little time pass, for backends whose clock the test holds. By default a pump.
-    fn drive(&self) {
-        self.backend().pump();
-    }
-
-    /// How long a fence may take before it counts as hung.
-    fn patience(&self) -> Duration {
-        Duration::from_secs(30)
-    }
-
-    /// The lengths of copies, in bytes. The suite leaves out lengths beyond a memory's largest allocation.
-    fn sizes(&self) -> Vec<u64> {
-        SIZES.to_vec()
-    }
-}
-
-/// Zero, single bytes, lengths around a word, a cache line, a page and the smallest chunk, and one odd length.
-pub const SIZES: [u64; 17] = [
-    0,
-    1,
-    3,
-    4,
-    7,
-    8,
-    63,
-    64,
-    65,
-    4095,
-    4096,
-    4097,
-    transload_core::defaults::MIN_CHUNK_BYTES - 1,
-    transload_core::defaults::MIN_CHUNK_BYTES,
-    transload_core::defaults::MIN_CHUNK_BYTES + 1,
-    (1 << 20) - 1,
-    (1 << 20) + 13,
-];
+use bench::{Bench, Case, Stop};
 
 /// Runs every case on everything that the backend lists. A case that panics fails.
 ///
@@ -157,29 +71,6 @@ pub fn run(harness: &dyn Harness, exceptions: &Exceptions) -> Report {
     report
 }
 
-type Run<'a> = Box<dyn Fn(&Bench<'_>) -> Result<(), Stop> + 'a>;
-
-/// One case on one subject.
-struct Case {
-    name: &'static str,
-    subject: String,
-    run: Run<'static>,
-}
-
-impl Case {
-    fn new(
-        name: &'static str,
-        subject: impl ToString,
-        run: impl Fn(&Bench<'_>) -> Result<(), Stop> + 'static,
-    ) -> Case {
-        Case {
-            name,
-            subject: subject.to_string(),
-            run: Box::new(run),
-        }
-    }
-}
-
 /// The last suite checks all fences of the suites before it.
 const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 10] = [
     memories::cases,
@@ -198,21 +89,4 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "something that is no text".into())
-}
-
-/// A heap block that poses as another backend's memory.
-fn posing_as(memory: MemoryId, len_bytes: u64) -> Buffer {
-    let mut block = vec![0u8; usize::try_from(len_bytes).unwrap_or(0)];
-    let host = HostSpan::of_mut(&mut block);
-    let info = StorageInfo {
-        id: StorageId::Host,
-        base: host.addr(),
-        len_bytes: block.len() as u64,
-        memory,
-        backend: BackendId(Name::constant("elsewhere")),
-        writable: true,
-        host: Some(host),
-    };
-    // SAFETY: the vector's block stays in place while the buffer owns the vector, and no other code touches it.
-    unsafe { Buffer::new(info, Box::new(block)) }
 }

@@ -40,31 +40,26 @@ mod deliver;
 mod events;
 mod memory;
 mod script;
+mod shared;
 mod state;
 mod submit;
 mod work;
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use transload_hal::Instant;
-use transload_hal::{
-    BackendId, Buffer, CompletionSink, DeviceId, ErrorClass, Fault, HostSpan, Inventory, MemoryId,
-    Name, Span, StorageId,
-};
+use transload_hal::{Buffer, DeviceId, ErrorClass, Fault, HostSpan, MemoryId, Span};
 
 pub use build::{BuildError, Builder, HostSide};
 pub use clock::SimClock;
 pub use completion::{Completion, Hook};
 pub use memory::{MemoryUse, POISON, Violation};
 pub use script::{Call, OpKind, Rule, Script};
+pub use shared::BACKEND;
 pub use state::EngineUse;
 
-use memory::Allocation;
-use state::State;
-
-/// The name under which every sim registers.
-pub const BACKEND: BackendId = BackendId(Name::constant("sim"));
+use shared::{Shared, own};
 
 /// A simulated machine. Clones are handles to one machine.
 #[derive(Clone)]
@@ -73,40 +68,6 @@ pub struct Sim {
     /// Makes the sim neither `Send` nor `Sync` in the build for one thread.
     #[cfg(transload_local)]
     _not_send: std::rc::Rc<()>,
-}
-
-pub(crate) struct Shared {
-    name: String,
-    inventory: Inventory,
-    rows: Vec<build::LinkRow>,
-    /// The transform engine's position among the state's engines.
-    transform: Option<usize>,
-    clock: SimClock,
-    sink: OnceLock<Arc<dyn CompletionSink>>,
-    hook: Mutex<Option<Arc<dyn Hook>>>,
-    state: Mutex<State>,
-    delivered: Condvar,
-}
-
-impl Shared {
-    /// A panic in a script's call or in a hook leaves the state consistent, so a poisoned lock is used like a sound
-    /// one.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The identity of an allocation's bytes and the position of its first byte.
-    fn storage_id(&self, allocation: &Allocation) -> (StorageId, u64) {
-        let info = &self.inventory.memories[allocation.pool];
-        if info.host_addressable {
-            return (StorageId::Host, allocation.block.span().addr());
-        }
-        let id = StorageId::Native {
-            backend: BACKEND.0,
-            handle: allocation.block.id,
-        };
-        (id, 0)
-    }
 }
 
 impl Sim {
@@ -247,7 +208,7 @@ impl Sim {
                 limit: buffer.len(),
             });
         }
-        work::own(&self.shared, buffer)
+        own(&self.shared, buffer)
             .and_then(|own| own.block.span().slice(buffer.span().offset + offset, len))
             .ok_or(AccessError::NotSimulated {
                 memory: buffer.memory(),

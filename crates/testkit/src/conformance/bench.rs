@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use transload_hal::{
-    AllocSpec, Backend, Buffer, CompletionSink, ErrorClass, Fence, Inventory, Layout, Link,
-    MemoryId, MemoryInfo, Op, Outcome, Part, SubmitError, Waited,
+    AllocSpec, Backend, Buffer, CompletionSink, DeviceId, DeviceKind, ErrorClass, Fence, Inventory,
+    Layout, Link, MemoryId, MemoryInfo, MemoryKind, Name, Op, Outcome, Part, SubmitError, Waited,
 };
 
-use super::Harness;
+use super::harness::Harness;
 
 /// Bytes before and after a destination that must stay as they are: two cache lines.
 pub(super) const GUARD: u64 = 128;
@@ -34,6 +34,29 @@ pub(super) fn fail<T>(failure: impl ToString) -> Result<T, Stop> {
 /// Fails unless `holds`.
 pub(super) fn ensure(holds: bool, failure: impl FnOnce() -> String) -> CaseResult {
     if holds { Ok(()) } else { fail(failure()) }
+}
+
+type Run<'a> = Box<dyn Fn(&Bench<'_>) -> CaseResult + 'a>;
+
+/// One case on one subject.
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    pub(super) subject: String,
+    pub(super) run: Run<'static>,
+}
+
+impl Case {
+    pub(super) fn new(
+        name: &'static str,
+        subject: impl ToString,
+        run: impl Fn(&Bench<'_>) -> CaseResult + 'static,
+    ) -> Case {
+        Case {
+            name,
+            subject: subject.to_string(),
+            run: Box::new(run),
+        }
+    }
 }
 
 pub(super) struct Bench<'a> {
@@ -301,6 +324,11 @@ pub(super) fn layout(buffer: &Buffer, offset: u64, shape: transload_hal::Shape) 
         offset,
         shape,
     }
+}
+
+/// A memory that no backend has.
+pub(super) fn nowhere() -> MemoryId {
+    DeviceId::new(DeviceKind(Name::constant("nowhere")), 7).memory(MemoryKind::Device)
 }
 
 pub(super) fn arrow(link: &Link) -> String {

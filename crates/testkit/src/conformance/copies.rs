@@ -2,8 +2,7 @@
 
 use transload_hal::{Buffer, Link, Op, Shape, Span};
 
-use super::Case;
-use super::bench::{Bench, CaseResult, GUARD, Stop, arrow, copy, inverse, layout, skip};
+use super::bench::{Bench, Case, CaseResult, GUARD, Stop, arrow, copy, inverse, layout, skip};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = Vec::new();

@@ -4,9 +4,8 @@ use std::collections::HashSet;
 
 use transload_hal::{Fence, Link, Op, SubmitError};
 
-use super::bench::{Bench, CaseResult, Stop, arrow, copy, ensure, fail, inverse};
-use super::memories::nowhere;
-use super::{Case, posing_as};
+use super::bench::{Bench, Case, CaseResult, Stop, arrow, copy, ensure, fail, inverse, nowhere};
+use super::harness::posing_as;
 
 /// More copies than the smallest batch of any backend.
 const PIECES: u64 = 40;

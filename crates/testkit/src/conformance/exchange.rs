@@ -4,9 +4,7 @@ use transload_hal::{
     AllocSpec, Buffer, ErrorClass, External, ExternalKind, HostSpan, Link, MemoryInfo,
 };
 
-use super::Case;
-use super::bench::{Bench, CaseResult, arrow, ensure, fail, skip};
-use super::memories::nowhere;
+use super::bench::{Bench, Case, CaseResult, arrow, ensure, fail, nowhere, skip};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = vec![

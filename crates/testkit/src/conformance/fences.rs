@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use transload_hal::{Fence, Link, Waited};
 
-use super::Case;
-use super::bench::{Bench, CaseResult, NOW, arrow, copy, ensure, fail, inverse, skip};
+use super::bench::{Bench, Case, CaseResult, NOW, arrow, copy, ensure, fail, inverse, skip};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = Vec::new();

@@ -1,12 +1,9 @@
 //! The inventory is sound, and allocations have the requested properties.
 
 use transload_hal::Topology;
-use transload_hal::{
-    AllocError, AllocSpec, DeviceId, DeviceKind, ErrorClass, MemoryId, MemoryInfo, MemoryKind, Name,
-};
+use transload_hal::{AllocError, AllocSpec, DeviceKind, ErrorClass, MemoryInfo};
 
-use super::Case;
-use super::bench::{Bench, CaseResult, Stop, ensure, fail, skip};
+use super::bench::{Bench, Case, CaseResult, Stop, ensure, fail, nowhere, skip};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = vec![
@@ -25,11 +22,6 @@ pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
         cases.push(on("allocate/given-back", given_back));
     }
     cases
-}
-
-/// A memory that no backend has.
-pub(super) fn nowhere() -> MemoryId {
-    DeviceId::new(DeviceKind(Name::constant("nowhere")), 7).memory(MemoryKind::Device)
 }
 
 fn inventory(bench: &Bench<'_>) -> CaseResult {

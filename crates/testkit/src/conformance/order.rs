@@ -2,9 +2,8 @@
 
 use transload_hal::{Fence, Link, MemoryId};
 
-use super::bench::{Bench, CaseResult, arrow, copy, ensure, fail, inverse};
-use super::memories::nowhere;
-use super::{Case, posing_as};
+use super::bench::{Bench, Case, CaseResult, arrow, copy, ensure, fail, inverse, nowhere};
+use super::harness::posing_as;
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = vec![Case::new("submit/nothing", "the backend", nothing)];

@@ -2,8 +2,9 @@
 
 use transload_hal::{Buffer, Fence, Link, Outcome};
 
-use super::Case;
-use super::bench::{Bench, CaseResult, GUARD, Stop, arrow, copy, ensure, fail, inverse, skip};
+use super::bench::{
+    Bench, Case, CaseResult, GUARD, Stop, arrow, copy, ensure, fail, inverse, skip,
+};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = Vec::new();

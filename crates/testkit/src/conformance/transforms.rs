@@ -4,8 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use transload_hal::{Advice, ErrorClass, Fault, MemoryInfo, Op, Outcome, Span, Transform};
 
-use super::Case;
-use super::bench::{Bench, CaseResult, ensure, fail, part, skip};
+use super::bench::{Bench, Case, CaseResult, ensure, fail, part, skip};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = Vec::new();

@@ -2,8 +2,7 @@
 
 use transload_hal::{HostSpan, Link, Op};
 
-use super::Case;
-use super::bench::{Bench, CaseResult, copy, fail, inverse, part, skip};
+use super::bench::{Bench, Case, CaseResult, copy, fail, inverse, part, skip};
 
 /// Long enough that the device is still working when the case asks.
 const LEN: u64 = 300_000;

@@ -9,13 +9,13 @@ use transload_hal::{
     StorageInfo, SubmitError, Waited,
 };
 
+use super::Sim;
 use super::completion::Completion;
 use super::deliver::Progress;
-use super::memory::{Allocation, Block, Exported, next_block};
+use super::memory::{Block, next_block};
 use super::script::{Call, CallFault, scripted};
+use super::shared::{Allocation, BACKEND, Exported, own};
 use super::submit::{Stop, stage};
-use super::work::own;
-use super::{BACKEND, Sim};
 
 /// The largest alignment that allocations may ask for: a gibibyte, the largest page there is.
 const MAX_ALIGNMENT: u64 = 1 << 30;

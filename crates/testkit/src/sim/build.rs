@@ -3,13 +3,14 @@
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use transload_core::schema::{Machine, SchemaError};
-use transload_hal::{Curve, DeviceId, DeviceKind, EngineId, Inventory, Link, LinkId, MemoryId};
+use transload_hal::{DeviceId, DeviceKind, EngineId, Inventory, Link, MemoryId};
 
 use super::completion::{Completion, Hook};
 use super::memory::MemoryUse;
 use super::script::Script;
+use super::shared::{BACKEND, LinkRow, Shared};
 use super::state::State;
-use super::{BACKEND, Shared, Sim, SimClock};
+use super::{Sim, SimClock};
 
 /// The backend that provides the memories of the processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,19 +30,6 @@ pub struct Builder {
     completion: Completion,
     script: Script,
     hook: Option<Arc<dyn Hook>>,
-}
-
-/// A link's cost and needs. Rows are sorted by their ends, so that a link is found without a map.
-pub(crate) struct LinkRow {
-    pub(super) id: LinkId,
-    pub(super) src: MemoryId,
-    pub(super) dst: MemoryId,
-    pub(super) engine: usize,
-    pub(super) pitched: bool,
-    pub(super) cost: Curve,
-    pub(super) devices: u64,
-    /// The device that is lost when a script loses one here.
-    pub(super) victim: Option<usize>,
 }
 
 impl Sim {

@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 use transload_hal::{Fence, Outcome};
 
 use super::completion::Completion;
+use super::shared::{BACKEND, Shared};
 use super::state::Phase;
-use super::{BACKEND, Shared};
 
 /// The result of a wait for a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use transload_hal::{HostSpan, MemoryId};
 
-use super::Shared;
-
 /// The byte that fills fresh memory, so that no test mistakes it for zeros. Allocations above 64 MiB hold zeros: they
 /// take no real memory until they are touched.
 pub const POISON: u8 = 0xDB;
@@ -78,59 +76,6 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The owner of a simulated storage.
-pub(super) struct Allocation {
-    pub(super) block: Arc<Block>,
-    pub(super) pool: usize,
-    pub(super) sim: Arc<Shared>,
-}
-
-impl Allocation {
-    pub(super) fn new(block: Arc<Block>, pool: usize, sim: Arc<Shared>) -> Allocation {
-        block.owners.fetch_add(1, Ordering::Relaxed);
-        Allocation { block, pool, sim }
-    }
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        let last = self.block.owners.fetch_sub(1, Ordering::AcqRel) == 1;
-        let mut state = self.sim.lock();
-        if !last {
-            return;
-        }
-        if self.block.in_flight.load(Ordering::Relaxed) > 0 {
-            let memory = state.pools[self.pool].memory;
-            state.violations.push(Violation::FreedInFlight { memory });
-        }
-        state.pools[self.pool].give_back(self.block.span.len() as u64);
-    }
-}
-
-/// An exported allocation, as [`External::Object`](transload_hal::External::Object) carries it.
-pub(super) struct Exported {
-    pub(super) block: Arc<Block>,
-    pub(super) memory: MemoryId,
-    pub(super) sim: Arc<Shared>,
-    /// An export counts as an allocation's view: the memory stays taken while it exists.
-    _owner: Allocation,
-}
-
-impl Exported {
-    pub(super) fn new(allocation: &Allocation, memory: MemoryId) -> Exported {
-        Exported {
-            block: Arc::clone(&allocation.block),
-            memory,
-            sim: Arc::clone(&allocation.sim),
-            _owner: Allocation::new(
-                Arc::clone(&allocation.block),
-                allocation.pool,
-                Arc::clone(&allocation.sim),
-            ),
-        }
     }
 }
 

@@ -2,20 +2,16 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
-use transload_hal::{
-    Buffer, ErrorClass, Fault, HostSpan, Layout, Op, Part, Shape, Span, Transform,
-};
+use transload_hal::{ErrorClass, Fault, HostSpan, Shape, Span, Transform};
 
-use super::Shared;
-use super::memory::{Allocation, Hold};
+use super::memory::Hold;
 use super::script::{OpFault, OpKind, scripted};
 
 /// The position of an operand's bytes in the test process.
 pub(super) struct Operand {
-    span: HostSpan,
-    _hold: Option<Hold>,
+    pub(super) span: HostSpan,
+    pub(super) _hold: Option<Hold>,
 }
 
 pub(super) enum Work {
@@ -43,82 +39,13 @@ pub(super) enum Work {
 }
 
 /// A transform whose borrow the caller of `submit` extends until the fence settles.
-pub(super) struct TransformRef(*const dyn Transform);
+pub(super) struct TransformRef(pub(super) *const dyn Transform);
 
 // SAFETY: `Transform` is `Send + Sync` wherever threads exist (`MaybeSend`, `MaybeSync`), and the
 // pointer is only ever used for shared access.
 unsafe impl Send for TransformRef {}
 
 impl Work {
-    /// Returns the bytes that the operation touches, or the reason why it cannot be executed.
-    pub(super) fn of(sim: &Shared, op: &Op<'_>) -> Result<Work, Refusal> {
-        match op {
-            Op::Copy { src, dst } => {
-                if src.len_bytes != dst.len_bytes {
-                    return Err(Refusal::caller("a copy's two operands differ in length"));
-                }
-                writable(dst.buffer)?;
-                Ok(Work::Copy {
-                    src: of_part(sim, src)?,
-                    dst: of_part(sim, dst)?,
-                })
-            }
-            Op::Pitched { src, dst, span } => {
-                writable(dst.buffer)?;
-                let payload = src.shape.payload_bytes().min(dst.shape.payload_bytes());
-                if !span.fits(payload) {
-                    return Err(Refusal::caller("a pitched copy's span ends past a payload"));
-                }
-                Ok(Work::Pitched {
-                    src: of_layout(sim, src)?,
-                    src_shape: src.shape,
-                    dst: of_layout(sim, dst)?,
-                    dst_shape: dst.shape,
-                    span: *span,
-                })
-            }
-            Op::Transform {
-                at,
-                span,
-                transform,
-                position,
-            } => {
-                if !span.fits(at.shape.payload_bytes()) {
-                    return Err(Refusal::caller("a transform's span ends past the payload"));
-                }
-                let extent = at.shape.extent_bytes();
-                if at.buffer.host(at.offset, extent).is_none() {
-                    return Err(Refusal::unsupported(
-                        "simulated transforms look at host-addressable memory alone",
-                    ));
-                }
-                let transform: *const (dyn Transform + '_) = *transform;
-                // SAFETY: only the lifetime changes; `submit`'s contract keeps the transform alive
-                // until the fence settles, and the work is dropped by then.
-                let transform: *const (dyn Transform + 'static) =
-                    unsafe { std::mem::transmute(transform) };
-                Ok(Work::Transform {
-                    at: of_layout(sim, at)?,
-                    shape: at.shape,
-                    span: *span,
-                    transform: TransformRef(transform),
-                    position: *position,
-                })
-            }
-            Op::Prefetch { part, .. } | Op::Advise { part, .. } => {
-                of_part(sim, part)?;
-                Ok(Work::Hint)
-            }
-            Op::MakeVisible { part } => {
-                of_part(sim, part)?;
-                Ok(Work::Visible)
-            }
-            _ => Err(Refusal::unsupported(
-                "simulated memory needs no mapping: it is host-addressable or it is not",
-            )),
-        }
-    }
-
     pub(super) fn kind(&self) -> OpKind {
         match self {
             Work::Copy { .. } => OpKind::Copy,
@@ -290,53 +217,6 @@ impl Refusal {
             class: ErrorClass::Unsupported,
             reason: reason.into(),
         }
-    }
-}
-
-fn of_part(sim: &Shared, part: &Part<'_>) -> Result<Operand, Refusal> {
-    operand(sim, part.buffer, part.offset, part.len_bytes)
-}
-
-fn of_layout(sim: &Shared, layout: &Layout<'_>) -> Result<Operand, Refusal> {
-    let extent = layout.shape.extent_bytes();
-    operand(sim, layout.buffer, layout.offset, extent)
-}
-
-fn operand(sim: &Shared, buffer: &Buffer, offset: u64, len: u64) -> Result<Operand, Refusal> {
-    if !Span::new(offset, len).fits(buffer.len()) {
-        return Err(Refusal::caller("an operand ends past its buffer"));
-    }
-    if let Some(allocation) = own(sim, buffer) {
-        let at = buffer.span().offset + offset;
-        let span = allocation.block.span().slice(at, len);
-        return Ok(Operand {
-            // A view lies within its storage, and the operand within the view.
-            span: span.ok_or_else(|| Refusal::caller("an operand ends past its storage"))?,
-            _hold: Some(Hold::new(&allocation.block)),
-        });
-    }
-    match buffer.host(offset, len) {
-        Some(span) => Ok(Operand { span, _hold: None }),
-        None => Err(Refusal::unsupported(
-            "an operand is neither simulated memory of this machine nor host-addressable",
-        )),
-    }
-}
-
-/// The sim's own allocation behind a buffer, unless the buffer shows other memory by now.
-pub(super) fn own<'a>(sim: &Shared, buffer: &'a Buffer) -> Option<&'a Allocation> {
-    buffer.native::<Allocation>().filter(|allocation| {
-        std::ptr::eq(Arc::as_ptr(&allocation.sim), sim)
-            && buffer.info().id == sim.storage_id(allocation).0
-            && buffer.info().base == sim.storage_id(allocation).1
-    })
-}
-
-fn writable(buffer: &Buffer) -> Result<(), Refusal> {
-    if buffer.is_writable() {
-        Ok(())
-    } else {
-        Err(Refusal::caller("a destination is read-only"))
     }
 }
 
