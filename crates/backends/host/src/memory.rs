@@ -7,6 +7,7 @@ mod arena;
 mod exchange;
 pub mod file;
 pub mod heap;
+pub(crate) mod hint;
 #[cfg(unix)]
 mod mapping;
 pub(crate) mod room;
@@ -14,12 +15,10 @@ pub(crate) mod room;
 pub mod section;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod shared;
-
-use std::io;
+pub(crate) mod storage;
 
 use transload_hal::{
-    AllocError, AllocSpec, Buffer, DeviceId, ErrorClass, Fault, MemoryId, MemoryKind, StorageId,
-    StorageInfo,
+    AllocError, AllocSpec, Buffer, DeviceId, HOST, MemoryId, MemoryKind, StorageId, StorageInfo,
 };
 
 pub(crate) use exchange::{export, import};
@@ -30,7 +29,7 @@ use section::SharedMemory;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use shared::SharedMemory;
 
-use crate::device::BACKEND;
+use storage::{buffer_at, check_alignment};
 
 /// `cpu:0/pageable`: memory that the process allocates or adopts.
 pub const PAGEABLE: MemoryId = DeviceId::CPU0.memory(MemoryKind::Pageable);
@@ -53,20 +52,12 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
             let heap = HeapMemory::allocate(memory, spec)?;
             // `allocate` found the length to fit.
             let host = heap.span(spec.len_bytes as usize);
-            let info = StorageInfo {
-                id: StorageId::Host,
-                base: host.addr(),
-                len_bytes: spec.len_bytes,
-                memory,
-                backend: BACKEND,
-                writable: true,
-                host: Some(host),
-            };
+            let identity = (StorageId::Host, host.addr());
             // SAFETY: the heap memory is valid for that span while it lives, and no other code knows its address.
-            Ok(unsafe { Buffer::new(info, Box::new(heap)) })
+            Ok(unsafe { buffer_at(memory, identity, host, true, Box::new(heap)) })
         }
         #[cfg(any(target_os = "linux", target_os = "android", windows))]
-        SHARED => SharedMemory::allocate(memory, spec).map(|shared| shared_buffer(memory, shared)),
+        SHARED => SharedMemory::allocate(memory, spec).map(|shared| shared.into_buffer(memory)),
         FILE => {
             check_alignment(memory, spec.alignment, 1, heap::MAX_ALIGNMENT)?;
             let failed = |error: FileError| match error {
@@ -81,7 +72,7 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
                 },
                 error => AllocError::Failed {
                     memory,
-                    fault: file_fault(&error),
+                    fault: error.to_fault(),
                 },
             };
             HostFile::temporary(spec.len_bytes)
@@ -105,103 +96,12 @@ pub(crate) fn file_buffer(file: HostFile) -> Buffer {
         base: file.span().offset,
         len_bytes: file.span().len,
         memory: FILE,
-        backend: BACKEND,
+        backend: HOST,
         writable: file.is_writable(),
         host: None,
     };
     // SAFETY: there is no host span; the identity is the file's own.
     unsafe { Buffer::new(info, Box::new(file)) }
-}
-
-/// The buffer of a mapped shared memory or file.
-#[cfg(any(target_os = "linux", target_os = "android", windows))]
-pub(crate) fn shared_buffer(memory: MemoryId, shared: SharedMemory) -> Buffer {
-    let host = shared.host();
-    let (id, base) = shared.identity();
-    let info = StorageInfo {
-        id,
-        base,
-        len_bytes: host.len() as u64,
-        memory,
-        backend: BACKEND,
-        writable: shared.is_writable(),
-        host: Some(host),
-    };
-    // SAFETY: the mapping is valid for that span while it lives. A new memfd has no other writers; for an imported file,
-    // the importer promises that nothing else writes it.
-    unsafe { Buffer::new(info, Box::new(shared)) }
-}
-
-/// The length as the address space counts it.
-fn check_len(memory: MemoryId, len_bytes: u64) -> Result<usize, AllocError> {
-    let limit_bytes = isize::MAX as u64;
-    match usize::try_from(len_bytes) {
-        Ok(len) if len_bytes <= limit_bytes => Ok(len),
-        _ => Err(AllocError::TooLarge {
-            memory,
-            len_bytes,
-            limit_bytes,
-        }),
-    }
-}
-
-/// The alignment, at least `least` and at most `limit`.
-fn check_alignment(
-    memory: MemoryId,
-    alignment: u64,
-    least: u64,
-    limit: u64,
-) -> Result<usize, AllocError> {
-    if !alignment.is_power_of_two() || alignment > limit {
-        return Err(AllocError::Alignment {
-            memory,
-            alignment,
-            limit,
-        });
-    }
-    usize::try_from(alignment.max(least)).map_err(|_| AllocError::Alignment {
-        memory,
-        alignment,
-        limit,
-    })
-}
-
-/// Converts a system error into a fault; `what` names the action that failed.
-pub(crate) fn io_fault(what: &str, error: &io::Error) -> Fault {
-    let class = match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
-            ErrorClass::Caller
-        }
-        io::ErrorKind::OutOfMemory
-        | io::ErrorKind::StorageFull
-        | io::ErrorKind::QuotaExceeded
-        | io::ErrorKind::FileTooLarge => ErrorClass::Exhausted,
-        io::ErrorKind::Unsupported => ErrorClass::Unsupported,
-        _ => ErrorClass::Failed,
-    };
-    let told = format!("{what}: {error}");
-    let Some(code) = error.raw_os_error() else {
-        return Fault::new(class, told);
-    };
-    // A fault's text contains its code already.
-    let message = match told.strip_suffix(&format!(" (os error {code})")) {
-        Some(without) => without.to_owned(),
-        None => told,
-    };
-    Fault::new(class, message).with_code(code.into())
-}
-
-fn file_fault(error: &FileError) -> Fault {
-    match error.source_io() {
-        Some(source) => {
-            let fault = io_fault("", source);
-            Fault {
-                message: error.to_string().into(),
-                ..fault
-            }
-        }
-        None => Fault::new(ErrorClass::Caller, error.to_string()),
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 //! flight than ever before or one fails.
 
 mod cut;
-pub(crate) mod hint;
 mod place;
 mod slots;
 mod task;
@@ -16,14 +15,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use transload_hal::{
-    CompletionSink, ErrorClass, Fault, Fence, Op, Outcome, SubmitError, Waited, check_fences,
+    CompletionSink, ErrorClass, Fault, Fence, HOST, Op, Outcome, SubmitError, Waited, check_fences,
 };
 
-use crate::device::BACKEND;
 use crate::pool::{Crew, JobEnd, Limits, Pool, Work};
 use crate::tuning::{Live, Tuning};
 use crate::unwind;
-use slots::{CAPACITY, Slot, Slots, index_of};
+use slots::{CAPACITY, Slot, Slots, Watch, index_of};
 use task::Task;
 pub(crate) use task::is_reached;
 
@@ -38,15 +36,6 @@ pub(crate) struct Queue {
     tuning: Tuning,
     /// Most threads of the pool.
     threads: u32,
-}
-
-/// A copy that is timed for the running tuning.
-#[derive(Clone, Copy, Debug)]
-struct Watch {
-    begin: Instant,
-    wide: bool,
-    /// The queue's count of starts when it began.
-    starts: u64,
 }
 
 /// The work of the pool's threads.
@@ -104,7 +93,7 @@ impl Queue {
         here: bool,
     ) -> Result<Fence, SubmitError> {
         let work = self.pool.work();
-        check_fences(BACKEND, after)?;
+        check_fences(HOST, after)?;
         let mut pending = after
             .iter()
             .map(|fence| work.slots.is_pending(fence.number()));
@@ -113,7 +102,7 @@ impl Queue {
         if let ([op], true) = (ops, ready) {
             // SAFETY: the caller's contract; the predecessors have settled.
             if here && unsafe { task::copy_small(op, &self.tuning, in_flight) } {
-                return Ok(Fence::settled(BACKEND));
+                return Ok(Fence::settled(HOST));
             }
             // The common case, without a second look at the operation.
             let task = Task::new(op, 0, &self.tuning, in_flight)?;
@@ -222,7 +211,7 @@ impl Queue {
             };
             return self.pool.work().settle_failed(fault);
         }
-        Fence::settled(BACKEND)
+        Fence::settled(HOST)
     }
 
     fn enqueue(
@@ -247,7 +236,7 @@ impl Queue {
             work.add_in_flight(len_bytes);
             self.pool.start(u32::from(index), extent);
         }
-        Ok(Fence::new(BACKEND, number))
+        Ok(Fence::new(HOST, number))
     }
 }
 
@@ -277,7 +266,7 @@ impl Submissions {
     fn tell(&self, number: u64, outcome: Outcome) {
         if let Some(sink) = self.sink.get() {
             // A sink that panics has broken its promise; fences and successors settle all the same.
-            let _ = unwind::catch(|| sink.settle(Fence::new(BACKEND, number), outcome));
+            let _ = unwind::catch(|| sink.settle(Fence::new(HOST, number), outcome));
         }
     }
 
@@ -286,7 +275,7 @@ impl Submissions {
         // Relaxed: only uniqueness counts. The top bit is beyond any slot's count of uses.
         let number = self.failed_inline.fetch_add(1, Ordering::Relaxed) | 1 << 63;
         self.tell(number, Outcome::Failed(fault));
-        Fence::new(BACKEND, number)
+        Fence::new(HOST, number)
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use transload_hal::StorageId;
+use transload_hal::{HOST, StorageId};
 
 /// Another identity of a file's bytes than its device and inode. Every view of the file in this process holds it, the
 /// allocation that was exported and whatever the descriptor was imported as, so that all of them have one identity.
@@ -53,7 +53,7 @@ impl Drop for Alias {
 pub(super) fn fresh() -> StorageId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     StorageId::Native {
-        backend: crate::device::BACKEND.0,
+        backend: HOST.0,
         // Relaxed: only uniqueness counts.
         handle: NEXT.fetch_add(1, Ordering::Relaxed),
     }

@@ -12,12 +12,12 @@ use std::any::Any;
 use std::fs::File;
 
 use transload_hal::{
-    Buffer, External, ExternalKind, HostSpan, ImportError, MemoryId, Owner, StorageId, StorageInfo,
+    Buffer, External, ExternalKind, HostSpan, ImportError, MemoryId, Owner, StorageId,
 };
 
 use super::file::HostFile;
-use super::{FILE, PAGEABLE, file_buffer, file_fault};
-use crate::device::BACKEND;
+use super::storage::{buffer_at, invalid};
+use super::{FILE, PAGEABLE, file_buffer};
 
 /// The kind of handles that memory has on this system.
 #[cfg(all(test, any(target_os = "linux", target_os = "android", windows)))]
@@ -108,7 +108,7 @@ fn fix_pages(buffer: &Buffer, kind: ExternalKind) -> Result<(), ImportError> {
         Err(error) => Err(ImportError::Failed {
             memory: buffer.memory(),
             kind,
-            fault: super::io_fault("giving a buffer a descriptor of its own", &error),
+            fault: super::storage::io_fault("giving a buffer a descriptor of its own", &error),
         }),
     }
 }
@@ -121,17 +121,8 @@ unsafe fn host_buffer(span: HostSpan, writable: bool, owner: Box<dyn Owner>) -> 
         Some(buffer) => (buffer.storage_id(), buffer.position()),
         None => (StorageId::Host, span.addr()),
     };
-    let info = StorageInfo {
-        id,
-        base,
-        len_bytes: span.len() as u64,
-        memory: PAGEABLE,
-        backend: BACKEND,
-        writable,
-        host: Some(span),
-    };
     // SAFETY: the caller's promise.
-    unsafe { Buffer::new(info, owner) }
+    unsafe { buffer_at(PAGEABLE, (id, base), span, writable, owner) }
 }
 
 fn file_of(object: Box<dyn Owner>) -> Result<HostFile, ImportError> {
@@ -147,7 +138,7 @@ fn file_of(object: Box<dyn Owner>) -> Result<HostFile, ImportError> {
                 ImportError::Failed {
                     memory: FILE,
                     kind: ExternalKind::Object,
-                    fault: file_fault(&error),
+                    fault: error.to_fault(),
                 }
             })
         }
@@ -156,14 +147,6 @@ fn file_of(object: Box<dyn Owner>) -> Result<HostFile, ImportError> {
             ExternalKind::Object,
             "neither a HostFile nor a std::fs::File".to_owned(),
         )),
-    }
-}
-
-fn invalid(memory: MemoryId, kind: ExternalKind, reason: String) -> ImportError {
-    ImportError::Invalid {
-        memory,
-        kind,
-        reason: reason.into(),
     }
 }
 

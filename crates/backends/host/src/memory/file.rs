@@ -5,7 +5,11 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use transload_hal::{NotRegular, Span, StorageId, open_regular};
+#[cfg(not(any(unix, windows)))]
+use transload_hal::HOST;
+use transload_hal::{ErrorClass, Fault, NotRegular, Span, StorageId, open_regular};
+
+use super::storage::io_fault;
 
 /// A range of a regular file that serves as memory; the owner of a buffer in `cpu:0/file`.
 ///
@@ -310,6 +314,17 @@ impl FileError {
             | Self::OutOfRange { .. } => None,
         }
     }
+
+    /// The error as a fault of the host.
+    pub(super) fn to_fault(&self) -> Fault {
+        match self.source_io() {
+            Some(source) => Fault {
+                message: self.to_string().into(),
+                ..io_fault("", source)
+            },
+            None => Fault::new(ErrorClass::Caller, self.to_string()),
+        }
+    }
 }
 
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
@@ -405,7 +420,7 @@ fn identity(_: &File, _: &std::fs::Metadata) -> io::Result<StorageId> {
     // Relaxed: only uniqueness counts.
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
     Ok(StorageId::Native {
-        backend: crate::device::BACKEND.0,
+        backend: HOST.0,
         handle,
     })
 }

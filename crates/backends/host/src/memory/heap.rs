@@ -5,8 +5,12 @@ use std::ptr::NonNull;
 
 use transload_hal::{AllocError, AllocSpec, ErrorClass, Fault, HostSpan, MemoryId};
 
+use super::hint;
 #[cfg(unix)]
 use super::mapping::Mapping;
+#[cfg(unix)]
+use super::storage::io_fault;
+use super::storage::{check_alignment, check_len};
 
 /// The smallest alignment given: a cache line, so that no two allocations share one.
 pub const ALIGNMENT: u64 = 64;
@@ -61,8 +65,8 @@ impl HeapMemory {
     /// Allocates as `spec` asks, in the memory `memory` (for errors). Staging is touched at once, all
     /// else when it is used.
     pub(super) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Self, AllocError> {
-        let len = super::check_len(memory, spec.len_bytes)?;
-        let align = super::check_alignment(memory, spec.alignment, ALIGNMENT, MAX_ALIGNMENT)?;
+        let len = check_len(memory, spec.len_bytes)?;
+        let align = check_alignment(memory, spec.alignment, ALIGNMENT, MAX_ALIGNMENT)?;
         if len == 0 {
             return Ok(Self {
                 backing: Backing::Empty,
@@ -77,7 +81,7 @@ impl HeapMemory {
                 fault,
             })?;
         if spec.staging {
-            crate::queue::hint::populate(heap.span(len), true);
+            hint::populate(heap.span(len), true);
         }
         Ok(heap)
     }
@@ -104,8 +108,8 @@ impl HeapMemory {
         if len < MAP_FROM_BYTES && !huge {
             return Self::back_by_allocator(len, align, HugePages::NotAsked);
         }
-        let mapping = Mapping::anonymous(len, align)
-            .map_err(|error| super::io_fault("mapping memory", &error))?;
+        let mapping =
+            Mapping::anonymous(len, align).map_err(|error| io_fault("mapping memory", &error))?;
         let huge_pages = if huge {
             advise_huge(&mapping, len)
         } else {

@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use transload_hal::{AllocError, AllocSpec, HostSpan, MemoryId, Span, StorageId};
+use transload_hal::{AllocError, AllocSpec, Buffer, HOST, HostSpan, MemoryId, Span, StorageId};
 use windows_sys::Win32::Foundation::{CompareObjectHandles, INVALID_HANDLE_VALUE};
 use windows_sys::Win32::System::Memory::{
     CreateFileMappingW, FILE_MAP_READ, FILE_MAP_WRITE, MEMORY_MAPPED_VIEW_ADDRESS, MapViewOfFile,
@@ -15,7 +15,7 @@ use windows_sys::Win32::System::Memory::{
 };
 use windows_sys::Win32::System::SystemInformation::{GetSystemInfo, SYSTEM_INFO};
 
-use super::io_fault;
+use super::storage::{buffer_at, check_alignment, check_len, io_fault};
 
 /// The owner of a buffer in `cpu:0/shared`: a view of a section.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ impl SharedMemory {
     /// A new section of zeroes, mapped for reading and writing. The system reserves the bytes in its paging file at
     /// once, and refuses the allocation if it has no room.
     pub(super) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Self, AllocError> {
-        let len = super::check_len(memory, spec.len_bytes)?;
-        super::check_alignment(memory, spec.alignment, 1, granularity())?;
+        let len = check_len(memory, spec.len_bytes)?;
+        check_alignment(memory, spec.alignment, 1, granularity())?;
         let made = Section::new(None, len.max(1) as u64, true)
             .and_then(|section| Self::map(section, Span::new(0, spec.len_bytes), true));
         made.map_err(|error| AllocError::OutOfMemory {
@@ -58,6 +58,14 @@ impl SharedMemory {
             section,
             writable,
         })
+    }
+
+    /// The buffer of the whole memory.
+    pub(super) fn into_buffer(self, memory: MemoryId) -> Buffer {
+        let (identity, host, writable) = (self.identity(), self.host(), self.writable);
+        // SAFETY: the mapping is valid for that span while it lives. A new section has no other writers; for an imported one,
+        // the importer promises that nothing else writes it.
+        unsafe { buffer_at(memory, identity, host, writable, Box::new(self)) }
     }
 
     /// Where the bytes are mapped.
@@ -157,7 +165,7 @@ impl Section {
             None => (id, len_bytes),
         };
         let id = id.unwrap_or_else(|| StorageId::Native {
-            backend: crate::device::BACKEND.0,
+            backend: HOST.0,
             handle: NEXT.fetch_add(1, Ordering::Relaxed),
         });
         let section = Arc::new(Self {

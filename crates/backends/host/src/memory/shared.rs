@@ -18,7 +18,9 @@ use transload_hal::{
 
 use super::alias::{self, Alias};
 use super::arena::{MOST_BYTES, Pages};
+use super::hint;
 use super::mapping::{FileAccess, Mapping};
+use super::storage::{buffer_at, check_alignment, check_len, io_fault};
 
 /// The owner of a buffer in `cpu:0/shared`: pages, and the file behind them.
 #[derive(Debug)]
@@ -59,10 +61,9 @@ impl SharedMemory {
     ///
     /// Small memory has no descriptor until it is exported, except where `spec` says that it will be.
     pub(super) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Self, AllocError> {
-        let len = super::check_len(memory, spec.len_bytes)?;
+        let len = check_len(memory, spec.len_bytes)?;
         let page = super::mapping::page_bytes() as u64;
-        let align =
-            super::check_alignment(memory, spec.alignment, page, super::heap::MAX_ALIGNMENT)?;
+        let align = check_alignment(memory, spec.alignment, page, super::heap::MAX_ALIGNMENT)?;
         super::room::check(memory, spec.len_bytes)?;
         let is_small = len < MOST_BYTES && align <= MOST_BYTES && !spec.shareable;
         let made = match is_small {
@@ -72,12 +73,20 @@ impl SharedMemory {
         let shared = made.map_err(|error| AllocError::OutOfMemory {
             memory,
             len_bytes: spec.len_bytes,
-            fault: super::io_fault("shared memory", &error),
+            fault: io_fault("shared memory", &error),
         })?;
         if spec.staging {
-            crate::queue::hint::populate(shared.host(), true);
+            hint::populate(shared.host(), true);
         }
         Ok(shared)
+    }
+
+    /// The buffer of the whole memory.
+    pub(super) fn into_buffer(self, memory: MemoryId) -> Buffer {
+        let (identity, host, writable) = (self.identity(), self.host(), self.writable);
+        // SAFETY: the mapping is valid for that span while it lives. A new memfd has no other writers; for an imported file,
+        // the importer promises that nothing else writes it.
+        unsafe { buffer_at(memory, identity, host, writable, Box::new(self)) }
     }
 
     fn small(pages: Pages, len_bytes: u64) -> Self {
@@ -298,10 +307,10 @@ pub fn seal(buffer: Buffer) -> Result<Buffer, SealError> {
         .into_owner::<SharedMemory>()
         .map_err(|buffer| refuse(Some(buffer), "other views of the shared memory exist"))?;
     match shared.seal() {
-        Ok(shared) => Ok(super::shared_buffer(memory, shared)),
+        Ok(shared) => Ok(shared.into_buffer(memory)),
         Err((shared, error)) => Err(SealError {
-            buffer: shared.map(|shared| super::shared_buffer(memory, shared)),
-            fault: super::io_fault("sealing shared memory", &error),
+            buffer: shared.map(|shared| shared.into_buffer(memory)),
+            fault: io_fault("sealing shared memory", &error),
         }),
     }
 }

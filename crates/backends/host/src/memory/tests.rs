@@ -1,5 +1,8 @@
+use std::io;
+
 use transload_hal::{External, ExternalKind, HostSpan, ImportError, Span};
 
+use super::storage::io_fault;
 use super::*;
 
 #[test]

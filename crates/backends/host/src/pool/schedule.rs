@@ -2,7 +2,41 @@
 
 use std::collections::VecDeque;
 
-use super::{Extent, JobEnd, Side};
+/// The size of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The number of pieces, at least one.
+    pub pieces: u32,
+    /// Most threads that work on it at once, at least one.
+    pub width: u32,
+    /// The side from which waiting threads take pieces; workers take the first that is left.
+    pub waiters_from: Side,
+}
+
+/// The side of a job from which pieces are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// At the front: all pieces are handed out in rising order, as a file is best read.
+    Front,
+    /// At the back, so that workers and waiting threads meet somewhere in the middle. When a copy is made again, each
+    /// finds the lines of its part in the cache in which it left them: at 1 MiB, on an AMD EPYC with 2 cores, 15 µs
+    /// instead of the 30 µs of two threads that mixed their pieces (one alone: 23 µs).
+    Back,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobEnd {
+    /// Every piece ran.
+    Ran,
+    /// It was stopped, and some pieces did not run.
+    Stopped {
+        /// The leading pieces that ran. Others behind a gap may have run too.
+        leading: u32,
+    },
+    /// A piece panicked; some pieces may not have run.
+    Panicked,
+}
 
 /// One piece of one job, taken by a thread that will run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use transload_hal::{ErrorClass, Fault};
 
 use crate::memory::file::HostFile;
-use crate::memory::io_fault;
+use crate::memory::storage::io_fault;
 use crate::raw::{self, Store};
 
 /// The first byte of an operand.

@@ -3,10 +3,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Instant;
 
 use transload_hal::Fault;
 
-use super::Watch;
 use super::task::Task;
 use crate::pool::{Extent, Side};
 
@@ -43,6 +43,15 @@ pub(super) struct Slot {
     to_stop: AtomicU64,
     /// The fault of the first piece that failed.
     fault: Mutex<Option<Fault>>,
+}
+
+/// A copy that is timed for the running tuning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watch {
+    pub(super) begin: Instant,
+    pub(super) wide: bool,
+    /// The queue's count of starts when it began.
+    pub(super) starts: u64,
 }
 
 /// The operations of a submission; their pieces are numbered consecutively.

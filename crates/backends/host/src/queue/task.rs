@@ -9,9 +9,9 @@ use transload_hal::{
 };
 
 use super::cut::Cut;
-use super::hint;
 use super::place::{self, Place};
 use crate::memory::file::HostFile;
+use crate::memory::hint;
 use crate::raw::{self, Store};
 use crate::tuning::{Tuning, piece_bytes};
 

@@ -10,8 +10,8 @@ use std::os::windows::io::{
 
 use transload_hal::{Buffer, External, ExternalKind, ImportError, Span};
 
-use super::super::io_fault;
-use super::HostFile;
+use crate::memory::file::HostFile;
+use crate::memory::storage::io_fault;
 
 /// The kind of these handles.
 pub(super) const KIND: ExternalKind = if cfg!(windows) {

@@ -1,13 +1,15 @@
 //! Files mapped through their descriptors (Linux).
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use transload_hal::Span;
+use transload_hal::{Buffer, ExternalKind, ImportError, MemoryId, Span};
 
-use super::super::mapping::{FileAccess, page_bytes};
-use super::super::shared::{SharedMemory, is_sealed};
-use super::super::{SHARED, io_fault, shared_buffer};
-use super::*;
+use crate::memory::SHARED;
+use crate::memory::file::HostFile;
+use crate::memory::mapping::{FileAccess, page_bytes};
+use crate::memory::shared::{SharedMemory, is_sealed};
+use crate::memory::storage::{invalid, io_fault};
 
 pub(super) fn of_handle(
     memory: MemoryId,
@@ -66,5 +68,5 @@ fn map(
         ));
     }
     let shared = SharedMemory::map(file.into(), span, page_bytes(), access).map_err(failed)?;
-    Ok(shared_buffer(memory, shared))
+    Ok(shared.into_buffer(memory))
 }

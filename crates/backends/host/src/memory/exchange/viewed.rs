@@ -2,11 +2,12 @@
 
 use std::os::windows::io::OwnedHandle;
 
-use transload_hal::Span;
+use transload_hal::{Buffer, ExternalKind, ImportError, MemoryId, Span};
 
-use super::super::section::{Section, SharedMemory};
-use super::super::{SHARED, io_fault, shared_buffer};
-use super::*;
+use crate::memory::SHARED;
+use crate::memory::file::HostFile;
+use crate::memory::section::{Section, SharedMemory};
+use crate::memory::storage::{invalid, io_fault};
 
 /// Maps bytes of the section behind a handle.
 pub(super) fn of_handle(
@@ -22,7 +23,7 @@ pub(super) fn of_handle(
         return Err(invalid(memory, kind, reason));
     }
     let shared = SharedMemory::map(section, span, writable).map_err(failed(memory, kind))?;
-    Ok(shared_buffer(memory, shared))
+    Ok(shared.into_buffer(memory))
 }
 
 /// Maps a file's range through a new section, which keeps the file open.
@@ -45,7 +46,7 @@ pub(super) fn of_file(file: HostFile) -> Result<Buffer, ImportError> {
     let section = Section::new(Some((opened, file.storage_id())), len, writable);
     let shared = section.and_then(|section| SharedMemory::map(section, span, writable));
     shared
-        .map(|shared| shared_buffer(SHARED, shared))
+        .map(|shared| shared.into_buffer(SHARED))
         .map_err(failed(SHARED, kind))
 }
 

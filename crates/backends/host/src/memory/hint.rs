@@ -3,7 +3,7 @@
 
 use transload_hal::{Advice, HostSpan};
 
-use crate::memory::file::HostFile;
+use super::file::HostFile;
 
 /// Touches pages now rather than in the middle of a copy: the first touch of fresh pages costs several
 /// times what copying into them does. `writable` says whether stores may be prepared too.
@@ -30,7 +30,7 @@ pub(crate) fn populate(span: HostSpan, writable: bool) {
 }
 
 /// Passes on how memory will be used. Linux only.
-pub(super) fn advise_memory(span: HostSpan, advice: Advice) {
+pub(crate) fn advise_memory(span: HostSpan, advice: Advice) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         use rustix::mm::{Advice as System, madvise};
@@ -54,7 +54,7 @@ pub(super) fn advise_memory(span: HostSpan, advice: Advice) {
 }
 
 /// Passes on how a file's bytes will be used. Linux only.
-pub(super) fn advise_file(file: &HostFile, offset: u64, len_bytes: u64, advice: Advice) {
+pub(crate) fn advise_file(file: &HostFile, offset: u64, len_bytes: u64, advice: Advice) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         use rustix::fs::{Advice as System, fadvise};

@@ -6,8 +6,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Barrier, OnceLock};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use super::*;
+use crate::pool::{Pool, Side};
 
 const JOBS: usize = 4096;
 

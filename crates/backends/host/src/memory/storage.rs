@@ -1,0 +1,100 @@
+//! What the host's memories share: buffers over addresses, checks of what is asked for, and errors.
+
+use std::io;
+
+use transload_hal::{
+    AllocError, Buffer, ErrorClass, ExternalKind, Fault, HOST, HostSpan, ImportError, MemoryId,
+    Owner, StorageId, StorageInfo,
+};
+
+/// The buffer of bytes at an address; `identity` is their storage, and the position of the first byte in it.
+///
+/// # Safety
+/// As `Buffer::new` for the span and the owner.
+pub(super) unsafe fn buffer_at(
+    memory: MemoryId,
+    (id, base): (StorageId, u64),
+    host: HostSpan,
+    writable: bool,
+    owner: Box<dyn Owner>,
+) -> Buffer {
+    let info = StorageInfo {
+        id,
+        base,
+        len_bytes: host.len() as u64,
+        memory,
+        backend: HOST,
+        writable,
+        host: Some(host),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { Buffer::new(info, owner) }
+}
+
+/// The length as the address space counts it.
+pub(super) fn check_len(memory: MemoryId, len_bytes: u64) -> Result<usize, AllocError> {
+    let limit_bytes = isize::MAX as u64;
+    match usize::try_from(len_bytes) {
+        Ok(len) if len_bytes <= limit_bytes => Ok(len),
+        _ => Err(AllocError::TooLarge {
+            memory,
+            len_bytes,
+            limit_bytes,
+        }),
+    }
+}
+
+/// The alignment, at least `least` and at most `limit`.
+pub(super) fn check_alignment(
+    memory: MemoryId,
+    alignment: u64,
+    least: u64,
+    limit: u64,
+) -> Result<usize, AllocError> {
+    if !alignment.is_power_of_two() || alignment > limit {
+        return Err(AllocError::Alignment {
+            memory,
+            alignment,
+            limit,
+        });
+    }
+    usize::try_from(alignment.max(least)).map_err(|_| AllocError::Alignment {
+        memory,
+        alignment,
+        limit,
+    })
+}
+
+/// Converts a system error into a fault; `what` names the action that failed.
+pub(crate) fn io_fault(what: &str, error: &io::Error) -> Fault {
+    let class = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
+            ErrorClass::Caller
+        }
+        io::ErrorKind::OutOfMemory
+        | io::ErrorKind::StorageFull
+        | io::ErrorKind::QuotaExceeded
+        | io::ErrorKind::FileTooLarge => ErrorClass::Exhausted,
+        io::ErrorKind::Unsupported => ErrorClass::Unsupported,
+        _ => ErrorClass::Failed,
+    };
+    let told = format!("{what}: {error}");
+    let Some(code) = error.raw_os_error() else {
+        return Fault::new(class, told);
+    };
+    // A fault's text contains its code already.
+    let message = match told.strip_suffix(&format!(" (os error {code})")) {
+        Some(without) => without.to_owned(),
+        None => told,
+    };
+    Fault::new(class, message).with_code(code.into())
+}
+
+/// Why an external cannot be taken in.
+pub(super) fn invalid(memory: MemoryId, kind: ExternalKind, reason: String) -> ImportError {
+    ImportError::Invalid {
+        memory,
+        kind,
+        reason: reason.into(),
+    }
+}

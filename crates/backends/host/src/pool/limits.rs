@@ -1,0 +1,45 @@
+//! How many threads a pool has, and how long they watch for work.
+
+use std::time::Duration;
+
+/// Bounds of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum number of worker threads; with 0, the thread that starts a job runs it. Workers sleep while this many
+    /// threads are at work, counting threads that wait for a job and take part in it.
+    pub threads: u32,
+    /// How long an idle worker, or a waiting thread whose job is all handed out, watches for news
+    /// before it parks. Zero parks at once.
+    pub linger: Duration,
+    /// Jobs in flight for which room is made up front.
+    pub jobs: usize,
+}
+
+impl Default for Limits {
+    /// A thread for each processor that this process may use, none on `wasm32`; 20 µs of lingering, about what a
+    /// parked thread takes to wake on the virtual machines measured (none with a single processor); 64
+    /// jobs.
+    fn default() -> Self {
+        let processors = processors();
+        Self {
+            threads: if cfg!(target_family = "wasm") {
+                0
+            } else {
+                processors
+            },
+            linger: if processors > 1 {
+                Duration::from_micros(20)
+            } else {
+                Duration::ZERO
+            },
+            jobs: 64,
+        }
+    }
+}
+
+/// Processors that this process may use, at least 1.
+#[must_use]
+pub fn processors() -> u32 {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
