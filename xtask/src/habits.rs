@@ -115,7 +115,7 @@ fn wait() {
     fn a_folder_has_habits_of_its_own() {
         let (folder, except, habit) = LOCAL[0];
         let applies = |name| is_local(name, folder, except);
-        assert!(applies("crates/backends/wgpu/src/guest.rs"));
+        assert!(applies("crates/backends/wgpu/src/host_import.rs"));
         assert!(!applies("crates/backends/wgpu/src/browser/upload.rs"));
         assert!(!applies("crates/transload/src/lib.rs"));
         let told = complaints("queue.write_buffer(&b, 0, bytes);", &[habit]);

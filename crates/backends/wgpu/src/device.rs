@@ -11,8 +11,8 @@ use transload_hal::{
     MemoryKind, Op, PerProcess, SubmitError, Waited, link_between,
 };
 
-use crate::ends::adapter_of;
-use crate::exit::{self, Inside, Kept};
+use crate::endpoints::adapter_of;
+use crate::exit::{self, DriverObject, Inside};
 use crate::gpu::{Gpu, is_software};
 use crate::identity;
 use crate::inventory::inventory;
@@ -260,7 +260,7 @@ unsafe impl Backend for Wgpu {
         };
         let memory = memory.device.memory(MemoryKind::Device);
         let kind = external.kind();
-        let external = Kept::new(external);
+        let external = DriverObject::new(external);
         let _inside = queue.gpu().enter().map_err(|fault| ImportError::Failed {
             memory,
             kind,

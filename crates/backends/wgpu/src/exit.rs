@@ -63,14 +63,14 @@ fn has_locals() -> bool {
 
 /// An object of the driver. Dropping it counts as work of this backend. It is leaked once the process ends, because a driver
 /// that shuts down destroys it itself.
-pub(crate) struct Kept<T: Send + 'static>(ManuallyDrop<T>);
+pub(crate) struct DriverObject<T: Send + 'static>(ManuallyDrop<T>);
 
 /// Keeps a device.
-pub(crate) type Lease = Kept<(wgpu::Device, wgpu::Queue)>;
+pub(crate) type Lease = DriverObject<(wgpu::Device, wgpu::Queue)>;
 
-impl<T: Send> Kept<T> {
-    pub(crate) fn new(value: T) -> Kept<T> {
-        Kept(ManuallyDrop::new(value))
+impl<T: Send> DriverObject<T> {
+    pub(crate) fn new(value: T) -> DriverObject<T> {
+        DriverObject(ManuallyDrop::new(value))
     }
 
     pub(crate) fn into_inner(self) -> T {
@@ -82,11 +82,11 @@ impl<T: Send> Kept<T> {
 
 impl Lease {
     pub(crate) fn of(device: &wgpu::Device, queue: &wgpu::Queue) -> Lease {
-        Kept::new((device.clone(), queue.clone()))
+        DriverObject::new((device.clone(), queue.clone()))
     }
 }
 
-impl<T: Send> Deref for Kept<T> {
+impl<T: Send> Deref for DriverObject<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -94,13 +94,13 @@ impl<T: Send> Deref for Kept<T> {
     }
 }
 
-impl<T: Send> Drop for Kept<T> {
+impl<T: Send> Drop for DriverObject<T> {
     fn drop(&mut self) {
         // SAFETY: it is taken here alone, and nothing uses what is left.
         let mut value = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.0) });
         if !has_locals() {
             // Leaked where the system refuses a thread.
-            let elsewhere = move || drop(Kept(value));
+            let elsewhere = move || drop(DriverObject(value));
             let _ = thread::Builder::new().spawn(elsewhere);
         } else if let Some(_inside) = Inside::enter() {
             // SAFETY: nothing uses it afterwards.
@@ -109,9 +109,9 @@ impl<T: Send> Drop for Kept<T> {
     }
 }
 
-impl<T: Owner> Guard for Kept<T> {
+impl<T: Owner> Guard for DriverObject<T> {
     fn release(self: Box<Self>, owner: Box<dyn Owner>) {
-        drop(Kept::new(owner));
+        drop(DriverObject::new(owner));
     }
 }
 

@@ -12,7 +12,7 @@ use transload_hal::{
     run_callback,
 };
 
-use crate::exit::{self, Inside, Kept, Lease};
+use crate::exit::{self, DriverObject, Inside, Lease};
 use crate::fault::fault_of;
 use crate::identity;
 use crate::raw::{Importer, Mapper, SINGLE_ROWS, Shifter};
@@ -36,15 +36,15 @@ pub(crate) struct Gpu {
     /// Why the device is lost.
     pub(crate) lost: Arc<OnceLock<Fault>>,
     /// Made for the first copy that wgpu's own commands cannot do.
-    pub(crate) shifter: Mutex<Option<Arc<Kept<Shifter>>>>,
+    pub(crate) shifter: Mutex<Option<Arc<DriverObject<Shifter>>>>,
     _lease: Lease,
 }
 
 /// Why a poll did not find a submission over.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Unseen {
+pub(crate) enum PollFailure {
     /// It is not over yet.
-    NotYet,
+    Pending,
     /// The device was never given such a submission, or was lost before.
     NoSuch {
         /// The number that was asked for.
@@ -191,12 +191,12 @@ impl Gpu {
         }
     }
 
-    pub(crate) fn shifter(&self) -> Result<Arc<Kept<Shifter>>, Fault> {
+    pub(crate) fn shifter(&self) -> Result<Arc<DriverObject<Shifter>>, Fault> {
         let mut kept = self.shifter.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shifter) = &*kept {
             return Ok(Arc::clone(shifter));
         }
-        let shifter = self.catching(|| Kept::new(Shifter::new(&self.device)))?;
+        let shifter = self.catching(|| DriverObject::new(Shifter::new(&self.device)))?;
         let shifter = Arc::new(shifter);
         // A driver may load its compiler for the first shader.
         exit::watch();
@@ -209,7 +209,7 @@ impl Gpu {
     ///
     /// A poll never has a time limit: in wgpu-core 30 a wait that times out panics, and drops callbacks uncalled, if another
     /// thread polls or submits at that moment and finds the queue empty.
-    pub(crate) fn look(&self, how: wgpu::PollType) -> Result<(), Unseen> {
+    pub(crate) fn poll(&self, how: wgpu::PollType) -> Result<(), PollFailure> {
         // Callbacks of the user run in here. Unwinding is safe: wgpu holds none of its locks when it calls back, nor when it
         // gives up.
         let poll = || {
@@ -221,14 +221,14 @@ impl Gpu {
         // may still be under way, even if the device is lost to its user.
         match poll().or_else(|_| poll()) {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(wgpu::PollError::Timeout)) => Err(Unseen::NotYet),
+            Ok(Err(wgpu::PollError::Timeout)) => Err(PollFailure::Pending),
             Ok(Err(wgpu::PollError::WrongSubmissionIndex(number, last))) => {
-                Err(Unseen::NoSuch { number, last })
+                Err(PollFailure::NoSuch { number, last })
             }
             Err(_) => match self.probe() {
-                Err(fault) => Err(Unseen::Lost(fault)),
+                Err(fault) => Err(PollFailure::Lost(fault)),
                 // A callback of another user.
-                Ok(()) => Err(Unseen::NotYet),
+                Ok(()) => Err(PollFailure::Pending),
             },
         }
     }
@@ -269,13 +269,13 @@ impl Gpu {
         buffer.map_async(mode, .., move |result| {
             let _ = tell.try_send(result);
         });
-        for looks in 0..MOST_LOOKS {
-            let patience = match looks {
-                ..EAGER => Duration::ZERO,
+        for polls in 0..MAX_POLLS {
+            let patience = match polls {
+                ..EAGER_POLLS => Duration::ZERO,
                 _ => A_MOMENT,
             };
-            match self.look(wgpu::PollType::Poll) {
-                Err(Unseen::Lost(fault)) => return Err(fault),
+            match self.poll(wgpu::PollType::Poll) {
+                Err(PollFailure::Lost(fault)) => return Err(fault),
                 // The callback has run, or is about to run on another polling thread, or the mapping is not done yet.
                 _ => match told.recv_timeout(patience) {
                     Ok(Ok(())) => return Ok(()),
@@ -322,7 +322,7 @@ pub(crate) fn is_software(info: &wgpu::AdapterInfo) -> bool {
 const A_MOMENT: Duration = Duration::from_millis(10);
 
 /// The number of polls without a pause; after these the thread waits between polls. The first poll usually succeeds.
-const EAGER: u32 = 16;
+const EAGER_POLLS: u32 = 16;
 
 /// The number of polls, ten seconds in all, after which an idle buffer must have been mapped.
-const MOST_LOOKS: u32 = 1000;
+const MAX_POLLS: u32 = 1000;

@@ -35,7 +35,7 @@ mod browser;
 #[cfg(native)]
 mod device;
 #[cfg(any(browser, native))]
-mod ends;
+mod endpoints;
 #[cfg(native)]
 mod exit;
 #[cfg(native)]
@@ -43,7 +43,7 @@ mod fault;
 #[cfg(native)]
 mod gpu;
 #[cfg(native)]
-mod guest;
+mod host_import;
 #[cfg(native)]
 mod identity;
 #[cfg(any(browser, native))]

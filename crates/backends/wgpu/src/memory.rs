@@ -26,7 +26,7 @@ struct SlotState {
 
 /// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum SlotStatus {
     /// The host has it mapped.
     Mapped,
     /// The device uses it.
@@ -57,12 +57,12 @@ impl Slot {
     }
 
     /// The slot's state now.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn status(&self) -> SlotStatus {
         let state = self.lock();
         match (&state.view, state.uses) {
-            (Some(_), _) => Standing::Mapped,
-            (None, 0) => Standing::Broken,
-            (None, _) => Standing::InUse,
+            (Some(_), _) => SlotStatus::Mapped,
+            (None, 0) => SlotStatus::Broken,
+            (None, _) => SlotStatus::InUse,
         }
     }
 
@@ -214,12 +214,12 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     let made = made.and_then(|made| made);
     // A lost device returns invalid buffers.
     let made = made.and_then(|made| gpu.probe().map(|()| made));
-    let (buffer, span, keeper) = made.map_err(|fault| refused(memory, len, fault))?;
+    let (buffer, span, lease) = made.map_err(|fault| refused(memory, len, fault))?;
     let info = StorageInfo {
         host: span.slice(0, len),
         ..info(memory, handle_of(gpu.identity, &buffer), len)
     };
-    // SAFETY: the keeper keeps what the span shows; the handle names the buffer, which is this
+    // SAFETY: the lease keeps the memory of the span; the handle names the buffer, which is this
     // backend's own.
-    Ok(unsafe { Buffer::guarded(info, Box::new(buffer), Box::new(keeper)) })
+    Ok(unsafe { Buffer::guarded(info, Box::new(buffer), Box::new(lease)) })
 }

@@ -16,7 +16,7 @@ use transload_hal::{
 
 use crate::exit::Inside;
 use crate::gpu::Gpu;
-use crate::guest::Guest;
+use crate::host_import::HostImport;
 use crate::memory::Slot;
 use crate::raw::{self, Program};
 use crate::storage::BACKEND;
@@ -71,7 +71,7 @@ struct Flight {
     /// Staging slots that it uses.
     slots: Vec<Buffer>,
     /// Host memory that it reads or writes in place.
-    guests: Vec<Guest>,
+    imports: Vec<HostImport>,
     _inside: Inside,
 }
 
@@ -227,22 +227,22 @@ impl Shared {
     /// Hands the moves to the driver.
     fn start(&self, moves: &Moves<'_>, slots: &[Buffer], inside: Inside) -> Result<Flight, Fault> {
         let mut program = Program::new(self.gpu.single_rows);
-        let mut guests = moves.invite(&self.gpu)?;
-        let kept = moves.keep_edges(&self.gpu, || self.wait_for(slots))?;
+        let mut imports = moves.import_host(&self.gpu)?;
+        let edges = moves.keep_edges(&self.gpu, || self.wait_for(slots))?;
         for slot in slots {
             if let Some(of) = slot.native::<Slot>() {
                 of.begin_use(slot);
             }
         }
-        moves.write(&mut program, &kept, &guests);
+        moves.write(&mut program, &edges, &imports);
         let submitted = self.encode(&program);
-        guests.iter_mut().for_each(Guest::let_go);
+        imports.iter_mut().for_each(HostImport::release_pages);
         match submitted {
             Ok(index) => Ok(Flight {
                 number: self.next_number(),
                 index,
                 slots: slots.to_vec(),
-                guests,
+                imports,
                 _inside: inside,
             }),
             Err(fault) => {

@@ -12,9 +12,9 @@ use transload_hal::{
 };
 
 use super::flight;
-use super::gpu::{Ends, Gpu};
+use super::gpu::{Completions, Gpu};
 use super::memory;
-use crate::ends::adapter_of;
+use crate::endpoints::adapter_of;
 use crate::inventory::inventory;
 use crate::storage::BACKEND;
 
@@ -25,7 +25,7 @@ use crate::storage::BACKEND;
 pub struct Wgpu {
     gpus: Vec<Rc<Gpu>>,
     inventory: Inventory,
-    ends: Rc<Ends>,
+    completions: Rc<Completions>,
 }
 
 /// Why no device was opened.
@@ -102,18 +102,18 @@ impl Wgpu {
     /// They stay their owner's: its callbacks for errors and for a lost device are called as before.
     #[must_use]
     pub fn with_devices(devices: impl IntoIterator<Item = (wgpu::Device, wgpu::Queue)>) -> Wgpu {
-        let ends = Rc::new(Ends::default());
+        let completions = Rc::new(Completions::default());
         let numbered = (0..).zip(devices);
         let gpus: Vec<_> = numbered
             .map(|(index, handles)| {
                 let kind = DeviceKind::WGPU;
-                Gpu::new(DeviceId { kind, index }, handles, &ends)
+                Gpu::new(DeviceId { kind, index }, handles, &completions)
             })
             .collect();
         Wgpu {
             inventory: inventory(&gpus.iter().map(Rc::as_ref).collect::<Vec<_>>()),
             gpus,
-            ends,
+            completions,
         }
     }
 
@@ -242,7 +242,7 @@ unsafe impl Backend for Wgpu {
     }
 
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
-        self.ends.sink.set(sink).is_ok()
+        self.completions.sink.set(sink).is_ok()
     }
 
     fn completes_unattended(&self) -> bool {

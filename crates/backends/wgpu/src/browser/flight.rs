@@ -8,7 +8,7 @@ use super::errors::{Heard, Scopes};
 use super::gpu::Gpu;
 use super::moves::Moves;
 use super::once::{Told, once};
-use super::readback::Landing;
+use super::readback::PendingReadback;
 use crate::storage::{BACKEND, failed};
 
 /// A submission that the browser has not ended.
@@ -16,7 +16,7 @@ struct Flight {
     number: u64,
     /// The operands.
     buffers: Vec<Buffer>,
-    landing: Option<Landing>,
+    readback: Option<PendingReadback>,
     heard: Heard,
     over: Told<()>,
 }
@@ -47,14 +47,14 @@ pub(super) unsafe fn submit(
     }
     let scopes = Scopes::of(&gpu.device);
     // SAFETY: the caller's promise; the buffers are kept until the flight is over.
-    let landing = unsafe { moves.start(gpu) };
+    let readback = unsafe { moves.start(gpu) };
     let heard = scopes.end();
     let (tell, over) = once();
     gpu.queue.on_submitted_work_done(move || tell.tell(()));
     let flight = Flight {
         number: gpu.begin(),
         buffers: moves.buffers(),
-        landing,
+        readback,
         heard,
         over,
     };
@@ -76,10 +76,10 @@ impl Flight {
     async unsafe fn finish(self, gpu: &Gpu) {
         let mut fault = self.heard.first().await;
         let over = self.over.await;
-        if let Some(landing) = self.landing {
+        if let Some(readback) = self.readback {
             // SAFETY: the caller's promise.
-            let landed = unsafe { landing.land(&gpu.readbacks, fault.is_none()) }.await;
-            fault = fault.or(landed.err());
+            let copied = unsafe { readback.finish(&gpu.readbacks, fault.is_none()) }.await;
+            fault = fault.or(copied.err());
         }
         if over.is_none() {
             fault = fault.or(Some(failed(&"the browser forgot the submission")));

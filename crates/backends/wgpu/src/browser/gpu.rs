@@ -40,14 +40,14 @@ pub(crate) struct Gpu {
     inlet: RefCell<Option<wgpu::Buffer>>,
     /// Allocations that the browser refused, after it had handed them out.
     refused: RefCell<Vec<(StorageId, Fault)>>,
-    ends: Rc<Ends>,
+    completions: Rc<Completions>,
     /// Fences of this device that have not settled.
     pending: RefCell<HashSet<u64>>,
 }
 
 /// Where outcomes of all devices go.
 #[derive(Default)]
-pub(super) struct Ends {
+pub(super) struct Completions {
     pub(super) sink: OnceCell<Arc<dyn CompletionSink>>,
     /// The last fence that was given out.
     last: Cell<u64>,
@@ -76,7 +76,7 @@ impl Gpu {
     pub(super) fn new(
         id: DeviceId,
         (device, queue): (wgpu::Device, wgpu::Queue),
-        ends: &Rc<Ends>,
+        completions: &Rc<Completions>,
     ) -> Rc<Gpu> {
         let lost = Arc::new(OnceLock::new());
         let told = Arc::clone(&lost);
@@ -104,7 +104,7 @@ impl Gpu {
             shifter: RefCell::default(),
             inlet: RefCell::default(),
             refused: RefCell::default(),
-            ends: Rc::clone(ends),
+            completions: Rc::clone(completions),
             pending: RefCell::default(),
         })
     }
@@ -159,7 +159,7 @@ impl Gpu {
     }
 
     /// Records the browser's later report whether it has room for an allocation.
-    pub(super) fn mind(self: &Rc<Self>, storage: StorageId, scopes: Scopes) {
+    pub(super) fn watch_allocation(self: &Rc<Self>, storage: StorageId, scopes: Scopes) {
         let (gpu, heard) = (Rc::clone(self), scopes.end());
         wasm_bindgen_futures::spawn_local(async move {
             if let Some(fault) = heard.first().await {
@@ -185,8 +185,8 @@ impl Gpu {
 
     /// The number of a new fence, which is pending from now on.
     pub(super) fn begin(&self) -> u64 {
-        let number = self.ends.last.get() + 1;
-        self.ends.last.set(number);
+        let number = self.completions.last.get() + 1;
+        self.completions.last.set(number);
         self.pending.borrow_mut().insert(number);
         number
     }
@@ -194,7 +194,7 @@ impl Gpu {
     /// Settles a fence and reports its outcome.
     pub(super) fn settle(&self, number: u64, outcome: Outcome) {
         self.pending.borrow_mut().remove(&number);
-        if let Some(sink) = self.ends.sink.get() {
+        if let Some(sink) = self.completions.sink.get() {
             sink.settle(Fence::new(BACKEND, number), outcome);
         }
     }

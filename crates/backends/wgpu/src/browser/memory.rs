@@ -32,6 +32,6 @@ pub(super) fn allocate(
         mapped_at_creation: false,
     });
     let buffer = gpu.wrap(memory, buffer, len);
-    gpu.mind(buffer.storage_id(), scopes);
+    gpu.watch_allocation(buffer.storage_id(), scopes);
     Ok(buffer)
 }

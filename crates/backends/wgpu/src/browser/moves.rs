@@ -4,9 +4,9 @@ use transload_hal::{Buffer, Fault, Layout, Op, SubmitError};
 use transload_hal::{DeviceKind, MemoryKind, Rows, Span};
 
 use super::gpu::Gpu;
-use super::readback::{Landing, Piece};
+use super::readback::{PendingReadback, Piece};
 use super::upload;
-use crate::ends::{self, native, position, reach, refusal, unsupported};
+use crate::endpoints::{self, native, position, reach, refusal, unsupported};
 use crate::raw::{End, Program};
 use crate::storage::WORD;
 use crate::texture;
@@ -51,7 +51,7 @@ impl<'a> Moves<'a> {
                 is_asked = true;
                 continue;
             }
-            let made = ends::of(op).and_then(|ends| Move::new(gpu, op, ends));
+            let made = endpoints::of(op).and_then(|ends| Move::new(gpu, op, ends));
             list.push(made.map_err(|fault| refusal(index, fault))?);
         }
         list.retain(|of| of.span.len > 0);
@@ -89,7 +89,7 @@ impl<'a> Moves<'a> {
     ///
     /// # Safety
     /// As for `Backend::submit`.
-    pub(super) unsafe fn start(&self, gpu: &Gpu) -> Option<Landing> {
+    pub(super) unsafe fn start(&self, gpu: &Gpu) -> Option<PendingReadback> {
         let mut program = Program::new(gpu.single_rows);
         let outlet = (self.out_bytes > 0).then(|| gpu.readbacks.take(&gpu.device, self.out_bytes));
         let (mut pieces, mut at) = (Vec::new(), 0);
@@ -116,7 +116,7 @@ impl<'a> Moves<'a> {
         if !program.is_empty() {
             upload::run(gpu, &program);
         }
-        outlet.map(|outlet| Landing::expect(outlet, self.out_bytes, pieces))
+        outlet.map(|outlet| PendingReadback::expect(outlet, self.out_bytes, pieces))
     }
 }
 
@@ -145,7 +145,7 @@ impl<'a> Move<'a> {
             span,
             way,
         };
-        ends::allow(&made.src, &made.dst, made.rows())?;
+        endpoints::allow(&made.src, &made.dst, made.rows())?;
         Ok(made)
     }
 

@@ -61,7 +61,7 @@ impl Readbacks {
 }
 
 /// Bytes on their way to host memory.
-pub(super) struct Landing {
+pub(super) struct PendingReadback {
     buffer: wgpu::Buffer,
     size: u64,
     pieces: Vec<Piece>,
@@ -74,14 +74,14 @@ pub(super) struct Piece {
     pub(super) to: HostSpan,
 }
 
-impl Landing {
+impl PendingReadback {
     /// Makes the browser map the buffer when the submitted commands are over.
-    pub(super) fn expect(buffer: wgpu::Buffer, size: u64, pieces: Vec<Piece>) -> Landing {
+    pub(super) fn expect(buffer: wgpu::Buffer, size: u64, pieces: Vec<Piece>) -> PendingReadback {
         let (tell, mapped) = once();
         buffer.map_async(wgpu::MapMode::Read, 0..size, move |result| {
             tell.tell(result.is_ok());
         });
-        Landing {
+        PendingReadback {
             buffer,
             size,
             pieces,
@@ -93,7 +93,7 @@ impl Landing {
     ///
     /// # Safety
     /// Until this is over the pieces' ends are valid for writes, and nothing else touches them.
-    pub(super) async unsafe fn land(
+    pub(super) async unsafe fn finish(
         self,
         readbacks: &Readbacks,
         is_good: bool,
@@ -107,7 +107,7 @@ impl Landing {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        let copied = unsafe { copy_home(&self.buffer, self.size, &self.pieces) };
+        let copied = unsafe { copy_out(&self.buffer, self.size, &self.pieces) };
         self.buffer.unmap();
         readbacks.put(self.buffer);
         copied
@@ -116,7 +116,7 @@ impl Landing {
 
 /// # Safety
 /// The pieces' ends are valid for writes, and nothing else touches them.
-unsafe fn copy_home(buffer: &wgpu::Buffer, size: u64, pieces: &[Piece]) -> Result<(), Fault> {
+unsafe fn copy_out(buffer: &wgpu::Buffer, size: u64, pieces: &[Piece]) -> Result<(), Fault> {
     let view = buffer
         .get_mapped_range(0..size)
         .map_err(|error| failed(&error))?;

@@ -41,7 +41,7 @@ pub(crate) fn links(gpu: &Gpu) -> Vec<(MemoryId, MemoryId, Access)> {
         links.push((own, memory(MemoryKind::Readback), Access::Native));
     }
     if gpu.importer.is_ok() {
-        links.extend(guests(gpu).map(|(src, dst)| (src, dst, Access::Import)));
+        links.extend(imports(gpu).map(|(src, dst)| (src, dst, Access::Import)));
     }
     links
 }
@@ -57,11 +57,11 @@ pub(crate) fn lacks(gpu: &Gpu) -> Vec<Lack> {
         access: Access::Import,
         reason: format!("{}: {reason}", gpu.id).into(),
     };
-    guests(gpu).map(lack).collect()
+    imports(gpu).map(lack).collect()
 }
 
 /// The ends of the ways between the adapter and host memory that it may reach in place.
-fn guests(gpu: &Gpu) -> impl Iterator<Item = (MemoryId, MemoryId)> + use<> {
+fn imports(gpu: &Gpu) -> impl Iterator<Item = (MemoryId, MemoryId)> + use<> {
     let device = gpu.id.memory(MemoryKind::Device);
     let hosts = GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind));
     hosts

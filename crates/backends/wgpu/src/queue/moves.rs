@@ -3,9 +3,9 @@
 use transload_hal::{Buffer, DeviceKind, Fault, GUEST_KINDS, HostSpan, Layout, Op, SubmitError};
 use transload_hal::{MemoryKind, Rows, Span};
 
-use crate::ends::{self, native, position, reach, refusal, unsupported};
+use crate::endpoints::{self, native, position, reach, refusal, unsupported};
 use crate::gpu::Gpu;
-use crate::guest::{Direction, Guest};
+use crate::host_import::{Direction, HostImport};
 use crate::memory::Slot;
 use crate::raw::{End, Program, Window};
 use crate::storage::{WORD, failed};
@@ -28,7 +28,7 @@ struct Move<'a> {
 }
 
 /// The bytes that a slot held around the ones to be written, for each slot that needs them.
-pub(crate) struct Kept {
+pub(crate) struct SlotEdges {
     slot: Buffer,
     /// The first byte of the slot that `bytes` holds, a whole word.
     from: u64,
@@ -51,7 +51,7 @@ impl<'a> Moves<'a> {
                     }
                     _ => Err(unsupported(format!("{op:?} is of no buffer of {device}"))),
                 },
-                _ => ends::of(op).and_then(|ends| Move::new(gpu, op, ends)),
+                _ => endpoints::of(op).and_then(|ends| Move::new(gpu, op, ends)),
             };
             list.push(made.map_err(|fault| refusal(index, fault))?);
         }
@@ -85,35 +85,35 @@ impl<'a> Moves<'a> {
     }
 
     /// Makes the device see the host memory that takes part, in the order of the moves.
-    pub(crate) fn invite(&self, gpu: &Gpu) -> Result<Vec<Guest>, Fault> {
-        let mut guests = Vec::new();
+    pub(crate) fn import_host(&self, gpu: &Gpu) -> Result<Vec<HostImport>, Fault> {
+        let mut imports = Vec::new();
         for of in &self.list {
             let (Some((span, direction)), Ok(importer)) = (of.host, &gpu.importer) else {
                 continue;
             };
             let other = of.device_end(direction).1;
             // SAFETY: the operand lies within its buffer, which the engine keeps alive until the
-            // fence has settled, that is until the guest has left; and it keeps others away.
-            guests.push(unsafe { Guest::new(gpu, importer, span, direction, other) }?);
+            // fence has settled, that is until the import has finished; and it keeps others away.
+            imports.push(unsafe { HostImport::new(gpu, importer, span, direction, other) }?);
         }
-        Ok(guests)
+        Ok(imports)
     }
 
     /// A device cannot read the slots that it copies into. If runs begin or end inside a word of one,
     /// the bytes around them are read through the host's mapping, for which `wait` waits.
-    pub(crate) fn keep_edges(&self, gpu: &Gpu, wait: impl Fn()) -> Result<Vec<Kept>, Fault> {
-        let mut kept: Vec<Kept> = Vec::new();
+    pub(crate) fn keep_edges(&self, gpu: &Gpu, wait: impl Fn()) -> Result<Vec<SlotEdges>, Fault> {
+        let mut edges: Vec<SlotEdges> = Vec::new();
         for of in &self.list {
             let slot = of.dst.buffer;
-            let is_kept = kept.iter().any(|kept| kept.slot.same_storage(slot));
-            if slot.native::<Slot>().is_none() || is_kept {
+            let is_read = edges.iter().any(|edges| edges.slot.same_storage(slot));
+            if slot.native::<Slot>().is_none() || is_read {
                 continue;
             }
             let into = self
                 .list
                 .iter()
                 .filter(|other| other.dst.buffer.same_storage(slot));
-            if into.clone().all(Move::lands_on_words) {
+            if into.clone().all(Move::fills_whole_words) {
                 continue;
             }
             wait();
@@ -140,37 +140,37 @@ impl<'a> Moves<'a> {
                 ));
             }
             bytes.unmap();
-            kept.push(Kept {
+            edges.push(SlotEdges {
                 slot: slot.clone(),
                 from,
                 bytes,
             });
         }
-        Ok(kept)
+        Ok(edges)
     }
 
-    pub(crate) fn write(&self, program: &mut Program, kept: &[Kept], guests: &[Guest]) {
-        let mut guests = guests.iter();
+    pub(crate) fn write(&self, program: &mut Program, edges: &[SlotEdges], imports: &[HostImport]) {
+        let mut imports = imports.iter();
         for of in &self.list {
             if let Some((_, direction)) = of.host {
                 let (buffer, offset) = of.device_end(direction);
-                if let (Some(guest), Some(end)) = (guests.next(), native(buffer)) {
-                    guest.write(program, end.after(offset));
+                if let (Some(import), Some(end)) = (imports.next(), native(buffer)) {
+                    import.write(program, end.after(offset));
                 }
                 continue;
             }
-            let kept = kept
+            let edges = edges
                 .iter()
-                .find(|kept| kept.slot.same_storage(of.dst.buffer));
-            of.write(program, kept);
+                .find(|edges| edges.slot.same_storage(of.dst.buffer));
+            of.write(program, edges);
         }
         for buffer in &self.shown {
             program.show(buffer);
         }
-        for kept in kept {
-            if let Some(slot) = native(&kept.slot) {
-                let src = End::bytes(&kept.bytes, 0);
-                program.copy(src, slot.after(kept.from), kept.bytes.size());
+        for edges in edges {
+            if let Some(slot) = native(&edges.slot) {
+                let src = End::bytes(&edges.bytes, 0);
+                program.copy(src, slot.after(edges.from), edges.bytes.size());
             }
         }
     }
@@ -185,11 +185,11 @@ impl<'a> Move<'a> {
         (src, dst, span): (Layout<'a>, Layout<'a>, Span),
     ) -> Result<Move<'a>, Fault> {
         let in_line = src.shape.is_contiguous() && dst.shape.is_contiguous();
-        let guest = |end, direction| {
+        let import = |end, direction| {
             let place = in_place(gpu, end, span).filter(|_| in_line)?;
             Some((place, direction))
         };
-        let host = guest(&src, Direction::In).or_else(|| guest(&dst, Direction::Out));
+        let host = import(&src, Direction::In).or_else(|| import(&dst, Direction::Out));
         let by_host = host.map(|(_, direction)| direction);
         if by_host != Some(Direction::In) {
             reach(gpu.id, &of_device(MemoryKind::Upload), op, &src)?;
@@ -211,7 +211,7 @@ impl<'a> Move<'a> {
         if let Some(reason) = made.is_cut_inside_texels() {
             return Err(unsupported(reason));
         }
-        ends::allow(&made.src, &made.dst, made.rows())?;
+        endpoints::allow(&made.src, &made.dst, made.rows())?;
         Ok(made)
     }
 }
@@ -233,16 +233,16 @@ impl Move<'_> {
         (end.buffer, position(end) + self.span.offset)
     }
 
-    /// Adds the commands for the move; uses the kept bytes of the slot, if any.
-    fn write(&self, program: &mut Program, kept: Option<&Kept>) {
+    /// Adds the commands for the move; uses the edges of the slot, if any.
+    fn write(&self, program: &mut Program, edges: Option<&SlotEdges>) {
         let (Some(src), Some(dst)) = (native(self.src.buffer), native(self.dst.buffer)) else {
             return;
         };
         for rows in self.rows() {
-            match kept {
-                Some(kept) => {
-                    let to = rows.to - kept.from;
-                    let dst = End::bytes(&kept.bytes, 0);
+            match edges {
+                Some(edges) => {
+                    let to = rows.to - edges.from;
+                    let dst = End::bytes(&edges.bytes, 0);
                     program.copy_rows(src, dst, &Rows { to, ..rows });
                 }
                 None => program.copy_rows(src, dst, &rows),
@@ -259,9 +259,12 @@ impl Move<'_> {
     }
 
     /// Whether the move fills whole words of the destination buffer, so that none must be read first.
-    fn lands_on_words(&self) -> bool {
+    fn fills_whole_words(&self) -> bool {
         let src = native(self.src.buffer);
-        src.is_some_and(|src| self.rows().all(|rows| Program::lands_on_words(src, &rows)))
+        src.is_some_and(|src| {
+            self.rows()
+                .all(|rows| Program::fills_whole_words(src, &rows))
+        })
     }
 
     /// Returns why the move cannot use host memory in place, if it cannot. Host memory moves in pieces

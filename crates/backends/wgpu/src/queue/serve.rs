@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use transload_hal::{Buffer, Fault, Fence, Outcome, Waited, run_callback};
 
 use super::{Ended, Shared, State, Waiting};
-use crate::gpu::Unseen;
-use crate::memory::{Slot, Standing};
+use crate::gpu::PollFailure;
+use crate::memory::{Slot, SlotStatus};
 use crate::storage::{BACKEND, failed};
 
 /// The longest time that a thread sleeps before it checks the state again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A thread that may wait at least this long serves the queue, for as long as the driver takes, because a poll of a device
-/// has no time limit (`Gpu::look`). Threads with a shorter limit leave that to the queue's own thread.
+/// has no time limit (`Gpu::poll`). Threads with a shorter limit leave that to the queue's own thread.
 const LONG: Duration = Duration::from_secs(600);
 
 /// The right to serve the queue, given up when dropped.
@@ -130,16 +130,16 @@ impl Shared {
 
     /// Blocks until a submission is over, possibly lost with its device. Returns false if it may still run.
     fn is_over(&self, index: wgpu::SubmissionIndex) -> bool {
-        match self.gpu.look(wgpu::PollType::Wait {
+        match self.gpu.poll(wgpu::PollType::Wait {
             submission_index: Some(index),
             timeout: None,
         }) {
-            Ok(()) | Err(Unseen::Lost(_)) => true,
+            Ok(()) | Err(PollFailure::Lost(_)) => true,
             // Even if the device is known to be lost: wgpu also reports a loss if the user destroys the device or memory ran
             // out, and earlier submissions then go on writing host memory.
-            Err(Unseen::NotYet) => false,
+            Err(PollFailure::Pending) => false,
             // The submission was made, but the device was lost.
-            Err(Unseen::NoSuch { .. }) => {
+            Err(PollFailure::NoSuch { .. }) => {
                 self.gpu.note_loss();
                 true
             }
@@ -158,8 +158,8 @@ impl Shared {
             Some(fault) => Outcome::Lost(fault.clone()),
             None => Outcome::Done,
         };
-        for guest in flight.guests {
-            if let (Err(fault), Outcome::Done) = (guest.leave(&self.gpu), &outcome) {
+        for import in flight.imports {
+            if let (Err(fault), Outcome::Done) = (import.finish(&self.gpu), &outcome) {
                 outcome = Outcome::Failed(fault);
             }
         }
@@ -214,11 +214,11 @@ impl Ended {
             return true;
         }
         let slots = self.slots.iter().filter_map(|slot| slot.native::<Slot>());
-        let standing: Vec<Standing> = slots.map(Slot::standing).collect();
-        if standing.contains(&Standing::InUse) {
+        let status: Vec<SlotStatus> = slots.map(Slot::status).collect();
+        if status.contains(&SlotStatus::InUse) {
             return false;
         }
-        if standing.contains(&Standing::Broken) {
+        if status.contains(&SlotStatus::Broken) {
             let failed = || Outcome::Failed(failed(&"a slot of it could not be mapped again"));
             self.outcome = lost.map_or_else(failed, |fault| Outcome::Lost(fault.clone()));
         }

@@ -41,7 +41,7 @@ impl Importer {
 pub(crate) enum Mapper {}
 
 /// Keeps nothing.
-pub(crate) type Keeper = crate::exit::Kept<std::convert::Infallible>;
+pub(crate) type MemoryLease = crate::exit::DriverObject<std::convert::Infallible>;
 
 impl Mapper {
     pub(crate) fn of(_: &wgpu::Device) -> Option<Mapper> {
@@ -55,7 +55,7 @@ impl Mapper {
         _: (&wgpu::Device, &wgpu::Queue),
         _: u64,
         _: wgpu::BufferUsages,
-    ) -> Result<(wgpu::Buffer, HostSpan, Keeper), Fault> {
+    ) -> Result<(wgpu::Buffer, HostSpan, MemoryLease), Fault> {
         match *self {}
     }
 }

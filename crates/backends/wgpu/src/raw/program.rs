@@ -127,7 +127,7 @@ impl Program {
 
     /// Whether no word of the destination, a buffer, need be read for rows that come from `src`.
     #[cfg(native)]
-    pub(crate) fn lands_on_words(src: End<'_>, of: &Rows) -> bool {
+    pub(crate) fn fills_whole_words(src: End<'_>, of: &Rows) -> bool {
         let End::Texels { .. } = src else {
             return of.rows == 1 && Program::is_whole(of.from, of.to, of.len);
         };
@@ -251,12 +251,19 @@ impl Program {
         }
         // Within a chunk: they fit into 32 bits.
         let shift = Shift::in_line((from - first) as u32, (to % WORD) as u32, len as u32);
-        self.land(shift, dst, to, len, Around::Keep);
+        self.shift_into(shift, dst, to, len, Around::Keep);
     }
 
     /// Adds one pass of the shader. Its output begins with the word that contains byte `to` of `dst`,
     /// and is copied there.
-    pub(super) fn land(&mut self, shift: Shift, dst: &Buffer, to: u64, len: u64, around: Around) {
+    pub(super) fn shift_into(
+        &mut self,
+        shift: Shift,
+        dst: &Buffer,
+        to: u64,
+        len: u64,
+        around: Around,
+    ) {
         let (head, tail) = (to / WORD * WORD, (to + len).next_multiple_of(WORD));
         let words = tail - head;
         let mut keep = |edge: u64| {

@@ -156,7 +156,7 @@ impl Program {
             end: (image.skipped() + image.len()) as u32,
             words: (lead + image.len()).div_ceil(WORD) as u32,
         };
-        self.land(shift, dst, to, image.len(), around);
+        self.shift_into(shift, dst, to, image.len(), around);
     }
 
     /// From a buffer to texels.

@@ -12,7 +12,7 @@ use transload_hal::{ErrorClass, Fault, HostSpan};
 use wgpu::hal::api::Vulkan;
 
 use super::types::Types;
-use crate::exit::Kept;
+use crate::exit::DriverObject;
 
 /// All that buffers may be used for without a feature.
 const USAGES: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
@@ -32,7 +32,7 @@ pub(crate) struct Mapper {
 }
 
 /// Keeps the memory of a mapped buffer, even when its user destroys the buffer. It goes before its device.
-pub(crate) type Keeper = Kept<(Arc<Memory>, wgpu::Device, wgpu::Queue)>;
+pub(crate) type MemoryLease = DriverObject<(Arc<Memory>, wgpu::Device, wgpu::Queue)>;
 
 pub(crate) struct Memory {
     device: Arc<ash::Device>,
@@ -42,7 +42,7 @@ pub(crate) struct Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the buffer that was bound to it is destroyed: its release holds the memory. The
-        // device lives: a keeper holds it, and so does wgpu while it releases a buffer. What is mapped
+        // device lives: its lease holds it, and so does wgpu while it releases a buffer. What is mapped
         // is unmapped by this.
         unsafe { self.device.free_memory(self.memory, None) };
     }
@@ -66,7 +66,7 @@ impl Mapper {
     }
 
     /// A buffer of `size` bytes, all 0, with every usage that needs no feature, and where the host
-    /// sees it as long as the keeper lives. `usage` is what wgpu may be asked to do with it.
+    /// sees it as long as the lease lives. `usage` is what wgpu may be asked to do with it.
     ///
     /// # Errors
     /// The driver's error.
@@ -78,7 +78,7 @@ impl Mapper {
         (device, queue): (&wgpu::Device, &wgpu::Queue),
         size: u64,
         usage: wgpu::BufferUsages,
-    ) -> Result<(wgpu::Buffer, HostSpan, Keeper), Fault> {
+    ) -> Result<(wgpu::Buffer, HostSpan, MemoryLease), Fault> {
         let info = vk::BufferCreateInfo::default().size(size).usage(USAGES);
         // SAFETY: the device lives as long as `device`.
         let made = unsafe { self.device.create_buffer(&info, None) };
@@ -114,8 +114,8 @@ impl Mapper {
         };
         // SAFETY: it is of this device, as described, and its bytes are written.
         let made = unsafe { device.create_buffer_from_hal::<Vulkan>(native, &descriptor) };
-        let keeper = Kept::new((memory, device.clone(), queue.clone()));
-        Ok((made, span, keeper))
+        let lease = DriverObject::new((memory, device.clone(), queue.clone()));
+        Ok((made, span, lease))
     }
 
     /// # Safety

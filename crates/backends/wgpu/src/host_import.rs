@@ -14,7 +14,7 @@ use crate::raw::{End, Importer, Program};
 use crate::storage::{WORD, failed};
 
 /// A range of host memory while a submission reads or writes it.
-pub(crate) struct Guest {
+pub(crate) struct HostImport {
     span: HostSpan,
     cut: Cut,
     direction: Direction,
@@ -91,7 +91,7 @@ impl Cut {
     }
 }
 
-impl Guest {
+impl HostImport {
     /// Makes the device see the range, whose bytes go to or come from byte `other` of a buffer of its
     /// own.
     ///
@@ -99,22 +99,22 @@ impl Guest {
     /// The driver's errors, for example that it does not import this memory.
     ///
     /// # Safety
-    /// The span stays valid, for writes too if they go [`Direction::Out`], until the guest is dropped unused
-    /// or has [left](Guest::leave), and nothing else touches it meanwhile.
+    /// The span stays valid, for writes too if they go [`Direction::Out`], until the import is dropped unused
+    /// or is [finished](HostImport::finish), and nothing else touches it meanwhile.
     pub(crate) unsafe fn new(
         gpu: &Gpu,
         importer: &Importer,
         span: HostSpan,
         direction: Direction,
         other: u64,
-    ) -> Result<Guest, Fault> {
+    ) -> Result<HostImport, Fault> {
         let pages = (importer.page(), LEAST);
         let cut = Cut::new(span.addr(), span.len() as u64, pages, other);
         let edges = match cut.edges() {
             0 => None,
             size => Some(gpu.catching(|| edges_buffer(&gpu.device, size, direction))?),
         };
-        let mut guest = Guest {
+        let mut made = HostImport {
             span,
             cut,
             direction,
@@ -123,15 +123,15 @@ impl Guest {
             gone: Arc::default(),
         };
         if direction == Direction::In {
-            guest.fill_edges()?;
+            made.fill_edges()?;
         }
         if let Some(pages) = span.slice(cut.head, cut.body).filter(|_| cut.body > 0) {
-            let gone = Arc::clone(&guest.gone);
+            let gone = Arc::clone(&made.gone);
             // SAFETY: whole pages, cut above; the rest is the caller's promise.
             let import = || unsafe { importer.import(&gpu.device, pages, move || gone.tell()) };
-            guest.pages = Some(gpu.catching(import)??);
+            made.pages = Some(gpu.catching(import)??);
         }
-        Ok(guest)
+        Ok(made)
     }
 
     /// Adds the commands that move the bytes to or from `other`.
@@ -158,20 +158,20 @@ impl Guest {
         }
     }
 
-    /// The driver has the commands: the guest no longer holds the pages.
-    pub(crate) fn let_go(&mut self) {
+    /// The driver has the commands: the import no longer holds the pages.
+    pub(crate) fn release_pages(&mut self) {
         self.pages = None;
     }
 
     /// Waits until the driver has released the pages after the device's commands ended, then copies the
     /// edges back. A lost device never releases them, so this does not wait for one.
-    pub(crate) fn leave(mut self, gpu: &Gpu) -> Result<(), Fault> {
+    pub(crate) fn finish(mut self, gpu: &Gpu) -> Result<(), Fault> {
         self.pages = None;
         if self.cut.body > 0 {
             self.gone.wait(gpu);
         }
         match (&self.edges, self.direction) {
-            (Some(edges), Direction::Out) => self.bring_home(gpu, edges),
+            (Some(edges), Direction::Out) => self.store_edges(gpu, edges),
             _ => Ok(()),
         }
     }
@@ -198,7 +198,7 @@ impl Guest {
         Ok(())
     }
 
-    fn bring_home(&self, gpu: &Gpu, edges: &wgpu::Buffer) -> Result<(), Fault> {
+    fn store_edges(&self, gpu: &Gpu, edges: &wgpu::Buffer) -> Result<(), Fault> {
         gpu.map_idle(edges, wgpu::MapMode::Read)?;
         let view = edges.get_mapped_range(..).map_err(|error| failed(&error))?;
         for (to, len, place) in self.cut.ends() {
