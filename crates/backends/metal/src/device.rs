@@ -18,16 +18,16 @@ use crate::gpu::Gpu;
 use crate::inventory::inventory;
 use crate::memory::{self, MetalBuffer, MetalTexture};
 use crate::queue::{Lane, lane_of};
-use crate::raw::{Device, Kept, Listener, Raw, all_devices, pooled};
+use crate::raw::{Device, DropPooled, Listener, Raw, all_devices, pooled};
 use crate::types::Sink;
 
 /// Metal devices.
 pub struct Metal {
-    gpus: Kept<Vec<Gpu>>,
+    gpus: DropPooled<Vec<Gpu>>,
     absent: Vec<Absent>,
     inventory: Inventory,
     sink: Sink,
-    listener: OnceLock<Kept<Listener>>,
+    listener: OnceLock<DropPooled<Listener>>,
 }
 
 impl Metal {
@@ -70,7 +70,7 @@ impl Metal {
         }
         Ok(Metal {
             inventory: inventory(&gpus),
-            gpus: Kept::new(gpus),
+            gpus: DropPooled::new(gpus),
             absent,
             sink,
             listener: OnceLock::new(),
@@ -137,7 +137,7 @@ impl Metal {
         let gpu = self.gpu(buffer.memory().device)?;
         let (Raw(raw), at) = match buffer.native::<MetalBuffer>() {
             Some(known) => {
-                known.marks().give_out();
+                known.coherence().give_out();
                 (known.raw().clone(), buffer.span().offset)
             }
             None => gpu
@@ -152,7 +152,7 @@ impl Metal {
     }
 
     pub(crate) fn listener(&self) -> &Listener {
-        let new = || pooled(|_| Kept::new(Listener::new()));
+        let new = || pooled(|_| DropPooled::new(Listener::new()));
         self.listener.get_or_init(new)
     }
 

@@ -2,7 +2,7 @@
 
 use transload_hal::{DeviceId, Fault};
 
-use crate::memory::{Hosted, Known};
+use crate::memory::{CoherenceMap, Hosted};
 use crate::queue::{Lane, Way};
 use crate::raw::{Device, Facts, facts};
 use crate::types::{Lost, Sink};
@@ -17,7 +17,7 @@ pub(crate) struct Gpu {
     /// Host memory that it reaches in place for longer than a submission.
     pub(crate) hosted: Hosted,
     /// Which copies of its managed buffers are the newer ones.
-    pub(crate) marks: Known,
+    pub(crate) coherence: CoherenceMap,
     lost: Lost,
     lanes: [Lane; Way::ALL.len()],
 }
@@ -46,7 +46,7 @@ impl Gpu {
             device,
             facts,
             hosted: Hosted::default(),
-            marks: Known::default(),
+            coherence: CoherenceMap::default(),
             lost,
             lanes,
         })

@@ -102,8 +102,8 @@ fn links(gpu: &Gpu) -> Vec<Link> {
     }
     for host in GUEST_KINDS.map(|kind| DeviceId::CPU0.memory(kind)) {
         // The host itself copies into memory that it reaches.
-        links.push(guest(gpu, (host, id(MemoryKind::Device))));
-        links.push(guest(gpu, (id(MemoryKind::Device), host)));
+        links.push(import(gpu, (host, id(MemoryKind::Device))));
+        links.push(import(gpu, (id(MemoryKind::Device), host)));
         if gpu.has_managed() {
             links.push(written(gpu, host));
         }
@@ -157,7 +157,7 @@ fn own(gpu: &Gpu, (src, dst): (MemoryId, MemoryId), access: Access) -> Link {
 
 /// A link over which a device reads or writes host memory in place. A row of a pitched region need not have a page of
 /// its own, so those are staged.
-fn guest(gpu: &Gpu, ends: (MemoryId, MemoryId)) -> Link {
+fn import(gpu: &Gpu, ends: (MemoryId, MemoryId)) -> Link {
     let rate = link_cost(class_of(gpu, [ends.0.kind, ends.1.kind])).fs_per_byte;
     Link {
         pitched: false,

@@ -2,14 +2,14 @@
 
 mod adopt;
 mod buffer;
+mod coherence;
 mod hosted;
-mod marks;
 mod texture;
 
 pub(crate) use adopt::{adopt, share};
 pub use buffer::MetalBuffer;
+pub(crate) use coherence::{Coherence, CoherenceMap, Synchronization};
 pub(crate) use hosted::Hosted;
-pub(crate) use marks::{Known, Look, Marks};
 pub use texture::MetalTexture;
 pub(crate) use texture::adopt_texture;
 

@@ -6,12 +6,12 @@
 mod flight;
 mod lane;
 mod moves;
-mod paint;
+mod texels;
 mod user;
 mod write;
 
 pub(crate) use lane::Lane;
-pub(crate) use moves::{End, Guest, Move, Own, Reason};
+pub(crate) use moves::{End, HostOperand, Move, Own, Reason};
 pub use user::EventError;
 
 use transload_hal::{Fence, MemoryKind};

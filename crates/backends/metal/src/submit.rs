@@ -38,7 +38,7 @@ impl Metal {
                 let lanes = gpu.lanes().iter();
                 let newest = lanes.filter_map(|lane| Some((lane, lane.newest()?)));
                 match newest.clone().next() {
-                    None if !moves().any(|one| one.is_news()) => Fence::settled(BACKEND),
+                    None if !moves().any(|one| one.is_stale()) => Fence::settled(BACKEND),
                     // SAFETY: the caller's promise.
                     _ => unsafe {
                         let after = newest.chain(self.lanes_of(after));
@@ -109,11 +109,11 @@ struct Place<'a> {
 
 impl Move {
     /// Whether the host's copy is out of date.
-    fn is_news(&self) -> bool {
+    fn is_stale(&self) -> bool {
         match self {
             Move::Show { managed, .. } => {
-                let marks = managed.as_ref().and_then(|of| of.marks.as_ref());
-                marks.is_some_and(|marks| marks.is_news())
+                let coherence = managed.as_ref().and_then(|of| of.coherence.as_ref());
+                coherence.is_some_and(|coherence| coherence.is_stale())
             }
             _ => false,
         }
@@ -126,14 +126,14 @@ impl Move {
     unsafe fn finish(self) {
         match self {
             Move::Taken { of } => {
-                if let Some(marks) = &of.marks {
-                    marks.take();
+                if let Some(coherence) = &of.coherence {
+                    coherence.take();
                 }
             }
             Move::Modified { of, at, len } => {
                 modified(&of, at, len, || {});
-                if let Some(marks) = &of.marks {
-                    marks.give_back();
+                if let Some(coherence) = &of.coherence {
+                    coherence.give_back();
                 }
             }
             Move::Copy {
@@ -142,7 +142,7 @@ impl Move {
                 shapes,
                 span,
                 ..
-            } if of.marks.is_some() => {
+            } if of.coherence.is_some() => {
                 for run in Move::runs(shapes.as_ref(), span) {
                     let (to, len) = (at + run.other_offset, run.len_bytes);
                     let source = from.span.slice(run.offset, len);
@@ -164,8 +164,8 @@ impl Move {
                 to: End::Own { of, .. },
                 ..
             } => {
-                if let Some(marks) = &of.marks {
-                    marks.wrote();
+                if let Some(coherence) = &of.coherence {
+                    coherence.wrote();
                 }
             }
             _ => {}
@@ -175,8 +175,10 @@ impl Move {
 
 /// Lets the host write a managed buffer, and notifies Metal.
 fn modified(of: &Own, at: u64, len: u64, write: impl FnOnce()) {
-    let Some(marks) = &of.marks else { return };
-    marks.write(|| {
+    let Some(coherence) = &of.coherence else {
+        return;
+    };
+    coherence.write(|| {
         write();
         if len > 0 {
             of.raw.did_modify(at, len);

@@ -6,7 +6,7 @@ use transload_hal::{Buffer, DeviceKind, GUEST_KINDS, MemoryKind, Op, Part, Span}
 
 use crate::gpu::Gpu;
 use crate::memory::{MetalBuffer, MetalTexture};
-use crate::queue::{End, Guest, Move, Own, Reason};
+use crate::queue::{End, HostOperand, Move, Own, Reason};
 use crate::types::BACKEND;
 
 impl Move {
@@ -79,8 +79,9 @@ impl End {
         let memory = buffer.memory();
         if memory.device.kind == DeviceKind::CPU && GUEST_KINDS.contains(&memory.kind) {
             let spans = buffer.host(offset, len).zip(buffer.whole().host(0, 0));
-            let guest = spans.map(|(span, storage)| End::Host(Guest::new(span, storage.addr())));
-            return guest.ok_or_else(|| format!("{memory} has no address here").into());
+            let operand =
+                spans.map(|(span, storage)| End::Host(HostOperand::new(span, storage.addr())));
+            return operand.ok_or_else(|| format!("{memory} has no address here").into());
         }
         let is_own = buffer.backend() == BACKEND;
         let gpu = gpus
@@ -104,13 +105,20 @@ impl End {
             });
         }
         if let Some(known) = buffer.native::<MetalBuffer>() {
-            let marks = (memory.kind == MemoryKind::Managed).then(|| Arc::clone(known.marks()));
+            let coherence =
+                (memory.kind == MemoryKind::Managed).then(|| Arc::clone(known.coherence()));
             let raw = known.raw().clone();
-            return Ok(own(Own { raw, marks }, buffer.span().offset + offset));
+            return Ok(own(Own { raw, coherence }, buffer.span().offset + offset));
         }
         let host = buffer.host(offset, len);
         let found = host.and_then(|host| gpu.hosted.find(host.addr(), len));
         let (raw, at) = found.ok_or("the buffer is none of Metal's")?;
-        Ok(own(Own { raw, marks: None }, at))
+        Ok(own(
+            Own {
+                raw,
+                coherence: None,
+            },
+            at,
+        ))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::buffer::Buffer;
-use super::command_buffer::{CommandBuffer, Kept};
+use super::command_buffer::{CommandBuffer, RetainedResource};
 use super::label::Label;
 use super::texture::Texture;
 use super::types::{Origin, Range, Size};
@@ -54,7 +54,7 @@ impl BlitEncoder {
     /// Encodes the result of `command`, or reports the reason against it.
     fn encode<const KEPT: usize>(
         &self,
-        command: impl FnOnce() -> Result<(Command, [Kept; KEPT]), Refusal>,
+        command: impl FnOnce() -> Result<(Command, [RetainedResource; KEPT]), Refusal>,
     ) {
         if self.ended.load(Ordering::Acquire) {
             self.buffer.spoil(
@@ -114,7 +114,7 @@ impl BlitEncoder {
         destination: Id,
         destination_offset: usize,
         len: usize,
-    ) -> Result<(Command, [Kept; 2]), Refusal> {
+    ) -> Result<(Command, [RetainedResource; 2]), Refusal> {
         let (from, to) = (self.buffer(source)?, self.buffer(destination)?);
         aligned(&[source_offset, destination_offset, len])?;
         bounded(&from.storage, source_offset, len)?;
@@ -131,10 +131,18 @@ impl BlitEncoder {
             destination_offset,
             len,
         };
-        Ok((command, [Kept::Buffer(from), Kept::Buffer(to)]))
+        Ok((
+            command,
+            [RetainedResource::Buffer(from), RetainedResource::Buffer(to)],
+        ))
     }
 
-    fn fill(&self, buffer: Id, range: Range, value: u8) -> Result<(Command, [Kept; 1]), Refusal> {
+    fn fill(
+        &self,
+        buffer: Id,
+        range: Range,
+        value: u8,
+    ) -> Result<(Command, [RetainedResource; 1]), Refusal> {
         let buffer = self.buffer(buffer)?;
         aligned(&[range.location, range.length])?;
         bounded(&buffer.storage, range.location, range.length)?;
@@ -144,15 +152,15 @@ impl BlitEncoder {
             len: range.length,
             value,
         };
-        Ok((command, [Kept::Buffer(buffer)]))
+        Ok((command, [RetainedResource::Buffer(buffer)]))
     }
 
-    fn synchronize(&self, resource: Id) -> Result<(Command, [Kept; 1]), Refusal> {
+    fn synchronize(&self, resource: Id) -> Result<(Command, [RetainedResource; 1]), Refusal> {
         let (storage, kept) = match resource.retained::<Texture>() {
-            Some(texture) => (texture.storage.clone(), Kept::Texture(texture)),
+            Some(texture) => (texture.storage.clone(), RetainedResource::Texture(texture)),
             None => {
                 let buffer = self.buffer(resource)?;
-                (buffer.storage.clone(), Kept::Buffer(buffer))
+                (buffer.storage.clone(), RetainedResource::Buffer(buffer))
             }
         };
         self.own(&storage)?;
@@ -170,7 +178,7 @@ impl BlitEncoder {
         other: &TextureSide,
         size: Size,
         to_texture: bool,
-    ) -> Result<(Command, [Kept; 2]), Refusal> {
+    ) -> Result<(Command, [RetainedResource; 2]), Refusal> {
         let (buffer, texture) = (self.buffer(side.buffer)?, self.texture(other.texture)?);
         let extent = texture.extent(size);
         let texels = placed(&texture, other, size)?;
@@ -214,7 +222,10 @@ impl BlitEncoder {
         };
         Ok((
             Command::Rows(rows),
-            [Kept::Buffer(buffer), Kept::Texture(texture)],
+            [
+                RetainedResource::Buffer(buffer),
+                RetainedResource::Texture(texture),
+            ],
         ))
     }
 
@@ -223,7 +234,7 @@ impl BlitEncoder {
         from: &TextureSide,
         size: Size,
         to: &TextureSide,
-    ) -> Result<(Command, [Kept; 2]), Refusal> {
+    ) -> Result<(Command, [RetainedResource; 2]), Refusal> {
         let (source, destination) = (self.texture(from.texture)?, self.texture(to.texture)?);
         if source.texel_bytes() != destination.texel_bytes() {
             let told = "textures with texels of unlike sizes";
@@ -236,7 +247,10 @@ impl BlitEncoder {
         };
         Ok((
             Command::Rows(rows),
-            [Kept::Texture(source), Kept::Texture(destination)],
+            [
+                RetainedResource::Texture(source),
+                RetainedResource::Texture(destination),
+            ],
         ))
     }
 }

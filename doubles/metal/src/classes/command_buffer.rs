@@ -43,7 +43,7 @@ struct State {
     failure: Option<Failure>,
     scheduled_handlers: Vec<Block>,
     completed_handlers: Vec<Block>,
-    retained: Vec<Kept>,
+    retained: Vec<RetainedResource>,
     error: Option<Ref<Error>>,
     /// Nothing of it is used any more.
     let_go: bool,
@@ -88,7 +88,7 @@ impl Failure {
 
 /// Objects that stay alive until the commands are done; only their drop matters.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum RetainedResource {
     Buffer(#[expect(dead_code, reason = "it is held")] Ref<Buffer>),
     Texture(#[expect(dead_code, reason = "it is held")] Ref<Texture>),
 }
@@ -132,7 +132,11 @@ impl CommandBuffer {
     }
 
     /// Adds a command, and retains its objects if this buffer does so.
-    pub(crate) fn encode(&self, command: Command, kept: impl IntoIterator<Item = Kept>) {
+    pub(crate) fn encode(
+        &self,
+        command: Command,
+        kept: impl IntoIterator<Item = RetainedResource>,
+    ) {
         let mut state = self.state();
         if state.status >= Status::Committed {
             drop(state);
@@ -437,7 +441,7 @@ impl Drop for CommandBuffer {
 /// The objects that commands used. Releasing retained ones may call blocks of the client.
 struct Used {
     commands: Vec<Command>,
-    _retained: Vec<Kept>,
+    _retained: Vec<RetainedResource>,
 }
 
 impl Drop for Used {

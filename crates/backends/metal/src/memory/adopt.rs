@@ -11,7 +11,7 @@ use transload_hal::{
 use super::hosted::{Gone, Wrapped};
 use super::{MetalBuffer, info, mode_of};
 use crate::gpu::Gpu;
-use crate::raw::{GoneBlock, Raw, page_bytes, pooled};
+use crate::raw::{Raw, ReleaseBlock, page_bytes, pooled};
 
 /// Imports a buffer of the program's own into the memory that it belongs to.
 ///
@@ -46,7 +46,7 @@ pub(crate) unsafe fn adopt(
         }
     }
     let buffer = buffer.known(gpu);
-    buffer.marks().give_out();
+    buffer.coherence().give_out();
     let raw = buffer.raw();
     let len_bytes = raw.len_bytes();
     let host = raw
@@ -88,7 +88,7 @@ pub(crate) unsafe fn share(
     }
     let gone = Arc::new(Gone::default());
     let tell = Arc::clone(&gone);
-    let block = GoneBlock::new(move || tell.tell());
+    let block = ReleaseBlock::new(move || tell.tell());
     // SAFETY: the owner keeps the memory, and goes, or is taken out, when the block was called.
     let made = pooled(|_| unsafe { Raw::wrapping(&gpu.device, span, &block) });
     let raw = made.ok_or_else(|| {

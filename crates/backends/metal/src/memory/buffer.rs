@@ -7,17 +7,17 @@ use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::MTLBuffer;
 
-use super::Marks;
+use super::Coherence;
 use crate::gpu::Gpu;
-use crate::raw::{Kept, Mode, Raw};
+use crate::raw::{DropPooled, Mode, Raw};
 
 /// A `MTLBuffer`, made by this backend or by the program.
 ///
 /// Each buffer that the manager allocates is owned by one: `buffer.native::<MetalBuffer>()`. Import one of the
 /// program's own with `TransferManager::import`, as `External::Object`.
 pub struct MetalBuffer {
-    raw: Kept<Raw>,
-    marks: Arc<Marks>,
+    raw: DropPooled<Raw>,
+    coherence: Arc<Coherence>,
 }
 
 impl MetalBuffer {
@@ -25,14 +25,14 @@ impl MetalBuffer {
     #[must_use]
     pub fn new(buffer: Retained<ProtocolObject<dyn MTLBuffer>>) -> MetalBuffer {
         let made = MetalBuffer::own(Raw(buffer));
-        made.marks.give_out();
+        made.coherence.give_out();
         made
     }
 
     pub(crate) fn own(raw: Raw) -> MetalBuffer {
         MetalBuffer {
-            raw: Kept::new(raw),
-            marks: Arc::default(),
+            raw: DropPooled::new(raw),
+            coherence: Arc::default(),
         }
     }
 
@@ -46,7 +46,7 @@ impl MetalBuffer {
     /// [`Metal::follow`](crate::Metal::follow), or when they were awaited.
     #[must_use]
     pub unsafe fn get(&self) -> &ProtocolObject<dyn MTLBuffer> {
-        self.marks.give_out();
+        self.coherence.give_out();
         &self.raw.0
     }
 
@@ -56,11 +56,11 @@ impl MetalBuffer {
         self.raw.into_inner().0
     }
 
-    /// The same, with the marks that all owners of a managed buffer share.
+    /// The same, with the coherence that all owners of a managed buffer share.
     pub(crate) fn known(self, gpu: &Gpu) -> MetalBuffer {
         match self.raw.mode() {
             Some(Mode::Managed) => MetalBuffer {
-                marks: gpu.marks.of(self.raw.handle()),
+                coherence: gpu.coherence.of(self.raw.handle()),
                 ..self
             },
             _ => self,
@@ -71,8 +71,8 @@ impl MetalBuffer {
         &self.raw
     }
 
-    pub(crate) fn marks(&self) -> &Arc<Marks> {
-        &self.marks
+    pub(crate) fn coherence(&self) -> &Arc<Coherence> {
+        &self.coherence
     }
 }
 

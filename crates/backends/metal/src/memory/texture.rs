@@ -9,7 +9,7 @@ use transload_hal::{Buffer, ExternalKind, ImportError, MemoryId, MemoryKind};
 
 use super::info;
 use crate::gpu::Gpu;
-use crate::raw::{Image, Kept, pooled};
+use crate::raw::{DropPooled, Image, pooled};
 
 /// A `MTLTexture` of the program's own, for the texels of its first level: row after row without padding.
 /// `TransferManager::import` imports a texture of two dimensions whose texels have whole bytes, as `External::Object`,
@@ -17,10 +17,10 @@ use crate::raw::{Image, Kept, pooled};
 /// can be imported as well, and the engine could not know that the two share bytes.
 ///
 /// Transfers take whole texels: a range or a row that begins or ends inside one is refused.
-pub struct MetalTexture(Kept<Result<Image, Strange>>);
+pub struct MetalTexture(DropPooled<Result<Image, Unusable>>);
 
 /// A texture that cannot be used as bytes, and why not.
-type Strange = (Retained<ProtocolObject<dyn MTLTexture>>, String);
+type Unusable = (Retained<ProtocolObject<dyn MTLTexture>>, String);
 
 // SAFETY: a texture that is no image is only given back; references are counted atomically.
 unsafe impl Send for MetalTexture {}
@@ -32,7 +32,7 @@ impl MetalTexture {
     #[must_use]
     pub fn new(texture: Retained<ProtocolObject<dyn MTLTexture>>) -> MetalTexture {
         let image = pooled(|_| Image::of(texture.clone()));
-        MetalTexture(Kept::new(image.map_err(|reason| (texture, reason))))
+        MetalTexture(DropPooled::new(image.map_err(|reason| (texture, reason))))
     }
 
     /// Returns the texture, for commands of the program's own.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use transload_hal::{ErrorClass, Fault, Fence, Outcome, Sleepers, Waited};
 
 use crate::fault::fault_of;
-use crate::memory::Marks;
+use crate::memory::Coherence;
 use crate::raw::{Event, Failure, Raw, pooled};
 use crate::types::{BACKEND, Lost, Sink};
 
@@ -51,9 +51,9 @@ struct Flight {
     /// The number of reports still to come: the end of the commands, and of each wrapping.
     left: u32,
     fault: Option<Fault>,
-    guests: Vec<Raw>,
+    wrapped: Vec<Raw>,
     /// Managed buffers that are being synchronized.
-    shown: Vec<(Arc<Marks>, u64)>,
+    shown: Vec<(Arc<Coherence>, u64)>,
 }
 
 impl Flight {
@@ -63,7 +63,7 @@ impl Flight {
             sequence: 0,
             left: 0,
             fault: None,
-            guests: Vec::new(),
+            wrapped: Vec::new(),
             shown: Vec::new(),
         }
     }
@@ -75,9 +75,9 @@ impl Flight {
 
 /// The lists that a submission uses.
 #[derive(Default)]
-pub(super) struct Luggage {
-    pub(super) guests: Vec<Raw>,
-    pub(super) shown: Vec<(Arc<Marks>, u64)>,
+pub(super) struct Resources {
+    pub(super) wrapped: Vec<Raw>,
+    pub(super) shown: Vec<(Arc<Coherence>, u64)>,
 }
 
 impl Shared {
@@ -102,7 +102,7 @@ impl Shared {
     pub(super) fn take_place(
         &self,
         event: impl FnOnce() -> Option<Event>,
-    ) -> Option<(usize, Event, Luggage)> {
+    ) -> Option<(usize, Event, Resources)> {
         let mut state = self.lock();
         if !state.places.iter().any(Flight::is_idle) {
             // Without the lock: this asks Metal.
@@ -115,20 +115,20 @@ impl Shared {
         let flight = &mut state.places[place];
         // No other submission takes it until it flies or is given up.
         flight.left = 1;
-        let luggage = Luggage {
-            guests: mem::take(&mut flight.guests),
+        let resources = Resources {
+            wrapped: mem::take(&mut flight.wrapped),
             shown: mem::take(&mut flight.shown),
         };
-        Some((place, flight.event.clone(), luggage))
+        Some((place, flight.event.clone(), resources))
     }
 
     /// Expects the report of one more wrapping.
-    pub(super) fn expect_guest(&self, place: usize) {
+    pub(super) fn expect_release(&self, place: usize) {
         self.lock().places[place].left += 1;
     }
 
     /// Does not expect the report of a wrapping that could not be made.
-    pub(super) fn forget_guest(&self, place: usize) {
+    pub(super) fn forget_release(&self, place: usize) {
         self.lock().places[place].left -= 1;
     }
 
@@ -138,30 +138,30 @@ impl Shared {
     }
 
     /// Records a submission whose commands are about to be committed.
-    pub(super) fn fly(&self, place: usize, sequence: u64, luggage: Luggage) {
+    pub(super) fn fly(&self, place: usize, sequence: u64, resources: Resources) {
         let mut state = self.lock();
         state.last = sequence;
         state.flying += 1;
         let flight = &mut state.places[place];
         flight.sequence = sequence;
-        flight.guests = luggage.guests;
-        flight.shown = luggage.shown;
+        flight.wrapped = resources.wrapped;
+        flight.shown = resources.shown;
     }
 
     /// Gives up commands that will not be committed. Waits until Metal has released the memory that was wrapped for
     /// them, which no other reference holds.
-    pub(super) fn give_up(&self, place: usize, mut luggage: Luggage) {
-        pooled(|_| luggage.guests.clear());
-        for (marks, written) in luggage.shown.drain(..) {
-            marks.end(written, false);
+    pub(super) fn give_up(&self, place: usize, mut resources: Resources) {
+        pooled(|_| resources.wrapped.clear());
+        for (coherence, written) in resources.shown.drain(..) {
+            coherence.end(written, false);
         }
         let mut state = self.lock();
         while state.places[place].left > 1 {
             state = self.sleepers.sleep(state, Duration::MAX);
         }
         let flight = &mut state.places[place];
-        flight.guests = luggage.guests;
-        flight.shown = luggage.shown;
+        flight.wrapped = resources.wrapped;
+        flight.shown = resources.shown;
         flight.left = 0;
     }
 
@@ -178,28 +178,28 @@ impl Shared {
         let mut state = self.lock();
         let flight = &mut state.places[place];
         flight.fault = fault;
-        let mut guests = mem::take(&mut flight.guests);
+        let mut wrapped = mem::take(&mut flight.wrapped);
         let mut shown = mem::take(&mut flight.shown);
         drop(state);
-        for (marks, written) in shown.drain(..) {
-            marks.end(written, is_done);
+        for (coherence, written) in shown.drain(..) {
+            coherence.end(written, is_done);
         }
         // Without the lock: this may call back.
-        pooled(|_| guests.clear());
+        pooled(|_| wrapped.clear());
         let mut state = self.lock();
         let flight = &mut state.places[place];
-        flight.guests = guests;
+        flight.wrapped = wrapped;
         flight.shown = shown;
-        self.let_go(state, place);
+        self.count_report(state, place);
     }
 
     /// Called by Metal when it has released memory that was wrapped for a place.
-    pub(super) fn guest_gone(&self, place: usize) {
-        self.let_go(self.lock(), place);
+    pub(super) fn memory_released(&self, place: usize) {
+        self.count_report(self.lock(), place);
     }
 
     /// Counts one report of a place; settles the submission after the last one.
-    fn let_go(&self, mut state: MutexGuard<'_, State>, place: usize) {
+    fn count_report(&self, mut state: MutexGuard<'_, State>, place: usize) {
         let flight = &mut state.places[place];
         flight.left -= 1;
         if flight.left == 0 && flight.sequence != 0 {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use transload_hal::{Fault, Fence, SubmitError, Waited};
 
-use super::flight::{Luggage, Shared};
+use super::flight::{Resources, Shared};
 use super::write::{Kit, Writer};
 use super::{Move, Way, lane_number};
 use crate::fault::nothing_of;
-use crate::raw::{Commands, Device, EndBlock, Event, GoneBlock, Queue, pooled};
+use crate::raw::{Commands, Device, EndBlock, Event, Queue, ReleaseBlock, pooled};
 use crate::types::{BACKEND, Lost, Sink};
 
 /// A command queue.
@@ -25,7 +25,7 @@ pub(crate) struct Lane {
 
 struct Blocks {
     end: EndBlock,
-    gone: GoneBlock,
+    gone: ReleaseBlock,
 }
 
 impl Lane {
@@ -65,24 +65,24 @@ impl Lane {
         let _gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = shared.take_place(|| self.device.event());
         let none = || SubmitError::Refused(nothing_of("newSharedEvent"));
-        let (place, event, mut luggage) = taken.ok_or_else(none)?;
+        let (place, event, mut resources) = taken.ok_or_else(none)?;
         let blocks = self.blocks_of(place);
         let sequence = shared.next();
         // Unused commands are dropped with the pool, so that memory that was wrapped for them is released here.
         let handed_over = pooled(|_| {
             // SAFETY: the caller's promise.
-            let written = unsafe { self.write(moves, after, (place, &blocks), &mut luggage) };
+            let written = unsafe { self.write(moves, after, (place, &blocks), &mut resources) };
             let commands = written?;
             commands.signal(&event, sequence);
             commands.when_over(&blocks.end);
-            shared.fly(place, sequence, std::mem::take(&mut luggage));
+            shared.fly(place, sequence, std::mem::take(&mut resources));
             commands.commit();
             Ok(())
         });
         match handed_over {
             Ok(()) => Ok(Fence::in_lane(BACKEND, shared.number, sequence)),
             Err(refusal) => {
-                shared.give_up(place, luggage);
+                shared.give_up(place, resources);
                 Err(refusal)
             }
         }
@@ -97,7 +97,7 @@ impl Lane {
         moves: impl Iterator<Item = Move>,
         after: impl Iterator<Item = (&'a Lane, u64)>,
         (place, blocks): (usize, &Blocks),
-        luggage: &mut Luggage,
+        resources: &mut Resources,
     ) -> Result<Commands, SubmitError> {
         let none = |what| SubmitError::Refused(nothing_of(what));
         let commands = self.queue.commands().ok_or_else(|| none("commandBuffer"))?;
@@ -112,7 +112,7 @@ impl Lane {
             device: &self.device,
             blit: &blit,
             kit: &mut kit,
-            luggage,
+            resources,
             shared: &self.shared,
             place,
             gone: &blocks.gone,
@@ -134,7 +134,7 @@ impl Lane {
             let (of_end, of_gone) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
             all.push(Arc::new(Blocks {
                 end: EndBlock::new(move |failure| of_end.end(at, failure)),
-                gone: GoneBlock::new(move || of_gone.guest_gone(at)),
+                gone: ReleaseBlock::new(move || of_gone.memory_released(at)),
             }));
         }
         Arc::clone(&all[place])

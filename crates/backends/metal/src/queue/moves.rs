@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transload_hal::{HostSpan, MemoryKind, Run, Shape, Span};
 
 use super::Way;
-use crate::memory::Marks;
+use crate::memory::Coherence;
 use crate::raw::{Image, Raw, page_bytes};
 
 /// One action.
@@ -33,7 +33,7 @@ pub(crate) enum Move {
 /// One end of a copy.
 pub(crate) enum End {
     /// Host memory.
-    Host(Guest),
+    Host(HostOperand),
     /// A buffer, from a byte on.
     Own {
         gpu: usize,
@@ -47,7 +47,7 @@ pub(crate) enum End {
 
 /// Host memory that takes part in a submission.
 #[derive(Clone, Copy)]
-pub(crate) struct Guest {
+pub(crate) struct HostOperand {
     pub(crate) span: HostSpan,
     /// The distance in bytes from the start of its page.
     pub(crate) lead: u64,
@@ -55,10 +55,10 @@ pub(crate) struct Guest {
     is_own_page: bool,
 }
 
-/// A buffer, and the marks of its copies.
+/// A buffer, and the coherence of its copies.
 pub(crate) struct Own {
     pub(crate) raw: Raw,
-    pub(crate) marks: Option<Arc<Marks>>,
+    pub(crate) coherence: Option<Arc<Coherence>>,
 }
 
 /// Why an operation cannot be executed here.
@@ -80,7 +80,9 @@ impl Move {
             }
             _ if from.gpu().is_some() && to.gpu().is_some() => Ok(()),
             (End::Host(_), End::Own { kind, .. }) if *kind == MemoryKind::Managed => Ok(()),
-            (End::Host(guest), _) | (_, End::Host(guest)) if shapes.is_none() => guest.check(),
+            (End::Host(operand), _) | (_, End::Host(operand)) if shapes.is_none() => {
+                operand.check()
+            }
             _ => Err("rows of host memory have no pages of their own".into()),
         }
     }
@@ -138,11 +140,11 @@ impl End {
     }
 }
 
-impl Guest {
+impl HostOperand {
     /// Some bytes of a storage that begins at an address.
-    pub(crate) fn new(span: HostSpan, storage: u64) -> Guest {
+    pub(crate) fn new(span: HostSpan, storage: u64) -> HostOperand {
         let lead = span.addr() % page_bytes();
-        Guest {
+        HostOperand {
             span,
             lead,
             is_own_page: span.addr() - lead >= storage,
@@ -185,7 +187,7 @@ mod tests {
         let base = all.addr().next_multiple_of(page);
         let at = |offset: u64, len: u64| {
             let span = all.slice(base + offset - all.addr(), len).unwrap();
-            Guest::new(span, base)
+            HostOperand::new(span, base)
         };
         let whole = at(0, page);
         assert!(whole.check().is_ok() && whole.lead == 0);
@@ -194,7 +196,7 @@ mod tests {
         assert!(inner.check().is_ok());
         assert_eq!(inner.lead, 3);
         assert_eq!(inner.pages().map(HostSpan::len), Some(2 * page as usize));
-        let odd = Guest::new(inner.span, base + page + 1);
+        let odd = HostOperand::new(inner.span, base + page + 1);
         assert!(
             odd.check()
                 .unwrap_err()

@@ -9,7 +9,7 @@ use transload_hal::{ErrorClass, Fault, Fence, run_callback};
 
 use super::{Lane, Way};
 use crate::device::Metal;
-use crate::raw::{Commands, EndBlock, Event, TellBlock, pooled};
+use crate::raw::{Commands, EndBlock, Event, EventBlock, pooled};
 use crate::types::BACKEND;
 
 /// Why the program's own work could not be ordered.
@@ -125,7 +125,7 @@ impl Metal {
         if event.value() >= value {
             return then.tell();
         }
-        let block = TellBlock::new(move || then.tell());
+        let block = EventBlock::new(move || then.tell());
         pooled(|_| self.listener().listen(&event, value, &block));
     }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use transload_hal::{ErrorClass, Fault};
 
-use super::flight::{Luggage, Shared};
-use super::moves::{Guest, Own};
+use super::flight::{Resources, Shared};
+use super::moves::{HostOperand, Own};
 use super::{End, Move};
 use crate::fault::nothing_of;
-use crate::memory::Look;
-use crate::raw::{Blit, Bounce, Device, GoneBlock, Image, Mode, Raw};
+use crate::memory::Synchronization;
+use crate::raw::{Blit, Bounce, Device, Image, Mode, Raw, ReleaseBlock};
 use crate::types::WORD;
 
 /// The multiples at which copies between buffers begin and end: of four bytes on macOS, of one elsewhere (Apple,
@@ -41,10 +41,10 @@ pub(super) struct Writer<'a> {
     pub(super) device: &'a Device,
     pub(super) blit: &'a Blit,
     pub(super) kit: &'a mut Kit,
-    pub(super) luggage: &'a mut Luggage,
+    pub(super) resources: &'a mut Resources,
     pub(super) shared: &'a Shared,
     pub(super) place: usize,
-    pub(super) gone: &'a GoneBlock,
+    pub(super) gone: &'a ReleaseBlock,
 }
 
 /// One end of a copy as a Metal object, and its first byte.
@@ -120,7 +120,7 @@ impl Writer<'_> {
                     return Err(unsupported("texels do not move over themselves"));
                 }
                 // SAFETY: as above.
-                _ => unsafe { self.paint((&src, from), (&dst, to), len) }?,
+                _ => unsafe { self.copy_texels((&src, from), (&dst, to), len) }?,
             }
         }
         Ok(())
@@ -128,17 +128,17 @@ impl Writer<'_> {
 
     /// Brings the host's copy up to date if the device wrote meanwhile.
     fn show(&mut self, of: &Own) -> Result<(), Fault> {
-        let Some(marks) = &of.marks else {
+        let Some(coherence) = &of.coherence else {
             return Ok(());
         };
-        match marks.begin() {
-            Look::Fresh => Ok(()),
-            Look::Begun(written) => {
-                self.luggage.shown.push((Arc::clone(marks), written));
+        match coherence.begin() {
+            Synchronization::NotNeeded => Ok(()),
+            Synchronization::Begun(written) => {
+                self.resources.shown.push((Arc::clone(coherence), written));
                 self.blit.synchronize(&of.raw);
                 Ok(())
             }
-            Look::Taken => Err(unsupported(
+            Synchronization::Blocked => Err(unsupported(
                 "the host is writing other bytes of this managed buffer, all of which a synchronization brings back",
             )),
         }
@@ -149,23 +149,23 @@ impl Writer<'_> {
         match end {
             End::Own { of, at, .. } => Ok(Side::Bytes(of.raw, at)),
             End::Texels { of, at, .. } => Ok(Side::Texels(of, at)),
-            End::Host(guest) => {
-                let wrapped = self.wrap(&guest)?;
-                self.luggage.guests.push(wrapped.clone());
-                Ok(Side::Bytes(wrapped, guest.lead))
+            End::Host(operand) => {
+                let wrapped = self.wrap(&operand)?;
+                self.resources.wrapped.push(wrapped.clone());
+                Ok(Side::Bytes(wrapped, operand.lead))
             }
         }
     }
 
-    fn wrap(&mut self, guest: &Guest) -> Result<Raw, Fault> {
-        self.shared.expect_guest(self.place);
-        let pages = guest.pages();
+    fn wrap(&mut self, operand: &HostOperand) -> Result<Raw, Fault> {
+        self.shared.expect_release(self.place);
+        let pages = operand.pages();
         // SAFETY: the operand is valid until the fence settles, by the promise of `submit`, and the fence settles when
         // the block was called; the rest of its first and last page is there as long as the page is.
         let wrapped =
             pages.and_then(|pages| unsafe { Raw::wrapping(self.device, pages, self.gone) });
         wrapped.ok_or_else(|| {
-            self.shared.forget_guest(self.place);
+            self.shared.forget_release(self.place);
             unsupported(
                 "Metal does not take this host memory: newBufferWithBytesNoCopy gave nothing",
             )

@@ -61,14 +61,14 @@ impl EndBlock {
 }
 
 /// Called when Metal has released host memory.
-pub(crate) struct GoneBlock(RcBlock<OfMemory>);
+pub(crate) struct ReleaseBlock(RcBlock<OfMemory>);
 
-impl GoneBlock {
-    pub(crate) fn new(gone: impl Fn() + Send + Sync + 'static) -> GoneBlock {
+impl ReleaseBlock {
+    pub(crate) fn new(gone: impl Fn() + Send + Sync + 'static) -> ReleaseBlock {
         let call = move |_: NonNull<c_void>, _: usize| {
             let _ = catch_unwind(AssertUnwindSafe(&gone));
         };
-        GoneBlock(RcBlock::new(call))
+        ReleaseBlock(RcBlock::new(call))
     }
 
     pub(super) fn as_block(&self) -> &DynBlock<OfMemory> {
@@ -77,14 +77,14 @@ impl GoneBlock {
 }
 
 /// Called when an event has reached a value.
-pub(crate) struct TellBlock(RcBlock<OfEvent>);
+pub(crate) struct EventBlock(RcBlock<OfEvent>);
 
-impl TellBlock {
-    pub(crate) fn new(reached: impl Fn() + Send + Sync + 'static) -> TellBlock {
+impl EventBlock {
+    pub(crate) fn new(reached: impl Fn() + Send + Sync + 'static) -> EventBlock {
         let call = move |_: NonNull<ProtocolObject<dyn MTLSharedEvent>>, _: u64| {
             let _ = catch_unwind(AssertUnwindSafe(&reached));
         };
-        TellBlock(RcBlock::new(call))
+        EventBlock(RcBlock::new(call))
     }
 
     pub(super) fn as_ptr(&self) -> *mut DynBlock<OfEvent> {
@@ -98,6 +98,6 @@ unsafe impl Send for EndBlock {}
 // SAFETY: as above.
 unsafe impl Sync for EndBlock {}
 // SAFETY: as above.
-unsafe impl Send for GoneBlock {}
+unsafe impl Send for ReleaseBlock {}
 // SAFETY: as above.
-unsafe impl Sync for GoneBlock {}
+unsafe impl Sync for ReleaseBlock {}

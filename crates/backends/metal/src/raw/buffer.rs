@@ -12,14 +12,14 @@ use objc2_metal::{
 };
 use transload_hal::HostSpan;
 
-use super::{Device, GoneBlock};
+use super::{Device, ReleaseBlock};
 
 /// A buffer, kept.
 #[derive(Clone)]
 pub(crate) struct Raw(pub(crate) Retained<ProtocolObject<dyn MTLBuffer>>);
 
 // SAFETY: what is called on the object here only asks it what it was made with, or counts references, which Objective-C
-// does atomically; `didModifyRange` is told by one thread at a time, under the buffer's `Marks`. Metal's resources are
+// does atomically; `didModifyRange` is told by one thread at a time, under the buffer's `Coherence`. Metal's resources are
 // made on one thread and encoded on others (Apple, Metal Programming Guide, Command Organization and Execution Model:
 // several threads encode command buffers of one queue at a time). Encoders and command buffers stay on their thread.
 unsafe impl Send for Raw {}
@@ -111,12 +111,12 @@ impl Raw {
     pub(crate) unsafe fn wrapping(
         device: &Device,
         pages: HostSpan,
-        gone: &GoneBlock,
+        gone: &ReleaseBlock,
     ) -> Option<Raw> {
         let start = NonNull::new(pages.as_ptr().cast())?;
         let options = Mode::Shared.options(false);
         // SAFETY: the pages are valid until the block is called, by the caller's promise; what the block holds may be
-        // sent to another thread, as `GoneBlock` demands.
+        // sent to another thread, as `ReleaseBlock` demands.
         let made = unsafe {
             device
                 .0

@@ -5,7 +5,7 @@ use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLCopyAllDevices, MTLDevice, MTLEvent, MTLSharedEvent, MTLSharedEventListener};
 
-use super::TellBlock;
+use super::EventBlock;
 
 /// A device, which any thread may use ("MTLDevice ... Send + Sync" of the bindings, after Apple's Metal Programming
 /// Guide, Command Organization and Execution Model).
@@ -80,8 +80,8 @@ impl Listener {
         Listener(MTLSharedEventListener::new())
     }
 
-    pub(crate) fn listen(&self, event: &Event, value: u64, block: &TellBlock) {
-        // SAFETY: what the block holds may be sent to another thread, as `TellBlock` demands.
+    pub(crate) fn listen(&self, event: &Event, value: u64, block: &EventBlock) {
+        // SAFETY: what the block holds may be sent to another thread, as `EventBlock` demands.
         unsafe {
             event
                 .0

@@ -11,7 +11,7 @@ impl Writer<'_> {
     ///
     /// # Safety
     /// As [`Blit::copy`].
-    pub(super) unsafe fn paint(
+    pub(super) unsafe fn copy_texels(
         &mut self,
         (src, from): (&Side, u64),
         (dst, to): (&Side, u64),
@@ -37,7 +37,7 @@ impl Writer<'_> {
         };
         if let Some(between) = direct {
             // SAFETY: the caller's promise.
-            unsafe { self.through((src, from), (dst, to), (&between.0, between.1), len) };
+            unsafe { self.copy_through((src, from), (dst, to), (&between.0, between.1), len) };
             return Ok(());
         }
         let scratch = self.scratch()?;
@@ -50,7 +50,7 @@ impl Writer<'_> {
                 unsafe { self.copy((src, from), (&scratch, 0), piece) }?;
             }
             // SAFETY: as above.
-            unsafe { self.through((src, from), (dst, to), (&scratch, 0), piece) };
+            unsafe { self.copy_through((src, from), (dst, to), (&scratch, 0), piece) };
             if let Side::Bytes(dst, _) = dst {
                 // SAFETY: as above.
                 unsafe { self.copy((&scratch, 0), (dst, to), piece) }?;
@@ -64,7 +64,7 @@ impl Writer<'_> {
     ///
     /// # Safety
     /// As [`Blit::copy`].
-    unsafe fn through(
+    unsafe fn copy_through(
         &self,
         (src, from): (&Side, u64),
         (dst, to): (&Side, u64),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The state of a buffer's copies.
 #[derive(Default)]
-pub(crate) struct Marks {
+pub(crate) struct Coherence {
     /// How many submissions have written it on the device.
     written: AtomicU64,
     /// How many of these submissions the host's copy shows.
@@ -33,38 +33,38 @@ struct Users {
     taken: u32,
 }
 
-/// The marks of a device's managed buffers, by the buffers' handles: a buffer that is imported twice has the same
-/// marks.
+/// The coherence of a device's managed buffers, by the buffers' handles: a buffer that is imported twice has the same
+/// coherence.
 #[derive(Default)]
-pub(crate) struct Known(Mutex<Vec<(u64, Weak<Marks>)>>);
+pub(crate) struct CoherenceMap(Mutex<Vec<(u64, Weak<Coherence>)>>);
 
-impl Known {
-    /// The marks of a buffer, which is kept alive meanwhile.
-    pub(crate) fn of(&self, handle: u64) -> Arc<Marks> {
+impl CoherenceMap {
+    /// The coherence of a buffer, which is kept alive meanwhile.
+    pub(crate) fn of(&self, handle: u64) -> Arc<Coherence> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(_, marks)| marks.strong_count() > 0);
+        all.retain(|(_, coherence)| coherence.strong_count() > 0);
         let same = all.iter().find(|(known, _)| *known == handle);
-        if let Some(marks) = same.and_then(|(_, marks)| marks.upgrade()) {
-            return marks;
+        if let Some(coherence) = same.and_then(|(_, coherence)| coherence.upgrade()) {
+            return coherence;
         }
-        let marks = Arc::default();
-        all.push((handle, Arc::downgrade(&marks)));
-        marks
+        let coherence = Arc::default();
+        all.push((handle, Arc::downgrade(&coherence)));
+        coherence
     }
 }
 
 /// What is needed before the host's copy can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Look {
+pub(crate) enum Synchronization {
     /// Nothing.
-    Fresh,
-    /// A synchronization, which has begun: the number is for [`Marks::end`].
+    NotNeeded,
+    /// A synchronization, which has begun: the number is for [`Coherence::end`].
     Begun(u64),
     /// A synchronization that cannot run, because it would overwrite the host's writes.
-    Taken,
+    Blocked,
 }
 
-impl Marks {
+impl Coherence {
     /// Records that the program has the buffer from now on.
     pub(crate) fn give_out(&self) {
         self.is_given_out.store(true, Ordering::Relaxed);
@@ -76,23 +76,23 @@ impl Marks {
     }
 
     /// Whether the host's copy may be out of date.
-    pub(crate) fn is_news(&self) -> bool {
+    pub(crate) fn is_stale(&self) -> bool {
         let written = self.written.load(Ordering::Acquire);
         let is_new = self.shown.load(Ordering::Acquire) < written;
         is_new || self.is_given_out.load(Ordering::Relaxed)
     }
 
     /// Begins a synchronization if one is needed.
-    pub(crate) fn begin(&self) -> Look {
+    pub(crate) fn begin(&self) -> Synchronization {
         let mut users = self.lock();
         let written = self.written.load(Ordering::Acquire);
-        match (self.is_news(), users.taken) {
-            (false, _) => Look::Fresh,
+        match (self.is_stale(), users.taken) {
+            (false, _) => Synchronization::NotNeeded,
             (true, 0) => {
                 users.running += 1;
-                Look::Begun(written)
+                Synchronization::Begun(written)
             }
-            (true, _) => Look::Taken,
+            (true, _) => Synchronization::Blocked,
         }
     }
 
@@ -117,7 +117,7 @@ impl Marks {
         written
     }
 
-    /// Gives the host a part to write; no synchronization begins until the part is back. Blocks as [`Marks::write`]
+    /// Gives the host a part to write; no synchronization begins until the part is back. Blocks as [`Coherence::write`]
     /// does.
     pub(crate) fn take(&self) {
         self.quiet().taken += 1;
@@ -145,23 +145,23 @@ impl Marks {
 mod tests {
     use super::*;
 
-    fn begun(marks: &Marks) -> u64 {
-        match marks.begin() {
-            Look::Begun(written) => written,
+    fn begun(coherence: &Coherence) -> u64 {
+        match coherence.begin() {
+            Synchronization::Begun(written) => written,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn the_host_writes_when_no_synchronization_runs() {
-        let (marks, told) = (Marks::default(), Mutex::new(Vec::new()));
-        marks.wrote();
-        let running = begun(&marks);
+        let (coherence, told) = (Coherence::default(), Mutex::new(Vec::new()));
+        coherence.wrote();
+        let running = begun(&coherence);
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| marks.write(|| told.lock().unwrap().push("written")));
+            let writer = scope.spawn(|| coherence.write(|| told.lock().unwrap().push("written")));
             std::thread::yield_now();
             told.lock().unwrap().push("over");
-            marks.end(running, true);
+            coherence.end(running, true);
             writer.join().unwrap();
         });
         assert_eq!(*told.lock().unwrap(), ["over", "written"]);
@@ -169,39 +169,43 @@ mod tests {
 
     #[test]
     fn the_host_is_shown_what_is_new_and_no_more() {
-        let marks = Marks::default();
-        assert_eq!(marks.begin(), Look::Fresh, "the device wrote nothing");
-        marks.wrote();
-        let first = begun(&marks);
-        marks.wrote();
-        marks.end(first, true);
+        let coherence = Coherence::default();
+        assert_eq!(
+            coherence.begin(),
+            Synchronization::NotNeeded,
+            "the device wrote nothing"
+        );
+        coherence.wrote();
+        let first = begun(&coherence);
+        coherence.wrote();
+        coherence.end(first, true);
         // It was written meanwhile.
-        let second = begun(&marks);
-        marks.end(second, false);
+        let second = begun(&coherence);
+        coherence.end(second, false);
         // The last one failed.
-        let third = begun(&marks);
-        marks.end(third, true);
-        assert_eq!(marks.begin(), Look::Fresh);
-        marks.give_out();
+        let third = begun(&coherence);
+        coherence.end(third, true);
+        assert_eq!(coherence.begin(), Synchronization::NotNeeded);
+        coherence.give_out();
         // Writes by others cannot be seen.
-        marks.end(begun(&marks), true);
+        coherence.end(begun(&coherence), true);
     }
 
     #[test]
     fn what_the_host_has_taken_nothing_overwrites() {
-        let marks = Marks::default();
-        marks.take();
-        marks.take();
-        assert_eq!(marks.begin(), Look::Fresh);
-        marks.wrote();
-        marks.give_back();
-        assert_eq!(marks.begin(), Look::Taken);
-        marks.give_back();
+        let coherence = Coherence::default();
+        coherence.take();
+        coherence.take();
+        assert_eq!(coherence.begin(), Synchronization::NotNeeded);
+        coherence.wrote();
+        coherence.give_back();
+        assert_eq!(coherence.begin(), Synchronization::Blocked);
+        coherence.give_back();
         // One that was not taken.
-        marks.give_back();
-        marks.take();
-        assert_eq!(marks.begin(), Look::Taken);
-        marks.give_back();
-        marks.end(begun(&marks), true);
+        coherence.give_back();
+        coherence.take();
+        assert_eq!(coherence.begin(), Synchronization::Blocked);
+        coherence.give_back();
+        coherence.end(begun(&coherence), true);
     }
 }

@@ -7,11 +7,11 @@ use super::pooled;
 
 /// A value that refers to Metal objects. Dropping them may autorelease other objects, and threads of Rust have no
 /// autorelease pool.
-pub(crate) struct Kept<T>(ManuallyDrop<T>);
+pub(crate) struct DropPooled<T>(ManuallyDrop<T>);
 
-impl<T> Kept<T> {
-    pub(crate) fn new(what: T) -> Kept<T> {
-        Kept(ManuallyDrop::new(what))
+impl<T> DropPooled<T> {
+    pub(crate) fn new(what: T) -> DropPooled<T> {
+        DropPooled(ManuallyDrop::new(what))
     }
 
     pub(crate) fn into_inner(self) -> T {
@@ -21,7 +21,7 @@ impl<T> Kept<T> {
     }
 }
 
-impl<T> Deref for Kept<T> {
+impl<T> Deref for DropPooled<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -29,7 +29,7 @@ impl<T> Deref for Kept<T> {
     }
 }
 
-impl<T> Drop for Kept<T> {
+impl<T> Drop for DropPooled<T> {
     fn drop(&mut self) {
         pooled(|_| {
             // SAFETY: it is dropped here alone, and not used after that.
