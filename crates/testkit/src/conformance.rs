@@ -27,9 +27,9 @@
 //! }
 //! ```
 
+mod batch;
 mod bench;
 mod copies;
-mod each;
 mod exceptions;
 mod exchange;
 mod fences;
@@ -47,7 +47,7 @@ pub use exceptions::{Exception, Exceptions, List};
 pub use harness::{Harness, SIZES};
 pub use report::{Entry, Report, Verdict};
 
-use bench::{Bench, Case, Stop};
+use bench::{Bench, Case, CaseError};
 
 /// Runs every case on everything that the backend lists. A case that panics fails.
 ///
@@ -60,8 +60,8 @@ pub fn run(harness: &dyn Harness, exceptions: &Exceptions) -> Report {
             let result = catch_unwind(AssertUnwindSafe(|| (case.run)(&bench)));
             let verdict = match result {
                 Ok(Ok(())) => Verdict::Passed,
-                Ok(Err(Stop::Skip(reason))) => Verdict::Skipped(reason),
-                Ok(Err(Stop::Fail(failure))) => Verdict::Failed(failure),
+                Ok(Err(CaseError::Skip(reason))) => Verdict::Skipped(reason),
+                Ok(Err(CaseError::Fail(failure))) => Verdict::Failed(failure),
                 Err(panic) => Verdict::Failed(format!("panicked: {}", text_of(&*panic))),
             };
             report.push(case.name, case.subject, verdict);
@@ -77,7 +77,7 @@ const SUITES: [fn(&Bench<'_>) -> Vec<Case>; 10] = [
     exchange::cases,
     copies::cases,
     order::cases,
-    each::cases,
+    batch::cases,
     transforms::cases,
     visible::cases,
     fences::cases,

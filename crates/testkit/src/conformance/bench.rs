@@ -16,19 +16,19 @@ use super::harness::Harness;
 pub(super) const GUARD: u64 = 128;
 
 /// Why a case did not pass.
-pub(super) enum Stop {
+pub(super) enum CaseError {
     Skip(String),
     Fail(String),
 }
 
-pub(super) type CaseResult = Result<(), Stop>;
+pub(super) type CaseResult = Result<(), CaseError>;
 
-pub(super) fn skip<T>(reason: impl ToString) -> Result<T, Stop> {
-    Err(Stop::Skip(reason.to_string()))
+pub(super) fn skip<T>(reason: impl ToString) -> Result<T, CaseError> {
+    Err(CaseError::Skip(reason.to_string()))
 }
 
-pub(super) fn fail<T>(failure: impl ToString) -> Result<T, Stop> {
-    Err(Stop::Fail(failure.to_string()))
+pub(super) fn fail<T>(failure: impl ToString) -> Result<T, CaseError> {
+    Err(CaseError::Fail(failure.to_string()))
 }
 
 /// Fails unless `holds`.
@@ -119,16 +119,18 @@ impl<'a> Bench<'a> {
     }
 
     /// Makes a buffer. Skips the case if the backend has a valid reason to refuse the allocation.
-    pub(super) fn make(&self, memory: MemoryId, len_bytes: u64) -> Result<Buffer, Stop> {
+    pub(super) fn make(&self, memory: MemoryId, len_bytes: u64) -> Result<Buffer, CaseError> {
         self.make_of(memory, &AllocSpec::bytes(len_bytes))
     }
 
-    pub(super) fn make_of(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, Stop> {
+    pub(super) fn make_of(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, CaseError> {
         self.harness
             .make(memory, spec)
             .map_err(|error| match error.class() {
-                ErrorClass::Unsupported | ErrorClass::Exhausted => Stop::Skip(error.to_string()),
-                _ => Stop::Fail(error.to_string()),
+                ErrorClass::Unsupported | ErrorClass::Exhausted => {
+                    CaseError::Skip(error.to_string())
+                }
+                _ => CaseError::Fail(error.to_string()),
             })
     }
 
@@ -140,7 +142,12 @@ impl<'a> Bench<'a> {
         skip(format!("the harness cannot write {memory} by another way"))
     }
 
-    pub(super) fn read(&self, buffer: &Buffer, offset: u64, len: u64) -> Result<Vec<u8>, Stop> {
+    pub(super) fn read(
+        &self,
+        buffer: &Buffer,
+        offset: u64,
+        len: u64,
+    ) -> Result<Vec<u8>, CaseError> {
         let mut out = vec![0; len as usize];
         if self.harness.read(buffer, offset, &mut out) {
             return Ok(out);
@@ -182,7 +189,7 @@ impl<'a> Bench<'a> {
 
     /// Submits operations; skips the case if the backend cannot execute them. If the backend does not wait for `after`
     /// itself, this waits for them first, as a caller has to.
-    pub(super) fn start(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, Stop> {
+    pub(super) fn start(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, CaseError> {
         let mut submitted = self.submit(ops, after);
         if let Err(SubmitError::Refused(fault)) = &submitted
             && fault.class == ErrorClass::Unsupported
@@ -193,13 +200,13 @@ impl<'a> Bench<'a> {
             submitted = self.submit(ops, after);
         }
         submitted.map_err(|error| match error {
-            SubmitError::Unsupported { .. } => Stop::Skip(error.to_string()),
-            _ => Stop::Fail(error.to_string()),
+            SubmitError::Unsupported { .. } => CaseError::Skip(error.to_string()),
+            _ => CaseError::Fail(error.to_string()),
         })
     }
 
     /// Waits until the fence has settled. `buffers` are the operands of its operations.
-    pub(super) fn outcome(&self, fence: Fence, buffers: &[&Buffer]) -> Result<Outcome, Stop> {
+    pub(super) fn outcome(&self, fence: Fence, buffers: &[&Buffer]) -> Result<Outcome, CaseError> {
         if fence.is_settled() {
             return Ok(Outcome::Done);
         }

@@ -2,7 +2,7 @@
 
 use transload_hal::{Buffer, Link, Op, Shape, Span};
 
-use super::bench::{Bench, Case, CaseResult, GUARD, Stop, arrow, copy, inverse, layout, skip};
+use super::bench::{Bench, Case, CaseError, CaseResult, GUARD, arrow, copy, inverse, layout, skip};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -29,7 +29,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(bench: &Bench<'_>, link: &Link, len: u64) -> Result<Pair, Stop> {
+    fn new(bench: &Bench<'_>, link: &Link, len: u64) -> Result<Pair, CaseError> {
         Ok(Pair {
             src: bench.make(link.id.src, len + 3 * GUARD)?,
             dst: bench.make(link.id.dst, len + 3 * GUARD)?,
@@ -108,7 +108,7 @@ fn pitched(bench: &Bench<'_>, link: &Link) -> CaseResult {
     }
     let shape = |width, rows, pitch, planes, plane_pitch| {
         Shape::pitched_3d(width, rows, pitch, planes, plane_pitch)
-            .map_err(|error| Stop::Fail(error.to_string()))
+            .map_err(|error| CaseError::Fail(error.to_string()))
     };
     let pairs = [
         (shape(1, 5, 3, 1, 0)?, shape(1, 5, 7, 1, 0)?),

@@ -3,7 +3,7 @@
 use transload_hal::Topology;
 use transload_hal::{AllocError, AllocSpec, DeviceKind, ErrorClass, MemoryInfo};
 
-use super::bench::{Bench, Case, CaseResult, Stop, ensure, fail, nowhere, skip};
+use super::bench::{Bench, Case, CaseError, CaseResult, ensure, fail, nowhere, skip};
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let mut cases = vec![
@@ -184,8 +184,8 @@ fn given_back(bench: &Bench<'_>, info: &MemoryInfo) -> CaseResult {
     let len = (total / 8).min(bench.max_alloc(info.id)).max(1);
     for round in 0..=2 * total / len {
         bench.make(info.id, len).map_err(|stop| match stop {
-            Stop::Skip(reason) if round > 0 => {
-                Stop::Fail(format!("after {round} rounds of {len} bytes: {reason}"))
+            CaseError::Skip(reason) if round > 0 => {
+                CaseError::Fail(format!("after {round} rounds of {len} bytes: {reason}"))
             }
             stop => stop,
         })?;

@@ -3,7 +3,7 @@
 use transload_hal::{Buffer, Fence, Link, Outcome};
 
 use super::bench::{
-    Bench, Case, CaseResult, GUARD, Stop, arrow, copy, ensure, fail, inverse, skip,
+    Bench, Case, CaseError, CaseResult, GUARD, arrow, copy, ensure, fail, inverse, skip,
 };
 
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
@@ -29,7 +29,7 @@ struct Copy {
 }
 
 impl Copy {
-    fn new(bench: &Bench<'_>, link: &Link) -> Result<Copy, Stop> {
+    fn new(bench: &Bench<'_>, link: &Link) -> Result<Copy, CaseError> {
         let sizes = bench.sizes(link.id.src, link.id.dst);
         let Some(&len) = sizes.iter().max() else {
             return skip("no length fits the memories");
@@ -54,7 +54,7 @@ impl Copy {
         [&guard[..], &inverse(&self.payload), &guard].concat()
     }
 
-    fn start(&self, bench: &Bench<'_>, after: &[Fence]) -> Result<Fence, Stop> {
+    fn start(&self, bench: &Bench<'_>, after: &[Fence]) -> Result<Fence, CaseError> {
         let op = copy((&self.src, 0), (&self.dst, GUARD), self.len);
         bench.start(&[op], after)
     }

@@ -15,7 +15,7 @@ use super::deliver::Progress;
 use super::memory::{Block, next_block};
 use super::script::{Call, CallFault, scripted};
 use super::shared::{Allocation, BACKEND, Exported, own};
-use super::submit::{Stop, stage};
+use super::submit::{StageError, stage};
 
 /// The largest alignment that allocations may ask for: a gibibyte, the largest page there is.
 const MAX_ALIGNMENT: u64 = 1 << 30;
@@ -212,11 +212,11 @@ unsafe impl Backend for Sim {
         let staged = stage(&self.shared, &mut state, via, ops);
         match staged {
             Ok(()) => {}
-            Err(Stop::Error(error)) => {
+            Err(StageError::Error(error)) => {
                 state.staged.clear();
                 return Err(error);
             }
-            Err(Stop::Panic) => {
+            Err(StageError::Panic) => {
                 state.staged.clear();
                 drop(state);
                 panic!("{}", panic_text(Call::Submit));

@@ -47,7 +47,7 @@ impl Shared {
 }
 
 /// The reason why a submission was refused.
-pub(super) enum Stop {
+pub(super) enum StageError {
     Error(SubmitError),
     Panic,
 }
@@ -58,11 +58,11 @@ pub(super) fn stage(
     state: &mut State,
     via: Option<LinkId>,
     ops: &[Op<'_>],
-) -> Result<(), Stop> {
+) -> Result<(), StageError> {
     state.staged.clear();
     for (index, op) in ops.iter().enumerate() {
         let slot = slot_of(sim, via, op).map_err(|refusal| {
-            Stop::Error(match refusal.class {
+            StageError::Error(match refusal.class {
                 ErrorClass::Unsupported => SubmitError::Unsupported {
                     index,
                     reason: refusal.reason,
@@ -77,16 +77,16 @@ pub(super) fn stage(
         (needed & (1 << at) != 0).then(|| fault.clone()).flatten()
     };
     if let Some(fault) = state.lost.iter().enumerate().find_map(gone) {
-        return Err(Stop::Error(SubmitError::Refused(fault)));
+        return Err(StageError::Error(SubmitError::Refused(fault)));
     }
     for (i, op) in ops.iter().enumerate() {
         let kind = state.staged[i].work.kind();
         match state.script.at_op(kind, op.ends()) {
             None => {}
             Some(Strike::Op(fault)) => state.staged[i].fault = Some(fault),
-            Some(Strike::Call(CallFault::Panic)) => return Err(Stop::Panic),
+            Some(Strike::Call(CallFault::Panic)) => return Err(StageError::Panic),
             Some(Strike::Call(CallFault::Refuse(class))) => {
-                return Err(Stop::Error(SubmitError::Refused(scripted(class))));
+                return Err(StageError::Error(SubmitError::Refused(scripted(class))));
             }
             Some(Strike::Call(CallFault::OutOfMemory)) => {}
         }

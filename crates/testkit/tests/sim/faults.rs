@@ -4,25 +4,25 @@ use super::*;
 
 #[test]
 fn a_failing_copy_moves_as_many_bytes_as_the_script_says() {
-    let rig = rig(
+    let setup = setup(
         Completion::Timed,
         Script::new().with(Rule::fail_after(10).nth(2)),
     );
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let dst = rig.buffer("sim:0/device", &[0; 64]);
-    copy(&rig.sim, &src, &dst.slice(0, 64).unwrap(), &[]).unwrap();
-    rig.sim.run_until_idle();
-    rig.sim.write(&dst, 0, &[0; 64]).unwrap();
-    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
-    rig.sim.run_until_idle();
-    let Some((told, Outcome::Failed(fault))) = rig.log.outcomes().pop() else {
-        panic!("{:?}", rig.log.outcomes());
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = setup.buffer("sim:0/device", &[0; 64]);
+    copy(&setup.sim, &src, &dst.slice(0, 64).unwrap(), &[]).unwrap();
+    setup.sim.run_until_idle();
+    setup.sim.write(&dst, 0, &[0; 64]).unwrap();
+    let fence = copy(&setup.sim, &src, &dst, &[]).unwrap();
+    setup.sim.run_until_idle();
+    let Some((told, Outcome::Failed(fault))) = setup.log.outcomes().pop() else {
+        panic!("{:?}", setup.log.outcomes());
     };
     assert_eq!((told, fault.class), (fence, ErrorClass::Failed));
     assert!(fault.to_string().contains("simulated"));
-    assert_eq!(rig.bytes(&dst)[..10], [3; 10]);
-    assert_eq!(rig.bytes(&dst)[10..], [0; 54]);
-    assert_eq!(rig.sim.script().rules()[0].fired(), 1);
+    assert_eq!(setup.bytes(&dst)[..10], [3; 10]);
+    assert_eq!(setup.bytes(&dst)[10..], [0; 54]);
+    assert_eq!(setup.sim.script().rules()[0].fired(), 1);
 }
 
 #[test]
@@ -30,50 +30,50 @@ fn a_delay_adds_to_the_cost_and_a_corruption_flips_one_byte() {
     let script = Script::new()
         .with(Rule::delay_ns(5000))
         .with(Rule::corrupt(63).nth(2));
-    let rig = rig(Completion::Timed, script);
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let dst = rig.buffer("sim:0/device", &[0; 64]);
-    let slow = copy(&rig.sim, &src, &dst, &[]).unwrap();
-    assert_eq!(rig.sim.run_until_idle(), Instant(6064));
-    let wrong = copy(&rig.sim, &src, &dst, &[]).unwrap();
-    rig.sim.run_until_idle();
+    let setup = setup(Completion::Timed, script);
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = setup.buffer("sim:0/device", &[0; 64]);
+    let slow = copy(&setup.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(setup.sim.run_until_idle(), Instant(6064));
+    let wrong = copy(&setup.sim, &src, &dst, &[]).unwrap();
+    setup.sim.run_until_idle();
     assert_eq!(
-        rig.log.outcomes(),
+        setup.log.outcomes(),
         [(slow, Outcome::Done), (wrong, Outcome::Done)]
     );
-    assert_eq!(rig.bytes(&dst)[..63], [3; 63]);
-    assert_eq!(rig.bytes(&dst)[63], !3);
+    assert_eq!(setup.bytes(&dst)[..63], [3; 63]);
+    assert_eq!(setup.bytes(&dst)[63], !3);
 }
 
 #[test]
 fn what_waits_for_a_silent_operation_runs_when_its_device_is_lost() {
     let over = (mem("cpu:0/pinned"), mem("sim:0/device"));
     let script = Script::new().with(Rule::never_answer().over(over.0, over.1));
-    let rig = rig(Completion::Timed, script);
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let gone = rig.buffer("sim:0/device", &[0; 64]);
-    let dst = rig.buffer("sim:1/device", &[0; 64]);
-    let silent = copy(&rig.sim, &src, &gone, &[]).unwrap();
-    let second = copy(&rig.sim, &src, &dst, &[silent]).unwrap();
-    let third = copy(&rig.sim, &src, &dst, &[second]).unwrap();
-    assert!(!rig.sim.step());
-    rig.sim.lose_device(DeviceId::new(DeviceKind::SIM, 0));
-    rig.sim.run_until_idle();
-    assert_eq!(rig.log.fences(), [silent, second, third]);
-    assert_eq!(rig.bytes(&dst), [3; 64]);
+    let setup = setup(Completion::Timed, script);
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let gone = setup.buffer("sim:0/device", &[0; 64]);
+    let dst = setup.buffer("sim:1/device", &[0; 64]);
+    let silent = copy(&setup.sim, &src, &gone, &[]).unwrap();
+    let second = copy(&setup.sim, &src, &dst, &[silent]).unwrap();
+    let third = copy(&setup.sim, &src, &dst, &[second]).unwrap();
+    assert!(!setup.sim.step());
+    setup.sim.lose_device(DeviceId::new(DeviceKind::SIM, 0));
+    setup.sim.run_until_idle();
+    assert_eq!(setup.log.fences(), [silent, second, third]);
+    assert_eq!(setup.bytes(&dst), [3; 64]);
 }
 
 #[test]
 fn a_lost_device_settles_its_fences_and_refuses_everything_after() {
-    let rig = rig(Completion::Timed, Script::new().with(Rule::lose_device()));
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let dst = rig.buffer("sim:0/device", &[0; 64]);
-    let other = rig.buffer("sim:1/device", &[0; 64]);
-    let first = copy(&rig.sim, &src, &dst, &[]).unwrap();
-    let queued = copy(&rig.sim, &src, &dst, &[first]).unwrap();
-    let elsewhere = copy(&rig.sim, &src, &other, &[]).unwrap();
-    rig.sim.run_until_idle();
-    let outcomes = rig.log.outcomes();
+    let setup = setup(Completion::Timed, Script::new().with(Rule::lose_device()));
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = setup.buffer("sim:0/device", &[0; 64]);
+    let other = setup.buffer("sim:1/device", &[0; 64]);
+    let first = copy(&setup.sim, &src, &dst, &[]).unwrap();
+    let queued = copy(&setup.sim, &src, &dst, &[first]).unwrap();
+    let elsewhere = copy(&setup.sim, &src, &other, &[]).unwrap();
+    setup.sim.run_until_idle();
+    let outcomes = setup.log.outcomes();
     assert_eq!(outcomes.len(), 3);
     for (fence, outcome) in outcomes {
         let lost = matches!(outcome, Outcome::Lost(_));
@@ -84,24 +84,24 @@ fn a_lost_device_settles_its_fences_and_refuses_everything_after() {
         );
         assert!(lost || fence == elsewhere);
     }
-    assert_eq!(rig.bytes(&dst), [0; 64]);
-    let refused = copy(&rig.sim, &src, &dst, &[]).unwrap_err();
+    assert_eq!(setup.bytes(&dst), [0; 64]);
+    let refused = copy(&setup.sim, &src, &dst, &[]).unwrap_err();
     assert_eq!(refused.into_fault().class, ErrorClass::Lost);
     let spec = AllocSpec::bytes(1);
-    let error = rig.sim.allocate(mem("sim:0/device"), &spec).unwrap_err();
+    let error = setup.sim.allocate(mem("sim:0/device"), &spec).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Lost);
-    let error = rig.sim.connect(mem("cpu:0/pinned"), mem("sim:0/device"));
+    let error = setup.sim.connect(mem("cpu:0/pinned"), mem("sim:0/device"));
     assert_eq!(error.unwrap_err().class(), ErrorClass::Lost);
-    assert!(copy(&rig.sim, &src, &other, &[]).is_ok());
+    assert!(copy(&setup.sim, &src, &other, &[]).is_ok());
 }
 
 #[test]
 fn every_call_can_be_made_to_panic_and_leaves_the_machine_usable() {
     for call in Call::ALL {
-        let rig = timed();
-        let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-        let dst = rig.buffer("sim:0/device", &[0; 64]);
-        let sim = rig.sim.clone();
+        let setup = timed();
+        let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+        let dst = setup.buffer("sim:0/device", &[0; 64]);
+        let sim = setup.sim.clone();
         sim.add_rule(Rule::panic_in(call));
         let run = std::panic::AssertUnwindSafe(|| match call {
             Call::Inventory => drop(sim.inventory()),
@@ -128,7 +128,7 @@ fn every_call_can_be_made_to_panic_and_leaves_the_machine_usable() {
         assert_eq!(sim.in_flight(), 0);
         let fence = copy(&sim, &src, &dst, &[]).unwrap();
         assert_eq!(sim.wait(fence, Duration::MAX), Waited::Settled);
-        assert_eq!(rig.log.outcomes(), [(fence, Outcome::Done)], "{call:?}");
+        assert_eq!(setup.log.outcomes(), [(fence, Outcome::Done)], "{call:?}");
     }
 }
 
@@ -136,13 +136,13 @@ fn every_call_can_be_made_to_panic_and_leaves_the_machine_usable() {
 fn a_refused_submission_did_nothing() {
     let over = (mem("cpu:0/pinned"), mem("sim:1/device"));
     let rule = Rule::refuse(Call::Submit, ErrorClass::Exhausted).over(over.0, over.1);
-    let rig = rig(
+    let setup = setup(
         Completion::Timed,
         Script::new().with(rule.kind(OpKind::Copy)),
     );
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let dst = rig.buffer("sim:0/device", &[0; 64]);
-    let other = rig.buffer("sim:1/device", &[0; 64]);
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = setup.buffer("sim:0/device", &[0; 64]);
+    let other = setup.buffer("sim:1/device", &[0; 64]);
     let ops = [
         Op::Copy {
             src: part(&src),
@@ -154,10 +154,10 @@ fn a_refused_submission_did_nothing() {
         },
     ];
     // SAFETY: the buffers outlive the test, and no other code touches them.
-    let refused = unsafe { rig.sim.submit(None, &ops, &[]) }.unwrap_err();
+    let refused = unsafe { setup.sim.submit(None, &ops, &[]) }.unwrap_err();
     assert_eq!(refused.into_fault().class, ErrorClass::Exhausted);
-    assert_eq!(rig.sim.next_event(), None);
-    assert_eq!(rig.bytes(&dst), [0; 64]);
+    assert_eq!(setup.sim.next_event(), None);
+    assert_eq!(setup.bytes(&dst), [0; 64]);
     // SAFETY: as above.
-    assert!(unsafe { rig.sim.submit(None, &ops, &[]) }.is_ok());
+    assert!(unsafe { setup.sim.submit(None, &ops, &[]) }.is_ok());
 }

@@ -18,12 +18,12 @@ use transload_testkit::sim::{
     Call, Completion, HostSide, OpKind, POISON, Rule, Script, Sim, Violation,
 };
 
-struct Rig {
+struct Setup {
     sim: Sim,
     log: Arc<Log>,
 }
 
-fn rig(completion: Completion, script: Script) -> Rig {
+fn setup(completion: Completion, script: Script) -> Setup {
     let sim = Sim::builder(&machine())
         .completion(completion)
         .script(script)
@@ -31,14 +31,14 @@ fn rig(completion: Completion, script: Script) -> Rig {
         .unwrap();
     let log = Arc::new(Log::default());
     sim.attach(log.clone());
-    Rig { sim, log }
+    Setup { sim, log }
 }
 
-fn timed() -> Rig {
-    rig(Completion::Timed, Script::new())
+fn timed() -> Setup {
+    setup(Completion::Timed, Script::new())
 }
 
-impl Rig {
+impl Setup {
     fn buffer(&self, memory: &str, fill: &[u8]) -> transload_hal::Buffer {
         let spec = AllocSpec::bytes(fill.len() as u64);
         let buffer = self.sim.allocate(mem(memory), &spec).unwrap();
@@ -57,68 +57,76 @@ impl Rig {
 
 #[test]
 fn a_copy_takes_what_its_link_costs_and_moves_bytes_at_the_end() {
-    let rig = timed();
-    let src = rig.buffer("cpu:0/pinned", &[7; 100]);
-    let dst = rig.buffer("sim:0/device", &[0; 100]);
-    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
-    assert_eq!(rig.sim.next_event(), Some(Instant(1100)));
-    rig.sim.run_until(Instant(1099));
-    assert_eq!(rig.bytes(&dst), [0; 100]);
-    assert!(rig.log.outcomes().is_empty());
-    rig.sim.write(&src, 0, &[8; 100]).unwrap();
-    rig.sim.run_until(Instant(1100));
-    assert_eq!(rig.bytes(&dst), [8; 100], "the source was read at the end");
-    assert_eq!(rig.log.outcomes(), [(fence, Outcome::Done)]);
-    assert_eq!(rig.sim.clock().now_ns(), 1100);
+    let setup = timed();
+    let src = setup.buffer("cpu:0/pinned", &[7; 100]);
+    let dst = setup.buffer("sim:0/device", &[0; 100]);
+    let fence = copy(&setup.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(setup.sim.next_event(), Some(Instant(1100)));
+    setup.sim.run_until(Instant(1099));
+    assert_eq!(setup.bytes(&dst), [0; 100]);
+    assert!(setup.log.outcomes().is_empty());
+    setup.sim.write(&src, 0, &[8; 100]).unwrap();
+    setup.sim.run_until(Instant(1100));
+    assert_eq!(
+        setup.bytes(&dst),
+        [8; 100],
+        "the source was read at the end"
+    );
+    assert_eq!(setup.log.outcomes(), [(fence, Outcome::Done)]);
+    assert_eq!(setup.sim.clock().now_ns(), 1100);
 }
 
 #[test]
 fn an_engine_works_first_in_first_out_and_engines_work_at_once() {
-    let rig = timed();
-    let host = rig.buffer("cpu:0/pinned", &[1; 400]);
-    let dst = rig.buffer("sim:0/device", &[0; 400]);
-    let other = rig.buffer("sim:1/device", &[0; 400]);
+    let setup = timed();
+    let host = setup.buffer("cpu:0/pinned", &[1; 400]);
+    let dst = setup.buffer("sim:0/device", &[0; 400]);
+    let other = setup.buffer("sim:1/device", &[0; 400]);
     let piece = |at: u64| host.slice(at, 100).unwrap();
-    let a = copy(&rig.sim, &piece(0), &dst.slice(0, 100).unwrap(), &[]).unwrap();
-    let b = copy(&rig.sim, &piece(100), &dst.slice(100, 100).unwrap(), &[]).unwrap();
-    let c = copy(&rig.sim, &piece(200), &other.slice(0, 100).unwrap(), &[]).unwrap();
-    rig.sim.run_until_idle();
-    assert_eq!(rig.log.fences(), [a, c, b]);
-    assert_eq!(rig.sim.clock().now_ns(), 2200);
-    let used = rig.sim.engine_use();
+    let a = copy(&setup.sim, &piece(0), &dst.slice(0, 100).unwrap(), &[]).unwrap();
+    let b = copy(&setup.sim, &piece(100), &dst.slice(100, 100).unwrap(), &[]).unwrap();
+    let c = copy(&setup.sim, &piece(200), &other.slice(0, 100).unwrap(), &[]).unwrap();
+    setup.sim.run_until_idle();
+    assert_eq!(setup.log.fences(), [a, c, b]);
+    assert_eq!(setup.sim.clock().now_ns(), 2200);
+    let used = setup.sim.engine_use();
     assert_eq!(used.iter().map(|engine| engine.operations).sum::<u64>(), 3);
 }
 
 #[test]
 fn an_operation_starts_when_the_fences_before_it_have_settled() {
-    let rig = timed();
-    let host = rig.buffer("cpu:0/pinned", &[5; 50]);
-    let middle = rig.buffer("sim:0/device", &[0; 50]);
-    let back = rig.buffer("cpu:0/pinned", &[0; 50]);
-    let first = copy(&rig.sim, &host, &middle, &[]).unwrap();
-    let second = copy(&rig.sim, &middle, &back, &[first]).unwrap();
-    rig.sim.run_until_idle();
-    assert_eq!(rig.log.fences(), [first, second]);
-    assert_eq!(rig.sim.clock().now_ns(), 2100);
-    assert_eq!(rig.bytes(&back), [5; 50]);
-    assert!(rig.sim.violations().is_empty());
+    let setup = timed();
+    let host = setup.buffer("cpu:0/pinned", &[5; 50]);
+    let middle = setup.buffer("sim:0/device", &[0; 50]);
+    let back = setup.buffer("cpu:0/pinned", &[0; 50]);
+    let first = copy(&setup.sim, &host, &middle, &[]).unwrap();
+    let second = copy(&setup.sim, &middle, &back, &[first]).unwrap();
+    setup.sim.run_until_idle();
+    assert_eq!(setup.log.fences(), [first, second]);
+    assert_eq!(setup.sim.clock().now_ns(), 2100);
+    assert_eq!(setup.bytes(&back), [5; 50]);
+    assert!(setup.sim.violations().is_empty());
 }
 
 #[test]
 fn what_is_made_visible_waits_for_all_that_its_device_is_doing_and_for_nobody_else() {
-    let rig = timed();
-    let managed = rig.buffer("sim:0/managed", &[0; 100]);
+    let setup = timed();
+    let managed = setup.buffer("sim:0/managed", &[0; 100]);
     let visible = Op::MakeVisible {
         part: part(&managed),
     };
     // SAFETY: the buffer outlives the operation, which moves nothing.
-    let ask = || unsafe { rig.sim.submit(None, &[visible], &[]) }.unwrap();
+    let ask = || unsafe { setup.sim.submit(None, &[visible], &[]) }.unwrap();
     ask();
-    assert_eq!(rig.sim.run_until_idle(), Instant(0), "nothing is under way");
+    assert_eq!(
+        setup.sim.run_until_idle(),
+        Instant(0),
+        "nothing is under way"
+    );
     let mut kept = Vec::new();
     let mut start = |src: &str, dst: &str, len| {
-        let [src, dst] = [src, dst].map(|memory| rig.buffer(memory, &vec![7; len]));
-        copy(&rig.sim, &src, &dst, &[]).unwrap();
+        let [src, dst] = [src, dst].map(|memory| setup.buffer(memory, &vec![7; len]));
+        copy(&setup.sim, &src, &dst, &[]).unwrap();
         kept.extend([src, dst]);
     };
     start("cpu:0/pinned", "sim:0/device", 100);
@@ -128,25 +136,25 @@ fn what_is_made_visible_waits_for_all_that_its_device_is_doing_and_for_nobody_el
     start("cpu:0/pageable", "sim:0/managed", 9000);
     let asked = ask();
     start("sim:0/device", "cpu:0/pinned", 5000);
-    rig.sim.run_until(Instant(2199));
-    assert!(!rig.log.fences().contains(&asked));
-    rig.sim.run_until(Instant(2200));
-    assert!(rig.log.fences().contains(&asked));
-    rig.sim.run_until_idle();
-    assert_eq!(rig.sim.violations(), []);
+    setup.sim.run_until(Instant(2199));
+    assert!(!setup.log.fences().contains(&asked));
+    setup.sim.run_until(Instant(2200));
+    assert!(setup.log.fences().contains(&asked));
+    setup.sim.run_until_idle();
+    assert_eq!(setup.sim.violations(), []);
 }
 
 #[test]
 fn unordered_operations_on_the_same_bytes_are_seen_as_a_race() {
-    let rig = timed();
-    let host = rig.buffer("cpu:0/pinned", &[5; 50]);
-    let middle = rig.buffer("sim:0/device", &[0; 50]);
-    let back = rig.buffer("cpu:0/pinned", &[0; 50]);
-    copy(&rig.sim, &host, &middle, &[]).unwrap();
-    copy(&rig.sim, &middle, &back, &[]).unwrap();
-    rig.sim.run_until_idle();
+    let setup = timed();
+    let host = setup.buffer("cpu:0/pinned", &[5; 50]);
+    let middle = setup.buffer("sim:0/device", &[0; 50]);
+    let back = setup.buffer("cpu:0/pinned", &[0; 50]);
+    copy(&setup.sim, &host, &middle, &[]).unwrap();
+    copy(&setup.sim, &middle, &back, &[]).unwrap();
+    setup.sim.run_until_idle();
     assert_eq!(
-        rig.sim.violations(),
+        setup.sim.violations(),
         [Violation::Race {
             memory: mem("cpu:0/pinned")
         }]
@@ -155,14 +163,14 @@ fn unordered_operations_on_the_same_bytes_are_seen_as_a_race() {
 
 #[test]
 fn a_buffer_freed_in_flight_is_seen_and_harms_nobody() {
-    let rig = timed();
-    let host = rig.buffer("cpu:0/pinned", &[5; 50]);
-    let dst = rig.buffer("sim:0/device", &[0; 50]);
-    copy(&rig.sim, &host, &dst, &[]).unwrap();
+    let setup = timed();
+    let host = setup.buffer("cpu:0/pinned", &[5; 50]);
+    let dst = setup.buffer("sim:0/device", &[0; 50]);
+    copy(&setup.sim, &host, &dst, &[]).unwrap();
     drop(dst);
-    rig.sim.run_until_idle();
+    setup.sim.run_until_idle();
     assert_eq!(
-        rig.sim.violations(),
+        setup.sim.violations(),
         [Violation::FreedInFlight {
             memory: mem("sim:0/device")
         }]
@@ -171,78 +179,78 @@ fn a_buffer_freed_in_flight_is_seen_and_harms_nobody() {
 
 #[test]
 fn wait_moves_the_clock_to_the_fence_and_no_further() {
-    let rig = timed();
-    let src = rig.buffer("cpu:0/pinned", &[1; 100]);
-    let dst = rig.buffer("sim:0/device", &[0; 100]);
-    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
-    let short = rig.sim.wait(fence, Duration::from_nanos(600));
-    assert_eq!((short, rig.sim.clock().now_ns()), (Waited::TimedOut, 600));
-    let long = rig.sim.wait(fence, Duration::from_secs(9));
-    assert_eq!((long, rig.sim.clock().now_ns()), (Waited::Settled, 1100));
-    assert_eq!(rig.log.outcomes(), [(fence, Outcome::Done)]);
-    assert_eq!(rig.sim.wait(fence, Duration::ZERO), Waited::Settled);
+    let setup = timed();
+    let src = setup.buffer("cpu:0/pinned", &[1; 100]);
+    let dst = setup.buffer("sim:0/device", &[0; 100]);
+    let fence = copy(&setup.sim, &src, &dst, &[]).unwrap();
+    let short = setup.sim.wait(fence, Duration::from_nanos(600));
+    assert_eq!((short, setup.sim.clock().now_ns()), (Waited::TimedOut, 600));
+    let long = setup.sim.wait(fence, Duration::from_secs(9));
+    assert_eq!((long, setup.sim.clock().now_ns()), (Waited::Settled, 1100));
+    assert_eq!(setup.log.outcomes(), [(fence, Outcome::Done)]);
+    assert_eq!(setup.sim.wait(fence, Duration::ZERO), Waited::Settled);
 }
 
 #[test]
 fn at_once_the_clock_has_moved_when_submit_returns() {
-    let rig = rig(Completion::AtOnce, Script::new());
-    let src = rig.buffer("cpu:0/pinned", &[3; 100]);
-    let dst = rig.buffer("sim:0/device", &[0; 100]);
-    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    let setup = setup(Completion::AtOnce, Script::new());
+    let src = setup.buffer("cpu:0/pinned", &[3; 100]);
+    let dst = setup.buffer("sim:0/device", &[0; 100]);
+    let fence = copy(&setup.sim, &src, &dst, &[]).unwrap();
     assert!(fence.is_settled());
-    assert_eq!(rig.sim.clock().now_ns(), 1100);
-    assert_eq!(rig.bytes(&dst), [3; 100]);
-    assert!(rig.log.outcomes().is_empty());
-    assert_eq!(rig.sim.in_flight(), 0);
-    rig.sim.add_rule(Rule::fail_after(0));
-    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(setup.sim.clock().now_ns(), 1100);
+    assert_eq!(setup.bytes(&dst), [3; 100]);
+    assert!(setup.log.outcomes().is_empty());
+    assert_eq!(setup.sim.in_flight(), 0);
+    setup.sim.add_rule(Rule::fail_after(0));
+    let fence = copy(&setup.sim, &src, &dst, &[]).unwrap();
     assert!(!fence.is_settled());
-    assert!(matches!(rig.log.only(), (told, Outcome::Failed(_)) if told == fence));
+    assert!(matches!(setup.log.only(), (told, Outcome::Failed(_)) if told == fence));
 }
 
 #[test]
 fn out_of_order_each_fence_is_told_once_and_not_in_order() {
-    let rig = rig(Completion::OutOfOrder { seed: 3 }, Script::new());
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let setup = setup(Completion::OutOfOrder { seed: 3 }, Script::new());
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = setup.buffer("sim:0/device", &[0; 64]);
     let fences: Vec<Fence> = (0..32)
         .map(|at| {
             let piece = |of: &transload_hal::Buffer| of.slice(2 * at, 2).unwrap();
-            copy(&rig.sim, &piece(&src), &piece(&dst), &[]).unwrap()
+            copy(&setup.sim, &piece(&src), &piece(&dst), &[]).unwrap()
         })
         .collect();
-    rig.sim.run_until_idle();
-    let mut told = rig.log.fences();
+    setup.sim.run_until_idle();
+    let mut told = setup.log.fences();
     assert_ne!(told, fences);
     told.sort();
     assert_eq!(told, fences);
-    assert_eq!(rig.bytes(&dst), [3; 64]);
+    assert_eq!(setup.bytes(&dst), [3; 64]);
 }
 
 #[test]
 fn only_a_pump_or_a_wait_tells_what_has_settled() {
-    let rig = rig(Completion::Pumped, Script::new());
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let dst = rig.buffer("sim:0/device", &[0; 64]);
-    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
-    rig.sim.run_until(Instant(5000));
-    assert_eq!(rig.bytes(&dst), [3; 64]);
-    assert!(rig.log.outcomes().is_empty());
-    rig.sim.pump();
-    assert_eq!(rig.log.outcomes(), [(fence, Outcome::Done)]);
-    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
-    assert_eq!(rig.sim.wait(fence, Duration::MAX), Waited::Settled);
-    assert_eq!(rig.log.outcomes().len(), 2);
+    let setup = setup(Completion::Pumped, Script::new());
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = setup.buffer("sim:0/device", &[0; 64]);
+    let fence = copy(&setup.sim, &src, &dst, &[]).unwrap();
+    setup.sim.run_until(Instant(5000));
+    assert_eq!(setup.bytes(&dst), [3; 64]);
+    assert!(setup.log.outcomes().is_empty());
+    setup.sim.pump();
+    assert_eq!(setup.log.outcomes(), [(fence, Outcome::Done)]);
+    let fence = copy(&setup.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(setup.sim.wait(fence, Duration::MAX), Waited::Settled);
+    assert_eq!(setup.log.outcomes().len(), 2);
 }
 
 #[test]
 fn a_callback_may_submit_wait_and_pump() {
-    let rig = rig(Completion::Reentrant, Script::new());
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let dst = rig.buffer("sim:0/device", &[0; 64]);
-    let again = rig.buffer("sim:1/device", &[0; 64]);
-    let (sim, from, to) = (rig.sim.clone(), src.clone(), again.clone());
-    rig.sim.set_hook(move |fence: Fence, _: &Outcome| {
+    let setup = setup(Completion::Reentrant, Script::new());
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = setup.buffer("sim:0/device", &[0; 64]);
+    let again = setup.buffer("sim:1/device", &[0; 64]);
+    let (sim, from, to) = (setup.sim.clone(), src.clone(), again.clone());
+    setup.sim.set_hook(move |fence: Fence, _: &Outcome| {
         assert_eq!(sim.wait(fence, Duration::ZERO), Waited::Settled);
         if sim.clock().now_ns() < 10_000 {
             let next = copy(&sim, &from, &to, &[fence]).unwrap();
@@ -250,42 +258,42 @@ fn a_callback_may_submit_wait_and_pump() {
             sim.pump();
         }
     });
-    copy(&rig.sim, &src, &dst, &[]).unwrap();
-    rig.sim.run_until_idle();
-    assert_eq!(rig.bytes(&again), [3; 64]);
-    assert_eq!(rig.log.outcomes().len(), 2);
+    copy(&setup.sim, &src, &dst, &[]).unwrap();
+    setup.sim.run_until_idle();
+    assert_eq!(setup.bytes(&again), [3; 64]);
+    assert_eq!(setup.log.outcomes().len(), 2);
 }
 
 #[test]
 fn never_means_that_a_wait_only_spends_its_limit() {
-    let rig = rig(Completion::Never, Script::new());
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let dst = rig.buffer("sim:0/device", &[0; 64]);
-    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
+    let setup = setup(Completion::Never, Script::new());
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = setup.buffer("sim:0/device", &[0; 64]);
+    let fence = copy(&setup.sim, &src, &dst, &[]).unwrap();
     assert_eq!(
-        rig.sim.wait(fence, Duration::from_millis(2)),
+        setup.sim.wait(fence, Duration::from_millis(2)),
         Waited::TimedOut
     );
-    assert_eq!(rig.sim.clock().now_ns(), 2_000_000);
-    assert!(!rig.sim.step());
-    assert_eq!(rig.bytes(&dst), [0; 64]);
-    assert!(rig.sim.lose_device(DeviceId::new(DeviceKind::SIM, 0)));
-    assert!(matches!(rig.log.only(), (told, Outcome::Lost(_)) if told == fence));
+    assert_eq!(setup.sim.clock().now_ns(), 2_000_000);
+    assert!(!setup.sim.step());
+    assert_eq!(setup.bytes(&dst), [0; 64]);
+    assert!(setup.sim.lose_device(DeviceId::new(DeviceKind::SIM, 0)));
+    assert!(matches!(setup.log.only(), (told, Outcome::Lost(_)) if told == fence));
 }
 
 #[test]
 fn memory_is_counted_limited_and_poisoned() {
-    let rig = timed();
+    let setup = timed();
     let device = mem("sim:0/device");
-    let before = rig.sim.use_of(device).unwrap();
+    let before = setup.sim.use_of(device).unwrap();
     assert_eq!((before.live_bytes, before.total_bytes), (0, 1_000_000));
-    let one = rig
+    let one = setup
         .sim
         .allocate(device, &AllocSpec::bytes(600_000))
         .unwrap();
-    assert_eq!(rig.bytes(&one)[599_999], POISON);
+    assert_eq!(setup.bytes(&one)[599_999], POISON);
     assert!(one.host(0, 1).is_none());
-    let error = rig.sim.allocate(device, &AllocSpec::bytes(400_001));
+    let error = setup.sim.allocate(device, &AllocSpec::bytes(400_001));
     assert!(matches!(
         error,
         Err(AllocError::OutOfMemory {
@@ -293,7 +301,7 @@ fn memory_is_counted_limited_and_poisoned() {
             ..
         })
     ));
-    let error = rig.sim.allocate(device, &AllocSpec::bytes(1_000_001));
+    let error = setup.sim.allocate(device, &AllocSpec::bytes(1_000_001));
     assert!(matches!(
         error,
         Err(AllocError::TooLarge {
@@ -301,22 +309,23 @@ fn memory_is_counted_limited_and_poisoned() {
             ..
         })
     ));
-    let two = rig
+    let two = setup
         .sim
         .allocate(device, &AllocSpec::bytes(400_000))
         .unwrap();
     drop(one);
-    let used = rig.sim.use_of(device).unwrap();
+    let used = setup.sim.use_of(device).unwrap();
     assert_eq!((used.live_bytes, used.peak_bytes), (400_000, 1_000_000));
-    assert_eq!(rig.sim.leaks().len(), 1);
+    assert_eq!(setup.sim.leaks().len(), 1);
     drop(two);
-    assert!(rig.sim.leaks().is_empty());
-    rig.sim
+    assert!(setup.sim.leaks().is_empty());
+    setup
+        .sim
         .add_rule(Rule::out_of_memory().nth(2).in_memory(device));
     let one = AllocSpec::bytes(1);
-    assert!(rig.sim.allocate(device, &one).is_ok());
-    assert!(rig.sim.allocate(mem("cpu:0/pinned"), &one).is_ok());
-    let error = rig.sim.allocate(device, &one).unwrap_err();
+    assert!(setup.sim.allocate(device, &one).is_ok());
+    assert!(setup.sim.allocate(mem("cpu:0/pinned"), &one).is_ok());
+    let error = setup.sim.allocate(device, &one).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Exhausted);
 }
 
@@ -354,18 +363,18 @@ fn beside_a_real_host_only_devices_are_simulated() {
 
 #[test]
 fn everything_it_prints_says_simulated() {
-    let rig = timed();
+    let setup = timed();
     let printed = [
-        rig.sim.to_string(),
-        format!("{:?}", rig.sim),
-        format!("{:?}", rig.sim.clock()),
+        setup.sim.to_string(),
+        format!("{:?}", setup.sim),
+        format!("{:?}", setup.sim.clock()),
         Completion::Timed.to_string(),
         Completion::Never.to_string(),
     ];
     for text in printed {
         assert!(text.contains("simulated"), "{text}");
     }
-    for device in rig.sim.inventory().devices {
+    for device in setup.sim.inventory().devices {
         assert!(device.name.contains("simulated") && device.simulated);
     }
 }
@@ -375,9 +384,9 @@ fn faults_of_pitched_copies_count_payload_bytes() {
     let script = Script::new()
         .with(Rule::fail_after(6).kind(OpKind::Pitched))
         .with(Rule::corrupt(5).kind(OpKind::Pitched).nth(2));
-    let rig = rig(Completion::Timed, script);
-    let src = rig.buffer("cpu:0/pinned", &[3; 64]);
-    let dst = rig.buffer("sim:0/device", &[0; 64]);
+    let setup = setup(Completion::Timed, script);
+    let src = setup.buffer("cpu:0/pinned", &[3; 64]);
+    let dst = setup.buffer("sim:0/device", &[0; 64]);
     let rows = Shape::pitched(4, 4, 16).unwrap();
     let pitched = |buffer| Layout {
         buffer,
@@ -390,18 +399,18 @@ fn faults_of_pitched_copies_count_payload_bytes() {
         span: Span::new(0, 16),
     };
     // SAFETY: the buffers outlive the test, and no other code touches them.
-    unsafe { rig.sim.submit(None, &[op], &[]) }.unwrap();
-    rig.sim.run_until_idle();
-    assert_eq!(rig.sim.clock().now_ns(), 1016);
-    let seen = rig.bytes(&dst);
+    unsafe { setup.sim.submit(None, &[op], &[]) }.unwrap();
+    setup.sim.run_until_idle();
+    assert_eq!(setup.sim.clock().now_ns(), 1016);
+    let seen = setup.bytes(&dst);
     assert_eq!(
         (&seen[..4], &seen[16..20]),
         (&[3; 4][..], &[3, 3, 0, 0][..])
     );
     // SAFETY: as above.
-    unsafe { rig.sim.submit(None, &[op], &[]) }.unwrap();
-    rig.sim.run_until_idle();
-    let seen = rig.bytes(&dst);
+    unsafe { setup.sim.submit(None, &[op], &[]) }.unwrap();
+    setup.sim.run_until_idle();
+    let seen = setup.bytes(&dst);
     assert_eq!(seen[16..20], [3, !3, 3, 3]);
     assert_eq!(seen[4..16], [0; 12]);
 }
@@ -417,8 +426,8 @@ fn a_transform_runs_on_its_engine_and_may_panic() {
             Ok(())
         }
     }
-    let rig = timed();
-    let bytes = rig.buffer("cpu:0/pageable", &[2; 100]);
+    let setup = timed();
+    let bytes = setup.buffer("cpu:0/pageable", &[2; 100]);
     let sees = Sees(Default::default());
     let transform = |position| Op::Transform {
         at: part(&bytes).into(),
@@ -427,12 +436,12 @@ fn a_transform_runs_on_its_engine_and_may_panic() {
         position,
     };
     // SAFETY: buffer and transform outlive the machine's work on them.
-    let fine = unsafe { rig.sim.submit(None, &[transform(0)], &[]) }.unwrap();
+    let fine = unsafe { setup.sim.submit(None, &[transform(0)], &[]) }.unwrap();
     // SAFETY: as above.
-    let panics = unsafe { rig.sim.submit(None, &[transform(5000)], &[fine]) }.unwrap();
-    assert_eq!(rig.sim.run_until_idle(), Instant(2200));
+    let panics = unsafe { setup.sim.submit(None, &[transform(5000)], &[fine]) }.unwrap();
+    assert_eq!(setup.sim.run_until_idle(), Instant(2200));
     assert_eq!(sees.0.load(std::sync::atomic::Ordering::Relaxed), 200);
-    let outcomes = rig.log.outcomes();
+    let outcomes = setup.log.outcomes();
     assert_eq!(outcomes[0], (fine, Outcome::Done));
     assert_eq!(outcomes[1].0, panics);
     assert!(matches!(&outcomes[1].1, Outcome::Failed(fault) if fault.message.contains("panicked")));
@@ -449,12 +458,12 @@ fn a_local_sim_is_not_send_and_settles_all_the_same() {
     // The name is unambiguous only while the sim is not `Send`.
     <Sim as AmbiguousIfSend<_>>::probe();
 
-    let rig = rig(Completion::Local, Script::new());
-    let src = rig.buffer("cpu:0/pinned", &[7; 100]);
-    let dst = rig.buffer("sim:0/device", &[0; 100]);
-    let fence = copy(&rig.sim, &src, &dst, &[]).unwrap();
-    assert_eq!(rig.sim.wait(fence, Duration::MAX), Waited::Settled);
-    assert_eq!(rig.bytes(&dst), [7; 100]);
+    let setup = setup(Completion::Local, Script::new());
+    let src = setup.buffer("cpu:0/pinned", &[7; 100]);
+    let dst = setup.buffer("sim:0/device", &[0; 100]);
+    let fence = copy(&setup.sim, &src, &dst, &[]).unwrap();
+    assert_eq!(setup.sim.wait(fence, Duration::MAX), Waited::Settled);
+    assert_eq!(setup.bytes(&dst), [7; 100]);
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use transload_hal::{Fence, Link, Op, SubmitError};
 
-use super::bench::{Bench, Case, CaseResult, Stop, arrow, copy, ensure, fail, inverse, nowhere};
+use super::bench::{
+    Bench, Case, CaseError, CaseResult, arrow, copy, ensure, fail, inverse, nowhere,
+};
 use super::harness::posing_as;
 
 /// More copies than the smallest batch of any backend.
@@ -16,14 +18,14 @@ const STEP: u64 = 128;
 pub(super) fn cases(bench: &Bench<'_>) -> Vec<Case> {
     let on = |link: &Link| {
         let of = link.clone();
-        Case::new("submit/each", arrow(link), move |bench| each(bench, &of))
+        Case::new("submit/each", arrow(link), move |bench| batch(bench, &of))
     };
     bench.links().iter().map(on).collect()
 }
 
 /// Each copy gets its own answer, in order. Each copy has a fence of its own unless it was done at once. Each copy
 /// arrives even if another one is refused.
-fn each(bench: &Bench<'_>, link: &Link) -> CaseResult {
+fn batch(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let len = PIECES * STEP;
     let src = bench.make(link.id.src, len)?;
     let dst = bench.make(link.id.dst, len)?;
@@ -52,7 +54,9 @@ fn each(bench: &Bench<'_>, link: &Link) -> CaseResult {
             }
             Err(SubmitError::Unsupported { .. }) if index != refused => {
                 settle(bench, &fences, &buffers)?;
-                return Err(Stop::Skip("one of the copies is not for this link".into()));
+                return Err(CaseError::Skip(
+                    "one of the copies is not for this link".into(),
+                ));
             }
             Err(error) if index != refused => {
                 settle(bench, &fences, &buffers)?;
