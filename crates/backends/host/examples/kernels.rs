@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stores = Store::available();
     let ways: Vec<Choice> = widths
         .iter()
-        .flat_map(|&threads| stores.iter().map(move |&store| Choice { threads, store }))
+        .flat_map(|&threads| stores.iter().map(move |&store| Choice::new(threads, store)))
         .collect();
 
     println!("{tuning:#?}");

@@ -2,6 +2,7 @@
 
 /// Data cache sizes in bytes, as one core sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Caches {
     /// The core's own second level.
     pub l2_bytes: usize,

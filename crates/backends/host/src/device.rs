@@ -34,11 +34,28 @@ pub struct Host {
 
 /// How a [`Host`] copies.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct HostOptions {
     /// The number of threads and the kind of stores, by size.
     pub tuning: Tuning,
     /// The number of threads, and how long they linger.
     pub limits: Limits,
+}
+
+impl HostOptions {
+    /// Sets the number of threads and the kind of stores, by size.
+    #[must_use]
+    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// Sets the number of threads, and how long they linger.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
 }
 
 impl Host {

@@ -28,21 +28,21 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-pub use crew::{Crew, Work};
+pub(crate) use crew::{Crew, Work};
 pub use limits::{Limits, processors};
-pub use schedule::{Extent, JobEnd, Side};
+pub(crate) use schedule::{Extent, JobEnd, Side};
 
 /// Owns the threads. Dropping it completes every job in flight, then joins the threads.
 ///
 /// When the drop happens on one of its own workers (from [`Work::finish`]), that worker is not joined;
 /// it ends by itself after what it is doing.
-pub struct Pool<W: Work> {
+pub(crate) struct Pool<W: Work> {
     crew: Arc<Crew<W>>,
 }
 
 impl<W: Work> Pool<W> {
     /// A pool without threads yet.
-    pub fn new(work: W, limits: Limits) -> Self {
+    pub(crate) fn new(work: W, limits: Limits) -> Self {
         Self {
             crew: Crew::new(work, limits),
         }
@@ -52,7 +52,7 @@ impl<W: Work> Pool<W> {
     ///
     /// Returns without waiting when a worker exists or can be started; otherwise it returns when the
     /// job is done. `job` must not be in flight already.
-    pub fn start(&self, job: u32, extent: Extent) {
+    pub(crate) fn start(&self, job: u32, extent: Extent) {
         self.crew.start(job, extent);
     }
 }

@@ -15,6 +15,7 @@ pub use measure::CopyBench;
 /// with 2): one size's winner is another's loser and it depends on the machine, so [`Tuning::measure`]
 /// replaces them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tuning {
     /// Copies of fewer bytes run on the submitting thread, before `submit` returns, and are touched by no
     /// lock and no other thread.
@@ -27,6 +28,7 @@ pub struct Tuning {
 
 /// The settings of copies from one size up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Band {
     /// Smallest copy of the band, in bytes, what is in flight beside it included.
     pub from_bytes: usize,
@@ -38,6 +40,7 @@ pub struct Band {
 
 /// The settings of one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Choice {
     /// Most threads that work on it, at least 1.
     pub threads: u32,
@@ -56,7 +59,36 @@ impl Default for Tuning {
     }
 }
 
+impl Band {
+    /// The settings of copies from `from_bytes` up: at most `threads` threads on one copy, which store by `store`.
+    #[must_use]
+    pub const fn new(from_bytes: usize, threads: u32, store: Store) -> Self {
+        Self {
+            from_bytes,
+            threads,
+            store,
+        }
+    }
+}
+
+impl Choice {
+    /// At most `threads` threads, which store by `store`.
+    #[must_use]
+    pub const fn new(threads: u32, store: Store) -> Self {
+        Self { threads, store }
+    }
+}
+
 impl Tuning {
+    /// Copies below `inline_below_bytes` run on the submitting thread; `bands` are sorted by rising `from_bytes`.
+    #[must_use]
+    pub const fn new(inline_below_bytes: usize, bands: Vec<Band>) -> Self {
+        Self {
+            inline_below_bytes,
+            bands,
+        }
+    }
+
     /// Default values as a function of the machine; `threads` are all processors that may be used,
     /// `stores` the kinds that differ there.
     ///

@@ -67,35 +67,17 @@ fn the_host_conforms_as_it_comes() {
 
 #[test]
 fn the_host_conforms_without_threads() {
-    let limits = Limits {
-        threads: 0,
-        ..Limits::default()
-    };
-    run(HostOptions {
-        limits,
-        ..HostOptions::default()
-    })
-    .assert_passed();
+    let limits = Limits::default().with_threads(0);
+    run(HostOptions::default().with_limits(limits)).assert_passed();
 }
 
 /// No copy is inline: every copy is streamed in pieces, by threads that take turns.
 #[test]
 fn the_host_conforms_when_every_copy_goes_through_the_pool() {
     let threads = processors() * 2 + 1;
-    let bands = vec![Band {
-        from_bytes: 0,
-        threads,
-        store: Store::Streaming,
-    }];
-    let options = HostOptions {
-        tuning: Tuning {
-            inline_below_bytes: 0,
-            bands,
-        },
-        limits: Limits {
-            threads,
-            ..Limits::default()
-        },
-    };
+    let bands = vec![Band::new(0, threads, Store::Streaming)];
+    let options = HostOptions::default()
+        .with_tuning(Tuning::new(0, bands))
+        .with_limits(Limits::default().with_threads(threads));
     run(options).assert_passed();
 }

@@ -41,7 +41,35 @@ pub enum HugePages {
     /// first touched.
     Advised,
     /// Huge pages will not be used, for this reason.
-    Refused(&'static str),
+    Refused(NoHugePages),
+}
+
+/// Why an allocation that asked for huge pages gets none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoHugePages {
+    /// The allocation is smaller than a huge page.
+    #[error("the allocation of {len_bytes} bytes is smaller than a huge page of {page_bytes}")]
+    TooSmall {
+        /// The length of the allocation.
+        len_bytes: usize,
+        /// The length of a huge page.
+        page_bytes: usize,
+    },
+    /// Transparent huge pages are switched off.
+    #[error(
+        "transparent huge pages are switched off (/sys/kernel/mm/transparent_hugepage/enabled)"
+    )]
+    SwitchedOff,
+    /// The kernel takes no advice about huge pages.
+    #[error("this kernel takes no advice about huge pages")]
+    NoAdvice,
+    /// The system chooses page sizes itself.
+    #[error("this system chooses page sizes itself")]
+    SystemChooses,
+    /// The system gives huge pages to privileged processes only, or not at all.
+    #[error("this system gives huge pages to privileged processes only, or not at all")]
+    Privileged,
 }
 
 #[derive(Debug)]
@@ -124,9 +152,7 @@ impl HeapMemory {
     #[cfg(not(unix))]
     fn back(len: usize, align: usize, huge: bool) -> Result<Self, Fault> {
         let note = if huge {
-            HugePages::Refused(
-                "this system gives huge pages to privileged processes only, or not at all",
-            )
+            HugePages::Refused(NoHugePages::Privileged)
         } else {
             HugePages::NotAsked
         };
@@ -172,13 +198,13 @@ fn advise_huge(mapping: &Mapping, len: usize) -> HugePages {
     // SAFETY: advice about pages that this allocation owns; it changes no byte.
     match unsafe { madvise(mapping.start().as_ptr().cast(), len, Advice::LinuxHugepage) } {
         Ok(()) => note,
-        Err(_) => HugePages::Refused("this kernel takes no advice about huge pages"),
+        Err(_) => HugePages::Refused(NoHugePages::NoAdvice),
     }
 }
 
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 fn advise_huge(_: &Mapping, _: usize) -> HugePages {
-    HugePages::Refused("this system chooses page sizes itself")
+    HugePages::Refused(NoHugePages::SystemChooses)
 }
 
 /// Whether an advised mapping of `len` bytes will see huge pages, by the kernel's setting
@@ -187,14 +213,15 @@ fn advise_huge(_: &Mapping, _: usize) -> HugePages {
 fn likely_huge(len: usize, modes: &str) -> HugePages {
     if modes.contains("[always]") || modes.contains("[madvise]") {
         if len < HUGE_PAGE {
-            HugePages::Refused("the allocation is smaller than a huge page, 2 MiB")
+            HugePages::Refused(NoHugePages::TooSmall {
+                len_bytes: len,
+                page_bytes: HUGE_PAGE,
+            })
         } else {
             HugePages::Advised
         }
     } else {
-        HugePages::Refused(
-            "transparent huge pages are switched off (/sys/kernel/mm/transparent_hugepage/enabled)",
-        )
+        HugePages::Refused(NoHugePages::SwitchedOff)
     }
 }
 
@@ -281,12 +308,12 @@ mod tests {
         );
         assert!(matches!(
             likely_huge(4096, "[always] madvise never"),
-            HugePages::Refused(_)
+            HugePages::Refused(NoHugePages::TooSmall { .. })
         ));
-        assert!(matches!(
+        assert_eq!(
             likely_huge(4 << 20, "always madvise [never]"),
-            HugePages::Refused(_)
-        ));
+            HugePages::Refused(NoHugePages::SwitchedOff)
+        );
         let (heap, span) = allocate(AllocSpec::bytes(4 << 20).with_huge_pages());
         assert_ne!(heap.huge_pages(), &HugePages::NotAsked);
         assert_eq!(span.addr() % HUGE_PAGE as u64, 0);

@@ -283,44 +283,80 @@ fn file_identity(metadata: &fs::Metadata) -> StorageId {
 /// [`SealError`] with the buffer, when other views exist, it is no shared memory, or the system
 /// refuses.
 pub fn seal(buffer: Buffer) -> Result<Buffer, SealError> {
-    let refuse = |buffer, message| SealError {
-        buffer,
-        fault: Fault::new(ErrorClass::Caller, message),
+    let refuse = |buffer, reason| SealError {
+        buffer: Some(buffer),
+        reason,
     };
     let (memory, span) = (buffer.memory(), buffer.span());
-    if span != Span::new(0, buffer.info().len_bytes) {
-        return Err(refuse(
-            Some(buffer),
-            "a part of a shared memory cannot be sealed, only the whole",
-        ));
+    let len_bytes = buffer.info().len_bytes;
+    if span != Span::new(0, len_bytes) {
+        return Err(refuse(buffer, SealReason::Part { span, len_bytes }));
     }
-    if buffer
-        .native::<SharedMemory>()
-        .is_none_or(|shared| shared.id == StorageId::Host)
-    {
-        return Err(refuse(
-            Some(buffer),
-            "only memory in cpu:0/shared can be sealed",
-        ));
+    let shared = buffer.native::<SharedMemory>();
+    if shared.is_none_or(|shared| shared.id == StorageId::Host) {
+        return Err(refuse(buffer, SealReason::NotShared { memory }));
     }
     let shared = buffer
         .into_owner::<SharedMemory>()
-        .map_err(|buffer| refuse(Some(buffer), "other views of the shared memory exist"))?;
+        .map_err(|buffer| refuse(buffer, SealReason::OtherViews))?;
     match shared.seal() {
         Ok(shared) => Ok(shared.into_buffer(memory)),
         Err((shared, error)) => Err(SealError {
             buffer: shared.map(|shared| shared.into_buffer(memory)),
-            fault: io_fault("sealing shared memory", &error),
+            reason: SealReason::System {
+                fault: io_fault("sealing shared memory", &error),
+            },
         }),
     }
 }
 
-/// Why shared memory was not sealed.
+/// The memory that was not sealed, and why.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot seal the memory: {fault}")]
+#[error("cannot seal the memory: {reason}")]
+#[non_exhaustive]
 pub struct SealError {
     /// The memory, unsealed. `None` when the system refused to map it again.
     pub buffer: Option<Buffer>,
     /// The reason.
-    pub fault: Fault,
+    pub reason: SealReason,
+}
+
+/// Why shared memory was not sealed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SealReason {
+    /// The buffer is a part of the memory.
+    #[error("{span} of its {len_bytes} bytes are a part, and only the whole memory can be sealed")]
+    Part {
+        /// The part that the buffer is.
+        span: Span,
+        /// The length of the memory.
+        len_bytes: u64,
+    },
+    /// The buffer is no memory that can be sealed.
+    #[error("it is in {memory}, and only memory in cpu:0/shared can be sealed")]
+    NotShared {
+        /// The buffer's memory.
+        memory: MemoryId,
+    },
+    /// Other views of the memory exist.
+    #[error("other views of the shared memory exist")]
+    OtherViews,
+    /// The system refused.
+    #[error("{fault}")]
+    System {
+        /// The system's error.
+        fault: Fault,
+    },
+}
+
+impl SealReason {
+    /// The category of the error. Use it to decide whether to retry.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Part { .. } | Self::NotShared { .. } | Self::OtherViews => ErrorClass::Caller,
+            Self::System { fault } => fault.class,
+        }
+    }
 }

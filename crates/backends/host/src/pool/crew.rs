@@ -12,7 +12,7 @@ use super::schedule::{Claim, Extent, JobEnd, Schedule};
 use crate::{raw, unwind};
 
 /// Defines the jobs of a pool.
-pub trait Work: Send + Sync + Sized + 'static {
+pub(crate) trait Work: Send + Sync + Sized + 'static {
     /// Runs piece `piece` of job `job`. Each piece of a job runs once; pieces run concurrently and in
     /// any order, though each side of the job hands them out one after the other. After a panic in one
     /// piece, and once the job is stopped, those not yet handed out are dropped.
@@ -25,7 +25,7 @@ pub trait Work: Send + Sync + Sized + 'static {
 }
 
 /// The state that the threads of a pool share; starts jobs and helps with them.
-pub struct Crew<W> {
+pub(crate) struct Crew<W> {
     work: W,
     limits: Limits,
     state: Mutex<State>,
@@ -147,17 +147,13 @@ impl<W: Work> Crew<W> {
     }
 
     /// The owner's data.
-    pub fn work(&self) -> &W {
+    pub(crate) fn work(&self) -> &W {
         &self.work
     }
 
-    /// Bounds of the pool.
-    pub fn limits(&self) -> Limits {
-        self.limits
-    }
-
     /// Worker threads that exist now.
-    pub fn threads(&self) -> u32 {
+    #[cfg(test)]
+    pub(crate) fn threads(&self) -> u32 {
         self.lock().workers
     }
 
@@ -167,7 +163,7 @@ impl<W: Work> Crew<W> {
     ///
     /// Never runs the job itself: where there are no workers, the thread that called `finish` finds it
     /// next.
-    pub fn start_next(&self, job: u32, extent: Extent, is_stopped: impl FnOnce() -> bool) {
+    pub(crate) fn start_next(&self, job: u32, extent: Extent, is_stopped: impl FnOnce() -> bool) {
         // The thread that ended a job looks again (`run`).
         let _ = self.enqueue(job, extent, is_stopped);
     }
@@ -180,7 +176,7 @@ impl<W: Work> Crew<W> {
     /// again, and it tells whether the job is still the one that is meant. Never waits for a piece. Where no piece
     /// runs, this thread calls [`Work::finish`]. A pool without threads leaves that to the thread that runs its
     /// jobs.
-    pub fn stop(&self, job: u32, is_current: impl FnOnce() -> bool) -> u32 {
+    pub(crate) fn stop(&self, job: u32, is_current: impl FnOnce() -> bool) -> u32 {
         let mut state = self.lock();
         if !is_current() {
             return 0;
@@ -207,7 +203,7 @@ impl<W: Work> Crew<W> {
     /// `is_over` must become true through [`Work::finish`] of some job; it is called often and under
     /// the pool's lock, so it should be a load or two. Blocks; a deadline of `None` is never. A deadline
     /// in the past still runs no piece and reports the state.
-    pub fn help(
+    pub(crate) fn help(
         &self,
         job: u32,
         may_run: bool,

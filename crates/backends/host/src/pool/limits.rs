@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Bounds of a pool.
+/// Bounds of the pool of threads that copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Maximum number of worker threads; with 0, the thread that starts a job runs it. Workers sleep while this many
     /// threads are at work, counting threads that wait for a job and take part in it.
@@ -13,6 +14,29 @@ pub struct Limits {
     pub linger: Duration,
     /// Jobs in flight for which room is made up front.
     pub jobs: usize,
+}
+
+impl Limits {
+    /// Sets the maximum number of worker threads.
+    #[must_use]
+    pub fn with_threads(mut self, threads: u32) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Sets how long an idle thread watches for news before it parks.
+    #[must_use]
+    pub fn with_linger(mut self, linger: Duration) -> Self {
+        self.linger = linger;
+        self
+    }
+
+    /// Sets for how many jobs in flight room is made up front.
+    #[must_use]
+    pub fn with_jobs(mut self, jobs: usize) -> Self {
+        self.jobs = jobs;
+        self
+    }
 }
 
 impl Default for Limits {

@@ -4,18 +4,18 @@ use std::collections::VecDeque;
 
 /// The size of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// The number of pieces, at least one.
-    pub pieces: u32,
+    pub(crate) pieces: u32,
     /// Most threads that work on it at once, at least one.
-    pub width: u32,
+    pub(crate) width: u32,
     /// The side from which waiting threads take pieces; workers take the first that is left.
-    pub waiters_from: Side,
+    pub(crate) waiters_from: Side,
 }
 
 /// The side of a job from which pieces are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     /// At the front: all pieces are handed out in rising order, as a file is best read.
     Front,
     /// At the back, so that workers and waiting threads meet somewhere in the middle. When a copy is made again, each
@@ -26,7 +26,7 @@ pub enum Side {
 
 /// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobEnd {
+pub(crate) enum JobEnd {
     /// Every piece ran.
     Ran,
     /// It was stopped, and some pieces did not run.

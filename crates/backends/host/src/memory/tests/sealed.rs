@@ -1,7 +1,7 @@
 //! Abilities of Linux memfds that Windows sections lack.
 
 use super::super::exchange::HANDLES as KIND;
-use super::super::shared::{SharedMemory, seal};
+use super::super::shared::{SealReason, SharedMemory, seal};
 use super::shared_memory::{filled, read, reimport};
 use super::*;
 
@@ -35,6 +35,7 @@ fn what_cannot_be_sealed_comes_back_as_it_was() {
     let buffer = filled(100, 5);
     let view = buffer.slice(0, 50).unwrap();
     let error = seal(buffer).unwrap_err();
+    assert_eq!(error.reason, SealReason::OtherViews);
     let buffer = error.buffer.unwrap();
     drop(view);
     // Another mapping of the same memory, which the kernel knows of and this process need not.
@@ -45,7 +46,9 @@ fn what_cannot_be_sealed_comes_back_as_it_was() {
     drop(other);
     assert_eq!(read(&seal(buffer).unwrap()), vec![5; 100]);
     let heap = allocate(PAGEABLE, &AllocSpec::bytes(8)).unwrap();
-    assert!(seal(heap).unwrap_err().buffer.is_some());
+    let error = seal(heap).unwrap_err();
+    assert_eq!(error.reason, SealReason::NotShared { memory: PAGEABLE });
+    assert!(error.buffer.is_some());
 }
 
 #[test]
