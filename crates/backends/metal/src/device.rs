@@ -59,10 +59,7 @@ impl Metal {
             let made = pooled(|_| Gpu::new((gpus.len(), id), device, &sink));
             match made {
                 Ok(gpu) => gpus.push(gpu),
-                Err(fault) => absent.push(Absent {
-                    device: id,
-                    reason: fault.to_string(),
-                }),
+                Err(reason) => absent.push(Absent { device: id, reason }),
             }
         }
         if gpus.is_empty() {

@@ -2,6 +2,7 @@
 
 use transload_hal::{DeviceId, Fault};
 
+use crate::error::AbsentReason;
 use crate::memory::{CoherenceMap, Hosted};
 use crate::queue::{Lane, Way};
 use crate::raw::{Device, Facts, facts};
@@ -29,7 +30,7 @@ impl Gpu {
         (number, id): (usize, DeviceId),
         device: Device,
         sink: &Sink,
-    ) -> Result<Gpu, Fault> {
+    ) -> Result<Gpu, AbsentReason> {
         let lost = Lost::default();
         let facts = facts(&device);
         let mut lanes = Vec::with_capacity(Way::ALL.len());

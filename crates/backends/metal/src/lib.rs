@@ -81,7 +81,7 @@ mod translate;
 mod types;
 
 pub use device::Metal;
-pub use error::{Absent, OpenError};
+pub use error::{Absent, AbsentReason, OpenError};
 pub use memory::{MetalBuffer, MetalTexture};
 pub use queue::EventError;
 pub use types::BACKEND;

@@ -26,6 +26,7 @@ pub enum Verdict {
 
 /// One line of a [`Report`].
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Entry {
     /// The case: `copy/sizes`.
     pub case: String,

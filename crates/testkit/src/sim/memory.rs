@@ -81,6 +81,7 @@ impl Drop for Hold {
 
 /// The use of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct MemoryUse {
     /// The memory.
     pub memory: MemoryId,

@@ -41,6 +41,7 @@ pub(super) struct State {
 
 /// An engine and its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct EngineUse {
     /// The engine.
     pub engine: EngineId,

@@ -6,7 +6,7 @@ use common::engine::{allocate, manager, odd, paged, read};
 use common::{assert_clean, metal, pattern, pose};
 use transload::hal::{Backend as _, ErrorClass};
 use transload::{AllocSpec, TransferManager};
-use transload_metal::{Metal, OpenError};
+use transload_metal::{AbsentReason, Metal, OpenError};
 use transload_metal_double::{Device, fault, hold, release, remove};
 
 const LEN: usize = 150_003;
@@ -30,7 +30,8 @@ fn a_device_that_gives_no_queue_takes_no_part() {
     let absent = metal.absent();
     assert_eq!(absent.len(), 1);
     assert_eq!(absent[0].device.to_string(), "metal:0");
-    assert!(absent[0].reason.contains("newCommandQueue gave nothing"));
+    let (made, needed) = (1, 4);
+    assert_eq!(absent[0].reason, AbsentReason::NoQueue { made, needed });
     assert_eq!(metal.inventory().devices[0].id.to_string(), "metal:1");
     drop(metal);
     fault("nil=newSharedEvent@1+").unwrap();

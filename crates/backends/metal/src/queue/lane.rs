@@ -8,6 +8,7 @@ use transload_hal::{Fault, Fence, SubmitError, Waited};
 use super::flight::{Resources, Shared};
 use super::write::{Kit, Writer};
 use super::{Move, Way, lane_number};
+use crate::error::AbsentReason;
 use crate::fault::nothing_of;
 use crate::raw::{Commands, Device, EndBlock, Event, Queue, ReleaseBlock, pooled};
 use crate::types::{BACKEND, Lost, Sink};
@@ -34,11 +35,13 @@ impl Lane {
         (gpu, way): (usize, Way),
         sink: &Sink,
         lost: &Lost,
-    ) -> Result<Lane, Fault> {
-        let queue = device
-            .queue()
-            .ok_or_else(|| nothing_of("newCommandQueue"))?;
-        let event = device.event().ok_or_else(|| nothing_of("newSharedEvent"))?;
+    ) -> Result<Lane, AbsentReason> {
+        // A device makes its lanes in the order of their ways.
+        let (made, needed) = (way as usize, Way::ALL.len());
+        let queue = device.queue();
+        let queue = queue.ok_or(AbsentReason::NoQueue { made, needed })?;
+        let event = device.event();
+        let event = event.ok_or(AbsentReason::NoEvent { made, needed })?;
         let number = lane_number(gpu, way);
         Ok(Lane {
             device: device.clone(),
