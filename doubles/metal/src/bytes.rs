@@ -5,9 +5,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::classes::device::Device;
 use crate::ledger::{Misuse, report};
-use crate::machine::made;
+use crate::machine::{DeviceState, made};
 use crate::runtime::Block;
 
 /// `MTLStorageMode`
@@ -73,7 +72,7 @@ unsafe impl Sync for Memory {}
 
 impl Storage {
     /// New bytes, zero. `None` when there is no memory.
-    pub(crate) fn allocate(device: &Device, mode: Mode, len: usize) -> Option<Self> {
+    pub(crate) fn allocate(device: &DeviceState, mode: Mode, len: usize) -> Option<Self> {
         let host = match mode {
             Mode::Private => None,
             Mode::Shared | Mode::Managed => Some(Memory::zeroed(len)?),
@@ -87,7 +86,7 @@ impl Storage {
 
     /// The client's bytes; `deallocator` is called when they are no longer needed.
     pub(crate) fn around(
-        device: &Device,
+        device: &DeviceState,
         mode: Mode,
         address: NonNull<u8>,
         len: usize,
@@ -107,7 +106,7 @@ impl Storage {
     }
 
     fn new(
-        device: &Device,
+        device: &DeviceState,
         mode: Mode,
         len: usize,
         host: Option<Memory>,

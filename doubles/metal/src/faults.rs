@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::classes::error::Code;
 use crate::gpu::WORLD;
-use crate::machine::made;
+use crate::machine::{DeviceState, made};
 use crate::runtime::Selector;
 
 /// Orders faults.
@@ -102,8 +102,18 @@ fn ordered() -> Option<MutexGuard<'static, Ordered>> {
 }
 
 /// Whether this allocation is refused.
-pub(crate) fn refuses_allocation() -> bool {
+fn refuses_allocation() -> bool {
     ordered().is_some_and(|mut ordered| first(ordered.allocations.iter_mut()).is_some())
+}
+
+/// Whether a device has `len` bytes more.
+pub(crate) fn has_room(device: &DeviceState, len: usize) -> bool {
+    if refuses_allocation() {
+        return false;
+    }
+    let allocated = device.allocated.load(Ordering::Relaxed);
+    let total = allocated.checked_add(len as u64);
+    !device.is_removed() && total.is_some_and(|total| total <= device.is.memory_bytes)
 }
 
 /// The end of this blit, if it is not executed.

@@ -1,12 +1,7 @@
-//! The acts of clients: counters, misuse, and resources that they did not free.
+//! The acts of clients: counters and misuse.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-use crate::machine::made_already;
-use crate::runtime::{CLASSES, blocks_alive};
-use crate::{gpu, machine};
 
 /// A forbidden act of a client. Metal's validation stops the program for it; without validation its effect is
 /// undefined.
@@ -52,21 +47,6 @@ pub enum Misuse {
     BadArgument,
     /// It may be right, and this double does not model it.
     NotModelled,
-}
-
-/// Objects that are there still.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leak {
-    /// Their class; `block` for blocks, `reference to MTLDevice` for references to a device, which itself stays.
-    pub class: &'static str,
-    /// How many.
-    pub count: usize,
-}
-
-impl fmt::Display for Leak {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} {}", self.count, self.class)
-    }
 }
 
 macro_rules! counters {
@@ -191,33 +171,4 @@ pub fn violations() -> Vec<Violation> {
 #[must_use]
 pub fn take_violations() -> Vec<Violation> {
     std::mem::take(&mut VIOLATIONS.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// Resources that were not freed: objects by class, blocks, references to devices. First waits until the GPUs and the
-/// threads that call handlers are idle, so that objects that they release are gone.
-#[must_use]
-pub fn leaks() -> Vec<Leak> {
-    gpu::settle();
-    let mut leaks = Vec::new();
-    let mut leak = |class, count| {
-        if count > 0 {
-            leaks.push(Leak { class, count });
-        }
-    };
-    let made = made_already();
-    for class in CLASSES {
-        let own = match made {
-            Some(made) if class.holds::<crate::classes::device::Device>() => made.devices.len(),
-            _ => 0,
-        };
-        leak(class.name(), class.alive() - own);
-    }
-    let devices = made.map_or(&[][..], |made: &machine::Made| &made.devices);
-    let references = devices
-        .iter()
-        .map(|device| device.header().count() - 1)
-        .sum();
-    leak("reference to MTLDevice", references);
-    leak("block", blocks_alive());
-    leaks
 }

@@ -21,12 +21,12 @@ mod bytes;
 mod classes;
 mod faults;
 mod gpu;
+mod leaks;
 mod ledger;
 mod machine;
 
 pub use crate::faults::{FaultError, fault, remove};
 pub use crate::gpu::{hold, release, settle, step};
-pub use crate::ledger::{
-    Counters, Leak, Misuse, Violation, counters, leaks, take_violations, violations,
-};
+pub use crate::leaks::{Leak, leaks};
+pub use crate::ledger::{Counters, Misuse, Violation, counters, take_violations, violations};
 pub use crate::machine::{Device, Location, Machine, TooLate, set};

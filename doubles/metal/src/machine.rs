@@ -1,10 +1,10 @@
 //! The machine that this process poses as.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::classes::device::Device as DeviceObject;
-use crate::runtime::Ref;
+use crate::runtime::{Header, Id};
 
 /// The machine. A process has one, from the first query for a device on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,10 +159,50 @@ impl fmt::Display for TooLate {
 
 impl std::error::Error for TooLate {}
 
-/// The machine and the objects of its devices, which are there as long as the process.
+/// The machine and the state of its devices, which are there as long as the process.
 pub(crate) struct Made {
     pub(crate) machine: Machine,
-    pub(crate) devices: Vec<Ref<DeviceObject>>,
+    pub(crate) devices: Vec<DeviceState>,
+}
+
+/// One GPU.
+#[derive(Debug)]
+pub(crate) struct DeviceState {
+    pub(crate) index: usize,
+    pub(crate) is: Device,
+    /// Bytes of its buffers and textures.
+    pub(crate) allocated: AtomicU64,
+    /// It was taken away.
+    pub(crate) removed: AtomicBool,
+    /// The object that clients have of it, once one asked.
+    pub(crate) object: OnceLock<&'static Header>,
+}
+
+impl DeviceState {
+    fn new(index: usize, device: &Device) -> Self {
+        let mut is = device.clone();
+        if is.registry_id == 0 {
+            // As large as those of I/O Kit, so that no client mistakes it for an index.
+            is.registry_id = 0x1_0000_0400 + index as u64;
+        }
+        Self {
+            index,
+            is,
+            allocated: AtomicU64::new(0),
+            removed: AtomicBool::new(false),
+            object: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// The object, for callers of a method: their pool releases it.
+    pub(crate) fn autoreleased(&self) -> Id {
+        let object = self.object.get();
+        object.map_or(Id::NIL, |object| Id::forever(object).autoreleased())
+    }
 }
 
 /// The machine as it is; asking settles it.
@@ -171,7 +211,7 @@ pub(crate) fn made() -> &'static Made {
         let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);
         let machine = wanted.take().unwrap_or_default();
         let devices = machine.devices.iter().enumerate();
-        let devices = devices.map(|(index, device)| Ref::new(DeviceObject::new(index, device)));
+        let devices = devices.map(|(index, device)| DeviceState::new(index, device));
         let devices = devices.collect();
         Made { machine, devices }
     })

@@ -14,7 +14,7 @@ mod pool;
 mod selector;
 
 pub(crate) use self::block::{Block, BlockArgument, alive as blocks_alive};
-pub(crate) use self::class::{CLASSES, Class};
+pub(crate) use self::class::Class;
 pub(crate) use self::method::{Coded, Method};
 pub(crate) use self::object::{ClassReceiver, Header, Id, Instance, New, Receiver, Ref};
 pub(crate) use self::pool::Pool;

@@ -312,7 +312,7 @@ fn methods() -> Vec<Method> {
             this.end();
         }
         c"device" => fn(this) -> Id {
-            made().devices[this.buffer.device()].clone().autoreleased()
+            made().devices[this.buffer.device()].autoreleased()
         }
         c"label" => fn(this) -> Id {
             this.label.get()

@@ -1,10 +1,11 @@
 //! `MTLCommandBuffer`: from its making to its end.
 
+pub(crate) mod methods;
+
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::blit::BlitEncoder;
 use super::buffer::Buffer;
 use super::error::{Code, Error};
 use super::event::Event;
@@ -12,10 +13,10 @@ use super::label::Label;
 use super::queue::CommandQueue;
 use super::texture::Texture;
 use crate::faults::{self, Fate};
-use crate::gpu::{Command, Next, WORLD, call_back, is_callback_thread};
+use crate::gpu::{Command, Job, Next, WORLD, call_back, is_callback_thread};
 use crate::ledger::{COUNTS, Misuse, report};
 use crate::machine::made;
-use crate::runtime::{Block, BlockArgument, Bool, Id, Method, Receiver, Ref};
+use crate::runtime::{Block, BlockArgument, Id, Ref};
 
 /// Commands on their way to the GPU.
 #[derive(Debug)]
@@ -27,8 +28,6 @@ pub(crate) struct CommandBuffer {
     changed: Condvar,
     label: Label,
 }
-
-class!(c"MTLCommandBuffer" "_OBJC_CLASS_MTLCommandBuffer", CommandBuffer, methods);
 
 #[derive(Debug)]
 struct State {
@@ -121,10 +120,6 @@ impl CommandBuffer {
 
     pub(crate) fn device(&self) -> usize {
         self.queue.device
-    }
-
-    pub(crate) fn queue_number(&self) -> usize {
-        self.queue.number
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -239,7 +234,7 @@ impl CommandBuffer {
         }
         state.status = Status::Enqueued;
         drop(state);
-        WORLD.enqueue(this.clone());
+        WORLD.enqueue(Arc::new(this.clone()));
     }
 
     fn commit(this: &Ref<Self>) {
@@ -268,48 +263,7 @@ impl CommandBuffer {
         if enqueued {
             WORLD.poke();
         } else {
-            WORLD.enqueue(this.clone());
-        }
-    }
-
-    /// The GPU's next step for it.
-    pub(crate) fn next(&self) -> Next {
-        let state = self.state();
-        if state.status < Status::Committed || state.working {
-            return Next::Nothing;
-        }
-        let is_removed = made().devices[self.device()].is_removed();
-        if state.failure.is_some() || is_removed {
-            return Next::End { begun: true };
-        }
-        match state.commands.get(state.done) {
-            None => Next::End {
-                begun: state.done > 0,
-            },
-            Some(Command::Wait(event, value)) if event.value() < *value => Next::Nothing,
-            Some(_) => Next::Command,
-        }
-    }
-
-    pub(crate) fn at_work(&self) -> bool {
-        self.state().working
-    }
-
-    /// The GPU has turned to it.
-    pub(crate) fn schedule(&self) {
-        let mut state = self.state();
-        if state.status == Status::Committed {
-            state.status = Status::Scheduled;
-            self.changed.notify_all();
-        }
-    }
-
-    /// Has the handlers of that called, once.
-    pub(crate) fn tell_scheduled(this: &Ref<Self>) {
-        let handlers = mem::take(&mut this.state().scheduled_handlers);
-        if !handlers.is_empty() {
-            let buffer = this.clone();
-            call_back(move || buffer.call(handlers, buffer.id()));
+            WORLD.enqueue(Arc::new(this.clone()));
         }
     }
 
@@ -318,28 +272,6 @@ impl CommandBuffer {
             // SAFETY: `MTLCommandBufferHandler` is a block of a command buffer that answers nothing.
             unsafe { handler.call_object(id) };
             COUNTS.handlers.one();
-        }
-    }
-
-    /// The GPU is about to carry out the next command.
-    pub(crate) fn begin_command(&self) {
-        self.state().working = true;
-    }
-
-    /// Carries out the next command, on the thread that is the GPU.
-    pub(crate) fn carry_out(&self) {
-        let mut state = self.state();
-        let index = state.done;
-        // No code changes the commands of a committed buffer, and the GPU needs its lock for nothing meanwhile.
-        let commands = mem::take(&mut state.commands);
-        drop(state);
-        let outcome = self.outcome(&commands[index]);
-        let mut state = self.state();
-        state.commands = commands;
-        state.working = false;
-        match outcome {
-            Ok(()) => state.done += 1,
-            Err(failure) => state.failure = Some(failure),
         }
     }
 
@@ -361,36 +293,6 @@ impl CommandBuffer {
             code: Code::INVALID_RESOURCE,
             told: "a resource has ended before the command that uses it".into(),
         })
-    }
-
-    /// The GPU is done with it: its status tells, and its handlers are called.
-    pub(crate) fn complete(this: &Ref<Self>) {
-        let mut state = this.state();
-        if state.done < state.commands.len() {
-            // Commands stay undone without an error only if the device is gone.
-            state.failure.get_or_insert(Failure::removed());
-        }
-        drop(state);
-        // Metal does not document when it releases retained objects: before the handlers, after them, or after waiting
-        // threads have returned. The double takes each in turn.
-        let mut used = Some(this.let_go());
-        let turn = ENDS.fetch_add(1, Ordering::Relaxed) % 3;
-        used.take_if(|_| turn == 0);
-        let mut state = this.state();
-        let failure = state.failure.clone();
-        state.status = if failure.is_some() {
-            Status::Error
-        } else {
-            Status::Completed
-        };
-        state.error = failure.map(|failure| Error::new(failure.code, &failure.told));
-        let handlers = mem::take(&mut state.completed_handlers);
-        drop(state);
-        this.call(handlers, this.id());
-        used.take_if(|_| turn == 1);
-        this.state().finished = true;
-        this.changed.notify_all();
-        drop(used);
     }
 
     /// Frees its place in the queue, and returns the used objects for release.
@@ -432,6 +334,103 @@ impl CommandBuffer {
     }
 }
 
+impl Job for Ref<CommandBuffer> {
+    fn device(&self) -> usize {
+        CommandBuffer::device(self)
+    }
+
+    fn queue_number(&self) -> usize {
+        self.queue.number
+    }
+
+    fn next(&self) -> Next {
+        let state = self.state();
+        if state.status < Status::Committed || state.working {
+            return Next::Nothing;
+        }
+        let is_removed = made().devices[self.device()].is_removed();
+        if state.failure.is_some() || is_removed {
+            return Next::End { begun: true };
+        }
+        match state.commands.get(state.done) {
+            None => Next::End {
+                begun: state.done > 0,
+            },
+            Some(Command::Wait(event, value)) if event.value() < *value => Next::Nothing,
+            Some(_) => Next::Command,
+        }
+    }
+
+    fn at_work(&self) -> bool {
+        self.state().working
+    }
+
+    fn schedule(&self) {
+        let mut state = self.state();
+        if state.status == Status::Committed {
+            state.status = Status::Scheduled;
+            self.changed.notify_all();
+        }
+    }
+
+    fn tell_scheduled(&self) {
+        let handlers = mem::take(&mut self.state().scheduled_handlers);
+        if !handlers.is_empty() {
+            let buffer = self.clone();
+            call_back(move || buffer.call(handlers, buffer.id()));
+        }
+    }
+
+    fn begin_command(&self) {
+        self.state().working = true;
+    }
+
+    fn carry_out(&self) {
+        let mut state = self.state();
+        let index = state.done;
+        // No code changes the commands of a committed buffer, and the GPU needs its lock for nothing meanwhile.
+        let commands = mem::take(&mut state.commands);
+        drop(state);
+        let outcome = self.outcome(&commands[index]);
+        let mut state = self.state();
+        state.commands = commands;
+        state.working = false;
+        match outcome {
+            Ok(()) => state.done += 1,
+            Err(failure) => state.failure = Some(failure),
+        }
+    }
+
+    fn complete(&self) {
+        let mut state = self.state();
+        if state.done < state.commands.len() {
+            // Commands stay undone without an error only if the device is gone.
+            state.failure.get_or_insert(Failure::removed());
+        }
+        drop(state);
+        // Metal does not document when it releases retained objects: before the handlers, after them, or after waiting
+        // threads have returned. The double takes each in turn.
+        let mut used = Some(self.let_go());
+        let turn = ENDS.fetch_add(1, Ordering::Relaxed) % 3;
+        used.take_if(|_| turn == 0);
+        let mut state = self.state();
+        let failure = state.failure.clone();
+        state.status = if failure.is_some() {
+            Status::Error
+        } else {
+            Status::Completed
+        };
+        state.error = failure.map(|failure| Error::new(failure.code, &failure.told));
+        let handlers = mem::take(&mut state.completed_handlers);
+        drop(state);
+        self.call(handlers, self.id());
+        used.take_if(|_| turn == 1);
+        self.state().finished = true;
+        self.changed.notify_all();
+        drop(used);
+    }
+}
+
 impl Drop for CommandBuffer {
     fn drop(&mut self) {
         drop(self.let_go());
@@ -454,71 +453,3 @@ impl Drop for Used {
 
 /// How many command buffers are over.
 static ENDS: AtomicUsize = AtomicUsize::new(0);
-
-fn methods() -> Vec<Method> {
-    let mut methods = properties();
-    methods.extend(methods![Receiver<CommandBuffer>;
-        c"blitCommandEncoder" => fn(this) -> Id {
-            if this.begin_encoding() {
-                BlitEncoder::new(this.retained()).autoreleased()
-            } else {
-                Id::NIL
-            }
-        }
-        c"encodeSignalEvent:value:" => fn(this, event: Id, value: u64) {
-            this.encode_event(event, |event| Command::Signal(event, value));
-        }
-        c"encodeWaitForEvent:value:" => fn(this, event: Id, value: u64) {
-            this.encode_event(event, |event| Command::Wait(event, value));
-        }
-        c"addScheduledHandler:" => fn(this, block: BlockArgument) {
-            this.add_handler(block, |state| &mut state.scheduled_handlers);
-        }
-        c"addCompletedHandler:" => fn(this, block: BlockArgument) {
-            this.add_handler(block, |state| &mut state.completed_handlers);
-        }
-        c"enqueue" => fn(this) {
-            CommandBuffer::enqueue(&this.retained());
-        }
-        c"commit" => fn(this) {
-            CommandBuffer::commit(&this.retained());
-        }
-        c"waitUntilScheduled" => fn(this) {
-            this.wait(|state| state.status >= Status::Scheduled);
-        }
-        // "Blocks the current thread until the GPU finishes executing the command buffer and all of its completion
-        // handlers" (`MTLCommandBuffer`, waitUntilCompleted).
-        c"waitUntilCompleted" => fn(this) {
-            COUNTS.host_waits.one();
-            this.wait(|state| state.finished);
-        }
-    ]);
-    methods
-}
-
-fn properties() -> Vec<Method> {
-    methods![Receiver<CommandBuffer>;
-        c"status" => fn(this) -> usize {
-            this.state().status as usize
-        }
-        c"error" => fn(this) -> Id {
-            let error = this.state().error.clone();
-            error.map_or(Id::NIL, Ref::autoreleased)
-        }
-        c"retainedReferences" => fn(this) -> Bool {
-            Bool::from(this.retains)
-        }
-        c"device" => fn(this) -> Id {
-            made().devices[this.device()].clone().autoreleased()
-        }
-        c"commandQueue" => fn(this) -> Id {
-            this.queue.clone().autoreleased()
-        }
-        c"label" => fn(this) -> Id {
-            this.label.get()
-        }
-        c"setLabel:" => fn(this, label: Id) {
-            this.label.set(label);
-        }
-    ]
-}

@@ -1,9 +1,10 @@
 //! `MTLDevice`, and the functions that give devices out.
 
 use std::ffi::c_void;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::array::Array;
 use super::buffer::Buffer;
@@ -13,53 +14,26 @@ use super::queue::CommandQueue;
 use super::string::Text;
 use super::texture::Texture;
 use crate::bytes::{Mode, Storage};
-use crate::faults;
+use crate::faults::has_room;
 use crate::ledger::{COUNTS, Misuse, report};
-use crate::machine::{self, made};
+use crate::machine::{DeviceState, made};
 use crate::runtime::{BlockArgument, Bool, Id, Instance, Method, Receiver, Ref};
 
-/// One GPU. Its object is there as long as the process.
+/// A device as clients have it. It is there as long as the process.
 #[derive(Debug)]
-pub(crate) struct Device {
-    pub(crate) index: usize,
-    pub(crate) is: machine::Device,
-    /// Bytes of its buffers and textures.
-    pub(crate) allocated: AtomicU64,
-    /// It was taken away.
-    pub(crate) removed: AtomicBool,
-}
+pub(crate) struct Device(&'static DeviceState);
 
 class!(c"MTLDevice" "_OBJC_CLASS_MTLDevice", Device, methods);
 
+impl Deref for Device {
+    type Target = DeviceState;
+
+    fn deref(&self) -> &DeviceState {
+        self.0
+    }
+}
+
 impl Device {
-    pub(crate) fn new(index: usize, device: &machine::Device) -> Self {
-        let mut is = device.clone();
-        if is.registry_id == 0 {
-            // As large as those of I/O Kit, so that no client mistakes it for an index.
-            is.registry_id = 0x1_0000_0400 + index as u64;
-        }
-        Self {
-            index,
-            is,
-            allocated: AtomicU64::new(0),
-            removed: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Acquire)
-    }
-
-    /// Whether `len` bytes more can be had.
-    pub(crate) fn has_room(&self, len: usize) -> bool {
-        if faults::refuses_allocation() {
-            return false;
-        }
-        let allocated = self.allocated.load(Ordering::Relaxed);
-        let total = allocated.checked_add(len as u64);
-        !self.is_removed() && total.is_some_and(|total| total <= self.is.memory_bytes)
-    }
-
     /// The storage of a new buffer. `None` for nil.
     fn storage(&self, len: usize, options: usize) -> Option<Storage> {
         let mode = self.mode(options)?;
@@ -89,7 +63,7 @@ impl Device {
             report(Misuse::BadArgument, "a buffer has at least one byte".into());
             return false;
         }
-        len <= self.is.max_buffer_bytes && self.has_room(len)
+        len <= self.is.max_buffer_bytes && has_room(self, len)
     }
 
     fn around(
@@ -239,5 +213,10 @@ const COMMAND_BUFFERS: usize = 64;
 /// The devices that were not removed.
 fn present() -> impl Iterator<Item = Ref<Device>> {
     let devices = made().devices.iter();
-    devices.filter(|device| !device.is_removed()).cloned()
+    devices
+        .filter(|device| !device.is_removed())
+        .filter_map(|device| {
+            let make = || Ref::new(Device(device)).forever();
+            Id::forever(device.object.get_or_init(make)).retained()
+        })
 }

@@ -3,12 +3,11 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::device::Device;
 use super::label::Label;
 use super::listener::Listener;
 use crate::gpu::{WORLD, call_back};
 use crate::ledger::{COUNTS, Misuse, report};
-use crate::machine::made;
+use crate::machine::{DeviceState, made};
 use crate::runtime::{Block, BlockArgument, Bool, Class, Id, Method, Receiver, Ref};
 
 /// A number that grows.
@@ -42,7 +41,7 @@ struct Listening {
 }
 
 impl Event {
-    pub(crate) fn new(device: &Device, class: &'static Class) -> Option<Ref<Self>> {
+    pub(crate) fn new(device: &DeviceState, class: &'static Class) -> Option<Ref<Self>> {
         if device.is_removed() {
             return None;
         }
@@ -135,7 +134,7 @@ impl Event {
 fn methods() -> Vec<Method> {
     methods![Receiver<Event>;
         c"device" => fn(this) -> Id {
-            made().devices[this.made_by].clone().autoreleased()
+            made().devices[this.made_by].autoreleased()
         }
         c"label" => fn(this) -> Id {
             this.label.get()

@@ -1,15 +1,15 @@
 //! `MTLCommandQueue`.
 
+pub(crate) mod methods;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use super::command_buffer::CommandBuffer;
-use super::device::Device;
 use super::label::Label;
 use crate::gpu::is_callback_thread;
 use crate::ledger::{COUNTS, Misuse, report};
-use crate::machine::made;
-use crate::runtime::{Id, Method, Receiver, Ref};
+use crate::machine::DeviceState;
+use crate::runtime::Ref;
 
 /// Command buffers go in the order in which they were enqueued or committed.
 #[derive(Debug)]
@@ -23,10 +23,8 @@ pub(crate) struct CommandQueue {
     label: Label,
 }
 
-class!(c"MTLCommandQueue" "_OBJC_CLASS_MTLCommandQueue", CommandQueue, methods);
-
 impl CommandQueue {
-    pub(crate) fn new(device: &Device, most: usize) -> Option<Ref<Self>> {
+    pub(crate) fn new(device: &DeviceState, most: usize) -> Option<Ref<Self>> {
         if most == 0 {
             report(
                 Misuse::BadArgument,
@@ -67,26 +65,6 @@ impl CommandQueue {
         *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.freed.notify_one();
     }
-}
-
-fn methods() -> Vec<Method> {
-    methods![Receiver<CommandQueue>;
-        c"commandBuffer" => fn(this) -> Id {
-            CommandBuffer::new(this.retained(), true).autoreleased()
-        }
-        c"commandBufferWithUnretainedReferences" => fn(this) -> Id {
-            CommandBuffer::new(this.retained(), false).autoreleased()
-        }
-        c"device" => fn(this) -> Id {
-            made().devices[this.device].clone().autoreleased()
-        }
-        c"label" => fn(this) -> Id {
-            this.label.get()
-        }
-        c"setLabel:" => fn(this, label: Id) {
-            this.label.set(label);
-        }
-    ]
 }
 
 static NUMBERS: AtomicUsize = AtomicUsize::new(0);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::buffer::{Buffer, hazard_tracking};
 use super::descriptor::{Properties, TYPE_1D, TYPE_2D, TYPE_2D_ARRAY, TYPE_3D, texel_bytes};
-use super::device::Device;
 use super::label::Label;
 use super::types::{Origin, Region, Size};
 use crate::bytes::Storage;
+use crate::faults::has_room;
 use crate::gpu::Place;
 use crate::ledger::{COUNTS, Misuse, report};
-use crate::machine::made;
+use crate::machine::{DeviceState, made};
 use crate::runtime::{Id, Method, Receiver, Ref};
 
 /// An image, or several.
@@ -35,7 +35,7 @@ class!(c"MTLTexture" "_OBJC_CLASS_MTLTexture", Texture, methods);
 
 impl Texture {
     /// `newTextureWithDescriptor:`
-    pub(crate) fn allocate(device: &Device, is: &Properties) -> Option<Ref<Self>> {
+    pub(crate) fn allocate(device: &DeviceState, is: &Properties) -> Option<Ref<Self>> {
         let texel = modelled(is)?;
         let row = is.width.checked_mul(texel)?;
         let image = row.checked_mul(is.height)?;
@@ -47,7 +47,7 @@ impl Texture {
             );
             return None;
         }
-        if !device.has_room(len) {
+        if !has_room(device, len) {
             return None;
         }
         let storage = Arc::new(Storage::allocate(device, is.mode()?, len)?);
@@ -271,7 +271,7 @@ fn properties() -> Vec<Method> {
             if this.parent.is_some() { this.row } else { 0 }
         }
         c"device" => fn(this) -> Id {
-            made().devices[this.storage.device].clone().autoreleased()
+            made().devices[this.storage.device].autoreleased()
         }
         c"storageMode" => fn(this) -> usize {
             this.storage.mode as usize

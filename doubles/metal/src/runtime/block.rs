@@ -6,7 +6,8 @@ use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use super::Id;
+use super::method::Coded;
+use super::object::Id;
 
 /// The header of every block.
 #[repr(C)]
@@ -49,6 +50,10 @@ pub(crate) struct Block(NonNull<Literal>);
 unsafe impl Send for Block {}
 // SAFETY: only the thread that takes it out of its list calls it.
 unsafe impl Sync for Block {}
+
+coded! {
+    BlockArgument => "@?",
+}
 
 impl BlockArgument {
     /// A copy that outlives the message.

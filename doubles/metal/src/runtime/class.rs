@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::method::Method;
 use super::{Bool, Selector};
-use crate::classes;
 
 /// The header of all objects, and of classes too.
 #[repr(C)]
@@ -145,9 +144,6 @@ unsafe fn drop_payload<T>(payload: NonNull<()>) {
     // SAFETY: the caller keeps the same promise.
     drop(unsafe { Box::from_raw(payload.cast::<T>().as_ptr()) });
 }
-
-/// Every class.
-pub(crate) static CLASSES: &[&Class] = classes::ALL;
 
 #[unsafe(no_mangle)]
 extern "C" fn object_getClass(object: Option<&Object>) -> Option<&'static Class> {

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem;
 use std::ptr::NonNull;
 
-use super::{BlockArgument, ClassReceiver, Id, New, Receiver, Selector};
+use super::Selector;
 
 /// A function whose real type only its caller knows.
 pub(crate) type Imp = unsafe extern "C-unwind" fn();
@@ -76,21 +76,11 @@ coded! {
     usize => "Q",
     isize => "q",
     f64 => "d",
-    Id => "@",
-    New => "@",
-    ClassReceiver => "@",
     Selector => ":",
-    BlockArgument => "@?",
     *const c_char => "*",
     *mut c_void => "^v",
     *const c_void => "^v",
-    *const Id => "^@",
-    *mut Id => "^@",
     Option<NonNull<c_void>> => "^v",
-}
-
-impl<T> Coded for Receiver<T> {
-    const CODE: &'static str = "@";
 }
 
 /// Functions that can be methods.

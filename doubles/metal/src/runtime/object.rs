@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::class::{Class, Object};
-use super::pool::Pool;
+use super::method::Coded;
 use crate::ledger::{Misuse, report};
 
 /// A value that objects hold, and their class unless one is named.
@@ -55,6 +55,18 @@ pub(crate) struct New(NonNull<Header>);
 pub(crate) struct Ref<T> {
     header: NonNull<Header>,
     holds: PhantomData<T>,
+}
+
+coded! {
+    Id => "@",
+    New => "@",
+    ClassReceiver => "@",
+    *const Id => "^@",
+    *mut Id => "^@",
+}
+
+impl<T> Coded for Receiver<T> {
+    const CODE: &'static str = "@";
 }
 
 // SAFETY: the count is atomic, and a payload may be shared and sent (`Instance`).
@@ -311,9 +323,12 @@ impl<T: Instance> Ref<T> {
         id
     }
 
-    /// For callers of any other method: their pool releases it.
-    pub(crate) fn autoreleased(self) -> Id {
-        Pool::add(self.into_id())
+    /// Never gives its count back.
+    pub(crate) fn forever(self) -> &'static Header {
+        let header = self.header;
+        std::mem::forget(self);
+        // SAFETY: the count that this reference had keeps it.
+        unsafe { header.as_ref() }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use super::object::Id;
+use super::object::{Id, Instance, Ref};
 use crate::ledger::{Misuse, report};
 
 /// The pools of a thread.
@@ -34,7 +34,7 @@ impl Pool {
     }
 
     /// Has the innermost pool release `object` some time.
-    pub(super) fn add(object: Id) -> Id {
+    fn add(object: Id) -> Id {
         let pooled = POOLS.with_borrow_mut(|pools| {
             pools.objects.push(object);
             !pools.begins.is_empty()
@@ -47,6 +47,21 @@ impl Pool {
             );
         }
         object
+    }
+}
+
+impl<T: Instance> Ref<T> {
+    /// For callers of any other method: their pool releases it.
+    pub(crate) fn autoreleased(self) -> Id {
+        Pool::add(self.into_id())
+    }
+}
+
+impl Id {
+    /// A count of it that the pool of the caller of a method releases.
+    pub(crate) fn autoreleased(self) -> Id {
+        self.retain();
+        Pool::add(self)
     }
 }
 
