@@ -1,4 +1,5 @@
-//! The suite that every backend passes. It tests an implementation of [`Backend`] where implementations tend to fail.
+//! The suite that every backend passes. It tests an implementation of
+//! [`Backend`](transload_hal::Backend) where implementations tend to fail.
 //!
 //! Each destination lies between guard bands and first holds the complement of the expected bytes. The [`Harness`]
 //! writes and reads bytes without the operations under test. Lengths lie on the edges of words, lines, pages and

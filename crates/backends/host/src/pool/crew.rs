@@ -1,4 +1,24 @@
-//! The threads of a pool and what they share: how a thread starts, finds work, helps, and parks.
+//! The threads of a pool and what they share. A pool of parked threads runs jobs made of pieces.
+//!
+//! A job is a number that the owner chose and an [`Extent`]: a count of pieces and a width (how many
+//! threads may work on it at once). The owner implements [`Work`]: what a piece does, and what happens
+//! when the last piece is done. Threads that wait for a job take part in it ([`Crew::help`]), so a
+//! blocking copy on two cores uses the waiting thread and one worker.
+//!
+//! - **No tick.** Workers park on a condition variable. After work they watch for more for at most
+//!   [`Limits::linger`], because waking a parked thread costs as much as copying hundreds of KiB.
+//! - **One lock,** held for some tens of instructions and never while a piece runs. Pieces are at
+//!   least tens of KiB, so taking a claim under it costs under a hundredth of the piece, and every claim sees
+//!   every job in flight, which is what shares the threads evenly among them.
+//! - **One wake-up in flight.** A start wakes one worker; a worker that finds more to do than it can
+//!   take wakes the next. A start costs at most one system call.
+//! - **Lazy.** Threads start when jobs want them and end with the pool. Where a thread cannot be started (in a browser, or
+//!   past a limit of the process), the thread that starts a job runs it.
+//!
+//! - **Stopped between pieces.** [`Crew::stop`] drops the pieces of a job that no thread has taken. The job ends when
+//!   the pieces that run have ended.
+//!
+//! After its first jobs, a pool allocates only when more jobs are in flight, or more threads at work, than ever before.
 
 use std::fmt;
 use std::io;
@@ -157,8 +177,8 @@ impl<W: Work> Crew<W> {
         self.lock().workers
     }
 
-    /// Starts a job from within [`Work::finish`], with the arguments of [`Pool::start`]. Where `is_stopped`, the job ends
-    /// without running a piece. `is_stopped` is called once, under the pool's lock: a [`Crew::stop`] that
+    /// Starts a job from within [`Work::finish`], with the arguments of [`Pool::start`](super::Pool::start). Where
+    /// `is_stopped`, the job ends without running a piece. `is_stopped` is called once, under the pool's lock: a [`Crew::stop`] that
     /// missed the job happened before the call.
     ///
     /// Never runs the job itself: where there are no workers, the thread that called `finish` finds it

@@ -36,7 +36,7 @@ struct Image {
 }
 
 impl Image {
-    /// Takes as many bytes from the front of `range` as fit: at least two rows, by [`LONGEST_ROW`].
+    /// Takes as many bytes from the front of `range` as fit: at least two rows, by the limit of a window.
     fn first_of(window: &Window<'_>, range: &Range<u64>) -> Image {
         let row = window.row_bytes();
         let pitch = row.next_multiple_of(PITCH);
