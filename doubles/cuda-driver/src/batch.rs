@@ -1,6 +1,6 @@
 //! Many copies in one call.
 //!
-//! Source: CUDA Driver API, Memory Management: cuMemcpyBatchAsync, cuMemcpyWithAttributesAsync. The copies of a batch
+//! Source: CUDA Driver API, Memory Management: cuMemcpyBatchAsync. The copies of a batch
 //! start together. Hints about the place of managed memory and about overlap with kernels are not modelled and have no
 //! effect.
 
@@ -11,7 +11,6 @@ use transload_cuda::raw::{
 };
 
 use crate::call::{Call, driver, put_if_wanted};
-use crate::pitched::described;
 use crate::transfer::{Mode, Order, Shape, Taken, Transfer, carry_out};
 
 /// The arrays of a batch.
@@ -64,20 +63,6 @@ driver! {
         let batch = Batch { dsts, srcs, sizes, count, attrs, attrs_idxs, num_attrs };
         // SAFETY: the caller's arrays.
         unsafe { carry_out_batch(call, &batch, h_stream) }.map_err(|(_, result)| result)
-    }
-
-    /// A single copy with attributes, which any stream takes.
-    fn cuMemcpyWithAttributesAsync(
-        dst: CUdeviceptr,
-        src: CUdeviceptr,
-        size: usize,
-        attr: *mut CUmemcpyAttributes,
-        h_stream: CUstream,
-    ), call => {
-        // SAFETY: the caller's attributes.
-        let order = order(&unsafe { described(attr) }?)?;
-        let copies = [(dst, src, size, order)];
-        carry_out_all(call, h_stream, &copies).map_err(|(_, result)| result)
     }
 }
 

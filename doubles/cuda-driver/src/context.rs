@@ -85,12 +85,11 @@ impl Ruin {
     }
 }
 
-/// A device's shared context: how many holders it has, and the flags that it gets.
+/// A device's shared context: and how many holders it has.
 #[derive(Debug, Default)]
 pub(crate) struct Primary {
     pub(crate) context: Option<CUcontext>,
     holders: usize,
-    flags: c_uint,
 }
 
 thread_local! {
@@ -199,10 +198,7 @@ driver! {
         let primary = &state.device(dev)?.primary;
         let handle = match primary.context {
             Some(handle) => handle,
-            None => {
-                let flags = primary.flags;
-                state.make_context(dev, flags, true)
-            }
+            None => state.make_context(dev, 0, true),
         };
         let primary = &mut state.device_mut(dev)?.primary;
         primary.context = Some(handle);
@@ -226,26 +222,12 @@ driver! {
         Ok(())
     }
 
-    /// Since CUDA 11 the flags may change while the context exists.
-    fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: c_uint), call => {
-        if flags & !FLAGS != 0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        let mut state = call.state();
-        let primary = &mut state.device_mut(dev)?.primary;
-        primary.flags = flags;
-        if let Some(handle) = primary.context {
-            state.context_mut(handle)?.flags = flags;
-        }
-        Ok(())
-    }
-
-    /// Returns the flags, and whether the context exists.
+    /// Returns the flags, of which there are none, and whether the context exists.
     fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut c_uint, active: *mut c_int), call => {
         let state = call.state();
         let primary = &state.device(dev)?.primary;
         // SAFETY: the caller passes valid out-pointers.
-        unsafe { put(flags, primary.flags) }?;
+        unsafe { put(flags, 0) }?;
         // SAFETY: as above.
         unsafe { put(active, c_int::from(primary.context.is_some())) }
     }
@@ -332,15 +314,6 @@ driver! {
         unsafe { put(device, current) }
     }
 
-    /// The current context's flags.
-    fn cuCtxGetFlags(flags: *mut c_uint), call => {
-        let state = call.state();
-        let (current, _) = call.current(&state)?;
-        let of_current = state.context(current)?.flags;
-        // SAFETY: the caller passes a valid out-pointer for flags.
-        unsafe { put(flags, of_current) }
-    }
-
     /// The number of a context is its handle; no number is used twice. Null asks for the current one.
     fn cuCtxGetId(ctx: CUcontext, ctx_id: *mut u64), call => {
         let state = call.state();
@@ -348,14 +321,5 @@ driver! {
         state.context(asked)?;
         // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(ctx_id, asked.0.addr() as u64) }
-    }
-
-    /// Contexts of today are version 3020. Null asks for the current one.
-    fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut c_uint), call => {
-        let state = call.state();
-        let asked = if ctx.is_null() { call.current(&state)?.0 } else { ctx };
-        state.context(asked)?;
-        // SAFETY: the caller passes a valid out-pointer for a number.
-        unsafe { put(version, 3020) }
     }
 }

@@ -19,11 +19,6 @@ driver! {
         line(call, CUstream::LEGACY, Synchronous, (dst, Unified), (src, Unified), byte_count)
     }
 
-    /// Copies between any two memories, which the addresses determine.
-    fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream), call => {
-        line(call, h_stream, Asynchronous, (dst, Unified), (src, Unified), byte_count)
-    }
-
     /// Returns when pageable memory has been staged, or pinned memory has arrived.
     fn cuMemcpyHtoD_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize), call => {
         let src = (src_host.addr() as u64, Host);

@@ -3,7 +3,7 @@
 //! Source of every function here: CUDA Driver API, Device Management; of the attributes: `CUdevice_attribute`
 //! there, and the compute capability 9.0 column of the CUDA C++ Programming Guide, Compute Capabilities.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
 
 use transload_cuda::raw::{CUdevice, CUdevice_attribute, CUresult, CUuuid};
@@ -109,13 +109,6 @@ driver! {
         unsafe { put(uuid, CUuuid { bytes }) }
     }
 
-    /// LUIDs are Windows's.
-    fn cuDeviceGetLuid(luid: *mut c_char, device_node_mask: *mut u32, dev: CUdevice), call => {
-        call.state().device(dev)?;
-        let _ = (luid, device_node_mask);
-        Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
-    }
-
     /// All memory of the device, in use or not.
     fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice), call => {
         let total = call.state().device(dev)?.description.memory_bytes;
@@ -130,25 +123,6 @@ driver! {
         let value = value.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: the caller passes a valid out-pointer for a number.
         unsafe { put(pi, value) }
-    }
-
-    /// Finds a device by `domain:bus:device.function`, the domain and the function left out at will.
-    fn cuDeviceGetByPCIBusId(dev: *mut CUdevice, pci_bus_id: *const c_char), call => {
-        if pci_bus_id.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        // SAFETY: the caller's text ends with a zero.
-        let text = unsafe { CStr::from_ptr(pci_bus_id) };
-        let wanted = text.to_str().ok().and_then(parse_pci);
-        let wanted = wanted.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        let state = call.state();
-        let found = state.devices.iter().position(|device| {
-            let pci = &device.description.pci;
-            (pci.domain, pci.bus, pci.device) == wanted
-        });
-        let found = found.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
-        // SAFETY: the caller passes a valid out-pointer for a device.
-        unsafe { put(dev, CUdevice(found as i32)) }
     }
 
     /// As `0000:01:00.0`, cut to `len` bytes.
@@ -177,16 +151,6 @@ unsafe fn put_text(place: *mut c_char, len: c_int, text: &str) -> Answer {
         unsafe { at.write(byte as c_char) };
     }
     Ok(())
-}
-
-fn parse_pci(text: &str) -> Option<(u32, u8, u8)> {
-    let number = |text: &str| u32::from_str_radix(text, 16).ok();
-    let mut parts = text.rsplitn(3, ':');
-    let device = parts.next()?.split('.').next()?;
-    let bus = parts.next()?;
-    let domain = parts.next().unwrap_or("0");
-    let narrow = |text| number(text).and_then(|value| u8::try_from(value).ok());
-    Some((number(domain)?, narrow(bus)?, narrow(device)?))
 }
 
 /// The answer of a device of compute capability 9.0 on Linux, for the attributes of the double.
@@ -238,19 +202,4 @@ fn attribute(device: &DeviceDescription, asked: CUdevice_attribute) -> Option<c_
         A::CU_DEVICE_ATTRIBUTE_NUMA_ID => -1,
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pci_address_is_read_in_each_form() {
-        assert_eq!(parse_pci("0000:01:00.0"), Some((0, 1, 0)));
-        assert_eq!(parse_pci("01:1f"), Some((0, 1, 0x1f)));
-        assert_eq!(parse_pci("1:ff:02.7"), Some((1, 0xff, 2)));
-        for nonsense in ["", "01", "x:01:00", "0:100:00", ":"] {
-            assert_eq!(parse_pci(nonsense), None, "{nonsense}");
-        }
-    }
 }

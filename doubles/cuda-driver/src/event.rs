@@ -84,14 +84,6 @@ driver! {
         record(call, h_event, h_stream)
     }
 
-    /// The only flag matters only while a graph is captured.
-    fn cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: c_uint), call => {
-        if flags != 0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        record(call, h_event, h_stream)
-    }
-
     /// Done if it was never recorded.
     fn cuEventQuery(h_event: CUevent), call => {
         call.world.settle();

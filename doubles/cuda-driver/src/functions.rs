@@ -90,7 +90,7 @@ fn by_base_name() -> &'static BTreeMap<&'static str, Vec<Signature>> {
 }
 
 /// Whether a function uses a default stream if it is given none: functions that take a stream, and copies and fills
-/// that take none. These are the 46 of the binding's functions that `cudaTypedefs.h` has with `_ptsz` and `_ptds`.
+/// that take none. These are the 35 of the binding's functions that `cudaTypedefs.h` has with `_ptsz` and `_ptds`.
 fn is_per_thread(name: &str, types: &[&str]) -> bool {
     let default_stream = types.contains(&"CUstream") && !name.starts_with("cuStreamDestroy");
     default_stream || name.starts_with("cuMemcpy") || name.starts_with("cuMemset")
@@ -190,7 +190,7 @@ mod tests {
         );
         assert_eq!(names("cuMemAlloc"), [("cuMemAlloc_v2", 3020)]);
         let per_thread = by_base_name().values().flatten();
-        assert_eq!(per_thread.filter(|of| of.per_thread).count(), 46);
+        assert_eq!(per_thread.filter(|of| of.per_thread).count(), 35);
         assert_eq!(names("cuMemAllocHost"), [("cuMemAllocHost_v2", 3020)]);
     }
 

@@ -143,7 +143,6 @@ impl State {
             context,
             flags,
             id: 0,
-            sync_memops: false,
             bytes,
             offset: 0,
         });
@@ -192,7 +191,6 @@ impl State {
             context,
             flags,
             id: 0,
-            sync_memops: false,
             bytes,
             offset: 0,
         });

@@ -85,7 +85,6 @@ impl State {
             context,
             flags,
             id: 0,
-            sync_memops: false,
             bytes,
             offset: 0,
         });

@@ -1,11 +1,10 @@
 //! Memory of devices.
 //!
-//! Source: CUDA Driver API, Memory Management: cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemGetInfo,
-//! cuMemGetAddressRange. The text says that freeing "may perform implicit synchronization": here it always does, and
+//! Source: CUDA Driver API, Memory Management: cuMemAlloc, cuMemFree, cuMemGetInfo, cuMemGetAddressRange.
+//! The text says that freeing "may perform implicit synchronization": here it always does, and
 //! waits for all work in flight on the device before it reuses the memory. Memory of pools is the exception, as in that
 //! text.
 
-use std::ffi::c_uint;
 use std::ptr;
 use std::sync::MutexGuard;
 
@@ -19,9 +18,6 @@ use crate::log::Count;
 use crate::space::{ALIGNMENT, Allocation, Sort};
 use crate::state::State;
 use crate::stream::wait;
-
-/// Rows of `cuMemAllocPitch` are a multiple of this apart: the texture alignment that devices give.
-pub(crate) const PITCH: usize = 512;
 
 impl State {
     /// Memory of a device, without addresses yet.
@@ -58,7 +54,6 @@ impl State {
             context,
             flags: 0,
             id: 0,
-            sync_memops: false,
             bytes,
             offset: 0,
         });
@@ -117,27 +112,6 @@ driver! {
         let base = call.state().allocate(call, bytesize as u64)?;
         // SAFETY: the caller passes a valid out-pointer for an address.
         unsafe { put(dptr, base) }
-    }
-
-    /// Rows a multiple of 512 bytes apart.
-    fn cuMemAllocPitch_v2(
-        dptr: *mut CUdeviceptr,
-        p_pitch: *mut usize,
-        width_in_bytes: usize,
-        height: usize,
-        element_size_bytes: c_uint,
-    ), call => {
-        let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
-        if dptr.is_null() || p_pitch.is_null() || !matches!(element_size_bytes, 4 | 8 | 16) {
-            return Err(wrong);
-        }
-        let pitch = width_in_bytes.checked_next_multiple_of(PITCH).ok_or(wrong)?;
-        let size = pitch.checked_mul(height).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        let base = call.state().allocate(call, size as u64)?;
-        // SAFETY: the caller passes a valid out-pointer for an address.
-        unsafe { put(dptr, base) }?;
-        // SAFETY: the caller passes a valid out-pointer for a pitch.
-        unsafe { put(p_pitch, pitch) }
     }
 
     /// Frees the allocation that begins there, of any context, after all work in flight on its device. Memory of a pool

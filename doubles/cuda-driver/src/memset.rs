@@ -1,6 +1,6 @@
 //! Filling memory.
 //!
-//! Source: CUDA Driver API, Memory Management: cuMemsetD8, cuMemsetD32; and API synchronization behavior: a synchronous
+//! Source: CUDA Driver API, Memory Management: cuMemsetD8; and API synchronization behavior: a synchronous
 //! call waits only for host memory, and where the context or the memory requires it. Filling takes the time of a copy
 //! of that many bytes: within the device, or over the link from the current device to the host.
 
@@ -16,54 +16,31 @@ use crate::transfer::{End, Mode, Taken, always_waits, work};
 driver! {
     /// Fills `n` bytes.
     fn cuMemsetD8_v2(dst_device: CUdeviceptr, uc: u8, n: usize), call => {
-        fill(call, CUstream::LEGACY, Mode::Synchronous, dst_device, &[uc], n)
+        fill(call, CUstream::LEGACY, Mode::Synchronous, dst_device, uc, n)
     }
 
     /// Fills `n` bytes.
     fn cuMemsetD8Async(dst_device: CUdeviceptr, uc: u8, n: usize, h_stream: CUstream), call => {
-        fill(call, h_stream, Mode::Asynchronous, dst_device, &[uc], n)
-    }
-
-    /// Fills `n` words, at a multiple of 4.
-    fn cuMemsetD32_v2(dst_device: CUdeviceptr, ui: u32, n: usize), call => {
-        fill(call, CUstream::LEGACY, Mode::Synchronous, dst_device, &ui.to_ne_bytes(), n)
-    }
-
-    /// Fills `n` words, at a multiple of 4.
-    fn cuMemsetD32Async(dst_device: CUdeviceptr, ui: u32, n: usize, h_stream: CUstream), call => {
-        fill(call, h_stream, Mode::Asynchronous, dst_device, &ui.to_ne_bytes(), n)
+        fill(call, h_stream, Mode::Asynchronous, dst_device, uc, n)
     }
 }
 
-fn fill(
-    call: &Call,
-    stream: CUstream,
-    mode: Mode,
-    address: u64,
-    word: &[u8],
-    count: usize,
-) -> Answer {
-    let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
+fn fill(call: &Call, stream: CUstream, mode: Mode, address: u64, byte: u8, len: usize) -> Answer {
     let mut state = call.state();
     let (_, device) = call.current(&state)?;
     let number = state.stream_number(stream)?;
     let (_, ruin) = state.unfinished(number)?;
-    let len = count.checked_mul(word.len()).ok_or(wrong)?;
-    if !address.is_multiple_of(word.len() as u64) {
-        return Err(wrong);
-    }
     if len == 0 {
         return Ok(());
     }
-    let End { place, waits, .. } = state.end(address, len, Taken::Device)?;
-    let waits = waits || always_waits(call, &state)?;
+    let End { place, .. } = state.end(address, len, Taken::Device)?;
+    let waits = always_waits(call, &state)?;
     if !place.access.is_written() {
-        return Err(wrong);
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     let on_host = !matches!(place.memory, Memory::Device(_));
     let mut work = work(call, pass(&place, device), len as u64);
-    let word = word.to_vec();
-    work.action = Action::Move(Box::new(move || repeat(&place, &word)));
+    work.action = Action::Move(Box::new(move || repeat(&place, byte)));
     let ticket = state.enqueue(call.world, stream, vec![vec![work]])?;
     drop(state);
     if mode == Mode::Synchronous && (on_host || waits) {
@@ -86,9 +63,8 @@ fn pass(place: &Place, device: CUdevice) -> (machine::Memory, machine::Memory) {
     }
 }
 
-fn repeat(place: &Place, word: &[u8]) {
-    // A multiple of every word's length.
-    let pattern: Vec<u8> = word.iter().copied().cycle().take(1 << 16).collect();
+fn repeat(place: &Place, byte: u8) {
+    let pattern = vec![byte; place.len().min(1 << 16)];
     for at in (0..place.len()).step_by(pattern.len()) {
         let left = pattern.len().min(place.len() - at);
         // SAFETY: the bytes lie within the place; what else happens to them meanwhile is the client's to order.

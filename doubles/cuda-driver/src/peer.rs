@@ -1,12 +1,9 @@
 //! Copies from one device to another: peer access, and the route of the bytes.
 //!
-//! Source: CUDA Driver API, Peer Context Memory Access, and Memory Management (cuMemcpyPeer). A copy is direct if there
-//! is a link in that direction and one of the two devices reaches both ends: by access that was enabled between the
-//! contexts of the memory, or that was set for memory that `cuMemMap` mapped. Otherwise it still succeeds, through the
-//! host: first over the source device's link, then over the other's.
-//!
-//! `cuMemcpyPeer` and `cuMemcpy3DPeer` are ordered as all synchronous copies are: with the legacy default stream of
-//! the current context.
+//! Source: CUDA Driver API, Peer Context Memory Access, and Memory Management (cuMemcpyPeerAsync). A copy is direct if
+//! there is a link in that direction and one of the two devices reaches both ends: by access that was enabled between
+//! the contexts of the memory, or that was set for memory that `cuMemMap` mapped. Otherwise it still succeeds, through
+//! the host: first over the source device's link, then over the other's.
 
 use std::ffi::{c_int, c_uint};
 
@@ -173,28 +170,16 @@ driver! {
         Ok(())
     }
 
-    /// Returns at once.
-    fn cuMemcpyPeer(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize), call => {
-        let (dst, src) = ((dst_device, dst_context), (src_device, src_context));
-        line(call, CUstream::LEGACY, Mode::Synchronous, dst, src, byte_count)
-    }
-
     /// The stream may be of either context, or of a third.
     fn cuMemcpyPeerAsync(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream), call => {
         let (dst, src) = ((dst_device, dst_context), (src_device, src_context));
-        line(call, h_stream, Mode::Asynchronous, dst, src, byte_count)
+        line(call, h_stream, dst, src, byte_count)
     }
 
     /// The contexts have no meaning for an end in host memory.
-    fn cuMemcpy3DPeer(p_copy: *const CUDA_MEMCPY3D_PEER), call => {
-        // SAFETY: the caller passes a valid description.
-        unsafe { planes(call, CUstream::LEGACY, Mode::Synchronous, p_copy) }
-    }
-
-    /// As `cuMemcpy3DPeer`.
     fn cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream), call => {
         // SAFETY: the caller passes a valid description.
-        unsafe { planes(call, h_stream, Mode::Asynchronous, p_copy) }
+        unsafe { planes(call, h_stream, p_copy) }
     }
 }
 
@@ -230,7 +215,6 @@ fn rank(machine: &Machine, src: usize, dst: usize) -> c_int {
 fn line(
     call: &Call,
     stream: CUstream,
-    mode: Mode,
     (dst, dst_context): (u64, CUcontext),
     (src, src_context): (u64, CUcontext),
     len: usize,
@@ -249,18 +233,13 @@ fn line(
         shape: Shape::line(len),
         order: Order::Stream,
     };
-    carry_out(call, state, stream, mode, vec![transfer])
+    carry_out(call, state, stream, Mode::Asynchronous, vec![transfer])
 }
 
 /// # Safety
 /// The description is null, or one.
-unsafe fn planes(
-    call: &Call,
-    stream: CUstream,
-    mode: Mode,
-    description: *const CUDA_MEMCPY3D_PEER,
-) -> Answer {
+unsafe fn planes(call: &Call, stream: CUstream, description: *const CUDA_MEMCPY3D_PEER) -> Answer {
     // SAFETY: the caller keeps the same promise.
     let copy = unsafe { described(description) }?;
-    Box3::between_contexts(&copy).carry_out(call, stream, mode)
+    Box3::between_contexts(&copy).carry_out(call, stream)
 }

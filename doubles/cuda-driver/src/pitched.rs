@@ -1,18 +1,16 @@
 //! Copies of rows, and of planes of rows.
 //!
-//! Source: CUDA Driver API, Memory Management: cuMemcpy2D, cuMemcpy3D, CUDA_MEMCPY2D, CUDA_MEMCPY3D. A pitch may be
+//! Source: CUDA Driver API, Memory Management: cuMemcpy2D, cuMemcpy3DPeer, CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER. A pitch may be
 //! 0 where there is one row, a height where there is one plane. Arrays are not modelled.
 
 use std::ffi::c_void;
 
 use transload_cuda::raw::{
-    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype,
-    CUresult, CUstream,
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream,
 };
 
 use crate::bytes::Memory;
 use crate::call::{Answer, Call, driver};
-use crate::memory::PITCH;
 use crate::state::State;
 use crate::transfer::{End, Mode, Order, Shape, Steps, Taken, Transfer, carry_out};
 
@@ -23,7 +21,7 @@ pub(crate) struct Box3 {
     width: usize,
     height: usize,
     depth: usize,
-    /// Whether a copy within a device must have pitches like those of `cuMemAllocPitch`.
+    /// Whether a copy within a device must have pitches that are multiples of [`PITCH`].
     aligned: bool,
     /// Whether all reserved fields are 0.
     reserved: bool,
@@ -86,7 +84,7 @@ macro_rules! sides {
 }
 
 impl Box3 {
-    fn rows(copy: &CUDA_MEMCPY2D, aligned: bool) -> Box3 {
+    fn rows(copy: &CUDA_MEMCPY2D) -> Box3 {
         let (src, dst) = sides!(copy);
         Box3 {
             src,
@@ -94,32 +92,8 @@ impl Box3 {
             width: copy.WidthInBytes,
             height: copy.Height,
             depth: 1,
-            aligned,
+            aligned: true,
             reserved: true,
-        }
-    }
-
-    fn planes(copy: &CUDA_MEMCPY3D) -> Box3 {
-        let (src, dst) = sides!(copy);
-        Box3 {
-            src: Side {
-                rows: copy.srcHeight,
-                z: copy.srcZ,
-                ..src
-            },
-            dst: Side {
-                rows: copy.dstHeight,
-                z: copy.dstZ,
-                ..dst
-            },
-            width: copy.WidthInBytes,
-            height: copy.Height,
-            depth: copy.Depth,
-            aligned: false,
-            reserved: copy.srcLOD == 0
-                && copy.dstLOD == 0
-                && copy.reserved0.is_null()
-                && copy.reserved1.is_null(),
         }
     }
 
@@ -150,7 +124,7 @@ impl Box3 {
     ///
     /// # Errors
     /// `NOT_SUPPORTED` for arrays, `INVALID_VALUE` for what means nothing, and as [`carry_out`].
-    pub(crate) fn carry_out(&self, call: &Call, stream: CUstream, mode: Mode) -> Answer {
+    pub(crate) fn carry_out(&self, call: &Call, stream: CUstream) -> Answer {
         let wrong = CUresult::CUDA_ERROR_INVALID_VALUE;
         let mut state = call.state();
         call.current(&state)?;
@@ -182,7 +156,7 @@ impl Box3 {
             shape,
             order: Order::Stream,
         };
-        carry_out(call, state, stream, mode, vec![transfer])
+        carry_out(call, state, stream, Mode::Asynchronous, vec![transfer])
     }
 
     fn steps(&self, side: &Side) -> Result<Steps, CUresult> {
@@ -240,43 +214,18 @@ impl Side {
     }
 }
 
+/// The value of `CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT`: pitches that the driver chooses are multiples of it.
+const PITCH: usize = 512;
+
 /// The value of `CU_DEVICE_ATTRIBUTE_MAX_PITCH`.
 const MAX_PITCH: usize = i32::MAX as usize;
 
 driver! {
-    /// Within a device, a pitch that `cuMemAllocPitch` would not give is refused, as the documentation allows.
-    fn cuMemcpy2D_v2(p_copy: *const CUDA_MEMCPY2D), call => {
-        // SAFETY: the caller passes a valid description.
-        let copy = unsafe { described(p_copy) }?;
-        Box3::rows(&copy, true).carry_out(call, CUstream::LEGACY, Mode::Synchronous)
-    }
-
-    /// With any pitch.
-    fn cuMemcpy2DUnaligned_v2(p_copy: *const CUDA_MEMCPY2D), call => {
-        // SAFETY: the caller passes a valid description.
-        let copy = unsafe { described(p_copy) }?;
-        Box3::rows(&copy, false).carry_out(call, CUstream::LEGACY, Mode::Synchronous)
-    }
-
-    /// As `cuMemcpy2D`.
+    /// Within a device, a pitch that is no multiple of [`PITCH`] is refused, as the documentation allows.
     fn cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream), call => {
         // SAFETY: the caller passes a valid description.
         let copy = unsafe { described(p_copy) }?;
-        Box3::rows(&copy, true).carry_out(call, h_stream, Mode::Asynchronous)
-    }
-
-    /// With any pitch.
-    fn cuMemcpy3D_v2(p_copy: *const CUDA_MEMCPY3D), call => {
-        // SAFETY: the caller passes a valid description.
-        let copy = unsafe { described(p_copy) }?;
-        Box3::planes(&copy).carry_out(call, CUstream::LEGACY, Mode::Synchronous)
-    }
-
-    /// As `cuMemcpy3D`.
-    fn cuMemcpy3DAsync_v2(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream), call => {
-        // SAFETY: the caller passes a valid description.
-        let copy = unsafe { described(p_copy) }?;
-        Box3::planes(&copy).carry_out(call, h_stream, Mode::Asynchronous)
+        Box3::rows(&copy).carry_out(call, h_stream)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Queries about addresses.
 //!
-//! Source: CUDA Driver API, Unified Addressing: cuPointerGetAttribute, cuPointerGetAttributes, cuPointerSetAttribute;
+//! Source: CUDA Driver API, Unified Addressing: cuPointerGetAttribute, cuPointerGetAttributes;
 //! and `CUpointer_attribute`, which describes the attributes that the functions do not. Truth values have the size of
 //! an `int`, and handle types that of a 64-bit number, as in NVIDIA's own binding for Python.
 //!
@@ -110,7 +110,7 @@ impl State {
                 Memory::Device(_) => return Err(WRONG),
                 _ => Value::Long(address),
             },
-            A::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => truth(at.sync_memops),
+            A::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => truth(false),
             A::CU_POINTER_ATTRIBUTE_BUFFER_ID if at.sort == Sort::Registered => return Err(WRONG),
             A::CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Long(at.id),
             A::CU_POINTER_ATTRIBUTE_IS_MANAGED => truth(at.memory() == Memory::Managed),
@@ -224,25 +224,6 @@ driver! {
         for (place, value) in answers {
             // SAFETY: the caller passes a valid out-pointer for this attribute.
             unsafe { value.put(place) }?;
-        }
-        Ok(())
-    }
-
-    /// `SYNC_MEMOPS` of memory that the driver allocated. Setting it waits for work in flight.
-    fn cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr), call => {
-        if value.is_null() || attribute != CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
-            return Err(WRONG);
-        }
-        // SAFETY: the caller's number.
-        let set = unsafe { value.cast::<c_uint>().read_unaligned() } != 0;
-        let mut state = call.state();
-        let found = state.space.at(ptr).filter(|of| of.sort != Sort::Registered);
-        let base = found.ok_or(WRONG)?.base;
-        state.space.get_mut(base).ok_or(WRONG)?.sync_memops = set;
-        let tickets = state.unfinished_around(state.space.get(base).ok_or(WRONG)?);
-        drop(state);
-        if set {
-            call.world.engine.wait_all(&tickets);
         }
         Ok(())
     }

@@ -418,15 +418,4 @@ driver! {
         }
         call.state().set_pool_access(call, pool, &wishes)
     }
-
-    /// The access of a device.
-    fn cuMemPoolGetAccess(flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation), call => {
-        // SAFETY: the caller's location.
-        let location = unsafe { read(location.cast_const()) }?;
-        let state = call.state();
-        let access = state.pools.get(mem_pool)?.access;
-        let device = device_at(&state, location)?;
-        // SAFETY: the caller passes a valid out-pointer for flags.
-        unsafe { put(flags, access.of(device)) }
-    }
 }

@@ -30,8 +30,6 @@ pub(crate) struct Allocation {
     pub(crate) flags: u32,
     /// A number that no other allocation of the process has had.
     pub(crate) id: u64,
-    /// Whether synchronous operations on it always wait for the end.
-    pub(crate) sync_memops: bool,
     pub(crate) bytes: Arc<Bytes>,
     /// Where in the bytes it begins.
     pub(crate) offset: usize,
@@ -40,7 +38,7 @@ pub(crate) struct Allocation {
 /// How an allocation came about, which is how it goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sort {
-    /// `cuMemAlloc`, `cuMemAllocPitch`.
+    /// `cuMemAlloc`.
     Device,
     /// `cuMemAllocAsync` from this pool, or `cuMemPoolImportPointer`.
     Pool { pool: CUmemoryPool, access: Access },
@@ -293,7 +291,6 @@ mod tests {
             context: CUcontext::NULL,
             flags: 0,
             id: 0,
-            sync_memops: false,
             bytes: Bytes::anonymous(size as usize).unwrap(),
             offset: 0,
         }

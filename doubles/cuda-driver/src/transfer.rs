@@ -57,8 +57,6 @@ pub(crate) struct End {
     pub(crate) place: Place,
     /// The context that owns the memory; null if no context does.
     pub(crate) context: CUcontext,
-    /// Whether synchronous functions are to wait for it whatever else they do.
-    pub(crate) waits: bool,
 }
 
 /// Planes of rows of bytes, in two memories. Lengths and steps are in bytes.
@@ -138,14 +136,10 @@ impl State {
         if !fits {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let (context, waits) = match self.space.at(address) {
-            Some(of) => (of.context, of.sync_memops),
-            None => (CUcontext::NULL, false),
-        };
+        let owner = self.space.at(address).map(|of| of.context);
         Ok(End {
             place,
-            context,
-            waits,
+            context: owner.unwrap_or(CUcontext::NULL),
         })
     }
 }
@@ -227,16 +221,14 @@ impl Transfer {
 
     fn waits(&self, mode: Mode, machine: &Machine) -> bool {
         use Memory::{Device, Managed, Pageable, Pinned};
-        let wanted = mode == Mode::Synchronous && (self.src.waits || self.dst.waits);
-        wanted
-            || match self.memories(machine) {
-                (Pageable | Device(_), Device(_)) => false,
-                (_, Pageable) | (Pageable, _) | (Pinned, Pinned) => true,
-                (Pinned | Managed, Device(_))
-                | (Device(_), Pinned | Managed)
-                | (Managed, Pinned)
-                | (Pinned | Managed, Managed) => mode == Mode::Synchronous,
-            }
+        match self.memories(machine) {
+            (Pageable | Device(_), Device(_)) => false,
+            (_, Pageable) | (Pageable, _) | (Pinned, Pinned) => true,
+            (Pinned | Managed, Device(_))
+            | (Device(_), Pinned | Managed)
+            | (Managed, Pinned)
+            | (Pinned | Managed, Managed) => mode == Mode::Synchronous,
+        }
     }
 
     /// With the bytes of the source, where they are to be taken away now.

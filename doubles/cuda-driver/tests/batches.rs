@@ -77,13 +77,18 @@ impl Batch {
     }
 }
 
-fn with(driver: &Driver, dst: u64, src: u64, len: usize, order: CUmemcpySrcAccessOrder) {
-    let mut attributes = attributes(order);
-    let place = &raw mut attributes;
-    // SAFETY: the memory stays until the test has synchronised.
-    let answer =
-        unsafe { driver.cuMemcpyWithAttributesAsync(dst, src, len, place, CUstream::NULL) };
-    answer.unwrap();
+/// A batch of one copy.
+fn with(
+    driver: &Driver,
+    stream: CUstream,
+    (mut dst, mut src, mut len): (u64, u64, usize),
+    order: CUmemcpySrcAccessOrder,
+) {
+    let (mut attributes, mut first) = (attributes(order), 0);
+    let (dst, src, len) = (&raw mut dst, &raw mut src, &raw mut len);
+    let (place, first) = (&raw mut attributes, &raw mut first);
+    // SAFETY: each array has one entry; the memory stays until the test has synchronised.
+    unsafe { driver.cuMemcpyBatchAsync_v2(dst, src, len, 1, place, first, 1, stream) }.unwrap();
 }
 
 #[test]
@@ -193,6 +198,7 @@ fn when_a_source_is_read_is_as_was_said() {
     let pinned = Host::pinned(&driver, &old);
     let pageable = Host::pageable(&old);
     let device = allocate(&driver, 100);
+    let made = stream(&driver, 0);
     for (host, order, arrives) in [
         (pinned, STREAM, &new),
         (pinned, ANY, &new),
@@ -202,8 +208,8 @@ fn when_a_source_is_read_is_as_was_said() {
         (pageable, DURING, &old),
     ] {
         host.write(&old);
-        with(&driver, device, host.address(), 100, order);
-        assert!(query(&driver, CUstream::NULL).is_err(), "{order:?}");
+        with(&driver, made, (device, host.address(), 100), order);
+        assert!(query(&driver, made).is_err(), "{order:?}");
         host.write(&new);
         assert_eq!(download(&driver, device, 100), *arrives, "{order:?}");
     }
@@ -215,15 +221,10 @@ fn what_is_read_during_the_call_is_not_what_the_stream_is_about_to_write() {
     let (old, new) = (pattern(1, 100), pattern(2, 100));
     let [between, dst] = [0; 2].map(|_| uploaded(&driver, &old));
     let src = Host::pinned(&driver, &new);
+    let made = stream(&driver, 0);
     for (order, arrives) in [(DURING, &old), (STREAM, &new)] {
-        with(&driver, between, src.address(), 100, STREAM);
-        with(&driver, dst, between, 100, order);
+        with(&driver, made, (between, src.address(), 100), STREAM);
+        with(&driver, made, (dst, between, 100), order);
         assert_eq!(download(&driver, dst, 100), *arrives, "{order:?}");
     }
-    let none = ptr::null_mut();
-    // SAFETY: the double refuses null attributes.
-    let null = result(unsafe {
-        driver.cuMemcpyWithAttributesAsync(dst, between, 8, none, CUstream::NULL)
-    });
-    assert_eq!(null, WRONG);
 }

@@ -9,9 +9,7 @@ use common::work::{point, query, result, stream, synchronize};
 use common::{GIGABYTE, advance, counter, enter, machine, machine_in_context, now};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use transload_cuda::raw::{
-    CUcontext, CUctx_flags, CUdevice, CUpointer_attribute, CUresult, CUstream, Driver,
-};
+use transload_cuda::raw::{CUcontext, CUctx_flags, CUdevice, CUresult, CUstream, Driver};
 
 const MIB: usize = 1 << 20;
 const NOT_READY: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_NOT_READY);
@@ -272,26 +270,6 @@ fn a_context_that_always_waits_makes_synchronous_functions_wait() {
     unsafe { driver.cuCtxPopCurrent_v2(ptr::null_mut()) }.unwrap();
     // SAFETY: as above.
     unsafe { driver.cuMemcpyDtoD_v2(own, other, MIB) }.unwrap();
-    assert_eq!(now(), 2 * once);
-}
-
-#[test]
-fn memory_that_always_waits_makes_synchronous_functions_wait() {
-    let driver = machine_in_context(&GIGABYTE);
-    let [plain, marked] = [0; 2].map(|_| allocate(&driver, MIB));
-    let once = MIB.div_ceil(10) as u64;
-    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
-    let set = 1u32;
-    // SAFETY: the value is as long as the attribute.
-    unsafe { driver.cuPointerSetAttribute((&raw const set).cast(), attribute, marked) }.unwrap();
-    // SAFETY: both are there, here and below.
-    unsafe { driver.cuMemcpyDtoD_v2(marked, plain, MIB) }.unwrap();
-    assert_eq!(now(), once);
-    // SAFETY: as above.
-    unsafe { driver.cuMemsetD32_v2(marked, 1, MIB / 4) }.unwrap();
-    assert_eq!(now(), 2 * once);
-    // SAFETY: as above.
-    unsafe { driver.cuMemsetD32_v2(plain, 1, MIB / 4) }.unwrap();
     assert_eq!(now(), 2 * once);
 }
 

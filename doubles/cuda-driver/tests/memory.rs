@@ -103,23 +103,6 @@ fn a_range_is_found_from_any_address_in_it() {
 }
 
 #[test]
-fn rows_are_a_pitch_apart() {
-    let driver = machine_in_context(&[]);
-    let pitched = |width, height, element| {
-        let (mut address, mut pitch) = (0, 0);
-        // SAFETY: the out-pointers are local variables.
-        let answer = unsafe {
-            driver.cuMemAllocPitch_v2(&raw mut address, &raw mut pitch, width, height, element)
-        };
-        answer.map(|()| pitch)
-    };
-    assert_eq!(pitched(513, 3, 4), Ok(1024));
-    assert_eq!(pitched(512, 3, 16), Ok(512));
-    let wrong = refused(pitched(512, 3, 3).map(drop));
-    assert_eq!(wrong, CUresult::CUDA_ERROR_INVALID_VALUE);
-}
-
-#[test]
 fn memory_needs_a_context_and_goes_with_its_own() {
     let driver = common::machine(&[]);
     let none = CUresult::CUDA_ERROR_INVALID_CONTEXT;

@@ -10,21 +10,19 @@ use transload_cuda::raw::{CUresult, CUstream};
 const WRONG: Result<(), CUresult> = Err(CUresult::CUDA_ERROR_INVALID_VALUE);
 
 #[test]
-fn memory_is_filled_with_bytes_and_with_words() {
+fn memory_is_filled_with_bytes() {
     let driver = machine_in_context(&GIGABYTE);
     let len = (1 << 17) + 12;
     let device = allocate(&driver, len);
     upload(&driver, device, &vec![9; len]);
     // SAFETY: the ranges are the memory's, here and below.
     unsafe { driver.cuMemsetD8_v2(device + 1, 0xab, 5) }.unwrap();
-    let words = (1 << 15) + 1;
+    let most = (1 << 17) + 1;
     // SAFETY: as above.
-    unsafe { driver.cuMemsetD32_v2(device + 8, 0x0403_0201, words) }.unwrap();
+    unsafe { driver.cuMemsetD8_v2(device + 8, 0xcd, most) }.unwrap();
     let mut expected = vec![9; len];
     expected[1..6].fill(0xab);
-    for word in 0..words {
-        expected[8 + 4 * word..][..4].copy_from_slice(&0x0403_0201u32.to_ne_bytes());
-    }
+    expected[8..8 + most].fill(0xcd);
     assert!(download(&driver, device, len) == expected);
 }
 
@@ -38,7 +36,7 @@ fn filling_is_ordered_and_takes_its_time() {
     // SAFETY: the ranges are the memory's, here and below.
     unsafe { driver.cuMemsetD8Async(device, 2, 1000, made) }.unwrap();
     // SAFETY: as above.
-    unsafe { driver.cuMemsetD32Async(device, 0x0303_0303, 10, made) }.unwrap();
+    unsafe { driver.cuMemsetD8Async(device, 3, 40, made) }.unwrap();
     advance(100);
     assert!(query(&driver, made).is_err());
     synchronize(&driver, made).unwrap();
@@ -74,16 +72,12 @@ fn what_is_filled_is_memory_that_devices_reach() {
     let gone = allocate(&driver, 64);
     free(&driver, gone);
     let local = Host::pageable(&[0; 64]).address();
-    // SAFETY: the double refuses anything that is no memory, here and below.
+    // SAFETY: the double refuses anything that is no memory.
     let bytes = |at, count| result(unsafe { driver.cuMemsetD8_v2(at, 0, count) });
-    // SAFETY: as above.
-    let words = |at, count| result(unsafe { driver.cuMemsetD32_v2(at, 0, count) });
     assert_eq!(bytes(device, 65), WRONG);
     assert_eq!(bytes(gone, 1), WRONG);
     assert_eq!(bytes(local, 1), WRONG);
-    assert_eq!(words(device, 17), WRONG);
-    assert_eq!(words(device + 2, 1), WRONG, "misaligned");
-    assert_eq!(words(device, usize::MAX), WRONG);
-    assert_eq!(words(device, 0), Ok(()));
-    assert_eq!(words(device, 16), Ok(()));
+    assert_eq!(bytes(device, usize::MAX), WRONG);
+    assert_eq!(bytes(device, 0), Ok(()));
+    assert_eq!(bytes(device, 64), Ok(()));
 }

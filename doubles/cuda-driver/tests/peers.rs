@@ -210,13 +210,7 @@ fn a_copy_between_contexts_says_whose_memory_it_is() {
     let (far, near) = ((pair.dst, pair.far), (pair.src, pair.near));
     let copy = |dst: (u64, CUcontext), src: (u64, CUcontext), len| {
         // SAFETY: the double refuses anything that is no memory and no context.
-        let later = result(unsafe {
-            driver.cuMemcpyPeerAsync(dst.0, dst.1, src.0, src.1, len, CUstream::NULL)
-        });
-        // SAFETY: as above.
-        let now = result(unsafe { driver.cuMemcpyPeer(dst.0, dst.1, src.0, src.1, len) });
-        assert_eq!(later, now);
-        now
+        result(unsafe { driver.cuMemcpyPeerAsync(dst.0, dst.1, src.0, src.1, len, CUstream::NULL) })
     };
     assert_eq!(copy(far, near, MIB), Ok(()));
     assert!(query(&driver, CUstream::NULL).is_err(), "it waits for none");
@@ -258,7 +252,7 @@ fn planes_go_between_contexts() {
     };
     upload(&driver, pair.dst, &[0; 256]);
     // SAFETY: the description is one, here and below.
-    unsafe { driver.cuMemcpy3DPeer(&raw const planes) }.unwrap();
+    unsafe { driver.cuMemcpy3DPeerAsync(&raw const planes, CUstream::NULL) }.unwrap();
     let arrived = download(&driver, pair.dst, 256);
     let mut expected = vec![0; 256];
     for (plane, row) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {

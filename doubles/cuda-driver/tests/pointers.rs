@@ -5,14 +5,12 @@ mod common;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::work::{launch, result, stream};
+use common::work::result;
 use common::{GIGABYTE, enter, machine, machine_in_context};
 use transload_cuda::raw::{
     CU_MEMHOSTREGISTER, CUcontext, CUdeviceptr, CUmemAllocationProp, CUmemAllocationType,
-    CUmemLocation, CUmemorytype, CUpointer_attribute as A, CUresult, CUstream_flags, Driver,
+    CUmemLocation, CUmemorytype, CUpointer_attribute as A, CUresult, Driver,
 };
 
 const WRONG: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -310,36 +308,4 @@ fn reserved_addresses_and_mapped_memory_are_told_apart() {
     );
     let block = ask(&driver, A::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, mapped);
     assert_eq!(block, Ok(piece));
-}
-
-/// In virtual time nothing happens before a thread waits.
-#[test]
-fn one_attribute_can_be_set_and_waits_for_what_is_under_way() {
-    let driver = machine_in_context(&[("TRANSLOAD_DOUBLE_CLOCK", "virtual")]);
-    let stream = stream(&driver, CUstream_flags::CU_STREAM_NON_BLOCKING.0);
-    let address = device_memory(&driver, 8);
-    let attribute = A::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
-    let set = |attribute, value: u32, at| {
-        let value = (&raw const value).cast();
-        // SAFETY: the number is there during the call.
-        result(unsafe { driver.cuPointerSetAttribute(value, attribute, at) })
-    };
-    let done = Arc::new(AtomicBool::new(false));
-    let does = Arc::clone(&done);
-    launch(&driver, stream, move || does.store(true, Ordering::Relaxed)).unwrap();
-    assert_eq!(set(attribute, 0, address), Ok(()));
-    assert!(!done.load(Ordering::Relaxed));
-    assert_eq!(set(attribute, 1, address + 7), Ok(()));
-    assert!(done.load(Ordering::Relaxed));
-    assert_eq!(ask(&driver, attribute, address), Ok(1u32));
-    set(attribute, 0, address).unwrap();
-    assert_eq!(ask(&driver, attribute, address), Ok(0u32));
-    assert_eq!(set(attribute, 1, address + 8), Err(WRONG));
-    assert_eq!(
-        set(A::CU_POINTER_ATTRIBUTE_BUFFER_ID, 1, address),
-        Err(WRONG)
-    );
-    // SAFETY: the double refuses a null pointer.
-    let null = result(unsafe { driver.cuPointerSetAttribute(ptr::null(), attribute, address) });
-    assert_eq!(null, Err(WRONG));
 }

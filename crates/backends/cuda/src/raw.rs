@@ -41,8 +41,8 @@ mod words;
 
 pub use attribute::{CUcomputemode, CUdevice_P2PAttribute, CUdevice_attribute, CUuuid};
 pub use copy::{
-    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUmemcpyAttributes, CUmemcpyFlags,
-    CUmemcpySrcAccessOrder, CUmemorytype,
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUmemcpyAttributes, CUmemcpyFlags, CUmemcpySrcAccessOrder,
+    CUmemorytype,
 };
 pub use driver::{CallError, Driver, Source};
 pub use external::{

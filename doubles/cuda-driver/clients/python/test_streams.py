@@ -37,7 +37,7 @@ class Streams(Client):
         self.addCleanup(cuda.cuMemFreeHost, place)
         address, stream = self.allocate(length), self.stream()
         start, end = self.event(DEFAULT), self.event(DEFAULT)
-        done(cuda.cuEventRecordWithFlags(start, stream, 0))
+        done(cuda.cuEventRecord(start, stream))
         done(cuda.cuMemcpyHtoDAsync(address, place, length, stream))
         done(cuda.cuEventRecord(end, stream))
         done(cuda.cuEventSynchronize(end))

@@ -150,7 +150,6 @@ impl State {
             context,
             flags: 0,
             id: 0,
-            sync_memops: false,
             bytes,
             offset: 0,
         });

@@ -62,7 +62,6 @@ impl State {
             context: CUcontext::NULL,
             flags: 0,
             id: 0,
-            sync_memops: false,
             bytes: taken.bytes,
             offset: taken.offset,
         });

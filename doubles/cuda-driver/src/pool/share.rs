@@ -128,7 +128,6 @@ impl State {
             context: CUcontext::NULL,
             flags: 0,
             id: 0,
-            sync_memops: false,
             bytes,
             offset: (name.start - start) as usize,
         });

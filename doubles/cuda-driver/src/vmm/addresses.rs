@@ -59,7 +59,6 @@ impl State {
             context: Default::default(),
             flags: 0,
             id: 0,
-            sync_memops: false,
             bytes: Arc::clone(&piece.bytes),
             offset: 0,
         });

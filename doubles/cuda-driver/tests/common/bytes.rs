@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use transload_cuda::raw::{CUdeviceptr, CUresult, CUstream, Driver};
+use transload_cuda::raw::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult, CUstream, Driver};
 
 use super::work::{result, synchronize};
 
@@ -98,7 +98,7 @@ pub(crate) fn uploaded(driver: &Driver, bytes: &[u8]) -> CUdeviceptr {
     address
 }
 
-/// A copy between any two addresses, in a stream.
+/// A copy between any two addresses, in a stream: one row, of whatever memory the addresses are.
 pub(crate) fn copy(
     driver: &Driver,
     dst: CUdeviceptr,
@@ -106,6 +106,15 @@ pub(crate) fn copy(
     len: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    let row = CUDA_MEMCPY2D {
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        srcDevice: src,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        dstDevice: dst,
+        WidthInBytes: len,
+        Height: 1,
+        ..CUDA_MEMCPY2D::default()
+    };
     // SAFETY: the double refuses anything that is no memory; the test's memory stays until the test has synchronised.
-    result(unsafe { driver.cuMemcpyAsync(dst, src, len, stream) })
+    result(unsafe { driver.cuMemcpy2DAsync_v2(&raw const row, stream) })
 }

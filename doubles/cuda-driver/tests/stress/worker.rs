@@ -8,7 +8,7 @@ use transload_cuda::raw::{
     CUresult, CUstream, Driver,
 };
 
-use crate::common::bytes::pattern;
+use crate::common::bytes::{copy, pattern};
 use crate::common::work::{
     event, event_synchronize, launch, query, record, result, stream, synchronize, wait_event,
 };
@@ -320,8 +320,10 @@ impl<'a> Worker<'a> {
                 // SAFETY: as above.
                 unsafe { driver.cuMemcpyPeerAsync(to, dst, from, src, len, stream) }
             }
-            // SAFETY: as above.
-            _ => unsafe { driver.cuMemcpyAsync(to, from, len, stream) },
+            _ => {
+                copy(driver, to, from, len, stream).unwrap();
+                Ok(())
+            }
         };
         answer.unwrap();
         self.copied(src, dst, len);

@@ -27,7 +27,7 @@ words! {
     CUdevice_attribute: u32 {
         /// The largest pitch of a copy, in bytes.
         CU_DEVICE_ATTRIBUTE_MAX_PITCH = 11,
-        /// Where textures may start, in bytes; pitches of `cuMemAllocPitch_v2` are multiples of it.
+        /// Where textures may start, in bytes; pitches that the driver chooses are multiples of it.
         CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT = 14,
         /// How many multiprocessors it has.
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,

@@ -77,60 +77,6 @@ copies! {
         Height: usize = 0,
     }
 
-    /// Planes of rows. Units as in [`CUDA_MEMCPY2D`].
-    CUDA_MEMCPY3D {
-        /// Where a row of the source begins.
-        srcXInBytes: usize = 0,
-        /// The first row of the source.
-        srcY: usize = 0,
-        /// The first plane of the source.
-        srcZ: usize = 0,
-        /// The mipmap level of an array.
-        srcLOD: usize = 0,
-        /// Which address the source has.
-        srcMemoryType: CUmemorytype = CUmemorytype(0),
-        /// The source on the host.
-        srcHost: *const c_void = ptr::null(),
-        /// The source on a device.
-        srcDevice: CUdeviceptr = 0,
-        /// The source as an array.
-        srcArray: CUarray = CUarray::NULL,
-        /// Null.
-        reserved0: *mut c_void = ptr::null_mut(),
-        /// From row to row of the source.
-        srcPitch: usize = 0,
-        /// Rows from plane to plane of the source.
-        srcHeight: usize = 0,
-        /// Where a row of the destination begins.
-        dstXInBytes: usize = 0,
-        /// The first row of the destination.
-        dstY: usize = 0,
-        /// The first plane of the destination.
-        dstZ: usize = 0,
-        /// The mipmap level of an array.
-        dstLOD: usize = 0,
-        /// Which address the destination has.
-        dstMemoryType: CUmemorytype = CUmemorytype(0),
-        /// The destination on the host.
-        dstHost: *mut c_void = ptr::null_mut(),
-        /// The destination on a device.
-        dstDevice: CUdeviceptr = 0,
-        /// The destination as an array.
-        dstArray: CUarray = CUarray::NULL,
-        /// Null.
-        reserved1: *mut c_void = ptr::null_mut(),
-        /// From row to row of the destination.
-        dstPitch: usize = 0,
-        /// Rows from plane to plane of the destination.
-        dstHeight: usize = 0,
-        /// How long a row is.
-        WidthInBytes: usize = 0,
-        /// How many rows.
-        Height: usize = 0,
-        /// How many planes.
-        Depth: usize = 0,
-    }
-
     /// Planes of rows between contexts. Units as in [`CUDA_MEMCPY2D`].
     CUDA_MEMCPY3D_PEER {
         /// Where a row of the source begins.

@@ -29,14 +29,10 @@ macro_rules! for_each_cuda_function {
         cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice) 2000;
         /// A device's UUID; of a part of a divided GPU, the part's.
         cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice) 11040;
-        /// A device's number on Windows.
-        cuDeviceGetLuid(luid: *mut c_char, device_node_mask: *mut u32, dev: CUdevice) 10000;
         /// How much memory a device has, in bytes.
         cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) 3020;
         /// One attribute of a device.
         cuDeviceGetAttribute(pi: *mut i32, attrib: CUdevice_attribute, dev: CUdevice) 2000;
-        /// The device at a PCI address.
-        cuDeviceGetByPCIBusId(dev: *mut CUdevice, pci_bus_id: *const c_char) 4010;
         /// The PCI address of a device, as text.
         cuDeviceGetPCIBusId(pci_bus_id: *mut c_char, len: i32, dev: CUdevice) 4010;
         /// Whether a device reaches another one's memory.
@@ -54,8 +50,6 @@ macro_rules! for_each_cuda_function {
         cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) 7000;
         /// Lets it go again; the last one to do so ends it.
         cuDevicePrimaryCtxRelease_v2(dev: CUdevice) 11000;
-        /// Sets its flags.
-        cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) 11000;
         /// Its flags, and whether it is there.
         cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut u32, active: *mut i32) 7000;
         /// Destroys it, even while it is retained.
@@ -74,12 +68,8 @@ macro_rules! for_each_cuda_function {
         cuCtxGetCurrent(pctx: *mut CUcontext) 4000;
         /// The device of the current context.
         cuCtxGetDevice(device: *mut CUdevice) 2000;
-        /// The flags of the current context.
-        cuCtxGetFlags(flags: *mut u32) 7000;
         /// A number that no other context of the process has had.
         cuCtxGetId(ctx: CUcontext, ctx_id: *mut u64) 12000;
-        /// Which version of contexts this is.
-        cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) 3020;
         /// Waits for everything that the current context has under way.
         cuCtxSynchronize() 2000;
         /// The least and the greatest priority; the greatest is the smaller number.
@@ -93,8 +83,6 @@ macro_rules! for_each_cuda_function {
         cuMemGetInfo_v2(free: *mut usize, total: *mut usize) 3020;
         /// Allocates memory of the device.
         cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) 3020;
-        /// Allocates rows that lie a good pitch apart.
-        cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, p_pitch: *mut usize, width_in_bytes: usize, height: usize, element_size_bytes: u32) 3020;
         /// Frees memory of the device. Waits for the device in practice.
         cuMemFree_v2(dptr: CUdeviceptr) 3020;
         /// The allocation that an address lies in.
@@ -117,13 +105,9 @@ macro_rules! for_each_cuda_function {
         cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr) 4000;
         /// Several attributes of an address; what does not apply is zero, and no error.
         cuPointerGetAttributes(num_attributes: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr) 7000;
-        /// Sets an attribute of the allocation at an address.
-        cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr) 6000;
         // Copies
         /// Copies between any two addresses.
         cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize) 4000;
-        /// As cuMemcpy, in a stream.
-        cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream) 4000;
         /// Copies from host to device.
         cuMemcpyHtoD_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize) 3020;
         /// Copies from device to host.
@@ -136,38 +120,20 @@ macro_rules! for_each_cuda_function {
         cuMemcpyDtoHAsync_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) 3020;
         /// Copies from device to device in a stream.
         cuMemcpyDtoDAsync_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) 3020;
-        /// Copies between contexts. Does not wait for the end.
-        cuMemcpyPeer(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize) 4000;
         /// Copies between contexts in a stream.
         cuMemcpyPeerAsync(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream) 4000;
-        /// Copies rows.
-        cuMemcpy2D_v2(p_copy: *const CUDA_MEMCPY2D) 3020;
-        /// Copies rows of any pitch.
-        cuMemcpy2DUnaligned_v2(p_copy: *const CUDA_MEMCPY2D) 3020;
         /// Copies rows in a stream.
         cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream) 3020;
-        /// Copies planes of rows.
-        cuMemcpy3D_v2(p_copy: *const CUDA_MEMCPY3D) 3020;
-        /// Copies planes of rows in a stream.
-        cuMemcpy3DAsync_v2(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream) 3020;
-        /// Copies planes of rows between contexts.
-        cuMemcpy3DPeer(p_copy: *const CUDA_MEMCPY3D_PEER) 4000;
         /// Copies planes of rows between contexts in a stream.
         cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream) 4000;
         /// Many copies at once, in any order among themselves; says which one is wrong.
         cuMemcpyBatchAsync(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream) 12080;
         /// The same since CUDA 13, which does not say which one.
         cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream) 13000;
-        /// One copy with a batch's attributes.
-        cuMemcpyWithAttributesAsync(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream) 13020;
         /// Sets bytes.
         cuMemsetD8_v2(dst_device: CUdeviceptr, uc: u8, n: usize) 3020;
         /// Sets bytes in a stream.
         cuMemsetD8Async(dst_device: CUdeviceptr, uc: u8, n: usize, h_stream: CUstream) 3020;
-        /// Sets words of four bytes.
-        cuMemsetD32_v2(dst_device: CUdeviceptr, ui: u32, n: usize) 3020;
-        /// Sets words of four bytes in a stream.
-        cuMemsetD32Async(dst_device: CUdeviceptr, ui: u32, n: usize, h_stream: CUstream) 3020;
         // Streams and events
         /// Makes a stream.
         cuStreamCreate(ph_stream: *mut CUstream, flags: u32) 2000;
@@ -207,8 +173,6 @@ macro_rules! for_each_cuda_function {
         cuEventCreate(ph_event: *mut CUevent, flags: u32) 2000;
         /// Puts an event after all that a stream has so far.
         cuEventRecord(h_event: CUevent, h_stream: CUstream) 2000;
-        /// The same with flags.
-        cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: u32) 11010;
         /// Whether an event has come to pass: CUDA_ERROR_NOT_READY if it has not.
         cuEventQuery(h_event: CUevent) 2000;
         /// Waits until an event has come to pass.
@@ -260,8 +224,6 @@ macro_rules! for_each_cuda_function {
         cuMemPoolGetAttribute(pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void) 11020;
         /// Lets devices reach a pool's memory.
         cuMemPoolSetAccess(pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize) 11020;
-        /// A device's access to a pool's memory.
-        cuMemPoolGetAccess(flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation) 11020;
         /// Gives a pool out to other processes.
         cuMemPoolExportToShareableHandle(handle_out: *mut c_void, pool: CUmemoryPool, handle_type: CUmemAllocationHandleType, flags: u64) 11020;
         /// Takes in a pool of another process.

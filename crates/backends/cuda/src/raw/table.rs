@@ -12,15 +12,15 @@ use core::ptr::NonNull;
 use super::{
     CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC, CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
-    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER,
-    CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr,
-    CUdriverProcAddressQueryResult, CUevent, CUexternalMemory, CUexternalSemaphore, CUgraph,
-    CUhostFn, CUipcEventHandle, CUipcMemHandle, CUmem_advise, CUmem_range_attribute,
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemPool_attribute, CUmemPoolProps, CUmemPoolPtrExportData, CUmemRangeHandleType,
-    CUmemcpyAttributes, CUmemoryPool, CUpointer_attribute, CUresult, CUstream, CUstreamCallback,
-    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid, CallError, Driver, Version,
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdevice,
+    CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult,
+    CUevent, CUexternalMemory, CUexternalSemaphore, CUgraph, CUhostFn, CUipcEventHandle,
+    CUipcMemHandle, CUmem_advise, CUmem_range_attribute, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute, CUmemPoolProps,
+    CUmemPoolPtrExportData, CUmemRangeHandleType, CUmemcpyAttributes, CUmemoryPool,
+    CUpointer_attribute, CUresult, CUstream, CUstreamCallback, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUuuid, CallError, Driver, Version,
 };
 
 /// A function that is bound.
