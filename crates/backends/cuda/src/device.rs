@@ -6,21 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use transload_hal::{
-    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
-    External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId, Name, Op,
-    SubmitError, Waited, check_fences, link_between,
+    Access, AllocError, AllocSpec, Backend, Buffer, CompletionSink, ConnectError, External,
+    ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId, Op, SubmitError, Waited,
+    check_fences, link_between,
 };
 
-use crate::discover::Absent;
-use crate::gpu::{Gpu, Opened, Sink};
+use crate::absent::Absent;
+use crate::gpu::{Gpu, Opened};
+use crate::ids::BACKEND;
 use crate::inventory::inventory;
 use crate::memory;
-use crate::queue::{Lane, Move, Relays, Way, lane_of};
+use crate::queue::{Lane, Move, Relays, Sink, Way, lane_of};
 use crate::raw::{CUresult, CallError, Driver};
 use crate::wires::Wires;
-
-/// The name of this backend.
-pub const BACKEND: BackendId = BackendId(Name::constant("cuda"));
 
 /// CUDA devices.
 pub struct Cuda {

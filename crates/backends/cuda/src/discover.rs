@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use transload_hal::DeviceKind;
 use transload_hal::{DeviceId, ErrorClass};
 
+use crate::absent::Absent;
 use crate::device::Cuda;
 use crate::facts::Facts;
 use crate::gpu::Gpu;
@@ -59,15 +60,6 @@ pub enum OpenError {
     /// Starting the driver failed.
     #[error("the driver does not start: {0}")]
     Failed(CallError),
-}
-
-/// A device that exists and that the backend does not use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Absent {
-    /// The id that it would have.
-    pub device: DeviceId,
-    /// The reason.
-    pub reason: String,
 }
 
 fn reasons(absent: &[Absent]) -> String {

@@ -2,16 +2,13 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use transload_hal::{CompletionSink, DeviceId, ErrorClass, Fault};
+use transload_hal::{DeviceId, ErrorClass, Fault};
 
 use crate::context::Context;
 use crate::facts::Facts;
-use crate::queue::{Lane, Way};
+use crate::queue::{Lane, Sink, Way};
 use crate::raw::{CUdevice, Driver};
 use crate::reaper::Reapers;
-
-/// Where outcomes go, once the engine has set it.
-pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
 
 /// A device.
 pub(crate) struct Gpu {

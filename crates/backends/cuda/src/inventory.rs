@@ -6,9 +6,9 @@ use transload_hal::{
     LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
 };
 
-use crate::device::BACKEND;
 use crate::gpu::Gpu;
-use crate::memory::{self, PINNED};
+use crate::ids::{BACKEND, PINNED};
+use crate::memory;
 use crate::queue::Way;
 use crate::raw::{CUdevice, CUdevice_P2PAttribute, CallError, Driver};
 use crate::wires::{Between, Wire, Wires, host_cost, local_cost, peer_cost};

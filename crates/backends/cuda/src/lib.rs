@@ -39,6 +39,8 @@ pub mod raw;
 pub mod wires;
 
 #[cfg(all(feature = "backend", not(transload_local)))]
+mod absent;
+#[cfg(all(feature = "backend", not(transload_local)))]
 mod capture;
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod context;
@@ -53,6 +55,8 @@ mod fault;
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod gpu;
 #[cfg(all(feature = "backend", not(transload_local)))]
+mod ids;
+#[cfg(all(feature = "backend", not(transload_local)))]
 mod inventory;
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod memory;
@@ -66,8 +70,12 @@ mod reaper;
 mod submit;
 
 #[cfg(all(feature = "backend", not(transload_local)))]
-pub use device::{BACKEND, Cuda};
+pub use absent::Absent;
 #[cfg(all(feature = "backend", not(transload_local)))]
-pub use discover::{Absent, OpenError};
+pub use device::Cuda;
+#[cfg(all(feature = "backend", not(transload_local)))]
+pub use discover::OpenError;
+#[cfg(all(feature = "backend", not(transload_local)))]
+pub use ids::BACKEND;
 #[cfg(all(feature = "backend", not(transload_local)))]
 pub use queue::StreamError;

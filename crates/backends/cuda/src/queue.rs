@@ -5,23 +5,26 @@
 
 mod batch;
 mod enqueue;
+mod error;
 mod follow;
 mod hint;
 mod join;
 mod lane;
 mod moves;
+mod operand;
 mod overlap;
 mod pitched;
+mod relay;
 mod serve;
 mod user;
 mod watch;
 
 pub(crate) use batch::LARGEST as LARGEST_IN_BATCH;
+pub use error::StreamError;
 pub(crate) use join::joined;
-pub(crate) use lane::Lane;
+pub(crate) use lane::{Lane, Sink};
 pub(crate) use moves::Move;
-pub use user::StreamError;
-pub(crate) use watch::Relays;
+pub(crate) use relay::Relays;
 
 use transload_hal::Fence;
 
@@ -59,7 +62,7 @@ pub(crate) fn lane_of(fence: Fence) -> (usize, Way) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::BACKEND;
+    use crate::ids::BACKEND;
 
     #[test]
     fn a_fence_tells_its_lane_and_its_place_in_it() {

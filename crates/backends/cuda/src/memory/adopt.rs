@@ -7,8 +7,9 @@ use transload_hal::{
 };
 
 use super::pointer::{Known, Sort, look_up, mapped};
-use super::{DEVICES, info};
+use super::storage::info;
 use crate::gpu::{Gpu, Opened, any};
+use crate::ids::DEVICES;
 use crate::raw::{CUdeviceptr, CUmemAccess_flags};
 
 const KIND: ExternalKind = ExternalKind::DevicePointer;

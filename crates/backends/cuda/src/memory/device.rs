@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use transload_hal::{AllocError, AllocSpec, Buffer, MemoryId};
 
-use super::{DEVICES, info, refused, with_room};
+use super::storage::{info, refused, with_room};
 use crate::context::Context;
 use crate::gpu::Gpu;
+use crate::ids::DEVICES;
 use crate::raw::{CUdeviceptr, CUresult, CallError};
 
 /// An allocation, freed when dropped.

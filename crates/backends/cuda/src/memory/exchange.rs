@@ -8,9 +8,9 @@ use transload_hal::{Buffer, External, ExternalKind, ImportError, MemoryId, Memor
 use super::adopt::{Pointer, adopt};
 use super::ipc::{self, Ipc};
 use super::registered::{Registrations, register};
-use super::{PINNED, address};
-use crate::device::BACKEND;
+use super::storage::address;
 use crate::gpu::Gpu;
+use crate::ids::{BACKEND, PINNED};
 
 /// The state that imported buffers share.
 #[derive(Default)]

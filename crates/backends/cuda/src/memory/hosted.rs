@@ -11,9 +11,11 @@ use std::sync::Arc;
 
 use transload_hal::{AllocSpec, Buffer, Fault, HostSpan, StorageId, StorageInfo};
 
-use super::{PINNED, info, page_bytes};
+use super::block::page_bytes;
+use super::storage::info;
 use crate::context::Context;
 use crate::gpu::Opened;
+use crate::ids::PINNED;
 use crate::raw::{CU_MEMHOSTALLOC, CUresult};
 
 /// Memory of the driver, freed when dropped.

@@ -13,10 +13,11 @@ use transload_hal::{
 };
 
 use super::pointer::look_up;
+use super::storage::{address, info};
 use super::uses::{User, Uses};
-use super::{DEVICES, address, info};
 use crate::context::Context;
 use crate::gpu::{Gpu, Opened};
+use crate::ids::DEVICES;
 use crate::raw::{
     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUdeviceptr, CUipcMemHandle, CUresult, CallError,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use transload_hal::{AllocError, AllocSpec, Buffer, HostSpan, MemoryId, StorageId, StorageInfo};
 
-use super::{info, refused, with_room};
+use super::storage::{info, refused, with_room};
 use crate::context::Context;
 use crate::gpu::Gpu;
 use crate::raw::{CUdeviceptr, CUmemAttach_flags};

@@ -12,13 +12,13 @@ use transload_hal::{
 };
 
 use super::block::Block;
-use super::{PINNED, hosted, info, refused};
+use super::hosted;
+use super::storage::{check, info, refused};
 use crate::context::Context;
 use crate::fault::fault_of;
 use crate::gpu::{Gpu, Opened, by_any};
+use crate::ids::PINNED;
 use crate::raw::{CU_MEMHOSTREGISTER, CUresult, CallError};
-
-const MAX_ALIGNMENT: u64 = 2 << 20;
 
 /// Registered memory, which the devices reach; unregistered when dropped.
 pub(super) struct Registration {
@@ -39,21 +39,7 @@ struct Pinned {
 }
 
 pub(super) fn allocate(gpus: &[Gpu], spec: &AllocSpec) -> Result<Buffer, AllocError> {
-    let limit_bytes = largest();
-    if spec.len_bytes > limit_bytes {
-        return Err(AllocError::TooLarge {
-            memory: PINNED,
-            len_bytes: spec.len_bytes,
-            limit_bytes,
-        });
-    }
-    if !spec.alignment.is_power_of_two() || spec.alignment > MAX_ALIGNMENT {
-        return Err(AllocError::Alignment {
-            memory: PINNED,
-            alignment: spec.alignment,
-            limit: MAX_ALIGNMENT,
-        });
-    }
+    check(PINNED, spec, largest())?;
     let refused = |fault| refused(PINNED, spec.len_bytes, fault);
     by_any(gpus, |opened| allocate_by(opened, spec)).map_err(refused)
 }

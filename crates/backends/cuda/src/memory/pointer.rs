@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use transload_hal::{DeviceId, DeviceKind, MemoryId, MemoryKind};
 
-use super::PINNED;
+use crate::ids::PINNED;
 use crate::raw::{
     CUcontext, CUdeviceptr, CUmemAccess_flags, CUmemorytype, CUpointer_attribute, CUresult,
     CallError, Driver, Version,

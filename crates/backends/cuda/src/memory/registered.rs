@@ -12,10 +12,11 @@ use transload_hal::{
 
 use super::pinned::Registration;
 use super::pointer::{Sort, look_up};
+use super::storage::info;
 use super::uses::{User, Uses};
-use super::{PINNED, info};
 use crate::context::Context;
 use crate::gpu::{Gpu, Opened, by_any};
+use crate::ids::PINNED;
 
 /// Memory that was registered here.
 #[derive(Default)]

@@ -3,10 +3,9 @@
 //! A call of the driver takes about as long as a small copy. So copies of a submission that may run in any order are
 //! gathered first, and then one call starts them, if that is cheaper than one call for each.
 
-use super::enqueue::Enqueuer;
 use super::moves::End;
 use crate::raw::{
-    CUdeviceptr, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUresult, CUstream, CallError, Driver,
+    CUdeviceptr, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUstream, CallError, Driver,
 };
 
 /// The number of copies from which one call for all pays: the smallest for which a gain was published. On an H100 16
@@ -21,29 +20,29 @@ pub(crate) const LARGEST: u64 = 128 << 10;
 
 /// The largest number of copies in one call. A lane keeps room for as many as it ever gathered, some 100 KB at most,
 /// so that later gathering does not allocate.
-const MOST: usize = 1024;
+pub(super) const MOST: usize = 1024;
 
 /// Copies that were gathered, and the arrays that the driver wants. Kept with a lane.
 #[derive(Default)]
 pub(super) struct Batch {
-    copies: Vec<Contiguous>,
+    pub(super) copies: Vec<Contiguous>,
     targets: Vec<CUdeviceptr>,
     sources: Vec<CUdeviceptr>,
     lens: Vec<usize>,
     /// The driver refused a batch whose copies it took one by one.
-    is_refused: bool,
+    pub(super) is_refused: bool,
 }
 
 /// A copy between ends that do not overlap.
 #[derive(Clone, Copy)]
-struct Contiguous {
-    from: End,
-    to: End,
-    len: u64,
+pub(super) struct Contiguous {
+    pub(super) from: End,
+    pub(super) to: End,
+    pub(super) len: u64,
 }
 
 /// Whether one call for all is cheaper than one for each.
-fn pays(count: usize, bytes: u64) -> bool {
+pub(super) fn pays(count: usize, bytes: u64) -> bool {
     count >= FEWEST && bytes / count as u64 <= LARGEST
 }
 
@@ -54,7 +53,7 @@ impl Batch {
     }
 
     /// Fills the arrays.
-    fn list(&mut self) {
+    pub(super) fn list(&mut self) {
         self.targets.clear();
         self.sources.clear();
         self.lens.clear();
@@ -68,8 +67,12 @@ impl Batch {
     /// Starts what is listed.
     ///
     /// # Safety
-    /// As [`Enqueuer::start`].
-    unsafe fn call(&mut self, driver: &Driver, stream: CUstream) -> Result<(), CallError> {
+    /// Both ends of each copy stay valid, and nothing else touches them, until the stream is past it.
+    pub(super) unsafe fn call(
+        &mut self,
+        driver: &Driver,
+        stream: CUstream,
+    ) -> Result<(), CallError> {
         let (targets, sources) = (self.targets.as_mut_ptr(), self.sources.as_mut_ptr());
         let (lens, count) = (self.lens.as_mut_ptr(), self.lens.len());
         // Earlier work of the stream may have written the sources.
@@ -104,69 +107,6 @@ impl Batch {
             )
         }
     }
-}
-
-impl Enqueuer<'_> {
-    /// Copies bytes between ends that do not overlap, in any order with other copies of the submission: at once, or
-    /// together with the others if one call for all pays.
-    ///
-    /// # Safety
-    /// As [`Enqueuer::start`].
-    pub(super) unsafe fn gather(&mut self, from: End, to: End, len: u64) -> Result<(), CallError> {
-        if len == 0 {
-            return Ok(());
-        }
-        if !self.lane.has_batches || self.batch.is_refused || from.is_across(to) {
-            // SAFETY: the caller's promise.
-            return unsafe { self.copy(from, to, len) };
-        }
-        self.batch.copies.push(Contiguous { from, to, len });
-        if self.batch.copies.len() < MOST {
-            return Ok(());
-        }
-        // SAFETY: the caller's promise, for each that was gathered.
-        unsafe { self.flush() }
-    }
-
-    /// Starts the gathered copies.
-    ///
-    /// # Safety
-    /// As [`Enqueuer::start`], for each that was gathered.
-    pub(super) unsafe fn flush(&mut self) -> Result<(), CallError> {
-        let copies = &self.batch.copies;
-        let bytes = copies.iter().map(|copy| copy.len).sum();
-        let refused = if pays(copies.len(), bytes) {
-            self.batch.list();
-            // SAFETY: the caller's promise.
-            let called = unsafe { self.batch.call(self.driver(), self.lane.stream) };
-            // The driver does not say how much of a failed batch was begun, refused or not.
-            self.begin();
-            match called {
-                Ok(()) => {
-                    self.batch.clear();
-                    return Ok(());
-                }
-                Err(error) if is_refusal(&error) => true,
-                Err(error) => return Err(error),
-            }
-        } else {
-            false
-        };
-        // Copies that a refused batch may have begun are done again, with the same result.
-        for copy in &self.batch.copies {
-            // SAFETY: the caller's promise.
-            unsafe { self.copy(copy.from, copy.to, copy.len) }?;
-        }
-        self.batch.clear();
-        // If single copies fail too, the batch was not the cause.
-        self.batch.is_refused |= refused;
-        Ok(())
-    }
-}
-
-/// Whether the error says that the driver does not support batches, or not this one.
-fn is_refusal(error: &CallError) -> bool {
-    error.is(CUresult::CUDA_ERROR_NOT_SUPPORTED) || error.is(CUresult::CUDA_ERROR_INVALID_VALUE)
 }
 
 #[cfg(test)]

@@ -1,28 +1,61 @@
 //! Translates moves into calls of the driver.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
-use super::batch::Batch;
-use super::lane::{Gate, Shared};
+use super::batch::{Batch, Contiguous, MOST, pays};
 use super::moves::{End, Move};
 use super::overlap::{Piece, Scratch, pieces};
-use crate::raw::{CallError, Driver};
+use crate::context::Context;
+use crate::raw::{CUresult, CUstream, CallError, Driver};
 
-/// Puts moves into a lane's stream. The lane's context must be current meanwhile.
+/// Puts moves into a stream, whose context must be current meanwhile.
 pub(super) struct Enqueuer<'a> {
-    pub(super) lane: &'a Shared,
-    pub(super) batch: &'a mut Batch,
+    pub(super) context: &'a Context,
+    pub(super) stream: CUstream,
+    pub(super) limits: Limits,
+    batch: &'a mut Batch,
     scratch: &'a mut Scratch,
     /// The driver has taken a copy.
     has_begun: Cell<bool>,
 }
 
+/// What the device and its driver can do in one call.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// The largest pitch of a copy, in bytes.
+    pub(super) max_pitch: u64,
+    /// Many copies can be ordered in one call.
+    pub(super) has_batches: bool,
+}
+
+/// The buffers that a submission works with.
+#[derive(Default)]
+pub(super) struct Buffers {
+    batch: Batch,
+    scratch: Scratch,
+}
+
+impl Buffers {
+    /// Frees the scratch without waiting for other lanes. The stream that used it must be quiet.
+    pub(super) fn free(&mut self, context: &Arc<Context>) {
+        self.scratch.free(context);
+    }
+}
+
 impl<'a> Enqueuer<'a> {
-    pub(super) fn new(lane: &'a Shared, gate: &'a mut Gate) -> Enqueuer<'a> {
-        let Gate { batch, scratch } = gate;
+    pub(super) fn new(
+        context: &'a Context,
+        stream: CUstream,
+        limits: Limits,
+        buffers: &'a mut Buffers,
+    ) -> Enqueuer<'a> {
+        let Buffers { batch, scratch } = buffers;
         batch.clear();
         Enqueuer {
-            lane,
+            context,
+            stream,
+            limits,
             batch,
             scratch,
             has_begun: Cell::new(false),
@@ -48,7 +81,7 @@ impl<'a> Enqueuer<'a> {
     }
 
     pub(super) fn driver(&self) -> &'a Driver {
-        &self.lane.context.driver
+        &self.context.driver
     }
 
     /// Starts moves, in any order.
@@ -108,7 +141,7 @@ impl<'a> Enqueuer<'a> {
                 unsafe { self.copy(from, to, len) }?;
                 continue;
             }
-            let kept = self.scratch.end(from, &self.lane.context)?;
+            let kept = self.scratch.end(from, self.context)?;
             // SAFETY: as above; the scratch is this lane's, and used in the stream's order.
             unsafe { self.copy(from, kept, len) }?;
             // SAFETY: as above.
@@ -122,7 +155,7 @@ impl<'a> Enqueuer<'a> {
     /// # Safety
     /// As [`Enqueuer::start`].
     pub(super) unsafe fn copy(&self, from: End, to: End, len: u64) -> Result<(), CallError> {
-        let (driver, stream) = (self.driver(), self.lane.stream);
+        let (driver, stream) = (self.driver(), self.stream);
         // An operand lies in memory, so its length fits a usize.
         let bytes = len as usize;
         if bytes == 0 {
@@ -167,4 +200,65 @@ impl<'a> Enqueuer<'a> {
         };
         self.given(answer)
     }
+
+    /// Copies bytes between ends that do not overlap, in any order with other copies of the submission: at once, or
+    /// together with the others if one call for all pays.
+    ///
+    /// # Safety
+    /// As [`Enqueuer::start`].
+    pub(super) unsafe fn gather(&mut self, from: End, to: End, len: u64) -> Result<(), CallError> {
+        if len == 0 {
+            return Ok(());
+        }
+        if !self.limits.has_batches || self.batch.is_refused || from.is_across(to) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy(from, to, len) };
+        }
+        self.batch.copies.push(Contiguous { from, to, len });
+        if self.batch.copies.len() < MOST {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise, for each that was gathered.
+        unsafe { self.flush() }
+    }
+
+    /// Starts the gathered copies.
+    ///
+    /// # Safety
+    /// As [`Enqueuer::start`], for each that was gathered.
+    pub(super) unsafe fn flush(&mut self) -> Result<(), CallError> {
+        let copies = &self.batch.copies;
+        let bytes = copies.iter().map(|copy| copy.len).sum();
+        let refused = if pays(copies.len(), bytes) {
+            self.batch.list();
+            // SAFETY: the caller's promise.
+            let called = unsafe { self.batch.call(self.driver(), self.stream) };
+            // The driver does not say how much of a failed batch was begun, refused or not.
+            self.begin();
+            match called {
+                Ok(()) => {
+                    self.batch.clear();
+                    return Ok(());
+                }
+                Err(error) if is_refusal(&error) => true,
+                Err(error) => return Err(error),
+            }
+        } else {
+            false
+        };
+        // Copies that a refused batch may have begun are done again, with the same result.
+        for copy in &self.batch.copies {
+            // SAFETY: the caller's promise.
+            unsafe { self.copy(copy.from, copy.to, copy.len) }?;
+        }
+        self.batch.clear();
+        // If single copies fail too, the batch was not the cause.
+        self.batch.is_refused |= refused;
+        Ok(())
+    }
+}
+
+/// Whether the error says that the driver does not support batches, or not this one.
+fn is_refusal(error: &CallError) -> bool {
+    error.is(CUresult::CUDA_ERROR_NOT_SUPPORTED) || error.is(CUresult::CUDA_ERROR_INVALID_VALUE)
 }

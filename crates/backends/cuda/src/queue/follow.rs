@@ -2,10 +2,11 @@
 
 use transload_hal::Fence;
 
-use super::Lane;
-use super::user::StreamError;
-use crate::device::{BACKEND, Cuda};
-use crate::raw::{CUstream, CallError};
+use super::error::StreamError;
+use super::lane::Order;
+use crate::device::Cuda;
+use crate::ids::BACKEND;
+use crate::raw::CUstream;
 
 impl Cuda {
     /// Makes the user's stream wait, on the device, until submissions of this backend are over: later work in the stream
@@ -69,45 +70,5 @@ impl Cuda {
             }
         }
         Ok(())
-    }
-}
-
-/// The result of ordering a stream behind a fence.
-pub(super) enum Order {
-    /// The stream waits for the fence.
-    Given,
-    /// The fence has settled.
-    Settled,
-    /// Only a thread can wait for it.
-    OfThreads,
-}
-
-impl Lane {
-    /// Makes a stream wait for a submission of this lane, unless it has settled.
-    ///
-    /// # Safety
-    /// The stream is the driver's, and its context the current one.
-    pub(super) unsafe fn order_behind(
-        &self,
-        sequence: u64,
-        stream: CUstream,
-    ) -> Result<Order, CallError> {
-        // Held, so that the event is not used for something else meanwhile.
-        let state = self.shared.lock();
-        let mut flying = state.flying.iter();
-        let Some(flight) = flying.find(|flight| flight.has(sequence)) else {
-            return Ok(Order::Settled);
-        };
-        let Some(event) = flight.event else {
-            return Ok(Order::OfThreads);
-        };
-        // SAFETY: the event is alive while the state is locked; of the stream, the caller's promise.
-        unsafe {
-            self.shared
-                .context
-                .driver
-                .cuStreamWaitEvent(stream, event, 0)
-        }?;
-        Ok(Order::Given)
     }
 }

@@ -2,24 +2,25 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use transload_hal::{ErrorClass, Fault, Fence, Sleepers, SubmitError, Waited, Worker};
+use transload_hal::{
+    CompletionSink, ErrorClass, Fault, Fence, Sleepers, SubmitError, Waited, Worker,
+};
 
-use super::batch::Batch;
-use super::enqueue::Enqueuer;
-use super::follow::Order;
+use super::enqueue::{Buffers, Enqueuer, Limits};
 use super::moves::Move;
-use super::overlap::Scratch;
 use super::{Way, lane_number};
 use crate::capture::relax;
 use crate::context::Context;
-use crate::device::BACKEND;
 use crate::facts::Facts;
 use crate::fault::fault_of;
-use crate::gpu::Sink;
+use crate::ids::BACKEND;
 use crate::raw::{CUevent, CUevent_flags, CUstream, CUstream_flags, CallError};
+
+/// Where outcomes go, once the engine has set it.
+pub(crate) type Sink = Arc<OnceLock<Arc<dyn CompletionSink>>>;
 
 /// A stream.
 pub(crate) struct Lane {
@@ -33,13 +34,10 @@ pub(super) struct Shared {
     /// Its number within the backend.
     pub(super) number: u64,
     pub(super) way: Way,
-    /// The largest pitch of a copy, in bytes.
-    pub(super) max_pitch: u64,
-    /// Many copies can be ordered in one call.
-    pub(super) has_batches: bool,
+    limits: Limits,
     pub(super) sink: Sink,
     /// Held from the first operation of a submission to its event, so that what two threads submit does not mix.
-    gate: Mutex<Gate>,
+    gate: Mutex<Buffers>,
     pub(super) state: Mutex<State>,
     /// Something was submitted while the lane's thread was parked, and is expected now; or the lane closes.
     pub(super) work: Condvar,
@@ -47,13 +45,6 @@ pub(super) struct Shared {
     is_unheard: AtomicBool,
     /// Threads that wait until something settles.
     pub(super) sleepers: Sleepers,
-}
-
-/// The buffers that a submission works with.
-#[derive(Default)]
-pub(super) struct Gate {
-    pub(super) batch: Batch,
-    pub(super) scratch: Scratch,
 }
 
 #[derive(Default)]
@@ -84,6 +75,16 @@ pub(super) struct Flight {
     pub(super) fault: Option<Fault>,
 }
 
+/// The result of ordering a stream behind a fence.
+pub(super) enum Order {
+    /// The stream waits for the fence.
+    Given,
+    /// The fence has settled.
+    Settled,
+    /// Only a thread can wait for it.
+    OfThreads,
+}
+
 impl Flight {
     /// Whether a submission is one of these.
     pub(super) fn has(&self, sequence: u64) -> bool {
@@ -112,8 +113,10 @@ impl Lane {
                 stream,
                 number: lane_number(gpu, way),
                 way,
-                max_pitch: facts.max_pitch,
-                has_batches: facts.has_batches,
+                limits: Limits {
+                    max_pitch: facts.max_pitch,
+                    has_batches: facts.has_batches,
+                },
                 sink: Arc::clone(sink),
                 gate: Mutex::default(),
                 state: Mutex::default(),
@@ -185,7 +188,7 @@ impl Lane {
             return Ok(self.fly(count, None, None));
         }
         let event = shared.take_event().map_err(refused)?;
-        let mut enqueuer = Enqueuer::new(shared, &mut gate);
+        let mut enqueuer = Enqueuer::new(&shared.context, shared.stream, shared.limits, &mut gate);
         // SAFETY: operands are valid until the fence settles, by the caller's promise.
         let started = unsafe { enqueuer.start_all(moves) };
         // SAFETY: event and stream are of this context.
@@ -249,6 +252,34 @@ impl Lane {
             self.expect();
         }
         self.shared.await_end(sequence, begun, limit)
+    }
+
+    /// Makes a stream wait for a submission of this lane, unless it has settled.
+    ///
+    /// # Safety
+    /// The stream is the driver's, and its context the current one.
+    pub(super) unsafe fn order_behind(
+        &self,
+        sequence: u64,
+        stream: CUstream,
+    ) -> Result<Order, CallError> {
+        // Held, so that the event is not used for something else meanwhile.
+        let state = self.shared.lock();
+        let mut flying = state.flying.iter();
+        let Some(flight) = flying.find(|flight| flight.has(sequence)) else {
+            return Ok(Order::Settled);
+        };
+        let Some(event) = flight.event else {
+            return Ok(Order::OfThreads);
+        };
+        // SAFETY: the event is alive while the state is locked; of the stream, the caller's promise.
+        unsafe {
+            self.shared
+                .context
+                .driver
+                .cuStreamWaitEvent(stream, event, 0)
+        }?;
+        Ok(Order::Given)
     }
 
     /// Starts the thread, if it is not running. Called when the end of a submission is first expected.
@@ -329,7 +360,7 @@ impl Drop for Shared {
             let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
         let gate = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
-        gate.scratch.free(&self.context);
+        gate.free(&self.context);
         // SAFETY: no other code knows the stream, and nothing is under way in it.
         let _ = unsafe { driver.cuStreamDestroy_v2(self.stream) };
     }

@@ -2,15 +2,10 @@
 
 use std::borrow::Cow;
 
-use transload_hal::Shape;
-use transload_hal::{Buffer, DeviceKind, HostSpan, Op, Part, Span};
+use transload_hal::{HostSpan, Shape, Span};
 
 use super::Way;
-use super::hint::Hint;
-use crate::device::BACKEND;
-use crate::gpu::Gpu;
-use crate::memory;
-use crate::raw::{CUcontext, CUdeviceptr};
+use crate::raw::{CUcontext, CUdevice, CUdeviceptr, CUmem_advise};
 
 /// One action of a lane.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +34,15 @@ pub(crate) enum Move {
     },
 }
 
+/// A hint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hint {
+    /// Bring the bytes there.
+    Prefetch(CUdevice),
+    /// How the bytes will be used. The device is ignored for advice that concerns no particular device.
+    Advise(CUmem_advise, CUdevice),
+}
+
 /// One end of a copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
@@ -56,34 +60,6 @@ pub(crate) enum End {
 pub(crate) type Reason = Cow<'static, str>;
 
 impl Move {
-    /// The move of an operation; `None` if there is nothing to do.
-    pub(crate) fn of(gpus: &[Gpu], op: &Op<'_>) -> Result<Option<Move>, Reason> {
-        Ok(Some(match op {
-            Op::Copy { src, dst } if src.len_bytes == dst.len_bytes => Move::Copy {
-                from: End::of(gpus, src)?,
-                to: End::of(gpus, dst)?,
-                len: src.len_bytes,
-            },
-            Op::Copy { src, dst } => {
-                let (src, dst) = (src.len_bytes, dst.len_bytes);
-                return Err(format!("{src} bytes do not fit {dst}").into());
-            }
-            Op::Pitched { src, dst, span } => Move::Pitched {
-                from: End::of_extent(gpus, (src.buffer, src.offset), &src.shape)?,
-                from_shape: src.shape,
-                to: End::of_extent(gpus, (dst.buffer, dst.offset), &dst.shape)?,
-                to_shape: dst.shape,
-                span: *span,
-            },
-            Op::Prefetch { part, to } => return Move::prefetch(gpus, part, *to),
-            Op::Advise { part, advice } => return Move::advise(gpus, part, *advice),
-            Op::MakeVisible { part } => Move::Visible {
-                gpu: gpu_of(gpus, part.buffer)?.number,
-            },
-            other => return Err(format!("{other:?} is not for a CUDA device").into()),
-        }))
-    }
-
     /// The device, by its position, and the lane that does it.
     pub(crate) fn way(&self) -> Result<(usize, Way), Reason> {
         let (from, to) = match self {
@@ -101,9 +77,7 @@ impl Move {
             (End::Host(_), End::Host(_)) => Err("neither end is a device's".into()),
         }
     }
-}
 
-impl Move {
     /// The devices, by their positions, of a copy from one to another.
     pub(crate) fn across(&self) -> Option<(usize, usize)> {
         let (Move::Copy { from, to, .. } | Move::Pitched { from, to, .. }) = self else {
@@ -116,9 +90,7 @@ impl Move {
             _ => None,
         }
     }
-}
 
-impl Move {
     /// Whether it is a copy of at most `bytes` bytes that does not overlap itself.
     pub(crate) fn is_at_most(&self, bytes: u64) -> bool {
         match self {
@@ -129,37 +101,6 @@ impl Move {
 }
 
 impl End {
-    pub(super) fn of(gpus: &[Gpu], part: &Part<'_>) -> Result<End, Reason> {
-        End::at(gpus, part.buffer, part.offset, part.len_bytes)
-    }
-
-    fn of_extent(gpus: &[Gpu], at: (&Buffer, u64), shape: &Shape) -> Result<End, Reason> {
-        End::at(gpus, at.0, at.1, shape.extent_bytes())
-    }
-
-    fn at(gpus: &[Gpu], buffer: &Buffer, offset: u64, len: u64) -> Result<End, Reason> {
-        if !Span::new(offset, len).fits(buffer.len()) {
-            return Err("an operand reaches past its buffer".into());
-        }
-        let memory = buffer.memory();
-        if memory.device.kind == DeviceKind::CPU {
-            let host = buffer.host(offset, len);
-            let host = host.filter(|_| memory::is_reached(gpus, buffer));
-            return host
-                .map(End::Host)
-                .ok_or_else(|| format!("no CUDA device reaches {memory}").into());
-        }
-        let gpu = gpu_of(gpus, buffer)?;
-        let opened = gpu
-            .opened()
-            .ok_or("the device of an operand was never opened")?;
-        Ok(End::Device {
-            gpu: gpu.number,
-            context: opened.context.handle,
-            address: memory::address(buffer) + offset,
-        })
-    }
-
     /// Whether the other end is on another device.
     pub(crate) fn is_across(self, other: End) -> bool {
         matches!(
@@ -200,12 +141,4 @@ impl End {
             },
         }
     }
-}
-
-/// The device whose memory a buffer is.
-pub(super) fn gpu_of<'a>(gpus: &'a [Gpu], buffer: &Buffer) -> Result<&'a Gpu, Reason> {
-    let memory = buffer.memory();
-    let is_own = buffer.backend() == BACKEND;
-    let gpu = gpus.iter().find(|gpu| gpu.id == memory.device && is_own);
-    gpu.ok_or_else(|| format!("{memory} is no memory of a CUDA device here").into())
 }

@@ -34,7 +34,7 @@ impl Enqueuer<'_> {
             return unsafe { self.gather(from, to, rows.len) };
         }
         let is_across = from.is_across(to);
-        let fits = rows.from_pitch.max(rows.to_pitch) <= self.lane.max_pitch;
+        let fits = rows.from_pitch.max(rows.to_pitch) <= self.limits.max_pitch;
         let asked = match (fits, is_across) {
             (false, _) => None,
             // SAFETY: the caller's promise.
@@ -91,7 +91,7 @@ impl Enqueuer<'_> {
         // SAFETY: the rows lie within memory that is valid by the caller's promise.
         unsafe {
             self.driver()
-                .cuMemcpy2DAsync_v2(&raw const copy, self.lane.stream)
+                .cuMemcpy2DAsync_v2(&raw const copy, self.stream)
         }
     }
 
@@ -125,7 +125,7 @@ impl Enqueuer<'_> {
         // SAFETY: the rows lie within memory that is valid by the caller's promise.
         unsafe {
             self.driver()
-                .cuMemcpy3DPeerAsync(&raw const copy, self.lane.stream)
+                .cuMemcpy3DPeerAsync(&raw const copy, self.stream)
         }
     }
 }

@@ -13,8 +13,8 @@ use transload_hal::{ErrorClass, Fault, Fence, Outcome, Waited};
 use super::Way;
 use super::lane::{Flight, Shared, State};
 use crate::capture::relax;
-use crate::device::BACKEND;
 use crate::fault::is_of_capture;
+use crate::ids::BACKEND;
 use crate::raw::{CUevent, CUresult};
 
 /// How long a waiting thread polls the event before it sleeps: twice what a small copy and its completion take (10 µs,

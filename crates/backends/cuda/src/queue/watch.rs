@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use transload_hal::run_callback;
 
-use super::user::{StreamError, is_unknown};
+use super::error::{StreamError, is_unknown};
+use super::relay::Relay;
 use crate::context::Context;
 use crate::device::Cuda;
 use crate::fault::{fault_of, is_ruined};
-use crate::raw::{
-    CUevent, CUresult, CUstream, CUstream_flags, CUstreamCallback, CallError, Driver,
-};
+use crate::raw::{CUevent, CUresult, CUstream, CUstreamCallback, CallError, Driver};
 
 impl Cuda {
     /// Calls `then` once all work that the user's stream has been given so far is over: done, or given up with the
@@ -216,60 +215,5 @@ fn refusal(event: CUevent, error: CallError) -> StreamError {
         },
         Some(CUresult::CUDA_ERROR_CAPTURED_EVENT) => StreamError::Capturing { what, handle },
         _ => StreamError::of_fault(fault_of(error)),
-    }
-}
-
-/// A stream of this backend that waits for an event of the user.
-#[derive(Clone, Copy)]
-pub(crate) struct Relay {
-    device: transload_hal::DeviceId,
-    stream: CUstream,
-}
-
-/// All relays, made when they are needed.
-#[derive(Default)]
-pub(crate) struct Relays {
-    all: Mutex<Vec<(Arc<Context>, CUstream)>>,
-    /// The relays that wait for nothing.
-    idle: Arc<Mutex<Vec<Relay>>>,
-}
-
-impl Relays {
-    /// Returns an idle or a new stream of a context, which must be current.
-    fn take(&self, context: &Arc<Context>) -> Result<Relay, StreamError> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = idle.iter().position(|relay| relay.device == context.id);
-        if let Some(at) = found {
-            return Ok(idle.swap_remove(at));
-        }
-        drop(idle);
-        let mut stream = CUstream::NULL;
-        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
-        // SAFETY: the place is ours.
-        let made = unsafe { context.driver.cuStreamCreate(&raw mut stream, flags) };
-        made.map_err(|error| StreamError::of_fault(fault_of(error)))?;
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((Arc::clone(context), stream));
-        let device = context.id;
-        Ok(Relay { device, stream })
-    }
-
-    fn put_back(&self, relay: Relay) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.push(relay);
-    }
-}
-
-impl Drop for Relays {
-    /// Waits under way go on, and the driver destroys their streams after that (CUDA Driver API, cuStreamDestroy).
-    fn drop(&mut self) {
-        let all = self.all.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for (context, stream) in all.drain(..) {
-            let Ok(_current) = context.enter() else {
-                continue;
-            };
-            // SAFETY: the stream was made here, and no code takes it any more.
-            let _ = unsafe { context.driver.cuStreamDestroy_v2(stream) };
-        }
     }
 }

@@ -1,11 +1,17 @@
 //! A driver and calls of its functions.
+#![allow(
+    non_snake_case,
+    clippy::too_many_arguments,
+    reason = "functions have the names and the arguments of the header"
+)]
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::path::PathBuf;
 
-use super::library::{self, LoadError};
-use super::{CUresult, Function, Table, Version};
+use super::library::{self, LoadError, Loaded};
+// Functions take arguments of nearly every type of the binding.
+use super::*;
 
 /// A driver: a table of functions, its source, and the version that it reports.
 ///
@@ -86,7 +92,7 @@ impl Driver {
     /// # Errors
     /// If the library does not exist, or is no driver. A machine without an NVIDIA driver returns this error.
     pub fn load() -> Result<Driver, LoadError> {
-        library::load()
+        library::load().map(Driver::of_library)
     }
 
     /// Loads a driver from a library of that name or path, and ignores the environment variable.
@@ -94,7 +100,7 @@ impl Driver {
     /// # Errors
     /// As [`Driver::load`].
     pub fn load_from(library: impl Into<PathBuf>) -> Result<Driver, LoadError> {
-        library::load_from(library.into())
+        library::load_from(library.into()).map(Driver::of_library)
     }
 
     /// Makes a driver of functions of this program, under a name that errors contain.
@@ -107,7 +113,12 @@ impl Driver {
         Driver::new(table, Source::Functions(name), true)
     }
 
-    pub(super) fn new(table: Table, source: Source, is_stand_in: bool) -> Driver {
+    fn of_library(loaded: Loaded) -> Driver {
+        let source = Source::Library(loaded.library);
+        Driver::new(loaded.table, source, loaded.is_stand_in)
+    }
+
+    fn new(table: Table, source: Source, is_stand_in: bool) -> Driver {
         let mut driver = Driver {
             table,
             source,
@@ -157,3 +168,40 @@ impl Driver {
             .filter_map(|(function, present)| (!present).then_some(function))
     }
 }
+
+macro_rules! calls {
+    ($( $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $since:literal; )*) => {
+        /// The functions, by name. Each has the arguments of NVIDIA's function and blocks as long.
+        impl Driver {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                /// If the driver lacks the function, or if its result is not success.
+                ///
+                /// # Safety
+                /// As in NVIDIA's reference: pointers are valid for all reads and writes, as long as the device
+                /// may make them, and handles belong to this driver.
+                #[inline]
+                pub unsafe fn $name(&self, $($argument: $type),*) -> Result<(), CallError> {
+                    let Some(function) = self.table().$name else {
+                        return Err(CallError::Missing {
+                            function: stringify!($name),
+                            since: Version($since),
+                            driver: self.version(),
+                        });
+                    };
+                    // SAFETY: the caller keeps NVIDIA's contract; the code that filled the table vouched for the
+                    // function.
+                    let result = unsafe { function($($argument),*) };
+                    result.ok().map_err(|result| CallError::Failed {
+                        function: stringify!($name),
+                        result,
+                    })
+                }
+            )*
+        }
+    };
+}
+
+crate::for_each_cuda_function!(calls);

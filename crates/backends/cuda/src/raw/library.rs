@@ -9,8 +9,7 @@ use std::ptr::NonNull;
 
 use libloading::Library;
 
-use super::driver::Source;
-use super::{Driver, Table};
+use super::table::Table;
 
 /// The environment variable that names another driver's library. An empty value counts as unset.
 pub const DRIVER_VARIABLE: &str = "TRANSLOAD_CUDA_DRIVER";
@@ -55,6 +54,15 @@ pub enum LoadError {
     },
 }
 
+/// A library that was opened, for good.
+pub(super) struct Loaded {
+    /// Its name or path.
+    pub(super) library: PathBuf,
+    pub(super) table: Table,
+    /// It identifies itself as a stand-in for NVIDIA's driver.
+    pub(super) is_stand_in: bool,
+}
+
 fn told(from_variable: bool) -> String {
     if from_variable {
         format!(", which {DRIVER_VARIABLE} names")
@@ -82,18 +90,18 @@ fn unopened(library: &Path, from_variable: bool, error: &libloading::Error) -> S
     format!("{name}{}: {reason}", told(from_variable))
 }
 
-pub(super) fn load() -> Result<Driver, LoadError> {
+pub(super) fn load() -> Result<Loaded, LoadError> {
     match env::var_os(DRIVER_VARIABLE).filter(|name| !name.is_empty()) {
         Some(named) => open(PathBuf::from(named), true),
         None => open(PathBuf::from(LIBRARY), false),
     }
 }
 
-pub(super) fn load_from(library: PathBuf) -> Result<Driver, LoadError> {
+pub(super) fn load_from(library: PathBuf) -> Result<Loaded, LoadError> {
     open(library, false)
 }
 
-fn open(library: PathBuf, from_variable: bool) -> Result<Driver, LoadError> {
+fn open(library: PathBuf, from_variable: bool) -> Result<Loaded, LoadError> {
     // The loader searches its library folders for a name without a folder.
     let has_folder = library.components().nth(1).is_some();
     if has_folder && fs::metadata(&library).is_ok_and(|found| !found.is_file()) {
@@ -128,7 +136,11 @@ fn open(library: PathBuf, from_variable: bool) -> Result<Driver, LoadError> {
     }
     let is_stand_in = symbol(STAND_IN).is_some();
     mem::forget(opened);
-    Ok(Driver::new(table, Source::Library(library), is_stand_in))
+    Ok(Loaded {
+        library,
+        table,
+        is_stand_in,
+    })
 }
 
 /// A stand-in for the driver exports a function of this name, by which tests control it.

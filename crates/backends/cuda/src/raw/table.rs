@@ -20,7 +20,7 @@ use super::{
     CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute, CUmemPoolProps,
     CUmemPoolPtrExportData, CUmemRangeHandleType, CUmemcpyAttributes, CUmemoryPool,
     CUpointer_attribute, CUresult, CUstream, CUstreamCallback, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUuuid, CallError, Driver, Version,
+    CUstreamCaptureStatus, CUuuid, Version,
 };
 
 /// A function that is bound.
@@ -86,37 +86,6 @@ macro_rules! table {
             pub fn present(&self) -> impl Iterator<Item = bool> + use<> {
                 [$( self.$name.is_some(), )*].into_iter()
             }
-        }
-
-        /// The functions, by name. Each has the arguments of NVIDIA's function and blocks as long.
-        impl Driver {
-            $(
-                $(#[$doc])*
-                ///
-                /// # Errors
-                /// If the driver lacks the function, or if its result is not success.
-                ///
-                /// # Safety
-                /// As in NVIDIA's reference: pointers are valid for all reads and writes, as long as the device
-                /// may make them, and handles belong to this driver.
-                #[inline]
-                pub unsafe fn $name(&self, $($argument: $type),*) -> Result<(), CallError> {
-                    let Some(function) = self.table().$name else {
-                        return Err(CallError::Missing {
-                            function: stringify!($name),
-                            since: Version($since),
-                            driver: self.version(),
-                        });
-                    };
-                    // SAFETY: the caller keeps NVIDIA's contract; the code that filled the table vouched for the
-                    // function.
-                    let result = unsafe { function($($argument),*) };
-                    result.ok().map_err(|result| CallError::Failed {
-                        function: stringify!($name),
-                        result,
-                    })
-                }
-            )*
         }
     };
 }

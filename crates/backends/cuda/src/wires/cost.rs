@@ -3,7 +3,8 @@
 use transload_hal::defaults::link_cost;
 use transload_hal::{Cost, Curve, LinkClass};
 
-use super::{Between, NvLinks, PcieLink, Wire};
+use super::links::{Between, NvLinks, Wire};
+use super::pcie::PcieLink;
 
 /// A copy between pinned host memory and the device.
 pub fn host_cost(wire: &Wire) -> Curve {

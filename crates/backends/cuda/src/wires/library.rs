@@ -7,7 +7,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON;
 use transload_hal::{PciAddress, Uuid};
 
-use super::Ancestor;
+use super::links::Ancestor;
 use super::nvml::{Library, NvLink};
 
 /// The library, from start to end.

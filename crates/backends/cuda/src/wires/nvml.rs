@@ -4,8 +4,9 @@
 
 use transload_hal::{PciAddress, Uuid};
 
+use super::links::{Ancestor, Asked, NvLinks};
+use super::pcie::PcieLink;
 use super::sysfs::Tree;
-use super::{Ancestor, Asked, NvLinks, PcieLink};
 
 /// The queries of the library that are used, in its own units. An answer that it refuses is `None`.
 pub(super) trait Library {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use transload_hal::PciAddress;
 
-use super::{Ancestor, PcieLink, Wire};
+use super::links::{Ancestor, Wire};
+use super::pcie::PcieLink;
 
 /// The kernel's device tree, as far as it concerns some devices.
 #[derive(Debug)]
