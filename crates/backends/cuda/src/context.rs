@@ -8,7 +8,7 @@ use transload_hal::{DeviceId, ErrorClass, Fault};
 use crate::capture::{Relaxed, relax};
 use crate::facts::Facts;
 use crate::fault::{fault_of, is_end, is_ruined};
-use crate::pool::{Pool, kept_bytes};
+use crate::pool::{Pool, threshold_bytes};
 use crate::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CallError, Driver};
 use crate::reaper::Reapers;
 
@@ -20,7 +20,7 @@ pub(crate) struct Context {
     pub(crate) handle: CUcontext,
     device: CUdevice,
     /// How many bytes a pool of the device keeps; none if the device has no pools.
-    kept_bytes: Option<u64>,
+    threshold_bytes: Option<u64>,
     /// The pool, after the first allocation; none if the device cannot have one.
     pool: OnceLock<Option<Pool>>,
     /// Frees memory that the driver frees only once devices are idle.
@@ -56,7 +56,7 @@ impl Context {
                 id,
                 handle,
                 device,
-                kept_bytes: facts.has_pools.then(|| kept_bytes(facts.memory_bytes)),
+                threshold_bytes: facts.has_pools.then(|| threshold_bytes(facts.memory_bytes)),
                 pool: OnceLock::new(),
                 reapers: reapers.clone(),
                 lost: OnceLock::new(),
@@ -100,9 +100,9 @@ impl Context {
     /// The device's pool, made at the first call; `None` if the device has none.
     pub(crate) fn pool(&self) -> Option<&Pool> {
         let make = || {
-            let kept_bytes = self.kept_bytes?;
+            let threshold_bytes = self.threshold_bytes?;
             let _current = self.enter().ok()?;
-            Pool::new(&self.driver, self.device, kept_bytes).ok()
+            Pool::new(&self.driver, self.device, threshold_bytes).ok()
         };
         self.pool.get_or_init(make).as_ref()
     }

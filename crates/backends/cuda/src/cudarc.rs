@@ -43,6 +43,7 @@ pub struct Slice {
 }
 
 /// A slice with work that failed.
+#[non_exhaustive]
 pub struct SliceError<T> {
     /// The slice.
     pub slice: CudaSlice<T>,

@@ -14,11 +14,11 @@ use transload_hal::{
 use crate::absent::Absent;
 use crate::gpu::{Gpu, Opened};
 use crate::ids::BACKEND;
+use crate::interconnect::Interconnect;
 use crate::inventory::inventory;
 use crate::memory;
 use crate::queue::{Lane, Move, Relays, Sink, Way, lane_of};
 use crate::raw::{CUresult, CallError, Driver};
-use crate::wires::Wires;
 
 /// CUDA devices.
 pub struct Cuda {
@@ -39,10 +39,10 @@ impl Cuda {
         gpus: Vec<Gpu>,
         absent: Vec<Absent>,
         sink: Sink,
-        wires: &Wires,
+        interconnect: &Interconnect,
     ) -> Cuda {
         Cuda {
-            inventory: inventory(&driver, &gpus, wires),
+            inventory: inventory(&driver, &gpus, interconnect),
             driver,
             gpus,
             absent,

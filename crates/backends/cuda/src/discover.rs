@@ -5,16 +5,16 @@ use std::sync::{Arc, OnceLock};
 use transload_hal::DeviceKind;
 use transload_hal::{DeviceId, ErrorClass};
 
-use crate::absent::Absent;
+use crate::absent::{Absent, AbsentReason};
 use crate::device::Cuda;
 use crate::facts::Facts;
 use crate::gpu::Gpu;
+use crate::interconnect::{DeviceQuery, Interconnect};
 use crate::raw::{
     CUcomputemode, CUdevice, CUdevice_attribute, CUresult, CallError, Driver, Function, LoadError,
     Source, Version,
 };
 use crate::reaper::Reapers;
-use crate::wires::{Asked, Wires};
 
 /// The first CUDA version whose driver has every function that this backend requires.
 const OLDEST: Version = Version::new(11, 0);
@@ -63,8 +63,8 @@ pub enum OpenError {
 }
 
 fn reasons(absent: &[Absent]) -> String {
-    let told = |absent: &Absent| format!("; {}: {}", absent.device, absent.reason);
-    absent.iter().map(told).collect()
+    let reason = |absent: &Absent| format!("; {}: {}", absent.device, absent.reason);
+    absent.iter().map(reason).collect()
 }
 
 impl OpenError {
@@ -98,21 +98,21 @@ impl Cuda {
     /// As [`Cuda::discover`].
     pub fn with_driver(driver: Driver) -> Result<Cuda, OpenError> {
         // A stand-in's devices have no wiring on this machine.
-        let wires = match driver.is_stand_in() {
-            true => |_: &[Asked]| Wires::default(),
-            false => Wires::discover,
+        let interconnect = match driver.is_stand_in() {
+            true => |_: &[DeviceQuery]| Interconnect::default(),
+            false => Interconnect::discover,
         };
-        Cuda::with_wires(driver, wires)
+        Cuda::with_interconnect(driver, interconnect)
     }
 
     /// The same as [`Cuda::with_driver`], with the wiring of the devices given by the caller: the closure gets the
-    /// devices found. If the kernel's device tree is mounted elsewhere, use [`Wires::of_tree`].
+    /// devices found. If the kernel's device tree is mounted elsewhere, use [`Interconnect::of_tree`].
     ///
     /// # Errors
     /// As [`Cuda::discover`].
-    pub fn with_wires(
+    pub fn with_interconnect(
         driver: Driver,
-        wires: impl FnOnce(&[Asked]) -> Wires,
+        interconnect: impl FnOnce(&[DeviceQuery]) -> Interconnect,
     ) -> Result<Cuda, OpenError> {
         // SAFETY: flags are zero.
         match unsafe { driver.cuInit(0) } {
@@ -149,7 +149,7 @@ impl Cuda {
         let mut absent = Vec::new();
         for ordinal in 0..count {
             let id = DeviceId::new(DeviceKind::CUDA, ordinal.unsigned_abs());
-            match look(&driver, ordinal) {
+            match inspect(&driver, ordinal) {
                 Ok((device, facts)) => {
                     gpus.push(Gpu::new(
                         &driver,
@@ -168,29 +168,26 @@ impl Cuda {
                 absent,
             });
         }
-        let asked = |gpu: &Gpu| Asked {
-            pci: gpu.facts.pci,
-            uuid: gpu.facts.uuid,
-        };
-        let asked: Vec<Asked> = gpus.iter().map(asked).collect();
-        let wires = wires(&asked);
-        Ok(Cuda::new(driver, gpus, absent, sink, &wires))
+        let query = |gpu: &Gpu| DeviceQuery::new(gpu.facts.pci, gpu.facts.uuid);
+        let queries: Vec<DeviceQuery> = gpus.iter().map(query).collect();
+        let interconnect = interconnect(&queries);
+        Ok(Cuda::new(driver, gpus, absent, sink, &interconnect))
     }
 }
 
 /// The device of an ordinal, or why it is not used.
-fn look(driver: &Driver, ordinal: i32) -> Result<(CUdevice, Facts), String> {
+fn inspect(driver: &Driver, ordinal: i32) -> Result<(CUdevice, Facts), AbsentReason> {
     let mut device = CUdevice::CU_DEVICE_INVALID;
     // SAFETY: the place is ours.
-    unsafe { driver.cuDeviceGet(&raw mut device, ordinal) }.map_err(|error| error.to_string())?;
+    unsafe { driver.cuDeviceGet(&raw mut device, ordinal) }?;
     let mut mode = 0;
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE;
     // SAFETY: as above.
     let asked = unsafe { driver.cuDeviceGetAttribute(&raw mut mode, attribute, device) };
     let prohibited = CUcomputemode::CU_COMPUTEMODE_PROHIBITED.0 as i32;
     if asked.is_ok() && mode == prohibited {
-        return Err("its compute mode prohibits contexts".into());
+        return Err(AbsentReason::Prohibited);
     }
-    let facts = Facts::of(driver, device).map_err(|error| error.to_string())?;
+    let facts = Facts::of(driver, device)?;
     Ok((device, facts))
 }

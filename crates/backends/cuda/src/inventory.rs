@@ -8,10 +8,10 @@ use transload_hal::{
 
 use crate::gpu::Gpu;
 use crate::ids::{BACKEND, PINNED};
+use crate::interconnect::{DeviceLinks, Interconnect, PairLinks, host_cost, local_cost, peer_cost};
 use crate::memory;
 use crate::queue::Way;
 use crate::raw::{CUdevice, CUdevice_P2PAttribute, CallError, Driver};
-use crate::wires::{Between, Wire, Wires, host_cost, local_cost, peer_cost};
 
 /// The host memories that the host backend provides.
 const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, MemoryKind::File];
@@ -19,25 +19,25 @@ const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, M
 /// Host memory that a device reaches if it walks the host's page tables.
 const WALKED_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];
 
-/// Builds the inventory of the devices; `wires` has their wiring, in their order.
-pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], wires: &Wires) -> Inventory {
+/// Builds the inventory of the devices; `interconnect` has their wiring, in their order.
+pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], interconnect: &Interconnect) -> Inventory {
     let pinned = HostReach::both_ways(PINNED, Access::Native);
     let mut links = host_links(&[pinned], &HOST_KINDS);
-    let wire = |gpu: &Gpu| wires.of(gpu.number);
-    links.extend(gpus.iter().flat_map(|gpu| links_of(gpu, &wire(gpu))));
+    let wiring = |gpu: &Gpu| interconnect.device(gpu.number);
+    links.extend(gpus.iter().flat_map(|gpu| links_of(gpu, &wiring(gpu))));
     let (mut memories, mut lacks) = (Vec::new(), Vec::new());
     for gpu in gpus {
         memories.extend(memories_of(gpu));
         lacks.extend(lacks_of(gpu));
         for other in gpus.iter().filter(|other| other.number != gpu.number) {
-            let between = wires.between(gpu.number, other.number);
+            let between = interconnect.between(gpu.number, other.number);
             match peer(driver, gpu, other, &between) {
                 Ok(link) => links.push(link),
                 Err(lack) => lacks.push(lack),
             }
         }
     }
-    let version = match wires.driver() {
+    let version = match interconnect.driver() {
         Some(whole) => format!("NVIDIA {whole}, CUDA {}", driver.version()),
         None => format!("CUDA {}", driver.version()),
     };
@@ -52,7 +52,7 @@ pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], wires: &Wires) -> Invento
         uuid: gpu.facts.uuid,
         pci: gpu.facts.pci,
         // The driver reports this itself since CUDA 12.2.
-        numa_node: gpu.facts.numa_node.or(wire(gpu).numa_node),
+        numa_node: gpu.facts.numa_node.or(wiring(gpu).numa_node),
     };
     memories.push(MemoryInfo {
         id: PINNED,
@@ -97,15 +97,15 @@ fn memories_of(gpu: &Gpu) -> Vec<MemoryInfo> {
 }
 
 /// The links of a device to itself and to the host.
-fn links_of(gpu: &Gpu, wire: &Wire) -> Vec<Link> {
+fn links_of(gpu: &Gpu, wiring: &DeviceLinks) -> Vec<Link> {
     let mut links = Vec::new();
     let own = gpu.id.memory(MemoryKind::Device);
     let managed = gpu.id.memory(MemoryKind::Managed);
     let walked = WALKED_KINDS.map(|kind| DeviceId::CPU0.memory(kind));
     let walked = walked.into_iter().filter(|_| gpu.facts.reaches_pageable);
     let hosts: Vec<MemoryId> = [PINNED].into_iter().chain(walked).collect();
-    let to_host = to_host(gpu, wire);
-    let within = (LinkClass::Local, local_cost(wire));
+    let to_host = to_host(gpu, wiring);
+    let within = (LinkClass::Local, local_cost(wiring));
     for host in &hosts {
         links.push(link(gpu, (*host, own), Way::In, Access::Import, &to_host));
         links.push(link(gpu, (own, *host), Way::Out, Access::Import, &to_host));
@@ -114,9 +114,10 @@ fn links_of(gpu: &Gpu, wire: &Wire) -> Vec<Link> {
     if !gpu.facts.has_managed {
         return links;
     }
-    let mut add = |ends, way, over| links.push(link(gpu, ends, way, Access::Managed, over));
-    for ends in [(own, managed), (managed, own), (managed, managed)] {
-        add(ends, Way::Within, &within);
+    let mut add =
+        |endpoints, way, over| links.push(link(gpu, endpoints, way, Access::Managed, over));
+    for endpoints in [(own, managed), (managed, own), (managed, managed)] {
+        add(endpoints, Way::Within, &within);
     }
     for host in hosts {
         add((host, managed), Way::In, &to_host);
@@ -147,7 +148,7 @@ fn lacks_of(gpu: &Gpu) -> Vec<Lack> {
 }
 
 /// The link from a device to another one's memory, or why there is none.
-fn peer(driver: &Driver, gpu: &Gpu, other: &Gpu, between: &Between) -> Result<Link, Lack> {
+fn peer(driver: &Driver, gpu: &Gpu, other: &Gpu, between: &PairLinks) -> Result<Link, Lack> {
     let [src, dst] = [gpu, other].map(|gpu| gpu.id.memory(MemoryKind::Device));
     match can_reach(driver, gpu.device, other.device) {
         Ok(true) => {
@@ -185,11 +186,11 @@ fn has_atomics(driver: &Driver, from: CUdevice, to: CUdevice) -> bool {
 
 /// The class of the connection between the device's memory and the host's, and the cost of a copy over
 /// it.
-fn to_host(gpu: &Gpu, wire: &Wire) -> (LinkClass, Curve) {
+fn to_host(gpu: &Gpu, links: &DeviceLinks) -> (LinkClass, Curve) {
     match gpu.facts.is_integrated {
         // Both are one memory.
-        true => (LinkClass::Local, local_cost(wire)),
-        false => (LinkClass::Pcie, host_cost(wire)),
+        true => (LinkClass::Local, local_cost(links)),
+        false => (LinkClass::Pcie, host_cost(links)),
     }
 }
 

@@ -34,9 +34,9 @@
     not(transload_local)
 ))]
 pub mod cudarc;
-pub mod raw;
 #[cfg(feature = "backend")]
-pub mod wires;
+pub mod interconnect;
+pub mod raw;
 
 #[cfg(all(feature = "backend", not(transload_local)))]
 mod absent;
@@ -70,7 +70,7 @@ mod reaper;
 mod submit;
 
 #[cfg(all(feature = "backend", not(transload_local)))]
-pub use absent::Absent;
+pub use absent::{Absent, AbsentReason};
 #[cfg(all(feature = "backend", not(transload_local)))]
 pub use device::Cuda;
 #[cfg(all(feature = "backend", not(transload_local)))]

@@ -9,25 +9,25 @@ use crate::raw::{
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUstream, CUstream_flags, CallError, Driver,
 };
 
-/// A pool keeps this part of the device's memory while it is unused, and no more than [`KEPT_AT_MOST`]. Other
+/// A pool keeps this part of the device's memory while it is unused, and no more than [`MAX_THRESHOLD`]. Other
 /// programs on the device and other libraries of the process cannot have what is kept, so it is little: a round
 /// figure, not a measured one.
-const KEPT_PART: u64 = 32;
+const THRESHOLD_PART: u64 = 32;
 
-/// See [`KEPT_PART`]. In bytes.
-const KEPT_AT_MOST: u64 = 1 << 30;
+/// See [`THRESHOLD_PART`]. In bytes.
+const MAX_THRESHOLD: u64 = 1 << 30;
 
 /// A pool of the backend's own. Its handles are given back by [`Pool::destroy`].
 #[derive(Debug)]
 pub(crate) struct Pool {
     handle: CUmemoryPool,
     stream: CUstream,
-    kept: u64,
+    threshold_bytes: u64,
 }
 
 /// How many unused bytes a pool keeps on a device with `memory_bytes` of memory.
-pub(crate) fn kept_bytes(memory_bytes: u64) -> u64 {
-    (memory_bytes / KEPT_PART).min(KEPT_AT_MOST)
+pub(crate) fn threshold_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / THRESHOLD_PART).min(MAX_THRESHOLD)
 }
 
 impl Pool {
@@ -35,7 +35,11 @@ impl Pool {
     ///
     /// # Errors
     /// Where the driver has no pools, which is no fault: there is `cuMemAlloc`.
-    pub(crate) fn new(driver: &Driver, device: CUdevice, kept: u64) -> Result<Pool, CallError> {
+    pub(crate) fn new(
+        driver: &Driver,
+        device: CUdevice,
+        threshold_bytes: u64,
+    ) -> Result<Pool, CallError> {
         let props = CUmemPoolProps {
             allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             location: CUmemLocation::device(device.0),
@@ -44,7 +48,7 @@ impl Pool {
         let mut pool = Pool {
             handle: CUmemoryPool::NULL,
             stream: CUstream::NULL,
-            kept,
+            threshold_bytes,
         };
         // SAFETY: place and properties are ours.
         unsafe { driver.cuMemPoolCreate(&raw mut pool.handle, &raw const props) }?;
@@ -58,10 +62,10 @@ impl Pool {
     }
 
     fn prepare(&mut self, driver: &Driver) -> Result<(), CallError> {
-        let mut kept = self.kept;
+        let mut bytes = self.threshold_bytes;
         let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         // SAFETY: this attribute is 64 bits long.
-        unsafe { driver.cuMemPoolSetAttribute(self.handle, threshold, (&raw mut kept).cast()) }?;
+        unsafe { driver.cuMemPoolSetAttribute(self.handle, threshold, (&raw mut bytes).cast()) }?;
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
         // SAFETY: the place is ours.
         unsafe { driver.cuStreamCreate(&raw mut self.stream, flags) }
@@ -94,7 +98,7 @@ impl Pool {
             // SAFETY: as above. Of a context that is gone nothing is left to free.
             let _ = unsafe { driver.cuMemFree_v2(start) };
         }
-        len as u64 > self.kept
+        len as u64 > self.threshold_bytes
     }
 
     /// Lets another device read and write what is and will be allocated here: access between contexts is no
@@ -136,8 +140,8 @@ mod tests {
 
     #[test]
     fn a_small_part_is_kept_and_never_much() {
-        assert_eq!(kept_bytes(8 << 30), 256 << 20);
-        assert_eq!(kept_bytes(80 << 30), KEPT_AT_MOST);
-        assert_eq!(kept_bytes(0), 0);
+        assert_eq!(threshold_bytes(8 << 30), 256 << 20);
+        assert_eq!(threshold_bytes(80 << 30), MAX_THRESHOLD);
+        assert_eq!(threshold_bytes(0), 0);
     }
 }

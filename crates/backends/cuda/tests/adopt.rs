@@ -61,7 +61,7 @@ fn reason(refused: Result<Buffer, ImportError>) -> String {
 }
 
 /// The bytes at an address, read by the driver's own copies.
-fn look(driver: &Driver, address: u64, len: usize) -> Vec<u8> {
+fn read_address(driver: &Driver, address: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     own::beside(driver, 0, || {
         // SAFETY: the memory is the test's and has that length.
@@ -102,7 +102,7 @@ fn memory_of_every_sort_is_used_where_it_is_and_comes_back() {
         let relay = works.allocate(device(0), 5000);
         works.upload(&relay, &there);
         works.run(&[common::work::copy(&relay, &part)]);
-        assert!(look(&driver, start + 103, 5000) == there, "{what}");
+        assert!(read_address(&driver, start + 103, 5000) == there, "{what}");
         works.upload(&relay, &back);
         works.run(&[common::work::copy(&part, &relay)]);
         assert!(works.download(&relay) == there, "{what}");
@@ -113,7 +113,7 @@ fn memory_of_every_sort_is_used_where_it_is_and_comes_back() {
         let own = buffer.into_owner::<Own>().unwrap();
         assert_eq!((own.address, own.len), (start, len), "{what}");
         // The user can still use the memory.
-        assert_eq!(look(&driver, start + 103, 1).len(), 1);
+        assert_eq!(read_address(&driver, start + 103, 1).len(), 1);
     }
     drop(works);
     assert_clean();
@@ -412,7 +412,7 @@ fn what_is_given_out_is_what_is_there() {
     drop((own, part));
     let driver = works.cuda.driver();
     // The pointer keeps the memory alive.
-    assert_eq!(look(driver, position, LEN).len(), LEN);
+    assert_eq!(read_address(driver, position, LEN).len(), LEN);
     drop(owner);
     let own = works.allocate(pinned(), 1);
     // SAFETY: as above.

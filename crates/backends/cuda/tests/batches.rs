@@ -261,7 +261,7 @@ fn rows_that_the_driver_does_not_take_at_once_are_a_batch() {
 }
 
 /// Submits copies in one call. Returns their fences, in order.
-fn each(works: &Works, ops: &[Op<'_>]) -> Vec<Result<Fence, SubmitError>> {
+fn submit_each(works: &Works, ops: &[Op<'_>]) -> Vec<Result<Fence, SubmitError>> {
     let link = LinkId {
         src: pinned(),
         dst: device(0),
@@ -287,7 +287,7 @@ fn small_copies_that_are_handed_over_at_once_have_fences_and_share_an_event() {
     let bytes = pattern(3, 2 * 40 * 100);
     let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 40 * 100));
     let events = calls("cuEventRecord");
-    let fences: Vec<_> = each(&works, &scattered(&source, &target, 40, 100));
+    let fences: Vec<_> = submit_each(&works, &scattered(&source, &target, 40, 100));
     assert_eq!((calls(BATCH), calls("cuEventRecord") - events), (1, 1));
     let fences: Vec<_> = fences.into_iter().map(Result::unwrap).collect();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]));
@@ -332,7 +332,7 @@ fn small_copies_that_go_on_where_others_end_are_one() {
     let before = [SINGLE, BATCH, "cuEventRecord"].map(calls);
     // Two runs with a gap between them, and one that goes backwards.
     let places: Vec<u64> = (0..20).chain(24..30).chain([41, 40]).collect();
-    let fences = each(&works, &in_place(&source, &target, &places, 100));
+    let fences = submit_each(&works, &in_place(&source, &target, &places, 100));
     let after = [SINGLE, BATCH, "cuEventRecord"].map(calls);
     let counts: Vec<u64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
     assert_eq!(counts, [4, 0, 1]);
@@ -365,7 +365,7 @@ fn copies_into_different_allocations_stay_apart() {
             dst: part(target, 0, 512),
         })
         .collect();
-    for fence in each(&works, &ops) {
+    for fence in submit_each(&works, &ops) {
         assert_eq!(works.outcome(fence.unwrap()), Outcome::Done);
     }
     assert_eq!(calls("cuMemcpyHtoDAsync_v2") - before, 4);
@@ -385,7 +385,7 @@ fn who_comes_after_one_of_several_comes_after_all_of_them() {
     let behind = works.allocate(device(0), 40 * len);
     for round in 0..10 {
         works.upload(&target, &vec![round; 40 * len]);
-        let fences = each(&works, &scattered(&source, &target, 40, len as u64));
+        let fences = submit_each(&works, &scattered(&source, &target, 40, len as u64));
         let middle = fences.into_iter().nth(20).unwrap().unwrap();
         // This submission is another lane's.
         // SAFETY: the buffers are kept until it is over.
@@ -419,7 +419,7 @@ fn large_copies_and_strangers_among_them_stand_alone() {
     // This copy does not use that link.
     ops.insert(21, copy(&far, &long));
     let events = calls("cuEventRecord");
-    let told = each(&works, &ops);
+    let told = submit_each(&works, &ops);
     assert!(
         matches!(told[21], Err(SubmitError::Unsupported { .. })),
         "{:?}",
@@ -449,7 +449,7 @@ fn copies_that_cannot_go_together_go_one_by_one() {
     let bytes = pattern(3, 2 * 20 * 100);
     let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 20 * 100));
     control("fault call=cuEventCreate:999").unwrap();
-    let told = each(&works, &scattered(&source, &target, 20, 100));
+    let told = submit_each(&works, &scattered(&source, &target, 20, 100));
     assert_eq!((told.len(), calls("cuEventRecord")), (20, 20));
     for fence in told {
         assert_eq!(works.outcome(fence.unwrap()), Outcome::Done);
@@ -465,13 +465,13 @@ fn a_batch_that_fails_fails_each_of_its_copies() {
     let bytes = pattern(3, 2 * 20 * 100);
     let (source, target) = (works.pinned(&bytes), works.allocate(device(0), 20 * 100));
     control(&format!("fault call={BATCH}:999")).unwrap();
-    let told = each(&works, &scattered(&source, &target, 20, 100));
+    let told = submit_each(&works, &scattered(&source, &target, 20, 100));
     assert_eq!(told.len(), 20);
     for fence in told {
         let outcome = works.outcome(fence.unwrap());
         assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
     }
-    for fence in each(&works, &scattered(&source, &target, 20, 100)) {
+    for fence in submit_each(&works, &scattered(&source, &target, 20, 100)) {
         assert_eq!(works.outcome(fence.unwrap()), Outcome::Done);
     }
     assert_eq!(works.download(&target), gathered(&bytes, 20, 100));

@@ -61,7 +61,7 @@ fn advise(buffer: &Buffer, advice: Advice) -> Op<'_> {
 }
 
 /// The driver's record for the whole of a buffer.
-fn told(works: &Works, buffer: &Buffer, attribute: Range) -> i32 {
+fn range_attribute(works: &Works, buffer: &Buffer, attribute: Range) -> i32 {
     let mut value = -77i32;
     let (place, len): (*mut c_void, _) = ((&raw mut value).cast(), buffer.len() as usize);
     let driver = works.cuda.driver();
@@ -76,7 +76,7 @@ fn told(works: &Works, buffer: &Buffer, attribute: Range) -> i32 {
 /// Bytes move to the place of the hint, in either signature of the function.
 fn prefetches(works: &Works, function: &str, other: &str) {
     let last = |buffer| {
-        told(
+        range_attribute(
             works,
             buffer,
             Range::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
@@ -137,7 +137,11 @@ fn advises(works: &Works, function: &str, other: &str) {
         (Advice::UsedBy(DeviceId::CPU0), accessed_by, HOST),
     ] {
         works.run(&[advise(&buffer, advice)]);
-        assert_eq!(told(works, &buffer, attribute), value, "{advice:?}");
+        assert_eq!(
+            range_attribute(works, &buffer, attribute),
+            value,
+            "{advice:?}"
+        );
     }
     assert_eq!((calls(function), calls(other)), (8, 0));
     // Advice about pageable memory, or for devices of other kinds, does nothing.
@@ -181,7 +185,8 @@ fn a_part_is_advised_by_itself() {
         part: part(&buffer, half, half),
         advice: Advice::MostlyRead,
     }]);
-    let mostly = |part: &Buffer| told(&works, part, Range::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY);
+    let mostly =
+        |part: &Buffer| range_attribute(&works, part, Range::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY);
     assert_eq!(mostly(&buffer), 0);
     assert_eq!(mostly(&buffer.slice(half, half).unwrap()), 1);
     assert_eq!(mostly(&buffer.slice(0, half).unwrap()), 0);
@@ -206,7 +211,7 @@ fn what_the_driver_refuses_or_lacks_is_no_error() {
         }
         assert_eq!(calls(function), 4);
     }
-    let mostly = told(&works, &buffer, Range::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY);
+    let mostly = range_attribute(&works, &buffer, Range::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY);
     assert_eq!(mostly, 0, "it was refused");
     drop(buffer);
     drop(works);

@@ -6,7 +6,7 @@ use transload_hal::{
     Buffer, ExternalKind, HostSpan, ImportError, MemoryId, Owner, StorageId, StorageInfo,
 };
 
-use super::pointer::{Known, Sort, look_up, mapped};
+use super::pointer::{Known, Sort, mapped, query};
 use super::storage::info;
 use crate::gpu::{Gpu, Opened, any};
 use crate::ids::DEVICES;
@@ -44,7 +44,7 @@ pub(super) unsafe fn adopt(
     };
     let opened = opened.map_err(failed)?;
     let _current = opened.context.enter().map_err(failed)?;
-    let asked = look_up(&opened.context.driver, pointer.address);
+    let asked = query(&opened.context.driver, pointer.address);
     let known = asked.map_err(|error| failed(opened.blame(error)))?;
     let known = check(opened, memory, pointer, known)?;
     let (address, len_bytes) = (pointer.address, pointer.len_bytes);

@@ -12,7 +12,7 @@ use transload_hal::{
     WeakBuffer,
 };
 
-use super::pointer::look_up;
+use super::pointer::query;
 use super::storage::{address, info};
 use super::uses::{User, Uses};
 use crate::context::Context;
@@ -81,7 +81,7 @@ pub(super) fn export(gpus: &[Gpu], all: &Ipc, buffer: &Buffer) -> Result<IpcHand
     let context = &opened.context;
     let _current = context.enter().map_err(|fault| failed(memory, fault))?;
     let refused = |error| failed(memory, opened.blame(error));
-    let known = look_up(&context.driver, address(buffer)).map_err(refused)?;
+    let known = query(&context.driver, address(buffer)).map_err(refused)?;
     let known = known.filter(|known| known.has_handle).ok_or_else(|| {
         unsupported(
             "it was not allocated in a way that gives handles for other processes, as with `AllocSpec::for_sharing`"
@@ -239,7 +239,7 @@ impl Mapping {
             len: handle.allocation_bytes(),
         };
         // If the driver cannot report the length of the allocation, the handle's length is used.
-        if let Ok(Some(known)) = look_up(&context.driver, start) {
+        if let Ok(Some(known)) = query(&context.driver, start) {
             mapping.len = known.left(start);
         }
         fits(memory, handle, mapping.len)?;

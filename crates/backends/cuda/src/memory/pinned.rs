@@ -78,11 +78,11 @@ fn allocate_by(opened: &Opened, spec: &AllocSpec) -> Result<Buffer, Fault> {
 pub(super) fn largest() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
-        let told = rustix::system::sysinfo();
-        let unit = u64::from(told.mem_unit.max(1));
+        let system = rustix::system::sysinfo();
+        let unit = u64::from(system.mem_unit.max(1));
         // As wide as a pointer.
         #[allow(clippy::useless_conversion, reason = "narrower on 32-bit machines")]
-        (u64::from(told.totalram).saturating_mul(unit) / 2)
+        (u64::from(system.totalram).saturating_mul(unit) / 2)
     }
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     (isize::MAX as u64 / 2)

@@ -51,7 +51,7 @@ const TELLS_ACCESS: Version = Version::new(11, 4);
 /// # Errors
 /// The driver's errors; an unknown address is none of them (CUDA Driver API, Unified Addressing,
 /// cuPointerGetAttributes).
-pub(super) fn look_up(driver: &Driver, address: CUdeviceptr) -> Result<Option<Known>, CallError> {
+pub(super) fn query(driver: &Driver, address: CUdeviceptr) -> Result<Option<Known>, CallError> {
     use CUpointer_attribute as Attribute;
     let (mut sort, mut is_managed, mut ordinal, mut has_handle, mut access) = (0, 0, 0, 0, 0);
     let mut context = CUcontext::NULL;

@@ -11,7 +11,7 @@ use transload_hal::{
 };
 
 use super::pinned::Registration;
-use super::pointer::{Sort, look_up};
+use super::pointer::{Sort, query};
 use super::storage::info;
 use super::uses::{User, Uses};
 use crate::context::Context;
@@ -153,7 +153,7 @@ impl Guard for Registered {
 /// Whether the driver has all of a span registered for other code, or allocated it itself.
 fn is_registered(opened: &Opened, span: HostSpan) -> Result<bool, ImportError> {
     let _current = opened.context.enter().map_err(failed)?;
-    let known = look_up(&opened.context.driver, span.addr());
+    let known = query(&opened.context.driver, span.addr());
     let Some(known) = known.map_err(|error| failed(opened.blame(error)))? else {
         return Ok(false);
     };

@@ -3,7 +3,7 @@
 //! A call of the driver takes about as long as a small copy. So copies of a submission that may run in any order are
 //! gathered first, and then one call starts them, if that is cheaper than one call for each.
 
-use super::moves::End;
+use super::moves::Endpoint;
 use crate::raw::{
     CUdeviceptr, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUstream, CallError, Driver,
 };
@@ -36,8 +36,8 @@ pub(super) struct Batch {
 /// A copy between ends that do not overlap.
 #[derive(Clone, Copy)]
 pub(super) struct Contiguous {
-    pub(super) from: End,
-    pub(super) to: End,
+    pub(super) from: Endpoint,
+    pub(super) to: Endpoint,
     pub(super) len: u64,
 }
 

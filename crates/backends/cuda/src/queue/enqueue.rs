@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::batch::{Batch, Contiguous, MOST, pays};
-use super::moves::{End, Move};
+use super::moves::{Endpoint, Move};
 use super::overlap::{Piece, Scratch, pieces};
 use crate::context::Context;
 use crate::raw::{CUresult, CUstream, CallError, Driver};
@@ -129,7 +129,12 @@ impl<'a> Enqueuer<'a> {
 
     /// # Safety
     /// As [`Enqueuer::start`].
-    unsafe fn copy_overlapping(&mut self, from: End, to: End, len: u64) -> Result<(), CallError> {
+    unsafe fn copy_overlapping(
+        &mut self,
+        from: Endpoint,
+        to: Endpoint,
+        len: u64,
+    ) -> Result<(), CallError> {
         if !from.overlaps(to, len) {
             // SAFETY: the caller's promise.
             return unsafe { self.gather(from, to, len) };
@@ -141,11 +146,11 @@ impl<'a> Enqueuer<'a> {
                 unsafe { self.copy(from, to, len) }?;
                 continue;
             }
-            let kept = self.scratch.end(from, self.context)?;
+            let scratch = self.scratch.end(from, self.context)?;
             // SAFETY: as above; the scratch is this lane's, and used in the stream's order.
-            unsafe { self.copy(from, kept, len) }?;
+            unsafe { self.copy(from, scratch, len) }?;
             // SAFETY: as above.
-            unsafe { self.copy(kept, to, len) }?;
+            unsafe { self.copy(scratch, to, len) }?;
         }
         Ok(())
     }
@@ -154,7 +159,12 @@ impl<'a> Enqueuer<'a> {
     ///
     /// # Safety
     /// As [`Enqueuer::start`].
-    pub(super) unsafe fn copy(&self, from: End, to: End, len: u64) -> Result<(), CallError> {
+    pub(super) unsafe fn copy(
+        &self,
+        from: Endpoint,
+        to: Endpoint,
+        len: u64,
+    ) -> Result<(), CallError> {
         let (driver, stream) = (self.driver(), self.stream);
         // An operand lies in memory, so its length fits a usize.
         let bytes = len as usize;
@@ -162,23 +172,23 @@ impl<'a> Enqueuer<'a> {
             return Ok(());
         }
         let answer = match (from, to) {
-            (End::Host(from), End::Device { address, .. }) => {
+            (Endpoint::Host(from), Endpoint::Device { address, .. }) => {
                 let from = from.as_ptr().cast_const().cast();
                 // SAFETY: both are valid for so many bytes, by the caller's promise.
                 unsafe { driver.cuMemcpyHtoDAsync_v2(address, from, bytes, stream) }
             }
-            (End::Device { address, .. }, End::Host(to)) => {
+            (Endpoint::Device { address, .. }, Endpoint::Host(to)) => {
                 let to = to.as_ptr().cast();
                 // SAFETY: as above.
                 unsafe { driver.cuMemcpyDtoHAsync_v2(to, address, bytes, stream) }
             }
             (
-                End::Device {
+                Endpoint::Device {
                     gpu,
                     context,
                     address,
                 },
-                End::Device {
+                Endpoint::Device {
                     gpu: to_gpu,
                     context: to_context,
                     address: target,
@@ -196,7 +206,7 @@ impl<'a> Enqueuer<'a> {
                 }
             }
             // No lane has such a copy.
-            (End::Host(_), End::Host(_)) => return Ok(()),
+            (Endpoint::Host(_), Endpoint::Host(_)) => return Ok(()),
         };
         self.given(answer)
     }
@@ -206,7 +216,12 @@ impl<'a> Enqueuer<'a> {
     ///
     /// # Safety
     /// As [`Enqueuer::start`].
-    pub(super) unsafe fn gather(&mut self, from: End, to: End, len: u64) -> Result<(), CallError> {
+    pub(super) unsafe fn gather(
+        &mut self,
+        from: Endpoint,
+        to: Endpoint,
+        len: u64,
+    ) -> Result<(), CallError> {
         if len == 0 {
             return Ok(());
         }

@@ -50,7 +50,7 @@ impl Cuda {
             return Err(StreamError::ForeignFence { fence });
         }
         // SAFETY: the caller's promise.
-        let theirs = unsafe { self.theirs(stream) }?;
+        let user_stream = unsafe { self.user_stream(stream) }?;
         for fence in fences.iter().filter(|fence| !fence.is_settled()) {
             let Some(lane) = self.lane(*fence) else {
                 continue;
@@ -66,7 +66,7 @@ impl Cuda {
                     let fence = format!("{fence:?}");
                     return Err(StreamError::NoEvent { fence });
                 }
-                Err(error) => return Err(theirs.refusal(error)),
+                Err(error) => return Err(user_stream.refusal(error)),
             }
         }
         Ok(())

@@ -17,8 +17,8 @@ impl Enqueuer<'_> {
     ) -> Result<(), CallError> {
         let bytes = len as usize;
         let told = match hint {
-            Hint::Prefetch(to) => self.tell_prefetch((address, bytes), to),
-            Hint::Advise(advice, device) => self.tell_advice((address, bytes), advice, device),
+            Hint::Prefetch(to) => self.prefetch((address, bytes), to),
+            Hint::Advise(advice, device) => self.advise((address, bytes), advice, device),
         };
         let Err(error) = told else {
             return Ok(());
@@ -31,7 +31,7 @@ impl Enqueuer<'_> {
     }
 
     /// Uses the signature that the driver has; the later one if it has both.
-    fn tell_prefetch(
+    fn prefetch(
         &self,
         (address, bytes): (CUdeviceptr, usize),
         to: CUdevice,
@@ -46,8 +46,8 @@ impl Enqueuer<'_> {
         unsafe { driver.cuMemPrefetchAsync(address, bytes, to, stream) }
     }
 
-    /// As [`Enqueuer::tell_prefetch`]. Advice takes effect at once, not in the stream's order.
-    fn tell_advice(
+    /// As [`Enqueuer::prefetch`]. Advice takes effect at once, not in the stream's order.
+    fn advise(
         &self,
         (address, bytes): (CUdeviceptr, usize),
         advice: CUmem_advise,

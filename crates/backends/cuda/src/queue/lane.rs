@@ -248,7 +248,7 @@ impl Lane {
     /// Blocks until a submission has settled or the limit has passed.
     pub(crate) fn wait(&self, sequence: u64, limit: Duration) -> Waited {
         let begun = Instant::now();
-        if !self.shared.look(sequence, begun, limit) {
+        if !self.shared.poll(sequence, begun, limit) {
             self.expect();
         }
         self.shared.await_end(sequence, begun, limit)

@@ -11,14 +11,14 @@ use crate::raw::{CUcontext, CUdevice, CUdeviceptr, CUmem_advise};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Move {
     Copy {
-        from: End,
-        to: End,
+        from: Endpoint,
+        to: Endpoint,
         len: u64,
     },
     Pitched {
-        from: End,
+        from: Endpoint,
         from_shape: Shape,
-        to: End,
+        to: Endpoint,
         to_shape: Shape,
         span: Span,
     },
@@ -29,9 +29,7 @@ pub(crate) enum Move {
         hint: Hint,
     },
     /// Wait for all work of the device.
-    Visible {
-        gpu: usize,
-    },
+    Visible { gpu: usize },
 }
 
 /// A hint.
@@ -45,7 +43,7 @@ pub(crate) enum Hint {
 
 /// One end of a copy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum End {
+pub(crate) enum Endpoint {
     /// Host memory that the device reaches.
     Host(HostSpan),
     /// Memory of a device.
@@ -68,13 +66,15 @@ impl Move {
             Move::Visible { gpu } => return Ok((*gpu, Way::Visible)),
         };
         match (from, to) {
-            (End::Host(_), End::Device { gpu, .. }) => Ok((*gpu, Way::In)),
-            (End::Device { gpu, .. }, End::Host(_)) => Ok((*gpu, Way::Out)),
-            (End::Device { gpu: from, .. }, End::Device { gpu: to, .. }) if from == to => {
+            (Endpoint::Host(_), Endpoint::Device { gpu, .. }) => Ok((*gpu, Way::In)),
+            (Endpoint::Device { gpu, .. }, Endpoint::Host(_)) => Ok((*gpu, Way::Out)),
+            (Endpoint::Device { gpu: from, .. }, Endpoint::Device { gpu: to, .. })
+                if from == to =>
+            {
                 Ok((*from, Way::Within))
             }
-            (End::Device { gpu, .. }, End::Device { .. }) => Ok((*gpu, Way::Across)),
-            (End::Host(_), End::Host(_)) => Err("neither end is a device's".into()),
+            (Endpoint::Device { gpu, .. }, Endpoint::Device { .. }) => Ok((*gpu, Way::Across)),
+            (Endpoint::Host(_), Endpoint::Host(_)) => Err("neither end is a device's".into()),
         }
     }
 
@@ -84,7 +84,9 @@ impl Move {
             return None;
         };
         match (from, to) {
-            (End::Device { gpu: from, .. }, End::Device { gpu: to, .. }) if from != to => {
+            (Endpoint::Device { gpu: from, .. }, Endpoint::Device { gpu: to, .. })
+                if from != to =>
+            {
                 Some((*from, *to))
             }
             _ => None,
@@ -100,41 +102,44 @@ impl Move {
     }
 }
 
-impl End {
+impl Endpoint {
     /// Whether the other end is on another device.
-    pub(crate) fn is_across(self, other: End) -> bool {
+    pub(crate) fn is_across(self, other: Endpoint) -> bool {
         matches!(
             (self, other),
-            (End::Device { gpu, .. }, End::Device { gpu: other, .. }) if gpu != other
+            (Endpoint::Device { gpu, .. }, Endpoint::Device { gpu: other, .. }) if gpu != other
         )
     }
 
     /// Whether `len` bytes at both ends overlap.
-    pub(crate) fn overlaps(self, other: End, len: u64) -> bool {
-        let are_devices = matches!((self, other), (End::Device { .. }, End::Device { .. }));
+    pub(crate) fn overlaps(self, other: Endpoint, len: u64) -> bool {
+        let are_devices = matches!(
+            (self, other),
+            (Endpoint::Device { .. }, Endpoint::Device { .. })
+        );
         are_devices && self.unified().abs_diff(other.unified()) < len
     }
 
     /// The address on devices, if devices use the host's addresses.
     pub(crate) fn unified(self) -> CUdeviceptr {
         match self {
-            End::Host(span) => span.addr(),
-            End::Device { address, .. } => address,
+            Endpoint::Host(span) => span.addr(),
+            Endpoint::Device { address, .. } => address,
         }
     }
 
     /// The same end, `bytes` further on.
-    pub(crate) fn after(self, bytes: u64) -> End {
+    pub(crate) fn after(self, bytes: u64) -> Endpoint {
         match self {
-            End::Host(span) => {
+            Endpoint::Host(span) => {
                 let left = (span.len() as u64).saturating_sub(bytes);
-                End::Host(span.slice(bytes, left).unwrap_or(span))
+                Endpoint::Host(span.slice(bytes, left).unwrap_or(span))
             }
-            End::Device {
+            Endpoint::Device {
                 gpu,
                 context,
                 address,
-            } => End::Device {
+            } => Endpoint::Device {
                 gpu,
                 context,
                 address: address + bytes,

@@ -2,7 +2,7 @@
 
 use transload_hal::{Advice, Buffer, DeviceId, DeviceKind, MemoryKind, Op, Part, Shape, Span};
 
-use super::moves::{End, Hint, Move, Reason};
+use super::moves::{Endpoint, Hint, Move, Reason};
 use crate::gpu::Gpu;
 use crate::ids::{BACKEND, PINNED};
 use crate::memory;
@@ -13,8 +13,8 @@ impl Move {
     pub(crate) fn of(gpus: &[Gpu], op: &Op<'_>) -> Result<Option<Move>, Reason> {
         Ok(Some(match op {
             Op::Copy { src, dst } if src.len_bytes == dst.len_bytes => Move::Copy {
-                from: End::of(gpus, src)?,
-                to: End::of(gpus, dst)?,
+                from: Endpoint::of(gpus, src)?,
+                to: Endpoint::of(gpus, dst)?,
                 len: src.len_bytes,
             },
             Op::Copy { src, dst } => {
@@ -22,9 +22,9 @@ impl Move {
                 return Err(format!("{src} bytes do not fit {dst}").into());
             }
             Op::Pitched { src, dst, span } => Move::Pitched {
-                from: End::of_extent(gpus, (src.buffer, src.offset), &src.shape)?,
+                from: Endpoint::of_extent(gpus, (src.buffer, src.offset), &src.shape)?,
                 from_shape: src.shape,
-                to: End::of_extent(gpus, (dst.buffer, dst.offset), &dst.shape)?,
+                to: Endpoint::of_extent(gpus, (dst.buffer, dst.offset), &dst.shape)?,
                 to_shape: dst.shape,
                 span: *span,
             },
@@ -86,16 +86,16 @@ impl Move {
     }
 }
 
-impl End {
-    fn of(gpus: &[Gpu], part: &Part<'_>) -> Result<End, Reason> {
-        End::at(gpus, part.buffer, part.offset, part.len_bytes)
+impl Endpoint {
+    fn of(gpus: &[Gpu], part: &Part<'_>) -> Result<Endpoint, Reason> {
+        Endpoint::at(gpus, part.buffer, part.offset, part.len_bytes)
     }
 
-    fn of_extent(gpus: &[Gpu], at: (&Buffer, u64), shape: &Shape) -> Result<End, Reason> {
-        End::at(gpus, at.0, at.1, shape.extent_bytes())
+    fn of_extent(gpus: &[Gpu], at: (&Buffer, u64), shape: &Shape) -> Result<Endpoint, Reason> {
+        Endpoint::at(gpus, at.0, at.1, shape.extent_bytes())
     }
 
-    fn at(gpus: &[Gpu], buffer: &Buffer, offset: u64, len: u64) -> Result<End, Reason> {
+    fn at(gpus: &[Gpu], buffer: &Buffer, offset: u64, len: u64) -> Result<Endpoint, Reason> {
         if !Span::new(offset, len).fits(buffer.len()) {
             return Err("an operand reaches past its buffer".into());
         }
@@ -104,14 +104,14 @@ impl End {
             let host = buffer.host(offset, len);
             let host = host.filter(|_| memory::is_reached(gpus, buffer));
             return host
-                .map(End::Host)
+                .map(Endpoint::Host)
                 .ok_or_else(|| format!("no CUDA device reaches {memory}").into());
         }
         let gpu = gpu_of(gpus, buffer)?;
         let opened = gpu
             .opened()
             .ok_or("the device of an operand was never opened")?;
-        Ok(End::Device {
+        Ok(Endpoint::Device {
             gpu: gpu.number,
             context: opened.context.handle,
             address: memory::address(buffer) + offset,
@@ -136,9 +136,9 @@ fn managed(gpus: &[Gpu], part: &Part<'_>) -> Result<Option<(usize, CUdeviceptr)>
     if part.buffer.memory().kind != MemoryKind::Managed || part.len_bytes == 0 {
         return Ok(None);
     }
-    match End::of(gpus, part)? {
-        End::Device { address, .. } => Ok(Some((gpu.number, address))),
-        End::Host(_) => Ok(None),
+    match Endpoint::of(gpus, part)? {
+        Endpoint::Device { address, .. } => Ok(Some((gpu.number, address))),
+        Endpoint::Host(_) => Ok(None),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::moves::End;
+use super::moves::Endpoint;
 use crate::context::Context;
 use crate::raw::{CUdeviceptr, CallError};
 
@@ -60,7 +60,7 @@ pub(super) fn pieces(from: u64, to: u64, len: u64) -> impl Iterator<Item = Piece
 
 impl Scratch {
     /// The scratch as an end, of the same device as another one.
-    pub(super) fn end(&mut self, like: End, context: &Context) -> Result<End, CallError> {
+    pub(super) fn end(&mut self, like: Endpoint, context: &Context) -> Result<Endpoint, CallError> {
         let address = match self.0 {
             Some(address) => address,
             None => {
@@ -75,12 +75,12 @@ impl Scratch {
             }
         };
         Ok(match like {
-            End::Device { gpu, context, .. } => End::Device {
+            Endpoint::Device { gpu, context, .. } => Endpoint::Device {
                 gpu,
                 context,
                 address,
             },
-            End::Host(span) => End::Host(span),
+            Endpoint::Host(span) => Endpoint::Host(span),
         })
     }
 

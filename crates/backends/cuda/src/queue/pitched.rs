@@ -4,7 +4,7 @@ use transload_hal::Span;
 use transload_hal::{Rows, Shape};
 
 use super::enqueue::Enqueuer;
-use super::moves::End;
+use super::moves::Endpoint;
 use crate::raw::{CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUmemorytype, CUresult, CallError};
 
 impl Enqueuer<'_> {
@@ -14,8 +14,8 @@ impl Enqueuer<'_> {
     /// As [`Enqueuer::start`].
     pub(super) unsafe fn copy_pitched(
         &mut self,
-        (from, from_shape): (End, &Shape),
-        (to, to_shape): (End, &Shape),
+        (from, from_shape): (Endpoint, &Shape),
+        (to, to_shape): (Endpoint, &Shape),
         span: Span,
     ) -> Result<(), CallError> {
         for rows in from_shape.runs(0, to_shape, 0, span).rows(true) {
@@ -28,7 +28,12 @@ impl Enqueuer<'_> {
 
     /// # Safety
     /// As [`Enqueuer::start`].
-    unsafe fn copy_rows(&mut self, from: End, to: End, rows: &Rows) -> Result<(), CallError> {
+    unsafe fn copy_rows(
+        &mut self,
+        from: Endpoint,
+        to: Endpoint,
+        rows: &Rows,
+    ) -> Result<(), CallError> {
         if rows.rows == 1 {
             // SAFETY: the caller's promise.
             return unsafe { self.gather(from, to, rows.len) };
@@ -60,7 +65,7 @@ impl Enqueuer<'_> {
 
     /// # Safety
     /// As [`Enqueuer::start`].
-    unsafe fn copy_2d(&self, from: End, to: End, rows: &Rows) -> Result<(), CallError> {
+    unsafe fn copy_2d(&self, from: Endpoint, to: Endpoint, rows: &Rows) -> Result<(), CallError> {
         let mut copy = CUDA_MEMCPY2D {
             srcPitch: rows.from_pitch as usize,
             dstPitch: rows.to_pitch as usize,
@@ -69,21 +74,21 @@ impl Enqueuer<'_> {
             ..CUDA_MEMCPY2D::default()
         };
         match from {
-            End::Host(span) => {
+            Endpoint::Host(span) => {
                 copy.srcMemoryType = CUmemorytype::CU_MEMORYTYPE_HOST;
                 copy.srcHost = span.as_ptr().cast_const().cast();
             }
-            End::Device { address, .. } => {
+            Endpoint::Device { address, .. } => {
                 copy.srcMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
                 copy.srcDevice = address;
             }
         }
         match to {
-            End::Host(span) => {
+            Endpoint::Host(span) => {
                 copy.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_HOST;
                 copy.dstHost = span.as_ptr().cast();
             }
-            End::Device { address, .. } => {
+            Endpoint::Device { address, .. } => {
                 copy.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
                 copy.dstDevice = address;
             }
@@ -97,7 +102,12 @@ impl Enqueuer<'_> {
 
     /// # Safety
     /// As [`Enqueuer::start`].
-    unsafe fn copy_2d_across(&self, from: End, to: End, rows: &Rows) -> Result<(), CallError> {
+    unsafe fn copy_2d_across(
+        &self,
+        from: Endpoint,
+        to: Endpoint,
+        rows: &Rows,
+    ) -> Result<(), CallError> {
         let mut copy = CUDA_MEMCPY3D_PEER {
             srcPitch: rows.from_pitch as usize,
             srcHeight: rows.rows as usize,
@@ -108,14 +118,14 @@ impl Enqueuer<'_> {
             Depth: 1,
             ..CUDA_MEMCPY3D_PEER::default()
         };
-        if let End::Device {
+        if let Endpoint::Device {
             context, address, ..
         } = from
         {
             copy.srcMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
             (copy.srcContext, copy.srcDevice) = (context, address);
         }
-        if let End::Device {
+        if let Endpoint::Device {
             context, address, ..
         } = to
         {

@@ -19,7 +19,7 @@ use crate::raw::{CUevent, CUresult};
 
 /// How long a waiting thread polls the event before it sleeps: twice what a small copy and its completion take (10 µs,
 /// as in `transload_core::defaults`), and less than it takes to put a thread to sleep and wake it twice.
-const LOOKS: Duration = Duration::from_micros(20);
+const POLL: Duration = Duration::from_micros(20);
 
 /// How often a driver that errs without having lost the device is asked again.
 const PATIENCE: u32 = 3;
@@ -173,9 +173,9 @@ impl Shared {
     }
 
     /// Polls for a moment whether a submission has settled.
-    pub(super) fn look(&self, sequence: u64, begun: Instant, limit: Duration) -> bool {
+    pub(super) fn poll(&self, sequence: u64, begun: Instant, limit: Duration) -> bool {
         if let Some(event) = self.event_of(sequence) {
-            self.look_at(sequence, event, begun, LOOKS.min(limit));
+            self.poll_event(sequence, event, begun, POLL.min(limit));
         }
         self.lock().settled >= sequence
     }
@@ -194,7 +194,7 @@ impl Shared {
     }
 
     /// Polls an event for a while, and reports it when it has occurred. The lane's thread handles errors.
-    fn look_at(&self, sequence: u64, event: CUevent, begun: Instant, limit: Duration) {
+    fn poll_event(&self, sequence: u64, event: CUevent, begun: Instant, limit: Duration) {
         let Ok(_current) = self.context.enter() else {
             return;
         };

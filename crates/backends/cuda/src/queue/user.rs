@@ -10,7 +10,7 @@ use crate::gpu::{Opened, any};
 use crate::raw::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, CallError, Driver};
 
 /// A stream of the user. Its context is the thread's current one until this is dropped.
-pub(super) struct Theirs<'a> {
+pub(super) struct UserStream<'a> {
     cuda: &'a Cuda,
     pub(super) stream: CUstream,
     context: CUcontext,
@@ -23,7 +23,10 @@ impl Cuda {
     ///
     /// # Safety
     /// The stream is one of the driver's.
-    pub(super) unsafe fn theirs(&self, stream: CUstream) -> Result<Theirs<'_>, StreamError> {
+    pub(super) unsafe fn user_stream(
+        &self,
+        stream: CUstream,
+    ) -> Result<UserStream<'_>, StreamError> {
         let driver = self.driver();
         let context = match is_default(stream) {
             true => current(driver)?,
@@ -37,18 +40,18 @@ impl Cuda {
         // SAFETY: the context is the stream's.
         let pushed = unsafe { driver.cuCtxPushCurrent_v2(context) };
         pushed.map_err(|error| StreamError::of_fault(fault_of(error)))?;
-        let theirs = Theirs {
+        let user_stream = UserStream {
             cuda: self,
             stream,
             context,
             _relaxed: relax(driver),
         };
-        theirs.ensure_no_capture()?;
-        Ok(theirs)
+        user_stream.ensure_no_capture()?;
+        Ok(user_stream)
     }
 
     /// # Safety
-    /// As [`Cuda::theirs`].
+    /// As [`Cuda::user_stream`].
     unsafe fn context_of(&self, stream: CUstream) -> Result<CUcontext, StreamError> {
         // The call below needs any current context.
         let any = self.any().map_err(StreamError::of_fault)?;
@@ -86,7 +89,7 @@ impl Cuda {
     }
 }
 
-impl Theirs<'_> {
+impl UserStream<'_> {
     /// Whether all work of the stream is over.
     pub(super) fn is_done(&self) -> Result<bool, StreamError> {
         // SAFETY: the stream is the driver's, by the promise that this was made with.
@@ -140,7 +143,7 @@ impl Theirs<'_> {
     }
 }
 
-impl Drop for Theirs<'_> {
+impl Drop for UserStream<'_> {
     fn drop(&mut self) {
         let mut popped = CUcontext::NULL;
         // SAFETY: the place is ours, and what is on top was pushed when this was made.

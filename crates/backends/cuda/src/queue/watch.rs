@@ -49,10 +49,10 @@ impl Cuda {
         then: impl FnOnce() + Send + 'static,
     ) -> Result<(), StreamError> {
         // SAFETY: the caller's promise.
-        let theirs = unsafe { self.theirs(stream) }?;
-        if theirs.is_done()? {
-            drop(theirs);
-            tell(Box::new(then));
+        let user_stream = unsafe { self.user_stream(stream) }?;
+        if user_stream.is_done()? {
+            drop(user_stream);
+            call(Box::new(then));
             return Ok(());
         }
         let watch = Watch {
@@ -61,7 +61,7 @@ impl Cuda {
         };
         // SAFETY: as above.
         let added = unsafe { watch.add_to(self.driver(), stream) };
-        added.map_err(|error| theirs.refusal(error))
+        added.map_err(|error| user_stream.refusal(error))
     }
 
     /// Calls `then` once the work before the last record of an event is over. An event that was never recorded counts as
@@ -86,7 +86,7 @@ impl Cuda {
         match unsafe { driver.cuEventQuery(event) } {
             Ok(()) => {
                 drop(current);
-                tell(Box::new(then));
+                call(Box::new(then));
                 return Ok(());
             }
             Err(error) if error.is(CUresult::CUDA_ERROR_NOT_READY) => {}
@@ -154,13 +154,13 @@ impl Watch {
     fn end(mut self, status: CUresult) {
         let Some(then) = self.then.take() else { return };
         let Some(relayed) = self.relayed.take() else {
-            return tell(then);
+            return call(then);
         };
         if status == CUresult::CUDA_SUCCESS {
             let mut idle = relayed.idle.lock().unwrap_or_else(PoisonError::into_inner);
             idle.push(relayed.relay);
             drop(idle);
-            return tell(then);
+            return call(then);
         }
         // This backend's device is lost, which says nothing about the user's event.
         let name = "transload-cuda-event".into();
@@ -168,7 +168,7 @@ impl Watch {
         // If no thread can be started, the event is never reported, like all other events of this device.
         let _ = thread.spawn(move || {
             relayed.await_elsewhere();
-            tell(then);
+            call(then);
         });
     }
 }
@@ -193,7 +193,7 @@ impl Relayed {
 }
 
 /// A panic in one callback must not keep the other callbacks from running.
-fn tell(then: Box<dyn FnOnce() + Send>) {
+fn call(then: Box<dyn FnOnce() + Send>) {
     let _ = catch_unwind(AssertUnwindSafe(|| run_callback(then)));
 }
 

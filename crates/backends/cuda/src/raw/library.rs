@@ -63,7 +63,7 @@ pub(super) struct Loaded {
     pub(super) is_stand_in: bool,
 }
 
-fn told(from_variable: bool) -> String {
+fn named_by(from_variable: bool) -> String {
     if from_variable {
         format!(", which {DRIVER_VARIABLE} names")
     } else {
@@ -74,7 +74,7 @@ fn told(from_variable: bool) -> String {
 /// The same text for the middle of a sentence.
 fn aside(from_variable: bool) -> String {
     let comma = if from_variable { "," } else { "" };
-    told(from_variable) + comma
+    named_by(from_variable) + comma
 }
 
 /// The library and the system loader's message, which is the source of libloading's error. Some loaders begin
@@ -87,7 +87,7 @@ fn unopened(library: &Path, from_variable: bool, error: &libloading::Error) -> S
         .strip_prefix(&name)
         .and_then(|rest| rest.strip_prefix(": "));
     let reason = after_name.unwrap_or(&reason);
-    format!("{name}{}: {reason}", told(from_variable))
+    format!("{name}{}: {reason}", named_by(from_variable))
 }
 
 pub(super) fn load() -> Result<Loaded, LoadError> {

@@ -25,6 +25,7 @@ use super::{
 
 /// A function that is bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Function {
     /// The name that the library exports.
     pub name: &'static str,

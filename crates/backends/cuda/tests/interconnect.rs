@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::{backend, driver, machine};
 use transload_cuda::Cuda;
-use transload_cuda::wires::{Asked, Wires};
+use transload_cuda::interconnect::{DeviceQuery, Interconnect};
 use transload_hal::defaults::link_cost;
 use transload_hal::{
     Access, Backend, Curve, DeviceId, DeviceKind, Inventory, Link, LinkClass, MemoryId, MemoryKind,
@@ -39,8 +39,8 @@ fn gigabytes(cost: &Curve) -> u64 {
 struct Tree(PathBuf);
 
 impl Tree {
-    fn new(asked: &[Asked]) -> Tree {
-        let folder = format!("transload-cuda-wires-{}", std::process::id());
+    fn new(asked: &[DeviceQuery]) -> Tree {
+        let folder = format!("transload-cuda-interconnect-{}", std::process::id());
         let root = std::env::temp_dir().join(folder);
         let put = |path: &Path, text: &str| {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -85,9 +85,9 @@ fn a_stand_in_has_the_usual_costs_and_nothing_of_this_machine() {
 #[test]
 fn links_cost_what_the_slots_carry_and_the_whole_drivers_version_is_told() {
     let mut tree = None;
-    let cuda = Cuda::with_wires(driver(&[("TOPOLOGY", &machine("pcie-peer"))]), |asked| {
+    let cuda = Cuda::with_interconnect(driver(&[("TOPOLOGY", &machine("pcie-peer"))]), |asked| {
         let made = tree.insert(Tree::new(asked));
-        Wires::of_tree(asked, &made.0)
+        Interconnect::of_tree(asked, &made.0)
     });
     let inventory = cuda.unwrap().inventory();
     let rate = |src, dst| {

@@ -1,12 +1,13 @@
-//! The words for the wiring of devices.
+//! What is known of the links of devices, and the query for it.
 
 use transload_hal::{PciAddress, Uuid};
 
 use super::pcie::PcieLink;
 
-/// A device as the driver reports it, to look its wiring up.
+/// A device as the driver reports it, to find its wiring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Asked {
+#[non_exhaustive]
+pub struct DeviceQuery {
     /// Its PCI address. Without an address nothing is known about the device.
     pub pci: Option<PciAddress>,
     /// Its UUID. Facts of NVML about the device at that address are used only if the UUIDs match: a stand-in for
@@ -14,9 +15,17 @@ pub struct Asked {
     pub uuid: Option<Uuid>,
 }
 
+impl DeviceQuery {
+    /// The query for a device with that address and that UUID.
+    pub fn new(pci: Option<PciAddress>, uuid: Option<Uuid>) -> DeviceQuery {
+        DeviceQuery { pci, uuid }
+    }
+}
+
 /// The known wiring of one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Wire {
+#[non_exhaustive]
+pub struct DeviceLinks {
     /// The nearest NUMA node of the host.
     pub numa_node: Option<u32>,
     /// The link into its slot at its best rate: an idle device trains its link down.
@@ -29,7 +38,8 @@ pub struct Wire {
 
 /// The connection between two devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Between {
+#[non_exhaustive]
+pub struct PairLinks {
     /// The NVLinks that lead from one to the other, through switches too. A count of 0 says that there are none;
     /// `None` that the number is unknown.
     pub nvlinks: Option<NvLinks>,
@@ -41,6 +51,7 @@ pub struct Between {
 
 /// A bundle of NVLinks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct NvLinks {
     /// The number of links.
     pub count: u32,
@@ -48,9 +59,20 @@ pub struct NvLinks {
     pub bytes_per_second: u64,
 }
 
+impl NvLinks {
+    /// That many links of that rate in one direction, in bytes per second; 0 if it is unknown.
+    pub fn new(count: u32, bytes_per_second: u64) -> NvLinks {
+        NvLinks {
+            count,
+            bytes_per_second,
+        }
+    }
+}
+
 /// The place where two devices' paths to the processors meet, the nearest first (NVML API Reference,
 /// `nvmlGpuTopologyLevel_t`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub enum Ancestor {
     /// On one board.
     Board,

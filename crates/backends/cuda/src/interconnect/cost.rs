@@ -1,30 +1,30 @@
-//! The estimated cost of copies over wires, until a probe has measured them.
+//! The estimated cost of copies over links, until a probe has measured them.
 
 use transload_hal::defaults::link_cost;
 use transload_hal::{Cost, Curve, LinkClass};
 
-use super::links::{Between, NvLinks, Wire};
+use super::links::{DeviceLinks, NvLinks, PairLinks};
 use super::pcie::PcieLink;
 
 /// A copy between pinned host memory and the device.
-pub fn host_cost(wire: &Wire) -> Curve {
+pub fn host_cost(links: &DeviceLinks) -> Curve {
     let usual = link_cost(LinkClass::Pcie);
-    Curve::from(wire.to_host.map_or(usual, over_pcie))
+    Curve::from(links.to_host.map_or(usual, over_pcie))
 }
 
 /// A copy inside the device's memory.
-pub fn local_cost(wire: &Wire) -> Curve {
-    let copied = wire.memory_bytes_per_second.map(|rate| part(rate, COPIED));
+pub fn local_cost(links: &DeviceLinks) -> Curve {
+    let copied = links.memory_bytes_per_second.map(|rate| part(rate, COPIED));
     let rate = copied.unwrap_or(COPIED_WHERE_UNKNOWN);
     Curve::from(Cost::from_rate(submission_ns(), rate))
 }
 
-/// A copy from one device to another in one pass, and the class of the wire that it takes.
+/// A copy from one device to another in one pass, and the class of the link that it takes.
 ///
 /// `native_atomics` is what the driver says of the pair (`CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED`): true
-/// over NVLink and false over PCIe (CUDA C++ Programming Guide, Peer-to-Peer Memory Access), so it tells the wire
-/// where NVML is not there to ask.
-pub fn peer_cost(between: &Between, native_atomics: bool) -> (LinkClass, Curve) {
+/// over NVLink and false over PCIe (CUDA C++ Programming Guide, Peer-to-Peer Memory Access), so it tells NVLink
+/// from PCIe where NVML is not there to ask.
+pub fn peer_cost(between: &PairLinks, native_atomics: bool) -> (LinkClass, Curve) {
     let usual = |class| (class, Curve::from(link_cost(class)));
     match (between.nvlinks, between.pcie) {
         (Some(links), _) if links.count > 0 => {
@@ -90,25 +90,25 @@ mod tests {
 
     #[test]
     fn a_link_costs_what_engines_get_of_it() {
-        let of = |generation, lanes| Wire {
+        let of = |generation, lanes| DeviceLinks {
             to_host: PcieLink::of_generation(generation, lanes),
-            ..Wire::default()
+            ..DeviceLinks::default()
         };
         assert_eq!(gigabytes(&host_cost(&of(3, 16))), 12);
         assert_eq!(gigabytes(&host_cost(&of(4, 16))), 24);
         assert_eq!(gigabytes(&host_cost(&of(5, 16))), 54);
         assert_eq!(gigabytes(&host_cost(&of(5, 8))), 27);
         assert_eq!(gigabytes(&host_cost(&of(6, 16))), 102);
-        let unknown = host_cost(&Wire::default());
+        let unknown = host_cost(&DeviceLinks::default());
         assert_eq!(unknown, Curve::from(link_cost(LinkClass::Pcie)));
         assert_eq!(host_cost(&of(5, 16)).at(0), unknown.at(0));
     }
 
     #[test]
     fn a_device_copies_at_less_than_half_of_its_memorys_rate() {
-        let of = |rate| Wire {
+        let of = |rate| DeviceLinks {
             memory_bytes_per_second: rate,
-            ..Wire::default()
+            ..DeviceLinks::default()
         };
         let h100 = local_cost(&of(Some(3_352_320_000_000)));
         assert_eq!(h100.cost_at(0).fs_per_byte, 663);
@@ -124,7 +124,7 @@ mod tests {
             })
         };
         let pcie = PcieLink::of_generation(4, 16);
-        let of = |nvlinks, pcie| Between {
+        let of = |nvlinks, pcie| PairLinks {
             nvlinks,
             pcie,
             ancestor: None,

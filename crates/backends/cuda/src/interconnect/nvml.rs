@@ -4,7 +4,7 @@
 
 use transload_hal::{PciAddress, Uuid};
 
-use super::links::{Ancestor, Asked, NvLinks};
+use super::links::{Ancestor, DeviceQuery, NvLinks};
 use super::pcie::PcieLink;
 use super::sysfs::Tree;
 
@@ -45,7 +45,7 @@ pub(super) struct NvLink {
 
 /// The library's reports.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Report {
     pub(super) driver: Option<String>,
     /// In the order asked; `None` of what it does not know.
     pub(super) devices: Vec<Option<Device>>,
@@ -60,20 +60,20 @@ pub(super) struct Device {
     pub(super) pcie: Option<PcieLink>,
     pub(super) memory_bytes_per_second: Option<u64>,
     /// The other end of each NVLink.
-    ends: Vec<End>,
+    remotes: Vec<LinkEnd>,
     nvlink_bytes_per_second: u64,
 }
 
 /// The other end of an NVLink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
+enum LinkEnd {
     Gpu(PciAddress),
     /// A switch, which leads to every other GPU at switches.
     Switch,
 }
 
 /// Whether the device at that address is for the library the one of that UUID.
-pub(super) fn knows(library: &dyn Library, at: PciAddress, uuid: Option<Uuid>) -> bool {
+pub(super) fn matches(library: &dyn Library, at: PciAddress, uuid: Option<Uuid>) -> bool {
     match uuid {
         Some(uuid) => library.is(at, uuid),
         None => library.has_gpu(at),
@@ -81,17 +81,17 @@ pub(super) fn knows(library: &dyn Library, at: PciAddress, uuid: Option<Uuid>) -
 }
 
 /// Asks for all of it, once.
-pub(super) fn ask(library: &dyn Library, tree: &Tree, asked: &[Asked]) -> Told {
-    let device = |of: &Asked| {
-        let at = of.pci.filter(|at| knows(library, *at, of.uuid))?;
+pub(super) fn read(library: &dyn Library, tree: &Tree, queries: &[DeviceQuery]) -> Report {
+    let device = |of: &DeviceQuery| {
+        let at = of.pci.filter(|at| matches(library, *at, of.uuid))?;
         Some(device(library, tree, at))
     };
-    let devices: Vec<Option<Device>> = asked.iter().map(device).collect();
+    let devices: Vec<Option<Device>> = queries.iter().map(device).collect();
     let place = |index: usize| devices[index].as_ref().map(|device: &Device| device.at);
     let ancestor = |a, b| library.ancestor(place(a)?, place(b)?);
-    let ancestors = (0..asked.len()).map(|a| (0..a).map(|b| ancestor(a, b)).collect());
+    let ancestors = (0..queries.len()).map(|a| (0..a).map(|b| ancestor(a, b)).collect());
     let ancestors = ancestors.collect();
-    Told {
+    Report {
         driver: library.driver(),
         devices,
         ancestors,
@@ -107,8 +107,8 @@ fn device(library: &dyn Library, tree: &Tree, at: PciAddress) -> Device {
         bridge.unwrap_or_else(|| !library.has_gpu(remote))
     };
     let end = |link: &NvLink| match link.remote {
-        Some(remote) if !is_switch(remote) => End::Gpu(remote),
-        _ => End::Switch,
+        Some(remote) if !is_switch(remote) => LinkEnd::Gpu(remote),
+        _ => LinkEnd::Switch,
     };
     let megabytes = library.nvlink_megabytes(at).filter(|rate| *rate > 0);
     let by_version = || links.iter().find_map(|link| megabytes_of(link.version?));
@@ -130,17 +130,17 @@ fn device(library: &dyn Library, tree: &Tree, at: PciAddress) -> Device {
         numa_node: nearest(),
         pcie: pcie(),
         memory_bytes_per_second: memory(),
-        ends: links.iter().map(end).collect(),
+        remotes: links.iter().map(end).collect(),
         nvlink_bytes_per_second: u64::from(megabytes) * 1_000_000,
     }
 }
 
-impl Told {
+impl Report {
     /// The NVLinks between two devices that it knows both.
     pub(super) fn nvlinks(&self, a: usize, b: usize) -> Option<NvLinks> {
         let (a, b) = (self.devices[a].as_ref()?, self.devices[b].as_ref()?);
-        let direct = a.count(|end| end == End::Gpu(b.at));
-        let switched = |of: &Device| of.count(|end| end == End::Switch);
+        let direct = a.count(|end| end == LinkEnd::Gpu(b.at));
+        let switched = |of: &Device| of.count(|end| end == LinkEnd::Switch);
         Some(NvLinks {
             count: direct + switched(a).min(switched(b)),
             bytes_per_second: a.nvlink_bytes_per_second.min(b.nvlink_bytes_per_second),
@@ -153,8 +153,8 @@ impl Told {
 }
 
 impl Device {
-    fn count(&self, which: impl Fn(End) -> bool) -> u32 {
-        let count = self.ends.iter().filter(|end| which(**end)).count();
+    fn count(&self, which: impl Fn(LinkEnd) -> bool) -> u32 {
+        let count = self.remotes.iter().filter(|end| which(**end)).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 }

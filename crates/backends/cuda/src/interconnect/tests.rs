@@ -5,7 +5,7 @@ mod machine;
 use transload_hal::Uuid;
 
 use super::nvml::NvLink;
-use super::{Ancestor, Asked, Between, NvLinks, Wire, Wires};
+use super::{Ancestor, DeviceLinks, DeviceQuery, Interconnect, NvLinks, PairLinks};
 use machine::{StandIn, StandInGpu, Sysfs, ask, at, pcie};
 
 const UUID: Uuid = Uuid([7; 16]);
@@ -13,29 +13,29 @@ const OTHER: Uuid = Uuid([8; 16]);
 
 #[test]
 fn a_machine_without_a_tree_and_a_library_knows_nothing() {
-    let nowhere = Asked {
+    let nowhere = DeviceQuery {
         pci: None,
         uuid: Some(UUID),
     };
     let asked = [ask("01:00.0"), nowhere];
-    let wires = Wires::read(&asked, "/nowhere".as_ref(), None);
-    assert_eq!(wires.driver(), None);
-    assert_eq!(wires.of(0), Wire::default());
-    assert_eq!(wires.between(0, 1), Between::default());
-    assert_eq!(wires.of(2), Wire::default());
-    assert_eq!(wires.between(0, 2), Between::default());
-    assert_eq!(wires.between(1, 1), Between::default());
+    let interconnect = Interconnect::read(&asked, "/nowhere".as_ref(), None);
+    assert_eq!(interconnect.driver(), None);
+    assert_eq!(interconnect.device(0), DeviceLinks::default());
+    assert_eq!(interconnect.between(0, 1), PairLinks::default());
+    assert_eq!(interconnect.device(2), DeviceLinks::default());
+    assert_eq!(interconnect.between(0, 2), PairLinks::default());
+    assert_eq!(interconnect.between(1, 1), PairLinks::default());
     assert_eq!(
-        Wires::read(&[], "/nowhere".as_ref(), None),
-        Wires::default()
+        Interconnect::read(&[], "/nowhere".as_ref(), None),
+        Interconnect::default()
     );
 }
 
 #[test]
 fn discovery_ends_well_on_whatever_machine_this_is() {
-    let wires = Wires::discover(&[ask("ffff:ff:1f.7")]);
-    assert_eq!(wires.of(0), Wire::default());
-    assert_eq!(wires.driver(), None);
+    let interconnect = Interconnect::discover(&[ask("ffff:ff:1f.7")]);
+    assert_eq!(interconnect.device(0), DeviceLinks::default());
+    assert_eq!(interconnect.driver(), None);
 }
 
 #[cfg(unix)]
@@ -88,9 +88,11 @@ mod with_links {
 
     #[test]
     fn a_link_is_as_good_as_both_of_its_ends_however_idle_it_is() {
-        let wires = two_sockets().wires(&FIVE);
-        assert_eq!(wires.driver(), Some("580.65.06"));
-        let links: Vec<_> = (0..5).map(|index| wires.of(index).pcie).collect();
+        let interconnect = two_sockets().interconnect(&FIVE);
+        assert_eq!(interconnect.driver(), Some("580.65.06"));
+        let links: Vec<_> = (0..5)
+            .map(|index| interconnect.device(index).pcie)
+            .collect();
         assert_eq!(
             links,
             [
@@ -101,14 +103,18 @@ mod with_links {
                 pcie(3, 8)
             ]
         );
-        let nodes: Vec<_> = (0..5).map(|index| wires.of(index).numa_node).collect();
+        let nodes: Vec<_> = (0..5)
+            .map(|index| interconnect.device(index).numa_node)
+            .collect();
         assert_eq!(nodes, [Some(0), Some(0), Some(0), Some(0), Some(1)]);
     }
 
     #[test]
     fn the_way_to_the_host_is_as_wide_as_its_narrowest_link() {
-        let wires = two_sockets().wires(&FIVE);
-        let to_host: Vec<_> = (0..5).map(|index| wires.of(index).to_host).collect();
+        let interconnect = two_sockets().interconnect(&FIVE);
+        let to_host: Vec<_> = (0..5)
+            .map(|index| interconnect.device(index).to_host)
+            .collect();
         assert_eq!(
             to_host,
             [pcie(5, 4), pcie(5, 4), pcie(4, 16), pcie(5, 16), pcie(3, 8)]
@@ -117,10 +123,10 @@ mod with_links {
 
     #[test]
     fn two_devices_meet_where_their_ways_do() {
-        let wires = two_sockets().wires(&FIVE);
+        let interconnect = two_sockets().interconnect(&FIVE);
         let meet = |a, b| {
-            let between = wires.between(a, b);
-            assert_eq!(between, wires.between(b, a));
+            let between = interconnect.between(a, b);
+            assert_eq!(between, interconnect.between(b, a));
             // The kernel knows nothing of NVLinks.
             assert_eq!(between.nvlinks, None);
             (between.ancestor.unwrap(), between.pcie)
@@ -163,12 +169,12 @@ mod with_links {
             }
             tree.gpu(&format!("{path}/{gpu}"), "16.0 GT/s PCIe", "16", "0");
         }
-        let wires = tree.wires(&["05:00.0", "08:00.0"]);
-        let between = wires.between(0, 1);
+        let interconnect = tree.interconnect(&["05:00.0", "08:00.0"]);
+        let between = interconnect.between(0, 1);
         assert_eq!(between.ancestor, Some(Ancestor::Switches));
         assert_eq!(between.pcie, pcie(4, 4));
-        assert_eq!(wires.of(0).to_host, pcie(4, 16));
-        assert_eq!(wires.of(1).to_host, pcie(4, 4));
+        assert_eq!(interconnect.device(0).to_host, pcie(4, 16));
+        assert_eq!(interconnect.device(1).to_host, pcie(4, 4));
     }
 
     #[test]
@@ -188,14 +194,17 @@ mod with_links {
         // A card that is on the host's bus itself.
         tree.device("pci0000:00/0000:00:07.0", &gpu);
         tree.file("devices/system/node/online", "0");
-        let wires = tree.wires(&["01:00.0", "00:07.0"]);
+        let interconnect = tree.interconnect(&["01:00.0", "00:07.0"]);
         for index in 0..2 {
-            assert_eq!(wires.of(index).pcie, pcie(5, 16));
-            assert_eq!(wires.of(index).to_host, pcie(5, 16));
+            assert_eq!(interconnect.device(index).pcie, pcie(5, 16));
+            assert_eq!(interconnect.device(index).to_host, pcie(5, 16));
             // There is one node, so it is that one.
-            assert_eq!(wires.of(index).numa_node, Some(0));
+            assert_eq!(interconnect.device(index).numa_node, Some(0));
         }
-        assert_eq!(wires.between(0, 1).ancestor, Some(Ancestor::HostBridge));
+        assert_eq!(
+            interconnect.between(0, 1).ancestor,
+            Some(Ancestor::HostBridge)
+        );
     }
 
     #[test]
@@ -204,11 +213,11 @@ mod with_links {
         tree.gpu("pci0000:00/0000:01:00.0", "Unknown", "255", "-1");
         tree.gpu("pci0001:00/0001:01:00.0", "16.0 GT/s PCIe", "0", "-1");
         tree.file("devices/system/node/online", "0-1");
-        let wires = tree.wires(&["01:00.0", "0001:01:00.0"]);
-        assert_eq!(wires.of(0), Wire::default());
-        assert_eq!(wires.of(1), Wire::default());
+        let interconnect = tree.interconnect(&["01:00.0", "0001:01:00.0"]);
+        assert_eq!(interconnect.device(0), DeviceLinks::default());
+        assert_eq!(interconnect.device(1), DeviceLinks::default());
         // On different bridges, of unknown nodes.
-        assert_eq!(wires.between(0, 1), Between::default());
+        assert_eq!(interconnect.between(0, 1), PairLinks::default());
     }
 
     #[test]
@@ -224,10 +233,10 @@ mod with_links {
             ],
         );
         tree.file("module/nvidia/version", "580.65.06");
-        let wires = tree.wires(&["01:00.0"]);
-        assert_eq!(wires.of(0), Wire::default());
+        let interconnect = tree.interconnect(&["01:00.0"]);
+        assert_eq!(interconnect.device(0), DeviceLinks::default());
         // That address does not come from this machine's driver.
-        assert_eq!(wires.driver(), None);
+        assert_eq!(interconnect.driver(), None);
     }
 
     #[test]
@@ -251,18 +260,18 @@ mod with_links {
             ancestors: vec![(at("03:00.0"), at("04:00.0"), Ancestor::Board)],
         };
         let asked = [
-            Asked {
+            DeviceQuery {
                 pci: Some(at("03:00.0")),
                 uuid: Some(UUID),
             },
             ask("04:00.0"),
             ask("05:00.0"),
         ];
-        let wires = tree.wires_by(&library, &asked);
-        assert_eq!(wires.driver(), Some("575.57.08"));
+        let interconnect = tree.read_with(&library, &asked);
+        assert_eq!(interconnect.driver(), Some("575.57.08"));
         assert_eq!(
-            wires.of(0),
-            Wire {
+            interconnect.device(0),
+            DeviceLinks {
                 numa_node: Some(1),
                 pcie: pcie(4, 16),
                 // The switch's uplink, of which the library says nothing.
@@ -270,24 +279,27 @@ mod with_links {
                 memory_bytes_per_second: Some(3_352_320_000_000),
             }
         );
-        let second = Wire {
+        let second = DeviceLinks {
             numa_node: Some(0),
             pcie: pcie(5, 16),
             to_host: pcie(5, 4),
             memory_bytes_per_second: None,
         };
-        assert_eq!(wires.of(1), second);
-        assert_eq!(wires.of(2).pcie, pcie(4, 16));
-        assert_eq!(wires.between(0, 1).ancestor, Some(Ancestor::Board));
-        assert_eq!(wires.between(0, 1).pcie, pcie(4, 16));
-        assert_eq!(wires.between(1, 2).ancestor, Some(Ancestor::HostBridge));
+        assert_eq!(interconnect.device(1), second);
+        assert_eq!(interconnect.device(2).pcie, pcie(4, 16));
+        assert_eq!(interconnect.between(0, 1).ancestor, Some(Ancestor::Board));
+        assert_eq!(interconnect.between(0, 1).pcie, pcie(4, 16));
+        assert_eq!(
+            interconnect.between(1, 2).ancestor,
+            Some(Ancestor::HostBridge)
+        );
         let none = NvLinks {
             count: 0,
             bytes_per_second: 0,
         };
-        assert_eq!(wires.between(0, 1).nvlinks, Some(none));
+        assert_eq!(interconnect.between(0, 1).nvlinks, Some(none));
         // Of the third the library knows nothing.
-        assert_eq!(wires.between(1, 2).nvlinks, None);
+        assert_eq!(interconnect.between(1, 2).nvlinks, None);
     }
 
     #[test]
@@ -303,13 +315,13 @@ mod with_links {
             gpus: [(at("03:00.0"), gpu)].into(),
             ..StandIn::default()
         };
-        let asked = Asked {
+        let asked = DeviceQuery {
             pci: Some(at("03:00.0")),
             uuid: Some(OTHER),
         };
-        let wires = tree.wires_by(&library, &[asked]);
-        assert_eq!(wires.of(0), Wire::default());
-        assert_eq!(wires.driver(), None);
+        let interconnect = tree.read_with(&library, &[asked]);
+        assert_eq!(interconnect.device(0), DeviceLinks::default());
+        assert_eq!(interconnect.driver(), None);
     }
 }
 
@@ -334,8 +346,8 @@ fn nvlinks_of(gpus: [(&str, Vec<NvLink>, Option<u32>); 3], tree: &Sysfs) -> [Opt
         gpus: gpus.into(),
         ..StandIn::default()
     };
-    let wires = tree.wires_by(&library, &asked);
-    [(0, 1), (1, 2), (0, 2)].map(|(a, b)| wires.between(a, b).nvlinks)
+    let interconnect = tree.read_with(&library, &asked);
+    [(0, 1), (1, 2), (0, 2)].map(|(a, b)| interconnect.between(a, b).nvlinks)
 }
 
 #[test]
@@ -410,9 +422,9 @@ fn an_nvlink_to_a_card_that_was_not_asked_for_is_no_link_to_a_switch() {
         .into(),
         ..StandIn::default()
     };
-    let wires = tree.wires_by(&library, &[ask("01:00.0"), ask("02:00.0")]);
+    let interconnect = tree.read_with(&library, &[ask("01:00.0"), ask("02:00.0")]);
     assert_eq!(
-        wires.between(0, 1).nvlinks.map(|links| links.count),
+        interconnect.between(0, 1).nvlinks.map(|links| links.count),
         Some(0)
     );
 }

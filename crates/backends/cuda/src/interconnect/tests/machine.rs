@@ -6,15 +6,15 @@ use std::path::PathBuf;
 
 use transload_hal::{PciAddress, Uuid};
 
-use crate::wires::nvml::{Library, NvLink};
-use crate::wires::{Ancestor, Asked, PcieLink, Wires};
+use crate::interconnect::nvml::{Library, NvLink};
+use crate::interconnect::{Ancestor, DeviceQuery, Interconnect, PcieLink};
 
 /// A device tree in a folder of its own.
 pub(super) struct Sysfs(PathBuf);
 
 impl Sysfs {
     pub(super) fn new(name: &str) -> Sysfs {
-        let folder = format!("transload-wires-{name}-{}", std::process::id());
+        let folder = format!("transload-interconnect-{name}-{}", std::process::id());
         let root = std::env::temp_dir().join(folder);
         let _ = fs::remove_dir_all(&root);
         fs::create_dir_all(root.join("bus/pci/devices")).unwrap();
@@ -69,13 +69,13 @@ impl Sysfs {
         );
     }
 
-    pub(super) fn wires(&self, asked: &[&str]) -> Wires {
-        let asked: Vec<_> = asked.iter().map(|at| ask(at)).collect();
-        Wires::of_tree(&asked, &self.0)
+    pub(super) fn interconnect(&self, queries: &[&str]) -> Interconnect {
+        let queries: Vec<_> = queries.iter().map(|at| ask(at)).collect();
+        Interconnect::of_tree(&queries, &self.0)
     }
 
-    pub(super) fn wires_by(&self, library: &dyn Library, asked: &[Asked]) -> Wires {
-        Wires::read(asked, &self.0, Some(library))
+    pub(super) fn read_with(&self, library: &dyn Library, queries: &[DeviceQuery]) -> Interconnect {
+        Interconnect::read(queries, &self.0, Some(library))
     }
 }
 
@@ -89,8 +89,8 @@ pub(super) fn at(text: &str) -> PciAddress {
     text.parse().unwrap()
 }
 
-pub(super) fn ask(text: &str) -> Asked {
-    Asked {
+pub(super) fn ask(text: &str) -> DeviceQuery {
+    DeviceQuery {
         pci: Some(at(text)),
         uuid: None,
     }

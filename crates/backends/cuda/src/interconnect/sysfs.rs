@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use transload_hal::PciAddress;
 
-use super::links::{Ancestor, Wire};
+use super::links::{Ancestor, DeviceLinks};
 use super::pcie::PcieLink;
 
 /// The kernel's device tree, as far as it concerns some devices.
@@ -40,12 +40,12 @@ impl Tree {
         self.devices[index].is_some()
     }
 
-    pub(super) fn wire(&self, index: usize) -> Wire {
+    pub(super) fn links(&self, index: usize) -> DeviceLinks {
         let Some(device) = &self.devices[index] else {
-            return Wire::default();
+            return DeviceLinks::default();
         };
         let links = device.slot.into_iter().chain(self.above(index));
-        Wire {
+        DeviceLinks {
             numa_node: device.numa_node,
             pcie: device.slot,
             to_host: PcieLink::narrowest(links),

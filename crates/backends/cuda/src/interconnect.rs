@@ -19,7 +19,7 @@ use std::path::Path;
 use transload_hal::PciAddress;
 
 pub use cost::{host_cost, local_cost, peer_cost};
-pub use links::{Ancestor, Asked, Between, NvLinks, Wire};
+pub use links::{Ancestor, DeviceLinks, DeviceQuery, NvLinks, PairLinks};
 pub use pcie::PcieLink;
 
 use nvml::Library;
@@ -27,75 +27,76 @@ use sysfs::Tree;
 
 /// The wiring of the devices that were asked for, in their order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Wires {
+pub struct Interconnect {
     driver: Option<String>,
-    devices: Vec<Wire>,
+    devices: Vec<DeviceLinks>,
     /// For each device, the ones after it.
-    pairs: Vec<Vec<Between>>,
+    pairs: Vec<Vec<PairLinks>>,
 }
 
-impl Wires {
+impl Interconnect {
     /// Returns the wiring of this machine's devices. Starts NVML, which may take some milliseconds, and ends it
     /// again.
-    pub fn discover(asked: &[Asked]) -> Wires {
+    pub fn discover(queries: &[DeviceQuery]) -> Interconnect {
         #[cfg(all(feature = "nvml", any(target_os = "linux", windows)))]
         if let Some(library) = library::Nvml::start() {
-            return Wires::read(asked, SYSFS.as_ref(), Some(&library));
+            return Interconnect::read(queries, SYSFS.as_ref(), Some(&library));
         }
-        Wires::read(asked, SYSFS.as_ref(), None)
+        Interconnect::read(queries, SYSFS.as_ref(), None)
     }
 
     /// Returns the wiring in a kernel's device tree that is mounted at `sysfs` (usually `/sys`), without NVML.
-    pub fn of_tree(asked: &[Asked], sysfs: &Path) -> Wires {
-        Wires::read(asked, sysfs, None)
+    pub fn of_tree(queries: &[DeviceQuery], sysfs: &Path) -> Interconnect {
+        Interconnect::read(queries, sysfs, None)
     }
 
     /// As `discover`, with a device tree at that path and that management library.
-    fn read(asked: &[Asked], sysfs: &Path, library: Option<&dyn Library>) -> Wires {
+    fn read(queries: &[DeviceQuery], sysfs: &Path, library: Option<&dyn Library>) -> Interconnect {
         // If the library reports another UUID at an address, the kernel's facts about it do not apply either.
-        let is_other = |at: PciAddress, of: &Asked| {
+        let is_other = |at: PciAddress, of: &DeviceQuery| {
             let library = library.filter(|library| library.has_gpu(at));
-            library.is_some_and(|library| !nvml::knows(library, at, of.uuid))
+            library.is_some_and(|library| !nvml::matches(library, at, of.uuid))
         };
-        let looked_up = |of: &Asked| of.pci.filter(|at| !is_other(*at, of));
-        let tree = Tree::read(sysfs, asked.iter().map(looked_up));
-        let library = library.map(|library| nvml::ask(library, &tree, asked));
-        let told = |index: usize| {
+        let looked_up = |of: &DeviceQuery| of.pci.filter(|at| !is_other(*at, of));
+        let tree = Tree::read(sysfs, queries.iter().map(looked_up));
+        let library = library.map(|library| nvml::read(library, &tree, queries));
+        let report = |index: usize| {
             library
                 .as_ref()
-                .and_then(|told| told.devices[index].as_ref())
+                .and_then(|report| report.devices[index].as_ref())
         };
-        let devices = (0..asked.len()).map(|index| {
-            let mut wire = tree.wire(index);
-            if let Some(told) = told(index) {
-                wire.numa_node = told.numa_node.or(wire.numa_node);
+        let devices = (0..queries.len()).map(|index| {
+            let mut links = tree.links(index);
+            if let Some(report) = report(index) {
+                links.numa_node = report.numa_node.or(links.numa_node);
                 // The library does not report the links above the slot.
                 let above = tree.above(index);
-                wire.pcie = told.pcie.or(wire.pcie);
-                wire.to_host = PcieLink::narrowest(wire.pcie.into_iter().chain(above));
-                wire.memory_bytes_per_second = told.memory_bytes_per_second;
+                links.pcie = report.pcie.or(links.pcie);
+                links.to_host = PcieLink::narrowest(links.pcie.into_iter().chain(above));
+                links.memory_bytes_per_second = report.memory_bytes_per_second;
             }
-            wire
+            links
         });
-        let devices: Vec<Wire> = devices.collect();
+        let devices: Vec<DeviceLinks> = devices.collect();
         let pair = |a: usize, b: usize| {
             let slots = devices[a].pcie.into_iter().chain(devices[b].pcie);
-            let told = library.as_ref();
-            Between {
-                nvlinks: told.and_then(|told| told.nvlinks(a, b)),
-                ancestor: told
-                    .and_then(|told| told.ancestor(a, b))
+            let report = library.as_ref();
+            PairLinks {
+                nvlinks: report.and_then(|report| report.nvlinks(a, b)),
+                ancestor: report
+                    .and_then(|report| report.ancestor(a, b))
                     .or_else(|| tree.ancestor(a, b)),
                 pcie: PcieLink::narrowest(slots.chain(tree.above_until_they_meet(a, b))),
             }
         };
-        let pairs = (0..asked.len()).map(|a| (a + 1..asked.len()).map(|b| pair(a, b)).collect());
+        let pairs =
+            (0..queries.len()).map(|a| (a + 1..queries.len()).map(|b| pair(a, b)).collect());
         let pairs = pairs.collect();
         // The machine's driver version does not apply to devices that it does not drive.
-        let known = (0..asked.len()).any(|index| told(index).is_some() || tree.has(index));
-        let driver = library.as_ref().and_then(|told| told.driver.clone());
+        let known = (0..queries.len()).any(|index| report(index).is_some() || tree.has(index));
+        let driver = library.as_ref().and_then(|report| report.driver.clone());
         let driver = driver.or_else(|| tree.driver());
-        Wires {
+        Interconnect {
             driver: driver.filter(|_| known),
             devices,
             pairs,
@@ -108,12 +109,12 @@ impl Wires {
     }
 
     /// The wiring of the device at that position of the request; all unknown for any other position.
-    pub fn of(&self, index: usize) -> Wire {
+    pub fn device(&self, index: usize) -> DeviceLinks {
         self.devices.get(index).copied().unwrap_or_default()
     }
 
     /// The connection between two devices, the same in both directions; all unknown between a device and itself.
-    pub fn between(&self, a: usize, b: usize) -> Between {
+    pub fn between(&self, a: usize, b: usize) -> PairLinks {
         let (low, high) = (a.min(b), a.max(b));
         let after = self.pairs.get(low).filter(|_| low != high);
         after

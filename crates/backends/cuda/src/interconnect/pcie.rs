@@ -4,6 +4,7 @@ use core::fmt;
 
 /// A PCIe link: lanes, and how fast each of them is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct PcieLink {
     /// Millions of transfers per second, on each lane and each way: 16 000 of PCIe 4.0.
     pub megatransfers: u32,
