@@ -25,6 +25,24 @@ impl Case {
             run: Box::new(move |effort| run(effort).map(|outcome| vec![outcome])),
         }
     }
+
+    /// A case that reports when this machine has nothing to measure.
+    pub(crate) fn where_possible(
+        name: String,
+        run: impl Fn(&str, Effort) -> Result<Vec<Outcome>> + 'static,
+    ) -> Case {
+        let of = name.clone();
+        Case {
+            name,
+            run: Box::new(move |effort| {
+                let outcomes = run(&of, effort)?;
+                if outcomes.is_empty() {
+                    eprintln!("  skipped: this machine lacks what it needs");
+                }
+                Ok(outcomes)
+            }),
+        }
+    }
 }
 
 /// How much work goes into a case.

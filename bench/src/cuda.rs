@@ -6,10 +6,6 @@ mod submit;
 
 use crate::case::{Case, Effort};
 
-/// A device behind 4 GB/s in each direction.
-pub(crate) const MACHINE: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/machines/four-gigabytes.toml");
-
 pub(crate) fn cases(effort: Effort) -> Vec<Case> {
     let mut cases = staged::cases(effort);
     cases.push(Case::new("cuda/submit-4KiB", submit::run));

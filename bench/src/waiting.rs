@@ -13,14 +13,14 @@
 
 mod batch;
 mod beside;
-mod ends;
+mod endpoints;
 mod growth;
 mod idle;
 // Only Linux binds all threads of a process to one processor.
 #[cfg(target_os = "linux")]
 mod overlap;
 mod pause;
-mod sleepy;
+mod polling;
 mod stall;
 mod submit;
 mod threads;
@@ -28,7 +28,7 @@ mod threads;
 use anyhow::Result;
 
 use crate::case::{Case, Effort, Outcome};
-use ends::{DEVICES, Ends, Sort};
+use endpoints::{DEVICES, Endpoints, Sort};
 use growth::Others;
 
 /// Long enough for at least ten sleeps of 5 ms on an idle machine with two cores.
@@ -46,85 +46,79 @@ const SUBMITTED: [(&str, usize); 5] = [
 const THREADS: [usize; 3] = [10, 100, 1000];
 const BATCHES: [usize; 3] = [1000, 10_000, 100_000];
 
-type OfEnds = fn(&str, Ends, Effort) -> Result<Outcome>;
+type OfEndpoints = fn(&str, Endpoints, Effort) -> Result<Outcome>;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases = by_memory("loop", sleepy::run);
+    let mut cases = by_memory("loop", polling::run);
     #[cfg(target_os = "linux")]
     cases.extend(by_memory("overlap", overlap::run));
     for (word, sort) in [("heap", Sort::Heap), ("guest", Sort::Adapter)] {
         for (size, len) in SUBMITTED {
             let name = format!("waiting/submit-{size}-{word}");
-            cases.push(of_ends(name, vec![(sort, len, None)], submit::run));
+            cases.push(of_endpoints(name, vec![(sort, len, None)], submit::run));
         }
     }
     for count in THREADS {
         let name = format!("waiting/threads-{count}");
-        cases.push(case(name, move |name, effort| {
+        cases.push(Case::where_possible(name, move |name, effort| {
             threads::run(name, count, effort)
         }));
     }
     for count in BATCHES {
         let name = format!("waiting/batch-{count}");
-        cases.push(case(name, move |name, effort| {
+        cases.push(Case::where_possible(name, move |name, effort| {
             batch::run(name, count, effort)
         }));
     }
     for count in growth::COUNTS {
         for (word, others) in [("wait", Others::Wait), ("ended", Others::Ended)] {
             let name = format!("waiting/growth-{word}-{count}");
-            cases.push(case(name, move |name, effort| {
+            cases.push(Case::where_possible(name, move |name, effort| {
                 growth::run(name, count, others, effort)
             }));
         }
         let name = format!("waiting/growth-slots-{count}");
-        cases.push(case(name, move |name, _| growth::queue(name, count)));
+        cases.push(Case::where_possible(name, move |name, _| {
+            growth::queue(name, count)
+        }));
     }
-    cases.push(case("waiting/idle-host".into(), |name, _| idle::run(name)));
+    cases.push(Case::where_possible(
+        "waiting/idle-host".into(),
+        |name, _| idle::run(name),
+    ));
     cases.extend(stall::cases());
     cases
 }
 
 /// A case for each sort of memory. Each device has an outcome of its own.
-fn by_memory(word: &str, run: OfEnds) -> Vec<Case> {
+fn by_memory(word: &str, run: OfEndpoints) -> Vec<Case> {
     let name = |memory| format!("waiting/{word}-{memory}");
     let devices = DEVICES.map(|(sort, device)| (sort, DEVICE, Some(device)));
     vec![
-        of_ends(name("heap"), vec![(Sort::Heap, HEAP, None)], run),
-        of_ends(name("file"), vec![(Sort::File, FILE, None)], run),
-        of_ends(name("device"), devices.into(), run),
+        of_endpoints(name("heap"), vec![(Sort::Heap, HEAP, None)], run),
+        of_endpoints(name("file"), vec![(Sort::File, FILE, None)], run),
+        of_endpoints(name("device"), devices.into(), run),
     ]
 }
 
 /// A case with an outcome for each of those ends that this machine has.
-fn of_ends(name: String, ends: Vec<(Sort, usize, Option<&'static str>)>, run: OfEnds) -> Case {
-    case(name, move |name, effort| {
+fn of_endpoints(
+    name: String,
+    endpoints: Vec<(Sort, usize, Option<&'static str>)>,
+    run: OfEndpoints,
+) -> Case {
+    Case::where_possible(name, move |name, effort| {
         let mut outcomes = Vec::new();
-        for (sort, len, part) in &ends {
-            let Some(ends) = Ends::new(*sort, *len)? else {
+        for (sort, len, part) in &endpoints {
+            let Some(endpoints) = Endpoints::new(*sort, *len)? else {
                 continue;
             };
             let name = match part {
                 Some(part) => format!("{name}/{part}"),
                 None => name.to_owned(),
             };
-            outcomes.push(run(&name, ends, effort)?);
+            outcomes.push(run(&name, endpoints, effort)?);
         }
         Ok(outcomes)
     })
-}
-
-/// A case that reports when this machine has nothing to measure.
-fn case(name: String, run: impl Fn(&str, Effort) -> Result<Vec<Outcome>> + 'static) -> Case {
-    let of = name.clone();
-    Case {
-        name,
-        run: Box::new(move |effort| {
-            let outcomes = run(&of, effort)?;
-            if outcomes.is_empty() {
-                eprintln!("  skipped: this machine lacks what it needs");
-            }
-            Ok(outcomes)
-        }),
-    }
 }

@@ -13,7 +13,7 @@ use transload_cuda::Cuda;
 use transload_cuda::raw::Driver;
 use transload_testkit::conformance::{self, Exceptions, Verdict};
 
-use crate::document::reason;
+use crate::contest::reason;
 use crate::raw::facts;
 use crate::raw::gpu::Gpu;
 use crate::raw::harness::OfCuda;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 
 use crate::raw::memory::Random;
 use crate::series::Series;
@@ -18,6 +18,19 @@ pub(crate) trait Contender {
     /// Poisons the destination, does the operation once, and checks every byte by another way than it was written.
     /// Returns true for an operation that moves no bytes.
     fn verify(&mut self) -> Result<bool>;
+}
+
+/// An error and its causes, each of them once: the driver's errors name the call as well as the result.
+pub(crate) fn reason(error: &Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = text + ": " + &cause;
+        }
+    }
+    text
 }
 
 /// The rules of a contest.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::contest::reason;
 use crate::engine::Measured;
 use crate::machine::Machine;
 use crate::raw::facts::{DeviceFacts, DriverFacts};
@@ -81,19 +82,6 @@ pub(crate) struct Contestant {
     /// The least and the greatest sample.
     pub(crate) spread_s: Option<[f64; 2]>,
     pub(crate) bytes_per_s: Option<f64>,
-}
-
-/// An error and its causes, each of them once: the driver's errors name the call as well as the result.
-pub(crate) fn reason(error: &Error) -> String {
-    let mut told = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if told.is_empty() {
-            told = cause;
-        } else if !told.ends_with(&cause) {
-            told = told + ": " + &cause;
-        }
-    }
-    told
 }
 
 impl Contestant {

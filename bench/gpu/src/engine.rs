@@ -117,7 +117,7 @@ impl Party {
     /// Device memory filled by the driver's own call.
     fn full(&self, like: &Memory) -> Result<Buffer> {
         let buffer = self.device(MemoryKind::Device, like.len())?;
-        let there = Memory::theirs(&self.gpu, &buffer)?;
+        let there = Memory::of_buffer(&self.gpu, &buffer)?;
         self.gpu.up_blocking(&there, like, like.len())?;
         Ok(buffer)
     }
@@ -147,7 +147,7 @@ impl Party {
             self.on(other, MemoryKind::Device, like.len())?,
         );
         let way = self.way(&src, &dst)?;
-        let there = Arc::new(Memory::theirs(other, &dst)?);
+        let there = Arc::new(Memory::of_buffer(other, &dst)?);
         let (spoilt, like) = (Arc::clone(&there), Arc::clone(like));
         let manager = self.manager.clone();
         let turn = move || {
@@ -168,7 +168,7 @@ impl Party {
         let request = Request::new(&src, &dst);
         let way = self.manager.explain(&request)?.chosen.to_string();
         let prepared = self.manager.prepare(&request)?;
-        let (poison, check) = self.ends(&dst, like)?;
+        let (poison, check) = self.poison_and_check(&dst, like)?;
         let turn = move || {
             prepared.post().wait()?;
             Ok(())
@@ -191,8 +191,8 @@ impl Party {
         ];
         let [up, down] = &ends;
         let way = self.way(&up[0], &up[1])?;
-        let (mut poison_up, mut check_up) = self.ends(&up[1], like)?;
-        let (mut poison_down, mut check_down) = self.ends(&down[1], like)?;
+        let (mut poison_up, mut check_up) = self.poison_and_check(&up[1], like)?;
+        let (mut poison_down, mut check_down) = self.poison_and_check(&down[1], like)?;
         let manager = self.manager.clone();
         let turn = move || {
             let [up, down] = ends.each_ref().map(|[src, dst]| manager.copy(src, dst));
@@ -244,7 +244,7 @@ impl Party {
             Ok(())
         };
         let contender = if up {
-            let (poison, check) = self.ends(&device, like)?;
+            let (poison, check) = self.poison_and_check(&device, like)?;
             Way::boxed(self.name, turn, poison, check)
         } else {
             let (like, places, spoilt) = (Arc::clone(like), Arc::clone(places), host.clone());
@@ -266,7 +266,7 @@ impl Party {
             managed.write()?.copy_from_slice(&like.to_vec());
             let there = self.device(MemoryKind::Device, like.len())?;
             let way = self.way(&managed, &there)?;
-            let (poison, check) = self.ends(&there, like)?;
+            let (poison, check) = self.poison_and_check(&there, like)?;
             let touched = managed.clone();
             let prepare = move || touch(&touched);
             let turn = move || {
@@ -278,7 +278,7 @@ impl Party {
         }
         let there = self.full(like)?;
         let way = self.way(&there, &managed)?;
-        let (poison, check) = self.ends(&managed, like)?;
+        let (poison, check) = self.poison_and_check(&managed, like)?;
         let written = managed.clone();
         let prepare = move || {
             manager.copy(&there, &written).wait()?;
@@ -291,7 +291,7 @@ impl Party {
 
     fn entry(&self, src: Buffer, dst: Buffer, like: &Arc<Memory>) -> Result<Entry> {
         let way = self.way(&src, &dst)?;
-        let (poison, check) = self.ends(&dst, like)?;
+        let (poison, check) = self.poison_and_check(&dst, like)?;
         let manager = self.manager.clone();
         let turn = move || {
             manager.copy(&src, &dst).wait()?;
@@ -307,10 +307,10 @@ impl Party {
     }
 
     /// The steps that poison a destination and check it: on a device by the driver's own calls.
-    fn ends(&self, dst: &Buffer, like: &Arc<Memory>) -> Result<(Step, Check)> {
+    fn poison_and_check(&self, dst: &Buffer, like: &Arc<Memory>) -> Result<(Step, Check)> {
         let like = Arc::clone(like);
         if dst.memory().kind == MemoryKind::Device {
-            let there = Arc::new(Memory::theirs(&self.gpu, dst)?);
+            let there = Arc::new(Memory::of_buffer(&self.gpu, dst)?);
             let spoilt = Arc::clone(&there);
             let check = move || there.holds(0, &like, 0, like.len());
             return Ok((Box::new(move || spoilt.poison()), Box::new(check)));

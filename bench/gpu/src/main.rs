@@ -22,6 +22,7 @@ fn run() -> ExitCode {
 #[cfg(target_os = "linux")]
 mod adapter;
 #[cfg(target_os = "linux")]
+mod case;
 mod cases;
 #[cfg(target_os = "linux")]
 mod conformance;

@@ -12,9 +12,11 @@ use clap::Parser;
 use serde_json::Value;
 use transload_cuda::raw::Driver;
 
-use crate::cases::{self, Session};
+use crate::case::Session;
+use crate::cases;
 use crate::conformance;
-use crate::document::{Document, reason};
+use crate::contest::reason;
+use crate::document::Document;
 use crate::engine;
 use crate::machine::{Machine, commit};
 use crate::raw::facts::{self, DriverFacts};

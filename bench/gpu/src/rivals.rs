@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::contest::Contender;
-use crate::document::reason;
+use crate::contest::{Contender, reason};
 
 /// The script of the other process.
 const SCRIPT: &str = include_str!("rivals.py");

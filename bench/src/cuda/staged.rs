@@ -7,9 +7,9 @@ use anyhow::Result;
 use transload::{AllocSpec, Buffer, Prepared, Request, TransferManager};
 use transload_cuda::Cuda;
 
-use super::MACHINE;
 use crate::case::{Case, Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, POISON, Random, Rules};
+use crate::raw::driver::MACHINE;
 use crate::raw::driver::{Bare, double};
 
 /// The modelled rate, in bytes per second.

@@ -7,9 +7,9 @@ use anyhow::Result;
 use transload::{AllocSpec, Buffer, Prepared, Request, TransferManager};
 use transload_cuda::Cuda;
 
-use super::MACHINE;
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, POISON, Random, Rules};
+use crate::raw::driver::MACHINE;
 use crate::raw::driver::{Bare, double};
 
 const LEN: usize = 4 << 10;

@@ -9,6 +9,10 @@ use transload_cuda::raw::{
     CUstream_flags, Driver,
 };
 
+/// A device behind 4 GB/s in each direction.
+pub(crate) const MACHINE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/machines/four-gigabytes.toml");
+
 /// The double with a machine description, which the process keeps to its end.
 pub(crate) fn double(machine: &str) -> Driver {
     // A second case finds it set.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use transload::{Batch, Buffer, OnFailure, Request, TransferManager};
 
-use super::ends::payload;
+use super::endpoints::payload;
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::POISON;
 use crate::series::Series;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use transload::TransferManager;
 
-use super::ends::payload;
+use super::endpoints::payload;
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, POISON, Rules};
 use crate::way::Way;

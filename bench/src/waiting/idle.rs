@@ -3,7 +3,7 @@
 use anyhow::Result;
 use transload::TransferManager;
 
-use super::ends::payload;
+use super::endpoints::payload;
 use crate::case::Outcome;
 use crate::quiet;
 

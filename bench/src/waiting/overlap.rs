@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::ends::Ends;
+use super::endpoints::Endpoints;
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, Random, Rules};
 use crate::series::Series;
@@ -26,14 +26,14 @@ use crate::way::Way;
 const LIMIT: f64 = 1.15;
 const ROUNDS: usize = 16;
 
-pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
-    let ends = Rc::new(ends);
-    ends.moved()?;
-    let alone = (0..5).map(|_| Ok(bound(|| ends.timed())?.as_secs_f64()));
+pub(super) fn run(name: &str, endpoints: Endpoints, effort: Effort) -> Result<Outcome> {
+    let endpoints = Rc::new(endpoints);
+    endpoints.moved()?;
+    let alone = (0..5).map(|_| Ok(bound(|| endpoints.timed())?.as_secs_f64()));
     let alone = alone.collect::<Result<Series>>()?.median();
     let loops = loops_in(alone);
-    let way = |name: &str, turn: fn(&Ends, u64) -> Result<()>| {
-        let [turned, poisoned, checked] = [(); 3].map(|()| Rc::clone(&ends));
+    let way = |name: &str, turn: fn(&Endpoints, u64) -> Result<()>| {
+        let [turned, poisoned, checked] = [(); 3].map(|()| Rc::clone(&endpoints));
         Way::boxed(
             name,
             move || turn(&turned, loops),
@@ -43,7 +43,9 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
     };
     let mut contenders: Vec<Box<dyn Contender>> = vec![
         way("copy and work", together),
-        way("copy, one processor", |ends, _| bound(|| ends.moved())),
+        way("copy, one processor", |endpoints, _| {
+            bound(|| endpoints.moved())
+        }),
         work_alone("work", loops, work),
         work_alone("work on two threads at once", loops, twice),
         way("copy, work on another thread", beside),
@@ -55,7 +57,7 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
     };
     let series = contest::run(&mut contenders, rules)?;
     let mut outcome = Outcome::new(name, &series[0]);
-    ends.describe(&mut outcome);
+    endpoints.describe(&mut outcome);
     for (contender, series) in contenders.iter().zip(&series).skip(1) {
         let name = contender.name().to_owned();
         outcome.baselines.insert(name, series.median());
@@ -73,18 +75,18 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn together(ends: &Ends, loops: u64) -> Result<()> {
-    let transfer = ends.submit();
+fn together(endpoints: &Endpoints, loops: u64) -> Result<()> {
+    let transfer = endpoints.submit();
     work(loops);
     transfer.wait()?;
     Ok(())
 }
 
 /// The same when the program makes the second thread by itself.
-fn beside(ends: &Ends, loops: u64) -> Result<()> {
+fn beside(endpoints: &Endpoints, loops: u64) -> Result<()> {
     thread::scope(|scope| {
         scope.spawn(|| work(loops));
-        ends.moved()
+        endpoints.moved()
     })
 }
 

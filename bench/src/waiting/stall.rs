@@ -7,37 +7,23 @@
 #[cfg(target_os = "linux")]
 mod blocked;
 mod held;
-#[path = "../../../crates/transload/tests/all/plain.rs"]
-#[allow(unsafe_code, reason = "a backend promises what it does with memory")]
-mod plain;
-#[cfg(target_os = "linux")]
-#[path = "../../../crates/transload/tests/all/stuck_page.rs"]
-#[allow(unsafe_code, reason = "pages that block are made by system calls")]
-mod stuck_page;
-mod told;
-
-use std::sync::Arc;
+mod lateness;
+mod scene;
 
 use anyhow::Result;
-use transload::TransferManager;
 
-use super::case;
 use crate::case::{Case, Effort, Outcome, Verdict};
 use crate::contest::Random;
 use crate::series::Series;
 use held::{HANDLES, Held, Operation};
-use plain::Desk;
-use told::{KINDS, lateness};
+use lateness::{KINDS, lateness};
+use scene::Scene;
 
 const LIMIT_S: f64 = 5e-3;
 
-/// A third party's backend whose operation never ends, and one whose operations end when the case says so.
-const STALLS: &str = "stalls";
-const LATER: &str = "later";
-
 pub(super) fn cases() -> Vec<Case> {
     let stall = |word: &str, operations: &'static [(Operation, &'static str)]| {
-        case(format!("waiting/stall-{word}"), move |name, effort| {
+        Case::where_possible(format!("waiting/stall-{word}"), move |name, effort| {
             let mut outcomes = Vec::new();
             for (operation, part) in operations {
                 outcomes.extend(run(&format!("{name}{part}"), *operation, effort)?);
@@ -57,25 +43,6 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         stall("plain", &[(Operation::Plain, "")]),
     ]
-}
-
-/// A manager with the host and the two backends.
-struct Scene {
-    manager: TransferManager,
-    stalls: Arc<Desk>,
-    later: Arc<Desk>,
-}
-
-impl Scene {
-    fn new() -> Scene {
-        let (manager, desks) = plain::manager(&[STALLS, LATER]);
-        let [stalls, later] = [0, 1].map(|at| Arc::clone(&desks[at]));
-        Scene {
-            manager,
-            stalls,
-            later,
-        }
-    }
 }
 
 fn run(name: &str, operation: Operation, effort: Effort) -> Result<Option<Outcome>> {

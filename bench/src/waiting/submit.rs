@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::ends::Ends;
+use super::endpoints::Endpoints;
 use crate::case::{Effort, Outcome, Verdict};
 use crate::series::Series;
 
@@ -13,31 +13,31 @@ const LIMIT_S: f64 = 100e-6;
 const SMALL: usize = 1 << 20;
 const MANY: usize = 20;
 
-pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
+pub(super) fn run(name: &str, endpoints: Endpoints, effort: Effort) -> Result<Outcome> {
     // The first copy of a pair chooses a plan and touches the pages.
-    ends.moved()?;
-    let rounds = match ends.len() {
+    endpoints.moved()?;
+    let rounds = match endpoints.len() {
         len if len <= SMALL => effort.rounds * MANY,
         _ => effort.rounds,
     };
     let (mut submitted, mut over) = (Series::default(), Series::default());
     for _ in 0..rounds {
         let begin = Instant::now();
-        let transfer = ends.submit();
+        let transfer = endpoints.submit();
         submitted.push(begin.elapsed().as_secs_f64());
         transfer.wait()?;
         over.push(begin.elapsed().as_secs_f64());
     }
     let mut outcome = Outcome::new(name, &submitted);
-    ends.describe(&mut outcome);
+    endpoints.describe(&mut outcome);
     // The median is the time of the call, which moves no bytes: a rate of it would mean nothing.
     outcome.bytes = 0;
     outcome
         .baselines
         .insert("copy and wait".into(), over.median());
-    ends.poison()?;
-    ends.moved()?;
-    outcome.verified = ends.are_equal()?;
+    endpoints.poison()?;
+    endpoints.moved()?;
+    outcome.verified = endpoints.are_equal()?;
     let median = submitted.median();
     let verdict = Verdict::at_most("until `copy` returns:", median, LIMIT_S, "s");
     outcome.verdict = Some(verdict);

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use transload::{Buffer, Event, Request, TransferManager};
 
 use super::beside;
-use super::ends::payload;
+use super::endpoints::payload;
 use super::pause::pause;
 use crate::case::{Effort, Outcome};
 use crate::contest::POISON;

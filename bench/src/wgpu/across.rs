@@ -7,8 +7,8 @@ use transload::hal::{BackendId, Name};
 use transload::{Buffer, Report, TransferManager};
 use wgpu::util::{BufferInitDescriptor, DeviceExt};
 
-use super::gpu::{Gpu, adapters, called};
-use super::{AGAIN, LAVAPIPE, REUSED, Results, TUTORIAL, judge, manager, moved};
+use super::gpu::{Gpu, LAVAPIPE, adapters, called, manager, moved};
+use super::results::{AGAIN, REUSED, Results, TUTORIAL, judge};
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{Contender, Random};
 use crate::raw::adopt::adopt;

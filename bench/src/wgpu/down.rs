@@ -8,11 +8,9 @@ use anyhow::{Context, Result};
 use transload::{AllocSpec, Buffer};
 use wgpu::util::DownloadBuffer;
 
-use super::gpu::Gpu;
+use super::gpu::{Gpu, moved, tell, twice};
+use super::results::{AGAIN, ALLOCATED, FOREIGN, MISALIGNED, REUSED, Results, TUTORIAL, judge};
 use super::up::memcpy;
-use super::{
-    AGAIN, ALLOCATED, FOREIGN, MISALIGNED, REUSED, Results, TUTORIAL, judge, moved, tell, twice,
-};
 use crate::case::{Effort, Outcome};
 use crate::contest::{Contender, POISON, Random};
 use crate::raw::adopt::adopt;

@@ -1,7 +1,10 @@
 //! Adapters, and the code that every user of wgpu writes around them.
 
 use anyhow::{Context, Result, anyhow};
-use transload::{DeviceId, DeviceKind, MemoryKind, Place};
+use transload::{Buffer, DeviceId, DeviceKind, MemoryKind, Place, TransferManager};
+
+/// The driver for which the limits apply.
+pub(super) const LAVAPIPE: &str = "llvmpipe";
 
 /// An open device.
 #[derive(Clone, Debug)]
@@ -30,8 +33,48 @@ pub(crate) fn called<'a>(adapters: &'a [wgpu::Adapter], text: &str) -> Option<&'
 /// Lavapipe as `wgpu:0`, opened by Transload. `None` where this machine has no lavapipe.
 pub(crate) fn opened() -> Result<Option<Gpu>> {
     let adapters = adapters();
-    let adapter = called(&adapters, super::LAVAPIPE);
+    let adapter = called(&adapters, LAVAPIPE);
     adapter.map(|adapter| Gpu::opened(adapter, 0)).transpose()
+}
+
+/// Lavapipe opened by Transload as `wgpu:0`, and again as other programs do as `wgpu:1`, under one manager; `None`
+/// where there is none.
+pub(super) fn twice() -> Result<Option<(TransferManager, Gpu, Gpu)>> {
+    let adapters = adapters();
+    let Some(adapter) = called(&adapters, LAVAPIPE) else {
+        return Ok(None);
+    };
+    let (opened, foreign) = (Gpu::opened(adapter, 0)?, Gpu::foreign(adapter, 1)?);
+    let manager = manager(&[&opened, &foreign])?;
+    Ok(Some((manager, opened, foreign)))
+}
+
+/// A manager of the host and these devices.
+pub(crate) fn manager(gpus: &[&Gpu]) -> Result<TransferManager> {
+    let wgpu = transload_wgpu::Wgpu::with_devices(gpus.iter().map(|gpu| gpu.pair()));
+    let manager = TransferManager::builder()
+        .host()
+        .backend(std::sync::Arc::new(wgpu))
+        .build()?;
+    Ok(manager)
+}
+
+/// One copy, from the call to the last byte.
+pub(super) fn moved(manager: &TransferManager, src: &Buffer, dst: &Buffer) -> Result<()> {
+    manager.copy(src, dst).wait()?;
+    Ok(())
+}
+
+/// Copies once and prints the route of the bytes.
+pub(super) fn tell(
+    manager: &TransferManager,
+    name: &str,
+    src: &Buffer,
+    dst: &Buffer,
+) -> Result<()> {
+    let report = manager.copy(src, dst).wait()?;
+    eprintln!("  {name}: {report}");
+    Ok(())
 }
 
 impl Gpu {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use transload::AllocSpec;
 
-use super::twice;
+use super::gpu::twice;
 use crate::case::Outcome;
 use crate::quiet;
 

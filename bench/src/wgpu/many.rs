@@ -4,8 +4,8 @@
 use anyhow::{Context, Result};
 use transload::{AllocSpec, Buffer, Transfer};
 
-use super::gpu::Gpu;
-use super::{AGAIN, REUSED, Results, judge, twice};
+use super::gpu::{Gpu, moved, twice};
+use super::results::{AGAIN, REUSED, Results, judge};
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::Random;
 use crate::way::Way;
@@ -72,7 +72,7 @@ pub(super) fn run(case: &str, effort: Effort) -> Result<Option<Vec<Outcome>>> {
     // The name of the baseline that takes part twice in the other cases.
     for name in [REUSED, AGAIN] {
         let (manager, src, dst) = (manager.clone(), src.clone(), dst.clone());
-        let turn = move || super::moved(&manager, &src, &dst);
+        let turn = move || moved(&manager, &src, &dst);
         contenders.push(way(name, Box::new(turn)));
     }
     let results = Results::of(contenders, len, effort)?;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use transload::AllocSpec;
 
-use super::{AGAIN, REUSED, Results, TUTORIAL, twice};
+use super::gpu::{moved, tell, twice};
+use super::results::{AGAIN, REUSED, Results, TUTORIAL};
 use crate::case::{Effort, Outcome};
 use crate::contest::{Contender, Random};
 
@@ -77,7 +78,7 @@ pub(super) fn run(case: &str, cold: bool, effort: Effort) -> Result<Option<Vec<O
     let native = native.ok_or_else(|| anyhow::anyhow!("no buffer of wgpu's"))?;
     let streamed = {
         let (manager, src, dst) = (manager.clone(), src.clone(), dst.clone());
-        move || super::moved(&manager, &src, &dst)
+        move || moved(&manager, &src, &dst)
     };
     let mut contenders = vec![way("transload", Box::new(streamed), native)];
     let plain = gpu.buffer(LEN as u64);
@@ -105,7 +106,7 @@ pub(super) fn run(case: &str, cold: bool, effort: Effort) -> Result<Option<Vec<O
     let results = Results::of(contenders, LEN, effort)?;
     let ends = [src.memory().to_string(), dst.memory().to_string()];
     let outcome = results.outcome(case, LEN, ends);
-    super::tell(&manager, "transload", &src, &dst)?;
+    tell(&manager, "transload", &src, &dst)?;
     Ok(Some(vec![outcome]))
 }
 

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use anyhow::Result;
 use transload::Request;
 
-use super::gpu::Gpu;
-use super::{AGAIN, REUSED, Results, TUTORIAL, judge, twice};
+use super::gpu::{Gpu, twice};
+use super::results::{AGAIN, REUSED, Results, TUTORIAL, judge};
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{Contender, POISON, Random};
 use crate::raw::adopt::adopt_texture;

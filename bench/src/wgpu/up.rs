@@ -8,10 +8,9 @@ use anyhow::{Context, Result};
 use transload::{AllocSpec, Buffer};
 use wgpu::util::{BufferInitDescriptor, DeviceExt, StagingBelt};
 
-use super::gpu::Gpu;
-use super::{
-    AGAIN, ALLOCATED, FOREIGN, MEMCPY, MISALIGNED, REUSED, Results, TUTORIAL, judge, moved, tell,
-    twice,
+use super::gpu::{Gpu, moved, tell, twice};
+use super::results::{
+    AGAIN, ALLOCATED, FOREIGN, MEMCPY, MISALIGNED, REUSED, Results, TUTORIAL, judge,
 };
 use crate::case::{Effort, Outcome};
 use crate::contest::{Contender, POISON, Random};

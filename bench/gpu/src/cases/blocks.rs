@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{Case, Field, Needs, Session, size};
+use crate::case::{Case, Field, Needs, Session, size};
 use crate::contest::{Check, Contender, Step, Way};
 use crate::raw::memory::{Kind, Memory, Random};
 use crate::raw::work::{Batch, Stream, wants};
@@ -48,7 +48,7 @@ struct Blocks {
 
 /// The blocks on the host, in random places. On the device, and in a copy for the comparison, they lie one after the
 /// other.
-struct Ends {
+struct Endpoints {
     host: Arc<Memory>,
     device: Arc<Memory>,
     like: Arc<Memory>,
@@ -67,27 +67,29 @@ fn field(session: &Session, blocks: Blocks) -> Result<Field> {
         .enumerate()
         .map(|(at, place)| (place * len, at * len))
         .collect();
-    let ends = Ends {
+    let endpoints = Endpoints {
         host: Arc::new(Memory::new(gpu, Kind::Pinned, total)?),
         device: Arc::new(Memory::new(gpu, Kind::Device, total)?),
         like: Arc::new(Memory::filled(gpu, Kind::Pageable, total)?),
         places: places.into(),
     };
-    for (here, there) in ends.places.iter() {
-        ends.host.copy_from(*here, &ends.like, *there, len);
+    for (here, there) in endpoints.places.iter() {
+        endpoints
+            .host
+            .copy_from(*here, &endpoints.like, *there, len);
     }
-    gpu.up_blocking(&ends.device, &ends.like, total)?;
+    gpu.up_blocking(&endpoints.device, &endpoints.like, total)?;
     let mut field = Field::default();
     field.facts.insert("blocks".into(), count.to_string());
     field
         .facts
         .insert("bytes of a block".into(), len.to_string());
     field.transload(session, |party| {
-        party.blocks(up, &ends.like, &ends.places, len)
+        party.blocks(up, &endpoints.like, &endpoints.places, len)
     });
-    field.enter(BATCH, batch(session, blocks, &ends));
-    field.enter(LOOP, each(session, blocks, &ends));
-    field.enter(COALESCED, coalesced(session, blocks, &ends));
+    field.enter(BATCH, batch(session, blocks, &endpoints));
+    field.enter(LOOP, one_by_one(session, blocks, &endpoints));
+    field.enter(COALESCED, coalesced(session, blocks, &endpoints));
     Ok(field)
 }
 
@@ -95,31 +97,40 @@ const BATCH: &str = "cuMemcpyBatchAsync";
 const LOOP: &str = "a loop of asynchronous copies";
 const COALESCED: &str = "coalesced through pinned memory";
 
-fn batch(session: &Session, blocks: Blocks, ends: &Ends) -> Result<Box<dyn Contender>> {
+fn batch(session: &Session, blocks: Blocks, endpoints: &Endpoints) -> Result<Box<dyn Contender>> {
     wants(
         &session.gpu,
         &["cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2"],
     )?;
-    let turned: Vec<_> = ends
+    let turned: Vec<_> = endpoints
         .places
         .iter()
         .map(|(here, there)| (*there, *here))
         .collect();
     let mut batch = if blocks.up {
-        Batch::new(&ends.device, &ends.host, &turned, blocks.len)
+        Batch::new(&endpoints.device, &endpoints.host, &turned, blocks.len)
     } else {
-        Batch::new(&ends.host, &ends.device, &ends.places, blocks.len)
+        Batch::new(
+            &endpoints.host,
+            &endpoints.device,
+            &endpoints.places,
+            blocks.len,
+        )
     };
     let stream = Stream::new(&session.gpu)?;
     let turn = move || Ok(stream.finish(|orders| orders.batch(&mut batch))?);
-    Ok(way(BATCH, Box::new(turn), blocks, ends))
+    Ok(way(BATCH, Box::new(turn), blocks, endpoints))
 }
 
-fn each(session: &Session, blocks: Blocks, ends: &Ends) -> Result<Box<dyn Contender>> {
+fn one_by_one(
+    session: &Session,
+    blocks: Blocks,
+    endpoints: &Endpoints,
+) -> Result<Box<dyn Contender>> {
     let Blocks { up, len, .. } = blocks;
     let stream = Stream::new(&session.gpu)?;
-    let (host, device) = (Arc::clone(&ends.host), Arc::clone(&ends.device));
-    let places = Arc::clone(&ends.places);
+    let (host, device) = (Arc::clone(&endpoints.host), Arc::clone(&endpoints.device));
+    let places = Arc::clone(&endpoints.places);
     let turn = move || {
         Ok(stream.finish(|orders| {
             places.iter().try_for_each(|(here, there)| match up {
@@ -128,16 +139,20 @@ fn each(session: &Session, blocks: Blocks, ends: &Ends) -> Result<Box<dyn Conten
             })
         })?)
     };
-    Ok(way(LOOP, Box::new(turn), blocks, ends))
+    Ok(way(LOOP, Box::new(turn), blocks, endpoints))
 }
 
-fn coalesced(session: &Session, blocks: Blocks, ends: &Ends) -> Result<Box<dyn Contender>> {
+fn coalesced(
+    session: &Session,
+    blocks: Blocks,
+    endpoints: &Endpoints,
+) -> Result<Box<dyn Contender>> {
     let Blocks { up, len, count } = blocks;
     let total = len * count;
     let staging = Memory::new(&session.gpu, Kind::Pinned, total)?;
     let stream = Stream::new(&session.gpu)?;
-    let (host, device) = (Arc::clone(&ends.host), Arc::clone(&ends.device));
-    let places = Arc::clone(&ends.places);
+    let (host, device) = (Arc::clone(&endpoints.host), Arc::clone(&endpoints.device));
+    let places = Arc::clone(&endpoints.places);
     let turn = move || {
         if up {
             for (here, there) in places.iter() {
@@ -152,13 +167,13 @@ fn coalesced(session: &Session, blocks: Blocks, ends: &Ends) -> Result<Box<dyn C
         }
         Ok(())
     };
-    Ok(way(COALESCED, Box::new(turn), blocks, ends))
+    Ok(way(COALESCED, Box::new(turn), blocks, endpoints))
 }
 
-fn way(name: &str, turn: Step, blocks: Blocks, ends: &Ends) -> Box<dyn Contender> {
+fn way(name: &str, turn: Step, blocks: Blocks, endpoints: &Endpoints) -> Box<dyn Contender> {
     let Blocks { up, len, count } = blocks;
-    let (host, device) = (Arc::clone(&ends.host), Arc::clone(&ends.device));
-    let (like, places) = (Arc::clone(&ends.like), Arc::clone(&ends.places));
+    let (host, device) = (Arc::clone(&endpoints.host), Arc::clone(&endpoints.device));
+    let (like, places) = (Arc::clone(&endpoints.like), Arc::clone(&endpoints.places));
     let spoilt = Arc::clone(if up { &device } else { &host });
     let check: Check = if up {
         Box::new(move || device.holds(0, &like, 0, len * count))

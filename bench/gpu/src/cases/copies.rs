@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use transload_cuda::raw::CallError;
 
-use super::{Case, Field, Needs, Session, size};
+use crate::case::{Case, Field, Needs, Session, size};
+use crate::contest::reason;
 use crate::contest::{Contender, Way};
-use crate::document::reason;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Kind, Memory};
 use crate::raw::work::Stream;

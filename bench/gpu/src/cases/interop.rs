@@ -9,8 +9,8 @@ use transload_cuda::Cuda;
 use transload_wgpu::Wgpu;
 use wgpu::{BufferUsages, MapMode};
 
-use super::{Case, Field, Needs, Session, size};
 use crate::adapter::Adapter;
+use crate::case::{Case, Field, Needs, Session, size};
 use crate::contest::{Check, Contender, Step, Way};
 use crate::engine::TRANSLOAD;
 use crate::raw::gpu::Gpu;
@@ -86,7 +86,7 @@ fn field(session: &Session, up: bool, len: usize) -> Result<Field> {
     let ordinal = gpu.device.0.unsigned_abs();
     let memory = DeviceId::new(DeviceKind::CUDA, ordinal).memory(MemoryKind::Device);
     let ours = manager.allocate(memory.into(), spec)?;
-    let there = Arc::new(Memory::theirs(gpu, &ours)?);
+    let there = Arc::new(Memory::of_buffer(gpu, &ours)?);
     let like = Arc::new(Memory::filled(gpu, Kind::Pageable, len)?);
     if up {
         adapter.put(&native, &like.to_vec())?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{Case, Field, Needs, Session};
+use crate::case::{Case, Field, Needs, Session};
 use crate::contest::Way;
 use crate::raw::memory::{Kind, Memory};
 use crate::raw::work::Stream;

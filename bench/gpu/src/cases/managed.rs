@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use transload_cuda::raw::CUdevice_attribute;
 
-use super::{Case, Field, Needs, Session, size};
+use crate::case::{Case, Field, Needs, Session, size};
 use crate::contest::Way;
-use crate::document::reason;
+use crate::contest::reason;
 use crate::raw::memory::{Kind, Memory};
 use crate::raw::work::{Place, Stream, wants};
 

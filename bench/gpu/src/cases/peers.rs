@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::copies::{checked, on_device};
-use super::{Case, Field, Needs, Session, size};
+use crate::case::{Case, Field, Needs, Session, size};
 use crate::raw::memory::{Kind, Memory};
 use crate::raw::work::Stream;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 
-use super::{Case, Field, Needs, Session, size};
+use crate::case::{Case, Field, Needs, Session, size};
 use crate::contest::Way;
 use crate::raw::memory::{Kind, Memory};
 

@@ -47,7 +47,7 @@ pub(crate) struct Memory {
     /// The mapping of process memory.
     mapped: (usize, usize),
     /// The buffer of another owner that this memory belongs to; its drop frees the memory.
-    theirs: Option<Buffer>,
+    buffer: Option<Buffer>,
 }
 
 impl Memory {
@@ -59,7 +59,7 @@ impl Memory {
             address: 0,
             len,
             mapped: (0, 0),
-            theirs: None,
+            buffer: None,
         };
         memory
             .allocate()
@@ -76,7 +76,7 @@ impl Memory {
     }
 
     /// The device memory of a buffer, by the driver's address.
-    pub(crate) fn theirs(gpu: &Arc<Gpu>, buffer: &Buffer) -> Result<Memory> {
+    pub(crate) fn of_buffer(gpu: &Arc<Gpu>, buffer: &Buffer) -> Result<Memory> {
         let MemoryId { device, kind } = buffer.memory();
         let ordinal = gpu.device.0.unsigned_abs();
         let is_here =
@@ -89,7 +89,7 @@ impl Memory {
             address: buffer.raw().position(),
             len: usize::try_from(buffer.len())?,
             mapped: (0, 0),
-            theirs: Some(buffer.clone()),
+            buffer: Some(buffer.clone()),
         })
     }
 
@@ -237,11 +237,11 @@ impl Memory {
         mine == bytes
     }
 
-    /// Passes all bytes, which the host reaches, to `look`.
-    pub(crate) fn see<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+    /// Passes all bytes, which the host reaches, to `read`.
+    pub(crate) fn see<T>(&self, read: impl FnOnce(&[u8]) -> T) -> T {
         let start = self.host(0, self.len);
-        // SAFETY: as above; `look` starts nothing that writes the bytes.
-        look(unsafe { slice::from_raw_parts(start, self.len) })
+        // SAFETY: as above; `read` starts nothing that writes the bytes.
+        read(unsafe { slice::from_raw_parts(start, self.len) })
     }
 
     /// A copy of all of it.
@@ -304,7 +304,7 @@ impl Drop for Memory {
         let _current = self.gpu.push();
         // If this fails, the context was lost before, and the call that lost it has reported that; see `Gpu`.
         let _ = match self.kind {
-            _ if self.address == 0 || self.theirs.is_some() => Ok(()),
+            _ if self.address == 0 || self.buffer.is_some() => Ok(()),
             // SAFETY: it was allocated so, and no operation is in flight; here and below.
             Kind::Pinned => unsafe { driver.cuMemFreeHost(self.host(0, 0).cast()) },
             // SAFETY: as above.

@@ -8,10 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use transload::{AllocSpec, Buffer};
 
-use super::super::ends::{file_of, payload};
-use super::Scene;
-use super::held::Pair;
-use super::stuck_page::{Mapping, PAGE, StuckPages};
+use super::super::endpoints::{file_of, payload};
+use super::scene::stuck_page::{Mapping, PAGE, StuckPages};
+use super::scene::{Pair, Scene};
 use crate::wgpu::gpu;
 
 /// Large enough for the pool, and for an adapter to import the pages.
@@ -66,7 +65,7 @@ pub(super) fn cuda(scene: &Scene) -> Result<Option<Pair>> {
     let Some((stuck, mapping)) = made(StuckPages::new(payload(LEN), &[AT])) else {
         return Ok(None);
     };
-    let driver = crate::raw::driver::double(crate::cuda::MACHINE);
+    let driver = crate::raw::driver::double(crate::raw::driver::MACHINE);
     let devices = transload_cuda::Cuda::with_driver(driver)?;
     let manager = scene.manager.clone();
     manager.register_backend(devices)?;

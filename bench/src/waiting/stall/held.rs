@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use transload::{Buffer, TransferManager};
 
 use super::super::pause::pause;
-use super::{STALLS, Scene, plain};
+use super::scene::{Pair, STALLS, Scene, plain};
 
 /// The length of the copy on the third party's backend.
 const PLAIN: u64 = 1000;
@@ -48,17 +48,6 @@ pub(super) struct Held {
     check: Box<dyn FnOnce() -> Result<bool>>,
 }
 
-/// A copy that is going to stall.
-pub(super) struct Pair {
-    pub(super) src: Buffer,
-    pub(super) dst: Buffer,
-    /// Returns when the copy has stalled.
-    pub(super) stalled: Box<dyn FnOnce() -> Result<()>>,
-    pub(super) release: Box<dyn FnOnce() -> Result<()>>,
-    /// Whether every byte has arrived.
-    pub(super) check: Box<dyn FnOnce() -> Result<bool>>,
-}
-
 impl Held {
     /// Returns when the operation has stalled. `None` where this machine cannot run it.
     pub(super) fn begin(
@@ -92,7 +81,7 @@ impl Held {
         }))
     }
 
-    /// Ends the operation. Returns whether its bytes arrived.
+    /// Endpoints the operation. Returns whether its bytes arrived.
     pub(super) fn finish(self, scene: &Scene) -> Result<bool> {
         (self.release)()?;
         let joined = self.thread.join();

@@ -10,7 +10,7 @@ use crate::contest::{POISON, Random};
 use crate::wgpu::gpu;
 
 /// A source, a destination, and their manager.
-pub(super) struct Ends {
+pub(super) struct Endpoints {
     pub(super) manager: TransferManager,
     pub(super) src: Buffer,
     pub(super) dst: Buffer,
@@ -37,9 +37,9 @@ pub(super) enum Sort {
 /// The two devices, and the names of their outcomes.
 pub(super) const DEVICES: [(Sort, &str); 2] = [(Sort::Adapter, "wgpu"), (Sort::Cuda, "cuda")];
 
-impl Ends {
+impl Endpoints {
     /// Makes a pair of `len` bytes. `None` where this machine lacks the device.
-    pub(super) fn new(sort: Sort, len: usize) -> Result<Option<Ends>> {
+    pub(super) fn new(sort: Sort, len: usize) -> Result<Option<Endpoints>> {
         match sort {
             Sort::Heap => heap(len).map(Some),
             Sort::File => file(len).map(Some),
@@ -111,22 +111,22 @@ fn write(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn heap(len: usize) -> Result<Ends> {
+fn heap(len: usize) -> Result<Endpoints> {
     let manager = TransferManager::builder().host().build()?;
     let src = manager.adopt(payload(len))?;
     to_heap(manager, src)
 }
 
-fn file(len: usize) -> Result<Ends> {
+fn file(len: usize) -> Result<Endpoints> {
     let manager = TransferManager::builder().host().build()?;
     let src = file_of(&manager, &payload(len))?;
     to_heap(manager, src)
 }
 
-fn to_heap(manager: TransferManager, src: Buffer) -> Result<Ends> {
+fn to_heap(manager: TransferManager, src: Buffer) -> Result<Endpoints> {
     let dst = manager.adopt(vec![POISON; src.len() as usize])?;
     let seen = dst.clone();
-    Ok(Ends {
+    Ok(Endpoints {
         manager,
         src,
         dst,
@@ -134,13 +134,13 @@ fn to_heap(manager: TransferManager, src: Buffer) -> Result<Ends> {
     })
 }
 
-fn adapter(len: usize) -> Result<Option<Ends>> {
+fn adapter(len: usize) -> Result<Option<Endpoints>> {
     let Some(gpu) = gpu::opened()? else {
         return Ok(None);
     };
-    let manager = crate::wgpu::manager(&[&gpu])?;
+    let manager = gpu::manager(&[&gpu])?;
     let native = gpu.buffer(len as u64);
-    Ok(Some(Ends {
+    Ok(Some(Endpoints {
         src: manager.adopt(payload(len))?,
         dst: crate::raw::adopt::adopt(&manager, gpu.place()?, &native)?,
         manager,
@@ -149,8 +149,8 @@ fn adapter(len: usize) -> Result<Option<Ends>> {
 }
 
 #[cfg(target_os = "linux")]
-fn cuda(len: usize) -> Result<Option<Ends>> {
-    let driver = crate::raw::driver::double(crate::cuda::MACHINE);
+fn cuda(len: usize) -> Result<Option<Endpoints>> {
+    let driver = crate::raw::driver::double(crate::raw::driver::MACHINE);
     let devices = transload_cuda::Cuda::with_driver(driver)?;
     let builder = TransferManager::builder().host();
     let manager = builder.backend(std::sync::Arc::new(devices)).build()?;
@@ -162,7 +162,7 @@ fn cuda(len: usize) -> Result<Option<Ends>> {
         reader.copy_into_slice(&there, &mut found)?;
         Ok(found == bytes)
     };
-    Ok(Some(Ends {
+    Ok(Some(Endpoints {
         src: manager.adopt(payload(len))?,
         dst,
         manager,
@@ -171,6 +171,6 @@ fn cuda(len: usize) -> Result<Option<Ends>> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn cuda(_: usize) -> Result<Option<Ends>> {
+fn cuda(_: usize) -> Result<Option<Endpoints>> {
     Ok(None)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::ends::Ends;
+use super::endpoints::Endpoints;
 use super::pause::pause;
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, Rules};
@@ -18,10 +18,10 @@ const FACTOR: f64 = 1.05;
 /// Copies of this size take long, so few samples must be enough.
 const ROUNDS: usize = 16;
 
-pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
-    let ends = Rc::new(ends);
-    let way = |name: &str, turn: fn(&Ends) -> Result<()>| {
-        let [turned, poisoned, checked] = [(); 3].map(|()| Rc::clone(&ends));
+pub(super) fn run(name: &str, endpoints: Endpoints, effort: Effort) -> Result<Outcome> {
+    let endpoints = Rc::new(endpoints);
+    let way = |name: &str, turn: fn(&Endpoints) -> Result<()>| {
+        let [turned, poisoned, checked] = [(); 3].map(|()| Rc::clone(&endpoints));
         Way::boxed(
             name,
             move || turn(&turned),
@@ -31,8 +31,8 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
     };
     let mut contenders: Vec<Box<dyn Contender>> = vec![
         way("loop", asked),
-        way("wait", Ends::moved),
-        way("wait, again", Ends::moved),
+        way("wait", Endpoints::moved),
+        way("wait, again", Endpoints::moved),
     ];
     let rules = Rules {
         rounds: effort.rounds.min(ROUNDS),
@@ -42,7 +42,7 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
     let series = contest::run(&mut contenders, rules)?;
     let sleeps: Series = (0..2 * ROUNDS).map(|_| one_sleep()).collect();
     let mut outcome = Outcome::new(name, &series[0]);
-    ends.describe(&mut outcome);
+    endpoints.describe(&mut outcome);
     for (contender, series) in contenders.iter().zip(&series).skip(1) {
         let name = contender.name().to_owned();
         outcome.baselines.insert(name, series.median());
@@ -63,8 +63,8 @@ pub(super) fn run(name: &str, ends: Ends, effort: Effort) -> Result<Outcome> {
 }
 
 /// Copies like a program that shows its progress.
-fn asked(ends: &Ends) -> Result<()> {
-    let transfer = ends.submit();
+fn asked(endpoints: &Endpoints) -> Result<()> {
+    let transfer = endpoints.submit();
     while !transfer.is_over() {
         std::hint::black_box(transfer.progress());
         pause(TICK);

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use transload::{Buffer, Report, Request, TransferError};
 
-use super::super::ends::payload;
+use super::super::endpoints::payload;
 use super::super::pause::pause;
-use super::{LATER, Scene, plain};
+use super::scene::{LATER, Scene, plain};
 use crate::contest::{POISON, Random};
 
 /// The results of [`lateness`], in its order.
