@@ -10,7 +10,8 @@ use transload_cuda::raw::{
     CUdeviceptr, CUmemcpyAttributes, CUmemcpyFlags, CUmemcpySrcAccessOrder, CUresult, CUstream,
 };
 
-use crate::call::{Call, driver, put_if_wanted};
+use crate::answer::put_if_wanted;
+use crate::call::{Call, driver};
 use crate::transfer::{Mode, Order, Shape, Taken, Transfer, carry_out};
 
 /// The arrays of a batch.

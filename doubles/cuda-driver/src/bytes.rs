@@ -5,10 +5,10 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::access::Access;
-use crate::physical::{Charge, Extent};
+use crate::physical::{Charge, Extent, map_shared};
 
 /// Memory of this process that stands for memory of some kind. It lives until its last user has gone: an allocation
 /// that is freed during a copy lives until the copy is done.
@@ -149,18 +149,6 @@ impl Drop for Bytes {
             debug_assert!(unmapped.is_ok(), "a mapping of ours is unmapped");
         }
     }
-}
-
-/// Maps a range of a file for reading and writing, shared with all other mappings of it.
-///
-/// # Errors
-/// When it cannot be mapped.
-pub(crate) fn map_shared(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<*mut u8, Errno> {
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: a new mapping touches nothing that is there.
-    let start = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, offset) }?;
-    Ok(start.cast())
 }
 
 /// The memory that an address is in.

@@ -11,12 +11,10 @@ use std::sync::MutexGuard;
 
 use transload_cuda::raw::{CUcontext, CUdevice, CUresult};
 
+use crate::answer::Answer;
 use crate::context;
 use crate::log::Calls;
 use crate::state::{State, World, world};
-
-/// The answer of most functions.
-pub(crate) type Answer = Result<(), CUresult>;
 
 /// The times at which a function may be called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,33 +109,6 @@ fn admitted(call: &Call, when: When) -> Answer {
     }
     call.world.faults.on_call(call.function)?;
     call.world.captures.admit(call.function)
-}
-
-/// Writes an answer to the caller's place.
-///
-/// # Errors
-/// `INVALID_VALUE` for a null pointer.
-///
-/// # Safety
-/// The pointer is null, or a place for a `T`.
-pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Answer {
-    if place.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-    }
-    // SAFETY: the caller's promise. Clients may hand in places of any alignment.
-    unsafe { place.write_unaligned(value) };
-    Ok(())
-}
-
-/// Writes an answer if the caller wants it: a null pointer means that it does not.
-///
-/// # Safety
-/// As [`put`].
-pub(crate) unsafe fn put_if_wanted<T>(place: *mut T, value: T) {
-    if !place.is_null() {
-        // SAFETY: the caller keeps the same promise.
-        unsafe { place.write_unaligned(value) };
-    }
 }
 
 /// Makes functions of the driver:

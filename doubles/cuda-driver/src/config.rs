@@ -9,7 +9,7 @@ use transload_cuda::raw::Version;
 
 use crate::aged;
 use crate::engine::Clock;
-use crate::functions::name_of;
+use crate::names::name_of;
 
 /// The machine's description, a file.
 pub(crate) const TOPOLOGY: &str = "TRANSLOAD_DOUBLE_TOPOLOGY";

@@ -5,13 +5,13 @@
 
 use std::ffi::c_void;
 
-use transload_cuda::raw::{CUdeviceptr, CUstream};
-
-use crate::call::{Answer, Call, driver};
-use crate::transfer::{Mode, Order, Shape, Taken, Transfer, carry_out};
-
 use Mode::{Asynchronous, Synchronous};
 use Taken::{Device, Host, Unified};
+use transload_cuda::raw::{CUdeviceptr, CUstream};
+
+use crate::answer::Answer;
+use crate::call::{Call, driver};
+use crate::transfer::{Mode, Order, Shape, Taken, Transfer, carry_out};
 
 driver! {
     /// Copies between any two memories, which the addresses determine.

@@ -25,8 +25,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transload_cuda::raw::CUresult;
 
-use crate::call::Answer;
-use crate::functions::name_of;
+use crate::answer::Answer;
+use crate::names::name_of;
 
 /// The ordered faults.
 #[derive(Debug, Default)]

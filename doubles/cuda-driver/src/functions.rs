@@ -11,8 +11,10 @@ use transload_cuda::raw::{
     CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CUresult, Table, Version,
 };
 
-use crate::call::{driver, put, put_if_wanted};
+use crate::answer::{put, put_if_wanted};
+use crate::call::driver;
 use crate::driver as all;
+use crate::names::for_each_other_function;
 
 /// The functions for clients in Rust. A function of the binding that is missing here would not compile.
 #[must_use]
@@ -23,25 +25,6 @@ pub fn table() -> Table {
         };
     }
     transload_cuda::for_each_cuda_function!(fill)
-}
-
-/// Functions that the binding does not use and other clients do, with the version that introduced each.
-macro_rules! for_each_other_function {
-    ($callback:ident) => {
-        $callback! {
-            cuMemAllocHost_v2 3020;
-        }
-    };
-}
-
-/// The name of a function, if there is one of that name.
-pub(crate) fn name_of(name: &str) -> Option<&'static str> {
-    macro_rules! names {
-        ($($name:ident $since:literal;)*) => { [$(stringify!($name)),*] };
-    }
-    let of_binding = Table::FUNCTIONS.iter().map(|function| function.name);
-    let mut all = of_binding.chain(for_each_other_function!(names));
-    all.find(|known| *known == name)
 }
 
 /// A function of one signature.
@@ -172,6 +155,7 @@ driver! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::name_of;
 
     #[test]
     fn signatures_are_found_by_their_common_name() {

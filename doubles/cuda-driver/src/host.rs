@@ -16,8 +16,9 @@ use std::sync::Arc;
 
 use transload_cuda::raw::{CU_MEMHOSTALLOC, CU_MEMHOSTREGISTER, CUdeviceptr, CUresult};
 
+use crate::answer::{Answer, put};
 use crate::bytes::Bytes;
-use crate::call::{Answer, Call, driver, put};
+use crate::call::{Call, driver};
 use crate::log::Count;
 use crate::maps::{self, Access};
 use crate::memory::let_go;

@@ -10,16 +10,19 @@
 
 mod event;
 mod memory;
+mod record;
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process;
 
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::Errno;
-use transload_cuda::raw::CUresult;
+use transload_cuda::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult};
 
 pub use self::event::*;
 pub use self::memory::*;
+pub(crate) use self::record::{Last, SharedEvent};
 
 /// A file descriptor of a process, as handles contain it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +32,22 @@ pub(crate) struct Name {
     fd: u32,
     /// The file's number, which distinguishes it from a later file under the same descriptor.
     inode: u64,
+}
+
+/// Opened memory, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Ipc {
+    opened: BTreeMap<CUdeviceptr, Opened>,
+}
+
+/// Memory of another process.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    name: Name,
+    context: CUcontext,
+    device: CUdevice,
+    /// The number of closes that are left.
+    holders: usize,
 }
 
 /// The kinds of objects that handles name.

@@ -8,6 +8,7 @@
 
 mod access;
 mod aged;
+mod answer;
 mod batch;
 mod board;
 mod bytes;
@@ -31,6 +32,7 @@ mod managed;
 mod maps;
 mod memory;
 mod memset;
+mod names;
 mod peer;
 mod physical;
 mod pitched;

@@ -10,8 +10,9 @@ use std::sync::MutexGuard;
 
 use transload_cuda::raw::{CUcontext, CUdevice, CUdeviceptr, CUresult};
 
+use crate::answer::{Answer, put, put_if_wanted};
 use crate::bytes::{Bytes, Memory};
-use crate::call::{Answer, Call, driver, put, put_if_wanted};
+use crate::call::{Call, driver};
 use crate::context;
 use crate::engine::Ticket;
 use crate::log::Count;

@@ -6,8 +6,9 @@
 
 use transload_cuda::raw::{CUdevice, CUdeviceptr, CUresult, CUstream};
 
+use crate::answer::Answer;
 use crate::bytes::{Memory, Place};
-use crate::call::{Answer, Call, driver};
+use crate::call::{Call, driver};
 use crate::engine::Action;
 use crate::machine;
 use crate::stream::wait;

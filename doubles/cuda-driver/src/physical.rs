@@ -5,13 +5,13 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use range_alloc::RangeAllocator;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::io::Errno;
-
-use crate::bytes::map_shared;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 /// Parts begin and end at multiples of this: a page, so that each can be mapped by itself.
 pub(crate) const GRAIN: u64 = 4096;
@@ -166,6 +166,18 @@ pub(crate) fn memory_file(size: u64) -> Result<OwnedFd, Errno> {
     let file = memfd_create("transload CUDA driver double", MemfdFlags::CLOEXEC)?;
     ftruncate(&file, size)?;
     Ok(file)
+}
+
+/// Maps a range of a file for reading and writing, shared with all other mappings of it.
+///
+/// # Errors
+/// When it cannot be mapped.
+pub(crate) fn map_shared(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<*mut u8, Errno> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: a new mapping touches nothing that is there.
+    let start = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, offset) }?;
+    Ok(start.cast())
 }
 
 #[cfg(test)]

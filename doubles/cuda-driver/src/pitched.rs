@@ -9,8 +9,9 @@ use transload_cuda::raw::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream,
 };
 
+use crate::answer::Answer;
 use crate::bytes::Memory;
-use crate::call::{Answer, Call, driver};
+use crate::call::{Call, driver};
 use crate::state::State;
 use crate::transfer::{End, Mode, Order, Shape, Steps, Taken, Transfer, carry_out};
 

@@ -15,8 +15,9 @@ use transload_cuda::raw::{
 };
 
 use crate::access::Access;
+use crate::answer::{Answer, put};
 use crate::bytes::Memory;
-use crate::call::{Answer, Call, driver, put};
+use crate::call::{Call, driver};
 use crate::space::{Allocation, Sort};
 use crate::state::State;
 

@@ -81,6 +81,17 @@ impl<T> Registry<T> {
     }
 }
 
+/// The prefixes of handles, by the kind of object.
+pub(crate) mod kind {
+    pub(crate) const CONTEXT: u8 = 1;
+    pub(crate) const PIECE: u8 = 16;
+    pub(crate) const EXTERNAL: u8 = 17;
+    pub(crate) const SEMAPHORE: u8 = 18;
+    pub(crate) const POOL: u8 = 32;
+    pub(crate) const STREAM: u8 = 2;
+    pub(crate) const EVENT: u8 = 3;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

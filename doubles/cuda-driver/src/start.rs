@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 use transload_cuda::raw::CUresult;
 
-use crate::call::{driver, put};
+use crate::answer::put;
+use crate::call::driver;
 
 driver! {
     /// Fails where the settings mean nothing, and after a fork in the child.
@@ -60,7 +61,7 @@ unsafe fn put_named(
     error: CUresult,
     place: *mut *const c_char,
     which: impl Fn(&'static Text) -> &'static CString,
-) -> crate::call::Answer {
+) -> crate::answer::Answer {
     let found = texts().iter().find(|text| text.result == error);
     let text = found.map_or(std::ptr::null(), |text| which(text).as_ptr());
     // SAFETY: the caller keeps the same promise.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use transload_cuda::raw::CUresult;
 
-use crate::call::Answer;
+use crate::answer::Answer;
 use crate::capture::Captures;
 use crate::config::{Config, FAULTS, TOPOLOGY};
 use crate::context::Context;
@@ -20,7 +20,7 @@ use crate::log::{self, Log};
 use crate::machine::{Machine, Topology};
 use crate::managed::Managed;
 use crate::pool::Pools;
-use crate::registry::Registry;
+use crate::registry::{Registry, kind};
 use crate::semaphore::Semaphore;
 use crate::space::Space;
 use crate::vmm::Vmm;
@@ -151,17 +151,6 @@ impl World {
     pub(crate) fn is_initialised_elsewhere(&self, process: u32) -> bool {
         ![0, process].contains(&self.process.load(Ordering::Acquire))
     }
-}
-
-/// The prefixes of handles, by the kind of object.
-pub(crate) mod kind {
-    pub(crate) const CONTEXT: u8 = 1;
-    pub(crate) const PIECE: u8 = 16;
-    pub(crate) const EXTERNAL: u8 = 17;
-    pub(crate) const SEMAPHORE: u8 = 18;
-    pub(crate) const POOL: u8 = 32;
-    pub(crate) const STREAM: u8 = 2;
-    pub(crate) const EVENT: u8 = 3;
 }
 
 static WORLD: OnceLock<World> = OnceLock::new();

@@ -13,7 +13,8 @@ use transload_cuda::raw::{
     CUcontext, CUhostFn, CUresult, CUstream, CUstream_flags, CUstreamCallback,
 };
 
-use crate::call::{Answer, Call, driver, put, put_if_wanted, within_host_function};
+use crate::answer::{Answer, put, put_if_wanted};
+use crate::call::{Call, driver, within_host_function};
 use crate::context::{self, Ruin};
 use crate::engine::{Action, Ticket};
 use crate::work::{Role, at_once};

@@ -10,14 +10,15 @@
 
 use std::sync::MutexGuard;
 
-use transload_cuda::raw::{CUcontext, CUctx_flags, CUresult, CUstream};
+use transload_cuda::raw::{CUcontext, CUctx_flags, CUdevice, CUresult, CUstream};
 
+use crate::access::Access;
+use crate::answer::Answer;
 use crate::bytes::{self, Memory, Place};
-use crate::call::{Answer, Call};
+use crate::call::Call;
 use crate::engine::{Action, Work};
 use crate::log::Count;
 use crate::machine::{self, Machine};
-use crate::peer::Peers;
 use crate::state::State;
 use crate::stream::wait;
 use crate::work::Leg;
@@ -268,6 +269,61 @@ impl Transfer {
             }));
         }
         works
+    }
+}
+
+/// The route of bytes from one device to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Peers {
+    /// Over a link between them.
+    Direct,
+    /// The same, and bytes arrive changed.
+    Corrupting,
+    /// Over the host.
+    Staged,
+}
+
+impl State {
+    pub(crate) fn peers(&self, call: &Call, src: (usize, &End), dst: (usize, &End)) -> Peers {
+        let [from, to] = [src.0, dst.0].map(machine::Memory::Device);
+        let linked = call.world.machine.way(from, to).is_some();
+        if !linked || !self.is_enabled(src, dst) {
+            Peers::Staged
+        } else if call.world.faults.corrupts(src.0 as i32, dst.0 as i32) {
+            Peers::Corrupting
+        } else {
+            Peers::Direct
+        }
+    }
+
+    /// Whether one of the two devices reaches both ends.
+    fn is_enabled(&self, src: (usize, &End), dst: (usize, &End)) -> bool {
+        [src, dst].into_iter().any(|(device, own)| {
+            let by = (CUdevice(device as i32), own.context);
+            self.reaches(by, src, Access::reads) && self.reaches(by, dst, Access::writes)
+        })
+    }
+
+    /// Whether a device reaches memory: its own, that to which a context of it was given access, and another process's
+    /// that a context of it opened. For mapped memory only the access that was set for the device counts.
+    fn reaches(
+        &self,
+        (device, own): (CUdevice, CUcontext),
+        (at, end): (usize, &End),
+        may: fn(Access, CUdevice) -> bool,
+    ) -> bool {
+        if end.place.access != Access::ALL {
+            return may(end.place.access, device);
+        }
+        if at as i32 == device.0 {
+            return true;
+        }
+        let opened = own == end.context && !own.is_null();
+        opened
+            || self.contexts.iter().any(|(number, context)| {
+                let asked = own.is_null() || number == own.0.addr() as u64;
+                asked && context.device == device && context.peers.contains(&end.context)
+            })
     }
 }
 

@@ -23,8 +23,7 @@ use transload_cuda::raw::{
 pub use self::addresses::*;
 pub use self::pieces::*;
 use crate::bytes::Bytes;
-use crate::registry::Registry;
-use crate::state::kind;
+use crate::registry::{Registry, kind};
 
 /// Pieces and mappings begin and end at multiples of this: the size of a large page, which is what devices of
 /// today answer.

@@ -4,7 +4,6 @@
 //! memory opens nothing. The documentation does not define the behaviour of memory that is freed while other processes
 //! have it open; here they see the writes of its next owner.
 
-use std::collections::BTreeMap;
 use std::ffi::c_uint;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -13,29 +12,14 @@ use transload_cuda::raw::{
     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUcontext, CUdevice, CUdeviceptr, CUipcMemHandle, CUresult,
 };
 
-use super::{MEMORY, Name, inode};
+use super::{MEMORY, Name, Opened, inode};
+use crate::answer::put;
 use crate::bytes::Bytes;
-use crate::call::{Call, driver, put};
+use crate::call::{Call, driver};
 use crate::memory::let_go;
 use crate::shared::{Kind, Label};
 use crate::space::{ALIGNMENT, Allocation, Sort};
 use crate::state::State;
-
-/// Opened memory, by address.
-#[derive(Debug, Default)]
-pub(crate) struct Ipc {
-    opened: BTreeMap<CUdeviceptr, Opened>,
-}
-
-/// Memory of another process.
-#[derive(Clone, Copy, Debug)]
-struct Opened {
-    name: Name,
-    context: CUcontext,
-    device: CUdevice,
-    /// The number of closes that are left.
-    holders: usize,
-}
 
 /// The place of a process's memory, as its page describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

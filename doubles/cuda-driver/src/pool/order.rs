@@ -10,7 +10,8 @@
 use transload_cuda::raw::{CUcontext, CUdeviceptr, CUmemoryPool, CUresult, CUstream};
 
 use super::{Origin, WRONG, handle_of};
-use crate::call::{Answer, Call, driver, put};
+use crate::answer::{Answer, put};
+use crate::call::{Call, driver};
 use crate::engine::Action;
 use crate::log::Count;
 use crate::space::{ALIGNMENT, Allocation, Sort};

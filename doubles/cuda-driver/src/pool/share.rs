@@ -14,8 +14,9 @@ use transload_cuda::raw::{
 
 use super::reserve::Reserve;
 use super::{Origin, Pool, WRONG, handle_of};
+use crate::answer::put;
 use crate::bytes::Bytes;
-use crate::call::{driver, put};
+use crate::call::driver;
 use crate::physical::GRAIN;
 use crate::shared::{Kind, Label, client_file};
 use crate::space::{ALIGNMENT, Allocation, Sort};

@@ -12,7 +12,8 @@ use transload_cuda::raw::{
 use super::GRANULARITY;
 use super::pieces::device_at;
 use crate::access::Access;
-use crate::call::{Answer, Call, driver, put};
+use crate::answer::{Answer, put};
+use crate::call::{Call, driver};
 use crate::physical::GRAIN;
 use crate::space::{Allocation, Sort};
 use crate::state::State;

@@ -11,8 +11,9 @@ use transload_cuda::raw::{
 };
 
 use super::{GRANULARITY, Piece};
+use crate::answer::{Answer, put};
 use crate::bytes::Bytes;
-use crate::call::{Answer, Call, driver, put};
+use crate::call::{Call, driver};
 use crate::log::Count;
 use crate::shared::{Kind, Label, client_file};
 use crate::space::Sort;
