@@ -6,7 +6,7 @@
 //! A handle [names](Name) a file descriptor of the process that exported it, which other processes open through
 //! `/proc/PID/fd`. The processes must only belong to one user: opening needs permission to read a process, not to trace
 //! it. The shared state lives in files: the device's memory is one file, an event's records are a
-//! [board](crate::board).
+//! [page of numbers](crate::numbers).
 
 mod event;
 mod memory;

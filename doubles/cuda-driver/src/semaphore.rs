@@ -4,10 +4,10 @@
 //! cuSignalExternalSemaphoresAsync, cuWaitExternalSemaphoresAsync, cuDestroyExternalSemaphore.
 //!
 //! Only the driver that made a semaphore knows the content of its file descriptor. The control function makes
-//! semaphores that every process with this double can import: a [board](crate::board) in shared memory. Semaphores
-//! of Vulkan drivers are refused: lavapipe of Mesa 22.3 exports none, and SwiftShader's contain a mutex of its C
-//! library. Waiting for one is work that is done when a thread that sleeps on the board was woken and found it
-//! signalled; in virtual time too, where it comes at no instant of that time.
+//! semaphores that every process with this double can import: a [page of numbers](crate::numbers) in shared memory.
+//! Semaphores of Vulkan drivers are refused: lavapipe of Mesa 22.3 exports none, and SwiftShader's contain a mutex of
+//! its C library. Waiting for one is work that is done when a thread that sleeps on the page of numbers was woken and
+//! found it signalled; in virtual time too, where it comes at no instant of that time.
 
 mod functions;
 
@@ -18,7 +18,7 @@ use rustix::fs::{FileType, fstat};
 use transload_cuda::raw::{CUcontext, CUexternalSemaphoreHandleType, CUresult};
 
 pub use self::functions::*;
-use crate::board::Board;
+use crate::numbers::SharedNumbers;
 use crate::shared::{Kind, Label};
 
 /// An imported semaphore.
@@ -26,7 +26,7 @@ use crate::shared::{Kind, Label};
 pub(crate) struct Semaphore {
     /// It ends with this context (CUDA Driver API, cuCtxDestroy).
     context: CUcontext,
-    board: Board,
+    numbers: SharedNumbers,
     sort: Sort,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Sort {
     Timeline,
 }
 
-/// Where on the board the value is; of a binary semaphore 1 if it is signalled.
+/// Where on the page of numbers the value is; of a binary semaphore 1 if it is signalled.
 const VALUE: usize = 0;
 
 impl Semaphore {
@@ -54,11 +54,11 @@ impl Semaphore {
                 false => CUresult::CUDA_ERROR_INVALID_HANDLE,
             });
         }
-        let board = Board::open(file, sort.kind());
-        let board = board.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let numbers = SharedNumbers::open(file, sort.kind());
+        let numbers = numbers.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         Ok(Semaphore {
             context,
-            board,
+            numbers,
             sort,
         })
     }
@@ -68,13 +68,13 @@ impl Semaphore {
             Sort::Binary => 1,
             Sort::Timeline => value,
         };
-        self.board.number(VALUE).store(value, Ordering::Release);
-        self.board.ring();
+        self.numbers.number(VALUE).store(value, Ordering::Release);
+        self.numbers.ring();
     }
 
     /// Whether a wait for a value is over, which takes the signal of a binary semaphore.
-    fn passes(board: &Board, sort: Sort, value: u64) -> bool {
-        let number = board.number(VALUE);
+    fn passes(numbers: &SharedNumbers, sort: Sort, value: u64) -> bool {
+        let number = numbers.number(VALUE);
         match sort {
             Sort::Binary => number
                 .compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire)
@@ -118,9 +118,9 @@ pub(crate) fn make(what: &str) -> Result<i32, String> {
         }
         _ => return Err(WANTS.into()),
     };
-    let board = Board::new(sort.kind()).map_err(|error| error.to_string())?;
-    board.number(VALUE).store(value, Ordering::Release);
-    let file = board.file().ok_or("there is no file of it")?;
+    let numbers = SharedNumbers::new(sort.kind()).map_err(|error| error.to_string())?;
+    numbers.number(VALUE).store(value, Ordering::Release);
+    let file = numbers.file().ok_or("there is no file of it")?;
     let file = file
         .try_clone_to_owned()
         .map_err(|error| error.to_string())?;

@@ -30,13 +30,13 @@ pub(crate) enum Kind {
     Piece,
     /// Where an allocation lies that was exported.
     Memory,
-    /// The records of an event: a [board](crate::board).
+    /// The records of an event: a [page of numbers](crate::numbers).
     Event,
     /// The memory of a pool of `cuMemPoolCreate`, as long as its device's. Its word means nothing.
     Pool,
-    /// A semaphore that is signalled or not: a board too.
+    /// A semaphore that is signalled or not: a page of numbers too.
     BinarySemaphore,
-    /// A semaphore with a value: a board too.
+    /// A semaphore with a value: a page of numbers too.
     TimelineSemaphore,
 }
 

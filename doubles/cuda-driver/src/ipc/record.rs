@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 
 use transload_cuda::raw::CUresult;
 
-use crate::board::{Board, NUMBERS};
 use crate::engine::{Action, Engine, Ticket, Work};
+use crate::numbers::{NUMBERS, SharedNumbers};
 use crate::shared::Kind;
 
 /// The part of an event that processes share.
 #[derive(Debug)]
 pub(crate) struct SharedEvent {
-    pub(super) board: Board,
+    pub(super) numbers: SharedNumbers,
     /// The number of the last record of this process.
     pub(super) here: u64,
 }
@@ -29,11 +29,11 @@ pub(crate) enum Last {
 /// One record of an event.
 #[derive(Clone)]
 pub(crate) struct Record {
-    pub(super) board: Board,
+    pub(super) numbers: SharedNumbers,
     number: u64,
 }
 
-/// The number of the last record, on the board. The places of records come after it.
+/// The number of the last record, on the page of numbers. The places of records come after it.
 const LAST: usize = 0;
 const FIRST_PLACE: usize = 1;
 const PLACES: u64 = (NUMBERS - FIRST_PLACE) as u64;
@@ -42,9 +42,9 @@ impl SharedEvent {
     /// # Errors
     /// `OUT_OF_MEMORY` when the system has none to share.
     pub(crate) fn new() -> Result<SharedEvent, CUresult> {
-        let board = Board::new(Kind::Event);
-        let board = board.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(SharedEvent { board, here: 0 })
+        let numbers = SharedNumbers::new(Kind::Event);
+        let numbers = numbers.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        Ok(SharedEvent { numbers, here: 0 })
     }
 
     /// Begins a record.
@@ -52,7 +52,7 @@ impl SharedEvent {
     /// # Errors
     /// `NOT_SUPPORTED` when there is no place, because too many are under way.
     pub(crate) fn record(&self) -> Result<Record, CUresult> {
-        let last = self.board.number(LAST);
+        let last = self.numbers.number(LAST);
         let taken = last.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
             let before = (last + 1).saturating_sub(PLACES);
             (before == 0 || self.of(before).is_done()).then_some(last + 1)
@@ -66,7 +66,7 @@ impl SharedEvent {
     }
 
     pub(crate) fn last(&self) -> Last {
-        let record = self.of(self.board.number(LAST).load(Ordering::Acquire));
+        let record = self.of(self.numbers.number(LAST).load(Ordering::Acquire));
         if record.number == 0 || record.is_done() {
             Last::Done
         } else if record.number == self.here {
@@ -78,7 +78,7 @@ impl SharedEvent {
 
     fn of(&self, number: u64) -> Record {
         Record {
-            board: self.board.clone(),
+            numbers: self.numbers.clone(),
             number,
         }
     }
@@ -91,15 +91,15 @@ impl Record {
 
     fn is_done(&self) -> bool {
         // A later record took the place after this one was done.
-        self.board.number(self.place()).load(Ordering::Acquire) >= self.number
+        self.numbers.number(self.place()).load(Ordering::Acquire) >= self.number
     }
 
     /// Announces to all processes that the record is done.
     pub(crate) fn done(&self) {
-        self.board
+        self.numbers
             .number(self.place())
             .store(self.number, Ordering::Release);
-        self.board.ring();
+        self.numbers.ring();
     }
 
     /// Work that is done when the record is done.
@@ -108,7 +108,7 @@ impl Record {
     /// `OUT_OF_MEMORY` when the system has no thread to wait with.
     pub(crate) fn ticket(&self, engine: &Engine) -> Result<Ticket, CUresult> {
         let record = self.clone();
-        let gate = self.board.gate(engine, move |_| record.is_done());
+        let gate = self.numbers.gate(engine, move |_| record.is_done());
         let gate = gate.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         Ok(engine.submit(Work {
             after: Vec::new(),

@@ -31,10 +31,10 @@ impl Semaphore {
     fn wait_leg(self, call: &Call, value: u64) -> Result<Leg, CUresult> {
         let (begin, begun) = mpsc::channel();
         let sort = self.sort;
-        let gate = self.board.gate_after(
+        let gate = self.numbers.gate_after(
             &call.world.engine,
             move || begun.recv().is_ok(),
-            move |board| Semaphore::passes(board, sort, value),
+            move |numbers| Semaphore::passes(numbers, sort, value),
         );
         let gate = gate.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         let begin = move || {

@@ -15,7 +15,7 @@ use crate::shared::{Kind, Label};
 
 /// A page of a file in memory. Every process that maps it sees the current numbers.
 #[derive(Clone)]
-pub(crate) struct Board(Arc<Bytes>);
+pub(crate) struct SharedNumbers(Arc<Bytes>);
 
 /// What lies in the page.
 #[repr(C)]
@@ -30,28 +30,28 @@ pub(crate) const NUMBERS: usize = 500;
 const PAGE: usize = 4096;
 const _: () = assert!(size_of::<Page>() <= PAGE);
 
-impl Board {
+impl SharedNumbers {
     /// A new one, all numbers 0.
     ///
     /// # Errors
     /// When the system gives no memory.
-    pub(crate) fn new(kind: Kind) -> Result<Board, Errno> {
+    pub(crate) fn new(kind: Kind) -> Result<SharedNumbers, Errno> {
         let label = Label {
             kind,
             size: PAGE as u64,
             uuid: [0; 16],
             word: 0,
         };
-        Ok(Board(Bytes::of_file(label.file()?, 0, PAGE)?))
+        Ok(SharedNumbers(Bytes::of_file(label.file()?, 0, PAGE)?))
     }
 
-    /// The board of another process; `None` if the file is no board of that kind.
-    pub(crate) fn open(file: OwnedFd, kind: Kind) -> Option<Board> {
+    /// The page of another process; `None` if the file is no page of that kind.
+    pub(crate) fn open(file: OwnedFd, kind: Kind) -> Option<SharedNumbers> {
         let label = Label::read(&file)?;
         if label.kind != kind || label.size != PAGE as u64 {
             return None;
         }
-        Bytes::of_file(file, 0, PAGE).ok().map(Board)
+        Bytes::of_file(file, 0, PAGE).ok().map(SharedNumbers)
     }
 
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
@@ -71,7 +71,7 @@ impl Board {
     }
 
     /// Sleeps until `so` is true, checking at each ring of the bell.
-    fn sleep_until(&self, so: impl Fn(&Board) -> bool) {
+    fn sleep_until(&self, so: impl Fn(&SharedNumbers) -> bool) {
         let bell = &self.page().bell;
         loop {
             let before = bell.load(Ordering::Acquire);
@@ -91,13 +91,13 @@ impl Board {
     pub(crate) fn gate(
         &self,
         engine: &Engine,
-        so: impl Fn(&Board) -> bool + Send + 'static,
+        so: impl Fn(&SharedNumbers) -> bool + Send + 'static,
     ) -> std::io::Result<Gate> {
         self.gate_after(engine, || true, so)
     }
 
-    /// As [`Board::gate`], for a thread that checks the board only after `begin`, which may block. Opens the gate at
-    /// once if `begin` returns false.
+    /// As [`SharedNumbers::gate`], for a thread that checks the page of numbers only after `begin`, which may block.
+    /// Opens the gate at once if `begin` returns false.
     ///
     /// # Errors
     /// As there.
@@ -105,14 +105,14 @@ impl Board {
         &self,
         engine: &Engine,
         begin: impl FnOnce() -> bool + Send + 'static,
-        so: impl Fn(&Board) -> bool + Send + 'static,
+        so: impl Fn(&SharedNumbers) -> bool + Send + 'static,
     ) -> std::io::Result<Gate> {
         let gate = engine.gate();
-        let (board, opened) = (self.clone(), gate.clone());
+        let (numbers, opened) = (self.clone(), gate.clone());
         let thread = thread::Builder::new().name("waits for a process".into());
         thread.spawn(move || {
             if begin() {
-                board.sleep_until(so);
+                numbers.sleep_until(so);
             }
             opened.open();
         })?;
@@ -126,9 +126,9 @@ impl Board {
     }
 }
 
-impl fmt::Debug for Board {
+impl fmt::Debug for SharedNumbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Board")
+        f.write_str("SharedNumbers")
     }
 }
 
@@ -139,13 +139,13 @@ mod tests {
 
     #[test]
     fn who_sleeps_is_told_of_a_change() {
-        let board = Board::new(Kind::Event).unwrap();
+        let numbers = SharedNumbers::new(Kind::Event).unwrap();
         // Another mapping of the same file, as another process has.
-        let other = board.file().unwrap().try_clone_to_owned().unwrap();
-        let other = Board::open(other, Kind::Event).unwrap();
+        let other = numbers.file().unwrap().try_clone_to_owned().unwrap();
+        let other = SharedNumbers::open(other, Kind::Event).unwrap();
         let engine = Engine::new(Clock::Real);
-        let three = |board: &Board| board.number(7).load(Ordering::Acquire) == 3;
-        let gate = board.gate(&engine, three).unwrap();
+        let three = |numbers: &SharedNumbers| numbers.number(7).load(Ordering::Acquire) == 3;
+        let gate = numbers.gate(&engine, three).unwrap();
         let ticket = engine.submit(Work {
             after: Vec::new(),
             channels: Vec::new(),
@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn a_board_of_another_kind_is_none() {
-        let board = Board::new(Kind::Event).unwrap();
-        let file = board.file().unwrap().try_clone_to_owned().unwrap();
-        assert!(Board::open(file, Kind::Memory).is_none());
+        let numbers = SharedNumbers::new(Kind::Event).unwrap();
+        let file = numbers.file().unwrap().try_clone_to_owned().unwrap();
+        assert!(SharedNumbers::open(file, Kind::Memory).is_none());
     }
 }
