@@ -59,7 +59,9 @@ fn document(explanation: Explanation) -> json::Explanation {
         predicted_s: choice.predicted_ns.map(seconds),
         measured: choice.measured,
         proof: choice.proof.map(Proof::as_str),
-        reason: choice.reason.unwrap_or_default(),
+        reason: choice
+            .reason
+            .map_or_else(String::new, |why| why.to_string()),
     });
     let lanes = chosen.lanes.into_iter().map(|lane| json::Lane {
         method: lane.method.to_string(),

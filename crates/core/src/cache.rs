@@ -34,6 +34,7 @@ struct Entry {
 
 /// Counts of a cache since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct CacheStats {
     /// Look-ups that found plans.
     pub hits: u64,

@@ -12,6 +12,7 @@ pub use through::Timing;
 /// The slope is in femtoseconds per byte: 1 GB/s is 1 000 000, a PCIe 5 x16 link some 18 000, and
 /// the 4 TB/s of on-device copies 250. In whole picoseconds that last one would round to nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[non_exhaustive]
 pub struct Cost {
     /// Nanoseconds that any copy takes, from submission to completion.
     pub fixed_ns: u64,

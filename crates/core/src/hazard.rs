@@ -81,6 +81,7 @@ impl Ticket {
 
 /// The result of [`Hazards::enter`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Entered {
     /// The transfer's ticket.
     pub ticket: Ticket,

@@ -60,6 +60,7 @@ pub struct Step {
 
 /// Staging slots of one size in one memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Ring {
     /// Where the slots are.
     pub memory: MemoryId,
@@ -117,6 +118,7 @@ impl Lane {
 ///
 /// Most plans have one lane; a plan over several links at once has one for each.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The method under which users see the plan.
     pub method: Method,
@@ -128,6 +130,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Makes a plan of at least one lane. Whether it can run is checked where it starts.
+    pub fn new(method: Method, lanes: Vec<Lane>, estimate: Estimate) -> Plan {
+        Plan {
+            method,
+            lanes,
+            estimate,
+        }
+    }
+
     /// Returns the estimated time in nanoseconds for `bytes` bytes.
     pub fn estimate_ns(&self, bytes: u64) -> u64 {
         self.estimate.at(bytes)

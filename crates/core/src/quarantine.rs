@@ -26,6 +26,7 @@ pub struct Quarantine {
 
 /// Why a link is barred, and until when.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Bar {
     /// The first moment at which the link may be used again; `None` for a link that was condemned.
     pub until: Option<Instant>,

@@ -43,6 +43,7 @@ pub const MOST_LINKS: u64 = 1 << 18;
 /// A whole machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Machine {
     /// [`SCHEMA`].
     pub schema: i64,
@@ -65,6 +66,7 @@ pub struct Machine {
 /// A device and its memories.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct DeviceEntry {
     /// Its name: `sim:0`.
     pub id: String,
@@ -93,6 +95,7 @@ pub struct DeviceEntry {
 /// A memory of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct MemoryEntry {
     /// Its kind: `pageable`, `device`.
     pub kind: String,
@@ -116,6 +119,7 @@ pub struct MemoryEntry {
 /// A directed link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct LinkEntry {
     /// The memory that bytes come from.
     pub src: String,
@@ -155,6 +159,7 @@ pub struct LinkEntry {
 /// One linear piece of a link's cost.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct PieceEntry {
     /// The first size that it holds for.
     pub from_bytes: i64,
@@ -168,6 +173,7 @@ pub struct PieceEntry {
 /// the one with index `engine_index` at the device that the bytes come from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct MeshEntry {
     /// The memories; at least two.
     pub members: Vec<String>,
@@ -195,6 +201,7 @@ pub struct MeshEntry {
 /// The engine that runs transforms, such as checksums.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TransformEntry {
     /// The engine: `cpu:0#1`.
     pub engine: String,

@@ -262,6 +262,7 @@ pub struct Topology {
 
 /// An engine that transforms bytes in place instead of moving them.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Transformer {
     /// The backend that executes it.
     pub backend: BackendId,

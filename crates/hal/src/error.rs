@@ -26,6 +26,7 @@ pub enum ErrorClass {
 
 /// Why the backend refused an operation, or why an accepted operation failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Fault {
     /// The sort of failure.
     pub class: ErrorClass,

@@ -21,6 +21,7 @@ pub struct Buffer {
 
 /// A buffer that could not give its owner back, and why.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct IntoInnerError {
     /// The buffer, unchanged.
     pub buffer: Buffer,

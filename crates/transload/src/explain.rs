@@ -14,6 +14,7 @@ use transload_core::{
 
 /// One way that was considered.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Choice {
     /// The method under which users see it.
     pub method: Method,
@@ -33,7 +34,7 @@ pub struct Choice {
     /// cannot be taken.
     pub proof: Option<Proof>,
     /// Why the way was not chosen; `None` for the chosen one.
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
 }
 
 /// How a link came to be trusted that needs a proof before it carries a transfer: a link between devices, or one over
@@ -63,6 +64,7 @@ impl Proof {
 
 /// One of the routes that a plan uses at the same time.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct LaneChoice {
     /// The method of the route alone.
     pub method: Method,
@@ -85,6 +87,7 @@ pub struct LaneChoice {
 ///
 /// Its text has at most 100 columns: the chosen way, then the other ways, those of one reason together.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The payload in bytes.
     pub bytes: u64,
@@ -126,11 +129,9 @@ impl Explanation {
                 proof: route
                     .filter(|_| rejected.estimate_ns.is_some())
                     .and_then(|route| least(route.links().iter().map(|link| link.id), proof)),
-                reason: Some(match &rejected.reason {
-                    Reason::Dominated { by: Some(by) } if is_chosen(by) => {
-                        "never faster than the chosen way".into()
-                    }
-                    reason => reason.to_string(),
+                reason: Some(match rejected.reason {
+                    Reason::Dominated { by: Some(by) } if is_chosen(&by) => Reason::NeverFaster,
+                    reason => reason,
                 }),
             }
         });
@@ -146,7 +147,9 @@ impl Explanation {
                 predicted_ns: None,
                 measured: false,
                 proof: None,
-                reason: Some(lack.reason.to_string()),
+                reason: Some(Reason::Lacking {
+                    why: lack.reason.clone(),
+                }),
             });
         Explanation {
             bytes,
@@ -302,9 +305,11 @@ impl fmt::Display for Choice {
             write!(f, "  {}", Nanoseconds(ns))?;
         }
         let details = self.details();
-        let reason = self.reason.iter();
-        let mut notes = details.iter().chain(reason);
-        notes.try_for_each(|note| write!(f, ", {note}"))?;
+        let mut details = details.iter();
+        details.try_for_each(|detail| write!(f, ", {detail}"))?;
+        if let Some(reason) = &self.reason {
+            write!(f, ", {reason}")?;
+        }
         let mut lanes = self.lanes.iter().filter(|_| is_split);
         lanes.try_for_each(|lane| write!(f, "\n  {:.1} %  {lane}", lane.share * 100.0))
     }
@@ -321,8 +326,8 @@ impl fmt::Display for Explanation {
         }
         let mut groups = alloc::vec![(self.verdict(), self.chosen.rows())];
         for rejected in &self.rejected {
-            let reason = rejected.reason.as_deref().unwrap_or_default();
-            let heading = format!("rejected: {reason}");
+            let reason = rejected.reason.as_ref().map(ToString::to_string);
+            let heading = format!("rejected: {}", reason.unwrap_or_default());
             match groups.iter_mut().find(|(of, _)| *of == heading) {
                 Some((_, rows)) => rows.extend(rejected.rows()),
                 None => groups.push((heading, rejected.rows())),

@@ -145,9 +145,10 @@ pub use transfer::{Cancelled, Canceller, Transfer};
 /// The machine as the planner sees it: what [`TransferManager::topology`], [`Explanation`] and [`Report`] show.
 pub mod model {
     pub use transload_core::{
-        Access, Cost, Curve, CurveError, DeviceInfo, EngineId, Estimate, Lack, Lane, Limits, Link,
-        LinkClass, LinkId, MemoryInfo, Name, ParseError, Piece, Plan, Ring, Role, Route,
-        ShapeError, Step, StepKind, Timing, Topology, TopologyError, Transformer, defaults,
+        Access, Bar, Barred, Cost, Curve, CurveError, DeviceInfo, EngineId, Estimate, Lack, Lane,
+        Limits, Link, LinkClass, LinkId, MemoryInfo, Name, ParseError, Piece, Plan, Reason, Ring,
+        Role, Route, ShapeError, Step, StepKind, Timing, Topology, TopologyError, Transformer,
+        defaults,
     };
 }
 

@@ -62,6 +62,7 @@ impl Drop for TransferManager {
 
 /// A registered backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackendInfo {
     /// Its name.
     pub id: BackendId,
@@ -71,6 +72,7 @@ pub struct BackendInfo {
 
 /// The result of [`TransferManager::place`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Placed {
     /// The bytes, at the place.
     pub buffer: Buffer,

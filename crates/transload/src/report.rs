@@ -27,6 +27,7 @@ pub struct Report {
 
 /// A route that failed before another one succeeded.
 #[derive(Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Fallback {
     /// The plan that was tried.
     pub plan: Arc<Plan>,

@@ -15,6 +15,7 @@ pub enum Phase {
 
 /// Where a leg failed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub struct Failure {
     /// The part of the work.
     pub phase: Phase,

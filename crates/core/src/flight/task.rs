@@ -4,6 +4,7 @@ use crate::{Role, Span, StepKind};
 
 /// Names a task among those that are under way: a chunk takes one step at a time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub struct TaskId {
     /// The lane of the plan.
     pub lane: u8,
@@ -57,6 +58,7 @@ pub enum Work {
 
 /// One operation to submit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub struct Task {
     /// Its name until it settles.
     pub id: TaskId,

@@ -1,6 +1,6 @@
 //! Reasons against routes.
 
-use alloc::borrow::ToOwned;
+use alloc::borrow::{Cow, ToOwned};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -107,6 +107,13 @@ pub enum Reason {
     },
     /// At every size some other route is at least as cheap, though no single one at all of them.
     NeverCheapest,
+    /// The chosen route is at least as cheap at every size.
+    NeverFaster,
+    /// Other machines have such a link. This one lacks it.
+    Lacking {
+        /// What the device, its driver, or the program that opened it left out.
+        why: Cow<'static, str>,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -160,6 +167,8 @@ impl fmt::Display for Reason {
             }
             Reason::Dominated { by: None } => f.write_str("never faster than reading in place"),
             Reason::NeverCheapest => f.write_str("at every size another route is as fast"),
+            Reason::NeverFaster => f.write_str("never faster than the chosen way"),
+            Reason::Lacking { why } => f.write_str(why),
         }
     }
 }
@@ -177,6 +186,7 @@ impl fmt::Display for LinkName<'_> {
 
 /// A route that is not the chosen one.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Rejected {
     /// The method of the route, as users see it.
     pub method: Method,

@@ -7,6 +7,7 @@ use crate::{MemoryId, Method};
 /// All counts so far. Displays as a table; serialises with the feature `serde`, memories and methods as text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Snapshot {
     /// The paths that transfers took, in the order of source, destination and method.
     pub paths: Vec<PathStats>,
@@ -17,6 +18,7 @@ pub struct Snapshot {
 /// One source, destination and method.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PathStats {
     /// Where the bytes came from.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
@@ -36,6 +38,7 @@ pub struct PathStats {
 /// One size class of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ClassStats {
     /// The smallest size in the class, in bytes.
     pub from_bytes: u64,
@@ -48,6 +51,7 @@ pub struct ClassStats {
 /// The counts of some transfers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Figures {
     /// Transfers whose bytes arrived.
     pub transfers: u64,

@@ -285,18 +285,17 @@ impl Planning {
             cost: link.cost.clone(),
             link: Some(id),
         };
-        Some(Arc::new(Plan {
-            method: Method::of_access(id.access),
-            estimate: link.cost.clone().into(),
-            lanes: vec![Lane {
-                route: Route::new(vec![link.clone()]),
-                steps: vec![step],
-                rings: Vec::new(),
-                chunk_bytes,
-                depth: 1,
-                share: 1,
-            }],
-        }))
+        let lane = Lane {
+            route: Route::new(vec![link.clone()]),
+            steps: vec![step],
+            rings: Vec::new(),
+            chunk_bytes,
+            depth: 1,
+            share: 1,
+        };
+        let method = Method::of_access(id.access);
+        let estimate = link.cost.clone().into();
+        Some(Arc::new(Plan::new(method, vec![lane], estimate)))
     }
 
     /// Returns the backend that serves a link.

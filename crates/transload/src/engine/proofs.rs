@@ -387,11 +387,11 @@ impl Job {
                 Some(fault)
             }
         };
-        let fault = fault.map(|fault| {
+        let fault = fault.map(|mut fault| {
             let LinkId { src, dst, .. } = link;
             let message = alloc::format!("the proof of {src} → {dst} failed: {}", fault.message);
-            let message = message.into();
-            (self.backend, Fault { message, ..fault })
+            fault.message = message.into();
+            (self.backend, fault)
         });
         self.freed.extend(self.memory.into_iter().flatten());
         effects.push(Effect::Release {

@@ -111,9 +111,9 @@ impl State {
             Outcome::Done => (Settled::Done, None),
             Outcome::Stopped { leading_bytes } => (Settled::Stopped { leading_bytes }, None),
             Outcome::Failed(fault) => (Settled::Failed, Some(fault)),
-            Outcome::Lost(fault) => {
-                let class = ErrorClass::Lost;
-                (Settled::Failed, Some(Fault { class, ..fault }))
+            Outcome::Lost(mut fault) => {
+                fault.class = ErrorClass::Lost;
+                (Settled::Failed, Some(fault))
             }
         };
         if let Some(fault) = fault {

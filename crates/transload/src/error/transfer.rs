@@ -74,6 +74,7 @@ pub enum RegionError {
 /// The first request of a batch that cannot be accepted. The other requests had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("request {index} of the batch: {source}")]
+#[non_exhaustive]
 pub struct BatchError {
     /// Its index in the batch.
     pub index: usize,
@@ -247,6 +248,7 @@ impl TransferError {
 
 /// The last failure of a transfer that has no route left.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransferFailure {
     /// The backend that executed the step.
     pub backend: BackendId,

@@ -14,6 +14,7 @@ mod fingerprint;
 mod store;
 mod text;
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use transload_core::{Curve, LinkId, Timing, Topology};
@@ -34,6 +35,7 @@ pub struct Profile {
 
 /// The measurements of one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MeasuredLink {
     /// The link.
     pub id: LinkId,
@@ -45,6 +47,7 @@ pub struct MeasuredLink {
 
 /// The time that copies of one size took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Point {
     /// The size in bytes.
     pub bytes: u64,
@@ -58,7 +61,40 @@ pub struct Point {
     pub samples: u32,
 }
 
+impl Point {
+    /// Makes a point from the size in bytes, the median, the confidence interval (both in nanoseconds) and the number
+    /// of timed copies.
+    pub fn new(bytes: u64, ns: u64, interval_ns: RangeInclusive<u64>, samples: u32) -> Point {
+        let (low_ns, high_ns) = interval_ns.into_inner();
+        Point {
+            bytes,
+            ns,
+            low_ns,
+            high_ns,
+            samples,
+        }
+    }
+}
+
 impl MeasuredLink {
+    /// The measurements of a link that moved all bytes, by rising size.
+    pub fn new(id: LinkId, points: Vec<Point>) -> MeasuredLink {
+        MeasuredLink {
+            id,
+            points,
+            faulty: false,
+        }
+    }
+
+    /// A link that moved wrong bytes.
+    pub fn faulty(id: LinkId) -> MeasuredLink {
+        MeasuredLink {
+            id,
+            points: Vec::new(),
+            faulty: true,
+        }
+    }
+
     /// Returns the cost as a function of size, through the medians ([`Curve::through`]); `None` where the link has no
     /// usable measurements.
     pub fn curve(&self) -> Option<Curve> {

@@ -55,13 +55,7 @@ fn direct() -> LinkId {
 }
 
 fn point(bytes: u64, ns: u64) -> Point {
-    Point {
-        bytes,
-        ns,
-        low_ns: ns - 1,
-        high_ns: ns + 2,
-        samples: 40,
-    }
+    Point::new(bytes, ns, ns - 1..=ns + 2, 40)
 }
 
 /// A direct link faster than any real one, and another link that moves wrong bytes.
@@ -72,16 +66,8 @@ fn measured() -> Vec<MeasuredLink> {
         ..direct()
     };
     vec![
-        MeasuredLink {
-            id: direct(),
-            points: vec![point(4 * KIB, 10), point(16 << 20, 1000)],
-            faulty: false,
-        },
-        MeasuredLink {
-            id: lies,
-            points: Vec::new(),
-            faulty: true,
-        },
+        MeasuredLink::new(direct(), vec![point(4 * KIB, 10), point(16 << 20, 1000)]),
+        MeasuredLink::faulty(lies),
     ]
 }
 
@@ -325,7 +311,9 @@ fn the_planner_goes_by_a_profile_and_never_over_a_link_that_lied() -> Outcome {
     assert_eq!(explained.chosen.method, Method::HostStaged);
     let mut reasons = explained.rejected.iter().flat_map(|way| &way.reason);
     assert!(
-        reasons.any(|why| why.contains("wrong bytes when the machine was probed")),
+        reasons.any(|why| why
+            .to_string()
+            .contains("wrong bytes when the machine was probed")),
         "{explained}"
     );
     Ok(())

@@ -151,7 +151,7 @@ fn a_link_that_lied_is_not_used_in_the_next_process_which_says_why() {
     assert_eq!(first.copy(), FOUND_OUT);
     drop(first);
     let second = Process::keeping(&folder.file(), &machine(), Vec::new());
-    let reason = second.told().reason.unwrap();
+    let reason = second.told().reason.unwrap().to_string();
     for part in [
         "condemned",
         "came back changed",
@@ -280,7 +280,7 @@ fn a_probe_proves_anew_and_replaces_what_was_known() {
     drop(process);
     let process = Process::keeping(&folder.file(), &machine(), Vec::new());
     assert_eq!(process.copy(), ROUND_IT);
-    let reason = process.told().reason.unwrap();
+    let reason = process.told().reason.unwrap().to_string();
     assert!(
         reason.contains("wrong bytes when the machine was probed"),
         "{reason}"

@@ -240,7 +240,13 @@ fn a_device_that_was_opened_elsewhere_gets_the_best_that_it_can_do_and_the_reaso
     assert_eq!(explained.chosen.method, Method::HostStaged, "{explained}");
     let zero_copy = explained.rejected.iter();
     let mut zero_copy = zero_copy.filter(|choice| choice.method == Method::ZeroCopy);
-    let reason = zero_copy.next().unwrap().reason.as_ref().unwrap();
+    let reason = zero_copy
+        .next()
+        .unwrap()
+        .reason
+        .as_ref()
+        .unwrap()
+        .to_string();
     assert!(reason.contains("VK_EXT_external_memory_host"), "{reason}");
     let report = manager.submit(&request.verify()).wait().unwrap();
     assert_eq!(report.method(), Method::HostStaged, "{report}");

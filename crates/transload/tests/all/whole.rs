@@ -30,15 +30,14 @@ impl Drop for Folder {
 
 /// A profile of `links` links.
 fn profile(links: u32) -> Profile {
-    let link = |number| MeasuredLink {
-        id: LinkId {
+    let link = |number| {
+        let id = LinkId {
             src: "cpu:0/pageable".parse().unwrap(),
             dst: format!("sim:{number}/device").parse().unwrap(),
             engine: "cpu:0#0".parse().unwrap(),
             access: Access::Native,
-        },
-        points: Vec::new(),
-        faulty: false,
+        };
+        MeasuredLink::new(id, Vec::new())
     };
     Profile::new(&Topology::new(), (0..links).map(link).collect())
 }

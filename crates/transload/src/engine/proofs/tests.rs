@@ -47,11 +47,8 @@ fn way(over: LinkId) -> Arc<Plan> {
         depth: 1,
         share: 1,
     };
-    Arc::new(Plan {
-        method: Method::PeerToPeer,
-        lanes: vec![lane],
-        estimate: Cost::ZERO.into(),
-    })
+    let estimate = Cost::ZERO.into();
+    Arc::new(Plan::new(Method::PeerToPeer, vec![lane], estimate))
 }
 
 /// Carries a job out until it ends: copies take the first of `ways`, and comparisons find `equal`. Returns its last

@@ -4,6 +4,7 @@ use transload_core::{DeviceId, DeviceInfo, Topology};
 
 /// The properties of a machine on which its measurements depend, in clear text.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fingerprint {
     /// The version of this library: another one may copy in another way.
     pub library: String,
@@ -21,6 +22,7 @@ pub struct Fingerprint {
 
 /// The properties of a device on which its measurements depend.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DevicePrint {
     /// Its name on this machine: `wgpu:0`.
     pub id: String,

@@ -100,7 +100,7 @@ impl Worker<'_> {
             };
             match buffer.into_inner::<T>() {
                 Ok(found) => owner = Some(found),
-                Err(IntoInnerError { buffer, reason }) => {
+                Err(IntoInnerError { buffer, reason, .. }) => {
                     assert_eq!(reason, IntoInnerReason::InUse);
                     let said = format!("{buffer:?} {reason}");
                     view = Some(buffer);
