@@ -28,7 +28,7 @@ pub enum StepKind {
         /// Where they go.
         to: Role,
     },
-    /// Reads (and may change) the chunk in place on the host. Chunks pass a transform one by one,
+    /// Reads the chunk in place on the host. Chunks pass a transform one by one,
     /// in payload order.
     Transform {
         /// Where the chunk is.

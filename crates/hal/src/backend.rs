@@ -76,9 +76,9 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// Copies go over the link `via`; a backend that cannot use that link refuses them, since another link may be in
     /// quarantine, unproven, or the one that has just failed. With `None` the backend chooses the link.
     ///
-    /// Fences in `after` are the backend's own; the engine awaits others. A backend that could only block until such a
-    /// fence has settled may refuse with a fault of the class
-    /// [`ErrorClass::Unsupported`](crate::ErrorClass::Unsupported): the engine then awaits the fence and submits again.
+    /// Fences in `after` are the backend's own. A backend that could only block until such a fence has settled may refuse
+    /// with a fault of the class [`ErrorClass::Unsupported`](crate::ErrorClass::Unsupported): the caller then awaits the
+    /// fence and submits again. The engine itself submits what is free to start, with an empty list.
     ///
     /// # Errors
     /// As [`SubmitError`] lists; then nothing was started.

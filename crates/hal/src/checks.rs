@@ -61,7 +61,7 @@ impl SubmitError {
         SubmitError::Refused(Fault::new(ErrorClass::Caller, message))
     }
 
-    /// Refuses a submission after `fence`, for which the backend could only block: the engine awaits the fence and submits
+    /// Refuses a submission after `fence`, for which the backend could only block: the caller awaits the fence and submits
     /// again.
     #[must_use]
     pub fn unawaited(fence: &Fence) -> SubmitError {

@@ -4,7 +4,7 @@
 //! backend: it fills a list of [`command::Commands`], and the thread that turns the engine executes them after it has
 //! released the lock ([`turn`]).
 //!
-//! Modules use those above them in this list, and none below:
+//! Modules use others of their own group below, and of the groups above it; no two use each other.
 
 // Words and tools.
 pub(crate) mod clock;
@@ -37,8 +37,6 @@ pub(crate) mod verdict;
 mod admit;
 mod finish;
 mod proving;
-mod settle;
-mod start;
 pub(crate) mod state;
 mod step;
 
@@ -47,9 +45,7 @@ pub(crate) mod held;
 pub(crate) mod hint;
 pub(crate) mod listen;
 pub(crate) mod shared;
-pub(crate) mod submit;
-mod turn;
-mod wait;
+pub(crate) mod turn;
 
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -317,13 +317,14 @@ impl TransferManager {
     ) -> Result<Explanation, TransferError> {
         let now = self.now();
         self.shared.inspect(|state| {
-            let plans = { &mut state.planning }.plans(key, now).map_err(|error| {
-                TransferError::NoRoute {
+            let plans = state
+                .planning
+                .plans(key, now)
+                .map_err(|error| TransferError::NoRoute {
                     src: key.src,
                     dst: key.dst,
                     reasons: error.reasons(),
-                }
-            })?;
+                })?;
             let proof = |link| state.proof_of(link);
             Ok(Explanation::new(
                 &plans,

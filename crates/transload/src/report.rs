@@ -95,8 +95,9 @@ impl Report {
         route.into_iter().flat_map(|route| route.memories())
     }
 
-    /// Returns the time from the submission until nothing stood before the transfer any more: earlier transfers and
-    /// guards of the same bytes, and the events that it starts after.
+    /// Returns the time from the submission until the first operation could be submitted: until earlier transfers and
+    /// guards of the same bytes were over, the events that it starts after were set, its links were proven, and it had
+    /// its staging slots.
     pub fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited_ns)
     }

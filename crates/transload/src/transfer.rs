@@ -10,7 +10,7 @@ use core::time::Duration;
 use transload_hal::Fence;
 
 use crate::engine::shared::Shared;
-use crate::engine::submit::Submitted;
+use crate::engine::turn::Submitted;
 use crate::engine::types::TransferId;
 use crate::{Report, TransferError};
 

@@ -10,7 +10,7 @@ use transload_hal::{BackendId, Buffer, Fault, Fence};
 
 use super::digest::Digest;
 use super::event::EventState;
-use super::types::{BatchFlag, FirstSlot, Line, Operand, Pair, Priority, Turn};
+use super::types::{BatchFlag, FirstSlot, Line, Operand, Pair, Priority, QueuePosition};
 use crate::error::TransferError;
 use crate::report::{Fallback, Report};
 
@@ -69,7 +69,7 @@ pub(crate) struct Active {
     /// In a queue of transfers to look at.
     pub(crate) queued: bool,
     /// Its turn in the queue for first slots, while it is there.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) turn: Option<QueuePosition>,
     /// The devices that its slots count with, once it has asked for slots.
     pub(crate) pair: Pair,
     pub(crate) first_slots: Vec<FirstSlot>,
@@ -209,7 +209,7 @@ impl Active {
 
     /// Returns whether the other transfers of its batch stop it.
     pub(crate) fn is_batch_stopped(&self) -> bool {
-        { self.batch.as_ref() }.is_some_and(|batch| batch.has_failed())
+        self.batch.as_ref().is_some_and(|batch| batch.has_failed())
     }
 
     /// Returns the operand for the flight's role `Src` in its present phase.

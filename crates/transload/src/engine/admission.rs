@@ -136,7 +136,7 @@ impl Admission {
         room: usize,
         evicted: &mut Vec<Buffer>,
     ) -> Leased {
-        let flight = { active.flight.as_ref() }.filter(|flight| flight.is_boarding());
+        let flight = active.flight.as_ref().filter(|flight| flight.is_boarding());
         let Some((flight, plan)) = flight.and_then(|flight| Some((flight, flight.plan()?))) else {
             return Leased::All;
         };
@@ -158,7 +158,7 @@ impl Admission {
             });
         }
         let (pair, wanted) = (active.pair, &mut active.first_slots);
-        let leased = { &self.pool }.lease(pair, &mut self.claims, wanted, evicted);
+        let leased = self.pool.lease(pair, &mut self.claims, wanted, evicted);
         if leased != Leased::All {
             active.first_slots.clear();
         }
@@ -172,7 +172,7 @@ impl Admission {
         active: &mut Active,
         evicted: &mut Vec<Buffer>,
     ) -> bool {
-        let is_complete = { active.first_slots.iter() }.all(|slot| slot.buffer.is_some());
+        let is_complete = active.first_slots.iter().all(|slot| slot.buffer.is_some());
         let Some(flight) = active.flight.as_mut().filter(|_| is_complete) else {
             return false;
         };
@@ -298,7 +298,10 @@ impl Admission {
 /// Returns the first slots of a transfer that are still to be allocated.
 pub(crate) fn missing(active: &Active) -> impl Iterator<Item = Wanted> {
     let leg = active.flight.as_ref().map_or(0, Flight::legs);
-    let missing = { active.first_slots.iter() }.filter(|first| first.buffer.is_none());
+    let missing = active
+        .first_slots
+        .iter()
+        .filter(|first| first.buffer.is_none());
     missing.map(move |first| Wanted {
         at: (first.lane, first.ring),
         leg,
@@ -310,13 +313,16 @@ pub(crate) fn missing(active: &Active) -> impl Iterator<Item = Wanted> {
 }
 
 /// Tells whether a transfer still waits for a turn.
-fn waits_in(transfers: &Table) -> impl Fn(Index, super::types::Turn) -> bool {
+fn waits_in(transfers: &Table) -> impl Fn(Index, super::types::QueuePosition) -> bool {
     |index, turn| { transfers.get(index) }.is_some_and(|active| active.turn == Some(turn))
 }
 
 /// Returns the first ring of a flight that could use another slot.
 fn further(active: &Active) -> Option<Wanted> {
-    let flight = { active.flight.as_ref() }.filter(|_| active.stage == Stage::Flying)?;
+    let flight = active
+        .flight
+        .as_ref()
+        .filter(|_| active.stage == Stage::Flying)?;
     let plan = flight.plan()?;
     plan.lanes.iter().enumerate().find_map(|(lane, pipeline)| {
         let rings = pipeline.rings.iter().enumerate();

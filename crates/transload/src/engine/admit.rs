@@ -86,7 +86,7 @@ impl State {
             // A further slot could not be had: the flight goes on with the slots that it has.
             (None, Err(_)) => return,
         }
-        let is_complete = { active.first_slots.iter() }.all(|slot| slot.buffer.is_some());
+        let is_complete = active.first_slots.iter().all(|slot| slot.buffer.is_some());
         if is_complete && (has_failed || active.fault.is_some()) {
             // Some first slots of the leg could not be had.
             let evicted = &mut self.after.buffers;

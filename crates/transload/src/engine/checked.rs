@@ -27,7 +27,7 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// Returns whether an end is not host memory. Copies between host memories are done when they are submitted.
+    /// Returns whether an end is not host memory.
     pub(crate) fn leaves_the_host(&self) -> bool {
         let ends = [&self.src, &self.dst];
         ends.into_iter()

@@ -177,9 +177,14 @@ impl InFlight {
         backend: BackendId,
         fault: &Fault,
     ) -> Option<Vec<(Fence, TransferId)>> {
-        let known = { self.known_mut(backend) }.filter(|known| known.lost.is_none())?;
+        let known = self
+            .known_mut(backend)
+            .filter(|known| known.lost.is_none())?;
         known.lost = Some(fault.clone());
-        let of_it = { self.pending.iter() }.filter(|(fence, _)| fence.backend() == backend);
+        let of_it = self
+            .pending
+            .iter()
+            .filter(|(fence, _)| fence.backend() == backend);
         Some(of_it.map(|(fence, (id, _))| (*fence, *id)).collect())
     }
 
@@ -270,7 +275,9 @@ impl InFlight {
             self.hints.push((*fence, outcome));
         }
         self.handle_returned(backend, !is_under_way);
-        let is_backed_up = { self.known(backend) }.is_some_and(|known| !known.backlog.is_empty());
+        let is_backed_up = self
+            .known(backend)
+            .is_some_and(|known| !known.backlog.is_empty());
         !is_under_way && is_backed_up
     }
 

@@ -18,8 +18,9 @@ use super::verdict::{Judgement, Verdict, ends};
 use crate::explain::Proof;
 
 impl State {
-    /// Returns whether the transfer's leg must wait for a proof. If so, the transfer waits when this returns.
-    pub(crate) fn must_prove_first(&mut self, index: Index, now: Instant) -> bool {
+    /// Holds the transfer while a link of its leg is proven. Returns whether it waits now. Fails a leg over a link that is
+    /// barred, and answers false.
+    pub(crate) fn hold_for_proof(&mut self, index: Index, now: Instant) -> bool {
         let active = &self.table[index];
         let starting = active.flight.as_ref().filter(|flight| {
             active.stage == Stage::Flying && active.proof.is_none() && flight.is_at_start_of_leg()

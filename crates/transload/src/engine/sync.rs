@@ -1,8 +1,8 @@
 //! The lock of the engine, by the primitives of the build.
 //!
 //! With `std` it is a mutex, under loom a modelled one, and without an operating system a critical section, which the
-//! embedding program implements for its machine (disabled interrupts on a single core). It is held only while the state
-//! machine moves, never over a copy, a driver call or a waker.
+//! embedding program implements for its machine (disabled interrupts on a single core). The engine holds its own only
+//! while the state machine moves, never over a copy, a driver call or a waker.
 //!
 //! We use the standard library's mutex. The alternative, one that is handed over in turn (parking_lot's), keeps a table
 //! for the whole process, which a child of `fork` may inherit locked.

@@ -193,8 +193,12 @@ impl Table {
             let index = self.by_ticket[ticket.index()];
             self[index].deadline.is_some()
         };
-        let cause = { &self.hazards }.held_up_by(active.ticket?, &tickets, has_deadline)?;
-        { guards.iter() }.find_map(|(ticket, memory)| (*ticket == cause).then_some(*memory))
+        let cause = self
+            .hazards
+            .held_up_by(active.ticket?, &tickets, has_deadline)?;
+        guards
+            .iter()
+            .find_map(|(ticket, memory)| (*ticket == cause).then_some(*memory))
     }
 
     /// Queues a transfer to be looked at, unless it is queued. `needs_listener`: a thread must listen for it then.

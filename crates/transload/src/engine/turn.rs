@@ -9,12 +9,15 @@ use transload_core::Instant;
 use transload_hal::Backend;
 
 use super::command::{Answers, Commands, execute};
+use super::event::EventState;
 use super::in_flight::Registered;
 use super::shared::Shared;
-use super::state::{After, State};
-use super::types::{Pace, Which};
+use super::state::{After, Done, State};
+use super::types::{Pace, TransferId, Which};
 use super::unwind::guarded;
 use super::verdict::Verdict;
+use crate::error::TransferError;
+use crate::report::Report;
 
 /// Why a thread turns the engine.
 pub(super) trait Purpose {
@@ -24,9 +27,9 @@ pub(super) trait Purpose {
     /// Changes the state before the first step.
     fn begin(&mut self, _state: &mut State, _now: Instant, _commands: &mut Commands) {}
 
-    /// Looks at the state after a step. Returns whether the thread has the outcome that it waits for: it then leaves the
-    /// rest of the work to the thread that listens.
-    fn has_own(&mut self, _state: &mut State) -> bool {
+    /// Takes out of the state what the thread came for, after each step. Returns whether the thread has it: it then
+    /// leaves the rest of the work to the thread that listens.
+    fn take_own(&mut self, _state: &mut State) -> bool {
         false
     }
 }
@@ -48,7 +51,7 @@ impl Purpose for InPassing {
         Pace::SERVING
     }
 
-    fn has_own(&mut self, _state: &mut State) -> bool {
+    fn take_own(&mut self, _state: &mut State) -> bool {
         true
     }
 }
@@ -126,14 +129,17 @@ impl Shared {
             seen: self.signal.seen(),
             ..Turn::default()
         };
-        let (mut is_first, mut is_left) = (true, false);
-        // This thread has what it came for, and another one is needed for the rest.
-        let mut is_content = false;
+        let mut is_first = true;
+        // This thread has what it came for, and leaves the rest to another one: its next round only records answers.
+        let mut is_leaving = false;
         loop {
             let had_answers = !answers.is_empty();
             self.pump();
             let now = self.clock.now();
-            let mut round = Round::default();
+            let mut round = Round {
+                is_last: is_leaving,
+                ..Round::default()
+            };
             self.state.with(|state| {
                 if had_answers {
                     round.is_partial = answers.iter().any(|answer| state.is_partial(answer));
@@ -142,16 +148,16 @@ impl Shared {
                 if is_first {
                     purpose.begin(state, now, &mut commands);
                 }
-                is_left = is_content;
-                if is_left {
+                if round.is_last {
                     self.note_attended(state);
                 } else {
                     turn.next = self.step(state, now, self.pace(purpose), &mut commands);
-                    is_content = purpose.has_own(state);
+                    is_leaving = purpose.take_own(state);
                 }
                 let (table, own) = (&state.table, self.pace(purpose).copies);
                 turn.needs_listener = table.needs_listener();
-                is_content &= turn.needs_listener;
+                // Where transfers need no listener, nothing is left to leave.
+                is_leaving &= turn.needs_listener;
                 round.is_needed = turn.needs_listener && table.others_need_listener(own);
                 (round.is_late, round.is_idle) = (!state.later.is_empty(), table.is_idle());
                 round.after = state.take_after();
@@ -164,9 +170,10 @@ impl Shared {
             if had_answers {
                 is_news |= self.tell_backends(round.is_partial);
             }
-            is_content = is_content && (commands.is_empty() && !is_news || self.can_leave());
-            if commands.is_empty() && (is_content || !is_news) {
-                self.end_turn(purpose, &round, (is_left, is_content && is_news), &turn);
+            is_leaving = is_leaving && (commands.is_empty() && !is_news || self.ensure_other());
+            if commands.is_empty() && (is_leaving || !is_news) {
+                round.leaves_news = is_leaving && is_news;
+                self.end_turn(purpose, &round, &turn);
                 return turn;
             }
             // A page fault or a driver may take long: another thread listens meanwhile.
@@ -197,18 +204,12 @@ impl Shared {
     }
 
     /// Leaves what this thread has not done to others.
-    fn end_turn<P: Purpose>(
-        self: &Arc<Self>,
-        purpose: &P,
-        round: &Round,
-        (is_left, is_news_left): (bool, bool),
-        turn: &Turn,
-    ) {
-        if is_left || is_news_left {
+    fn end_turn<P: Purpose>(self: &Arc<Self>, purpose: &P, round: &Round, turn: &Turn) {
+        if round.is_last || round.leaves_news {
             self.appoint(u64::MAX, turn.next);
         }
         // A listener was notified of each outcome, but not of what this thread did.
-        if is_left {
+        if round.is_last {
             self.signal.notify();
         }
         if round.is_late && (self.pace(purpose).slow != Which::ALL || self.spares_drivers()) {
@@ -245,13 +246,13 @@ impl Shared {
         cfg!(threads) && self.advances && transload_hal::in_callback()
     }
 
-    /// Returns whether another thread turns the engine if this one does not.
-    fn can_leave(&self) -> bool {
+    /// Ensures that another thread turns the engine if this one does not. Returns false where none can.
+    fn ensure_other(&self) -> bool {
         #[cfg(threads)]
-        let can_leave = self.advances && self.driver.can_listen();
+        let is_there = self.advances && self.driver.ensure_listener();
         #[cfg(not(threads))]
-        let can_leave = false;
-        can_leave
+        let is_there = false;
+        is_there
     }
 
     fn step(
@@ -383,6 +384,100 @@ struct Round {
     is_needed: bool,
     /// Commands that take long wait for a thread.
     is_late: bool,
+    /// The thread left after the round before: it records answers and takes no step.
+    is_last: bool,
+    /// Outcomes arrived that the thread leaves to another one.
+    leaves_news: bool,
     /// No transfer needs a thread that listens.
     is_idle: bool,
+}
+
+/// What became of a submission, in the form that handles keep: a report is large, and is not moved once more.
+pub(crate) enum Submitted {
+    UnderWay {
+        shared: Arc<Shared>,
+        id: TransferId,
+    },
+    /// The transfer was refused or was over at once, or its result was taken.
+    Settled(Option<Result<Report, TransferError>>),
+}
+
+/// The purpose of a thread that submits a transfer: it makes a small copy itself, and takes its result.
+struct Submit<F> {
+    start: Option<F>,
+    started: Option<Result<TransferId, TransferError>>,
+    done: Done,
+}
+
+impl<F: FnOnce(&mut State, Instant) -> Result<TransferId, TransferError>> Purpose for Submit<F> {
+    fn pace(&self) -> Pace {
+        Pace {
+            copies: match &self.started {
+                Some(Ok(id)) => Which::one(*id),
+                _ => Which::NONE,
+            },
+            slow: Which::NONE,
+        }
+    }
+
+    fn begin(&mut self, state: &mut State, now: Instant, _commands: &mut Commands) {
+        self.started = self.start.take().map(|start| start(state, now));
+    }
+
+    fn take_own(&mut self, state: &mut State) -> bool {
+        if let Some(Ok(id)) = self.started {
+            state.take_done(id, &mut self.done);
+            if self.done.result.is_none() {
+                state.leave_to_hardware(id);
+            }
+        }
+        self.done.result.is_some()
+    }
+}
+
+impl Shared {
+    /// Starts a transfer with `start`, and turns the engine. Sets the events `then` if the request is refused: such a
+    /// request is over, too.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        then: &[Arc<EventState>],
+        start: impl FnOnce(&mut State, Instant) -> Result<TransferId, TransferError>,
+    ) -> Submitted {
+        if let Err(forked) = self.check_fork() {
+            return Submitted::Settled(Some(Err(forked.into())));
+        }
+        let mut submit = Submit {
+            start: Some(start),
+            started: None,
+            done: Done::default(),
+        };
+        let turn = self.turn_for(&mut submit);
+        if submit.done.result.is_some() {
+            self.hand_over(&turn);
+            return Submitted::Settled(submit.done.result);
+        }
+        if turn.needs_listener {
+            self.appoint(turn.seen, turn.next);
+        }
+        match submit.started {
+            Some(Ok(id)) => Submitted::UnderWay {
+                shared: Arc::clone(self),
+                id,
+            },
+            Some(Err(error)) => self.refuse(error, then),
+            None => unreachable!("a turn begins its purpose"),
+        }
+    }
+
+    /// Refuses a request, and sets its events `then`.
+    #[cold]
+    pub(crate) fn refuse(
+        self: &Arc<Self>,
+        error: TransferError,
+        then: &[Arc<EventState>],
+    ) -> Submitted {
+        let own = then.iter().filter(|event| event.manager == self.serial);
+        own.for_each(|event| self.events_set(&event.set()));
+        Submitted::Settled(Some(Err(error)))
+    }
 }

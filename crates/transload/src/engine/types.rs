@@ -75,10 +75,10 @@ impl Priority {
     }
 }
 
-/// The turn of a transfer among those that wait for first slots: by priority, then in the order of asking. The smaller
+/// The position of a transfer among those that wait for first slots: by priority, then in the order of asking. The smaller
 /// one comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Turn(pub(crate) Reverse<Priority>, pub(crate) u64);
+pub(crate) struct QueuePosition(pub(crate) Reverse<Priority>, pub(crate) u64);
 
 /// Shared by the transfers of a batch that stops at the first failure.
 #[derive(Debug, Default)]
@@ -174,7 +174,7 @@ impl Pace {
         copies: Which::ALL,
         slow: Which::ALL,
     };
-    /// Only quick work, for all transfers.
+    /// All small copies, and no command that takes long.
     pub(crate) const QUICK: Pace = Pace {
         copies: Which::ALL,
         slow: Which::NONE,

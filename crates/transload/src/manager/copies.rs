@@ -16,7 +16,7 @@ use crate::engine::checked::{Checked, Terms, footprint};
 use crate::engine::event::EventState;
 use crate::engine::hint::Wish;
 use crate::engine::shared::Shared;
-use crate::engine::submit::Submitted;
+use crate::engine::turn::Submitted;
 use crate::engine::types::{Operand, TransferId};
 use crate::{
     Batch, BatchError, Cancelled, Error, GuardError, OnFailure, Prepared, Region, Report, Request,
@@ -41,8 +41,8 @@ impl TransferManager {
         let submitted = match self.check(request) {
             Ok(checked) => {
                 let mut checked = Some(checked);
-                { &self.shared }.submit(&terms.then, |state, now| {
-                    state.submit(&mut checked, terms, now)
+                self.shared.submit(&terms.then, |state, now| {
+                    state.accept(&mut checked, terms, now)
                 })
             }
             Err(error) => self.shared.refuse(error, &terms.then),
@@ -364,7 +364,7 @@ impl TransferManager {
         let quiet = Quiet(&self.shared, Cell::new(None));
         let mut checked = Some(checked);
         let submitted = self.shared.submit(&[], |state, now| {
-            let id = state.submit(&mut checked, &Terms::default(), now)?;
+            let id = state.accept(&mut checked, &Terms::default(), now)?;
             quiet.1.set(Some(id));
             Ok(id)
         });

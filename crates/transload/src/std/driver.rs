@@ -52,9 +52,9 @@ impl Driver {
         }
     }
 
-    /// Starts the thread that listens, unless it runs. Returns false when the system refuses; the next call tries
+    /// Ensures that the thread that listens runs. Returns false when the system refuses; the next call tries
     /// again.
-    pub(crate) fn can_listen(&self) -> bool {
+    pub(crate) fn ensure_listener(&self) -> bool {
         let signal = Arc::clone(&self.signal);
         self.listener.ensure("transload", move |closed| {
             loop {

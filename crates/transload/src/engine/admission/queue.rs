@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::super::types::{Index, Pair, Priority, Turn};
+use super::super::types::{Index, Pair, Priority, QueuePosition};
 
 /// Each step costs as much as there are pairs of devices, and no more for the transfers that wait. A transfer that ends
 /// while it waits stays in its line until its turn comes or most of the entries are of ended transfers.
@@ -29,14 +29,14 @@ struct Line {
 
 struct Waiting {
     index: Index,
-    turn: Turn,
+    turn: QueuePosition,
 }
 
 /// The head of a line.
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) index: Index,
-    pub(crate) turn: Turn,
+    pub(crate) turn: QueuePosition,
     line: usize,
 }
 
@@ -51,9 +51,9 @@ impl Queue {
     }
 
     /// Puts the transfer at that place behind all transfers that asked before it with its priority or a higher one.
-    pub(crate) fn push(&mut self, index: Index, pair: Pair, priority: Priority) -> Turn {
+    pub(crate) fn push(&mut self, index: Index, pair: Pair, priority: Priority) -> QueuePosition {
         self.last += 1;
-        let turn = Turn(Reverse(priority), self.last);
+        let turn = QueuePosition(Reverse(priority), self.last);
         let known = self.lines.iter().position(|line| line.pair == pair);
         let line = known.unwrap_or_else(|| {
             let waiting = Default::default();
@@ -69,8 +69,8 @@ impl Queue {
     /// a turn.
     pub(crate) fn next(
         &mut self,
-        passed: Option<Turn>,
-        waits: impl Fn(Index, Turn) -> bool,
+        passed: Option<QueuePosition>,
+        waits: impl Fn(Index, QueuePosition) -> bool,
     ) -> Option<Head> {
         for queue in self.lines.iter_mut().flat_map(|line| &mut line.waiting) {
             while queue
@@ -94,13 +94,13 @@ impl Queue {
 
     /// Takes a head out.
     pub(crate) fn pop(&mut self, head: Head) {
-        let Turn(Reverse(priority), _) = head.turn;
+        let QueuePosition(Reverse(priority), _) = head.turn;
         self.lines[head.line].waiting[priority.queue()].pop_front();
         self.waiting -= 1;
     }
 
     /// Takes in that a transfer in line has ended.
-    pub(crate) fn leave(&mut self, waits: impl Fn(Index, Turn) -> bool) {
+    pub(crate) fn leave(&mut self, waits: impl Fn(Index, QueuePosition) -> bool) {
         self.gone += 1;
         if 2 * self.gone < self.waiting + FEW {
             return;
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     /// A queue, and the turn of each transfer that waits, by its number.
-    struct Waiters(Queue, Vec<Option<Turn>>);
+    struct Waiters(Queue, Vec<Option<QueuePosition>>);
 
     impl Waiters {
         /// Transfers of these devices and priorities ask one after the other.
@@ -141,7 +141,7 @@ mod tests {
             self.1[at] = Some(turn);
         }
 
-        fn next(&mut self, passed: Option<Turn>) -> Option<Head> {
+        fn next(&mut self, passed: Option<QueuePosition>) -> Option<Head> {
             let turns = &self.1;
             self.0
                 .next(passed, |index, turn| turns[index.position()] == Some(turn))
