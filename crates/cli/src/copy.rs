@@ -10,9 +10,9 @@ use crate::arguments::CopyOptions;
 use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json::{self, names, seconds};
-use crate::landing::Landing;
 use crate::machine::{Machine, Times};
 use crate::output::{Output, Style, grouped};
+use crate::output_file::OutputFile;
 use crate::progress::Progress;
 use crate::stop::Stop;
 
@@ -35,16 +35,16 @@ pub(crate) fn run(
     let at = machine.manager.open_file(&options.file)?;
     // All files are created before the first hop, so that a misspelt folder fails before any work
     // is done.
-    let landings = stops[1..].iter().map(|stop| {
-        let landing = stop.path().map(|path| Landing::new(path, at.len()));
-        landing.transpose()
+    let output_files = stops[1..].iter().map(|stop| {
+        let output_file = stop.path().map(|path| OutputFile::new(path, at.len()));
+        output_file.transpose()
     });
-    let landings = landings.collect::<Result<_, _>>()?;
+    let output_files = output_files.collect::<Result<_, _>>()?;
     let mut chain = Chain {
         at,
         machine,
         stops,
-        landings,
+        output_files,
         verify: options.verify,
         checksum: None,
         progress: Progress::new(output.is_json()),
@@ -98,7 +98,7 @@ struct Chain {
     /// The file, then the stops.
     stops: Vec<Stop>,
     /// Of each stop after the file: where it is a file too, that file in the making.
-    landings: VecDeque<Option<Landing>>,
+    output_files: VecDeque<Option<OutputFile>>,
     /// The buffer that holds the bytes now.
     at: Buffer,
     verify: bool,
@@ -122,10 +122,10 @@ impl Chain {
     fn hop(&mut self, number: usize) -> Result<Hop, Failure> {
         let (src, dst) = (&self.stops[number - 1], &self.stops[number]);
         let len_bytes = self.at.len();
-        let landing = self.landings.pop_front().flatten();
+        let output_file = self.output_files.pop_front().flatten();
         let manager = &self.machine.manager;
-        let buffer = match &landing {
-            Some(landing) => manager.adopt_file(landing.host_file()?)?,
+        let buffer = match &output_file {
+            Some(output_file) => manager.adopt_file(output_file.host_file()?)?,
             None => manager.allocate(dst.place(), AllocSpec::bytes(len_bytes))?,
         };
         let mut request = Request::new(&self.at, &buffer);
@@ -151,8 +151,8 @@ impl Chain {
             });
         }
         self.checksum = report.checksum();
-        if let Some(landing) = landing {
-            landing.place()?;
+        if let Some(output_file) = output_file {
+            output_file.place()?;
         }
         let hop = Hop {
             src: src.clone(),

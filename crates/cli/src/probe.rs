@@ -15,9 +15,9 @@ use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::json::{self, seconds};
-use crate::landing::replaceable;
 use crate::machine::Machine;
 use crate::output::{Output, Style};
+use crate::output_file::replaceable;
 use matrix::{Matrix, SURE, Shown, WIDE, is_doubtful};
 
 pub(crate) fn run(

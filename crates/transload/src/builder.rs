@@ -143,14 +143,14 @@ impl Builder {
         state.advances = self.clock.is_none() && cfg!(threads);
         let clock = self.clock.unwrap_or_else(default_clock);
         #[cfg(feature = "std")]
-        let keeper = {
+        let writer = {
             let kept = self.verdicts.or_else(|| self.costs.verdicts());
             state.proofs.keep(kept.is_some());
-            kept.map(crate::std::Keeper::new)
+            kept.map(crate::std::VerdictWriter::new)
         };
         let shared = Shared::new(state, signal, clock);
         #[cfg(feature = "std")]
-        let mut shared = shared.with_keeper(keeper);
+        let mut shared = shared.with_writer(writer);
         #[cfg(feature = "std")]
         {
             shared.absent = self.absent;

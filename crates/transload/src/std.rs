@@ -24,4 +24,4 @@ pub(crate) use fork::watch;
 #[cfg(browser)]
 pub(crate) use microtask::{Driven as PageDriven, Microtask};
 pub(crate) use transload_hal::PerProcess;
-pub(crate) use verdicts::Keeper;
+pub(crate) use verdicts::VerdictWriter;

@@ -1,11 +1,11 @@
 //! In a steady state, moving bytes allocates nothing: neither on the calling thread nor on any other.
 
 mod counted;
-#[path = "all/rig.rs"]
-mod rig;
+#[path = "all/fixture.rs"]
+mod fixture;
 
 use counted::{allocations, assert_allocates_nothing, start};
-use rig::{Outcome, Rig, bytes, modes, place, without_peers};
+use fixture::{Fixture, Outcome, bytes, modes, place, without_peers};
 use transload::{AllocSpec, Request, TransferManager};
 
 fn every_way_to_copy(manager: &TransferManager, from: &str, to: &str, len: usize, label: &str) {
@@ -76,11 +76,11 @@ fn a_warm_manager_allocates_nothing() -> Outcome {
         every_way_to_copy(&manager, "cpu:0", "cpu:0/shared", len, "host");
     }
     for completion in modes() {
-        let rig = Rig::new(&without_peers(2), completion, 256 << 10);
+        let fixture = Fixture::new(&without_peers(2), completion, 256 << 10);
         let label = completion.to_string();
         for len in [64, 200_000] {
-            every_way_to_copy(&rig.manager, "sim:0", "sim:1", len, &label);
-            every_way_to_copy(&rig.manager, "cpu:0/pinned", "sim:1", len, &label);
+            every_way_to_copy(&fixture.manager, "sim:0", "sim:1", len, &label);
+            every_way_to_copy(&fixture.manager, "cpu:0/pinned", "sim:1", len, &label);
         }
     }
     Ok(())

@@ -73,7 +73,7 @@ pub(crate) enum Effect {
         to: Buffer,
         over: Option<LinkId>,
     },
-    /// Tell the keeper of verdicts. Without a judgement, the kept one does not hold any more.
+    /// Tell the writer of verdicts. Without a judgement, the kept one does not hold any more.
     Report {
         link: LinkId,
         judgement: Option<Judgement>,

@@ -199,7 +199,7 @@ impl State {
         self.planning.invalidate();
     }
 
-    /// Reports a new verdict to the keeper of verdicts.
+    /// Reports a new verdict to the writer of verdicts.
     pub(crate) fn note_verdict(&mut self, link: LinkId, judgement: Option<Judgement>) {
         if !self.proofs.keeps() {
             return;

@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     pub(crate) microtask: crate::std::Microtask,
     /// Keeps the verdicts of proofs, where the manager was asked to.
     #[cfg(feature = "std")]
-    pub(crate) keeper: Option<ProcessBound<crate::std::Keeper>>,
+    pub(crate) writer: Option<ProcessBound<crate::std::VerdictWriter>>,
     /// What discovery did not find.
     #[cfg(feature = "std")]
     pub(crate) absent: Vec<crate::std::Absent>,
@@ -83,7 +83,7 @@ impl Shared {
             #[cfg(browser)]
             microtask: crate::std::Microtask::default(),
             #[cfg(feature = "std")]
-            keeper: None,
+            writer: None,
             #[cfg(feature = "std")]
             absent: Vec::new(),
             signal,
@@ -94,8 +94,8 @@ impl Shared {
     }
 
     #[cfg(feature = "std")]
-    pub(crate) fn with_keeper(mut self, keeper: Option<crate::std::Keeper>) -> Shared {
-        self.keeper = keeper.map(ProcessBound::new);
+    pub(crate) fn with_writer(mut self, writer: Option<crate::std::VerdictWriter>) -> Shared {
+        self.writer = writer.map(ProcessBound::new);
         self
     }
 

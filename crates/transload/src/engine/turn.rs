@@ -366,8 +366,8 @@ impl Shared {
     /// Passes new verdicts to the thread that keeps them.
     fn keep(&self, verdicts: Vec<Verdict>) {
         #[cfg(feature = "std")]
-        if let Some(keeper) = &self.keeper {
-            keeper.keep(verdicts);
+        if let Some(writer) = &self.writer {
+            writer.keep(verdicts);
             return;
         }
         drop(verdicts);

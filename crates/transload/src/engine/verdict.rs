@@ -20,7 +20,7 @@ pub(crate) enum Judgement {
     Condemned(String),
 }
 
-/// A judgement with the devices at both ends, for the keeper of verdicts. Without a judgement, the kept one does not
+/// A judgement with the devices at both ends, for the writer of verdicts. Without a judgement, the kept one does not
 /// hold any more.
 #[cfg_attr(
     not(feature = "std"),

@@ -2,15 +2,15 @@
 //!
 //! A file beside the saved profile lists links and verdicts in clear text ([`text`]). Each holds for two devices by
 //! their UUIDs, in their slots, under their drivers, and for one version of this library ([`print`]). The manager reads
-//! the file when a backend is registered. When a proof has ended, a thread of its own writes the file ([`keeper`]): it
+//! the file when a backend is registered. When a proof has ended, a thread of its own writes the file ([`writer`]): it
 //! reads the file again, merges, and replaces it whole ([`store`]). A failure here is no error: a link without a
 //! verdict is proven.
 
 mod entry;
-mod keeper;
 mod print;
 mod store;
 mod text;
+mod writer;
 
 use transload_core::{BackendId, LinkId, Topology};
 
@@ -19,16 +19,16 @@ use self::print::LinkPrint;
 use crate::TransferManager;
 use crate::engine::verdict::{Judgement, ends};
 
-pub(crate) use keeper::Keeper;
+pub(crate) use writer::VerdictWriter;
 
 impl TransferManager {
     /// Takes in the verdicts of earlier processes about the links of that backend, if the manager keeps verdicts.
     /// Blocks on the file.
     pub(crate) fn recall_verdicts(&self, backend: BackendId) {
-        let Some(keeper) = &self.shared.keeper else {
+        let Some(writer) = &self.shared.writer else {
             return;
         };
-        let recalled = holding(&keeper.read(), &self.topology(), backend);
+        let recalled = holding(&writer.read(), &self.topology(), backend);
         if !recalled.is_empty() {
             self.shared.change(|state| state.recall(recalled));
         }

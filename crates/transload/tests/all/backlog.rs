@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use crate::rig::{Outcome, bytes, modes, place, without_peers};
+use crate::fixture::{Outcome, bytes, modes, place, without_peers};
 use crate::tight::Tight;
 use crate::within::within_limit;
 use transload::hal::{Backend, ErrorClass, Fence, Op, SubmitError};

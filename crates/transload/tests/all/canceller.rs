@@ -1,7 +1,7 @@
 //! Transfers that are cancelled from other threads, or by dropping a future, while another thread waits.
 #![cfg(not(any(loom, transload_local)))]
 
-use crate::rig;
+use crate::fixture;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ fn host() -> TransferManager {
 }
 
 fn ends(manager: &TransferManager, len: usize) -> (Buffer, Buffer) {
-    let src = manager.adopt(rig::bytes(len, 1)).unwrap();
+    let src = manager.adopt(fixture::bytes(len, 1)).unwrap();
     (src, manager.adopt(vec![0u8; len]).unwrap())
 }
 

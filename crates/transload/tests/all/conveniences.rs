@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use crate::rig::{Outcome, Rig, bytes, without_peers};
+use crate::fixture::{Fixture, Outcome, bytes, without_peers};
 use transload::{
     Adopt, Batch, Buffer, Error, Event, OwnedSlice, Prepared, Rect, Region, RegionError, Request,
     Shape, StagingBudget, Transfer, TransferError, TransferManager,
@@ -138,13 +138,13 @@ fn an_owner_that_changes_its_mind_is_asked_once() -> Outcome {
 
 #[test]
 fn uninitialised_memory_is_filled_from_every_memory() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, MIB);
     let wanted = bytes(10_000, 1);
     for at in ["cpu:0", "cpu:0/pinned", "sim:1"] {
-        let src = rig.filled(at, &wanted);
+        let src = fixture.filled(at, &wanted);
         let mut memory = vec![MaybeUninit::uninit(); wanted.len()];
         let start = memory.as_ptr();
-        let (bytes, report) = rig.manager.copy_into_uninit(&src, &mut memory)?;
+        let (bytes, report) = fixture.manager.copy_into_uninit(&src, &mut memory)?;
         assert!(*bytes == wanted[..], "{at}");
         assert_eq!((bytes.as_ptr(), report.bytes()), (start.cast(), 10_000));
         bytes[0] ^= 1;
@@ -154,22 +154,25 @@ fn uninitialised_memory_is_filled_from_every_memory() -> Outcome {
             .take(50)
             .flat_map(|row| row[..3].to_vec())
             .collect();
-        assert_eq!(rig.manager.read_to_vec(rows)?, picked, "{at}");
+        assert_eq!(fixture.manager.read_to_vec(rows)?, picked, "{at}");
     }
-    let nothing = rig.empty("sim:0", 0);
-    assert!(rig.manager.read_to_vec(&nothing)?.is_empty());
-    let (bytes, _) = rig.manager.copy_into_uninit(&nothing, &mut [])?;
+    let nothing = fixture.empty("sim:0", 0);
+    assert!(fixture.manager.read_to_vec(&nothing)?.is_empty());
+    let (bytes, _) = fixture.manager.copy_into_uninit(&nothing, &mut [])?;
     assert!(bytes.is_empty());
     Ok(())
 }
 
 #[test]
 fn uninitialised_memory_of_another_length_is_refused() {
-    let rig = Rig::new(&without_peers(1), Completion::Timed, MIB);
-    let src = rig.filled("sim:0", &bytes(100, 1));
+    let fixture = Fixture::new(&without_peers(1), Completion::Timed, MIB);
+    let src = fixture.filled("sim:0", &bytes(100, 1));
     for len in [0, 99, 101] {
         let mut memory = vec![MaybeUninit::uninit(); len];
-        let error = rig.manager.copy_into_uninit(&src, &mut memory).unwrap_err();
+        let error = fixture
+            .manager
+            .copy_into_uninit(&src, &mut memory)
+            .unwrap_err();
         let dst_bytes = len as u64;
         assert_eq!(
             error,
@@ -189,9 +192,9 @@ fn a_read_that_fails_gives_no_bytes() -> Outcome {
     let script = Script::new()
         .with(Rule::fail_after(0).over(over.0, over.1))
         .with(Rule::fail_after(0).over(also.0, also.1));
-    let rig = Rig::scripted(&without_peers(1), Completion::Timed, &budget, script);
-    let src = rig.filled("sim:0", &bytes(100, 1));
-    let error = rig.manager.read_to_vec(&src).unwrap_err();
+    let fixture = Fixture::scripted(&without_peers(1), Completion::Timed, &budget, script);
+    let src = fixture.filled("sim:0", &bytes(100, 1));
+    let error = fixture.manager.read_to_vec(&src).unwrap_err();
     assert!(
         matches!(error, Error::Transfer(TransferError::Failed(_))),
         "{error}"

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::rig::{Outcome, Rig, bytes, place, without_peers};
+use crate::fixture::{Fixture, Outcome, bytes, place, without_peers};
 use transload::{AllocSpec, Buffer, Report, Transfer, TransferError, TransferManager};
 use transload_testkit::sim::Completion;
 
@@ -27,7 +27,7 @@ fn machines() -> Vec<Machine> {
         to: "cpu:0/shared",
     };
     let simulated = [Completion::Timed, Completion::Pumped].map(|completion| Machine {
-        manager: Rig::new(&without_peers(2), completion, 256 << 10).manager,
+        manager: Fixture::new(&without_peers(2), completion, 256 << 10).manager,
         from: "sim:0",
         to: "sim:1",
     });

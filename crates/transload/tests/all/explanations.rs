@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::rig::{Outcome, place};
+use crate::fixture::{Outcome, place};
 use transload::model::Reason;
 use transload::{AllocSpec, ByteSize, Error, Request, TransferManager};
 use transload_testkit::sim::Sim;

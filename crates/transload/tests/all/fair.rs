@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use crate::fixture::{Fixture, bytes, without_peers};
 use crate::plain::{Call, Telling};
-use crate::rig::{Rig, bytes, without_peers};
 use crate::within::within_limit;
 use transload::hal::ErrorClass;
 use transload::{
@@ -21,33 +21,33 @@ fn silent_device(from: &'static str, to: &'static str) {
         let budget = Arc::new(StagingBudget::new(1 << 20));
         let silence = Rule::never_answer().over(from.parse().unwrap(), to.parse().unwrap());
         let script = Script::new().with(silence.always());
-        let rig = Rig::scripted(&without_peers(4), Completion::Timed, &budget, script);
+        let fixture = Fixture::scripted(&without_peers(4), Completion::Timed, &budget, script);
         let silent: Vec<(Transfer, Buffer, Buffer)> = (0..5)
             .map(|seed| {
-                let src = rig.filled("sim:0", &bytes(1 << 20, seed));
-                let dst = rig.empty("sim:1", 1 << 20);
-                (rig.manager.copy(&src, &dst), src, dst)
+                let src = fixture.filled("sim:0", &bytes(1 << 20, seed));
+                let dst = fixture.empty("sim:1", 1 << 20);
+                (fixture.manager.copy(&src, &dst), src, dst)
             })
             .collect();
         let wanted = bytes((1 << 20) + 3, 9);
-        let src = rig.filled("sim:2", &wanted);
+        let src = fixture.filled("sim:2", &wanted);
         for _ in 0..3 {
-            let dst = rig.empty("sim:3", wanted.len());
-            rig.manager.copy(&src, &dst).wait().unwrap();
-            assert!(rig.bytes_of(&dst) == wanted);
-            let back = rig.empty("sim:2", wanted.len());
-            pollster::block_on(rig.manager.copy(&dst, &back)).unwrap();
-            assert!(rig.bytes_of(&back) == wanted);
+            let dst = fixture.empty("sim:3", wanted.len());
+            fixture.manager.copy(&src, &dst).wait().unwrap();
+            assert!(fixture.bytes_of(&dst) == wanted);
+            let back = fixture.empty("sim:2", wanted.len());
+            pollster::block_on(fixture.manager.copy(&dst, &back)).unwrap();
+            assert!(fixture.bytes_of(&back) == wanted);
         }
         assert!(budget.peak_bytes() <= budget.limit_bytes());
         // The operations end when the device is lost, and so do the transfers.
-        rig.sim.lose_device("sim:0".parse().unwrap());
-        rig.sim.lose_device("sim:1".parse().unwrap());
+        fixture.sim.lose_device("sim:0".parse().unwrap());
+        fixture.sim.lose_device("sim:1".parse().unwrap());
         for (transfer, _, _) in silent {
             transfer.wait().unwrap_err();
         }
-        rig.manager.wait_idle();
-        rig.manager.clear_cache();
+        fixture.manager.wait_idle();
+        fixture.manager.clear_cache();
         assert_eq!(budget.used_bytes(), 0);
     });
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::rig::{bytes, place};
+use crate::fixture::{bytes, place};
 use transload::hal::{ErrorClass, ExternalKind};
 use transload::host::Host;
 use transload::probe::ProbeOptions;

@@ -1,10 +1,10 @@
 //! The first calls that users make: managers, buffers, copies, and queries of a manager.
 
-use crate::rig;
+use crate::fixture;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::rig::{Outcome, Rig, bytes, place, without_peers};
+use crate::fixture::{Fixture, Outcome, bytes, place, without_peers};
 use transload::hal::Inventory;
 use transload::hal::{Backend, ErrorClass, Fence, Outcome as Settled};
 #[cfg(target_os = "linux")]
@@ -88,17 +88,20 @@ fn backends_are_listed_and_reached_by_their_type() -> Outcome {
 
 #[test]
 fn debug_lists_backends_cache_and_statistics() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
-    let (src, dst) = (rig.filled("sim:0", &bytes(100, 1)), rig.empty("sim:1", 100));
-    rig.manager.copy(&src, &dst).wait()?;
-    rig.manager.copy(&src, &dst).wait()?;
-    let shown = format!("{:?}", rig.manager);
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, MIB);
+    let (src, dst) = (
+        fixture.filled("sim:0", &bytes(100, 1)),
+        fixture.empty("sim:1", 100),
+    );
+    fixture.manager.copy(&src, &dst).wait()?;
+    fixture.manager.copy(&src, &dst).wait()?;
+    let shown = format!("{:?}", fixture.manager);
     for part in ["backends", "sim:1", "cache", "misses", "staging", "stats"] {
         assert!(shown.contains(part), "{part} is not in {shown}");
     }
-    assert_eq!(count(&rig.manager, "misses"), 1);
-    assert_eq!(count(&rig.manager, "hits"), 1);
-    assert_eq!(count(&rig.manager, "transfers"), 2);
+    assert_eq!(count(&fixture.manager, "misses"), 1);
+    assert_eq!(count(&fixture.manager, "hits"), 1);
+    assert_eq!(count(&fixture.manager, "transfers"), 2);
     Ok(())
 }
 
@@ -151,23 +154,27 @@ fn every_error_turns_into_the_librarys_own() {
 
 #[test]
 fn memory_is_allocated_where_it_was_asked_for() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, MIB);
     for (asked, given) in [
         ("cpu:0", "cpu:0/pageable"),
         ("cpu:0/pinned", "cpu:0/pinned"),
         ("sim:1", "sim:1/device"),
     ] {
-        let buffer = rig.manager.allocate(place(asked), AllocSpec::bytes(77))?;
+        let buffer = fixture
+            .manager
+            .allocate(place(asked), AllocSpec::bytes(77))?;
         assert_eq!(
             (buffer.memory().to_string(), buffer.len()),
             (given.into(), 77)
         );
-        let used = rig.sim.use_of(buffer.memory()).unwrap();
+        let used = fixture.sim.use_of(buffer.memory()).unwrap();
         assert_eq!((used.live_bytes, used.live_allocations), (77, 1));
         drop(buffer);
     }
-    assert!(rig.sim.leaks().is_empty());
-    let error = rig.manager.allocate(place("sim:7"), AllocSpec::bytes(1));
+    assert!(fixture.sim.leaks().is_empty());
+    let error = fixture
+        .manager
+        .allocate(place("sim:7"), AllocSpec::bytes(1));
     assert!(matches!(error, Err(Error::Place(_))), "{error:?}");
     Ok(())
 }
@@ -239,22 +246,25 @@ fn a_report_tells_method_route_bytes_time_and_fallbacks() -> Outcome {
     let budget = Arc::new(StagingBudget::new(MIB));
     let over = ("sim:0/device".parse()?, "cpu:0/pinned".parse()?);
     let script = Script::new().with(Rule::fail_after(1).over(over.0, over.1));
-    let rig = Rig::scripted(&without_peers(2), Completion::Timed, &budget, script);
-    let (src, dst) = (rig.filled("sim:0", &bytes(300, 1)), rig.empty("cpu:0", 300));
-    let before = rig.sim.clock().now_ns();
-    let direct = rig.manager.copy(&src, &dst).wait()?;
+    let fixture = Fixture::scripted(&without_peers(2), Completion::Timed, &budget, script);
+    let (src, dst) = (
+        fixture.filled("sim:0", &bytes(300, 1)),
+        fixture.empty("cpu:0", 300),
+    );
+    let before = fixture.sim.clock().now_ns();
+    let direct = fixture.manager.copy(&src, &dst).wait()?;
     assert_eq!(direct.method(), Method::DirectCopy);
     assert_eq!((direct.bytes(), direct.fallbacks()), (300, &[][..]));
     let route: Vec<String> = direct.route().map(|memory| memory.to_string()).collect();
     assert_eq!(route, ["sim:0/device", "cpu:0/pageable"]);
-    let passed = rig.sim.clock().now_ns() - before;
+    let passed = fixture.sim.clock().now_ns() - before;
     let told = direct.elapsed().as_nanos();
     assert_eq!(told, u128::from(passed));
     assert!(passed > 0 && direct.is_simulated());
     assert!(direct.to_string().contains("simulated"), "{direct}");
 
-    let far = rig.empty("sim:1", 300);
-    let error = rig.manager.copy(&src, &far).wait().unwrap_err();
+    let far = fixture.empty("sim:1", 300);
+    let error = fixture.manager.copy(&src, &far).wait().unwrap_err();
     let TransferError::Failed(failure) = &error else {
         return Err(error.into());
     };
@@ -389,12 +399,12 @@ fn a_prefetch_brings_fresh_memory_in_before_it_is_used() -> Outcome {
 
 #[test]
 fn a_prefetch_that_is_refused_says_so_and_leaves_the_buffer_usable() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
-    let src = rig.filled("cpu:0", &bytes(500, 1));
-    rig.manager.prefetch(&src, place("sim:0"))?;
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, MIB);
+    let src = fixture.filled("cpu:0", &bytes(500, 1));
+    fixture.manager.prefetch(&src, place("sim:0"))?;
     let refuse = Rule::refuse(Call::Submit, ErrorClass::Exhausted);
-    rig.sim.add_rule(refuse.kind(OpKind::Hint));
-    let error = rig.manager.prefetch(&src, place("sim:0")).unwrap_err();
+    fixture.sim.add_rule(refuse.kind(OpKind::Hint));
+    let error = fixture.manager.prefetch(&src, place("sim:0")).unwrap_err();
     let Error::Hint { memory, fault } = &error else {
         return Err(error.into());
     };
@@ -402,24 +412,29 @@ fn a_prefetch_that_is_refused_says_so_and_leaves_the_buffer_usable() -> Outcome 
         (*memory, fault.class),
         (src.memory(), ErrorClass::Exhausted)
     );
-    let dst = rig.empty("sim:1", 500);
-    rig.manager.copy(&src, &dst).wait()?;
-    assert!(rig.bytes_of(&dst) == bytes(500, 1));
+    let dst = fixture.empty("sim:1", 500);
+    fixture.manager.copy(&src, &dst).wait()?;
+    assert!(fixture.bytes_of(&dst) == bytes(500, 1));
     Ok(())
 }
 
 #[test]
 fn statistics_count_this_managers_transfers_until_they_are_reset() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, MIB);
     let other = TransferManager::new();
-    let (src, dst) = (rig.filled("sim:0", &bytes(300, 1)), rig.empty("cpu:0", 300));
-    rig.manager.copy(&src, &dst).wait()?;
-    let slow = rig.manager.copy(&src, &dst).wait()?;
-    let far = rig.empty("sim:1", 300);
+    let (src, dst) = (
+        fixture.filled("sim:0", &bytes(300, 1)),
+        fixture.empty("cpu:0", 300),
+    );
+    fixture.manager.copy(&src, &dst).wait()?;
+    let slow = fixture.manager.copy(&src, &dst).wait()?;
+    let far = fixture.empty("sim:1", 300);
     let over = ("sim:0/device".parse()?, "cpu:0/pinned".parse()?);
-    rig.sim.add_rule(Rule::fail_after(1).over(over.0, over.1));
-    assert!(rig.manager.copy(&src, &far).wait().is_err());
-    let stats = rig.manager.stats();
+    fixture
+        .sim
+        .add_rule(Rule::fail_after(1).over(over.0, over.1));
+    assert!(fixture.manager.copy(&src, &far).wait().is_err());
+    let stats = fixture.manager.stats();
     let total = |method| {
         let mut paths = stats.paths.iter().filter(move |path| path.method == method);
         paths.next().expect("the path was used").total
@@ -433,8 +448,8 @@ fn statistics_count_this_managers_transfers_until_they_are_reset() -> Outcome {
     assert_eq!(u128::from(direct.busy_ns), 2 * each);
     assert_eq!(total(Method::HostStaged).failures, 1);
     assert!(other.stats().paths.is_empty());
-    rig.manager.reset_stats();
-    assert!(rig.manager.stats().paths.is_empty());
+    fixture.manager.reset_stats();
+    assert!(fixture.manager.stats().paths.is_empty());
     Ok(())
 }
 
@@ -456,72 +471,80 @@ fn registration_quarantine_and_clear_cache_forget_every_plan() -> Outcome {
     manager.clear_cache();
     assert_eq!(plans_anew(&manager, &src, &dst), 1);
 
-    let rig = Rig::new(&without_peers(2), Completion::Timed, MIB);
-    let (src, dst) = (rig.filled("sim:0", &bytes(64, 1)), rig.empty("cpu:0", 64));
-    assert_eq!(plans_anew(&rig.manager, &src, &dst), 1);
-    assert_eq!(plans_anew(&rig.manager, &src, &dst), 0);
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, MIB);
+    let (src, dst) = (
+        fixture.filled("sim:0", &bytes(64, 1)),
+        fixture.empty("cpu:0", 64),
+    );
+    assert_eq!(plans_anew(&fixture.manager, &src, &dst), 1);
+    assert_eq!(plans_anew(&fixture.manager, &src, &dst), 0);
     let over = (src.memory(), "cpu:0/pinned".parse()?);
-    rig.sim.add_rule(Rule::fail_after(1).over(over.0, over.1));
-    let far = rig.empty("sim:1", 64);
-    assert!(rig.manager.copy(&src, &far).wait().is_err());
-    assert_eq!(plans_anew(&rig.manager, &src, &dst), 1);
+    fixture
+        .sim
+        .add_rule(Rule::fail_after(1).over(over.0, over.1));
+    let far = fixture.empty("sim:1", 64);
+    assert!(fixture.manager.copy(&src, &far).wait().is_err());
+    assert_eq!(plans_anew(&fixture.manager, &src, &dst), 1);
     Ok(())
 }
 
 #[test]
 fn a_thread_that_waits_holds_no_lock_of_the_engine() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Reentrant, MIB);
+    let fixture = Fixture::new(&without_peers(2), Completion::Reentrant, MIB);
     let wanted = bytes(300_000, 1);
     let (src, dst) = (
-        rig.filled("sim:0", &wanted),
-        rig.empty("sim:1", wanted.len()),
+        fixture.filled("sim:0", &wanted),
+        fixture.empty("sim:1", wanted.len()),
     );
     let side = [
-        rig.filled("cpu:0", &bytes(99, 2)),
-        rig.empty("cpu:0/pinned", 99),
+        fixture.filled("cpu:0", &bytes(99, 2)),
+        fixture.empty("cpu:0/pinned", 99),
     ];
-    let (ends, manager) = (side.clone(), rig.manager.clone());
+    let (ends, manager) = (side.clone(), fixture.manager.clone());
     let begun: Arc<Mutex<Vec<Transfer>>> = Arc::default();
     let calls = Arc::new(AtomicU32::new(0));
     let (log, counted) = (Arc::clone(&begun), Arc::clone(&calls));
     // The hook runs on the waiting thread, within the wait: if the wait held a lock, the hook would block forever.
-    rig.sim.set_hook(move |_: Fence, _: &Settled| {
+    fixture.sim.set_hook(move |_: Fence, _: &Settled| {
         if counted.fetch_add(1, Ordering::SeqCst) == 0 {
             log.lock().unwrap().push(manager.copy(&ends[0], &ends[1]));
         }
         assert!(manager.stats().paths.len() < 9);
         manager.turn();
     });
-    rig.manager.copy(&src, &dst).wait()?;
+    fixture.manager.copy(&src, &dst).wait()?;
     assert!(calls.load(Ordering::SeqCst) > 1);
     let begun: Vec<Transfer> = begun.lock().unwrap().drain(..).collect();
     assert_eq!(begun.len(), 1);
     for transfer in begun {
         transfer.wait()?;
     }
-    assert!(rig.bytes_of(&dst) == wanted && rig.bytes_of(&side[1]) == bytes(99, 2));
+    assert!(fixture.bytes_of(&dst) == wanted && fixture.bytes_of(&side[1]) == bytes(99, 2));
     // The hook holds a manager, which holds the machine; replacing the hook breaks the cycle.
-    rig.sim.set_hook(|_: Fence, _: &Settled| {});
+    fixture.sim.set_hook(|_: Fence, _: &Settled| {});
     Ok(())
 }
 
 #[test]
 fn an_idle_engine_asks_to_be_turned_at_no_time() -> Outcome {
-    for completion in rig::modes() {
-        let rig = Rig::new(&without_peers(2), completion, MIB);
-        assert_eq!(rig.manager.turn(), None);
-        let (src, dst) = (rig.filled("sim:0", &bytes(300, 1)), rig.empty("sim:1", 300));
+    for completion in fixture::modes() {
+        let fixture = Fixture::new(&without_peers(2), completion, MIB);
+        assert_eq!(fixture.manager.turn(), None);
+        let (src, dst) = (
+            fixture.filled("sim:0", &bytes(300, 1)),
+            fixture.empty("sim:1", 300),
+        );
         let deadline = transload::Instant(1 << 40);
         let request = Request::new(&src, &dst).deadline(deadline);
-        let held = rig
+        let held = fixture
             .manager
-            .submit(&request.clone().after(&rig.manager.event()));
-        assert_eq!(rig.manager.turn(), Some(deadline));
+            .submit(&request.clone().after(&fixture.manager.event()));
+        assert_eq!(fixture.manager.turn(), Some(deadline));
         held.cancel();
-        assert_eq!(rig.manager.turn(), None, "{completion}");
-        rig.manager.submit(&request).wait()?;
-        assert_eq!(rig.manager.turn(), None, "{completion}");
-        assert_eq!(rig.sim.next_event(), None);
+        assert_eq!(fixture.manager.turn(), None, "{completion}");
+        fixture.manager.submit(&request).wait()?;
+        assert_eq!(fixture.manager.turn(), None, "{completion}");
+        assert_eq!(fixture.sim.next_event(), None);
     }
     Ok(())
 }

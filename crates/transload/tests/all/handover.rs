@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::dice::Dice;
+use crate::fixture::{Fixture, modes, place, without_peers};
 use crate::plain::Desk;
-use crate::rig::{Rig, modes, place, without_peers};
 use crate::within::within_limit;
 use transload::{AllocSpec, Buffer, Event, Request, Transfer, TransferManager};
 
@@ -45,11 +45,11 @@ fn machines() -> Vec<Machine> {
         canary: desks.remove(0),
     });
     machines.extend(modes().into_iter().map(|completion| {
-        let rig = Rig::advancing(&without_peers(2), completion, 256 << 10);
+        let fixture = Fixture::advancing(&without_peers(2), completion, 256 << 10);
         Machine {
             name: completion.to_string(),
-            canary: plain::register(&rig.manager, "plain"),
-            manager: rig.manager,
+            canary: plain::register(&fixture.manager, "plain"),
+            manager: fixture.manager,
             places: ["sim:0", "sim:1"],
         }
     }));

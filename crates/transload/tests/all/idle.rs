@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use crate::rig::{Outcome, Rig, bytes, modes, without_peers};
+use crate::fixture::{Fixture, Outcome, bytes, modes, without_peers};
 use transload::{AllocSpec, Place, Request, TransferManager};
 
 #[test]
@@ -27,15 +27,15 @@ fn a_dropped_transfer_into_a_file_is_there_when_the_manager_is_idle() -> Outcome
 #[test]
 fn dropped_transfers_complete_however_a_backend_does() {
     for completion in modes() {
-        let rig = Rig::new(&without_peers(2), completion, 256 << 10);
+        let fixture = Fixture::new(&without_peers(2), completion, 256 << 10);
         let wanted = bytes(200_003, 2);
         let (src, dst) = (
-            rig.filled("sim:0", &wanted),
-            rig.empty("sim:1", wanted.len()),
+            fixture.filled("sim:0", &wanted),
+            fixture.empty("sim:1", wanted.len()),
         );
-        drop(rig.manager.copy(&src, &dst));
-        rig.manager.wait_idle();
-        assert!(rig.bytes_of(&dst) == wanted, "{completion}");
+        drop(fixture.manager.copy(&src, &dst));
+        fixture.manager.wait_idle();
+        assert!(fixture.bytes_of(&dst) == wanted, "{completion}");
     }
 }
 

@@ -10,7 +10,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::rig::{Rig, without_peers};
+use crate::fixture::{Fixture, without_peers};
 use crate::within::within_limit;
 use transload::{Event, Request, StagingBudget, Transfer, TransferError, TransferManager};
 use transload_testkit::sim::{Completion, Rule};
@@ -157,11 +157,14 @@ fn slots_of_a_transfer_that_nobody_looks_at_go_to_other_managers() {
         let budget = Arc::new(StagingBudget::new(256 << 10));
         let [one, two] = [(); 2].map(|()| {
             let text = without_peers(2);
-            Rig::advancing_on(&text, Completion::AtOnce, &budget)
+            Fixture::advancing_on(&text, Completion::AtOnce, &budget)
         });
-        let staged = |rig: &Rig| {
-            let (src, dst) = (rig.empty("sim:0", 60_000), rig.empty("sim:1", 60_000));
-            rig.manager.copy(&src, &dst)
+        let staged = |fixture: &Fixture| {
+            let (src, dst) = (
+                fixture.empty("sim:0", 60_000),
+                fixture.empty("sim:1", 60_000),
+            );
+            fixture.manager.copy(&src, &dst)
         };
         staged(&one).wait().unwrap();
         let [from, to] = ["cpu:0/pinned", "sim:1/device"].map(|memory| memory.parse().unwrap());

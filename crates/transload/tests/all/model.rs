@@ -8,7 +8,7 @@ mod ledger;
 
 use std::error::Error;
 
-use crate::rig::{Outcome, Rig, bytes, modes, place, without_peers};
+use crate::fixture::{Fixture, Outcome, bytes, modes, place, without_peers};
 use acts::{Act, Ends, How, acts};
 use ledger::{Area, CopyId, Fate, Ledger};
 use proptest::prelude::*;
@@ -333,27 +333,27 @@ proptest! {
             }
             completion => completion,
         };
-        let rig = Rig::new(&without_peers(2), completion, slots << 16);
-        let again = rig.manager.clone();
-        rig.sim.set_hook(move |_: transload::hal::Fence, _: &transload::hal::Outcome| {
+        let fixture = Fixture::new(&without_peers(2), completion, slots << 16);
+        let again = fixture.manager.clone();
+        fixture.sim.set_hook(move |_: transload::hal::Fence, _: &transload::hal::Outcome| {
             again.turn();
         });
         let places = ["cpu:0/pageable", "cpu:0/pinned", "sim:0", "sim:1"];
-        let buffers = run(&rig.manager, &places, &acts, order);
-        rig.sim.set_hook(|_: transload::hal::Fence, _: &transload::hal::Outcome| {});
+        let buffers = run(&fixture.manager, &places, &acts, order);
+        fixture.sim.set_hook(|_: transload::hal::Fence, _: &transload::hal::Outcome| {});
         for buffer in &buffers {
             // A read that bypasses the engine returns the same bytes.
             let mut found = vec![0; LEN as usize];
-            rig.manager.copy_into_slice(buffer, &mut found).unwrap();
-            prop_assert!(rig.bytes_of(buffer) == found);
+            fixture.manager.copy_into_slice(buffer, &mut found).unwrap();
+            prop_assert!(fixture.bytes_of(buffer) == found);
         }
-        prop_assert!(rig.sim.violations().is_empty(), "{:?}", rig.sim.violations());
-        let staging = rig.manager.staging();
+        prop_assert!(fixture.sim.violations().is_empty(), "{:?}", fixture.sim.violations());
+        let staging = fixture.manager.staging();
         prop_assert!(staging.peak_bytes() <= staging.limit_bytes());
         drop(buffers);
-        rig.manager.clear_cache();
+        fixture.manager.clear_cache();
         prop_assert_eq!(staging.used_bytes(), 0);
-        prop_assert!(rig.sim.leaks().is_empty(), "{:?}", rig.sim.leaks());
+        prop_assert!(fixture.sim.leaks().is_empty(), "{:?}", fixture.sim.leaks());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::rig::{Outcome, Rig, bytes, place, without_peers};
+use crate::fixture::{Fixture, Outcome, bytes, place, without_peers};
 use transload::model::{Access, LinkId};
 use transload::{AllocSpec, Method, Request, StagingBudget, TransferError};
 use transload_testkit::sim::{Completion, Rule, Script};
@@ -21,28 +21,28 @@ const LEN: usize = (40 << 20) + 3;
 
 #[test]
 fn the_link_is_taken_in_one_pass_although_another_way_costs_less() -> Outcome {
-    let rig = Rig::new(&without_peers(1), Completion::Timed, 64 << 20);
-    let src = rig.filled("cpu:0", &bytes(LEN, 1));
-    let dst = rig.empty("sim:0", LEN);
+    let fixture = Fixture::new(&without_peers(1), Completion::Timed, 64 << 20);
+    let src = fixture.filled("cpu:0", &bytes(LEN, 1));
+    let dst = fixture.empty("sim:0", LEN);
     // The direct link moves 8 GB/s; the links to the pinned memory between the devices move 10 and 25 GB/s.
     assert_eq!(
-        rig.manager.copy(&src, &dst).wait()?.method(),
+        fixture.manager.copy(&src, &dst).wait()?.method(),
         Method::HostStaged
     );
     let direct = link("cpu:0/pageable", "sim:0/device", "sim:0#0");
-    let second = rig.filled("cpu:0", &bytes(LEN, 2));
-    let report = rig
+    let second = fixture.filled("cpu:0", &bytes(LEN, 2));
+    let report = fixture
         .manager
         .submit(&Request::new(&second, &dst).over(direct))
         .wait()?;
     assert_eq!(report.method(), Method::DirectCopy);
-    let known = rig.manager.topology();
+    let known = fixture.manager.topology();
     let cost = known.links_between(direct.src, direct.dst).next().unwrap();
     assert_eq!(
         report.elapsed().as_nanos(),
         u128::from(cost.cost.at(LEN as u64))
     );
-    assert!(rig.bytes_of(&dst) == bytes(LEN, 2));
+    assert!(fixture.bytes_of(&dst) == bytes(LEN, 2));
     Ok(())
 }
 
@@ -51,21 +51,21 @@ fn there_is_no_other_way_when_the_link_fails_or_is_not_there() -> Outcome {
     let fails = Rule::fail_after(100).over("cpu:0/pageable".parse()?, "sim:0/device".parse()?);
     let budget = Arc::new(StagingBudget::new(64 << 20));
     let script = Script::new().with(fails);
-    let rig = Rig::scripted(&without_peers(1), Completion::Timed, &budget, script);
-    let src = rig.filled("cpu:0", &bytes(1000, 1));
-    let dst = rig.empty("sim:0", 1000);
+    let fixture = Fixture::scripted(&without_peers(1), Completion::Timed, &budget, script);
+    let src = fixture.filled("cpu:0", &bytes(1000, 1));
+    let dst = fixture.empty("sim:0", 1000);
     let direct = link("cpu:0/pageable", "sim:0/device", "sim:0#0");
     let request = Request::new(&src, &dst).over(direct);
-    let failed = rig.manager.submit(&request).wait();
+    let failed = fixture.manager.submit(&request).wait();
     assert!(
         matches!(&failed, Err(TransferError::Failed(failure)) if failure.routes_tried == 1),
         "{failed:?}"
     );
     // The rule struck once. A link that is barred for other transfers still serves a request that names it.
-    rig.manager.submit(&request).wait()?;
-    assert!(rig.bytes_of(&dst) == bytes(1000, 1));
+    fixture.manager.submit(&request).wait()?;
+    assert!(fixture.bytes_of(&dst) == bytes(1000, 1));
 
-    let elsewhere = rig
+    let elsewhere = fixture
         .manager
         .allocate(place("cpu:0/pinned"), AllocSpec::bytes(1000))?;
     for (request, told) in [
@@ -78,7 +78,7 @@ fn there_is_no_other_way_when_the_link_fails_or_is_not_there() -> Outcome {
             "sim:0#7 has no such link",
         ),
     ] {
-        let error = rig.manager.submit(&request).wait().unwrap_err();
+        let error = fixture.manager.submit(&request).wait().unwrap_err();
         assert!(error.to_string().contains(told), "{error}");
     }
     Ok(())

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::rig::{Outcome, Rig, place, without_peers};
+use crate::fixture::{Fixture, Outcome, place, without_peers};
 use transload::model::{LinkId, Topology};
 use transload::probe::{Found, LinkReport, ProbeOptions, ProbePhase, ProbeReport};
 use transload::{Method, StagingBudget, TransferManager};
@@ -22,9 +22,9 @@ fn options(sizes: &[u64], samples: u32) -> ProbeOptions {
     options
 }
 
-fn scripted(script: Script) -> Rig {
+fn scripted(script: Script) -> Fixture {
     let budget = Arc::new(StagingBudget::new(64 << 20));
-    Rig::scripted(&without_peers(1), Completion::Timed, &budget, script)
+    Fixture::scripted(&without_peers(1), Completion::Timed, &budget, script)
 }
 
 fn links<'a>(topology: &'a Topology, src: &str, dst: &str) -> &'a transload::model::Link {
@@ -38,14 +38,14 @@ fn report(report: &ProbeReport, id: LinkId) -> &LinkReport {
 
 #[test]
 fn a_probe_finds_the_costs_of_the_model() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, 64 << 20);
-    let model = rig.manager.topology();
-    let found = rig
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, 64 << 20);
+    let model = fixture.manager.topology();
+    let found = fixture
         .manager
         .probe(&options(&[4 * KIB, 64 * KIB, MIB, 4 * MIB], 2));
     assert!(found.simulated);
     assert_eq!(found.links.len(), model.links().len());
-    let measured = rig.manager.topology();
+    let measured = fixture.manager.topology();
     for link in model.links() {
         let now = measured
             .links()
@@ -72,26 +72,27 @@ fn a_probe_finds_the_costs_of_the_model() -> Outcome {
     assert_eq!(found.profile.links().len(), model.links().len());
     found.profile.check(&measured)?;
     assert!(
-        rig.sim.violations().is_empty(),
+        fixture.sim.violations().is_empty(),
         "{:?}",
-        rig.sim.violations()
+        fixture.sim.violations()
     );
     Ok(())
 }
 
 #[test]
 fn every_ordered_pair_is_timed_the_way_that_the_planner_goes() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, 64 << 20);
-    let found = rig.manager.probe(&options(&[4 * KIB, MIB], 2));
-    let memories = rig.manager.memories();
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, 64 << 20);
+    let found = fixture.manager.probe(&options(&[4 * KIB, MIB], 2));
+    let memories = fixture.manager.memories();
     assert_eq!(found.pairs.len(), memories.len() * memories.len() * 2);
     for pair in &found.pairs {
         let Found::Time(time) = &pair.found else {
             panic!("{pair:?}")
         };
-        let explained = rig
-            .manager
-            .explain_places(pair.src.into(), pair.dst.into(), pair.bytes)?;
+        let explained =
+            fixture
+                .manager
+                .explain_places(pair.src.into(), pair.dst.into(), pair.bytes)?;
         assert_eq!(pair.method, Some(explained.chosen.method), "{pair:?}");
         let predicted = explained.chosen.predicted_ns.unwrap();
         assert!(
@@ -111,13 +112,13 @@ fn a_link_that_moves_wrong_bytes_is_found_among_all_gets_no_cost_and_is_not_used
     let model = scripted(Script::new()).manager.topology();
     for link in model.links() {
         let (src, dst) = (link.id.src, link.id.dst);
-        let rig = scripted(Script::new().with(Rule::corrupt(5).over(src, dst).always()));
-        let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
+        let fixture = scripted(Script::new().with(Rule::corrupt(5).over(src, dst).always()));
+        let found = fixture.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
         assert_eq!(found.faulty().collect::<Vec<_>>(), [link.id]);
         for (_, size) in &report(&found, link.id).sizes {
             assert_eq!(size, &Found::WrongBytes);
         }
-        assert!(!rig.manager.topology().is_measured(link.id));
+        assert!(!fixture.manager.topology().is_measured(link.id));
         let kept = found
             .profile
             .links()
@@ -127,7 +128,7 @@ fn a_link_that_moves_wrong_bytes_is_found_among_all_gets_no_cost_and_is_not_used
         assert!(kept.faulty && kept.points.is_empty());
         // The planner goes around the link where it can, and reports an error where it cannot.
         assert_eq!(found.wrong_pairs().count(), 0, "{src} → {dst}");
-        match rig.manager.explain_places(src.into(), dst.into(), MIB) {
+        match fixture.manager.explain_places(src.into(), dst.into(), MIB) {
             Ok(explained) => assert_ne!(explained.chosen.route, [src, dst]),
             Err(error) => assert!(error.to_string().contains("wrong bytes"), "{error}"),
         }
@@ -158,8 +159,8 @@ fn one_wrong_byte_once_at_one_size_is_enough() {
     for (nth, lies) in [(1, true), (2, true), (3, false)] {
         let script = Script::new().with(Rule::corrupt(4095).nth(nth));
         let budget = Arc::new(StagingBudget::new(64 << 20));
-        let rig = Rig::scripted(ALONE, Completion::Timed, &budget, script);
-        let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
+        let fixture = Fixture::scripted(ALONE, Completion::Timed, &budget, script);
+        let found = fixture.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
         assert_eq!(found.links[0].faulty, lies, "{nth}: {found:?}");
         assert_eq!(found.profile.links()[0].faulty, lies);
     }
@@ -170,8 +171,8 @@ fn a_link_that_fails_is_told_and_the_others_are_measured_round_it() -> Outcome {
     let model = scripted(Script::new()).manager.topology();
     for link in model.links() {
         let (src, dst) = (link.id.src, link.id.dst);
-        let rig = scripted(Script::new().with(Rule::fail_after(7).over(src, dst).always()));
-        let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
+        let fixture = scripted(Script::new().with(Rule::fail_after(7).over(src, dst).always()));
+        let found = fixture.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
         assert_eq!(found.faulty().count(), 0);
         for other in &found.links {
             for (_, size) in &other.sizes {
@@ -195,9 +196,9 @@ fn a_link_that_fails_is_told_and_the_others_are_measured_round_it() -> Outcome {
 #[test]
 fn a_link_that_hangs_does_not_hang_the_probe() -> Outcome {
     let (src, dst) = ("cpu:0/pinned".parse()?, "sim:0/device".parse()?);
-    let rig = scripted(Script::new().with(Rule::never_answer().over(src, dst).always()));
-    let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
-    let hangs = links(&rig.manager.topology(), "cpu:0/pinned", "sim:0/device").id;
+    let fixture = scripted(Script::new().with(Rule::never_answer().over(src, dst).always()));
+    let found = fixture.manager.probe(&options(&[4 * KIB, 64 * KIB], 1));
+    let hangs = links(&fixture.manager.topology(), "cpu:0/pinned", "sim:0/device").id;
     assert_eq!(found.faulty().count(), 0);
     for link in &found.links {
         for (_, size) in &link.sizes {
@@ -222,16 +223,22 @@ fn what_was_measured_changes_which_way_the_planner_goes() -> Outcome {
     let (src, dst) = ("cpu:0/pageable".parse()?, "sim:0/device".parse()?);
     // The backend's own costs omit that each copy over the direct link takes 5 ms more.
     let slow = Script::new().with(Rule::delay_ns(5_000_000).over(src, dst).always());
-    let rig = scripted(slow.clone());
+    let fixture = scripted(slow.clone());
     let (from, to) = (place("cpu:0"), place("sim:0"));
-    let before = rig.manager.explain_places(from, to, 4 * KIB)?;
+    let before = fixture.manager.explain_places(from, to, 4 * KIB)?;
     assert_eq!(before.chosen.method, Method::DirectCopy);
-    let found = rig.manager.probe(&options(&[4 * KIB, 64 * KIB, MIB], 2));
-    let after = rig.manager.explain_places(from, to, 4 * KIB)?;
+    let found = fixture
+        .manager
+        .probe(&options(&[4 * KIB, 64 * KIB, MIB], 2));
+    let after = fixture.manager.explain_places(from, to, 4 * KIB)?;
     assert_eq!(after.chosen.method, Method::HostStaged);
-    let cost = links(&rig.manager.topology(), "cpu:0/pageable", "sim:0/device")
-        .cost
-        .clone();
+    let cost = links(
+        &fixture.manager.topology(),
+        "cpu:0/pageable",
+        "sim:0/device",
+    )
+    .cost
+    .clone();
     assert!(cost.at(4 * KIB) > 5_000_000);
     // The pairs were timed in the same way, and faster than by the default.
     let mut pairs = found.pairs.iter();
@@ -254,11 +261,11 @@ fn what_was_measured_changes_which_way_the_planner_goes() -> Outcome {
 
 #[test]
 fn a_budget_that_is_over_ends_the_probe_and_nothing_is_made_up() {
-    let rig = scripted(Script::new());
+    let fixture = scripted(Script::new());
     let mut all = options(&[4 * KIB], 3);
     all.budget = Duration::ZERO;
     let mut phases = Vec::new();
-    let found = rig
+    let found = fixture
         .manager
         .probe_watched(&all, &mut |progress| phases.push(progress.phase));
     let sizes = found.links.iter().flat_map(|link| &link.sizes);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::rig::{Outcome, Rig, place, without_peers};
+use crate::fixture::{Fixture, Outcome, place, without_peers};
 use transload::model::{Access, LinkId};
 use transload::profile::{ENVIRONMENT, FORMAT, MeasuredLink, Point, saved_path};
 use transload::{Builder, Method, Profile, ProfileError, TransferManager};
@@ -40,8 +40,8 @@ impl Drop for Place {
 
 const KIB: u64 = 1 << 10;
 
-fn rig() -> Rig {
-    Rig::new(&without_peers(2), Completion::Timed, 64 << 20)
+fn fixture() -> Fixture {
+    Fixture::new(&without_peers(2), Completion::Timed, 64 << 20)
 }
 
 /// The direct link from the heap to the first device.
@@ -79,7 +79,7 @@ fn method(manager: &TransferManager, dst: &str) -> Method {
 #[test]
 fn a_profile_comes_back_as_it_was_written_and_is_text_that_people_read() -> Outcome {
     let folder = Place::new("round");
-    let profile = Profile::new(&rig().manager.topology(), measured());
+    let profile = Profile::new(&fixture().manager.topology(), measured());
     profile.save(folder.file())?;
     let back = Profile::load(folder.file())?;
     assert_eq!(
@@ -87,7 +87,7 @@ fn a_profile_comes_back_as_it_was_written_and_is_text_that_people_read() -> Outc
         (profile.machine(), profile.links())
     );
     assert_eq!(back.origin(), Some(&*folder.file()));
-    back.check(&rig().manager.topology())?;
+    back.check(&fixture().manager.topology())?;
     let text = fs::read_to_string(folder.file())?;
     for line in [
         "# What `transload probe` measured",
@@ -110,7 +110,7 @@ fn a_profile_comes_back_as_it_was_written_and_is_text_that_people_read() -> Outc
 #[test]
 fn fields_of_later_versions_are_ignored() -> Outcome {
     let folder = Place::new("later");
-    let profile = Profile::new(&rig().manager.topology(), measured());
+    let profile = Profile::new(&fixture().manager.topology(), measured());
     profile.save(folder.file())?;
     let text = fs::read_to_string(folder.file())?;
     let text = text
@@ -131,7 +131,7 @@ fn what_is_garbled_newer_or_not_there_is_refused_with_a_sentence_that_names_it()
     let path = folder.file();
     let missing = Profile::load(&path).unwrap_err();
     assert!(matches!(missing, ProfileError::Read { .. }), "{missing}");
-    Profile::new(&rig().manager.topology(), measured()).save(&path)?;
+    Profile::new(&fixture().manager.topology(), measured()).save(&path)?;
     let good = fs::read_to_string(&path)?;
     let newer = format!("format = {}", FORMAT + 1);
     for (text, told) in [
@@ -197,9 +197,9 @@ fn a_profile_of_as_many_links_as_a_file_holds_is_read_and_its_last_link_is_compa
 
 #[test]
 fn another_machine_and_a_changed_one_are_told_apart_and_every_difference_is_named() -> Outcome {
-    let rig = rig();
+    let fixture = fixture();
     let folder = Place::new("foreign");
-    Profile::new(&rig.manager.topology(), measured()).save(folder.file())?;
+    Profile::new(&fixture.manager.topology(), measured()).save(folder.file())?;
     let good = fs::read_to_string(folder.file())?;
     let version = env!("CARGO_PKG_VERSION");
     let (os, cpu) = (std::env::consts::OS, "cpu = \"host (simulated)\"");
@@ -248,7 +248,7 @@ fn another_machine_and_a_changed_one_are_told_apart_and_every_difference_is_name
         assert!(good.contains(from), "{from}");
         let text = good.replacen(from, to, 1);
         let profile = Profile::load(folder.holding(&text))?;
-        let error = rig.manager.apply_profile(&profile).unwrap_err();
+        let error = fixture.manager.apply_profile(&profile).unwrap_err();
         match &error {
             ProfileError::Foreign { .. } => assert!(foreign, "{error}"),
             ProfileError::Stale { .. } => assert!(!foreign, "{error}"),
@@ -256,13 +256,13 @@ fn another_machine_and_a_changed_one_are_told_apart_and_every_difference_is_name
         }
         assert!(error.to_string().ends_with(told), "{error}");
         // The manager applied nothing of the profile.
-        assert!(!rig.manager.topology().is_measured(direct()));
+        assert!(!fixture.manager.topology().is_measured(direct()));
     }
     let every = good
         .replacen(cpu, "cpu = \"other\"", 1)
         .replacen("cpus = 0", "cpus = 8", 1);
     let error = Profile::parse(&every, None)?
-        .check(&rig.manager.topology())
+        .check(&fixture.manager.topology())
         .unwrap_err();
     assert_eq!(error.to_string().matches(" there, ").count(), 2, "{error}");
     Ok(())
@@ -281,22 +281,22 @@ fn backends_that_a_program_lacks_do_not_matter() -> Outcome {
 
 #[test]
 fn the_planner_goes_by_a_profile_and_never_over_a_link_that_lied() -> Outcome {
-    let rig = rig();
-    assert_eq!(method(&rig.manager, "sim:0"), Method::HostStaged);
-    let profile = Profile::new(&rig.manager.topology(), measured());
-    let by_default = rig
+    let fixture = fixture();
+    assert_eq!(method(&fixture.manager, "sim:0"), Method::HostStaged);
+    let profile = Profile::new(&fixture.manager.topology(), measured());
+    let by_default = fixture
         .manager
         .explain_places(place("cpu:0"), place("sim:0"), 4 * KIB)?;
     assert!(!by_default.chosen.measured && by_default.to_string().contains("default costs"));
-    rig.manager.apply_profile(&profile)?;
-    assert_eq!(method(&rig.manager, "sim:0"), Method::DirectCopy);
-    let explained = rig
+    fixture.manager.apply_profile(&profile)?;
+    assert_eq!(method(&fixture.manager, "sim:0"), Method::DirectCopy);
+    let explained = fixture
         .manager
         .explain_places(place("cpu:0"), place("sim:0"), 4 * KIB)?;
     assert!(explained.chosen.measured && explained.chosen.lanes[0].measured);
     // The other routes use links without measurements.
     assert!(explained.rejected.iter().all(|way| !way.measured));
-    let known = rig.manager.topology();
+    let known = fixture.manager.topology();
     assert!(known.is_measured(direct()));
     let cost = known
         .links()
@@ -305,7 +305,7 @@ fn the_planner_goes_by_a_profile_and_never_over_a_link_that_lied() -> Outcome {
         .unwrap();
     assert_eq!((cost.cost.at(4 * KIB), cost.cost.at(16 << 20)), (10, 1000));
     // 64 KiB go over the direct link by the model.
-    let explained = rig
+    let explained = fixture
         .manager
         .explain_places(place("cpu:0"), place("sim:1"), 4 * KIB)?;
     assert_eq!(explained.chosen.method, Method::HostStaged);
@@ -328,7 +328,7 @@ fn a_builder_takes_a_profile_and_refuses_one_of_another_machine() -> Outcome {
             .profile(profile)
             .build()
     };
-    let profile = Profile::new(&rig().manager.topology(), measured());
+    let profile = Profile::new(&fixture().manager.topology(), measured());
     let manager = build(2, profile.clone())?;
     assert_eq!(method(&manager, "sim:0"), Method::DirectCopy);
     let error = build(1, profile).unwrap_err();

@@ -5,8 +5,8 @@ use std::thread;
 
 use transload::{AllocSpec, Buffer, Request, TransferManager};
 
+use crate::fixture::{self, Fixture, modes, place, without_peers};
 use crate::plain;
-use crate::rig::{self, Rig, modes, place, without_peers};
 
 pub(crate) const MIB: usize = 1 << 20;
 
@@ -47,7 +47,7 @@ impl Drop for Route {
 
 /// Bytes in which no two blocks are alike.
 fn marked(len: usize) -> Vec<u8> {
-    let block = rig::bytes(MIB, 1);
+    let block = fixture::bytes(MIB, 1);
     let mut bytes = Vec::with_capacity(len + MIB);
     for number in 0..len.div_ceil(MIB) {
         bytes.extend_from_slice(&block);
@@ -114,13 +114,13 @@ pub(crate) fn into_a_file() -> Route {
 /// Staged copies between two devices of a simulated machine, one for each way of reporting outcomes.
 pub(crate) fn on_simulated_machines() -> Vec<Route> {
     let route = |completion| {
-        let rig = Rig::advancing(&without_peers(2), completion, 256 << 10);
+        let fixture = Fixture::advancing(&without_peers(2), completion, 256 << 10);
         let wanted = marked(MIB + 3);
         Route {
             name: completion.to_string(),
-            src: rig.filled("sim:0", &wanted),
-            dst: rig.empty("sim:1", wanted.len()),
-            manager: rig.manager,
+            src: fixture.filled("sim:0", &wanted),
+            dst: fixture.empty("sim:1", wanted.len()),
+            manager: fixture.manager,
             wanted,
             files: Vec::new(),
         }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::dice::Dice;
-use crate::rig::{Outcome, Rig, bytes, modes, without_peers};
+use crate::fixture::{Fixture, Outcome, bytes, modes, without_peers};
 use transload::hal::ErrorClass;
 use transload::{Buffer, OnFailure, Region, Request, StagingBudget, Transfer};
 use transload_testkit::sim::{Completion, Rule, Script};
@@ -26,12 +26,12 @@ fn small_transfers_of_a_batch_hold_little_more_than_their_bytes() -> Outcome {
     const COUNT: u64 = 500;
     for completion in modes() {
         for len in [4 * KIB, 16 * KIB] {
-            let rig = Rig::new(&without_peers(2), completion, 64 * MIB);
+            let fixture = Fixture::new(&without_peers(2), completion, 64 * MIB);
             let wanted = bytes((COUNT * len) as usize, 1);
-            let src = rig.filled("sim:0", &wanted);
-            let dst = rig.empty("sim:1", wanted.len());
+            let src = fixture.filled("sim:0", &wanted);
+            let dst = fixture.empty("sim:1", wanted.len());
             let requests = blocks(&src, &dst, len);
-            let explained = rig.manager.explain(&requests[0])?;
+            let explained = fixture.manager.explain(&requests[0])?;
             let chunk = explained.chosen.chunk_bytes.unwrap();
             let to_a_slot = explained.chosen.lanes[0].to_a_slot;
             assert_eq!(to_a_slot, chunk / len);
@@ -39,14 +39,18 @@ fn small_transfers_of_a_batch_hold_little_more_than_their_bytes() -> Outcome {
                 explained.to_string().contains("share a slot"),
                 "{explained}"
             );
-            for report in rig.manager.copy_batch(&requests, OnFailure::GoOn)?.wait() {
+            for report in fixture
+                .manager
+                .copy_batch(&requests, OnFailure::GoOn)?
+                .wait()
+            {
                 report?;
             }
-            assert!(rig.bytes_of(&dst) == wanted, "{completion}");
+            assert!(fixture.bytes_of(&dst) == wanted, "{completion}");
             let slots = COUNT.div_ceil(to_a_slot);
-            let peak = rig.manager.staging().peak_bytes();
+            let peak = fixture.manager.staging().peak_bytes();
             assert!(peak <= slots * chunk, "{completion}: {peak} bytes of slots");
-            assert_eq!(rig.sim.violations(), [], "{completion}");
+            assert_eq!(fixture.sim.violations(), [], "{completion}");
         }
     }
     Ok(())
@@ -54,24 +58,24 @@ fn small_transfers_of_a_batch_hold_little_more_than_their_bytes() -> Outcome {
 
 #[test]
 fn one_slot_carries_many_small_transfers_at_a_time() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, 64 * KIB);
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, 64 * KIB);
     let wanted = bytes(64 << 10, 1);
-    let src = rig.filled("sim:0", &wanted);
-    let dst = rig.empty("sim:1", wanted.len());
+    let src = fixture.filled("sim:0", &wanted);
+    let dst = fixture.empty("sim:1", wanted.len());
     // This copy proves the links.
-    rig.manager.copy(&src, &dst).wait()?;
+    fixture.manager.copy(&src, &dst).wait()?;
     let requests = blocks(&src, &dst, 4096);
-    let before = rig.manager.now();
-    let batch = rig.manager.copy_batch(&requests, OnFailure::GoOn)?;
+    let before = fixture.manager.now();
+    let batch = fixture.manager.copy_batch(&requests, OnFailure::GoOn)?;
     for report in batch.wait() {
         report?;
     }
-    let all_ns = rig.manager.now().since_ns(before);
-    let before = rig.manager.now();
+    let all_ns = fixture.manager.now().since_ns(before);
+    let before = fixture.manager.now();
     for request in &requests {
-        rig.manager.submit(request).wait()?;
+        fixture.manager.submit(request).wait()?;
     }
-    let alone_ns = rig.manager.now().since_ns(before);
+    let alone_ns = fixture.manager.now().since_ns(before);
     // Each device spends half of its time while the other is busy; more overlap than half is impossible.
     assert!(
         all_ns * 3 <= alone_ns * 2,
@@ -82,13 +86,13 @@ fn one_slot_carries_many_small_transfers_at_a_time() -> Outcome {
 
 #[test]
 fn neither_large_nor_small_transfers_are_overtaken() -> Outcome {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, 64 * KIB);
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, 64 * KIB);
     let wanted = bytes(300_000, 5);
     let ends: Vec<(Buffer, Buffer)> = (0..9)
         .map(|_| {
             (
-                rig.filled("sim:0", &wanted),
-                rig.empty("sim:1", wanted.len()),
+                fixture.filled("sim:0", &wanted),
+                fixture.empty("sim:1", wanted.len()),
             )
         })
         .collect();
@@ -97,11 +101,11 @@ fn neither_large_nor_small_transfers_are_overtaken() -> Outcome {
         Request::new(part(&ends[number].0), part(&ends[number].1))
     };
     let early: Vec<Transfer> = (0..40)
-        .map(|at| rig.manager.submit(&small(0, at * 1000)))
+        .map(|at| fixture.manager.submit(&small(0, at * 1000)))
         .collect();
-    let large = rig.manager.copy(&ends[1].0, &ends[1].1);
+    let large = fixture.manager.copy(&ends[1].0, &ends[1].1);
     let late: Vec<Transfer> = (0..40)
-        .map(|at| rig.manager.submit(&small(2, at * 1000)))
+        .map(|at| fixture.manager.submit(&small(2, at * 1000)))
         .collect();
     for transfer in early {
         transfer.wait()?;
@@ -114,10 +118,10 @@ fn neither_large_nor_small_transfers_are_overtaken() -> Outcome {
     for transfer in late {
         transfer.wait()?;
     }
-    assert!(rig.bytes_of(&ends[1].1) == wanted);
-    assert!(rig.bytes_of(&ends[2].1)[..40_000] == wanted[..40_000]);
-    assert_eq!(rig.manager.staging().peak_bytes(), 64 * KIB);
-    assert_eq!(rig.sim.violations(), []);
+    assert!(fixture.bytes_of(&ends[1].1) == wanted);
+    assert!(fixture.bytes_of(&ends[2].1)[..40_000] == wanted[..40_000]);
+    assert_eq!(fixture.manager.staging().peak_bytes(), 64 * KIB);
+    assert_eq!(fixture.sim.violations(), []);
     Ok(())
 }
 
@@ -141,7 +145,7 @@ fn mixed(completion: Completion, seed: u64) -> Outcome {
         )
         .with(Rule::fail_after(0).over(device, pinned).nth(dice.below(40)));
     let budget = Arc::new(StagingBudget::new(512 * KIB));
-    let rig = Rig::scripted(&without_peers(2), completion, &budget, script);
+    let fixture = Fixture::scripted(&without_peers(2), completion, &budget, script);
     let mut running = Vec::new();
     for number in 0..150 {
         let len = match dice.below(8) {
@@ -154,8 +158,11 @@ fn mixed(completion: Completion, seed: u64) -> Outcome {
             0 => ("sim:0", "sim:1"),
             _ => ("sim:1", "sim:0"),
         };
-        let (src, dst) = (rig.filled(from, &wanted), rig.empty(to, wanted.len()));
-        let transfer = rig.manager.copy(&src, &dst);
+        let (src, dst) = (
+            fixture.filled(from, &wanted),
+            fixture.empty(to, wanted.len()),
+        );
+        let transfer = fixture.manager.copy(&src, &dst);
         running.push((transfer, dst, wanted));
         match dice.below(6) {
             0 => drop(
@@ -168,8 +175,8 @@ fn mixed(completion: Completion, seed: u64) -> Outcome {
                 let _ = running.swap_remove(at).0.cancel();
             }
             2 => {
-                rig.sim.step();
-                rig.manager.turn();
+                fixture.sim.step();
+                fixture.manager.turn();
             }
             _ => {}
         }
@@ -178,7 +185,7 @@ fn mixed(completion: Completion, seed: u64) -> Outcome {
     let mut classes = HashSet::new();
     for (transfer, dst, wanted) in running {
         match transfer.wait() {
-            Ok(_) => assert!(rig.bytes_of(&dst) == wanted, "{completion}, {seed}"),
+            Ok(_) => assert!(fixture.bytes_of(&dst) == wanted, "{completion}, {seed}"),
             Err(error) => drop(classes.insert(error.class())),
         }
     }
@@ -190,11 +197,11 @@ fn mixed(completion: Completion, seed: u64) -> Outcome {
     ];
     classes.retain(|class| !ordered.contains(class));
     assert!(classes.is_empty(), "{completion}, {seed}: {classes:?}");
-    rig.manager.wait_idle();
-    rig.manager.clear_cache();
+    fixture.manager.wait_idle();
+    fixture.manager.clear_cache();
     assert_eq!(budget.used_bytes(), 0, "{completion}, {seed}");
     assert!(budget.peak_bytes() <= budget.limit_bytes());
-    assert_eq!(rig.sim.violations(), [], "{completion}, {seed}");
+    assert_eq!(fixture.sim.violations(), [], "{completion}, {seed}");
     Ok(())
 }
 

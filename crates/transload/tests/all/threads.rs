@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::rig::{Outcome, Rig, bytes, modes, place, without_peers};
+use crate::fixture::{Fixture, Outcome, bytes, modes, place, without_peers};
 use transload::{AllocSpec, Buffer, Request, StagingBudget, TransferManager};
 use transload_testkit::sim::Completion;
 
@@ -55,10 +55,10 @@ fn round_trips(manager: &TransferManager, len: usize, from: &str, to: &str) {
 #[test]
 fn thirty_two_transfers_from_eight_threads_arrive_on_the_sim() {
     for completion in modes() {
-        let rig = Rig::new(&without_peers(2), completion, 256 << 10);
-        round_trips(&rig.manager, 200_003, "sim:0", "sim:1");
-        assert!(rig.sim.violations().is_empty(), "{completion}");
-        let staging = rig.manager.staging();
+        let fixture = Fixture::new(&without_peers(2), completion, 256 << 10);
+        round_trips(&fixture.manager, 200_003, "sim:0", "sim:1");
+        assert!(fixture.sim.violations().is_empty(), "{completion}");
+        let staging = fixture.manager.staging();
         assert!(staging.peak_bytes() <= staging.limit_bytes());
     }
 }
@@ -103,26 +103,26 @@ fn managers_that_share_a_budget_come_and_go() {
             let (budget, moved) = (&budget, &moved);
             scope.spawn(move || {
                 for i in 0..20 {
-                    let rig = Rig::sharing(&without_peers(2), Completion::Timed, budget);
+                    let fixture = Fixture::sharing(&without_peers(2), Completion::Timed, budget);
                     let wanted = bytes(150_000, t << 8 | i);
-                    let src = rig.filled("sim:0", &wanted);
-                    let dst = rig.empty("sim:1", wanted.len());
-                    let transfer = rig.manager.copy(&src, &dst);
+                    let src = fixture.filled("sim:0", &wanted);
+                    let dst = fixture.empty("sim:1", wanted.len());
+                    let transfer = fixture.manager.copy(&src, &dst);
                     match i % 3 {
                         // The manager goes first, then the buffers, then the transfer ends.
                         0 => {
-                            let sim = rig.sim.clone();
-                            drop((rig, src));
+                            let sim = fixture.sim.clone();
+                            drop((fixture, src));
                             transfer.wait().unwrap();
                             let mut found = vec![0; wanted.len()];
                             sim.read(dst.raw(), 0, &mut found).unwrap();
                             assert!(found == wanted);
                         }
                         // All handles are dropped while the transfer is in flight.
-                        1 => drop((transfer, src, dst, rig)),
+                        1 => drop((transfer, src, dst, fixture)),
                         _ => {
                             transfer.wait().unwrap();
-                            assert!(rig.bytes_of(&dst) == wanted);
+                            assert!(fixture.bytes_of(&dst) == wanted);
                         }
                     }
                     moved.fetch_add(1, Ordering::Relaxed);
@@ -140,20 +140,23 @@ fn managers_that_share_a_budget_come_and_go() {
 
 #[test]
 fn one_thread_cancels_what_another_one_waits_behind() {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, 128 << 10);
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, 128 << 10);
     let (first, second) = (bytes(400_000, 1), bytes(400_000, 2));
-    let sources = [rig.filled("sim:0", &first), rig.filled("sim:0", &second)];
-    let dst = rig.empty("sim:1", first.len());
+    let sources = [
+        fixture.filled("sim:0", &first),
+        fixture.filled("sim:0", &second),
+    ];
+    let dst = fixture.empty("sim:1", first.len());
     for _ in 0..20 {
-        let before = rig.manager.submit(&Request::new(&sources[0], &dst));
-        let after = rig.manager.copy(&sources[1], &dst);
+        let before = fixture.manager.submit(&Request::new(&sources[0], &dst));
+        let after = fixture.manager.copy(&sources[1], &dst);
         thread::scope(|scope| {
             scope.spawn(move || before.cancel());
             scope.spawn(move || after.wait().unwrap());
         });
-        assert!(rig.bytes_of(&dst) == second);
+        assert!(fixture.bytes_of(&dst) == second);
     }
-    assert!(rig.sim.violations().is_empty());
+    assert!(fixture.sim.violations().is_empty());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use std::time::Duration;
 
-use crate::rig::{Rig, bytes, place, without_peers};
+use crate::fixture::{Fixture, bytes, place, without_peers};
 use proptest::prelude::*;
 use transload::{Method, Nanoseconds, Report, Request};
 use transload_testkit::sim::Completion;
@@ -114,26 +114,27 @@ fn size() -> impl Strategy<Value = u64> {
 }
 
 /// The prediction, the time in the report, the time on the clock, and the method.
-fn both_times(rig: &Rig, len: u64) -> (u64, u64, u64, Method) {
+fn both_times(fixture: &Fixture, len: u64) -> (u64, u64, u64, Method) {
     let (src, dst) = (
-        rig.empty("sim:0", len as usize),
-        rig.empty("sim:1", len as usize),
+        fixture.empty("sim:0", len as usize),
+        fixture.empty("sim:1", len as usize),
     );
-    rig.sim
+    fixture
+        .sim
         .write(src.raw(), 0, &bytes(len as usize, 1))
         .unwrap();
-    let explained = rig
+    let explained = fixture
         .manager
         .explain_places(place("sim:0"), place("sim:1"), len)
         .unwrap();
-    let before = rig.sim.clock().now_ns();
-    let report = rig
+    let before = fixture.sim.clock().now_ns();
+    let report = fixture
         .manager
         .submit(&Request::new(&src, &dst))
         .wait()
         .unwrap();
-    let passed = rig.sim.clock().now_ns() - before;
-    assert!(rig.bytes_of(&dst) == rig.bytes_of(&src));
+    let passed = fixture.sim.clock().now_ns() - before;
+    assert!(fixture.bytes_of(&dst) == fixture.bytes_of(&src));
     assert_eq!(report.method(), explained.chosen.method);
     let predicted = explained.chosen.predicted_ns.unwrap();
     let took = report.elapsed().as_nanos() as u64;
@@ -150,12 +151,12 @@ proptest! {
         at_once in any::<bool>(),
     ) {
         let completion = if at_once { Completion::Pumped } else { Completion::Timed };
-        let rig = Rig::new(&machine.machine(), completion, budget << 14);
+        let fixture = Fixture::new(&machine.machine(), completion, budget << 14);
         for len in lens {
-            let (predicted, took, passed, method) = both_times(&rig, len);
+            let (predicted, took, passed, method) = both_times(&fixture, len);
             prop_assert_eq!((took, passed), (predicted, predicted), "{} bytes, {}", len, method);
         }
-        prop_assert!(rig.sim.violations().is_empty());
+        prop_assert!(fixture.sim.violations().is_empty());
     }
 }
 
@@ -174,7 +175,7 @@ fn both_ways_of_copying_are_predicted() {
         ..staged.clone()
     };
     for (figures, method) in [(staged, Method::HostStaged), (direct, Method::DirectCopy)] {
-        let rig = Rig::new(&figures.machine(), Completion::Timed, 1 << 20);
+        let fixture = Fixture::new(&figures.machine(), Completion::Timed, 1 << 20);
         for len in [
             (64 << 10) - 1,
             64 << 10,
@@ -182,7 +183,7 @@ fn both_ways_of_copying_are_predicted() {
             3 << 20,
             (3 << 20) + 1,
         ] {
-            let (predicted, took, passed, taken) = both_times(&rig, len);
+            let (predicted, took, passed, taken) = both_times(&fixture, len);
             assert_eq!((took, passed), (predicted, predicted));
             assert_eq!(taken, method);
         }
@@ -191,13 +192,13 @@ fn both_ways_of_copying_are_predicted() {
 
 #[test]
 fn the_time_of_verification_is_told_apart() {
-    let rig = Rig::new(&without_peers(2), Completion::Timed, 64 << 20);
-    let src = rig.filled("sim:0", &bytes(3 << 20, 1));
+    let fixture = Fixture::new(&without_peers(2), Completion::Timed, 64 << 20);
+    let src = fixture.filled("sim:0", &bytes(3 << 20, 1));
     let report = |verify: bool| {
-        let dst = rig.empty("sim:1", 3 << 20);
+        let dst = fixture.empty("sim:1", 3 << 20);
         let request = Request::new(&src, &dst);
         let request = if verify { request.verify() } else { request };
-        rig.manager.submit(&request).wait().unwrap()
+        fixture.manager.submit(&request).wait().unwrap()
     };
     let (plain, verified) = (report(false), report(true));
     assert_eq!(plain.checking(), Duration::ZERO);

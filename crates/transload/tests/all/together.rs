@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::rig::{Outcome, bytes, place, without_peers};
+use crate::fixture::{Outcome, bytes, place, without_peers};
 use transload::hal::{AllocSpec, Backend, ErrorClass};
 use transload::hal::{Fault, Fence, Op, SubmitError};
 use transload::model::LinkId;

@@ -4,7 +4,7 @@
 use crate::common;
 use std::time::Duration;
 
-use crate::kept::{
+use crate::kept_verdicts::{
     DRIVER, FOUND_OUT, Folder, LEFT, PROVEN_FIRST, Process, RIGHT, ROUND_IT, UNPROVEN_NO_MORE,
     cards, lies, machine, sketch,
 };

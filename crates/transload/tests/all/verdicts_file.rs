@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command};
 
-use crate::kept::{
+use crate::kept_verdicts::{
     DRIVER, Folder, LEFT, PROVEN_FIRST, Process, RIGHT, ROUND_IT, UNPROVEN_NO_MORE, cards, lies,
     machine, sketch,
 };

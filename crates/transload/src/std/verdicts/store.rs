@@ -55,7 +55,7 @@ fn lock(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(false);
     let file = open_regular(&folder(path).join(name), options)?;
-    // A process that holds the lock may be stopped. The thread that waits for it here is the keeper's own, for which no
+    // A process that holds the lock may be stopped. The thread that waits for it here is the writer's own, for which no
     // transfer waits. Where there is only one thread, it does not wait.
     #[cfg(threads)]
     let locked = file.lock();

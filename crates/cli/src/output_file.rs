@@ -14,20 +14,20 @@ use crate::interrupt::unfinished;
 /// A file beside its final place, moved there when all bytes have arrived. Dropping it before that removes
 /// it, and the place stays unchanged.
 #[derive(Debug)]
-pub(crate) struct Landing {
+pub(crate) struct OutputFile {
     /// The path as the user gave it.
     shown: PathBuf,
     /// `Some` until the file is placed.
     partial: Option<Partial>,
 }
 
-impl Landing {
+impl OutputFile {
     /// Makes an empty file of that length, under a name that nothing else has.
     ///
     /// # Errors
     /// If the place is taken by something other than a writable file, or no file can be created in its
     /// folder.
-    pub(crate) fn new(path: &Path, len_bytes: u64) -> Result<Landing, Failure> {
+    pub(crate) fn new(path: &Path, len_bytes: u64) -> Result<OutputFile, Failure> {
         let failed = |source| Failure::Create {
             path: path.into(),
             source,
@@ -56,12 +56,12 @@ impl Landing {
             partial
         };
         let resized = partial.file().set_len(len_bytes);
-        let landing = Landing {
+        let output_file = OutputFile {
             shown: path.into(),
             partial: Some(partial),
         };
         resized.map_err(failed)?;
-        Ok(landing)
+        Ok(output_file)
     }
 
     /// The file, for the library to write.
@@ -109,7 +109,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for OutputFile {
     fn drop(&mut self) {
         let _ = self.end(|partial| {
             drop(partial);
@@ -165,7 +165,7 @@ mod tests {
 
     impl Folder {
         fn new(name: &str) -> Folder {
-            let path = format!("transload-landing-{name}-{}", std::process::id());
+            let path = format!("transload-output-file-{name}-{}", std::process::id());
             let path = std::env::temp_dir().join(path);
             fs::create_dir_all(&path).unwrap();
             Folder(path)
@@ -187,8 +187,8 @@ mod tests {
         let folder = Folder::new("placed");
         let path = folder.0.join("file");
         fs::write(&path, b"before").unwrap();
-        let landing = Landing::new(&path, 5).unwrap();
-        landing
+        let output_file = OutputFile::new(&path, 5).unwrap();
+        output_file
             .host_file()
             .unwrap()
             .file()
@@ -196,7 +196,7 @@ mod tests {
             .write_all(b"after")
             .unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before");
-        landing.place().unwrap();
+        output_file.place().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"after");
         assert_eq!(folder.files(), 1);
     }
@@ -205,23 +205,23 @@ mod tests {
     fn what_is_given_up_leaves_nothing() {
         let folder = Folder::new("dropped");
         let path = folder.0.join("file");
-        drop(Landing::new(&path, 1 << 20).unwrap());
+        drop(OutputFile::new(&path, 1 << 20).unwrap());
         assert_eq!(folder.files(), 0);
     }
 
     #[test]
     fn a_folder_and_a_missing_folder_are_refused_by_name() {
         let folder = Folder::new("refused");
-        let error = Landing::new(&folder.0, 0).unwrap_err();
+        let error = OutputFile::new(&folder.0, 0).unwrap_err();
         assert!(error.to_string().contains(folder.0.to_str().unwrap()));
-        let error = Landing::new(&folder.0.join("no/file"), 0).unwrap_err();
+        let error = OutputFile::new(&folder.0.join("no/file"), 0).unwrap_err();
         assert!(error.to_string().contains("no/file"), "{error}");
     }
 
     #[cfg(unix)]
     #[test]
     fn devices_and_read_only_files_are_never_replaced() {
-        let error = Landing::new(Path::new("/dev/null"), 0).unwrap_err();
+        let error = OutputFile::new(Path::new("/dev/null"), 0).unwrap_err();
         assert!(error.to_string().contains("/dev/null"), "{error}");
         let folder = Folder::new("read-only");
         let path = folder.0.join("file");
@@ -229,7 +229,7 @@ mod tests {
         let mut permissions = fs::metadata(&path).unwrap().permissions();
         permissions.set_readonly(true);
         fs::set_permissions(&path, permissions).unwrap();
-        let error = Landing::new(&path, 0).unwrap_err();
+        let error = OutputFile::new(&path, 0).unwrap_err();
         assert!(error.to_string().contains("read-only"), "{error}");
     }
 }

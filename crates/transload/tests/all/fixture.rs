@@ -11,19 +11,23 @@ use transload_testkit::topology;
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
 /// One manager over one simulated machine, with a staging budget of its own.
-pub(crate) struct Rig {
+pub(crate) struct Fixture {
     pub(crate) sim: Sim,
     pub(crate) manager: TransferManager,
 }
 
-impl Rig {
-    pub(crate) fn new(text: &str, completion: Completion, budget_bytes: u64) -> Rig {
+impl Fixture {
+    pub(crate) fn new(text: &str, completion: Completion, budget_bytes: u64) -> Fixture {
         let budget = Arc::new(StagingBudget::new(budget_bytes));
-        Rig::sharing(text, completion, &budget)
+        Fixture::sharing(text, completion, &budget)
     }
 
-    pub(crate) fn sharing(text: &str, completion: Completion, budget: &Arc<StagingBudget>) -> Rig {
-        Rig::scripted(text, completion, budget, Script::new())
+    pub(crate) fn sharing(
+        text: &str,
+        completion: Completion,
+        budget: &Arc<StagingBudget>,
+    ) -> Fixture {
+        Fixture::scripted(text, completion, budget, Script::new())
     }
 
     pub(crate) fn scripted(
@@ -31,7 +35,7 @@ impl Rig {
         completion: Completion,
         budget: &Arc<StagingBudget>,
         script: Script,
-    ) -> Rig {
+    ) -> Fixture {
         let sim = machine(text, completion, script);
         let manager = TransferManager::builder()
             .clock(Arc::new(sim.clock()))
@@ -39,13 +43,13 @@ impl Rig {
             .staging(Arc::clone(budget))
             .build()
             .unwrap();
-        Rig { sim, manager }
+        Fixture { sim, manager }
     }
 
-    /// A rig on the system's clock, whose transfers advance by themselves.
-    pub(crate) fn advancing(text: &str, completion: Completion, budget_bytes: u64) -> Rig {
+    /// A fixture on the system's clock, whose transfers advance by themselves.
+    pub(crate) fn advancing(text: &str, completion: Completion, budget_bytes: u64) -> Fixture {
         let budget = Arc::new(StagingBudget::new(budget_bytes));
-        Rig::advancing_on(text, completion, &budget)
+        Fixture::advancing_on(text, completion, &budget)
     }
 
     /// The same on a shared budget.
@@ -53,14 +57,14 @@ impl Rig {
         text: &str,
         completion: Completion,
         budget: &Arc<StagingBudget>,
-    ) -> Rig {
+    ) -> Fixture {
         let sim = machine(text, completion, Script::new());
         let manager = TransferManager::builder()
             .backend(Arc::new(sim.clone()))
             .staging(Arc::clone(budget))
             .build()
             .unwrap();
-        Rig { sim, manager }
+        Fixture { sim, manager }
     }
 
     /// Simulated memory with those bytes.

@@ -8,18 +8,18 @@ use crate::engine::unwind::guarded;
 use crate::engine::verdict::Verdict;
 
 #[cfg(threads)]
-pub(crate) use threaded::Keeper;
+pub(crate) use threaded::VerdictWriter;
 
 /// Without threads, the thread that turns the engine writes.
 #[cfg(not(threads))]
-pub(crate) struct Keeper {
+pub(crate) struct VerdictWriter {
     path: PathBuf,
 }
 
 #[cfg(not(threads))]
-impl Keeper {
-    pub(crate) fn new(path: PathBuf) -> Keeper {
-        Keeper { path }
+impl VerdictWriter {
+    pub(crate) fn new(path: PathBuf) -> VerdictWriter {
+        VerdictWriter { path }
     }
 
     pub(super) fn read(&self) -> Vec<Entry> {
@@ -55,7 +55,7 @@ mod threaded {
     use super::{Entry, PathBuf, Verdict, store, write};
 
     /// Has a thread write verdicts. The thread runs only while there are verdicts to write.
-    pub(crate) struct Keeper {
+    pub(crate) struct VerdictWriter {
         desk: Arc<Desk>,
     }
 
@@ -72,9 +72,9 @@ mod threaded {
         writing: bool,
     }
 
-    impl Keeper {
-        pub(crate) fn new(path: PathBuf) -> Keeper {
-            Keeper {
+    impl VerdictWriter {
+        pub(crate) fn new(path: PathBuf) -> VerdictWriter {
+            VerdictWriter {
                 desk: Arc::new(Desk {
                     path,
                     inbox: Mutex::default(),
@@ -98,7 +98,7 @@ mod threaded {
                 return;
             }
             let desk = Arc::clone(&self.desk);
-            let thread = thread::Builder::new().name("transload-keeper".into());
+            let thread = thread::Builder::new().name("transload-verdicts".into());
             match thread.spawn(move || desk.write()) {
                 Ok(_) => inbox.writing = true,
                 // The next process proves once more.
@@ -108,7 +108,7 @@ mod threaded {
     }
 
     /// Waits for the thread, so that a process that ends right after its first transfer has written its verdicts.
-    impl Drop for Keeper {
+    impl Drop for VerdictWriter {
         fn drop(&mut self) {
             let busy = |inbox: &mut Inbox| inbox.writing;
             let inbox = self.desk.inbox();

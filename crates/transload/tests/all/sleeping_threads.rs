@@ -2,7 +2,7 @@
 #![cfg(not(any(loom, transload_local)))]
 
 use crate::every_way;
-use crate::rig;
+use crate::fixture;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -157,7 +157,7 @@ fn sleepy(budget: &Arc<StagingBudget>) -> TransferManager {
 
 /// The same, with a switch that makes the backend panic.
 fn brittle(budget: &Arc<StagingBudget>) -> (TransferManager, Arc<AtomicBool>) {
-    let machine = topology::from_str(&rig::without_peers(2)).unwrap();
+    let machine = topology::from_str(&fixture::without_peers(2)).unwrap();
     let sim = Sim::builder(&machine)
         .completion(Completion::Timed)
         .build()
@@ -176,14 +176,16 @@ fn brittle(budget: &Arc<StagingBudget>) -> (TransferManager, Arc<AtomicBool>) {
 fn a_borrowed_copy_ends_though_its_backend_panics_when_it_is_waited_for() {
     let budget = Arc::new(StagingBudget::new(1 << 20));
     let (manager, is_brittle) = brittle(&budget);
-    let wanted = rig::bytes(1000, 1);
-    let at = rig::place("cpu:0/pinned");
+    let wanted = fixture::bytes(1000, 1);
+    let at = fixture::place("cpu:0/pinned");
     let far = manager.allocate(at, AllocSpec::bytes(1000)).unwrap();
     manager.copy_from_slice(&wanted, &far).unwrap();
     is_brittle.store(true, Ordering::Relaxed);
     // The engine lets go of the caller's bytes when no operation uses them, and not before.
-    manager.copy_from_slice(&rig::bytes(1000, 2), &far).unwrap();
-    assert!(*far.read().unwrap() == rig::bytes(1000, 2));
+    manager
+        .copy_from_slice(&fixture::bytes(1000, 2), &far)
+        .unwrap();
+    assert!(*far.read().unwrap() == fixture::bytes(1000, 2));
 }
 
 fn everything(threads: u64, is_unaided: bool) {
@@ -221,7 +223,7 @@ fn who_only_turns_the_engine_hears() {
     let manager = sleepy(&budget);
     let [src, dst] = ["cpu:0/pinned", "sim:0"].map(|at| {
         let spec = AllocSpec::bytes(1000);
-        manager.allocate(rig::place(at), spec).unwrap()
+        manager.allocate(fixture::place(at), spec).unwrap()
     });
     let transfer = manager.copy(&src, &dst);
     while !transfer.is_over() {
