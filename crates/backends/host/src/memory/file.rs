@@ -318,10 +318,11 @@ impl FileError {
     /// The error as a fault of the host.
     pub(super) fn to_fault(&self) -> Fault {
         match self.source_io() {
-            Some(source) => Fault {
-                message: self.to_string().into(),
-                ..io_fault("", source)
-            },
+            Some(source) => {
+                let mut fault = io_fault("", source);
+                fault.message = self.to_string().into();
+                fault
+            }
             None => Fault::new(ErrorClass::Caller, self.to_string()),
         }
     }
