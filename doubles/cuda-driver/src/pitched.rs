@@ -215,14 +215,14 @@ impl Side {
     }
 }
 
-/// The value of `CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT`: pitches that the driver chooses are multiples of it.
+/// The value of `CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT`.
 const PITCH: usize = 512;
 
 /// The value of `CU_DEVICE_ATTRIBUTE_MAX_PITCH`.
 const MAX_PITCH: usize = i32::MAX as usize;
 
 driver! {
-    /// Within a device, a pitch that is no multiple of [`PITCH`] is refused, as the documentation allows.
+    /// Within a device, a pitch that is no multiple of 512 bytes is refused, as the documentation allows.
     fn cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream), call => {
         // SAFETY: the caller passes a valid description.
         let copy = unsafe { described(p_copy) }?;
