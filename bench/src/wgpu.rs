@@ -60,17 +60,9 @@ fn case(
     name: String,
     run: impl Fn(&str, Effort) -> Result<Option<Vec<Outcome>>> + 'static,
 ) -> Case {
-    let of = name.clone();
-    Case {
-        name,
-        run: Box::new(move |effort| {
-            let outcomes = run(&of, effort)?;
-            if outcomes.is_none() {
-                eprintln!("  skipped: its adapters are not here");
-            }
-            Ok(outcomes.unwrap_or_default())
-        }),
-    }
+    Case::where_possible(name, move |name, effort| {
+        Ok(run(name, effort)?.unwrap_or_default())
+    })
 }
 
 fn name(route: &str, len: usize) -> String {

@@ -68,8 +68,8 @@ pub(crate) struct Active {
     pub(crate) wants_more: bool,
     /// In a queue of transfers to look at.
     pub(crate) queued: bool,
-    /// Its turn in the queue for first slots, while it is there.
-    pub(crate) turn: Option<QueuePosition>,
+    /// Its position in the queue for first slots, while it is there.
+    pub(crate) position: Option<QueuePosition>,
     /// The devices that its slots count with, once it has asked for slots.
     pub(crate) pair: Pair,
     pub(crate) first_slots: Vec<FirstSlot>,
@@ -135,7 +135,7 @@ impl Active {
             deadline: None,
             wants_more: false,
             queued: false,
-            turn: None,
+            position: None,
             pair: Pair::HOST,
             first_slots: Vec::with_capacity(ROOM),
             leases: Vec::with_capacity(ROOM),

@@ -73,9 +73,9 @@ impl Admission {
     /// that none starves. It holds no slot while it waits, so that two flights cannot each hold the slots that the
     /// other one lacks.
     pub(crate) fn ask(&mut self, index: Index, active: &mut Active) {
-        if active.turn.is_none() {
+        if active.position.is_none() {
             active.pair = active.pair_of_ends();
-            active.turn = Some(self.queue.push(index, active.pair, active.priority));
+            active.position = Some(self.queue.push(index, active.pair, active.priority));
         }
     }
 
@@ -113,7 +113,7 @@ impl Admission {
             }
             match self.lease_first(&mut transfers[head.index], room, evicted) {
                 Leased::All => return self.take(head, transfers),
-                Leased::NoShare | Leased::Coming => passed = Some(head.turn),
+                Leased::NoShare | Leased::Coming => passed = Some(head.position),
                 Leased::NoRoom => {
                     self.waits_for_room = true;
                     return Next::None;
@@ -125,7 +125,7 @@ impl Admission {
 
     fn take(&mut self, head: Head, transfers: &mut Table) -> Next {
         self.queue.pop(head);
-        transfers[head.index].turn = None;
+        transfers[head.index].position = None;
         Next::Admit(head.index)
     }
 
@@ -314,7 +314,11 @@ pub(crate) fn missing(active: &Active) -> impl Iterator<Item = Wanted> {
 
 /// Tells whether a transfer still waits for a turn.
 fn waits_in(transfers: &Table) -> impl Fn(Index, super::types::QueuePosition) -> bool {
-    |index, turn| { transfers.get(index) }.is_some_and(|active| active.turn == Some(turn))
+    |index, position| {
+        transfers
+            .get(index)
+            .is_some_and(|active| active.position == Some(position))
+    }
 }
 
 /// Returns the first ring of a flight that could use another slot.

@@ -182,7 +182,7 @@ impl State {
     pub(crate) fn free_place(&mut self, index: Index) {
         let active = &mut self.table[index];
         self.digests.extend(active.vacate());
-        if active.turn.take().is_some() {
+        if active.position.take().is_some() {
             self.admission.leave(&self.table);
         }
         self.table.give_back(index);

@@ -29,14 +29,14 @@ struct Line {
 
 struct Waiting {
     index: Index,
-    turn: QueuePosition,
+    position: QueuePosition,
 }
 
 /// The head of a line.
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) index: Index,
-    pub(crate) turn: QueuePosition,
+    pub(crate) position: QueuePosition,
     line: usize,
 }
 
@@ -53,16 +53,16 @@ impl Queue {
     /// Puts the transfer at that place behind all transfers that asked before it with its priority or a higher one.
     pub(crate) fn push(&mut self, index: Index, pair: Pair, priority: Priority) -> QueuePosition {
         self.last += 1;
-        let turn = QueuePosition(Reverse(priority), self.last);
+        let position = QueuePosition(Reverse(priority), self.last);
         let known = self.lines.iter().position(|line| line.pair == pair);
         let line = known.unwrap_or_else(|| {
             let waiting = Default::default();
             self.lines.push(Line { pair, waiting });
             self.lines.len() - 1
         });
-        self.lines[line].waiting[priority.queue()].push_back(Waiting { index, turn });
+        self.lines[line].waiting[priority.queue()].push_back(Waiting { index, position });
         self.waiting += 1;
-        turn
+        position
     }
 
     /// Returns the first head of a line whose turn comes after `passed`. `waits` tells whether a transfer still waits for
@@ -75,7 +75,7 @@ impl Queue {
         for queue in self.lines.iter_mut().flat_map(|line| &mut line.waiting) {
             while queue
                 .front()
-                .is_some_and(|front| !waits(front.index, front.turn))
+                .is_some_and(|front| !waits(front.index, front.position))
             {
                 queue.pop_front();
                 self.waiting -= 1;
@@ -84,17 +84,21 @@ impl Queue {
         }
         let head = |(line, of): (usize, &Line)| {
             let head = of.waiting.iter().find_map(VecDeque::front)?;
-            let (index, turn) = (head.index, head.turn);
-            Some(Head { index, turn, line })
+            let (index, position) = (head.index, head.position);
+            Some(Head {
+                index,
+                position,
+                line,
+            })
         };
         let heads = self.lines.iter().enumerate().filter_map(head);
-        let later = heads.filter(|head| passed.is_none_or(|passed| passed < head.turn));
-        later.min_by_key(|head| head.turn)
+        let later = heads.filter(|head| passed.is_none_or(|passed| passed < head.position));
+        later.min_by_key(|head| head.position)
     }
 
     /// Takes a head out.
     pub(crate) fn pop(&mut self, head: Head) {
-        let QueuePosition(Reverse(priority), _) = head.turn;
+        let QueuePosition(Reverse(priority), _) = head.position;
         self.lines[head.line].waiting[priority.queue()].pop_front();
         self.waiting -= 1;
     }
@@ -106,7 +110,7 @@ impl Queue {
             return;
         }
         for queue in self.lines.iter_mut().flat_map(|line| &mut line.waiting) {
-            queue.retain(|waiting| waits(waiting.index, waiting.turn));
+            queue.retain(|waiting| waits(waiting.index, waiting.position));
         }
         self.waiting -= self.gone;
         self.gone = 0;
@@ -150,7 +154,7 @@ mod tests {
         /// Returns the heads in their order, when each is passed by the next.
         fn heads(&mut self) -> Vec<usize> {
             let first = self.next(None);
-            let heads = core::iter::successors(first, |head| self.next(Some(head.turn)));
+            let heads = core::iter::successors(first, |head| self.next(Some(head.position)));
             heads.map(|head| head.index.position()).collect()
         }
 
@@ -187,7 +191,7 @@ mod tests {
         let mut queue = Waiters::new(&asked);
         assert_eq!(queue.heads(), [0, 2, 4]);
         let first = queue.next(None).unwrap();
-        let passing = queue.next(Some(first.turn)).unwrap();
+        let passing = queue.next(Some(first.position)).unwrap();
         queue.0.pop(passing);
         assert_eq!(queue.heads(), [0, 4]);
     }
