@@ -7,12 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use crate::cargo::locked_version;
 use crate::files;
+use crate::install::Absent;
 use crate::process;
-use crate::stage::{Absent, Session, Verdict};
+use crate::stage::{Session, Verdict};
 use crate::targets::{Library, Toolchain, toolchains_for, variable};
 use crate::tool::Tool;
-use crate::workspace::{Workspace, locked_version};
+use crate::workspace::Workspace;
 
 /// Runs clippy over the tests in `browser/`, and the tests in headless Chromium, on its software adapter. The tests
 /// show the browser's treatment of the calls, and nothing of any GPU.

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::doubles::{self, Calls, Double, Profile};
+use crate::doubles::{self, Double, Profile};
 use crate::files;
+use crate::install::or_absent;
 use crate::process::{first_line, must_run, output_of};
 use crate::runner;
-use crate::stage::{Session, Verdict, or_absent};
+use crate::stage::{Calls, Session, Verdict};
 use crate::suites;
 
 /// cudarc, then NVIDIA's own bindings for Python, then Vulkan. Each has a suite under `doubles/cuda-driver/clients`.
@@ -21,7 +22,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     doubles::must_be_usable()?;
     let double = Double::cuda_driver(&session.workspace)?;
     let path = loader_path(&double.build(Profile::Debug)?)?;
-    let calls = Calls::new(&double, "clients")?;
+    let calls = Calls::new(&double.workspace, "clients")?;
     let mut verdict = Verdict::passed();
 
     let mut cudarc = runner::tests(&double.workspace)?;

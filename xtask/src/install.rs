@@ -1,4 +1,4 @@
-//! Installs Debian packages that a stage needs, where this run may install.
+//! Installs Debian packages that a stage needs, where this run may install, or says why something is absent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use thiserror::Error;
 
 use crate::files;
 use crate::process::{must_run, output_of};
-use crate::stage::Absent;
 
 /// Records the packages that this run installed.
 #[derive(Debug, Default)]
@@ -95,6 +95,25 @@ impl Installer {
     }
 }
 
+/// The reason why something is not on this machine, and cannot or must not be installed.
+///
+/// A stage that returns this error is skipped. A stage that has begun its checks must not return it, as a failure would
+/// be lost: [`or_absent`] separates it from other errors.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct Absent(pub(crate) String);
+
+/// `Ok(Err(_))` if `result` says that something is absent.
+///
+/// # Errors
+/// Every other error.
+pub(crate) fn or_absent<T>(result: Result<T>) -> Result<Result<T, Absent>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) => error.downcast().map(Err),
+    }
+}
+
 /// `what` is absent, for the reason in the last line of `error`.
 fn absent(what: &str, error: &anyhow::Error) -> Absent {
     let text = format!("{error:#}");
@@ -176,5 +195,13 @@ mod tests {
         assert!(!names_debian(
             "ID=fedora\nID_LIKE=\"rhel\"\nNAME=\"not debian\"\n"
         ));
+    }
+
+    #[test]
+    fn only_an_absent_thing_is_told_apart_from_other_errors() {
+        let absent = anyhow::Error::from(Absent("no tool".into()));
+        let told = or_absent::<()>(Err(absent)).unwrap();
+        assert_eq!(told.unwrap_err().to_string(), "no tool");
+        assert!(or_absent::<()>(Err(anyhow::anyhow!("broken"))).is_err());
     }
 }

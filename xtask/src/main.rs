@@ -8,6 +8,7 @@
 
 mod bench;
 mod browser;
+mod cargo;
 mod checks;
 mod clients;
 mod counts;
@@ -26,6 +27,7 @@ mod sentinels;
 mod stage;
 mod suites;
 mod surface;
+mod table;
 mod targets;
 mod test;
 mod tool;

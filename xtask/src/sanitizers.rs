@@ -11,12 +11,14 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::doubles::Double;
+use crate::doubles::bindings::METAL;
 use crate::files;
+use crate::install::{Absent, or_absent};
 use crate::process::first_line;
 use crate::runner::run_by_this_program;
-use crate::stage::{Absent, Outcome, Session, Verdict, or_absent};
+use crate::stage::{Outcome, Session, Verdict};
 use crate::targets::{DEBIAN_SOURCES, debian_toolchain, provide_debian};
-use crate::workspace::{METAL, Workspace};
+use crate::workspace::Workspace;
 
 /// Both sanitizers, the one that needs nothing installed first.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {

@@ -19,7 +19,7 @@ use self::trial::{Laboratory, Trial};
 use crate::files;
 use crate::process::{output_of, seconds};
 use crate::stage::{Session, Verdict};
-use crate::test::table;
+use crate::table::table;
 use crate::workspace::Workspace;
 
 /// Which sentinels to run.

@@ -1,18 +1,17 @@
 //! What the stages of `cargo xtask test` share: the state of one run, and the result of a stage.
 //!
 //! A stage is a function from [`Session`] to [`Verdict`]. An error fails it as well: a command that cannot be started, a
-//! file that cannot be read or written. [`Absent`] alone skips it.
+//! file that cannot be read or written. [`Absent`](crate::install::Absent) alone skips it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
-use thiserror::Error;
 
 use crate::counts::Counts;
-use crate::doubles::Calls;
 use crate::files;
 use crate::install::Installer;
 use crate::process::{self, Ending, Finished};
@@ -99,22 +98,36 @@ fn note(notes: &mut Vec<String>, line: String) {
     }
 }
 
-/// The reason why something is not on this machine, and cannot or must not be installed.
-///
-/// A stage that returns this error is skipped. A stage that has begun its checks must not return it, as a failure would
-/// be lost: [`or_absent`] separates it from other errors.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub(crate) struct Absent(pub(crate) String);
+/// A folder into which each process that used the double writes the names of the functions that it called.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    folder: PathBuf,
+}
 
-/// `Ok(Err(_))` if `result` says that something is absent.
-///
-/// # Errors
-/// Every other error.
-pub(crate) fn or_absent<T>(result: Result<T>) -> Result<Result<T, Absent>> {
-    match result {
-        Ok(value) => Ok(Ok(value)),
-        Err(error) => error.downcast().map(Err),
+impl Calls {
+    /// An empty folder for the stage `name`, below the target folder of the double.
+    ///
+    /// # Errors
+    /// When what an earlier run left cannot be removed.
+    pub(crate) fn new(workspace: &Workspace, name: &str) -> Result<Self> {
+        let folder = workspace.target.join("calls").join(name);
+        files::remove(&folder)?;
+        files::make(&folder)?;
+        Ok(Self { folder })
+    }
+
+    /// Passes the folder to the double that `command` uses.
+    pub(crate) fn tell(&self, command: &mut Command) {
+        command.env("TRANSLOAD_DOUBLE_CALLS", &self.folder);
+    }
+
+    /// Those names.
+    pub(crate) fn names(&self) -> Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for path in files::entries(&self.folder)? {
+            names.extend(files::read(&path)?.lines().map(str::to_owned));
+        }
+        Ok(names)
     }
 }
 
@@ -272,13 +285,5 @@ mod tests {
         assert_eq!(run(":"), (5, 0));
         assert_eq!((verdict.counts.passed, verdict.counts.skipped), (13, 2));
         assert_eq!(session.skipped, ["links: none", "pages::huge: none"]);
-    }
-
-    #[test]
-    fn only_an_absent_thing_is_told_apart_from_other_errors() {
-        let absent = anyhow::Error::from(Absent("no tool".into()));
-        let told = or_absent::<()>(Err(absent)).unwrap();
-        assert_eq!(told.unwrap_err().to_string(), "no tool");
-        assert!(or_absent::<()>(Err(anyhow::anyhow!("broken"))).is_err());
     }
 }

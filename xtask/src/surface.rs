@@ -11,8 +11,9 @@ use public_api::Builder;
 
 use crate::checks::host;
 use crate::files;
+use crate::install::Absent;
 use crate::process::first_line;
-use crate::stage::{Absent, Outcome, Session, Verdict};
+use crate::stage::{Outcome, Session, Verdict};
 use crate::workspace::Workspace;
 
 /// What to do with the public surface.

@@ -8,9 +8,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::cargo::call_in;
+use crate::install::{Absent, or_absent};
 use crate::process::{first_line, output_of};
-use crate::stage::{Absent, Session, or_absent};
-use crate::workspace::call_in;
+use crate::stage::Session;
 
 /// A way to build for a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

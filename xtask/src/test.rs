@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 
 use crate::counts::Counts;
+use crate::install::or_absent;
 use crate::process::seconds;
-use crate::stage::{Outcome, Session, Tier, Verdict, or_absent};
+use crate::stage::{Outcome, Session, Tier, Verdict};
+use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
     browser, checks, clients, cross, deny, doubles, habits, manifests, sanitizers, sentinels,
@@ -320,23 +321,6 @@ fn print_list(title: &str, lines: &[String]) {
     }
 }
 
-/// `rows` under `head`, one line each, in columns as wide as their widest cell, without trailing blanks.
-pub(crate) fn table<const N: usize>(
-    head: [&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
-) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(head)
-        .add_rows(rows);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    format!("{}\n", table.trim_fmt())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -412,19 +396,5 @@ mod tests {
         let full = chosen(&["--full"]).unwrap();
         assert_eq!(full.len(), Stage::value_variants().len());
         assert_eq!(chosen(&["--only", "sentinels"]).unwrap(), ["sentinels"]);
-    }
-
-    #[test]
-    fn columns_line_up_and_no_line_ends_in_blanks() {
-        let rows = [
-            ["lint".to_owned(), "ok".to_owned()],
-            ["documentation".to_owned(), String::new()],
-        ];
-        let expected = "\
-stage          note
-lint           ok
-documentation
-";
-        assert_eq!(table(["stage", "note"], rows), expected);
     }
 }

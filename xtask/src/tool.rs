@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::cargo::cargo_in;
 use crate::files;
 use crate::install::Installer;
 use crate::process::{first_line, must_run};
-use crate::workspace::cargo_in;
 
 /// A program of a package, and the build of it.
 #[derive(Debug, Clone, Copy)]

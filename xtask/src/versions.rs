@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 
+use crate::cargo::{Metadata, Package};
 use crate::stage::{Session, Verdict};
-use crate::workspace::{Metadata, Package, VERSIONS};
+use crate::workspace::VERSIONS;
 
 /// Builds and runs the comparison once for each version that cudarc offers: its features for versions
 /// exclude each other.

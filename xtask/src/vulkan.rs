@@ -9,9 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::files;
-use crate::install::Installer;
+use crate::install::{Absent, Installer, or_absent};
 use crate::process::must_run;
-use crate::stage::{Absent, or_absent};
 
 /// The drivers of this run.
 #[derive(Debug, Default)]

@@ -2,7 +2,8 @@
 
 use anyhow::{Result, bail};
 
-use crate::stage::{Absent, Session, Verdict};
+use crate::install::Absent;
+use crate::stage::{Session, Verdict};
 use crate::targets::{debian_toolchain, provide_debian, variable};
 
 /// The unit tests and the conformance suite of the host backend, built for Windows and run under Wine. Wine is not

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::Program;
+use super::program::Program;
 use crate::install::Installer;
 use crate::process::{describe, output_of};
 use crate::vulkan::Drivers;

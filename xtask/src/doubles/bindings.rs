@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::cargo::{Metadata, locked_version};
 use crate::files;
-use crate::workspace::{METAL, Metadata, locked_version};
 
 /// One place of the source that differs in the copy.
 struct Edit {
@@ -120,6 +120,9 @@ fn fingerprint() -> u64 {
     let all = EDITS.map(|edit| [edit.file, edit.from, edit.to].join("\n"));
     xxh3_64(all.join("\n").as_bytes())
 }
+
+/// The double of Metal, whose bindings are patched.
+pub(crate) const METAL: &str = "doubles/metal";
 
 const PACKAGE: &str = "objc2-metal";
 

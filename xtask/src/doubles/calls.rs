@@ -1,47 +1,13 @@
-//! The functions of the driver that the tests call, and the stage that compares them with the binding.
+//! The stage that compares the functions of the driver that the tests call with the binding.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::Double;
 use crate::stage::{Outcome, Session, Verdict};
 use crate::{clients, doubles, files};
-
-/// A folder into which each process that used the double writes the names of the functions that it called.
-#[derive(Debug)]
-pub(crate) struct Calls {
-    folder: PathBuf,
-}
-
-impl Calls {
-    /// An empty folder for the stage `name`.
-    ///
-    /// # Errors
-    /// When what an earlier run left cannot be removed.
-    pub(crate) fn new(double: &Double, name: &str) -> Result<Self> {
-        let folder = double.workspace.target.join("calls").join(name);
-        files::remove(&folder)?;
-        files::make(&folder)?;
-        Ok(Self { folder })
-    }
-
-    /// Passes the folder to the double that `command` uses.
-    pub(crate) fn tell(&self, command: &mut Command) {
-        command.env("TRANSLOAD_DOUBLE_CALLS", &self.folder);
-    }
-
-    fn names(&self) -> Result<BTreeSet<String>> {
-        let mut names = BTreeSet::new();
-        for path in files::entries(&self.folder)? {
-            names.extend(files::read(&path)?.lines().map(str::to_owned));
-        }
-        Ok(names)
-    }
-}
 
 /// Compares the functions that the tests of the double and of its clients called with those of the binding. Runs these
 /// tests first if this run has not done so already.

@@ -9,10 +9,10 @@ use anyhow::Result;
 
 use super::patch::Sentinel;
 use super::tree::Tree;
+use crate::cargo::cargo_in;
 use crate::counts::failed_tests;
-use crate::doubles::bindings;
+use crate::doubles::bindings::{self, METAL};
 use crate::process::{self, Ending};
-use crate::workspace::{METAL, cargo_in};
 
 /// A copy of the tree and a target folder, shared by all trials.
 #[derive(Debug)]
