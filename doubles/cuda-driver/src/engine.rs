@@ -22,14 +22,16 @@ mod ticket;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Instant;
 
 use graph::Graph;
-use real::HostQueue;
-pub use ticket::{Gate, Ticket};
+pub use graph::{Action, ChannelId, Work};
+use ticket::Bar;
+pub use ticket::Ticket;
 
 /// The clock of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,38 +40,6 @@ pub enum Clock {
     Real,
     /// One that starts at 0 and moves only when it is stepped, advanced or waited on.
     Virtual,
-}
-
-/// Hardware that does one operation at a time: a copy engine, or one direction of a link.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ChannelId(usize);
-
-/// One operation.
-pub struct Work {
-    /// The works that it waits for. Tickets of the same engine.
-    pub after: Vec<Ticket>,
-    /// The channels that it occupies from its start to its end; may be empty.
-    pub channels: Vec<ChannelId>,
-    /// The time from its start to its end.
-    pub duration_ns: u64,
-    /// The action at its end.
-    pub action: Action,
-}
-
-/// The action at the end of work, with no lock held. A panic in it ends the process: otherwise threads would wait for
-/// the work in vain.
-pub enum Action {
-    /// Nothing more.
-    Nothing,
-    /// Bytes move. In real time all moves of an engine run on one thread.
-    Move(Box<dyn FnOnce() + Send>),
-    /// A user's function. In real time such functions run on a thread of their own, one after the other, and delay only
-    /// later work. In virtual time they run on the thread that steps.
-    Host(Box<dyn FnOnce() + Send>),
-    /// The work is never done. Its channels are free after its duration.
-    Never,
-    /// The work is done when the gate is open, and not before its end. Its channels are free at its end.
-    Until(Gate),
 }
 
 /// Keeps time and executes submitted work. Clones are handles to one engine. The engine ends with the last clone; work
@@ -90,7 +60,7 @@ impl Engine {
             graph: Graph::default(),
             virtual_ns: 0,
             stepper: None,
-            host: HostQueue::default(),
+            calls: VecDeque::new(),
             threads: Threads::default(),
             closing: false,
         };
@@ -129,7 +99,10 @@ impl Engine {
 
     /// A new gate, closed.
     pub fn gate(&self) -> Gate {
-        Gate::new(&self.owner.shared)
+        Gate {
+            engine: Arc::downgrade(&self.owner.shared),
+            bar: Bar::default(),
+        }
     }
 
     /// Accepts work. Never blocks on work.
@@ -245,6 +218,34 @@ impl fmt::Debug for Engine {
     }
 }
 
+/// A condition that work waits for and that is not submitted work, such as a semaphore that another process signals.
+/// Opens once.
+#[derive(Clone)]
+pub struct Gate {
+    engine: Weak<Shared>,
+    bar: Bar,
+}
+
+impl Gate {
+    /// Where work waits for this gate.
+    pub fn bar(&self) -> Bar {
+        self.bar.clone()
+    }
+
+    /// Lets all work pass that waits here or ever will. The waiting work is done when this returns.
+    pub fn open(&self) {
+        let Some(shared) = self.engine.upgrade() else {
+            return;
+        };
+        let mut state = shared.lock();
+        let waiting = self.bar.open();
+        let now = shared.now_ns(&state);
+        state.graph.finish(now, waiting);
+        drop(state);
+        shared.tell();
+    }
+}
+
 /// The shared part of the clones of an engine: its drop ends the threads.
 struct Owner {
     shared: Arc<Shared>,
@@ -286,7 +287,8 @@ struct State {
     virtual_ns: u64,
     /// The thread that steps virtual time.
     stepper: Option<ThreadId>,
-    host: HostQueue,
+    /// Users' functions that are due, with the numbers of their works.
+    calls: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
     threads: Threads,
     closing: bool,
 }

@@ -150,7 +150,7 @@ mod tests {
             after: Vec::new(),
             channels: Vec::new(),
             duration_ns: 0,
-            action: Action::Until(gate),
+            action: Action::Until(gate.bar()),
         });
         other.ring();
         other.number(7).store(3, Ordering::Release);

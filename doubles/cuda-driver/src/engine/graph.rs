@@ -1,11 +1,42 @@
-//! The dependencies of works. A state machine without clock, lock or thread: the caller gives the time.
+//! Works and their dependencies. A state machine without clock, lock or thread: the caller gives the time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::ticket::Done;
-use super::{Action, ChannelId, Ticket, Work};
+use super::ticket::{Bar, Done, Ticket};
+
+/// Hardware that does one operation at a time: a copy engine, or one direction of a link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ChannelId(usize);
+
+/// One operation.
+pub struct Work {
+    /// The works that it waits for. Tickets of the same engine.
+    pub after: Vec<Ticket>,
+    /// The channels that it occupies from its start to its end; may be empty.
+    pub channels: Vec<ChannelId>,
+    /// The time from its start to its end.
+    pub duration_ns: u64,
+    /// The action at its end.
+    pub action: Action,
+}
+
+/// The action at the end of work, with no lock held. A panic in it ends the process: otherwise threads would wait for
+/// the work in vain.
+pub enum Action {
+    /// Nothing more.
+    Nothing,
+    /// Bytes move. In real time all moves of an engine run on one thread.
+    Move(Box<dyn FnOnce() + Send>),
+    /// A user's function. In real time such functions run on a thread of their own, one after the other, and delay only
+    /// later work. In virtual time they run on the thread that steps.
+    Host(Box<dyn FnOnce() + Send>),
+    /// The work is never done. Its channels are free after its duration.
+    Never,
+    /// The work is done when the gate of this bar is open, and not before its end. Its channels are free at its end.
+    Until(Bar),
+}
 
 /// All work that is not done, by its number, which is its place in the order of submission. Work stores its successors
 /// by number and does not store its predecessors, so that a chain of any length is flat in memory.
@@ -145,7 +176,7 @@ impl Graph {
             Action::Move(function) => (end_ns, Function::Move(function)),
             Action::Host(function) => (end_ns, Function::Host(function)),
             // Whenever it was opened, it is known to be open now.
-            Action::Until(gate) if gate.admits(number) => (now_ns, Function::None),
+            Action::Until(bar) if bar.admits(number) => (now_ns, Function::None),
             Action::Until(_) | Action::Never => return None,
         };
         Some(Ended {

@@ -1,17 +1,10 @@
 //! Real time: a thread that sleeps until the next end, and one that calls users' functions.
 
-use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::graph::Function;
 use super::{Shared, Ticket, run};
-
-/// Users' functions that are due, with the numbers of their works.
-#[derive(Default)]
-pub(super) struct HostQueue {
-    calls: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
-}
 
 impl Shared {
     pub(super) fn wait_real(&self, ticket: &Ticket) {
@@ -40,7 +33,7 @@ impl Shared {
             for ended in state.graph.end_due(now_ns, 1) {
                 match ended.function {
                     Function::Host(function) => {
-                        state.host.calls.push_back((ended.number, function));
+                        state.calls.push_back((ended.number, function));
                         self.called.notify_one();
                         continue;
                     }
@@ -64,7 +57,7 @@ impl Shared {
     pub(super) fn call_functions(&self) {
         let mut state = self.lock();
         while !state.closing {
-            let Some((number, function)) = state.host.calls.pop_front() else {
+            let Some((number, function)) = state.calls.pop_front() else {
                 state = self.block(&self.called, state);
                 continue;
             };

@@ -1,10 +1,8 @@
-//! Objects that outlive work: tickets, which report its end, and gates at which work waits.
+//! Objects that outlive work: tickets, which report its end, and bars, at which it waits.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-
-use super::Shared;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Reports whether work is done. Keeps no other part of the work alive.
 #[derive(Clone)]
@@ -59,56 +57,37 @@ impl Done {
     }
 }
 
-/// A condition that work waits for and that is not submitted work, such as a semaphore that another process signals.
-/// Opens once.
-#[derive(Clone)]
-pub struct Gate {
-    engine: Weak<Shared>,
+/// The part of a gate at which work waits.
+#[derive(Clone, Default)]
+pub struct Bar {
     /// Taken under the engine's lock, and calls nothing.
-    bar: Arc<Mutex<Bar>>,
+    waiting: Arc<Mutex<Waiting>>,
 }
 
 #[derive(Default)]
-struct Bar {
+struct Waiting {
     open: bool,
-    waiting: Vec<u64>,
+    numbers: Vec<u64>,
 }
 
-impl Gate {
-    pub(super) fn new(engine: &Arc<Shared>) -> Gate {
-        Gate {
-            engine: Arc::downgrade(engine),
-            bar: Arc::default(),
-        }
-    }
-
-    /// Lets all work pass that waits here or ever will. The waiting work is done when this returns.
-    pub fn open(&self) {
-        let Some(shared) = self.engine.upgrade() else {
-            return;
-        };
-        let mut state = shared.lock();
-        let waiting = {
-            let mut bar = self.bar();
-            bar.open = true;
-            std::mem::take(&mut bar.waiting)
-        };
-        let now = shared.now_ns(&state);
-        state.graph.finish(now, waiting);
-        drop(state);
-        shared.tell();
+impl Bar {
+    /// Lets all work pass from now on. Returns the works that wait.
+    pub(super) fn open(&self) -> Vec<u64> {
+        let mut waiting = self.waiting();
+        waiting.open = true;
+        std::mem::take(&mut waiting.numbers)
     }
 
     /// Whether the work may pass; if not, it is recorded for the time when the gate opens.
     pub(super) fn admits(&self, number: u64) -> bool {
-        let mut bar = self.bar();
-        if !bar.open {
-            bar.waiting.push(number);
+        let mut waiting = self.waiting();
+        if !waiting.open {
+            waiting.numbers.push(number);
         }
-        bar.open
+        waiting.open
     }
 
-    fn bar(&self) -> std::sync::MutexGuard<'_, Bar> {
-        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -114,7 +114,7 @@ impl Record {
             after: Vec::new(),
             channels: Vec::new(),
             duration_ns: 0,
-            action: Action::Until(gate),
+            action: Action::Until(gate.bar()),
         }))
     }
 }

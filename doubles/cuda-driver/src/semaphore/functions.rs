@@ -49,7 +49,7 @@ impl Semaphore {
         };
         Ok(vec![
             work(Action::Move(Box::new(begin))),
-            work(Action::Until(gate)),
+            work(Action::Until(gate.bar())),
         ])
     }
 }

@@ -95,7 +95,7 @@ fn what_never_ends_holds_up_its_successors_alone() {
 fn a_gate_that_opens_later_ends_the_work() {
     let engine = Engine::new(Clock::Virtual);
     let gate = engine.gate();
-    let acquire = act(&engine, &[], 10, Action::Until(gate.clone()));
+    let acquire = act(&engine, &[], 10, Action::Until(gate.bar()));
     let next = act(&engine, &[&acquire], 5, Action::Nothing);
     engine.advance(40);
     assert!(!acquire.is_done());
@@ -111,7 +111,7 @@ fn a_gate_that_is_open_lets_work_pass_at_its_end() {
     let engine = Engine::new(Clock::Virtual);
     let gate = engine.gate();
     gate.open();
-    let acquire = act(&engine, &[], 10, Action::Until(gate));
+    let acquire = act(&engine, &[], 10, Action::Until(gate.bar()));
     assert!(!acquire.is_done());
     engine.wait(&acquire);
     assert_eq!(acquire.done_at_ns(), Some(10));
@@ -121,7 +121,7 @@ fn a_gate_that_is_open_lets_work_pass_at_its_end() {
 fn a_gate_that_opens_while_work_runs_does_not_shorten_it() {
     let engine = Engine::new(Clock::Virtual);
     let gate = engine.gate();
-    let acquire = act(&engine, &[], 10, Action::Until(gate.clone()));
+    let acquire = act(&engine, &[], 10, Action::Until(gate.bar()));
     engine.advance(4);
     gate.open();
     assert!(!acquire.is_done());
@@ -134,7 +134,7 @@ fn an_action_may_open_a_gate() {
     for clock in [Clock::Virtual, Clock::Real] {
         let engine = Engine::new(clock);
         let gate = engine.gate();
-        let acquire = act(&engine, &[], 1, Action::Until(gate.clone()));
+        let acquire = act(&engine, &[], 1, Action::Until(gate.bar()));
         let release = act(
             &engine,
             &[],
@@ -150,7 +150,7 @@ fn an_action_may_open_a_gate() {
 fn a_gate_outlives_its_engine_without_harm() {
     let engine = Engine::new(Clock::Virtual);
     let gate = engine.gate();
-    act(&engine, &[], 0, Action::Until(gate.clone()));
+    act(&engine, &[], 0, Action::Until(gate.bar()));
     engine.advance(0);
     drop(engine);
     gate.open();
@@ -264,7 +264,7 @@ fn however_long_the_processor_moves_bytes_the_next_work_follows_the_modelled_end
     let engine = Engine::new(Clock::Real);
     let (channel, gate) = (engine.channel("a link"), engine.gate());
     let (go, going) = mpsc::channel::<()>();
-    let begin = act(&engine, &[], 0, Action::Until(gate.clone()));
+    let begin = act(&engine, &[], 0, Action::Until(gate.bar()));
     let slow = engine.submit(Work {
         action: Action::Move(Box::new(move || going.recv().unwrap())),
         ..work(&[&begin], &[channel], 1_000)

@@ -94,7 +94,7 @@ fn the_last_clone_may_go_with_an_action() {
     let (inner, gate) = (engine.clone(), engine.gate());
     let (tell, told) = std::sync::mpsc::channel();
     let wait_for_drop = engine.submit(Work {
-        action: Action::Until(gate.clone()),
+        action: Action::Until(gate.bar()),
         ..work(&[], &[], 0)
     });
     engine.submit(Work {

@@ -181,7 +181,7 @@ fn same(ops: Vec<Op>) {
                     action: match job.end {
                         End::Move => Action::Move(log.note(index as u64)),
                         End::Never => Action::Never,
-                        End::Gate => Action::Until(gate.clone()),
+                        End::Gate => Action::Until(gate.bar()),
                     },
                 }));
                 model.jobs.push((job, Stage::Waiting));

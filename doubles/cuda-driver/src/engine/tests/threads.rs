@@ -89,7 +89,7 @@ fn a_wait_with_nothing_to_step_ends_when_another_thread_opens_the_gate() {
     let engine = Engine::new(Clock::Virtual);
     let gate = engine.gate();
     let acquire = engine.submit(Work {
-        action: Action::Until(gate.clone()),
+        action: Action::Until(gate.bar()),
         ..work(&[], &[], 10)
     });
     let last = engine.submit(work(&[&acquire], &[], 5));
@@ -111,7 +111,7 @@ fn a_wait_with_nothing_to_step_ends_when_another_thread_submits() {
     let engine = Engine::new(Clock::Virtual);
     let gate = engine.gate();
     let acquire = engine.submit(Work {
-        action: Action::Until(gate.clone()),
+        action: Action::Until(gate.bar()),
         ..work(&[], &[], 10)
     });
     let both = Barrier::new(2);
