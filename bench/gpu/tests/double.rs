@@ -206,15 +206,15 @@ fn what_the_device_has_no_room_for_is_skipped_with_the_reason() {
 }
 
 #[test]
-fn a_driver_of_another_age_lacks_ways_and_says_so() {
-    let folder = Folder::new("aged");
-    let aged = folder.path("libcuda.so.1");
+fn a_driver_of_another_version_lacks_ways_and_says_so() {
+    let folder = Folder::new("downgraded");
+    let older = folder.path("libcuda.so.1");
     let mut library = fs::read(double()).unwrap();
-    cuda::make_aged(&mut library, Version::new(12, 1), &[]).unwrap();
-    fs::write(&aged, library).unwrap();
+    cuda::downgrade(&mut library, Version::new(12, 1), &[]).unwrap();
+    fs::write(&older, library).unwrap();
     let measured = |beginning| {
         let mut command = folder.command(&[]);
-        command.env("TRANSLOAD_CUDA_DRIVER", &aged);
+        command.env("TRANSLOAD_CUDA_DRIVER", &older);
         run(command.args(["--quick", "--case", beginning]), 0);
         let document = folder.json();
         assert_whole(&document);

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use transload_cuda::raw::Version;
 
-use crate::aged;
+use crate::downgrade;
 use crate::engine::Clock;
 use crate::names::name_of;
 
@@ -18,7 +18,7 @@ pub(crate) const DEVICES: &str = "TRANSLOAD_DOUBLE_DEVICES";
 /// `real` or `virtual`.
 pub(crate) const CLOCK: &str = "TRANSLOAD_DOUBLE_CLOCK";
 /// The CUDA version of the driver: `12.2`. `cuGetProcAddress` then hides later functions; for `dlsym` there is a copy
-/// of another version: see `aged`.
+/// of another version: see `downgrade`.
 pub(crate) const VERSION: &str = "TRANSLOAD_DOUBLE_VERSION";
 /// Functions that `cuGetProcAddress` does not find, by the names that the library exports, with commas.
 pub(crate) const HIDE: &str = "TRANSLOAD_DOUBLE_HIDE";
@@ -55,7 +55,7 @@ impl Default for Config {
             topology: None,
             devices: 1,
             clock: Clock::Real,
-            version: aged::age(),
+            version: downgrade::version(),
             hidden: Vec::new(),
             faults: String::new(),
             report: None,

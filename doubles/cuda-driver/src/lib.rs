@@ -7,7 +7,6 @@
 #![allow(unreachable_pub, reason = "what is exported to C is reached by name")]
 
 mod access;
-mod aged;
 mod answer;
 mod batch;
 mod bytes;
@@ -18,6 +17,7 @@ mod context;
 mod control;
 mod copy;
 mod device;
+mod downgrade;
 mod engine;
 mod event;
 mod external;
@@ -49,8 +49,8 @@ mod transfer;
 mod vmm;
 mod work;
 
-pub use aged::make_aged;
 pub use control::{control, transload_double_control};
+pub use downgrade::downgrade;
 pub use functions::table;
 
 /// The driver's functions, from wherever they are.

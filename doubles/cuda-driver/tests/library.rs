@@ -85,8 +85,8 @@ fn two_copies_of_the_library_are_two_machines() {
 }
 
 #[test]
-fn a_copy_of_another_age_lacks_what_came_later() {
-    let folder = Folder::new("ages");
+fn a_copy_of_another_version_lacks_what_came_later() {
+    let folder = Folder::new("versions");
     for version in [
         Version::new(11, 4),
         Version::new(12, 2),
@@ -94,7 +94,7 @@ fn a_copy_of_another_age_lacks_what_came_later() {
     ] {
         let mut bytes = fs::read(library()).unwrap();
         let hidden = ["cuMemAdvise"];
-        let spoilt = cuda::make_aged(&mut bytes, version, &hidden).unwrap();
+        let spoilt = cuda::downgrade(&mut bytes, version, &hidden).unwrap();
         let copy = folder.join(&format!("{version}.so"));
         fs::write(&copy, bytes).unwrap();
         let driver = Driver::load_from(&copy).unwrap();
@@ -111,15 +111,15 @@ fn a_copy_of_another_age_lacks_what_came_later() {
         unsafe { driver.cuInit(0) }.unwrap();
         assert_eq!(devices(&driver), 1);
     }
-    let error = cuda::make_aged(&mut [0; 4096], Version::new(12, 2), &[]).unwrap_err();
+    let error = cuda::downgrade(&mut [0; 4096], Version::new(12, 2), &[]).unwrap_err();
     assert_eq!(error.to_string(), "this is no driver double");
 }
 
 #[test]
-fn an_aged_copy_is_not_aged_again() {
+fn a_downgraded_copy_is_not_downgraded_again() {
     let mut bytes = fs::read(library()).unwrap();
     let mut told = |version, hidden: &[&str]| {
-        let error = cuda::make_aged(&mut bytes, version, hidden).map_err(|error| error.to_string());
+        let error = cuda::downgrade(&mut bytes, version, hidden).map_err(|error| error.to_string());
         error.map(|spoilt| spoilt.len())
     };
     let newest = Version::new(13, 5);

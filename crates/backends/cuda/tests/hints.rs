@@ -27,7 +27,7 @@ fn works(age: impl FnOnce(&mut Table)) -> Works {
     let mut table = cuda::table();
     age(&mut table);
     // SAFETY: the functions are the double's, which stay loaded.
-    let driver = unsafe { Driver::from_table(table, "the double, aged") };
+    let driver = unsafe { Driver::from_table(table, "the double, downgraded") };
     Works::new(Cuda::with_driver(driver).unwrap())
 }
 

@@ -1,16 +1,16 @@
-//! Makes a copy of the double that is a driver of another version: `aged LIBRARY 12.2 COPY [HIDDEN...]`. The copy also
-//! lacks the functions that are named after that.
+//! Makes a copy of the double that is a driver of another version: `downgrade LIBRARY 12.2 COPY [HIDDEN...]`. The
+//! copy also lacks the functions that are named after that.
 
 use std::process::ExitCode;
 use std::{env, fs};
 
-use cuda::make_aged;
+use cuda::downgrade;
 use transload_cuda::raw::Version;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [library, version, copy, hidden @ ..] = &arguments[..] else {
-        eprintln!("usage: aged LIBRARY VERSION COPY [HIDDEN...]");
+        eprintln!("usage: downgrade LIBRARY VERSION COPY [HIDDEN...]");
         return ExitCode::from(2);
     };
     let parsed = version
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     };
     let hidden: Vec<&str> = hidden.iter().map(String::as_str).collect();
     let made = fs::read(library).and_then(|mut bytes| {
-        let spoilt = make_aged(&mut bytes, parsed, &hidden)?;
+        let spoilt = downgrade(&mut bytes, parsed, &hidden)?;
         fs::write(copy, bytes)?;
         Ok(spoilt)
     });

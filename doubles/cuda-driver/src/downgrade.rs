@@ -9,16 +9,16 @@ use std::io;
 use transload_cuda::raw::{Table, Version};
 
 /// The version of an unchanged library. Looked for in the file, and read from memory.
-static AGE: [u8; MARK.len() + DIGITS] = *b"age of the CUDA driver double: 13050";
+static VERSION: [u8; MARK.len() + DIGITS] = *b"version of the CUDA driver double: 13050";
 
-const MARK: &[u8] = b"age of the CUDA driver double: ";
+const MARK: &[u8] = b"version of the CUDA driver double: ";
 const DIGITS: usize = 5;
 
 /// The version of this copy of the library.
-pub(crate) fn age() -> Version {
+pub(crate) fn version() -> Version {
     // Not a constant: the file may have been changed.
-    let age = std::hint::black_box(&AGE);
-    let digits = age[MARK.len()..].iter();
+    let version = std::hint::black_box(&VERSION);
+    let digits = version[MARK.len()..].iter();
     Version(digits.fold(0, |value, digit| value * 10 + u32::from(digit - b'0')))
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn age() -> Version {
 /// # Errors
 /// When these are not the bytes of this library, or those of a changed copy that already lacks names; and when a name
 /// in `hidden` is not a function's.
-pub fn make_aged(
+pub fn downgrade(
     library: &mut [u8],
     version: Version,
     hidden: &[&str],
