@@ -101,10 +101,15 @@ pub(crate) enum Failure {
         arrived: u64,
         left: u64,
     },
-    /// A signal.
+    /// A signal ended the program.
     #[cfg(unix)]
-    #[error(transparent)]
-    Stopped(#[from] crate::interrupt::Stopped),
+    #[error("stopped by {name}{told}")]
+    Stopped {
+        name: &'static str,
+        /// What happened to unfinished files.
+        told: String,
+        exit_code: u8,
+    },
     /// Writing to the output failed. A pipe closed by its reader is not such a failure.
     #[error("cannot write the output: {0}")]
     Output(io::Error),
@@ -184,7 +189,7 @@ impl Failure {
             },
             Failure::Changed { .. } | Failure::WrongBytes(_) => Kind::Differs,
             #[cfg(unix)]
-            Failure::Stopped(stopped) => Kind::Stopped(stopped.exit_code),
+            Failure::Stopped { exit_code, .. } => Kind::Stopped(*exit_code),
             Failure::Place { .. } | Failure::Output(_) => Kind::Device,
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[cfg(unix)]
-pub(crate) use signals::{Stopped, watch};
+pub(crate) use signals::watch;
 
 /// Does nothing: on this system the program handles no signals.
 #[cfg(not(unix))]
@@ -63,18 +63,9 @@ mod signals {
     use signal_hook::iterator::Signals;
 
     use super::{Partial, Unfinished, unfinished};
+    use crate::failure::Failure;
     use crate::last_word::has_the_last_word;
     use crate::output::Output;
-
-    /// A signal ended the program.
-    #[derive(Debug, thiserror::Error)]
-    #[error("stopped by {name}{told}")]
-    pub(crate) struct Stopped {
-        name: &'static str,
-        /// What happened to unfinished files.
-        told: String,
-        pub(crate) exit_code: u8,
-    }
 
     /// Makes the program handle SIGINT and SIGTERM itself. If that fails, the system ends the program, as for
     /// SIGKILL; the next copy to the same place then removes what is left.
@@ -112,7 +103,7 @@ mod signals {
     fn stop(signal: i32, json: bool, hurry: &AtomicBool) {
         // Held to the end, so that no file is begun or put in its place from here on.
         let unfinished = unfinished();
-        let stopped = Stopped {
+        let stopped = Failure::Stopped {
             name: if signal == SIGINT {
                 "SIGINT"
             } else {
@@ -130,7 +121,7 @@ mod signals {
             // Clears a progress bar, if one is shown.
             let _ = Term::stderr().clear_line();
         }
-        Output::new(json).failure(&stopped.into());
+        Output::new(json).failure(&stopped);
         process::exit(exit_code(signal).into());
     }
 
