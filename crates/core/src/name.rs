@@ -1,6 +1,7 @@
 //! Short names held inline: the kinds of devices and the names of backends.
 
 use core::fmt;
+use core::hash::{Hash, Hasher};
 use core::str::FromStr;
 
 use crate::ParseError;
@@ -9,7 +10,7 @@ use crate::ParseError;
 ///
 /// Device kinds and backends are named by it. Being its own storage it needs no table of interned
 /// strings, so it is `Copy`, comparable and usable without an allocator or a lock.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     bytes: [u8; Name::MAX_LEN],
     len: u8,
@@ -57,6 +58,15 @@ impl Name {
     pub fn as_str(&self) -> &str {
         // Only ASCII passes `new`.
         core::str::from_utf8(&self.bytes[..self.len as usize]).unwrap_or("")
+    }
+}
+
+/// One number in place of a slice and its length: plans are looked up by four names.
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let mut whole = [self.len; Name::MAX_LEN + 1];
+        whole[..Name::MAX_LEN].copy_from_slice(&self.bytes);
+        state.write_u128(u128::from_ne_bytes(whole));
     }
 }
 

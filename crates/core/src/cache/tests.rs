@@ -105,14 +105,6 @@ fn keys_that_differ_in_anything_are_apart() {
             dst: memory(9),
             ..base
         },
-        PlanKey {
-            src_align: 1,
-            ..base
-        },
-        PlanKey {
-            dst_align: 1,
-            ..base
-        },
         base.pitched(true),
         PlanKey::copy_with_digest(base.src, base.dst),
         PlanKey::digest(base.src),

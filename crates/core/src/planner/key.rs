@@ -12,11 +12,6 @@ pub struct PlanKey {
     /// Whether either region has gaps between its rows. Such bytes can be touched only by links that
     /// are [pitched](crate::Link::pitched); between slots any link will do.
     pub pitched: bool,
-    /// The alignment of the source region's first byte, as the exponent of a power of two. No link
-    /// demands one so far, so the planner reads neither; a caller may leave both 0.
-    pub src_align: u8,
-    /// The same for the destination region.
-    pub dst_align: u8,
     /// What the bytes are to go through.
     pub purpose: Purpose,
 }
@@ -28,8 +23,6 @@ impl PlanKey {
             src,
             dst,
             pitched: false,
-            src_align: 0,
-            dst_align: 0,
             purpose: Purpose::Copy,
         }
     }
