@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 use core::any::Any;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use once_cell::race::OnceBox;
 use transload_core::{BackendId, MemoryId, Span, StorageId};
@@ -47,6 +47,8 @@ pub trait Guard: Owner {
 struct Storage {
     info: StorageInfo,
     mapped: AtomicPtr<u8>,
+    /// Code outside the library may know the backend's object ([`Buffer::expose`]).
+    exposed: AtomicBool,
     /// Leaked in a child of `fork`: owners take locks and call drivers when they go.
     held: ProcessBound<Held>,
 }
@@ -147,6 +149,7 @@ impl Buffer {
             storage: Arc::new(Storage {
                 info,
                 mapped: AtomicPtr::new(mapped),
+                exposed: AtomicBool::new(false),
                 held: ProcessBound::new(Held {
                     claim: OnceBox::new(),
                     guard,
@@ -272,6 +275,18 @@ impl Buffer {
     pub fn native<T: Any>(&self) -> Option<&T> {
         let owner: &dyn Any = self.storage.held.owner.as_deref()?;
         owner.downcast_ref()
+    }
+
+    /// Notes that code outside the library may have a device work on the bytes from now on: it was given the backend's
+    /// object behind them, or brought it.
+    pub fn expose(&self) {
+        self.storage.exposed.store(true, Ordering::Release);
+    }
+
+    /// Returns whether code outside the library may have a device work on the bytes. If it returns false, only
+    /// operations that were submitted to the backend use them.
+    pub fn is_exposed(&self) -> bool {
+        self.storage.exposed.load(Ordering::Acquire)
     }
 
     /// Returns whether this is the only view of its storage.

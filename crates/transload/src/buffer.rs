@@ -132,11 +132,13 @@ impl Buffer {
     /// Returns `None` for the owner of adopted host memory: its bytes are the manager's until [`Buffer::into_inner`]
     /// gives it back.
     pub fn native<T: Any>(&self) -> Option<&T> {
-        self.raw.native()
+        self.raw().native()
     }
 
-    /// Returns the view as backends see it.
+    /// Returns the view as backends see it. The library then takes into account that the program's own commands may use
+    /// the bytes ([`transload_hal::Buffer::expose`]).
     pub fn raw(&self) -> &transload_hal::Buffer {
+        self.raw.expose();
         &self.raw
     }
 

@@ -197,7 +197,9 @@ impl TransferManager {
         kind: ExternalKind,
         make: impl FnOnce(&dyn Backend, MemoryId) -> Result<transload_hal::Buffer, ImportError>,
     ) -> Result<Buffer, Error> {
-        self.claimed(self.make(place, kind, make)?, kind)
+        let raw = self.make(place, kind, make)?;
+        raw.expose();
+        self.claimed(raw, kind)
     }
 
     /// Has the backend of a place make a buffer.
@@ -236,6 +238,7 @@ impl TransferManager {
     /// No code outside this manager touches the storage as long as a view of it lives, and no other manager knows it,
     /// for their transfers would not be ordered against each other.
     pub unsafe fn wrap(&self, raw: transload_hal::Buffer) -> Buffer {
+        raw.expose();
         // No other manager has it, as the caller promises.
         #[cfg(feature = "std")]
         let _ = crate::std::claim(&raw, self.shared.serial);
@@ -346,6 +349,7 @@ fn export_in_order(
     buffer: &Buffer,
     kind: ExternalKind,
 ) -> Result<Result<External, ImportError>, Fault> {
+    buffer.raw.expose();
     // SAFETY: called below where the order keeps writers away, or where bytes stay on their pages.
     let export = || guarded(|| unsafe { backend.export(&buffer.raw, kind) });
     // A browser can wait for nothing here, and has no shared memory either.
@@ -385,7 +389,9 @@ fn share_as(
         .map_err(|error| error.to_string())?;
     // SAFETY: the external is what its backend gave out a moment ago, and its identity travels with
     // it, so that both views take part in one order.
-    guarded(|| unsafe { to.import(dst, external) })
+    let raw = guarded(|| unsafe { to.import(dst, external) })
         .map_err(said)?
-        .map_err(|error| error.to_string())
+        .map_err(|error| error.to_string())?;
+    raw.expose();
+    Ok(raw)
 }

@@ -167,6 +167,43 @@ fn an_adopted_buffer_is_one_memory_with_its_clones_and_comes_back() {
 }
 
 #[test]
+fn the_host_copies_at_once_to_mapped_memory_whose_buffer_the_application_never_had() {
+    let Some(application) = Application::new() else {
+        return;
+    };
+    let Application { queue, manager, .. } = &application;
+    let Ok(place) = "wgpu:0/mapped".parse() else {
+        unreachable!("it is a place");
+    };
+    let Ok(there) = manager.allocate(place, AllocSpec::bytes(4096)) else {
+        return;
+    };
+    // wgpu numbers submissions, and shows the number in the text of its type.
+    let submitted = || format!("{:?}", queue.submit([]));
+    let next = |text: &str| {
+        let digits = text
+            .chars()
+            .filter(char::is_ascii_digit)
+            .collect::<String>();
+        digits.parse::<u64>().unwrap() + 1
+    };
+    let copies = |bytes: [u8; 4096]| {
+        let before = submitted();
+        manager.copy_from_slice(&bytes, &there).unwrap();
+        assert_eq!(manager.read_to_vec(&there).unwrap(), bytes);
+        (next(&before), next(&submitted()) - 1)
+    };
+    // The first copies wait for the proofs of their links.
+    copies([6; 4096]);
+    let (next_one, found) = copies([7; 4096]);
+    assert_eq!(found, next_one, "a submission was made in between");
+    // From here on the application can use the buffer, and its own commands may be under way.
+    let _ = there.native::<wgpu::Buffer>().unwrap();
+    let (next_one, found) = copies([8; 4096]);
+    assert!(found > next_one, "no submission was made in between");
+}
+
+#[test]
 fn what_cannot_be_adopted_is_refused_with_its_reason() {
     let Some(app) = Application::new() else {
         return;

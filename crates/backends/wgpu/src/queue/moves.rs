@@ -14,8 +14,8 @@ use crate::texture;
 /// The operations of one submission.
 pub(crate) struct Moves<'a> {
     list: Vec<Move<'a>>,
-    /// Buffers that the host is going to read; these operations move no bytes.
-    shown: Vec<&'a wgpu::Buffer>,
+    /// Buffers that the host is going to use; these operations move no bytes.
+    shown: Vec<&'a Buffer>,
 }
 
 /// Bytes from one buffer to another.
@@ -45,8 +45,8 @@ impl<'a> Moves<'a> {
         for (index, op) in ops.iter().enumerate() {
             let made = match op {
                 Op::MakeVisible { part } => match native(part.buffer) {
-                    Some(End::Bytes { buffer, .. }) if part.buffer.memory().device == device => {
-                        shown.push(buffer);
+                    Some(End::Bytes { .. }) if part.buffer.memory().device == device => {
+                        shown.push(part.buffer);
                         continue;
                     }
                     _ => Err(unsupported(format!("{op:?} is of no buffer of {device}"))),
@@ -61,6 +61,11 @@ impl<'a> Moves<'a> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty() && self.shown.is_empty()
+    }
+
+    /// Whether only buffers are shown that no commands of the program's own can use.
+    pub(crate) fn show_only_own(&self) -> bool {
+        self.list.is_empty() && !self.shown.iter().any(|buffer| buffer.is_exposed())
     }
 
     /// The slots that take part, each once.
@@ -164,8 +169,13 @@ impl<'a> Moves<'a> {
                 .find(|edges| edges.slot.same_storage(of.dst.buffer));
             of.write(program, edges);
         }
-        for buffer in &self.shown {
-            program.show(buffer);
+        // A copy shows what it writes, so that the host sees the bytes once the fence has settled.
+        let written = self.list.iter().map(|of| of.dst.buffer);
+        let mapped = written.filter(|buffer| buffer.memory().kind == MemoryKind::Mapped);
+        for buffer in self.shown.iter().copied().chain(mapped) {
+            if let Some(End::Bytes { buffer, .. }) = native(buffer) {
+                program.show(buffer);
+            }
         }
         for edges in edges {
             if let Some(slot) = native(&edges.slot) {
