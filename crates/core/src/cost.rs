@@ -144,6 +144,19 @@ impl Curve {
     }
 }
 
+impl Curve {
+    /// Returns the nanoseconds for `bytes` bytes of a longer payload. A part is no faster for each byte than the largest
+    /// copies are: caches hold the bytes of a small copy, and not those of a stream.
+    pub fn in_stream(&self, bytes: u64) -> u64 {
+        let alone = self.at(bytes);
+        let [first, .., last] = self.pieces.as_slice() else {
+            return alone;
+        };
+        let as_part = Cost::new(first.cost.fixed_ns, last.cost.fs_per_byte);
+        alone.max(as_part.at(bytes))
+    }
+}
+
 impl From<Cost> for Curve {
     fn from(cost: Cost) -> Curve {
         Curve {

@@ -26,6 +26,7 @@ mod survey;
 mod way;
 
 pub use key::{Limits, PlanKey, Purpose};
+pub(crate) use pipeline::loaded_ns;
 pub use reason::{Barred, NoPlan, Reason, Rejected};
 pub use set::PlanSet;
 

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{Curve, DeviceId, MemoryId, Name, ParseError, PciAddress, Uuid};
+use crate::{Curve, DeviceId, DeviceKind, MemoryId, Name, ParseError, PciAddress, Uuid, defaults};
 
 /// Names a backend: the code that drives one memory system. At most one backend of a name takes
 /// part in a topology.
@@ -364,6 +364,13 @@ impl Topology {
     /// Returns the device of that name.
     pub fn device(&self, id: DeviceId) -> Option<&DeviceInfo> {
         self.devices.iter().find(|device| device.id == id)
+    }
+
+    /// Returns how much of the host's processors and memory bus an engine keeps busy while it works, in parts of 1024.
+    pub fn host_load(&self, engine: EngineId) -> u16 {
+        let is_host = engine.device.kind == DeviceKind::CPU;
+        let is_software = || self.device(engine.device).is_some_and(|of| of.software);
+        defaults::host_load(is_host, !is_host && is_software())
     }
 
     /// Returns the device of that UUID.

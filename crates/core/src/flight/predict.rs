@@ -5,12 +5,13 @@ use alloc::sync::Arc;
 use core::cmp::Reverse;
 
 use super::{Action, Flight, FlightSpec, PlanError, Settled};
+use crate::planner::loaded_ns;
 use crate::{EngineId, Instant, Plan};
 
 /// Returns the time in nanoseconds that `len_bytes` bytes take over `plan`, by a dry run of the flight itself.
 ///
-/// Each engine executes its operations in the order of submission, each for the step's cost; every ring has all its
-/// slots. So the answer holds for the pipeline as it is executed, partial last chunk included, and no formula must
+/// Each engine executes its operations in the order of submission, each for the step's cost, or longer where the steps of
+/// several engines keep the host busy; every ring has all its slots. So the answer holds for the pipeline as it is executed, partial last chunk included, and no formula must
 /// follow changes of the state machine. It takes time proportional to the number of chunks: use it for explanations and
 /// reports, not for planning.
 ///
@@ -26,6 +27,8 @@ pub fn predict_ns(plan: &Arc<Plan>, len_bytes: u64) -> Result<u64, PlanError> {
     })?;
     let mut now = Instant(0);
     let mut free_at: BTreeMap<EngineId, Instant> = BTreeMap::new();
+    // When the host's processors and memory bus have done their part of all steps so far.
+    let mut host_free_at = Instant(0);
     let mut ends = BinaryHeap::new();
     let mut submitted = 0u64;
     loop {
@@ -36,9 +39,20 @@ pub fn predict_ns(plan: &Arc<Plan>, len_bytes: u64) -> Result<u64, PlanError> {
                     grant_all(&mut flight, plan);
                 }
                 Action::Submit(task) => {
-                    let step = &plan.lanes[usize::from(task.id.lane)].steps[usize::from(task.step)];
+                    let lane = &plan.lanes[usize::from(task.id.lane)];
+                    let step = &lane.steps[usize::from(task.step)];
+                    let ns = match len_bytes >= lane.chunk_bytes {
+                        true => step.cost.in_stream(task.span.len),
+                        false => step.cost.at(task.span.len),
+                    };
                     let free = free_at.entry(step.engine).or_default();
-                    let end = now.max(*free).plus_ns(step.cost.at(task.span.len));
+                    let start = now.max(*free);
+                    let host_ns = loaded_ns(ns, step.host_load);
+                    host_free_at = host_free_at.max(start).plus_ns(host_ns);
+                    let end = match host_ns {
+                        0 => start.plus_ns(ns),
+                        _ => start.plus_ns(ns).max(host_free_at),
+                    };
                     *free = end;
                     submitted += 1;
                     ends.push(Reverse((end, submitted, task.id)));

@@ -24,6 +24,7 @@ pub(super) fn step(from: Role, to: Role, engine: u16, cost: Cost) -> Step {
             index: engine,
         },
         cost: cost.into(),
+        host_load: 0,
         link: None,
     }
 }

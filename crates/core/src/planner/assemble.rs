@@ -101,6 +101,7 @@ impl Survey {
                         backend: link.backend,
                         engine: link.id.engine,
                         cost: link.cost.clone(),
+                        host_load: self.host_load(*act),
                         link: Some(link.id),
                     }
                 }
@@ -111,6 +112,7 @@ impl Survey {
                         backend: transformer.backend,
                         engine: transformer.engine,
                         cost: transformer.cost.clone(),
+                        host_load: self.host_load(*act),
                         link: None,
                     }
                 }
@@ -120,7 +122,8 @@ impl Survey {
                         kind: StepKind::MakeVisible { at: end.role() },
                         backend: owner.backend,
                         engine: owner.engine,
-                        cost: self.visible.0.clone(),
+                        cost: owner.visible.clone(),
+                        host_load: self.host_load(*act),
                         link: None,
                     }
                 }

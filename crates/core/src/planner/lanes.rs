@@ -130,7 +130,10 @@ fn share_engine(survey: &Survey, a: &Way, b: &Way) -> bool {
                 (one, two) => same(one, two),
             })
     };
-    a.acts().iter().any(shares)
+    let load = |way: &Way| way.acts().iter().map(|act| survey.host_load(*act)).max();
+    // Two that keep the host busy take from each other what they have.
+    let exceed = load(a).unwrap_or(0) + load(b).unwrap_or(0) > 1024;
+    exceed || a.acts().iter().any(shares)
 }
 
 /// Returns the ways at once, with chunks of at most 2^`largest` bytes and `budget` bytes of staging each.

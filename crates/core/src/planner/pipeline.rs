@@ -21,6 +21,14 @@ impl Tail {
     }
 }
 
+/// Returns how long a step of `ns` nanoseconds keeps the host busy, of which it takes `load` parts of 1024.
+pub(crate) fn loaded_ns(ns: u64, load: u16) -> u64 {
+    match load {
+        1024 => ns,
+        _ => ns / 1024 * u64::from(load) + ns % 1024 * u64::from(load) / 1024,
+    }
+}
+
 impl Survey {
     /// Returns how many slots each ring of the way has when all of them together take at most `budget` bytes, 0 when
     /// one each is too much already. More than one each are at most half of the slots that fit, rounded up: the engine
@@ -43,6 +51,7 @@ impl Survey {
     /// one is through after `Σ tᵢ`. From then on a chunk arrives each `p` nanoseconds, `p` being the
     /// longest of what repeats with every chunk:
     /// - an engine is busy for the sum of its steps, which cannot overlap each other;
+    /// - the host's processors and memory bus are busy for a part of each step, by the engine of the step;
     /// - a ring of `k` slots takes in `k` chunks for each time that a slot is held, which is from the
     ///   start of the copy into it to the end of the last step that needs it.
     ///
@@ -57,14 +66,15 @@ impl Survey {
     pub(super) fn tail(&self, way: &Way, log2: u32, slots: u16) -> Tail {
         let mut times = [0u64; Way::MAX_ACTS];
         let mut busy = [0u64; Way::MAX_ACTS];
-        let mut total = 0u64;
+        let (mut total, mut host) = (0u64, 0u64);
         for (i, act) in way.acts().iter().enumerate() {
             times[i] = self.chunk_ns(*act, log2);
             total = total.saturating_add(times[i]);
+            host = host.saturating_add(loaded_ns(times[i], self.host_load(*act)));
             let engine = &mut busy[usize::from(way.engines()[i])];
             *engine = engine.saturating_add(times[i]);
         }
-        let mut period_ns = busy.into_iter().max().unwrap_or(0);
+        let mut period_ns = busy.into_iter().fold(host, u64::max);
         if slots < RING_SLOTS {
             for ring in 0..way.rings() {
                 let (first, last) = way.held(ring);

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::way::{Act, Flaw, Region, Way};
 use super::{Barred, Limits, NoPlan, PlanKey, Purpose};
-use crate::defaults::{MIN_CHUNK_BYTES, VISIBLE_COST, max_chunk_bytes};
+use crate::defaults::{MIN_CHUNK_BYTES, host_load, max_chunk_bytes, visible_cost};
 use crate::{
     BackendId, Curve, EngineId, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Topology,
     Transformer,
@@ -27,7 +27,7 @@ const MAX_LOG2: u32 = {
 };
 const CHUNK_SIZES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
 
-/// Nanoseconds for one chunk of each size.
+/// Nanoseconds for one of several chunks of each size.
 type ChunkTimes = [u64; CHUNK_SIZES];
 
 /// A link that a way may take.
@@ -35,6 +35,8 @@ type ChunkTimes = [u64; CHUNK_SIZES];
 pub(super) struct Hop {
     pub(super) link: Link,
     pub(super) barred: Option<Barred>,
+    /// How much of the host the engine keeps busy ([`host_load`]).
+    load: u16,
     chunk_ns: ChunkTimes,
 }
 
@@ -45,8 +47,6 @@ pub(super) struct Survey {
     pub(super) limits: Limits,
     pub(super) hops: Vec<Hop>,
     pub(super) transformers: Vec<(Transformer, ChunkTimes)>,
-    /// What it costs to make a chunk visible.
-    pub(super) visible: (Curve, ChunkTimes),
     /// The owners of the memories of source and destination.
     owners: [Owner; 2],
     /// In the order of preference among equals: fewer passes, then links that are listed earlier.
@@ -54,12 +54,14 @@ pub(super) struct Survey {
 }
 
 /// The device of a memory, which may have to make it visible before other engines touch it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Owner {
     pub(super) backend: BackendId,
     pub(super) engine: EngineId,
     /// Whether the device has to make it visible.
     hides: bool,
+    /// What that costs for a chunk.
+    pub(super) visible: Curve,
 }
 
 /// The place of a hop's end.
@@ -101,11 +103,6 @@ impl Survey {
             limits: *limits,
             hops: Vec::new(),
             transformers: Vec::new(),
-            visible: {
-                let cost = Curve::from(VISIBLE_COST);
-                let times = times(&cost);
-                (cost, times)
-            },
             owners: [src, dst].map(Owner::of),
             ways: Vec::new(),
         };
@@ -124,7 +121,16 @@ impl Survey {
         match act {
             Act::Copy(hop) => self.hops[usize::from(hop)].chunk_ns[size],
             Act::Transform(by) => self.transformers[usize::from(by)].1[size],
-            Act::MakeVisible(_) => self.visible.1[size],
+            Act::MakeVisible(region) => self.owner(region).visible.at(1 << log2),
+        }
+    }
+
+    /// Returns how much of the host `act` keeps busy, of 1024.
+    pub(super) fn host_load(&self, act: Act) -> u16 {
+        match act {
+            Act::Copy(hop) => self.hops[usize::from(hop)].load,
+            Act::Transform(_) => host_load(true, false),
+            Act::MakeVisible(_) => 0,
         }
     }
 
@@ -133,7 +139,7 @@ impl Survey {
         match act {
             Act::Copy(hop) => &self.hops[usize::from(hop)].link.cost,
             Act::Transform(by) => &self.transformers[usize::from(by)].0.cost,
-            Act::MakeVisible(_) => &self.visible.0,
+            Act::MakeVisible(region) => &self.owner(region).visible,
         }
     }
 
@@ -190,6 +196,7 @@ impl Survey {
             let barred = barred(link.id);
             self.hops.push(Hop {
                 link: link.clone(),
+                load: topology.host_load(link.id.engine),
                 chunk_ns: match &barred {
                     None => times(&link.cost),
                     Some(_) => [0; CHUNK_SIZES],
@@ -370,6 +377,7 @@ impl Owner {
                 index: 0,
             },
             hides: memory.id.kind.is_hidden(),
+            visible: visible_cost(memory.id.kind).into(),
         }
     }
 }
@@ -390,7 +398,7 @@ fn for_pairs(ends: &[(End, End)], mut found: impl FnMut(u16, u16, u16)) {
 }
 
 fn times(cost: &Curve) -> ChunkTimes {
-    core::array::from_fn(|i| cost.at(1 << (MIN_LOG2 as usize + i)))
+    core::array::from_fn(|i| cost.in_stream(1 << (MIN_LOG2 as usize + i)))
 }
 
 /// Compares the numbers first: most memories of a machine differ there.

@@ -283,6 +283,7 @@ impl Planning {
             backend: link.backend,
             engine: link.id.engine,
             cost: link.cost.clone(),
+            host_load: self.topology.host_load(link.id.engine),
             link: Some(id),
         };
         let lane = Lane {

@@ -5,9 +5,10 @@
 //! poisoned memory, brings it back another way and compares. Then the medians replace the default costs, and the probe
 //! times each ordered pair of memories over the way that the planner now chooses.
 //!
-//! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache. But each copy uses
-//! the next part of its memory, as the pieces of a large copy do, so that no processor cache smaller than the largest
-//! size holds its bytes.
+//! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache. Copies of up to 1 MiB
+//! use the same bytes again and again: that is what a small copy costs. Each larger one uses the next part of its memory,
+//! as the pieces of a large copy do. The planner prices the chunks of a stream by the largest sizes
+//! ([`Curve::in_stream`](transload_core::Curve::in_stream)).
 
 mod check;
 mod measurement;

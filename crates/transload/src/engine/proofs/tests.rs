@@ -37,6 +37,7 @@ fn way(over: LinkId) -> Arc<Plan> {
         backend: BACKEND,
         engine: over.engine,
         cost: Cost::ZERO.into(),
+        host_load: 0,
         link: Some(over),
     };
     let lane = Lane {

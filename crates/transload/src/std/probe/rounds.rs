@@ -57,4 +57,4 @@ fn copy(
 
 /// The larger copies of a round push the code that moves smaller ones out of every cache, so one copy is made that is
 /// not timed. Copies above this size need no such copy.
-const WARM_BYTES: u64 = 1 << 20;
+pub(super) const WARM_BYTES: u64 = 1 << 20;

@@ -63,9 +63,9 @@ impl<'a> Workspace<'a> {
         Ok(buffer)
     }
 
-    /// Returns the memory of a timed copy, the `turn`th of its measurement. Each copy uses the next part of a larger buffer,
-    /// as the pieces of a large copy do, so that no cache holds its bytes. Slots are used again and again, as in
-    /// staging.
+    /// Returns the memory of a timed copy, the `turn`th of its measurement. A small copy uses the same bytes each time,
+    /// as programs do that have just written or are about to read them. A larger one uses the next part of a larger
+    /// buffer, as the pieces of a large copy do. Slots are used again and again, as in staging.
     pub(super) fn stretch(
         &mut self,
         memory: MemoryId,
@@ -73,7 +73,8 @@ impl<'a> Workspace<'a> {
         role: Role,
         turn: usize,
     ) -> Result<Buffer, Error> {
-        if matches!(memory.kind, MemoryKind::Upload | MemoryKind::Readback) {
+        let is_slot = matches!(memory.kind, MemoryKind::Upload | MemoryKind::Readback);
+        if is_slot || bytes <= super::rounds::WARM_BYTES {
             return self.buffer(memory, bytes, role);
         }
         let whole = match self.buffer(memory, self.most.max(bytes), role) {
