@@ -83,6 +83,39 @@ pub struct LaneChoice {
     pub measured: bool,
 }
 
+/// A way that a request could go, to be measured: [`Request::by`](crate::Request::by) takes it.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// What [`Explanation`] says of the way. Its `reason` is `None`.
+    choice: Choice,
+    pub(crate) key: PlanKey,
+    pub(crate) plan: Arc<Plan>,
+    /// The manager that knows the plan's links.
+    pub(crate) manager: usize,
+}
+
+impl Candidate {
+    pub(crate) fn new(
+        key: PlanKey,
+        plan: Arc<Plan>,
+        manager: usize,
+        bytes: u64,
+        topology: &Topology,
+    ) -> Candidate {
+        Candidate {
+            choice: choice(&plan, bytes, topology),
+            key,
+            plan,
+            manager,
+        }
+    }
+
+    /// Returns its routes, chunks and predicted time.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+}
+
 /// The way that a transfer would go, and the ways that were rejected.
 ///
 /// Its text has at most 100 columns: the chosen way, then the other ways, those of one reason together.

@@ -134,7 +134,7 @@ pub use error::{
     TransferError, TransferFailure,
 };
 pub use event::Event;
-pub use explain::{Choice, Explanation, LaneChoice, Proof};
+pub use explain::{Candidate, Choice, Explanation, LaneChoice, Proof};
 pub use guard::{ReadFuture, ReadGuard, WriteFuture, WriteGuard};
 pub use manager::{BackendInfo, Placed, TransferManager};
 pub use prepared::Prepared;

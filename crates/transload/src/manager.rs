@@ -17,8 +17,8 @@ use transload_hal::{Backend, BackendId, DeviceInfo, MemoryInfo};
 use crate::engine::shared::Shared;
 use crate::engine::unwind::guarded;
 use crate::{
-    Buffer, Event, Explanation, PlaceError, RegisterError, Report, Request, StagingBudget,
-    TransferError,
+    Buffer, Candidate, Event, Explanation, PlaceError, RegisterError, Report, Request,
+    StagingBudget, TransferError,
 };
 
 /// Knows the machine, makes buffers, and moves bytes between them.
@@ -238,6 +238,25 @@ impl TransferManager {
         self.explain_key(transload_core::PlanKey::copy(src, dst), bytes)
     }
 
+    /// Returns the ways that a request could go and that are worth measuring: the one that it would go first, then each
+    /// other route in chunks of the size that suits it best, of half and of twice that size, by their predicted times.
+    /// Links that are in quarantine are left out. [`Request::by`] has a request take one of them.
+    ///
+    /// # Errors
+    /// When the request would be refused.
+    pub fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, TransferError> {
+        let checked = self.check(request)?;
+        let key = crate::engine::planning::key(&checked.src, &checked.dst, Purpose::Copy);
+        let (now, bytes) = (self.now(), checked.len_bytes());
+        self.shared.inspect(|state| {
+            let plans = state.planning.plans(key, now);
+            let plans = plans.map_err(|error| TransferError::no_route(&key, &error))?;
+            let topology = state.planning.topology();
+            let candidate = |plan| Candidate::new(key, plan, self.shared.serial, bytes, topology);
+            Ok(plans.candidates(bytes).into_iter().map(candidate).collect())
+        })?
+    }
+
     /// Makes an event for requests to start after, or to set when they are over.
     pub fn event(&self) -> Event {
         Event::new(Arc::clone(&self.shared))
@@ -317,14 +336,8 @@ impl TransferManager {
     ) -> Result<Explanation, TransferError> {
         let now = self.now();
         self.shared.inspect(|state| {
-            let plans = state
-                .planning
-                .plans(key, now)
-                .map_err(|error| TransferError::NoRoute {
-                    src: key.src,
-                    dst: key.dst,
-                    reasons: error.reasons(),
-                })?;
+            let plans = state.planning.plans(key, now);
+            let plans = plans.map_err(|error| TransferError::no_route(&key, &error))?;
             let proof = |link| state.proof_of(link);
             Ok(Explanation::new(
                 &plans,

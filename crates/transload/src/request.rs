@@ -8,9 +8,9 @@ use core::task::{Context, Poll};
 
 use transload_core::{Instant, LinkId};
 
-use crate::engine::checked::{Checked, Terms};
+use crate::engine::checked::{Checked, Only, Terms};
 use crate::engine::types::{BatchFlag, Priority};
-use crate::{Cancelled, Canceller, Event, Region, Report, Transfer, TransferError};
+use crate::{Cancelled, Canceller, Candidate, Event, Region, Report, Transfer, TransferError};
 
 /// A copy to be made: two regions of equal payload, and terms.
 #[derive(Clone)]
@@ -42,7 +42,15 @@ impl Request {
     /// [`TransferManager::topology`](crate::TransferManager::topology) lists them. The copy does not make memory of
     /// kind `mapped` visible first: a program whose own commands use that memory waits for them before.
     pub fn over(mut self, link: LinkId) -> Request {
-        self.terms.over = Some(link);
+        self.terms.only = Some(Only::Link(link));
+        self
+    }
+
+    /// Copies by exactly that way, whatever it costs. The copy fails where the way fails: no other one is tried. Use it
+    /// to measure the ways that [`TransferManager::candidates`](crate::TransferManager::candidates) lists. The manager
+    /// refuses the request if it did not list the way, or if the way joins other memories.
+    pub fn by(mut self, way: &Candidate) -> Request {
+        self.terms.only = Some(Only::Way(way.clone()));
         self
     }
 

@@ -77,6 +77,39 @@ impl PlanSet {
         core::iter::once(self.ranges[range].1.clone()).chain(built)
     }
 
+    /// Returns the plans that are worth measuring against each other for `len_bytes` bytes: the chosen one, and each
+    /// route in chunks of the size that suits it best, of half and of twice that size. Each is there once; the chosen
+    /// one is the first, and the others follow by their estimates.
+    pub fn candidates(&self, len_bytes: u64) -> Vec<Arc<Plan>> {
+        let chosen = self.range(len_bytes);
+        // A chunk of the whole payload is the same as a larger one.
+        let whole = len_bytes.max(1).next_power_of_two();
+        let cut = |log2: u32| whole.min(1 << log2);
+        let mut known: Vec<(usize, u64)> = match &self.picks[chosen] {
+            Pick::One { way, log2 } => alloc::vec![(*way, cut(*log2))],
+            Pick::Several(_) => Vec::new(),
+        };
+        let mut others = Vec::new();
+        for (at, way) in self.survey.ways.iter().enumerate() {
+            let Some(((_, best), (smallest, largest))) =
+                best_chunk(&self.survey, at, len_bytes).zip(way.chunks.ok())
+            else {
+                continue;
+            };
+            let sizes =
+                best.saturating_sub(1).max(smallest.into())..=(best + 1).min(largest.into());
+            for log2 in sizes {
+                if !known.contains(&(at, cut(log2))) {
+                    known.push((at, cut(log2)));
+                    others.push(self.survey.assemble(&Pick::One { way: at, log2 }));
+                }
+            }
+        }
+        others.sort_by_key(|plan| plan.estimate_ns(len_bytes));
+        others.insert(0, Arc::clone(&self.ranges[chosen].1));
+        others
+    }
+
     /// Returns every route that is in no plan of the set, and why. Computed anew with each call.
     pub fn never_chosen(&self) -> Vec<Rejected> {
         let winners = self.winners();

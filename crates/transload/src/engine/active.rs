@@ -110,7 +110,7 @@ pub(crate) struct Active {
     /// not traced.
     pub(crate) proof: Option<usize>,
     /// The owner wants that link and no other: there is no failover.
-    pub(crate) over_one_link: bool,
+    pub(crate) has_only_way: bool,
     pub(crate) result: Option<Result<Report, TransferError>>,
     /// The owner was told the result although operations are still under way.
     pub(crate) answered: bool,
@@ -161,7 +161,7 @@ impl Active {
             detached: false,
             tainted: false,
             proof: None,
-            over_one_link: false,
+            has_only_way: false,
             result: None,
             answered: false,
         }
@@ -186,7 +186,7 @@ impl Active {
         self.batch = None;
         self.fault = None;
         self.proof = None;
-        self.over_one_link = false;
+        self.has_only_way = false;
         // An allocation for the transfer may still be under way.
         self.commanded = 0;
         self.stop_asked = false;

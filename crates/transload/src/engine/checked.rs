@@ -10,6 +10,7 @@ use transload_core::{DeviceId, Footprint, Instant, LinkId, MemoryKind, Plan, Spa
 use super::event::EventState;
 use super::types::{BatchFlag, Operand, Priority};
 use crate::error::{RegionError, TransferError};
+use crate::explain::Candidate;
 
 /// The host writes memory that it shares with a device in bytes. The device's engine writes it in words, and writes the
 /// old bytes beside a transfer's bytes back. So two transfers that write bytes of one word go one after the other. In
@@ -41,13 +42,22 @@ pub(crate) struct Terms {
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Instant>,
     pub(crate) verify: bool,
-    /// The link that it must use, if it names one.
-    pub(crate) over: Option<LinkId>,
+    /// The only way that it may take.
+    pub(crate) only: Option<Only>,
     pub(crate) after: Vec<Arc<EventState>>,
     pub(crate) then: Vec<Arc<EventState>>,
     pub(crate) batch: Option<Arc<BatchFlag>>,
     pub(crate) proof: Option<usize>,
     pub(crate) cancel_on_drop: bool,
+}
+
+/// The only way of a transfer whose user names one.
+#[derive(Clone)]
+pub(crate) enum Only {
+    /// A link, in one pass and one piece.
+    Link(LinkId),
+    /// A way that the manager has listed.
+    Way(Candidate),
 }
 
 /// The plans of a transfer.

@@ -12,7 +12,7 @@ use transload_core::{
 };
 use transload_hal::BackendId;
 
-use super::checked::{Checked, Chosen, Terms};
+use super::checked::{Checked, Chosen, Only, Terms};
 use super::types::Operand;
 use crate::error::TransferError;
 
@@ -197,19 +197,30 @@ impl Planning {
     ) -> Result<Chosen, TransferError> {
         let len_bytes = checked.len_bytes();
         let (src, dst) = (&checked.src, &checked.dst);
-        let no_route = |error: NoPlan| TransferError::NoRoute {
-            src: src.buffer.memory(),
-            dst: dst.buffer.memory(),
-            reasons: error.reasons(),
-        };
+        let asked = key(src, dst, Purpose::Copy);
+        let no_route = |error: NoPlan| TransferError::no_route(&asked, &error);
         if checked.in_place && terms.verify {
             let memory = dst.buffer.memory();
             return Err(TransferError::VerifyOverlap { memory });
         }
-        let plan = match terms.over {
-            Some(link) => self.plan_over(checked, link)?,
+        let plan = match &terms.only {
+            Some(Only::Link(link)) => self.plan_over(checked, *link)?,
+            Some(Only::Way(way)) => {
+                if way.key != asked {
+                    return Err(TransferError::NoRoute {
+                        src: asked.src,
+                        dst: asked.dst,
+                        reasons: alloc::format!("the request names the way {}", way.plan),
+                    });
+                }
+                if checked.in_place && !way.plan.moves_whole() {
+                    let memory = dst.buffer.memory();
+                    return Err(TransferError::Overlap { memory });
+                }
+                Arc::clone(&way.plan)
+            }
             None => {
-                let plans = self.plans(key(src, dst, Purpose::Copy), now);
+                let plans = self.plans(asked, now);
                 let plans = plans.map_err(no_route)?;
                 let cheapest = plans.choose(len_bytes);
                 if checked.in_place && !cheapest.moves_whole() {

@@ -333,7 +333,7 @@ impl State {
         active.then.extend(terms.then.iter().cloned());
         active.batch.clone_from(&terms.batch);
         active.proof = terms.proof;
-        active.over_one_link = terms.over.is_some();
+        active.has_only_way = terms.only.is_some();
         active.cancel_on_drop = terms.cancel_on_drop;
         active.submitted = now;
         active.begun = now;

@@ -239,7 +239,7 @@ impl State {
         let active = &self.table[index];
         // Bytes that took another way prove nothing about the link.
         let is_crossing = active.proof.is_some_and(|job| self.proofs.is_crossing(job));
-        let is_only_way = active.over_one_link && failure.phase == Phase::Copy;
+        let is_only_way = active.has_only_way && failure.phase == Phase::Copy;
         // After a caller's mistake another route would fail likewise.
         let is_last = class.is_none_or(|class| class == ErrorClass::Caller);
         let ends = active.src.as_ref().zip(active.dst.as_ref());

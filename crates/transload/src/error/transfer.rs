@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt;
 
-use transload_core::{BackendId, DeviceId, MemoryId, MemoryKind, Span};
+use transload_core::{BackendId, DeviceId, MemoryId, MemoryKind, NoPlan, PlanKey, Span};
 use transload_hal::{ErrorClass, Fault, ImportError};
 
 use super::forked::{FORKED, Forked};
@@ -130,6 +130,11 @@ pub enum TransferError {
         "an event of the request belongs to another manager: make it with the manager that copies the bytes"
     )]
     ForeignEvent,
+    /// A way that another manager listed ([`Request::by`](crate::Request::by)).
+    #[error(
+        "the way of the request belongs to another manager: ask the manager that copies the bytes for its candidates"
+    )]
+    ForeignWay,
     /// This process is a child of `fork`, and its parent made the manager. The call had no effect. Make a manager in
     /// this process.
     #[error("{FORKED}")]
@@ -220,6 +225,14 @@ impl fmt::Display for Writable {
 }
 
 impl TransferError {
+    pub(crate) fn no_route(key: &PlanKey, error: &NoPlan) -> TransferError {
+        TransferError::NoRoute {
+            src: key.src,
+            dst: key.dst,
+            reasons: error.reasons(),
+        }
+    }
+
     /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -229,6 +242,7 @@ impl TransferError {
             | TransferError::Overlap { .. }
             | TransferError::VerifyOverlap { .. }
             | TransferError::ForeignEvent
+            | TransferError::ForeignWay
             | TransferError::Forked
             | TransferError::ResultTaken
             | TransferError::GuardHeld { .. }

@@ -12,7 +12,7 @@ use transload_hal::{
 };
 
 use crate::adopt::{Borrowed, NOWHERE};
-use crate::engine::checked::{Checked, Terms, footprint};
+use crate::engine::checked::{Checked, Only, Terms, footprint};
 use crate::engine::event::EventState;
 use crate::engine::hint::Wish;
 use crate::engine::shared::Shared;
@@ -287,6 +287,11 @@ impl TransferManager {
         let mut events = request.terms.after.iter().chain(&request.terms.then);
         if events.any(|event| event.manager != self.shared.serial) {
             return Err(TransferError::ForeignEvent);
+        }
+        if let Some(Only::Way(way)) = &request.terms.only
+            && way.manager != self.shared.serial
+        {
+            return Err(TransferError::ForeignWay);
         }
         Checked::new(self.operand(&request.src)?, self.operand(&request.dst)?)
     }
