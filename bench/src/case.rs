@@ -90,6 +90,10 @@ pub(crate) struct Outcome {
     /// More figures of the same run that have limits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) further: Vec<Verdict>,
+    /// The figures of the planner's choices; they stand in the document beside the results.
+    #[cfg(not(any(target_family = "wasm", transload_local)))]
+    #[serde(skip)]
+    pub(crate) planner: Option<crate::planner::regret::Summary>,
 }
 
 /// A figure and its limit.
@@ -168,6 +172,8 @@ impl Outcome {
             samples: transload.len(),
             verdict: None,
             further: Vec::new(),
+            #[cfg(not(any(target_family = "wasm", transload_local)))]
+            planner: None,
         }
     }
 

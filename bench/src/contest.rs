@@ -86,7 +86,7 @@ impl Random {
         }
     }
 
-    fn shuffle(&mut self, order: &mut [usize]) {
+    pub(crate) fn shuffle(&mut self, order: &mut [usize]) {
         for last in (1..order.len()).rev() {
             let other = self.next() % (last as u64 + 1);
             order.swap(last, other as usize);

@@ -85,6 +85,10 @@ struct Document {
     quick: bool,
     machine: Machine,
     results: Vec<Outcome>,
+    /// Of the case `planner/regret`.
+    #[cfg(not(any(target_family = "wasm", transload_local)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planner: Option<planner::regret::Summary>,
 }
 
 fn main() -> ExitCode {
@@ -134,6 +138,10 @@ fn run(arguments: &Arguments) -> Result<bool> {
             schema: 1,
             quick: arguments.quick,
             machine,
+            #[cfg(not(any(target_family = "wasm", transload_local)))]
+            planner: results
+                .iter_mut()
+                .find_map(|outcome| outcome.planner.take()),
             results,
         };
         println!("{}", serde_json::to_string_pretty(&document)?);
@@ -191,6 +199,8 @@ mod tests {
             quick: true,
             machine: Machine::describe(),
             results: vec![outcome],
+            #[cfg(not(any(target_family = "wasm", transload_local)))]
+            planner: None,
         };
         let json = serde_json::to_value(&document)?;
         assert_eq!(json["schema"], 1);

@@ -1,0 +1,330 @@
+//! `planner/regret`: every pair of memories, by the planner's choice and by the ways that it did not choose.
+//!
+//! The candidates of a cell are the ways that the manager lists with default costs and with those of a probe. All of
+//! them run in turn. The best is chosen by one half of the rounds and timed by the other, so that luck in one half is no
+//! merit in the other. The regret of a choice is its time over the time of the best; where the two differ by no more than
+//! two runs of the choice itself, it is 1.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use transload::probe::ProbeOptions;
+use transload::{AllocSpec, Buffer, Candidate, MemoryId, MemoryKind, Request, TransferManager};
+
+use crate::case::{Effort, Outcome, Verdict};
+use crate::contest::{POISON, Random};
+use crate::series::Series;
+
+/// The sizes of both efforts, in bytes.
+const SIZES: [u64; 12] = [
+    256,
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+    64 << 20,
+    128 << 20,
+    256 << 20,
+];
+const QUICK_SIZES: [u64; 4] = [4 << 10, 256 << 10, 4 << 20, 64 << 20];
+
+/// The least duration of a sample; short copies are repeated to fill it.
+const SAMPLE: Duration = Duration::from_micros(200);
+
+/// A candidate takes part in the rounds unless both of its first copies took this many times as long as the fastest
+/// first copy of any.
+const HOPELESS: f64 = 1.6;
+
+/// The figures of all cells, in the document of `--json`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) cells: usize,
+    pub(crate) regret_geomean: f64,
+    pub(crate) regret_p95: f64,
+    pub(crate) regret_worst: f64,
+    pub(crate) defaults_regret_geomean: f64,
+    pub(crate) defaults_regret_p95: f64,
+    pub(crate) prediction_error_median: f64,
+    pub(crate) prediction_error_p90: f64,
+    pub(crate) pairs: Vec<Cell>,
+}
+
+/// One pair of memories, and one size.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Cell {
+    src: String,
+    dst: String,
+    bytes: u64,
+    /// The choice with the costs of a probe.
+    chosen: String,
+    chosen_s: f64,
+    predicted_s: Option<f64>,
+    /// The choice with default costs.
+    defaults: String,
+    best: String,
+    best_s: f64,
+    /// By how much two runs of the choice differed, as a fraction.
+    noise: f64,
+    regret: f64,
+    defaults_regret: f64,
+    candidates: usize,
+}
+
+pub(super) fn run(effort: Effort) -> Result<Outcome> {
+    let bench = Bench::new(effort)?;
+    let defaults = bench.candidates()?;
+    let options = match effort.quick {
+        true => ProbeOptions::quick(),
+        false => ProbeOptions::full(),
+    };
+    bench.manager.probe(&options);
+    let profiled = bench.candidates()?;
+    let mut cells = Vec::new();
+    for (key, ways) in profiled {
+        let before = defaults.get(&key).and_then(|ways| ways.first());
+        cells.push(bench.cell(key, &ways, before, effort)?);
+    }
+    cells.sort_by(|a, b| b.regret.total_cmp(&a.regret));
+    let summary = Summary::of(cells).context("the machine has pairs of memories")?;
+    let mut outcome = Outcome::new(
+        "planner/regret",
+        &Series::from_iter([summary.regret_geomean]),
+    );
+    outcome.verified = true;
+    outcome.samples = summary.cells;
+    let regret = |of: &str, value, limit| Verdict::at_most(of, value, limit, "");
+    outcome.verdict = Some(regret(
+        "regret, geometric mean",
+        summary.regret_geomean,
+        1.05,
+    ));
+    outcome.further = vec![
+        regret("regret, 95th percentile", summary.regret_p95, 1.25),
+        regret("with default costs", summary.defaults_regret_geomean, 1.15),
+        regret(
+            "the same, 95th percentile",
+            summary.defaults_regret_p95,
+            1.6,
+        ),
+        regret(
+            "error of predictions, median",
+            summary.prediction_error_median,
+            0.15,
+        ),
+    ];
+    outcome.planner = Some(summary);
+    Ok(outcome)
+}
+
+/// A manager of all memories, with two buffers in each.
+struct Bench {
+    manager: TransferManager,
+    memories: Vec<(MemoryId, [Buffer; 2])>,
+    sizes: &'static [u64],
+}
+
+type Key = (usize, usize, u64);
+
+impl Bench {
+    fn new(effort: Effort) -> Result<Bench> {
+        let manager = super::machine::manager()?;
+        let sizes = match effort.quick {
+            true => &QUICK_SIZES[..],
+            false => &SIZES[..],
+        };
+        let most = sizes.last().copied().context("there are sizes")?;
+        let mut bytes = vec![0; most as usize];
+        Random(most).fill(&mut bytes);
+        let mut memories = Vec::new();
+        for memory in manager.memories() {
+            if matches!(memory.id.kind, MemoryKind::Upload | MemoryKind::Readback) {
+                continue;
+            }
+            let made = || manager.allocate(memory.id.into(), AllocSpec::bytes(most));
+            let buffers = [made()?, made()?];
+            manager.copy_from_slice(&bytes, &buffers[0])?;
+            manager.copy_from_slice(&bytes, &buffers[1])?;
+            memories.push((memory.id, buffers));
+        }
+        Ok(Bench {
+            manager,
+            memories,
+            sizes,
+        })
+    }
+
+    fn request(&self, (src, dst, bytes): Key) -> Result<Request> {
+        let src = self.memories[src].1[0].slice(..bytes)?;
+        let dst = self.memories[dst].1[1].slice(..bytes)?;
+        Ok(Request::new(&src, &dst))
+    }
+
+    /// Returns the ways of each cell.
+    fn candidates(&self) -> Result<HashMap<Key, Vec<Candidate>>> {
+        let mut all = HashMap::new();
+        for src in 0..self.memories.len() {
+            for dst in 0..self.memories.len() {
+                for bytes in self.sizes {
+                    let key = (src, dst, *bytes);
+                    all.insert(key, self.manager.candidates(&self.request(key)?)?);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn cell(
+        &self,
+        key: Key,
+        ways: &[Candidate],
+        before: Option<&Candidate>,
+        effort: Effort,
+    ) -> Result<Cell> {
+        let before = before.unwrap_or(&ways[0]);
+        let defaults = ways.iter().position(|way| name(way) == name(before));
+        let mut all: Vec<&Candidate> = ways.iter().collect();
+        let defaults = defaults.unwrap_or_else(|| {
+            all.push(before);
+            all.len() - 1
+        });
+        // A second run of the choice tells the noise.
+        all.push(&ways[0]);
+        let again = all.len() - 1;
+        let request = self.request(key)?;
+        let requests: Vec<Request> = all.iter().map(|way| request.clone().by(way)).collect();
+        let mut firsts = Vec::with_capacity(all.len());
+        for request in &requests {
+            self.verify(request)?;
+            let first = self.time(request, 1)?;
+            firsts.push(first.min(self.time(request, 1)?));
+        }
+        let fastest = firsts.iter().copied().fold(f64::INFINITY, f64::min);
+        let taking_part: Vec<usize> = (0..all.len())
+            .filter(|at| [0, defaults, again].contains(at) || firsts[*at] <= HOPELESS * fastest)
+            .collect();
+        let rounds = match (effort.quick, key.2) {
+            (true, _) | (false, ..0x400_0000) => effort.rounds.min(16),
+            _ => 8,
+        };
+        let mut series = vec![Series::default(); all.len()];
+        let mut order = taking_part.clone();
+        let mut random = Random(key.2 | 1);
+        for _ in 0..rounds {
+            random.shuffle(&mut order);
+            for &at in &order {
+                let turns = (SAMPLE.as_secs_f64() / firsts[at]).clamp(1.0, 1e4) as u32;
+                if turns > 1 {
+                    self.time(&requests[at], 1)?;
+                }
+                series[at].push(self.time(&requests[at], turns)?);
+            }
+        }
+        let medians = |at: usize| series[at].halves().map(|half| half.median());
+        let best = { taking_part.iter().copied() }
+            .filter(|at| *at != again)
+            .min_by(|a, b| medians(*a)[0].total_cmp(&medians(*b)[0]))
+            .context("some way takes part")?;
+        let noise = series[0].difference(&series[again]);
+        let regret = |at: usize| {
+            let over = medians(at)[1] / medians(best)[1];
+            if over <= 1.0 + noise { 1.0 } else { over }
+        };
+        let predicted = ways[0].choice().predicted_ns.map(|ns| ns as f64 / 1e9);
+        Ok(Cell {
+            src: self.memories[key.0].0.to_string(),
+            dst: self.memories[key.1].0.to_string(),
+            bytes: key.2,
+            chosen: name(&ways[0]),
+            chosen_s: series[0].median(),
+            predicted_s: predicted,
+            defaults: name(before),
+            best: name(all[best]),
+            best_s: series[best].median(),
+            noise,
+            regret: regret(0),
+            defaults_regret: regret(defaults),
+            candidates: all.len() - 1,
+        })
+    }
+
+    fn time(&self, request: &Request, turns: u32) -> Result<f64> {
+        let begin = Instant::now();
+        for _ in 0..turns {
+            self.manager.submit(request).wait()?;
+        }
+        Ok(begin.elapsed().as_secs_f64() / f64::from(turns))
+    }
+
+    /// Poisons both edges and the middle of the destination, copies, and compares every byte there.
+    fn verify(&self, request: &Request) -> Result<()> {
+        let (src, dst) = (request.src(), request.dst());
+        let bytes = src.buffer().len().min(MOST_VERIFIED);
+        let ends = |buffer: &Buffer| -> Result<[Buffer; 2]> {
+            let len = buffer.len();
+            Ok([buffer.slice(..bytes)?, buffer.slice(len - bytes..)?])
+        };
+        let poison = vec![POISON; bytes as usize];
+        for end in ends(dst.buffer())? {
+            self.manager.copy_from_slice(&poison, &end)?;
+        }
+        self.manager.submit(request).wait()?;
+        for (src, dst) in ends(src.buffer())?.iter().zip(ends(dst.buffer())?) {
+            let [sent, arrived] = [src, &dst].map(|end| self.manager.read_to_vec(end));
+            anyhow::ensure!(sent? == arrived?, "wrong bytes arrived: {request:?}");
+        }
+        Ok(())
+    }
+}
+
+/// At most so many bytes are compared at either end of a copy.
+const MOST_VERIFIED: u64 = 4 << 20;
+
+/// A way in one line, without its figures.
+fn name(way: &Candidate) -> String {
+    let lanes = way.choice().lanes.iter().map(|lane| {
+        let route: Vec<String> = lane.route.iter().map(ToString::to_string).collect();
+        let chunk = lane.chunk_bytes.min(lane.bytes.next_power_of_two());
+        format!("{} {} by {chunk}", lane.method, route.join(" "))
+    });
+    lanes.collect::<Vec<_>>().join(" + ")
+}
+
+impl Summary {
+    fn of(pairs: Vec<Cell>) -> Option<Summary> {
+        let of = |figure: &dyn Fn(&Cell) -> f64| {
+            let mut all: Vec<f64> = pairs.iter().map(figure).collect();
+            all.sort_by(f64::total_cmp);
+            all
+        };
+        let part = |sorted: &[f64], part: f64| {
+            let last = sorted.len().checked_sub(1)?;
+            sorted.get((last as f64 * part).round() as usize).copied()
+        };
+        let geomean = |all: &[f64]| {
+            let logs: f64 = all.iter().map(|value| value.ln()).sum();
+            (logs / all.len() as f64).exp()
+        };
+        let (regret, defaults) = (of(&|cell| cell.regret), of(&|cell| cell.defaults_regret));
+        let error = of(&|cell| {
+            let predicted = cell.predicted_s.unwrap_or(f64::INFINITY);
+            (predicted - cell.chosen_s).abs() / cell.chosen_s
+        });
+        Some(Summary {
+            cells: pairs.len(),
+            regret_geomean: geomean(&regret),
+            regret_p95: part(&regret, 0.95)?,
+            regret_worst: part(&regret, 1.0)?,
+            defaults_regret_geomean: geomean(&defaults),
+            defaults_regret_p95: part(&defaults, 0.95)?,
+            prediction_error_median: part(&error, 0.5)?,
+            prediction_error_p90: part(&error, 0.9)?,
+            pairs,
+        })
+    }
+}
