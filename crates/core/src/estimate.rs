@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-use crate::{Cost, Curve};
+use crate::{Correction, Cost, Curve};
 
 /// An expected time as a function of size: straight lines, each from its first size to the next
 /// one's.
@@ -99,6 +99,20 @@ impl Line {
             u64::MAX
         } else {
             total as u64
+        }
+    }
+
+    /// The same with a [correction](crate::Correction)'s factor.
+    pub(crate) const fn scaled(self, factor: u32) -> Line {
+        let one = Correction::ONE as u128;
+        let fixed = self.fixed_ns as u128 * factor as u128 / one;
+        Line {
+            fixed_ns: if fixed > u64::MAX as u128 {
+                u64::MAX
+            } else {
+                fixed as u64
+            },
+            slope: (self.slope / one).saturating_mul(factor as u128),
         }
     }
 

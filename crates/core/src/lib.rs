@@ -14,6 +14,7 @@ extern crate std;
 
 mod bytes;
 mod cache;
+mod correction;
 mod cost;
 pub mod defaults;
 mod device;
@@ -39,6 +40,7 @@ mod topology;
 
 pub use bytes::{ByteRate, ByteSize, Nanoseconds};
 pub use cache::{CacheStats, PlanCache};
+pub use correction::{Compared, Correction};
 pub use cost::{Cost, Curve, CurveError, Piece, Timing};
 pub use device::{DeviceId, DeviceKind, DeviceName, MemoryId, MemoryKind, Place, Uuid};
 pub use estimate::Estimate;

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::defaults::PART_ALIGNMENT_BYTES;
-use crate::{BackendId, Curve, EngineId, Estimate, LinkId, MemoryId, Method, Route};
+use crate::{BackendId, Correction, Curve, EngineId, Estimate, LinkId, MemoryId, Method, Route};
 
 /// An operand of a step. The engine binds roles to regions; code below the engine sees only roles.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -129,6 +129,8 @@ pub struct Plan {
     /// The estimate that the planner compared: exact at one chunk and at multiples of it, for a
     /// pipeline whose engines have nothing else to do.
     pub estimate: Estimate,
+    /// By how much measurements of the route differ from the costs of its steps. Part of the estimate.
+    pub(crate) correction: Correction,
 }
 
 impl Plan {
@@ -138,6 +140,7 @@ impl Plan {
             method,
             lanes,
             estimate,
+            correction: Correction::default(),
         }
     }
 

@@ -7,7 +7,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{Curve, DeviceId, DeviceKind, MemoryId, Name, ParseError, PciAddress, Uuid, defaults};
+use crate::{
+    Correction, Curve, DeviceId, DeviceKind, MemoryId, Name, ParseError, PciAddress, Uuid, defaults,
+};
 
 /// Names a backend: the code that drives one memory system. At most one backend of a name takes
 /// part in a topology.
@@ -258,6 +260,8 @@ pub struct Topology {
     transforms: Vec<Transformer>,
     /// The links whose costs were replaced by measured ones.
     measured: BTreeSet<LinkId>,
+    /// By how much measured times of routes differ from the predicted ones.
+    corrections: BTreeMap<Vec<LinkId>, Correction>,
 }
 
 /// An engine that transforms bytes in place instead of moving them.
@@ -408,6 +412,28 @@ impl Topology {
             }
             None => false,
         }
+    }
+
+    /// Sets by how much measured times of the route over these links differ from the predicted ones.
+    pub fn set_correction(&mut self, route: Vec<LinkId>, correction: Correction) {
+        match correction.is_none() {
+            true => self.corrections.remove(&route),
+            false => self.corrections.insert(route, correction),
+        };
+    }
+
+    /// Forgets all corrections.
+    pub fn clear_corrections(&mut self) {
+        self.corrections.clear();
+    }
+
+    /// Returns the correction of the route over these links.
+    pub fn correction(&self, route: &[LinkId]) -> Option<&Correction> {
+        self.corrections.get(route)
+    }
+
+    pub(crate) fn has_corrections(&self) -> bool {
+        !self.corrections.is_empty()
     }
 
     /// Returns whether the cost of the link was measured here; else it is its backend's default figure.

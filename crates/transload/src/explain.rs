@@ -110,6 +110,18 @@ impl Candidate {
         }
     }
 
+    /// Returns the links of all its lanes.
+    #[cfg(feature = "std")]
+    pub(crate) fn links(&self) -> Vec<LinkId> {
+        self.plan.links().collect()
+    }
+
+    /// Returns whether all bytes take one route.
+    #[cfg(feature = "std")]
+    pub(crate) fn is_one_lane(&self) -> bool {
+        self.plan.lanes.len() == 1
+    }
+
     /// Returns its routes, chunks and predicted time.
     pub fn choice(&self) -> &Choice {
         &self.choice

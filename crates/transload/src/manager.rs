@@ -247,7 +247,15 @@ impl TransferManager {
     pub fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, TransferError> {
         let checked = self.check(request)?;
         let key = crate::engine::planning::key(&checked.src, &checked.dst, Purpose::Copy);
-        let (now, bytes) = (self.now(), checked.len_bytes());
+        self.ways(key, checked.len_bytes())
+    }
+
+    pub(crate) fn ways(
+        &self,
+        key: transload_core::PlanKey,
+        bytes: u64,
+    ) -> Result<Vec<Candidate>, TransferError> {
+        let now = self.now();
         self.shared.inspect(|state| {
             let plans = state.planning.plans(key, now);
             let plans = plans.map_err(|error| TransferError::no_route(&key, &error))?;

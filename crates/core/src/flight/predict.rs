@@ -58,14 +58,14 @@ pub fn predict_ns(plan: &Arc<Plan>, len_bytes: u64) -> Result<u64, PlanError> {
                     ends.push(Reverse((end, submitted, task.id)));
                 }
                 Action::Return(_) => {}
-                Action::Finish(_) => return Ok(now.0),
+                Action::Finish(_) => return Ok(plan.correction.apply(len_bytes, now.0)),
                 Action::Route(_) => flight.handle_route(None),
                 Action::Compare => flight.handle_compared(true),
             }
         }
         let Some(Reverse((end, _, task))) = ends.pop() else {
             // Nothing is under way and nothing is left to do: the flight has finished above.
-            return Ok(now.0);
+            return Ok(plan.correction.apply(len_bytes, now.0));
         };
         now = end;
         flight.handle_settled(task, Settled::Done);

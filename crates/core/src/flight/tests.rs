@@ -80,6 +80,7 @@ pub(super) fn plan(method: Method, lanes: Vec<Lane>) -> Arc<Plan> {
         method,
         lanes,
         estimate: Cost::ZERO.into(),
+        correction: crate::Correction::default(),
     })
 }
 

@@ -8,7 +8,7 @@ use super::contest::Pick;
 use super::survey::Survey;
 use super::way::{Act, Way};
 use crate::defaults::LINK_DEPTH;
-use crate::{Estimate, Lane, Method, Plan, Ring, Role, Route, Step, StepKind};
+use crate::{Correction, Estimate, Lane, Method, Plan, Ring, Role, Route, Step, StepKind};
 
 impl Survey {
     /// Builds the plan.
@@ -34,6 +34,7 @@ impl Survey {
                     method: first.map_or(Method::HostStaged, |way| self.method(way)),
                     lanes,
                     estimate: Estimate::new(lines),
+                    correction: Correction::default(),
                 }
             }
         };
@@ -45,10 +46,12 @@ impl Survey {
         let mut lines = Vec::new();
         self.head(way, 1 << log2, &mut lines);
         lines.push((1 << log2, self.tail(way, log2, slots).line(log2)));
+        self.correct(way, 0, &mut lines);
         Plan {
             method: self.method(way),
             lanes: vec![self.lane(way, log2, slots, 1)],
             estimate: Estimate::new(lines),
+            correction: self.correction(way).cloned().unwrap_or_default(),
         }
     }
 

@@ -6,6 +6,7 @@ use super::envelope::{Contender, covers, envelope};
 use super::lanes::{Bundle, bundles};
 use super::pipeline::Tail;
 use super::survey::{MIN_LOG2, Survey};
+use crate::Correction;
 use crate::estimate::Line;
 
 /// A plan as numbers: enough to build it.
@@ -91,13 +92,8 @@ pub(super) fn alone(survey: &Survey, way: usize) -> Vec<(u64, Line)> {
     if let Ok((smallest, largest)) = survey.ways[way].chunks {
         enter_whole(survey, way, largest, &mut arena, &mut contenders);
         for log2 in u32::from(smallest)..=u32::from(largest) {
-            let line = chunked(survey, way, log2).line(log2);
-            enter(
-                Bid::Chunked { way, log2 },
-                &[(1 << log2, line)],
-                &mut arena,
-                &mut contenders,
-            );
+            let tail = chunked(survey, way, log2);
+            enter_tail(survey, (way, log2), tail, &mut arena, &mut contenders);
         }
     }
     let won = envelope(&contenders, &arena);
@@ -123,7 +119,12 @@ pub(super) fn best_chunk(survey: &Survey, way: usize, bytes: u64) -> Option<(Lin
             best = Some((line, log2));
         }
     }
-    best
+    let correction = survey.correction(&survey.ways[way]);
+    let factor = correction.map_or(Correction::ONE, |of| of.at(bytes));
+    match factor {
+        Correction::ONE => best,
+        _ => best.map(|(line, log2)| (line.scaled(factor), log2)),
+    }
 }
 
 /// Returns the chunk size of a way that wins in one chunk until `end`: that of the next winner if this is the same way,
@@ -179,6 +180,7 @@ fn enter_whole(
     let start = arena.len();
     let until = 1 << largest;
     survey.head(&survey.ways[way], until, arena);
+    survey.correct(&survey.ways[way], start, arena);
     contenders.push(Contender {
         lines: start..arena.len(),
         until: Some(until),
@@ -206,14 +208,17 @@ fn enter_chunked(
                 continue;
             }
             let tail = chunked(survey, at, log2);
+            if way.correction.is_some() {
+                enter_tail(survey, (at, log2), tail, arena, contenders);
+                continue;
+            }
             if front.iter().all(|(other, _)| !no_worse(*other, tail)) {
                 front.retain(|(other, _)| !no_worse(tail, *other));
                 front.push((tail, at));
             }
         }
         for (tail, way) in &front {
-            let bid = Bid::Chunked { way: *way, log2 };
-            enter(bid, &[(1 << log2, tail.line(log2))], arena, contenders);
+            enter_tail(survey, (*way, log2), *tail, arena, contenders);
         }
     }
 }
@@ -226,6 +231,24 @@ fn enter_bundles(
     for (at, bundle) in bundles.iter().enumerate() {
         enter(Bid::Bundle(at), &bundle.lines(), arena, contenders);
     }
+}
+
+/// Enters a way in chunks of one size.
+fn enter_tail(
+    survey: &Survey,
+    (way, log2): (usize, u32),
+    tail: Tail,
+    arena: &mut Vec<(u64, Line)>,
+    contenders: &mut Vec<Contender<Bid>>,
+) {
+    let start = arena.len();
+    arena.push((1 << log2, tail.line(log2)));
+    survey.correct(&survey.ways[way], start, arena);
+    contenders.push(Contender {
+        lines: start..arena.len(),
+        until: None,
+        what: Bid::Chunked { way, log2 },
+    });
 }
 
 fn enter(

@@ -5,9 +5,10 @@ use alloc::vec::Vec;
 use super::way::{Act, Flaw, Region, Way};
 use super::{Barred, Limits, NoPlan, PlanKey, Purpose};
 use crate::defaults::{MIN_CHUNK_BYTES, host_load, max_chunk_bytes, visible_cost};
+use crate::estimate::Line;
 use crate::{
-    BackendId, Curve, EngineId, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Topology,
-    Transformer,
+    BackendId, Correction, Curve, EngineId, Link, LinkClass, LinkId, MemoryId, MemoryInfo,
+    Topology, Transformer,
 };
 
 /// Exponents of the chunk sizes that are considered: powers of two from [`MIN_CHUNK_BYTES`] to the largest of any class
@@ -47,6 +48,8 @@ pub(super) struct Survey {
     pub(super) limits: Limits,
     pub(super) hops: Vec<Hop>,
     pub(super) transformers: Vec<(Transformer, ChunkTimes)>,
+    /// The corrections of routes that were measured as a whole.
+    corrections: Vec<Correction>,
     /// The owners of the memories of source and destination.
     owners: [Owner; 2],
     /// In the order of preference among equals: fewer passes, then links that are listed earlier.
@@ -103,6 +106,7 @@ impl Survey {
             limits: *limits,
             hops: Vec::new(),
             transformers: Vec::new(),
+            corrections: Vec::new(),
             owners: [src, dst].map(Owner::of),
             ways: Vec::new(),
         };
@@ -112,7 +116,40 @@ impl Survey {
         }
         let ends = survey.take_links(topology, &staging, barred);
         survey.list_ways(&ends, &staging, src, dst);
+        if key.purpose == Purpose::Copy && topology.has_corrections() {
+            survey.take_corrections(topology);
+        }
         Ok(survey)
+    }
+
+    fn take_corrections(&mut self, topology: &Topology) {
+        for way in &mut self.ways {
+            let hops = way.copies().map(|hop| &self.hops[usize::from(hop)]);
+            let links: Vec<LinkId> = hops.map(|hop| hop.link.id).collect();
+            let known = topology.correction(&links);
+            if let (Some(known), Ok(number)) = (known, u16::try_from(self.corrections.len())) {
+                self.corrections.push(known.clone());
+                way.correction = Some(number);
+            }
+        }
+    }
+
+    /// Returns the correction of a way's route.
+    pub(super) fn correction(&self, way: &Way) -> Option<&Correction> {
+        way.correction.map(|at| &self.corrections[usize::from(at)])
+    }
+
+    /// Corrects the lines of a way from the position `start` on.
+    pub(super) fn correct(&self, way: &Way, start: usize, lines: &mut Vec<(u64, Line)>) {
+        let Some(correction) = self.correction(way) else {
+            return;
+        };
+        let plain = lines.split_off(start);
+        for (at, (from, line)) in plain.iter().enumerate() {
+            let until = plain.get(at + 1).map(|(from, _)| *from);
+            let pieces = correction.pieces(*from, until);
+            lines.extend(pieces.map(|(from, factor)| (from, line.scaled(factor))));
+        }
     }
 
     /// Returns how many nanoseconds `act` takes for a chunk of 2^`log2` bytes.

@@ -12,6 +12,9 @@ use transload_core::{
 };
 use transload_hal::BackendId;
 
+#[cfg(feature = "std")]
+use transload_core::Correction;
+
 use super::checked::{Checked, Chosen, Only, Terms};
 use super::types::Operand;
 use crate::error::TransferError;
@@ -77,6 +80,16 @@ impl Planning {
     #[cfg(feature = "std")]
     pub(crate) fn set_cost(&mut self, link: LinkId, cost: transload_core::Curve) {
         self.topology.set_cost(link, cost);
+        self.cache.invalidate();
+    }
+
+    /// Sets the corrections of routes, in the place of all earlier ones. Plans are made anew.
+    #[cfg(feature = "std")]
+    pub(crate) fn set_corrections(&mut self, routes: Vec<(Vec<LinkId>, Correction)>) {
+        self.topology.clear_corrections();
+        for (route, correction) in routes {
+            self.topology.set_correction(route, correction);
+        }
         self.cache.invalidate();
     }
 

@@ -18,19 +18,19 @@ mod sample;
 mod way;
 mod workspace;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 #[cfg(not(browser))]
 use std::time::Instant;
 
-use transload_core::{LinkId, MemoryId, MemoryKind, Topology, defaults};
+use transload_core::{Compared, LinkId, MemoryId, MemoryKind, PlanKey, Topology, defaults};
 
 use self::check::Checks;
-use self::measurement::Measurement;
+use self::measurement::{Measurement, State};
 use self::workspace::Workspace;
 #[cfg(browser)]
 use super::browser_clock::Instant;
-use super::profile::{FAULTY, MeasuredLink, Point, Profile};
+use super::profile::{FAULTY, MeasuredLink, MeasuredRoute, Point, Profile};
 use crate::TransferManager;
 
 pub use report::{
@@ -43,7 +43,7 @@ impl ProbeOptions {
     pub fn quick() -> ProbeOptions {
         ProbeOptions {
             budget: Duration::from_secs(10),
-            sizes: vec![4 << 10, 64 << 10, 1 << 20, 16 << 20],
+            sizes: vec![4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20],
             samples: sample::MOST,
         }
     }
@@ -52,7 +52,16 @@ impl ProbeOptions {
     pub fn full() -> ProbeOptions {
         ProbeOptions {
             budget: Duration::from_secs(60),
-            sizes: vec![256, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20],
+            sizes: vec![
+                256,
+                4 << 10,
+                64 << 10,
+                256 << 10,
+                1 << 20,
+                4 << 20,
+                16 << 20,
+                64 << 20,
+            ],
             samples: sample::MOST,
         }
     }
@@ -136,7 +145,7 @@ impl TransferManager {
             &mut timer.phase(ProbePhase::TimingLinks, watch),
         );
         let links = link_reports(&topology, measurements, checks.faulty());
-        let profile = Profile::new(&topology, links.iter().filter_map(measured).collect());
+        let mut profile = Profile::new(&topology, links.iter().filter_map(measured).collect());
         self.adopt_profile(&profile);
         let faulty = profile.links().iter().filter(|link| link.faulty);
         self.keep_condemned(faulty.map(|link| link.id), FAULTY);
@@ -147,18 +156,50 @@ impl TransferManager {
             &mut pairs,
             &mut timer.phase(ProbePhase::CheckingPairs, watch),
         );
+        self.expect_times(&mut pairs);
         rounds::run(
             &mut workspace,
             &mut pairs,
             samples,
             &mut timer.phase(ProbePhase::TimingPairs, watch),
         );
+        profile = profile.with_routes(corrections(&pairs));
+        self.adopt_profile(&profile);
+        pairs.retain(|pair| !pair.is_rival);
         ProbeReport {
             links,
             pairs: pairs.into_iter().map(pair_report).collect(),
             profile,
             simulated: topology.devices().iter().any(|device| device.simulated),
         }
+    }
+
+    /// Notes what the planner expects of each pair, and adds its best rivals by other routes.
+    fn expect_times(&self, pairs: &mut Vec<Measurement>) {
+        let mut rivals = Vec::new();
+        for pair in pairs.iter_mut().filter(|pair| pair.state == State::Right) {
+            let key = PlanKey::copy(pair.src, pair.dst);
+            let mut ways = self.ways(key, pair.bytes).unwrap_or_default().into_iter();
+            let Some(chosen) = ways.next() else { continue };
+            let ns = chosen.choice().predicted_ns.unwrap_or(u64::MAX);
+            let mut routes = vec![chosen.links()];
+            for way in ways {
+                let is_near = way
+                    .choice()
+                    .predicted_ns
+                    .is_some_and(|rival| rival / 3 * 2 <= ns);
+                if is_near && routes.len() <= RIVALS && !routes.contains(&way.links()) {
+                    routes.push(way.links());
+                    let mut rival = Measurement::new(pair.src, pair.dst, pair.bytes, None);
+                    (rival.state, rival.is_rival) = (State::Right, true);
+                    rival.expected = Some(way);
+                    rivals.push(rival);
+                }
+            }
+            pair.expected = Some(chosen);
+        }
+        pairs.append(&mut rivals);
+        pairs.sort_by_key(|pair| pair.bytes);
     }
 
     /// Returns whether the engine has found out that the link moves wrong bytes.
@@ -169,6 +210,38 @@ impl TransferManager {
             bar.is_some_and(|bar| bar.until.is_none())
         })
     }
+}
+
+/// At most so many ways that were not chosen are timed for each pair and size.
+const RIVALS: usize = 2;
+
+/// Fewer times decide nothing.
+const LEAST_TIMES: usize = 3;
+
+/// Returns the routes whose times differ from the predicted ones by more than the interval of the median.
+fn corrections(pairs: &[Measurement]) -> Vec<MeasuredRoute> {
+    let mut routes: BTreeMap<Vec<LinkId>, Vec<Compared>> = BTreeMap::new();
+    for pair in pairs {
+        let Some(way) = pair.expected.as_ref().filter(|way| way.is_one_lane()) else {
+            continue;
+        };
+        let found = Interval::of(&pair.times).filter(|_| pair.times.len() >= LEAST_TIMES);
+        if let (Some(found), Some(predicted_ns)) = (found, way.choice().predicted_ns) {
+            let is_right = (found.low_ns..=found.high_ns).contains(&predicted_ns);
+            let ns = if is_right {
+                predicted_ns
+            } else {
+                found.median_ns
+            };
+            let compared = Compared::new(pair.bytes, predicted_ns, ns);
+            routes.entry(way.links()).or_default().push(compared);
+        }
+    }
+    routes.retain(|_, points| points.iter().any(|point| point.ns != point.predicted_ns));
+    let routes = routes.into_iter();
+    routes
+        .map(|(links, points)| MeasuredRoute::new(links, points))
+        .collect()
 }
 
 /// The time limit of a probe.
@@ -187,9 +260,9 @@ impl Timer {
         // A phase uses the time that an earlier one leaves. Checks end by themselves, on most machines in a tenth of
         // this, and a few rounds are worth more than many of the smaller sizes.
         let share = match phase {
-            ProbePhase::CheckingLinks => 50,
-            ProbePhase::TimingLinks => 65,
-            ProbePhase::CheckingPairs => 90,
+            ProbePhase::CheckingLinks => 40,
+            ProbePhase::TimingLinks => 50,
+            ProbePhase::CheckingPairs => 70,
             ProbePhase::TimingPairs => 100,
         };
         let until = self.budget * share / 100;

@@ -17,7 +17,7 @@ mod text;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use transload_core::{Curve, LinkId, Timing, Topology};
+use transload_core::{Compared, Correction, Curve, LinkId, Timing, Topology};
 
 pub use error::{FORMAT, ProfileError};
 pub use fingerprint::{DevicePrint, Fingerprint};
@@ -30,7 +30,25 @@ use crate::TransferManager;
 pub struct Profile {
     machine: Fingerprint,
     links: Vec<MeasuredLink>,
+    routes: Vec<MeasuredRoute>,
     origin: Option<PathBuf>,
+}
+
+/// A route whose measured times differ from those that its links predict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MeasuredRoute {
+    /// The links, in order.
+    pub links: Vec<LinkId>,
+    /// The predicted and the measured times, by rising size.
+    pub points: Vec<Compared>,
+}
+
+impl MeasuredRoute {
+    /// The measurements of a route, by rising size.
+    pub fn new(links: Vec<LinkId>, points: Vec<Compared>) -> MeasuredRoute {
+        MeasuredRoute { links, points }
+    }
 }
 
 /// The measurements of one link.
@@ -117,8 +135,22 @@ impl Profile {
         Profile {
             machine: Fingerprint::of(topology),
             links,
+            routes: Vec::new(),
             origin: None,
         }
+    }
+
+    /// The same profile with measured routes.
+    #[must_use]
+    pub fn with_routes(mut self, routes: Vec<MeasuredRoute>) -> Profile {
+        self.routes = routes;
+        self
+    }
+
+    /// Returns the routes whose predicted times are corrected, because measured ones differ from them by more than the
+    /// measurement's interval.
+    pub fn routes(&self) -> &[MeasuredRoute] {
+        &self.routes
     }
 
     /// Returns the machine that it was measured on.
@@ -172,6 +204,10 @@ impl TransferManager {
     /// The same for a profile that was measured here just now.
     pub(super) fn adopt_profile(&self, profile: &Profile) {
         let curves: Vec<_> = profile.links.iter().map(MeasuredLink::curve).collect();
+        let corrected = profile.routes.iter();
+        let corrections = corrected
+            .map(|route| (route.links.clone(), Correction::new(&route.points)))
+            .collect();
         self.shared.change(|state| {
             for (link, curve) in profile.links.iter().zip(curves) {
                 if let Some(curve) = curve {
@@ -181,6 +217,7 @@ impl TransferManager {
                     state.planning.condemn(link.id, FAULTY.into());
                 }
             }
+            state.planning.set_corrections(corrections);
         });
     }
 }

@@ -201,6 +201,7 @@ fn ignores_strays(flight: &Flight, model: &Model, scenario: &Scenario) -> Check 
             method: Method::DirectCopy,
             lanes: Vec::new(),
             estimate: crate::Cost::ZERO.into(),
+            correction: crate::Correction::default(),
         };
         probed.handle_route(Some(Arc::new(plan)));
     }

@@ -4,20 +4,32 @@ use transload_core::{LinkId, MemoryId, Method};
 
 use super::report::Found;
 use super::sample::Interval;
+use crate::Candidate;
+use crate::engine::checked::Only;
 
 /// A measurement that yields one figure.
 pub(super) struct Measurement {
     pub(super) src: MemoryId,
     pub(super) dst: MemoryId,
     pub(super) bytes: u64,
-    /// The link that it goes over; `None` for the planner's choice.
+    /// The link that it goes over; `None` for a way of the planner's.
     pub(super) over: Option<LinkId>,
+    /// What the planner expects of the way, of a pair of memories.
+    pub(super) expected: Option<Candidate>,
+    /// Whether the planner has not chosen that way.
+    pub(super) is_rival: bool,
     pub(super) state: State,
     /// The method of the last copy.
     pub(super) method: Option<Method>,
     /// The times of the copies, in nanoseconds.
     pub(super) times: Vec<u64>,
 }
+
+/// A measurement is looked at each time that it has so many times more.
+const ENOUGH: usize = 16;
+
+/// The interval of a median that is known well enough, on the longer side, as a part of the median.
+const NARROW: f64 = 0.01;
 
 /// The state of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +53,24 @@ impl Measurement {
             dst,
             bytes,
             over,
+            expected: None,
+            is_rival: false,
             state: State::Unknown,
             method: None,
             times: Vec::new(),
         }
+    }
+
+    /// Returns the only way that its copies may take; `None` for the planner's choice.
+    pub(super) fn only(&self) -> Option<Only> {
+        let rival = self.expected.clone().filter(|_| self.is_rival);
+        self.over.map(Only::Link).or(rival.map(Only::Way))
+    }
+
+    /// Returns whether more times would hardly change the result.
+    pub(super) fn is_known(&self) -> bool {
+        let enough = self.times.len() >= ENOUGH && self.times.len().is_multiple_of(ENOUGH);
+        enough && Interval::of(&self.times).is_some_and(|found| found.spread() <= NARROW)
     }
 
     /// Returns the measurement's result.

@@ -15,7 +15,7 @@ pub(super) fn run(
     for _ in 0..samples {
         for measurement in measurements
             .iter_mut()
-            .filter(|measurement| measurement.state == State::Right)
+            .filter(|measurement| measurement.state == State::Right && !measurement.is_known())
         {
             if !go_on() {
                 return;
@@ -52,7 +52,7 @@ fn copy(
 ) -> Result<Report, Error> {
     let src = workspace.stretch(measurement.src, measurement.bytes, Role::From, turn)?;
     let dst = workspace.stretch(measurement.dst, measurement.bytes, Role::To, turn)?;
-    workspace.copy(&src, &dst, measurement.over)
+    workspace.copy(&src, &dst, measurement.only())
 }
 
 /// The larger copies of a round push the code that moves smaller ones out of every cache, so one copy is made that is

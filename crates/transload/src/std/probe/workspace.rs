@@ -7,6 +7,7 @@ use transload_core::{DeviceId, LinkId, MemoryId, MemoryKind};
 use transload_hal::AllocSpec;
 
 use super::measurement::Measurement;
+use crate::engine::checked::Only;
 use crate::{Buffer, Error, Report, Request, TransferError, TransferManager};
 
 /// The use of a buffer. Copies that bring a pattern there and copies that bring it back never share one: bytes that one
@@ -86,20 +87,21 @@ impl<'a> Workspace<'a> {
         Ok(whole.slice(start..start + bytes)?)
     }
 
-    /// Copies all of one buffer to another, over one link or over the planner's choice.
+    /// Copies all of one buffer to another, by the only way that is named, or by the planner's choice.
     pub(super) fn copy(
         &self,
         src: &Buffer,
         dst: &Buffer,
-        over: Option<LinkId>,
+        only: Option<Only>,
     ) -> Result<Report, Error> {
-        Ok(self.manager.submit(&request(src, dst, over)).wait()?)
+        Ok(self.manager.submit(&request(src, dst, only)).wait()?)
     }
 
     /// The same where the link may hang: gives the copy up after a while, with all buffers, since it may still be under
     /// way.
     fn try_copy(&mut self, src: &Buffer, dst: &Buffer, over: Option<LinkId>) -> Result<(), Error> {
-        let request = request(src, dst, over).deadline(self.manager.now() + PATIENCE);
+        let request =
+            request(src, dst, over.map(Only::Link)).deadline(self.manager.now() + PATIENCE);
         let copied = self.manager.submit(&request).wait();
         if let Err(TransferError::Deadline { .. }) = copied {
             self.buffers.clear();
@@ -183,12 +185,10 @@ impl<'a> Workspace<'a> {
     }
 }
 
-fn request(src: &Buffer, dst: &Buffer, over: Option<LinkId>) -> Request {
-    let request = Request::new(src, dst);
-    match over {
-        Some(link) => request.over(link),
-        None => request,
-    }
+fn request(src: &Buffer, dst: &Buffer, only: Option<Only>) -> Request {
+    let mut request = Request::new(src, dst);
+    request.terms.only = only;
+    request
 }
 
 /// No useful link takes this long for 64 MiB.

@@ -5,9 +5,11 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use transload_core::{Access, LinkId};
+use transload_core::{Access, Compared, LinkId};
 
-use super::{DevicePrint, FORMAT, Fingerprint, MeasuredLink, Point, Profile, ProfileError};
+use super::{
+    DevicePrint, FORMAT, Fingerprint, MeasuredLink, MeasuredRoute, Point, Profile, ProfileError,
+};
 
 /// Read first: what else there is depends on it.
 #[derive(Deserialize)]
@@ -21,6 +23,22 @@ struct Document {
     machine: MachineText,
     #[serde(default, rename = "link")]
     links: Vec<LinkText>,
+    #[serde(default, rename = "route", skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<RouteText>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RouteText {
+    link: Vec<LinkText>,
+    #[serde(rename = "point")]
+    points: Vec<ComparedText>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ComparedText {
+    bytes: u64,
+    predicted_ns: u64,
+    ns: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,6 +94,7 @@ impl Profile {
             format: FORMAT,
             machine: MachineText::from(&self.machine),
             links: self.links.iter().map(LinkText::from).collect(),
+            routes: self.routes.iter().map(RouteText::from).collect(),
         };
         let text = toml::to_string_pretty(&document).map_err(io::Error::other)?;
         Ok(format!("{HEADER}\n{text}"))
@@ -117,9 +136,12 @@ impl Profile {
             }
             links.push(link);
         }
+        let routes = document.routes.into_iter().map(RouteText::measured);
+        let routes = routes.collect::<Result<_, _>>().map_err(garbled)?;
         Ok(Profile {
             machine: document.machine.into(),
             links,
+            routes,
             origin: path(),
         })
     }
@@ -151,10 +173,51 @@ impl LinkText {
     }
 }
 
+impl RouteText {
+    fn measured(self) -> Result<MeasuredRoute, String> {
+        let links: Vec<MeasuredLink> = { self.link.into_iter() }
+            .map(LinkText::measured)
+            .collect::<Result<_, _>>()?;
+        let links: Vec<LinkId> = links.into_iter().map(|link| link.id).collect();
+        let (Some(first), Some(last)) = (links.first(), links.last()) else {
+            return Err("a route has no links".into());
+        };
+        let between = || format!("the route {} → {}", first.src, last.dst);
+        if links.windows(2).any(|pair| pair[0].dst != pair[1].src) {
+            return Err(format!("{} has a gap", between()));
+        }
+        let point = |text: &ComparedText| Compared::new(text.bytes, text.predicted_ns, text.ns);
+        let points: Vec<Compared> = self.points.iter().map(point).collect();
+        let first_size = points.first().is_some_and(|first| first.bytes > 0);
+        if !first_size || points.windows(2).any(|pair| pair[1].bytes <= pair[0].bytes) {
+            return Err(format!("the sizes of {} do not rise from 1 on", between()));
+        }
+        Ok(MeasuredRoute::new(links, points))
+    }
+}
+
+impl From<&MeasuredRoute> for RouteText {
+    fn from(route: &MeasuredRoute) -> RouteText {
+        let link = |id: &LinkId| LinkText::from(&MeasuredLink::new(*id, Vec::new()));
+        let point = |point: &Compared| ComparedText {
+            bytes: whole(point.bytes),
+            predicted_ns: whole(point.predicted_ns),
+            ns: whole(point.ns),
+        };
+        RouteText {
+            link: route.links.iter().map(link).collect(),
+            points: route.points.iter().map(point).collect(),
+        }
+    }
+}
+
+/// Integers have 63 bits there: 292 years.
+fn whole(value: u64) -> u64 {
+    value.min(i64::MAX as u64)
+}
+
 impl From<&MeasuredLink> for LinkText {
     fn from(link: &MeasuredLink) -> LinkText {
-        // Integers have 63 bits there: 292 years.
-        let whole = |value: u64| value.min(i64::MAX as u64);
         let point = |point: &Point| PointText {
             bytes: whole(point.bytes),
             ns: whole(point.ns),
@@ -240,5 +303,6 @@ fn told(error: &toml::de::Error, text: &str) -> String {
 
 const HEADER: &str = "\
 # What `transload probe` measured of this machine: the median time of copies over each link, by size,
-# with its 95 % confidence interval. Without this file, default figures stand.
+# with its 95 % confidence interval; and routes that take another time than their links predict. Without this file,
+# default figures stand.
 ";
