@@ -87,6 +87,10 @@ pub(crate) struct ExplainOptions {
     /// How many: bytes, or with a unit, binary or decimal, as in 64KiB or 1.5GB
     pub(crate) size: ByteSize,
 
+    /// Runs every way in turn for up to 10 s, verified, and prints what each takes
+    #[arg(long)]
+    pub(crate) measure: bool,
+
     /// Plans on the machine that a TOML file describes, in place of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,

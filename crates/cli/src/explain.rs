@@ -1,6 +1,11 @@
 //! `transload explain SRC DST SIZE`
 
-use transload::{Explanation, Place, Proof, TransferError};
+use std::time::Duration;
+
+use transload::probe::{Found, Interval, MeasuredWay};
+use transload::{
+    AllocSpec, ByteSize, Explanation, Nanoseconds, Place, Proof, Request, TransferError,
+};
 
 use crate::arguments::ExplainOptions;
 use crate::costs::Wanted;
@@ -32,9 +37,13 @@ pub(crate) fn run(
         (None, true) => "default costs: those of the description".into(),
         (None, false) => "`transload probe` measures the costs of this machine".into(),
     };
+    let measured = match options.measure {
+        true => Some(measured(&machine, options)?),
+        false => None,
+    };
     if output.is_json() {
         output.note(&hint);
-        return output.json(&document(explanation));
+        return output.json(&document(explanation, measured.as_deref()));
     }
     let style = output.style();
     for line in explanation.to_string().lines() {
@@ -43,10 +52,76 @@ pub(crate) fn run(
             false => output.line(line)?,
         }
     }
-    output.line(style.dim(&hint))
+    output.line(style.dim(&hint))?;
+    match measured {
+        Some(ways) => print_measured(&ways, output),
+        None => Ok(()),
+    }
 }
 
-fn document(explanation: Explanation) -> json::Explanation {
+/// How long the ways run against each other at most.
+const BUDGET: Duration = Duration::from_secs(10);
+
+/// Runs the ways between two buffers that are made for it.
+fn measured(machine: &Machine, options: &ExplainOptions) -> Result<Vec<MeasuredWay>, Failure> {
+    let manager = &machine.manager;
+    let bytes = options.size.0;
+    let make = |place| manager.allocate(place, AllocSpec::bytes(bytes));
+    let (src, dst) = (make(options.src)?, make(options.dst)?);
+    let request = Request::new(&src, &dst);
+    let ways = manager.measure(&request, BUDGET);
+    Ok(ways.map_err(transload::Error::from)?)
+}
+
+fn print_measured(ways: &[MeasuredWay], output: &mut Output) -> Result<(), Failure> {
+    let chosen_ns = ways.first().and_then(MeasuredWay::median_ns);
+    let time = |ns: Option<u64>| ns.map_or_else(|| "–".into(), |ns| Nanoseconds(ns).to_string());
+    let row = |(at, way): (usize, &MeasuredWay)| {
+        let visits: Vec<String> = way.choice.route.iter().map(ToString::to_string).collect();
+        let lanes = match way.choice.lanes.len() {
+            0 | 1 => String::new(),
+            lanes => format!(" and {} more", lanes - 1),
+        };
+        let margin = match (at, way.median_ns().zip(chosen_ns)) {
+            (0, _) => "chosen".into(),
+            (_, Some((ns, chosen_ns))) => {
+                let margin = (ns as f64 / chosen_ns.max(1) as f64 - 1.0) * 100.0;
+                format!("{margin:+.0} %")
+            }
+            _ => String::new(),
+        };
+        let measured = match &way.found {
+            Found::Time(found) => {
+                let spread = (found.spread() * 100.0).ceil().min(999.0);
+                format!("{} ±{spread:.0} %", Nanoseconds(found.median_ns))
+            }
+            Found::Failed(reason) => format!("failed: {reason}"),
+            _ => "–".into(),
+        };
+        vec![
+            margin,
+            measured,
+            time(way.choice.predicted_ns),
+            way.choice
+                .chunk_bytes
+                .map_or_else(String::new, |bytes| ByteSize(bytes).to_string()),
+            way.choice.method.to_string(),
+            visits.join(" → ") + &lanes,
+        ]
+    };
+    output.line("")?;
+    let header = [
+        "MARGIN",
+        "MEASURED",
+        "PREDICTED",
+        "CHUNK",
+        "METHOD",
+        "ROUTE",
+    ];
+    output.table(&header, ways.iter().enumerate().map(row).collect())
+}
+
+fn document(explanation: Explanation, measured: Option<&[MeasuredWay]>) -> json::Explanation {
     let Explanation {
         chosen,
         rejected,
@@ -82,5 +157,25 @@ fn document(explanation: Explanation) -> json::Explanation {
         },
         rejected: rejected.collect(),
         simulated,
+        measured: measured.map(|ways| ways.iter().map(measured_way).collect()),
+    }
+}
+
+fn measured_way(way: &MeasuredWay) -> json::MeasuredWay {
+    let (interval, failure) = match &way.found {
+        Found::Time(found) => (Some(found), None),
+        Found::Failed(reason) => (None, Some(reason.clone())),
+        _ => (None, None),
+    };
+    json::MeasuredWay {
+        method: way.choice.method.to_string(),
+        route: names(way.choice.route.clone()),
+        chunk_bytes: way.choice.chunk_bytes,
+        lanes: way.choice.lanes.len(),
+        predicted_s: way.choice.predicted_ns.map(seconds),
+        seconds: interval.map(|found| seconds(found.median_ns)),
+        spread: interval.map(Interval::spread),
+        samples: interval.map_or(0, |found| found.samples),
+        failure,
     }
 }

@@ -78,6 +78,22 @@ pub(crate) struct Explanation {
     pub(crate) chosen: Chosen,
     pub(crate) rejected: Vec<Rejected>,
     pub(crate) simulated: bool,
+    /// Only with `--measure`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) measured: Option<Vec<MeasuredWay>>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct MeasuredWay {
+    pub(crate) method: String,
+    pub(crate) route: Vec<String>,
+    pub(crate) chunk_bytes: Option<u64>,
+    pub(crate) lanes: usize,
+    pub(crate) predicted_s: Option<f64>,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) spread: Option<f64>,
+    pub(crate) samples: u32,
+    pub(crate) failure: Option<String>,
 }
 
 #[derive(Debug, Serialize)]

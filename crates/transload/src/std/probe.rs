@@ -13,6 +13,7 @@
 mod check;
 mod measurement;
 mod report;
+mod rivals;
 mod rounds;
 mod sample;
 mod way;
@@ -36,6 +37,7 @@ use crate::TransferManager;
 pub use report::{
     Found, LinkReport, PairReport, ProbeOptions, ProbePhase, ProbeProgress, ProbeReport,
 };
+pub use rivals::MeasuredWay;
 pub use sample::Interval;
 
 impl ProbeOptions {
