@@ -9,7 +9,7 @@
 //! let weights = manager.adopt(vec![7u8; 1 << 20])?; // owned, not copied
 //! let shared = manager.allocate("cpu:0/shared".parse()?, AllocSpec::bytes(weights.len()))?;
 //! let report = manager.copy(&weights, &shared).wait()?;
-//! println!("{report}"); // 1.0 MB  cpu:0 → cpu:0/shared  DirectCopy  … GB/s
+//! println!("{report}"); // 1 MiB  cpu:0 → cpu:0/shared  DirectCopy  … GB/s
 //! assert_eq!(&*shared.read()?, &[7u8; 1 << 20][..]);
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -63,9 +63,12 @@
 //! called simulated ([`Report::is_simulated`], `DeviceInfo::simulated`).
 //!
 //! # Features
-//! `std`, which is on unless it is switched off: the host's memory, files, discovery, the probe, a
-//! thread for futures. `wgpu`: graphics adapters. `cuda`: CUDA devices. `metal`: Metal devices. `bytes`, `mmap` and `cudarc`: objects of the crates
-//! `bytes`, `memmap2` and `cudarc` can be adopted. `tracing` and `metrics`: events, counters and histograms of every transfer.
+//! | feature | adds |
+//! |---|---|
+//! | `std` (on by default) | the host's memory, files, discovery, the probe, a thread for futures |
+//! | `wgpu`, `cuda`, `metal` | graphics adapters, CUDA devices, Metal devices |
+//! | `bytes`, `mmap`, `cudarc` | [`TransferManager::adopt`] takes objects of the crates `bytes`, `memmap2` and `cudarc` |
+//! | `tracing`, `metrics` | events, counters and histograms of every transfer |
 //!
 //! # Without an operating system
 //! Without the feature `std` the engine is `no_std`: register backends by hand and call
