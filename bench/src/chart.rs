@@ -119,7 +119,7 @@ const DECADE: f64 = 160.0;
 
 const LEGEND: &str = "Bars: median of the runs. Thin lines: fastest and slowest sample. Runs too noisy for a verdict are left out.";
 /// The colours are the card's own, so that text is legible on any page.
-const HEAD: &str = r#"<title>Times of copies by Transload, as parts of the times of today's ways</title>
+const HEAD: &str = r#"<title>Copy times of Transload, relative to the usual ways</title>
 <style>
 text { font: 13px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 11px; fill: #59636e }
 .title { font-size: 16px; font-weight: 600 } .figure { font-weight: 600; text-anchor: end } .tick { text-anchor: middle }
@@ -129,7 +129,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 11p
 .grid { stroke: #3d444d } .equal { stroke: #9198a1 } .spread { stroke: #e6edf3 } }
 </style>
 <rect class="card" x="0.5" y="0.5" width="799" height="489" rx="8"/>
-<text class="title" x="20" y="30">Time of a copy by Transload, as a part of the time of today's way</text>
+<text class="title" x="20" y="30">Copy time of Transload, relative to the usual way</text>
 <text class="small" x="20" y="50">To the left, green: faster. To the right, orange: slower.</text>
 "#;
 
@@ -158,7 +158,7 @@ fn picture(all: &[&Measured], caption: &str) -> Result<String> {
         let Part { median, spread } = part(case, contender, baseline, all)?;
         let y = TOP + STEP * index as f64;
         svg += &text("copy", 20.0, y + 13.0, copy);
-        svg += &text("small", 20.0, y + 27.0, &format!("today: {today}"));
+        svg += &text("small", 20.0, y + 27.0, &format!("usual: {today}"));
         let class = ["faster", "slower"][usize::from(median > 1.0)];
         let (from, to, top) = (x(median).min(EQUAL), x(median).max(EQUAL), y + 7.0);
         let place = format!("x=\"{from:.1}\" y=\"{top}\" width=\"{:.1}\"", to - from);
