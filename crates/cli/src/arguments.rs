@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Shows the devices that are here, and why others are not
     Devices(DevicesOptions),
-    /// Moves a file through a chain of memories
+    /// Copies a file through a chain of memories
     #[command(after_help = STOPS)]
     Copy(CopyOptions),
     /// Says which way bytes would go, and why no other
@@ -54,7 +54,7 @@ pub(crate) struct DevicesOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct CopyOptions {
-    /// The file to move
+    /// The file to copy
     pub(crate) file: PathBuf,
 
     /// The memories that its bytes visit, in this order
@@ -84,7 +84,7 @@ pub(crate) struct ExplainOptions {
     #[arg(value_parser = memory)]
     pub(crate) dst: Place,
 
-    /// How many: bytes, or with a unit, binary or decimal, as in 64KiB or 1.5GB
+    /// The number of bytes, or a number with a binary or decimal unit, as in 64KiB or 1.5GB
     pub(crate) size: ByteSize,
 
     /// Runs every way in turn for up to 10 s, verified, and prints what each takes
@@ -118,7 +118,7 @@ fn memory(text: &str) -> Result<Place, String> {
         |error: transload::model::ParseError| match text.split_once("/file:") {
             Some((device, _)) => {
                 format!(
-                    "explain takes no path, for every file is reached alike: write {device}/file"
+                    "explain takes no path, because all files have the same routes: write {device}/file"
                 )
             }
             None => error.to_string(),
@@ -189,21 +189,22 @@ TIME is the time of the copy, and RATE its rate. CHECK is the time in which
 bytes of a file (fsync).";
 
 const PROFILES: &str = "\
-What was measured is saved in --profile FILE, or where the environment variable
-TRANSLOAD_PROFILE says (an empty string: nowhere), or as transload/profile.toml
-in the directory for caches. copy and explain plan by it, and so do programs
-that use the library, until the processor, a device, a driver or the version of
-transload changes. Beside it, profile.verdicts.toml holds which links between
-two devices were proven, and which ones move wrong bytes; each probe proves
-them anew.
+probe saves the measured costs in a profile: in --profile FILE, or at the path
+in the environment variable TRANSLOAD_PROFILE (an empty string: nowhere), or as
+transload/profile.toml in the user's directory for caches. copy, explain and
+programs that use the library plan by the profile until the processor, a device,
+a driver or the version of transload changes. The file profile.verdicts.toml
+beside the profile lists the proven links between two devices, and the links
+that move wrong bytes; each probe proves them anew.
 
-A simulated machine is probed to the end, however long that takes. What was
-measured of it is saved in --profile FILE only. The same goes for a machine
-where a stand-in was loaded in the place of CUDA's driver.
+probe measures a simulated machine to the end, however long that takes, and
+saves its costs in --profile FILE only. The same holds for a machine where a
+stand-in replaces CUDA's driver.
 
-Memory was touched before, and files are in the page cache. The figures are
-medians with their 95 % intervals. Do not trust those marked !, whose interval
-is wider than ±20% or unknown: close other programs, and probe again.";
+probe touches memory before it measures, and its files are in the page cache.
+The figures are medians with their 95 % intervals. Do not trust a figure marked
+!: its interval is wider than ±20% or unknown. Close other programs, and probe
+again.";
 
 const MEMORIES: &str = "\
 Memories:
