@@ -177,7 +177,7 @@ pub enum ImportError {
         memory: MemoryId,
     },
     /// This memory cannot import or export things of that kind.
-    #[error("{memory} cannot exchange {kind}: {reason}")]
+    #[error("{memory} cannot import or export {kind}: {reason}")]
     Unsupported {
         /// The memory.
         memory: MemoryId,
@@ -209,7 +209,7 @@ pub enum ImportError {
         kind: ExternalKind,
     },
     /// The driver or the operating system refused.
-    #[error("cannot exchange {kind} of {memory}: {fault}")]
+    #[error("cannot import or export {kind} of {memory}: {fault}")]
     Failed {
         /// The memory.
         memory: MemoryId,

@@ -50,7 +50,7 @@ pub fn read_regular(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     file.take(most_bytes.saturating_add(1))
         .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most_bytes {
-        let told = std::format!("it has more than {most_bytes} bytes, the most that is read");
+        let told = std::format!("it is longer than the limit of {most_bytes} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, told));
     }
     Ok(bytes)

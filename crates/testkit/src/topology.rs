@@ -19,7 +19,7 @@ pub enum TopologyError {
         r#source: io::Error,
     },
     /// Not TOML, an unknown field, or a value of the wrong kind. Names line and field.
-    #[error("{origin} does not describe a machine: {source}")]
+    #[error("{origin} does not describe a machine: {}", .source.to_string().trim_end())]
     Syntax {
         /// The file, or "the text".
         origin: String,

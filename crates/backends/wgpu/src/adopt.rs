@@ -25,7 +25,9 @@ pub(crate) fn import(
         reason: reason.into(),
     };
     let External::Object(object) = external else {
-        return Err(unsupported("only wgpu's own objects are taken in"));
+        return Err(unsupported(
+            "it takes only a wgpu::Buffer, a wgpu::Texture or Texels",
+        ));
     };
     let object: Box<dyn Any> = object;
     let object = match object.downcast::<wgpu::Buffer>() {

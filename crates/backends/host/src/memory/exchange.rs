@@ -61,7 +61,7 @@ pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buff
         (PAGEABLE | super::SHARED | FILE, external) => Err(ImportError::Unsupported {
             memory,
             kind: external.kind(),
-            reason: "pageable memory takes host memory and sealed files, shared memory and files take files".into(),
+            reason: "pageable memory takes host memory and sealed files; shared memory and file memory take files".into(),
         }),
         (memory, _) => Err(ImportError::UnknownMemory { memory }),
     }
