@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use transload::probe::ProbeOptions;
-use transload::{AllocSpec, Buffer, Candidate, MemoryId, MemoryKind, Request, TransferManager};
+use transload::{
+    AllocSpec, Buffer, Candidate, MemoryId, MemoryKind, Method, Request, TransferManager,
+};
 
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{POISON, Random};
