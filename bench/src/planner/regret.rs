@@ -76,6 +76,8 @@ pub(crate) struct Cell {
     regret: f64,
     defaults_regret: f64,
     candidates: usize,
+    /// The ways that took part in the rounds: name, prediction and median, in seconds.
+    timed: Vec<(String, Option<f64>, f64)>,
 }
 
 pub(super) fn run(effort: Effort) -> Result<Outcome> {
@@ -239,14 +241,16 @@ impl Bench {
             let over = medians(at)[1] / medians(best)[1];
             if over <= 1.0 + noise { 1.0 } else { over }
         };
-        let predicted = ways[0].choice().predicted_ns.map(|ns| ns as f64 / 1e9);
+        let predicted = |at: usize| all[at].choice().predicted_ns.map(|ns| ns as f64 / 1e9);
+        let timed = taking_part.iter().filter(|at| **at != again);
+        let timed = timed.map(|at| (name(all[*at]), predicted(*at), series[*at].median()));
         Ok(Cell {
             src: self.memories[key.0].0.to_string(),
             dst: self.memories[key.1].0.to_string(),
             bytes: key.2,
             chosen: name(&ways[0]),
             chosen_s: series[0].median(),
-            predicted_s: predicted,
+            predicted_s: predicted(0),
             defaults: name(before),
             best: name(all[best]),
             best_s: series[best].median(),
@@ -254,6 +258,7 @@ impl Bench {
             regret: regret(0),
             defaults_regret: regret(defaults),
             candidates: all.len() - 1,
+            timed: timed.collect(),
         })
     }
 

@@ -258,8 +258,8 @@ pub struct Topology {
     links: Vec<Link>,
     lacks: Vec<Lack>,
     transforms: Vec<Transformer>,
-    /// The links whose costs were replaced by measured ones.
-    measured: BTreeSet<LinkId>,
+    /// The links whose costs were replaced by measured ones, and how uncertain these are, in parts of 1024.
+    measured: BTreeMap<LinkId, u16>,
     /// By how much measured times of routes differ from the predicted ones.
     corrections: BTreeMap<Vec<LinkId>, Correction>,
 }
@@ -403,11 +403,11 @@ impl Topology {
 
     /// Replaces the cost of a link, as a measurement of this machine does. False when there is no
     /// such link.
-    pub fn set_cost(&mut self, id: LinkId, cost: Curve) -> bool {
+    pub fn set_cost(&mut self, id: LinkId, cost: Curve, doubt: u16) -> bool {
         match self.links.iter_mut().find(|link| link.id == id) {
             Some(link) => {
                 link.cost = cost;
-                self.measured.insert(id);
+                self.measured.insert(id, doubt);
                 true
             }
             None => false,
@@ -438,7 +438,12 @@ impl Topology {
 
     /// Returns whether the cost of the link was measured here; else it is its backend's default figure.
     pub fn is_measured(&self, id: LinkId) -> bool {
-        self.measured.contains(&id)
+        self.measured.contains_key(&id)
+    }
+
+    /// Returns how uncertain the cost of a link is, in parts of 1024: 0 where it was not measured.
+    pub(crate) fn doubt(&self, id: LinkId) -> u16 {
+        self.measured.get(&id).copied().unwrap_or(0)
     }
 
     fn check(&self, inventory: &Inventory) -> Result<(), TopologyError> {

@@ -50,7 +50,7 @@ impl Request {
     /// to measure the ways that [`TransferManager::candidates`](crate::TransferManager::candidates) lists. The manager
     /// refuses the request if it did not list the way, or if the way joins other memories.
     pub fn by(mut self, way: &Candidate) -> Request {
-        self.terms.only = Some(Only::Way(way.clone()));
+        self.terms.only = Some(Only::Way(Arc::new(way.clone())));
         self
     }
 

@@ -57,7 +57,7 @@ pub(super) fn contest(survey: &Survey) -> Vec<(u64, Pick)> {
     enter_wholes(survey, &mut arena, &mut contenders);
     enter_chunked(survey, &mut arena, &mut contenders);
     let bundles = bundles(survey);
-    enter_bundles(&bundles, &mut arena, &mut contenders);
+    enter_bundles(survey, &bundles, &mut arena, &mut contenders);
     contenders.sort_unstable_by_key(|contender| contender.what.rank());
 
     let mut won: Vec<(u64, Bid)> = Vec::new();
@@ -208,7 +208,7 @@ fn enter_chunked(
                 continue;
             }
             let tail = chunked(survey, at, log2);
-            if way.correction.is_some() {
+            if way.correction.is_some() || way.handicap > 0 {
                 enter_tail(survey, (at, log2), tail, arena, contenders);
                 continue;
             }
@@ -224,12 +224,23 @@ fn enter_chunked(
 }
 
 fn enter_bundles(
+    survey: &Survey,
     bundles: &[Bundle],
     arena: &mut Vec<(u64, Line)>,
     contenders: &mut Vec<Contender<Bid>>,
 ) {
     for (at, bundle) in bundles.iter().enumerate() {
-        enter(Bid::Bundle(at), &bundle.lines(), arena, contenders);
+        // Several ways at once are less simple than one of them.
+        let ways = bundle.strands.iter().map(|strand| &survey.ways[strand.way]);
+        let doubt = ways.map(|way| survey.doubt(way)).max().unwrap_or(0);
+        let mut lines = bundle.lines();
+        if doubt > 0 {
+            let factor = Correction::ONE + u32::from(doubt);
+            lines
+                .iter_mut()
+                .for_each(|(_, line)| *line = line.scaled(factor));
+        }
+        enter(Bid::Bundle(at), &lines, arena, contenders);
     }
 }
 

@@ -109,6 +109,8 @@ pub enum Reason {
     NeverCheapest,
     /// The chosen route is at least as cheap at every size.
     NeverFaster,
+    /// Its predicted time is shorter, by less than the measured costs are uncertain, and the chosen route is simpler.
+    Undecided,
     /// Other machines have such a link. This one lacks it.
     Lacking {
         /// What the device, its driver, or the program that opened it left out.
@@ -167,6 +169,9 @@ impl fmt::Display for Reason {
             }
             Reason::Dominated { by: None } => f.write_str("never faster than reading in place"),
             Reason::NeverCheapest => f.write_str("at every size another route is as fast"),
+            Reason::Undecided => f.write_str(
+                "faster than the chosen way by less than the measurements are uncertain, and less simple",
+            ),
             Reason::NeverFaster => f.write_str("never faster than the chosen way"),
             Reason::Lacking { why } => f.write_str(why),
         }

@@ -124,6 +124,7 @@ impl PlanSet {
     pub fn rejected(&self, len_bytes: u64) -> Vec<Rejected> {
         let winners = self.winners();
         let range = self.range(len_bytes);
+        let chosen_ns = self.ranges[range].1.estimate_ns(len_bytes);
         let losers = (0..self.survey.ways.len()).filter(|way| !self.picks[range].takes(*way));
         losers
             .map(|way| {
@@ -132,8 +133,13 @@ impl PlanSet {
                     false => self.lost(way, &winners),
                 };
                 let best = best_chunk(&self.survey, way, len_bytes);
-                self.survey
-                    .reject(way, reason, best.map(|(line, _)| line.at(len_bytes)))
+                let estimate_ns = best.map(|(line, _)| line.at(len_bytes));
+                let is_faster = estimate_ns.is_some_and(|ns| ns < chosen_ns);
+                let reason = match is_faster && self.survey.ways[way].handicap > 0 {
+                    true => Reason::Undecided,
+                    false => reason,
+                };
+                self.survey.reject(way, reason, estimate_ns)
             })
             .collect()
     }

@@ -38,6 +38,8 @@ pub(super) struct Hop {
     pub(super) barred: Option<Barred>,
     /// How much of the host the engine keeps busy ([`host_load`]).
     load: u16,
+    /// How uncertain its cost is, in parts of 1024.
+    doubt: u16,
     chunk_ns: ChunkTimes,
 }
 
@@ -119,7 +121,33 @@ impl Survey {
         if key.purpose == Purpose::Copy && topology.has_corrections() {
             survey.take_corrections(topology);
         }
+        survey.doubt_staging();
         Ok(survey)
+    }
+
+    /// Returns how uncertain the costs of a way's links are, in parts of 1024.
+    pub(super) fn doubt(&self, way: &Way) -> u16 {
+        let hops = way.copies().map(|hop| self.hops[usize::from(hop)].doubt);
+        hops.max().unwrap_or(0)
+    }
+
+    /// Where measurements are too uncertain to decide between a way in one pass and one that stages, the simpler one is
+    /// taken: the other must be faster by what the costs are uncertain.
+    fn doubt_staging(&mut self) {
+        let doubt = |way: &Way| self.doubt(way);
+        let direct = self
+            .ways
+            .iter()
+            .filter(|way| way.rings() == 0 && way.chunks.is_ok());
+        let Some(least) = direct.map(doubt).max() else {
+            return;
+        };
+        let doubts: Vec<u16> = self.ways.iter().map(|way| doubt(way).max(least)).collect();
+        for (way, doubt) in self.ways.iter_mut().zip(doubts) {
+            if way.rings() > 0 {
+                way.handicap = doubt;
+            }
+        }
     }
 
     fn take_corrections(&mut self, topology: &Topology) {
@@ -139,8 +167,13 @@ impl Survey {
         way.correction.map(|at| &self.corrections[usize::from(at)])
     }
 
-    /// Corrects the lines of a way from the position `start` on.
+    /// Applies correction and handicap of a way to its lines from the position `start` on.
     pub(super) fn correct(&self, way: &Way, start: usize, lines: &mut Vec<(u64, Line)>) {
+        if way.handicap > 0 {
+            let factor = Correction::ONE + u32::from(way.handicap);
+            let mine = lines[start..].iter_mut();
+            mine.for_each(|(_, line)| *line = line.scaled(factor));
+        }
         let Some(correction) = self.correction(way) else {
             return;
         };
@@ -234,6 +267,7 @@ impl Survey {
             self.hops.push(Hop {
                 link: link.clone(),
                 load: topology.host_load(link.id.engine),
+                doubt: topology.doubt(link.id),
                 chunk_ns: match &barred {
                     None => times(&link.cost),
                     Some(_) => [0; CHUNK_SIZES],

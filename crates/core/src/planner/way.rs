@@ -46,6 +46,8 @@ pub(super) struct Way {
     engines: [u8; Way::MAX_ACTS],
     /// The exponents of the smallest and largest chunk, or why there is none.
     pub(super) chunks: Result<(u8, u8), Flaw>,
+    /// By how much it must be faster than others to be chosen, in parts of 1024.
+    pub(super) handicap: u16,
     /// The number of the correction of its route, if it has one.
     pub(super) correction: Option<u16>,
 }
@@ -63,6 +65,7 @@ impl Way {
             rings: rings as u8,
             engines: [0; Way::MAX_ACTS],
             chunks: Err(Flaw::NoTransform),
+            handicap: 0,
             correction: None,
         };
         for at in 0..=links.len() {

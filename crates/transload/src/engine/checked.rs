@@ -57,7 +57,7 @@ pub(crate) enum Only {
     /// A link, in one pass and one piece.
     Link(LinkId),
     /// A way that the manager has listed.
-    Way(Candidate),
+    Way(Arc<Candidate>),
 }
 
 /// The plans of a transfer.

@@ -78,8 +78,8 @@ impl Planning {
 
     /// Sets the cost of a link. Plans are made anew.
     #[cfg(feature = "std")]
-    pub(crate) fn set_cost(&mut self, link: LinkId, cost: transload_core::Curve) {
-        self.topology.set_cost(link, cost);
+    pub(crate) fn set_cost(&mut self, link: LinkId, cost: transload_core::Curve, doubt: u16) {
+        self.topology.set_cost(link, cost, doubt);
         self.cache.invalidate();
     }
 

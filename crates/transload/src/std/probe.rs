@@ -5,10 +5,9 @@
 //! poisoned memory, brings it back another way and compares. Then the medians replace the default costs, and the probe
 //! times each ordered pair of memories over the way that the planner now chooses.
 //!
-//! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache. Copies of up to 1 MiB
-//! use the same bytes again and again: that is what a small copy costs. Each larger one uses the next part of its memory,
-//! as the pieces of a large copy do. The planner prices the chunks of a stream by the largest sizes
-//! ([`Curve::in_stream`](transload_core::Curve::in_stream)).
+//! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache. Each timed copy follows
+//! another one of the same bytes by the same way, so that caches and staging slots are as that way leaves them. The
+//! planner prices the chunks of a stream by the largest sizes ([`Curve::in_stream`](transload_core::Curve::in_stream)).
 
 mod check;
 mod measurement;
@@ -20,6 +19,7 @@ mod way;
 mod workspace;
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 #[cfg(not(browser))]
 use std::time::Instant;
@@ -194,11 +194,11 @@ impl TransferManager {
                     routes.push(way.links());
                     let mut rival = Measurement::new(pair.src, pair.dst, pair.bytes, None);
                     (rival.state, rival.is_rival) = (State::Right, true);
-                    rival.expected = Some(way);
+                    rival.expected = Some(Arc::new(way));
                     rivals.push(rival);
                 }
             }
-            pair.expected = Some(chosen);
+            pair.expected = Some(Arc::new(chosen));
         }
         pairs.append(&mut rivals);
         pairs.sort_by_key(|pair| pair.bytes);

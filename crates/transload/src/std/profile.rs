@@ -129,6 +129,28 @@ impl MeasuredLink {
     }
 }
 
+/// A median of fewer times has no interval of 95 %. It is taken to be uncertain by a quarter at least.
+const FEW: u32 = 6;
+
+impl MeasuredLink {
+    /// Returns how uncertain the medians are, in parts of 1024: the longest half of an interval as a part of its median,
+    /// at most a half.
+    fn doubt(&self) -> u16 {
+        let of = |point: &Point| {
+            let half =
+                (point.high_ns.saturating_sub(point.ns)).max(point.ns.saturating_sub(point.low_ns));
+            let part = u128::from(half) * 1024 / u128::from(point.ns.max(1));
+            let part = u16::try_from(part).unwrap_or(u16::MAX);
+            if point.samples < FEW {
+                part.max(256)
+            } else {
+                part
+            }
+        };
+        self.points.iter().map(of).max().unwrap_or(0).min(512)
+    }
+}
+
 impl Profile {
     /// Makes a profile of the machine with that topology.
     pub fn new(topology: &Topology, links: Vec<MeasuredLink>) -> Profile {
@@ -211,7 +233,7 @@ impl TransferManager {
         self.shared.change(|state| {
             for (link, curve) in profile.links.iter().zip(curves) {
                 if let Some(curve) = curve {
-                    state.planning.set_cost(link.id, curve);
+                    state.planning.set_cost(link.id, curve, link.doubt());
                 }
                 if link.faulty {
                     state.planning.condemn(link.id, FAULTY.into());

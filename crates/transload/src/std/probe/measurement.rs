@@ -1,5 +1,7 @@
 //! One size over one link, or from one memory to another.
 
+use std::sync::Arc;
+
 use transload_core::{LinkId, MemoryId, Method};
 
 use super::report::Found;
@@ -15,7 +17,7 @@ pub(super) struct Measurement {
     /// The link that it goes over; `None` for a way of the planner's.
     pub(super) over: Option<LinkId>,
     /// What the planner expects of the way, of a pair of memories.
-    pub(super) expected: Option<Candidate>,
+    pub(super) expected: Option<Arc<Candidate>>,
     /// Whether the planner has not chosen that way.
     pub(super) is_rival: bool,
     pub(super) state: State,
@@ -63,8 +65,9 @@ impl Measurement {
 
     /// Returns the only way that its copies may take; `None` for the planner's choice.
     pub(super) fn only(&self) -> Option<Only> {
-        let rival = self.expected.clone().filter(|_| self.is_rival);
-        self.over.map(Only::Link).or(rival.map(Only::Way))
+        let rival = self.expected.as_ref().filter(|_| self.is_rival);
+        let way = rival.map(|way| Only::Way(Arc::clone(way)));
+        self.over.map(Only::Link).or(way)
     }
 
     /// Returns whether more times would hardly change the result.

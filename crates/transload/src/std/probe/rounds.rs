@@ -26,14 +26,13 @@ pub(super) fn run(
 }
 
 fn time(workspace: &mut Workspace<'_>, measurement: &mut Measurement) {
-    let turn = 2 * measurement.times.len();
-    if measurement.bytes <= WARM_BYTES
-        && let Err(error) = copy(workspace, measurement, turn)
-    {
+    // The other copies of a round push the bytes and the code of this one out of the caches, and take its slots: a first
+    // copy is not timed. So all ways between two memories are timed alike, whichever came before.
+    if let Err(error) = copy(workspace, measurement) {
         measurement.state = State::Failed(error.to_string());
         return;
     }
-    match copy(workspace, measurement, turn + 1) {
+    match copy(workspace, measurement) {
         // A way that failed at first took time too, and will not be taken again.
         Ok(report) if report.fallbacks().is_empty() => {
             let ns = u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -45,16 +44,8 @@ fn time(workspace: &mut Workspace<'_>, measurement: &mut Measurement) {
     }
 }
 
-fn copy(
-    workspace: &mut Workspace<'_>,
-    measurement: &Measurement,
-    turn: usize,
-) -> Result<Report, Error> {
-    let src = workspace.stretch(measurement.src, measurement.bytes, Role::From, turn)?;
-    let dst = workspace.stretch(measurement.dst, measurement.bytes, Role::To, turn)?;
+fn copy(workspace: &mut Workspace<'_>, measurement: &Measurement) -> Result<Report, Error> {
+    let src = workspace.buffer(measurement.src, measurement.bytes, Role::From)?;
+    let dst = workspace.buffer(measurement.dst, measurement.bytes, Role::To)?;
     workspace.copy(&src, &dst, measurement.only())
 }
-
-/// The larger copies of a round push the code that moves smaller ones out of every cache, so one copy is made that is
-/// not timed. Copies above this size need no such copy.
-pub(super) const WARM_BYTES: u64 = 1 << 20;

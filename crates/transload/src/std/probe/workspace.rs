@@ -27,8 +27,6 @@ pub(super) struct Workspace<'a> {
     manager: &'a TransferManager,
     buffers: HashMap<(MemoryId, u64, Role), Buffer>,
     patterns: Patterns,
-    /// The largest size that is measured, in bytes.
-    most: u64,
 }
 
 impl<'a> Workspace<'a> {
@@ -38,7 +36,6 @@ impl<'a> Workspace<'a> {
             manager,
             buffers: HashMap::new(),
             patterns: Patterns::new(usize::try_from(most).unwrap_or(0)),
-            most,
         }
     }
 
@@ -62,29 +59,6 @@ impl<'a> Workspace<'a> {
         let buffer = self.manager.allocate(memory.into(), spec)?;
         self.buffers.insert(key, buffer.clone());
         Ok(buffer)
-    }
-
-    /// Returns the memory of a timed copy, the `turn`th of its measurement. A small copy uses the same bytes each time,
-    /// as programs do that have just written or are about to read them. A larger one uses the next part of a larger
-    /// buffer, as the pieces of a large copy do. Slots are used again and again, as in staging.
-    pub(super) fn stretch(
-        &mut self,
-        memory: MemoryId,
-        bytes: u64,
-        role: Role,
-        turn: usize,
-    ) -> Result<Buffer, Error> {
-        let is_slot = matches!(memory.kind, MemoryKind::Upload | MemoryKind::Readback);
-        if is_slot || bytes <= super::rounds::WARM_BYTES {
-            return self.buffer(memory, bytes, role);
-        }
-        let whole = match self.buffer(memory, self.most.max(bytes), role) {
-            Ok(whole) => whole,
-            // The memory has no room for so much.
-            Err(_) => self.buffer(memory, bytes, role)?,
-        };
-        let start = turn as u64 % (whole.len() / bytes.max(1)).max(1) * bytes;
-        Ok(whole.slice(start..start + bytes)?)
     }
 
     /// Copies all of one buffer to another, by the only way that is named, or by the planner's choice.
