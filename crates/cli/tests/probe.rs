@@ -90,7 +90,7 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
     // Every ordered pair of the host's memories, in every size.
     for src in ["pageable", "shared", "file"] {
         for dst in ["pageable", "shared", "file"] {
-            for bytes in [4 << 10, 64 << 10, 1 << 20, 16 << 20] {
+            for bytes in [4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20] {
                 let is_it = |pair: &&Value| {
                     pair["src"] == format!("cpu:0/{src}")
                         && pair["dst"] == format!("cpu:0/{dst}")
@@ -181,7 +181,7 @@ fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
     // The result is the same to the nanosecond in every run.
     assert_eq!(value, folder.json(&PROBE));
     let pairs = value["pairs"].as_array().unwrap();
-    assert_eq!(pairs.len(), 4 * 4);
+    assert_eq!(pairs.len(), 4 * 6);
     let up = pairs
         .iter()
         .find(|pair| pair["dst"] == "sim:0/device")

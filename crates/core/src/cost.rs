@@ -77,6 +77,8 @@ pub struct Piece {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Curve {
     pub(crate) pieces: Vec<Piece>,
+    /// Whether caches hold the bytes of small copies ([`Curve::part_of`]).
+    pub(crate) has_caches: bool,
 }
 
 /// Why the pieces do not form a curve.
@@ -115,7 +117,17 @@ impl Curve {
                 });
             }
         }
-        Ok(Curve { pieces })
+        Ok(Curve {
+            pieces,
+            has_caches: false,
+        })
+    }
+
+    /// The same curve where small copies are fast because caches hold their bytes ([`Curve::part_of`]).
+    #[must_use]
+    pub fn with_caches(mut self) -> Curve {
+        self.has_caches = true;
+        self
     }
 
     /// Returns the pieces, rising; the first starts at 0.
@@ -145,15 +157,16 @@ impl Curve {
 }
 
 impl Curve {
-    /// Returns the nanoseconds for `bytes` bytes of a longer payload. A part is no faster for each byte than the largest
-    /// copies are: caches hold the bytes of a small copy, and not those of a stream.
-    pub fn in_stream(&self, bytes: u64) -> u64 {
-        let alone = self.at(bytes);
-        let [first, .., last] = self.pieces.as_slice() else {
-            return alone;
-        };
-        let as_part = Cost::new(first.cost.fixed_ns, last.cost.fs_per_byte);
-        alone.max(as_part.at(bytes))
+    /// Returns the nanoseconds for `bytes` bytes of a payload of `whole` bytes: as alone, but
+    /// [where there are caches](Curve::with_caches) no faster for each byte than a copy of `whole` bytes. Caches hold the
+    /// bytes of a small copy, and not those of a stream that is cut into small copies.
+    pub fn part_of(&self, bytes: u64, whole: u64) -> u64 {
+        let alone = self.cost_at(bytes);
+        if !self.has_caches {
+            return alone.at(bytes);
+        }
+        let rate = self.cost_at(whole).fs_per_byte;
+        Cost::new(alone.fixed_ns, rate.max(alone.fs_per_byte)).at(bytes)
     }
 }
 
@@ -164,6 +177,7 @@ impl From<Cost> for Curve {
                 from_bytes: 0,
                 cost,
             }],
+            has_caches: false,
         }
     }
 }

@@ -33,12 +33,14 @@ pub fn memory_cost() -> Curve {
         from_bytes,
         cost: Cost::from_rate(fixed_ns, bytes_per_second),
     };
+    let pieces = vec![
+        piece(0, 50, 40_000_000_000),
+        piece(2 << 20, 5_000, 40_000_000_000),
+        piece(12 << 20, 5_000, 15_000_000_000),
+    ];
     Curve {
-        pieces: vec![
-            piece(0, 50, 40_000_000_000),
-            piece(2 << 20, 5_000, 40_000_000_000),
-            piece(12 << 20, 5_000, 15_000_000_000),
-        ],
+        pieces,
+        has_caches: true,
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Step {
     pub backend: BackendId,
     /// The engine that executes it.
     pub engine: EngineId,
-    /// The cost for one chunk: of a payload of one chunk, or [in a stream](Curve::in_stream) of several.
+    /// The cost for one chunk, [as a part](Curve::part_of) of its payload.
     pub cost: Curve,
     /// How much of the host's processors and memory bus the step keeps busy, in parts of 1024 of its time.
     pub host_load: u16,

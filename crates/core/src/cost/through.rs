@@ -23,7 +23,7 @@ impl Curve {
     /// line; where that line would start below 0, because copies slow down with their size, it is a row
     /// of lines through the origin, one an octave at most, that meet it where they start. Below the
     /// first size the first line goes on, or the first time holds; beyond the last size, the rate that
-    /// was measured there.
+    /// was measured there. It has [caches](Curve::with_caches).
     ///
     /// # Errors
     /// When there are no times, or the sizes do not rise from 1 on.
@@ -63,7 +63,7 @@ impl Curve {
             let cost = &mut pieces[at].cost;
             cost.fixed_ns += before.saturating_sub(cost.at(start));
         }
-        Curve::new(pieces)
+        Curve::new(pieces).map(Curve::with_caches)
     }
 }
 

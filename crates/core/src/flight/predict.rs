@@ -39,12 +39,8 @@ pub fn predict_ns(plan: &Arc<Plan>, len_bytes: u64) -> Result<u64, PlanError> {
                     grant_all(&mut flight, plan);
                 }
                 Action::Submit(task) => {
-                    let lane = &plan.lanes[usize::from(task.id.lane)];
-                    let step = &lane.steps[usize::from(task.step)];
-                    let ns = match len_bytes >= lane.chunk_bytes {
-                        true => step.cost.in_stream(task.span.len),
-                        false => step.cost.at(task.span.len),
-                    };
+                    let step = &plan.lanes[usize::from(task.id.lane)].steps[usize::from(task.step)];
+                    let ns = step.cost.part_of(task.span.len, len_bytes);
                     let free = free_at.entry(step.engine).or_default();
                     let start = now.max(*free);
                     let host_ns = loaded_ns(ns, step.host_load);

@@ -45,7 +45,7 @@ impl Survey {
         let slots = self.slots(way, log2, self.limits.staging_bytes);
         let mut lines = Vec::new();
         self.head(way, 1 << log2, &mut lines);
-        lines.push((1 << log2, self.tail(way, log2, slots).line(log2)));
+        self.tails(way, log2, slots, &mut lines);
         self.correct(way, 0, &mut lines);
         Plan {
             method: self.method(way),

@@ -92,8 +92,7 @@ pub(super) fn alone(survey: &Survey, way: usize) -> Vec<(u64, Line)> {
     if let Ok((smallest, largest)) = survey.ways[way].chunks {
         enter_whole(survey, way, largest, &mut arena, &mut contenders);
         for log2 in u32::from(smallest)..=u32::from(largest) {
-            let tail = chunked(survey, way, log2);
-            enter_tail(survey, (way, log2), tail, &mut arena, &mut contenders);
+            enter_tails(survey, (way, log2), &mut arena, &mut contenders);
         }
     }
     let won = envelope(&contenders, &arena);
@@ -113,7 +112,7 @@ pub(super) fn best_chunk(survey: &Survey, way: usize, bytes: u64) -> Option<(Lin
             survey.head(&survey.ways[way], bytes + 1, &mut lines);
             lines.last().map(|(_, line)| *line)?
         } else {
-            chunked(survey, way, log2).line(log2)
+            chunked(survey, way, log2, bytes).line(log2)
         };
         if best.is_none_or(|(held, _)| line.cmp_at(held, bytes).is_lt()) {
             best = Some((line, log2));
@@ -207,18 +206,19 @@ fn enter_chunked(
             if !sizes.is_ok_and(|sizes| sizes.contains(&log2)) {
                 continue;
             }
-            let tail = chunked(survey, at, log2);
-            if way.correction.is_some() || way.handicap > 0 {
-                enter_tail(survey, (at, log2), tail, arena, contenders);
+            let is_one_line = survey.next_change(way, 1 << log2).is_none();
+            if !is_one_line || way.correction.is_some() || way.handicap > 0 {
+                enter_tails(survey, (at, log2), arena, contenders);
                 continue;
             }
+            let tail = chunked(survey, at, log2, 1 << log2);
             if front.iter().all(|(other, _)| !no_worse(*other, tail)) {
                 front.retain(|(other, _)| !no_worse(tail, *other));
                 front.push((tail, at));
             }
         }
-        for (tail, way) in &front {
-            enter_tail(survey, (*way, log2), *tail, arena, contenders);
+        for (_, way) in &front {
+            enter_tails(survey, (*way, log2), arena, contenders);
         }
     }
 }
@@ -245,15 +245,16 @@ fn enter_bundles(
 }
 
 /// Enters a way in chunks of one size.
-fn enter_tail(
+fn enter_tails(
     survey: &Survey,
     (way, log2): (usize, u32),
-    tail: Tail,
     arena: &mut Vec<(u64, Line)>,
     contenders: &mut Vec<Contender<Bid>>,
 ) {
     let start = arena.len();
-    arena.push((1 << log2, tail.line(log2)));
+    let of = &survey.ways[way];
+    let slots = survey.slots(of, log2, survey.limits.staging_bytes);
+    survey.tails(of, log2, slots, arena);
     survey.correct(&survey.ways[way], start, arena);
     contenders.push(Contender {
         lines: start..arena.len(),
@@ -277,10 +278,10 @@ fn enter(
     });
 }
 
-fn chunked(survey: &Survey, way: usize, log2: u32) -> Tail {
+fn chunked(survey: &Survey, way: usize, log2: u32, whole: u64) -> Tail {
     let way = &survey.ways[way];
     let slots = survey.slots(way, log2, survey.limits.staging_bytes);
-    survey.tail(way, log2, slots)
+    survey.tail(way, log2, slots, whole)
 }
 
 fn no_worse(a: Tail, b: Tail) -> bool {

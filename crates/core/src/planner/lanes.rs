@@ -94,7 +94,7 @@ fn fastest_disjoint(survey: &Survey, most: usize) -> Vec<usize> {
         if let Ok((_, log2)) = way.chunks {
             let log2 = u32::from(log2);
             let slots = survey.slots(way, log2, survey.limits.staging_bytes);
-            rates.push((survey.tail(way, log2, slots).line(log2), at));
+            rates.push((survey.tail(way, log2, slots, u64::MAX).line(log2), at));
         }
     }
     let mut chosen: Vec<usize> = Vec::with_capacity(most);
@@ -155,7 +155,7 @@ fn bundle(survey: &Survey, ways: &[usize], largest: u32, budget: u64) -> Option<
         // Under a tight budget a smaller chunk with more slots can be the faster one.
         let fitting = sizes.filter_map(|log2| match survey.slots(way, log2, budget) {
             0 => None,
-            slots => Some((log2, slots, survey.tail(way, log2, slots))),
+            slots => Some((log2, slots, survey.tail(way, log2, slots, u64::MAX))),
         });
         tails.push(fitting.min_by_key(|(log2, _, tail)| tail.line(*log2).slope)?);
     }

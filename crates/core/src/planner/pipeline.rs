@@ -63,12 +63,14 @@ impl Survey {
     /// engine's queue interleaves the steps can cost up to a chunk's time more. A partial last chunk
     /// is taken to cost its part of a whole one. With one step the rule says that copies queue back to
     /// back.
-    pub(super) fn tail(&self, way: &Way, log2: u32, slots: u16) -> Tail {
+    ///
+    /// The times of the steps are those of a payload of `whole` bytes.
+    pub(super) fn tail(&self, way: &Way, log2: u32, slots: u16, whole: u64) -> Tail {
         let mut times = [0u64; Way::MAX_ACTS];
         let mut busy = [0u64; Way::MAX_ACTS];
         let (mut total, mut host) = (0u64, 0u64);
         for (i, act) in way.acts().iter().enumerate() {
-            times[i] = self.chunk_ns(*act, log2);
+            times[i] = self.part_ns(*act, log2, whole);
             total = total.saturating_add(times[i]);
             host = host.saturating_add(loaded_ns(times[i], self.host_load(*act)));
             let engine = &mut busy[usize::from(way.engines()[i])];
@@ -87,6 +89,18 @@ impl Survey {
         Tail {
             fixed_ns: total - period_ns,
             period_ns,
+        }
+    }
+
+    /// Pushes the lines of payloads of at least one chunk, by first size.
+    pub(super) fn tails(&self, way: &Way, log2: u32, slots: u16, lines: &mut Vec<(u64, Line)>) {
+        let mut from = 1 << log2;
+        loop {
+            lines.push((from, self.tail(way, log2, slots, from).line(log2)));
+            match self.next_change(way, from) {
+                Some(next) => from = next,
+                None => return,
+            }
         }
     }
 

@@ -28,7 +28,7 @@ const MAX_LOG2: u32 = {
 };
 const CHUNK_SIZES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
 
-/// Nanoseconds for one of several chunks of each size.
+/// Nanoseconds for one chunk of each size.
 type ChunkTimes = [u64; CHUNK_SIZES];
 
 /// A link that a way may take.
@@ -193,6 +193,21 @@ impl Survey {
             Act::Transform(by) => self.transformers[usize::from(by)].1[size],
             Act::MakeVisible(region) => self.owner(region).visible.at(1 << log2),
         }
+    }
+
+    /// Returns how many nanoseconds `act` takes for a chunk of 2^`log2` bytes of a payload of `whole` bytes.
+    pub(super) fn part_ns(&self, act: Act, log2: u32, whole: u64) -> u64 {
+        match self.curve(act) {
+            curve if curve.has_caches => curve.part_of(1 << log2, whole),
+            _ => self.chunk_ns(act, log2),
+        }
+    }
+
+    /// Returns the next size above `from` at which the chunks of a way have another cost.
+    pub(super) fn next_change(&self, way: &Way, from: u64) -> Option<u64> {
+        let curves = way.acts().iter().map(|act| self.curve(*act));
+        let cached = curves.filter(|curve| curve.has_caches);
+        cached.filter_map(|curve| curve.piece_at(from).1).min()
     }
 
     /// Returns how much of the host `act` keeps busy, of 1024.
@@ -469,7 +484,7 @@ fn for_pairs(ends: &[(End, End)], mut found: impl FnMut(u16, u16, u16)) {
 }
 
 fn times(cost: &Curve) -> ChunkTimes {
-    core::array::from_fn(|i| cost.in_stream(1 << (MIN_LOG2 as usize + i)))
+    core::array::from_fn(|i| cost.at(1 << (MIN_LOG2 as usize + i)))
 }
 
 /// Compares the numbers first: most memories of a machine differ there.

@@ -3,6 +3,7 @@
 mod digests;
 mod lanes;
 mod machine;
+mod measured;
 mod oracle;
 mod random;
 mod ranges;

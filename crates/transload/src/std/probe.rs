@@ -7,7 +7,7 @@
 //!
 //! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache. Each timed copy follows
 //! another one of the same bytes by the same way, so that caches and staging slots are as that way leaves them. The
-//! planner prices the chunks of a stream by the largest sizes ([`Curve::in_stream`](transload_core::Curve::in_stream)).
+//! planner prices the chunks of a stream by the largest sizes ([`Curve::part_of`](transload_core::Curve::part_of)).
 
 mod check;
 mod measurement;
@@ -158,7 +158,7 @@ impl TransferManager {
             &mut pairs,
             &mut timer.phase(ProbePhase::CheckingPairs, watch),
         );
-        self.expect_times(&mut pairs);
+        self.expect_times(&mut pairs, &profile);
         rounds::run(
             &mut workspace,
             &mut pairs,
@@ -177,8 +177,11 @@ impl TransferManager {
     }
 
     /// Notes what the planner expects of each pair, and adds its best rivals by other routes.
-    fn expect_times(&self, pairs: &mut Vec<Measurement>) {
+    fn expect_times(&self, pairs: &mut Vec<Measurement>, profile: &Profile) {
         let mut rivals = Vec::new();
+        // A link without measurements may never answer.
+        let known = { profile.links().iter() }.filter(|link| !link.points.is_empty());
+        let known: HashSet<LinkId> = known.map(|link| link.id).collect();
         for pair in pairs.iter_mut().filter(|pair| pair.state == State::Right) {
             let key = PlanKey::copy(pair.src, pair.dst);
             let mut ways = self.ways(key, pair.bytes).unwrap_or_default().into_iter();
@@ -190,8 +193,10 @@ impl TransferManager {
                     .choice()
                     .predicted_ns
                     .is_some_and(|rival| rival / 3 * 2 <= ns);
-                if is_near && routes.len() <= RIVALS && !routes.contains(&way.links()) {
-                    routes.push(way.links());
+                let links = way.links();
+                let is_new = routes.len() <= RIVALS && !routes.contains(&links);
+                if is_near && is_new && links.iter().all(|link| known.contains(link)) {
+                    routes.push(links);
                     let mut rival = Measurement::new(pair.src, pair.dst, pair.bytes, None);
                     (rival.state, rival.is_rival) = (State::Right, true);
                     rival.expected = Some(Arc::new(way));
@@ -218,7 +223,7 @@ impl TransferManager {
 const RIVALS: usize = 2;
 
 /// Fewer times decide nothing.
-const LEAST_TIMES: usize = 3;
+const LEAST_TIMES: usize = 2;
 
 /// Returns the routes whose times differ from the predicted ones by more than the interval of the median.
 fn corrections(pairs: &[Measurement]) -> Vec<MeasuredRoute> {

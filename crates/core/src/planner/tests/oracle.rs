@@ -241,7 +241,7 @@ fn stage(engine: EngineId, cost: &Curve, chunk: u64, bytes: u64) -> Stage {
         .unwrap();
     Stage {
         engine,
-        chunk_ns: cost.in_stream(chunk),
+        chunk_ns: cost.part_of(chunk, bytes),
         whole: u128::from(piece.cost.fixed_ns) * PER_NS
             + u128::from(piece.cost.fs_per_byte) * PER_FS * u128::from(bytes),
     }

@@ -23,6 +23,9 @@ pub struct MeasuredWay {
 /// A way that is slower than the fastest one by this factor has lost, and is timed no further.
 const LOST: u64 = 2;
 
+/// A way whose first copy takes longer ends the measurement.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Each way has this many times before any has lost.
 const FIRST_ROUNDS: usize = 3;
 
@@ -46,7 +49,8 @@ impl TransferManager {
     /// transfers at the same time disturb the results.
     ///
     /// # Errors
-    /// When the request would be refused. A way that fails says so in its result.
+    /// When the request would be refused. A way that fails says so in its result. If the first copy of a way takes more
+    /// than a minute, no way is timed.
     pub fn measure(
         &self,
         request: &Request,
@@ -64,8 +68,16 @@ impl TransferManager {
             })
             .collect();
         for rival in &mut rivals {
-            let verified = self.submit(&rival.request.clone().verify()).wait();
-            rival.fault = verified.err();
+            let verified = rival
+                .request
+                .clone()
+                .verify()
+                .deadline(self.now() + PATIENCE);
+            rival.fault = self.submit(&verified).wait().err();
+            // Other ways would wait for the bytes that this one may still move.
+            if matches!(rival.fault, Some(TransferError::Deadline { .. })) {
+                return Ok(rivals.into_iter().map(Rival::result).collect());
+            }
         }
         for round in 0..MOST as usize {
             let fastest = { rivals.iter() }.filter_map(Rival::least).min();
