@@ -51,7 +51,7 @@ async fn a_copy_of_the_hosts_does_not_go_before_what_it_is_to_come_after() {
     let submit = |op: Op<'_>, after: &[Fence]| unsafe { backend.submit(None, &[op], after) };
 
     let first = submit(copy(&there[0], &there[1]), &[]).unwrap();
-    assert!(!first.is_settled());
+    assert!(!first.is_immediate());
     assert_eq!(
         backend.wait(first, Duration::from_secs(3600)),
         Waited::TimedOut

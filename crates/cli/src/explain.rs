@@ -37,13 +37,15 @@ pub(crate) fn run(
         (None, true) => "default costs: those of the description".into(),
         (None, false) => "`transload probe` measures the costs of this machine".into(),
     };
-    let measured = match options.measure {
-        true => Some(measured(&machine, options)?),
-        false => None,
+    let measure = || {
+        options
+            .measure
+            .then(|| measured(&machine, options))
+            .transpose()
     };
     if output.is_json() {
         output.note(&hint);
-        return output.json(&document(explanation, measured.as_deref()));
+        return output.json(&document(explanation, measure()?.as_deref()));
     }
     let style = output.style();
     for line in explanation.to_string().lines() {
@@ -53,8 +55,8 @@ pub(crate) fn run(
         }
     }
     output.line(style.dim(&hint))?;
-    match measured {
-        Some(ways) => print_measured(&ways, output),
+    match measure()? {
+        Some(ways) => print_measured(&ways, options.size.0, output),
         None => Ok(()),
     }
 }
@@ -73,7 +75,7 @@ fn measured(machine: &Machine, options: &ExplainOptions) -> Result<Vec<MeasuredW
     Ok(ways.map_err(transload::Error::from)?)
 }
 
-fn print_measured(ways: &[MeasuredWay], output: &mut Output) -> Result<(), Failure> {
+fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Result<(), Failure> {
     let chosen_ns = ways.first().and_then(MeasuredWay::median_ns);
     let time = |ns: Option<u64>| ns.map_or_else(|| "–".into(), |ns| Nanoseconds(ns).to_string());
     let row = |(at, way): (usize, &MeasuredWay)| {
@@ -95,16 +97,16 @@ fn print_measured(ways: &[MeasuredWay], output: &mut Output) -> Result<(), Failu
                 let spread = (found.spread() * 100.0).ceil().min(999.0);
                 format!("{} ±{spread:.0} %", Nanoseconds(found.median_ns))
             }
-            Found::Failed(reason) => format!("failed: {reason}"),
+            Found::Failed(_) => "failed".into(),
+            Found::WrongBytes => "wrong bytes".into(),
             _ => "–".into(),
         };
         vec![
             margin,
             measured,
             time(way.choice.predicted_ns),
-            way.choice
-                .chunk_bytes
-                .map_or_else(String::new, |bytes| ByteSize(bytes).to_string()),
+            { way.choice.chunk_bytes.filter(|chunk| *chunk < bytes) }
+                .map_or_else(String::new, |chunk| ByteSize(chunk).to_string()),
             way.choice.method.to_string(),
             visits.join(" → ") + &lanes,
         ]
@@ -118,7 +120,18 @@ fn print_measured(ways: &[MeasuredWay], output: &mut Output) -> Result<(), Failu
         "METHOD",
         "ROUTE",
     ];
-    output.table(&header, ways.iter().enumerate().map(row).collect())
+    output.table(&header, ways.iter().enumerate().map(row).collect())?;
+    let wrong = ways.iter().filter(|way| way.found == Found::WrongBytes);
+    let wrong: Vec<String> = wrong.map(|way| way.choice.to_string()).collect();
+    if !wrong.is_empty() {
+        return Err(Failure::WrongBytes(wrong));
+    }
+    for way in ways {
+        if let Found::Failed(reason) = &way.found {
+            output.line(format_args!("\nfailed: {}: {reason}", way.choice.method))?;
+        }
+    }
+    Ok(())
 }
 
 fn document(explanation: Explanation, measured: Option<&[MeasuredWay]>) -> json::Explanation {
@@ -165,6 +178,7 @@ fn measured_way(way: &MeasuredWay) -> json::MeasuredWay {
     let (interval, failure) = match &way.found {
         Found::Time(found) => (Some(found), None),
         Found::Failed(reason) => (None, Some(reason.clone())),
+        Found::WrongBytes => (None, Some("wrong bytes arrived".to_owned())),
         _ => (None, None),
     };
     json::MeasuredWay {

@@ -472,3 +472,46 @@ fn completions_name_every_command() {
         assert_eq!(value["script"], run.stdout());
     }
 }
+
+#[test]
+fn explain_runs_every_way_and_shows_what_each_takes() {
+    let machine = topology("workstation.toml");
+    let folder = Folder::new("explain-measure");
+    let explain = [
+        "explain",
+        "sim:0",
+        "sim:1",
+        "1MiB",
+        "--topology",
+        &machine,
+        "--measure",
+    ];
+    let value = folder.json(&explain);
+    let ways = value["measured"].as_array().unwrap();
+    assert!(ways.len() > 1, "{value}");
+    assert_eq!(ways[0]["method"], value["chosen"]["method"]);
+    assert_eq!(ways[0]["route"], value["chosen"]["route"]);
+    for way in ways {
+        // The machine keeps its model to the nanosecond.
+        assert_eq!(way["seconds"], way["predicted_s"], "{way}");
+        assert!(
+            way["samples"].as_u64().unwrap() >= 3 && way["failure"].is_null(),
+            "{way}"
+        );
+    }
+    assert!(ways[1..].is_sorted_by_key(|way| way["seconds"].as_f64().unwrap().to_bits()));
+
+    let out = folder.run(&explain).stdout();
+    let header = out
+        .lines()
+        .position(|line| line.starts_with("MARGIN"))
+        .unwrap();
+    let rows: Vec<&str> = out.lines().skip(header + 1).collect();
+    assert!(
+        rows[0].starts_with("chosen") && rows[1].starts_with('+'),
+        "{out}"
+    );
+    // Without the flag nothing is run, and no field says that it was.
+    let plain = folder.json(&explain[..6]);
+    assert!(plain.get("measured").is_none());
+}

@@ -39,9 +39,12 @@ impl Correction {
     /// The largest factor. A larger difference is no inaccuracy of a model, and says nothing about other sizes.
     const MOST: u32 = 16 * Correction::ONE;
 
-    /// Makes the factors of measurements by rising size.
+    /// Makes the factors of measurements, of which one counts for each size.
     pub fn new(measured: &[Compared]) -> Correction {
-        let mut factors = Vec::with_capacity(measured.len());
+        let mut measured = measured.to_vec();
+        measured.sort_by_key(|one| one.bytes);
+        measured.dedup_by_key(|one| one.bytes);
+        let mut factors: Vec<(u64, u32)> = Vec::with_capacity(measured.len());
         let mut before: Option<u64> = None;
         for one in measured {
             let from = before.map_or(0, |bytes| {
@@ -52,7 +55,11 @@ impl Correction {
                 / u128::from(one.predicted_ns.max(1));
             let factor = u32::try_from(factor).unwrap_or(u32::MAX);
             let factor = factor.clamp(Correction::ONE / 16, Correction::MOST);
-            factors.push((from, factor));
+            match factors.last_mut() {
+                // Two sizes so near that nothing lies between.
+                Some((at, last)) if *at == from => *last = factor,
+                _ => factors.push((from, factor)),
+            }
             before = Some(one.bytes);
         }
         factors.dedup_by_key(|(_, factor)| *factor);
@@ -91,9 +98,10 @@ impl Correction {
         from: u64,
         until: Option<u64>,
     ) -> impl Iterator<Item = (u64, u32)> + '_ {
-        let inside = move |at: &u64| *at > from && until.is_none_or(|until| *at < until);
-        let later = self.factors.iter().copied();
-        core::iter::once((from, self.at(from))).chain(later.filter(move |(at, _)| inside(at)))
+        let later = self.factors.partition_point(|(at, _)| *at <= from);
+        let later = self.factors[later..].iter().copied();
+        let inside = move |at: u64| until.is_none_or(|until| at < until);
+        core::iter::once((from, self.at(from))).chain(later.take_while(move |(at, _)| inside(*at)))
     }
 }
 

@@ -271,7 +271,8 @@ impl Buffer {
         self.storage.held.claim.set(Box::new(claim)).is_ok()
     }
 
-    /// Returns the owner, if it is a `T`. A backend finds its own object again this way.
+    /// Returns the owner, if it is a `T`. A backend finds its own object again this way. Code that has a device use the
+    /// object, other than through operations of the backend, calls [`Buffer::expose`] before.
     pub fn native<T: Any>(&self) -> Option<&T> {
         let owner: &dyn Any = self.storage.held.owner.as_deref()?;
         owner.downcast_ref()

@@ -40,12 +40,12 @@ impl Fence {
     }
 
     /// Makes a fence for operations that were done when `submit` returned. It is never pushed to a sink.
-    pub const fn settled(backend: BackendId) -> Fence {
+    pub const fn immediate(backend: BackendId) -> Fence {
         Fence { backend, number: 0 }
     }
 
     /// Returns whether the operations were done when `submit` returned.
-    pub const fn is_settled(&self) -> bool {
+    pub const fn is_immediate(&self) -> bool {
         self.number == 0
     }
 

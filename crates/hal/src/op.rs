@@ -85,7 +85,8 @@ pub enum Op<'a> {
         advice: Advice,
     },
     /// Settles when the device has finished with the bytes all work that it was given before, by other programs' code
-    /// too, and when its writes are visible to the host. Moves nothing.
+    /// too, and when its writes are visible to the host. A backend need not wait for such code if the buffer is
+    /// [not exposed](Buffer::is_exposed) to it. Moves nothing.
     MakeVisible {
         /// Which bytes.
         part: Part<'a>,

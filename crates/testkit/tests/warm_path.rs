@@ -65,7 +65,7 @@ fn submit_and_settle_allocate_nothing_when_warm() {
         let src = sim.allocate(mem("cpu:0/pinned"), &spec).unwrap();
         let dst = sim.allocate(mem("sim:0/device"), &spec).unwrap();
         let round = || {
-            let mut last = Fence::settled(transload_testkit::sim::BACKEND);
+            let mut last = Fence::immediate(transload_testkit::sim::BACKEND);
             for _ in 0..16 {
                 last = copy(&sim, &src, &dst, &[last]).unwrap();
             }

@@ -247,7 +247,9 @@ impl TransferManager {
     pub fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, TransferError> {
         let checked = self.check(request)?;
         let key = crate::engine::planning::key(&checked.src, &checked.dst, Purpose::Copy);
-        self.ways(key, checked.len_bytes())
+        let mut ways = self.ways(key, checked.len_bytes())?;
+        ways.retain(|way| !checked.in_place || way.plan.moves_whole());
+        Ok(ways)
     }
 
     pub(crate) fn ways(

@@ -106,7 +106,8 @@ impl Report {
     ///
     /// The time includes work that the program gave a device before, where the copy has to wait for that work:
     /// - A copy of the host's to or from `mapped` or managed memory first waits until the device's queue has run dry
-    ///   ([`StepKind::MakeVisible`](crate::model::StepKind::MakeVisible) in the [plan](Report::plan)).
+    ///   ([`StepKind::MakeVisible`](crate::model::StepKind::MakeVisible) in the [plan](Report::plan)). Through wgpu it does
+    ///   so only if the program has had the buffer ([`Buffer::native`](crate::Buffer::native)).
     /// - A copy by a device's own engine runs behind what the program submitted to the same queue, as through wgpu.
     ///
     /// To time the copy alone, wait for the program's own work before submitting the transfer.

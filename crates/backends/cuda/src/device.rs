@@ -222,7 +222,7 @@ unsafe impl Backend for Cuda {
     ) -> Result<Fence, SubmitError> {
         check_fences(BACKEND, after)?;
         let Some((gpu, way)) = self.place(via, ops)? else {
-            return Ok(Fence::settled(BACKEND));
+            return Ok(Fence::immediate(BACKEND));
         };
         let opened = gpu.open().map_err(SubmitError::Refused)?;
         let moves = ops
@@ -267,7 +267,7 @@ unsafe impl Backend for Cuda {
     fn pump(&self) {}
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
-        match self.lane(fence).filter(|_| !fence.is_settled()) {
+        match self.lane(fence).filter(|_| !fence.is_immediate()) {
             Some(lane) => lane.wait(fence.sequence(), limit),
             None => Waited::Settled,
         }

@@ -16,7 +16,7 @@
 //! let part = |buffer| Part { buffer, offset: 0, len_bytes: 4096 };
 //! // SAFETY: both buffers outlive the fence, and no other code touches them.
 //! let fence = unsafe { host.submit(None, &[Op::Copy { src: part(&src), dst: part(&dst) }], &[]) }?;
-//! assert!(fence.is_settled(), "small copies are done when `submit` returns");
+//! assert!(fence.is_immediate(), "small copies are done when `submit` returns");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -102,7 +102,7 @@ impl Queue {
         if let ([op], true) = (ops, ready) {
             // SAFETY: the caller's contract; the predecessors have settled.
             if here && unsafe { task::copy_small(op, &self.tuning, in_flight) } {
-                return Ok(Fence::settled(HOST));
+                return Ok(Fence::immediate(HOST));
             }
             // The common case, without a second look at the operation.
             let task = Task::new(op, 0, &self.tuning, in_flight)?;
@@ -211,7 +211,7 @@ impl Queue {
             };
             return self.pool.work().settle_failed(fault);
         }
-        Fence::settled(HOST)
+        Fence::immediate(HOST)
     }
 
     fn enqueue(

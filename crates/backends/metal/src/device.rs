@@ -279,7 +279,7 @@ unsafe impl Backend for Metal {
     fn pump(&self) {}
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
-        match self.lane(fence).filter(|_| !fence.is_settled()) {
+        match self.lane(fence).filter(|_| !fence.is_immediate()) {
             Some(lane) => lane.wait(fence.sequence(), limit),
             None => Waited::Settled,
         }

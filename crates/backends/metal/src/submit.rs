@@ -22,7 +22,7 @@ impl Metal {
         let place = self.place(via, ops)?;
         let is_pending = |fence: &&Fence| {
             let lane = self.lane(**fence);
-            !fence.is_settled() && lane.is_some_and(|lane| lane.is_pending(fence.sequence()))
+            !fence.is_immediate() && lane.is_some_and(|lane| lane.is_pending(fence.sequence()))
         };
         if place.is_by_host
             && let Some(fence) = after.iter().find(is_pending)
@@ -32,13 +32,13 @@ impl Metal {
         let moves = || ops.iter().filter_map(|op| Move::of(self.gpus(), op).ok());
         let on_device = moves().filter(|one| one.place().1.is_some() && !one.is_empty());
         let fence = match place.lane {
-            None => Fence::settled(BACKEND),
+            None => Fence::immediate(BACKEND),
             Some((gpu, Way::Visible)) => {
                 // The lanes' newest fences cover all earlier work of the device.
                 let lanes = gpu.lanes().iter();
                 let newest = lanes.filter_map(|lane| Some((lane, lane.newest()?)));
                 match newest.clone().next() {
-                    None if !moves().any(|one| one.is_stale()) => Fence::settled(BACKEND),
+                    None if !moves().any(|one| one.is_stale()) => Fence::immediate(BACKEND),
                     // SAFETY: the caller's promise.
                     _ => unsafe {
                         let after = newest.chain(self.lanes_of(after));
@@ -59,7 +59,7 @@ impl Metal {
     }
 
     fn lanes_of<'a>(&'a self, after: &'a [Fence]) -> impl Iterator<Item = (&'a Lane, u64)> {
-        let unsettled = after.iter().filter(|fence| !fence.is_settled());
+        let unsettled = after.iter().filter(|fence| !fence.is_immediate());
         unsettled.filter_map(|fence| Some((self.lane(*fence)?, fence.sequence())))
     }
 

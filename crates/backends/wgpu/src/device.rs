@@ -169,9 +169,9 @@ impl Wgpu {
     /// ```
     ///
     /// # When it is needed
-    /// A transfer to or from a buffer of the same device does not need this call. Such a transfer takes effect
-    /// after everything that was submitted to the device before: in the same queue, or by the host once that queue
-    /// is empty. The call is needed if a transfer depends on another effect of the submission: on memory of
+    /// A transfer to or from a buffer of the same device that the program has had does not need this call. Such a
+    /// transfer takes effect after everything that was submitted to the device before: in the same queue, or by the
+    /// host once that queue is empty. The call is needed if a transfer depends on another effect of the submission: on memory of
     /// another device, a file, or anything that a callback of the user fills.
     ///
     /// In the other direction there is no order between a transfer under way and a submission that the user makes
@@ -290,7 +290,7 @@ unsafe impl Backend for Wgpu {
         let has = |device| self.queue(device).is_some();
         let device = adapter_of((via, ops, after), has)?;
         let Some(queue) = device.and_then(|device| self.queue(device)) else {
-            return Ok(Fence::settled(BACKEND));
+            return Ok(Fence::immediate(BACKEND));
         };
         // Submissions to one queue are in order; submissions to different queues are not.
         let elsewhere = |fence: &&Fence| {

@@ -123,9 +123,14 @@ impl Queue {
     pub(crate) fn submit(&self, ops: &[Op<'_>], after: &[Fence]) -> Result<Fence, SubmitError> {
         let shared = &self.shared;
         let moves = Moves::of(&shared.gpu, ops)?;
-        let is_idle = || shared.lock().pending.is_empty();
-        if moves.is_empty() || moves.show_only_own() && is_idle() {
-            return Ok(Fence::settled(BACKEND));
+        if moves.is_empty() {
+            return Ok(Fence::immediate(BACKEND));
+        }
+        if moves.show_only_own() && shared.lock().pending.is_empty() {
+            let entered = shared.gpu.enter();
+            return entered
+                .map(|_| Fence::immediate(BACKEND))
+                .map_err(SubmitError::Refused);
         }
         // The edges of host memory are copied during this call, outside the queue's order.
         if moves.touches_host()

@@ -180,6 +180,7 @@ fn enter_whole(
     let until = 1 << largest;
     survey.head(&survey.ways[way], until, arena);
     survey.correct(&survey.ways[way], start, arena);
+    handicap(survey.ways[way].handicap, &mut arena[start..]);
     contenders.push(Contender {
         lines: start..arena.len(),
         until: Some(until),
@@ -234,13 +235,18 @@ fn enter_bundles(
         let ways = bundle.strands.iter().map(|strand| &survey.ways[strand.way]);
         let doubt = ways.map(|way| survey.doubt(way)).max().unwrap_or(0);
         let mut lines = bundle.lines();
-        if doubt > 0 {
-            let factor = Correction::ONE + u32::from(doubt);
-            lines
-                .iter_mut()
-                .for_each(|(_, line)| *line = line.scaled(factor));
-        }
+        handicap(doubt, &mut lines);
         enter(Bid::Bundle(at), &lines, arena, contenders);
+    }
+}
+
+/// Has a contender appear slower by so many parts of 1024.
+fn handicap(parts: u16, lines: &mut [(u64, Line)]) {
+    if parts > 0 {
+        let factor = Correction::ONE + u32::from(parts);
+        for (_, line) in lines {
+            *line = line.scaled(factor);
+        }
     }
 }
 
@@ -255,7 +261,8 @@ fn enter_tails(
     let of = &survey.ways[way];
     let slots = survey.slots(of, log2, survey.limits.staging_bytes);
     survey.tails(of, log2, slots, arena);
-    survey.correct(&survey.ways[way], start, arena);
+    survey.correct(of, start, arena);
+    handicap(of.handicap, &mut arena[start..]);
     contenders.push(Contender {
         lines: start..arena.len(),
         until: None,

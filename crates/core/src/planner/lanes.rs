@@ -91,6 +91,10 @@ pub(super) fn bundles(survey: &Survey) -> Vec<Bundle> {
 fn fastest_disjoint(survey: &Survey, most: usize) -> Vec<usize> {
     let mut rates: Vec<(Line, usize)> = Vec::with_capacity(survey.ways.len());
     for (at, way) in survey.ways.iter().enumerate() {
+        // Where links do not predict a route, they do not predict it beside others either.
+        if way.correction.is_some() {
+            continue;
+        }
         if let Ok((_, log2)) = way.chunks {
             let log2 = u32::from(log2);
             let slots = survey.slots(way, log2, survey.limits.staging_bytes);

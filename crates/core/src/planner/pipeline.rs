@@ -24,7 +24,7 @@ impl Tail {
 /// Returns how long a step of `ns` nanoseconds keeps the host busy, of which it takes `load` parts of 1024.
 pub(crate) fn loaded_ns(ns: u64, load: u16) -> u64 {
     match load {
-        1024 => ns,
+        1024.. => ns,
         _ => ns / 1024 * u64::from(load) + ns % 1024 * u64::from(load) / 1024,
     }
 }

@@ -83,7 +83,8 @@ impl PlanSet {
     pub fn candidates(&self, len_bytes: u64) -> Vec<Arc<Plan>> {
         let chosen = self.range(len_bytes);
         // A chunk of the whole payload is the same as a larger one.
-        let whole = len_bytes.max(1).next_power_of_two();
+        let whole = len_bytes.max(1).checked_next_power_of_two();
+        let whole = whole.unwrap_or(u64::MAX);
         let cut = |log2: u32| whole.min(1 << log2);
         let mut known: Vec<(usize, u64)> = match &self.picks[chosen] {
             Pick::One { way, log2 } => alloc::vec![(*way, cut(*log2))],
@@ -135,7 +136,13 @@ impl PlanSet {
                 let best = best_chunk(&self.survey, way, len_bytes);
                 let estimate_ns = best.map(|(line, _)| line.at(len_bytes));
                 let is_faster = estimate_ns.is_some_and(|ns| ns < chosen_ns);
-                let reason = match is_faster && self.survey.ways[way].handicap > 0 {
+                let is_simpler = match &self.picks[range] {
+                    Pick::One { way: chosen, .. } => {
+                        self.survey.ways[*chosen].rings() < self.survey.ways[way].rings()
+                    }
+                    Pick::Several(_) => false,
+                };
+                let reason = match is_faster && is_simpler {
                     true => Reason::Undecided,
                     false => reason,
                 };

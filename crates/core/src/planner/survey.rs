@@ -167,13 +167,8 @@ impl Survey {
         way.correction.map(|at| &self.corrections[usize::from(at)])
     }
 
-    /// Applies correction and handicap of a way to its lines from the position `start` on.
+    /// Corrects the lines of a way from the position `start` on.
     pub(super) fn correct(&self, way: &Way, start: usize, lines: &mut Vec<(u64, Line)>) {
-        if way.handicap > 0 {
-            let factor = Correction::ONE + u32::from(way.handicap);
-            let mine = lines[start..].iter_mut();
-            mine.for_each(|(_, line)| *line = line.scaled(factor));
-        }
         let Some(correction) = self.correction(way) else {
             return;
         };

@@ -65,7 +65,7 @@ fn batch(bench: &Bench<'_>, link: &Link) -> CaseResult {
             Err(_) => {}
         }
     }
-    let open = fences.iter().filter(|fence| !fence.is_settled());
+    let open = fences.iter().filter(|fence| !fence.is_immediate());
     let distinct: HashSet<Fence> = open.clone().copied().collect();
     let all_distinct = distinct.len() == open.count();
     let count = (told.len(), fences.len());

@@ -48,7 +48,7 @@ fn not_early(bench: &Bench<'_>, link: &Link) -> CaseResult {
     bench.fill(&dst, 0, &poison)?;
     let fence = bench.start(&[copy((&src, 0), (&dst, 0), len)], &[])?;
     for _ in 0..4 {
-        if fence.is_settled() || bench.heard.of(fence).is_some() {
+        if fence.is_immediate() || bench.heard.of(fence).is_some() {
             break;
         }
         bench.backend().pump();
@@ -64,7 +64,7 @@ fn without_wait(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let fence = bench.start(&[copy((&src, 0), (&dst, 0), 4096)], &[])?;
     // A backend may choose to move nothing until a thread waits.
     for _ in 0..100 {
-        if fence.is_settled() || bench.heard.of(fence).is_some() {
+        if fence.is_immediate() || bench.heard.of(fence).is_some() {
             return bench.done(fence, &[&src, &dst]);
         }
         bench.harness.drive();
@@ -79,7 +79,7 @@ fn honest(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let payload = bench.pattern(4096);
     bench.fill(&src, 0, &payload)?;
     let fence = bench.start(&[copy((&src, 0), (&dst, 0), 4096)], &[])?;
-    if fence.is_settled() {
+    if fence.is_immediate() {
         let waited = bench.backend().wait(fence, NOW);
         return ensure(waited == Waited::Settled, || {
             "a wait for what was settled at once timed out".into()

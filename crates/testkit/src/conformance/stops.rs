@@ -95,7 +95,7 @@ fn progress(bench: &Bench<'_>, link: &Link) -> CaseResult {
     let fence = copy.start(bench, &[])?;
     for _ in 0..100 {
         within(fence, "moved so far")?;
-        if fence.is_settled() || bench.heard.of(fence).is_some() {
+        if fence.is_immediate() || bench.heard.of(fence).is_some() {
             break;
         }
         bench.harness.drive();

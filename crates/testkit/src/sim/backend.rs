@@ -222,13 +222,13 @@ unsafe impl Backend for Sim {
                 panic!("{}", panic_text(Call::Submit));
             }
         }
-        let before = after.iter().filter(|fence| !fence.is_settled());
+        let before = after.iter().filter(|fence| !fence.is_immediate());
         let number = state.accept(before.map(Fence::number));
         let at_once = state.completion == Completion::AtOnce;
         drop(state);
         let fence = Fence::new(BACKEND, number);
         if at_once && self.shared.settle_at_once(number) {
-            return Ok(Fence::settled(BACKEND));
+            return Ok(Fence::immediate(BACKEND));
         }
         Ok(fence)
     }
@@ -250,7 +250,7 @@ unsafe impl Backend for Sim {
 
     fn wait_any(&self, fences: &[Fence], limit: Duration) -> Waited {
         self.strike(Call::Wait, None);
-        if fences.iter().any(Fence::is_settled) {
+        if fences.iter().any(Fence::is_immediate) {
             return Waited::Settled;
         }
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);

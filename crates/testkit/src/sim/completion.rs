@@ -12,7 +12,7 @@ pub enum Completion {
     /// hardware with an interrupt does.
     #[default]
     Timed,
-    /// `submit` moves the clock to the end, and returns [`Fence::settled`]. A failed operation is reported to the sink
+    /// `submit` moves the clock to the end, and returns [`Fence::immediate`]. A failed operation is reported to the sink
     /// before `submit` returns; an operation that never answers stays pending.
     AtOnce,
     /// As `Timed`, but each outcome is held back for a scrambled time of up to 100 µs, and due outcomes are reported in

@@ -120,7 +120,7 @@ fn every_call_can_be_made_to_panic_and_leaves_the_machine_usable() {
             Call::Attach => drop(sim.attach(Arc::new(Log::default()))),
             Call::Pump => sim.pump(),
             Call::Wait => drop(sim.wait(
-                Fence::settled(transload_testkit::sim::BACKEND),
+                Fence::immediate(transload_testkit::sim::BACKEND),
                 Duration::ZERO,
             )),
         });

@@ -78,7 +78,7 @@ impl Shared {
             self.turn_quickly();
         }
         let fence = submitted?;
-        if fence.is_settled() {
+        if fence.is_immediate() {
             return Ok(());
         }
         loop {

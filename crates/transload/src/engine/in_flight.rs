@@ -268,7 +268,7 @@ impl InFlight {
         self.outstanding -= 1;
         let mut is_under_way = false;
         if let Ok(fence) = answer
-            && !fence.is_settled()
+            && !fence.is_immediate()
         {
             let outcome = self.take_early(*fence);
             is_under_way = outcome.is_none();

@@ -226,6 +226,17 @@ impl Planning {
                         reasons: alloc::format!("the request names the way {}", way.plan),
                     });
                 }
+                let is_condemned = |link: LinkId| {
+                    let bar = self.quarantine.barred(link, now);
+                    bar.is_some_and(|bar| bar.until.is_none())
+                };
+                if way.plan.links().any(is_condemned) {
+                    return Err(TransferError::NoRoute {
+                        src: asked.src,
+                        dst: asked.dst,
+                        reasons: alloc::format!("{} has moved wrong bytes", way.plan),
+                    });
+                }
                 if checked.in_place && !way.plan.moves_whole() {
                     let memory = dst.buffer.memory();
                     return Err(TransferError::Overlap { memory });

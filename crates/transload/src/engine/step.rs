@@ -374,7 +374,7 @@ impl State {
             .table
             .find(answer.id)
             .and_then(|active| active.flight.as_ref());
-        !fence.is_settled() && !flight.is_some_and(Flight::is_out)
+        !fence.is_immediate() && !flight.is_some_and(Flight::is_out)
     }
 
     /// Records the answers to a thread's commands.
@@ -393,7 +393,7 @@ impl State {
         }
         match kind {
             AnswerKind::Submitted { task, fence } => {
-                let is_under_way = fence.as_ref().is_ok_and(|fence| !fence.is_settled());
+                let is_under_way = fence.as_ref().is_ok_and(|fence| !fence.is_immediate());
                 self.in_flight.handle_returned(backend, !is_under_way);
                 match fence {
                     Ok(fence) if is_under_way => self.handle_submitted(id, task, fence),

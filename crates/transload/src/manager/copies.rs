@@ -283,7 +283,7 @@ impl TransferManager {
         }
     }
 
-    pub(super) fn check(&self, request: &Request) -> Result<Checked, TransferError> {
+    pub(crate) fn check(&self, request: &Request) -> Result<Checked, TransferError> {
         let mut events = request.terms.after.iter().chain(&request.terms.then);
         if events.any(|event| event.manager != self.shared.serial) {
             return Err(TransferError::ForeignEvent);

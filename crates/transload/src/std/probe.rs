@@ -18,7 +18,7 @@ mod sample;
 mod way;
 mod workspace;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 #[cfg(not(browser))]
@@ -203,7 +203,10 @@ impl TransferManager {
                     rivals.push(rival);
                 }
             }
-            pair.expected = Some(Arc::new(chosen));
+            // A correction goes with the links' costs that the profile has.
+            if routes[0].iter().all(|link| known.contains(link)) {
+                pair.expected = Some(Arc::new(chosen));
+            }
         }
         pairs.append(&mut rivals);
         pairs.sort_by_key(|pair| pair.bytes);
@@ -222,8 +225,8 @@ impl TransferManager {
 /// At most so many ways that were not chosen are timed for each pair and size.
 const RIVALS: usize = 2;
 
-/// Fewer times decide nothing.
-const LEAST_TIMES: usize = 2;
+/// Fewer times have no interval of 95 %. Their range counts, and a quarter beyond it.
+const LEAST_TIMES: usize = 6;
 
 /// Returns the routes whose times differ from the predicted ones by more than the interval of the median.
 fn corrections(pairs: &[Measurement]) -> Vec<MeasuredRoute> {
@@ -232,9 +235,16 @@ fn corrections(pairs: &[Measurement]) -> Vec<MeasuredRoute> {
         let Some(way) = pair.expected.as_ref().filter(|way| way.is_one_lane()) else {
             continue;
         };
-        let found = Interval::of(&pair.times).filter(|_| pair.times.len() >= LEAST_TIMES);
+        let found = Interval::of(&pair.times);
         if let (Some(found), Some(predicted_ns)) = (found, way.choice().predicted_ns) {
-            let is_right = (found.low_ns..=found.high_ns).contains(&predicted_ns);
+            let (low_ns, high_ns) = match pair.times.len() < LEAST_TIMES {
+                true => (
+                    found.low_ns / 4 * 3,
+                    found.high_ns.saturating_add(found.high_ns / 4),
+                ),
+                false => (found.low_ns, found.high_ns),
+            };
+            let is_right = (low_ns..=high_ns).contains(&predicted_ns);
             let ns = if is_right {
                 predicted_ns
             } else {
@@ -243,6 +253,14 @@ fn corrections(pairs: &[Measurement]) -> Vec<MeasuredRoute> {
             let compared = Compared::new(pair.bytes, predicted_ns, ns);
             routes.entry(way.links()).or_default().push(compared);
         }
+    }
+    // Small copies tell nothing about large ones: at a size without times the prediction stands.
+    let sizes: BTreeSet<u64> = pairs.iter().map(|pair| pair.bytes).collect();
+    for points in routes.values_mut() {
+        let is_missing = |bytes: &&u64| points.iter().all(|point| point.bytes != **bytes);
+        let missing: Vec<u64> = sizes.iter().filter(is_missing).copied().collect();
+        points.extend(missing.into_iter().map(|bytes| Compared::new(bytes, 1, 1)));
+        points.sort_by_key(|point| point.bytes);
     }
     routes.retain(|_, points| points.iter().any(|point| point.ns != point.predicted_ns));
     let routes = routes.into_iter();

@@ -17,6 +17,7 @@ mod text;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use transload_core::defaults::MIN_CHUNK_BYTES;
 use transload_core::{Compared, Correction, Curve, LinkId, Timing, Topology};
 
 pub use error::{FORMAT, ProfileError};
@@ -147,7 +148,13 @@ impl MeasuredLink {
                 part
             }
         };
-        self.points.iter().map(of).max().unwrap_or(0).min(512)
+        // Small copies decide nothing about chunks, and are noisy.
+        let chunks = { self.points.iter() }.filter(|point| point.bytes >= MIN_CHUNK_BYTES);
+        let all = chunks
+            .map(of)
+            .max()
+            .or_else(|| self.points.iter().map(of).max());
+        all.unwrap_or(0).min(512)
     }
 }
 

@@ -82,7 +82,7 @@ fn a_probe_finds_the_costs_of_the_model() -> Outcome {
 #[test]
 fn every_ordered_pair_is_timed_the_way_that_the_planner_goes() -> Outcome {
     let fixture = Fixture::new(&without_peers(2), Completion::Timed, 64 << 20);
-    let found = fixture.manager.probe(&options(&[4 * KIB, MIB], 2));
+    let found = fixture.manager.probe(&options(&[4 * KIB, MIB], 6));
     let memories = fixture.manager.memories();
     assert_eq!(found.pairs.len(), memories.len() * memories.len() * 2);
     for pair in &found.pairs {

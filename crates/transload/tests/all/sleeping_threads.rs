@@ -111,7 +111,7 @@ unsafe impl Backend for Sleepy {
     ) -> Result<Fence, SubmitError> {
         // SAFETY: the caller keeps the same promise that the machine asks for.
         let fence = unsafe { self.sim.submit(via, ops, after) }?;
-        if !fence.is_settled() {
+        if !fence.is_immediate() {
             self.post.state.lock().unwrap().unheard.push(fence);
         }
         Ok(fence)

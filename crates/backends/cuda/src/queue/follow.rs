@@ -51,7 +51,7 @@ impl Cuda {
         }
         // SAFETY: the caller's promise.
         let user_stream = unsafe { self.user_stream(stream) }?;
-        for fence in fences.iter().filter(|fence| !fence.is_settled()) {
+        for fence in fences.iter().filter(|fence| !fence.is_immediate()) {
             let Some(lane) = self.lane(*fence) else {
                 continue;
             };

@@ -115,7 +115,7 @@ impl Works {
     }
 
     pub(crate) fn outcome(&self, fence: Fence) -> Outcome {
-        if fence.is_settled() {
+        if fence.is_immediate() {
             return Outcome::Done;
         }
         while self.cuda.wait(fence, Duration::MAX) != Waited::Settled {}

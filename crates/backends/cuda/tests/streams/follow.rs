@@ -109,7 +109,7 @@ fn what_has_settled_is_not_waited_for() {
         let (src, dst) = (works.pinned(&[1; 64]), works.allocate(device(0), 64));
         let fence = works.submit(&[copy(&src, &dst)]).unwrap();
         assert_eq!(works.outcome(fence), Outcome::Done);
-        let fences = [fence, Fence::settled(transload_cuda::BACKEND)];
+        let fences = [fence, Fence::immediate(transload_cuda::BACKEND)];
         follow(&works, stream, &fences).unwrap();
         follow(&works, stream, &[]).unwrap();
         assert_eq!(calls("cuStreamWaitEvent"), 0);

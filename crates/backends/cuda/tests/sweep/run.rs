@@ -365,7 +365,7 @@ impl<'a> Run<'a> {
     /// Waits for all accepted operations in order, and for each fence no longer than the run's patience.
     pub(crate) fn wait(&mut self) {
         for Pending { step, fence, moves } in std::mem::take(&mut self.pending) {
-            if !fence.is_settled() && self.cuda.wait(fence, self.patience) == Waited::TimedOut {
+            if !fence.is_immediate() && self.cuda.wait(fence, self.patience) == Waited::TimedOut {
                 self.unsettled += 1;
                 if let Some(moves) = &moves {
                     self.forget(moves);
@@ -408,7 +408,7 @@ impl<'a> Run<'a> {
 
     /// The one outcome of a fence that has settled.
     fn outcome(&self, fence: Fence) -> Result<Outcome, String> {
-        if fence.is_settled() {
+        if fence.is_immediate() {
             return Ok(Outcome::Done);
         }
         let told = self.sink.0.lock().unwrap();

@@ -229,7 +229,7 @@ unsafe impl Backend for Wgpu {
         let has = |device| self.gpu(device).is_some();
         let device = adapter_of((via, ops, after), has)?;
         let Some(gpu) = device.and_then(|device| self.gpu(device)) else {
-            return Ok(Fence::settled(BACKEND));
+            return Ok(Fence::immediate(BACKEND));
         };
         // What goes through one queue is in order, and through another one is not.
         let elsewhere =

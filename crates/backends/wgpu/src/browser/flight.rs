@@ -33,7 +33,7 @@ pub(super) unsafe fn submit(
 ) -> Result<Fence, SubmitError> {
     let moves = Moves::of(gpu, ops)?;
     if moves.is_empty() {
-        return Ok(Fence::settled(BACKEND));
+        return Ok(Fence::immediate(BACKEND));
     }
     // Host memory is read during this call, and written when the browser has mapped the bytes for it:
     // outside the queue's order.

@@ -6,8 +6,8 @@ use transload_core::{LinkId, MemoryId, Method};
 
 use super::report::Found;
 use super::sample::Interval;
-use crate::Candidate;
 use crate::engine::checked::Only;
+use crate::{Candidate, Report};
 
 /// A measurement that yields one figure.
 pub(super) struct Measurement {
@@ -68,6 +68,13 @@ impl Measurement {
         let rival = self.expected.as_ref().filter(|_| self.is_rival);
         let way = rival.map(|way| Only::Way(Arc::clone(way)));
         self.over.map(Only::Link).or(way)
+    }
+
+    /// Returns whether a copy took the way that the planner expected: a link may have been barred meanwhile.
+    pub(super) fn is_expected(&self, report: &Report) -> bool {
+        let links = report.plan().map(|plan| plan.links().collect::<Vec<_>>());
+        let expected = self.expected.as_ref().map(|way| way.links());
+        expected.is_none() || links == expected
     }
 
     /// Returns whether more times would hardly change the result.

@@ -44,9 +44,10 @@ impl TransferManager {
     /// times: of the way that the request would go first, then of the others, the fastest first. Blocks for `budget`, or
     /// until the medians are known to 2 %.
     ///
-    /// The first copy of each way is verified, whether the request asks for that or not; the times are those of further
-    /// copies, without verification. A way that takes more than twice as long as the fastest is timed three times. Other
-    /// transfers at the same time disturb the results.
+    /// Of the request, only the two regions count. The first copy of each way is verified, except where source and
+    /// destination overlap; the times are those of further copies. Each way is copied at least twice, whatever the budget.
+    /// A way that takes more than twice as long as the fastest is timed three times. Other transfers at the same time
+    /// disturb the results.
     ///
     /// # Errors
     /// When the request would be refused. A way that fails says so in its result. If the first copy of a way takes more
@@ -57,23 +58,21 @@ impl TransferManager {
         budget: Duration,
     ) -> Result<Vec<MeasuredWay>, TransferError> {
         let started = Instant::now();
+        let is_in_place = self.check(request)?.in_place;
         let mut rivals: Vec<Rival> = self
             .candidates(request)?
             .into_iter()
             .map(|way| Rival {
-                request: request.clone().by(&way),
+                request: Request::new(request.src().clone(), request.dst().clone()).by(&way),
                 way,
                 times: Vec::new(),
                 fault: None,
             })
             .collect();
         for rival in &mut rivals {
-            let verified = rival
-                .request
-                .clone()
-                .verify()
-                .deadline(self.now() + PATIENCE);
-            rival.fault = self.submit(&verified).wait().err();
+            let mut first = rival.request.clone().deadline(self.now() + PATIENCE);
+            first.terms.verify = !is_in_place;
+            rival.fault = self.submit(&first).wait().err();
             // Other ways would wait for the bytes that this one may still move.
             if matches!(rival.fault, Some(TransferError::Deadline { .. })) {
                 return Ok(rivals.into_iter().map(Rival::result).collect());
@@ -89,13 +88,17 @@ impl TransferManager {
                     continue;
                 }
                 is_known &= rival.is_known();
-                match self.submit(&rival.request).wait() {
+                if round > 0 && started.elapsed() >= budget {
+                    break;
+                }
+                let timed = rival.request.clone().deadline(self.now() + PATIENCE);
+                match self.submit(&timed).wait() {
                     Ok(report) => rival.times.push(elapsed_ns(&report)),
                     Err(error) => rival.fault = Some(error),
                 }
             }
             let is_late = started.elapsed() >= budget;
-            if round >= FIRST_ROUNDS && (is_known || is_late) {
+            if is_late || round >= FIRST_ROUNDS && is_known {
                 break;
             }
         }
@@ -119,6 +122,7 @@ impl Rival {
 
     fn result(self) -> MeasuredWay {
         let found = match self.fault {
+            Some(TransferError::Differs { .. }) => Found::WrongBytes,
             Some(error) => Found::Failed(error.to_string()),
             None => Interval::of(&self.times).map_or(Found::NotReached, Found::Time),
         };

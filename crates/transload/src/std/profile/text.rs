@@ -160,6 +160,9 @@ impl LinkText {
             access: access.ok_or_else(|| format!("{:?} is no access", self.access))?,
         };
         let points: Vec<Point> = self.points.iter().map(Point::from).collect();
+        if points.len() > MOST_POINTS {
+            return Err(too_many(&format!("{} → {}", id.src, id.dst), points.len()));
+        }
         let first = points.first().is_none_or(|first| first.bytes > 0);
         if !first || points.windows(2).any(|pair| pair[1].bytes <= pair[0].bytes) {
             let (src, dst) = (id.src, id.dst);
@@ -188,6 +191,9 @@ impl RouteText {
         }
         let point = |text: &ComparedText| Compared::new(text.bytes, text.predicted_ns, text.ns);
         let points: Vec<Compared> = self.points.iter().map(point).collect();
+        if points.len() > MOST_POINTS {
+            return Err(too_many(&between(), points.len()));
+        }
         let first_size = points.first().is_some_and(|first| first.bytes > 0);
         if !first_size || points.windows(2).any(|pair| pair[1].bytes <= pair[0].bytes) {
             return Err(format!("the sizes of {} do not rise from 1 on", between()));
@@ -209,6 +215,13 @@ impl From<&MeasuredRoute> for RouteText {
             points: route.points.iter().map(point).collect(),
         }
     }
+}
+
+/// A probe measures fewer sizes. Planning takes time proportional to them.
+const MOST_POINTS: usize = 64;
+
+fn too_many(what: &str, points: usize) -> String {
+    format!("{what} has {points} sizes, and the limit is {MOST_POINTS}")
 }
 
 /// Integers have 63 bits there: 292 years.

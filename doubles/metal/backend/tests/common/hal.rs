@@ -62,7 +62,7 @@ impl Bench {
 
     /// Waits until a fence has settled.
     pub(crate) fn outcome(&self, fence: Fence) -> Outcome {
-        if fence.is_settled() {
+        if fence.is_immediate() {
             return Outcome::Done;
         }
         let waited = self.metal.wait(fence, Duration::from_secs(20));

@@ -96,7 +96,7 @@ fn a_submission_starts_only_after_its_predecessors_settled() {
                 src: whole(&b),
                 dst: whole(&c),
             }],
-            &[held, first, Fence::settled(HOST)],
+            &[held, first, Fence::immediate(HOST)],
         )
         .unwrap();
     assert_eq!(
@@ -322,7 +322,7 @@ fn dropping_the_queue_completes_chains_that_nobody_waits_for() {
         let bench = Bench::new(threads);
         let buffers: Vec<_> = (0..20).map(|_| allocate(PAGEABLE, SLOW)).collect();
         fill(&buffers[0], &pattern(SLOW as usize, 4));
-        let mut fence = Fence::settled(HOST);
+        let mut fence = Fence::immediate(HOST);
         for pair in buffers.windows(2) {
             let copy = Op::Copy {
                 src: part(&pair[0], 0, SLOW),
