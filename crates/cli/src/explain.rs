@@ -72,7 +72,13 @@ fn measured(machine: &Machine, options: &ExplainOptions) -> Result<Vec<MeasuredW
     let (src, dst) = (make(options.src)?, make(options.dst)?);
     let request = Request::new(&src, &dst);
     let ways = manager.measure(&request, BUDGET);
-    Ok(ways.map_err(transload::Error::from)?)
+    let ways = ways.map_err(transload::Error::from)?;
+    let wrong = ways.iter().filter(|way| way.found == Found::WrongBytes);
+    let wrong: Vec<String> = wrong.map(|way| way.choice.to_string()).collect();
+    match wrong.is_empty() {
+        true => Ok(ways),
+        false => Err(Failure::WrongBytes(wrong)),
+    }
 }
 
 fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Result<(), Failure> {
@@ -98,7 +104,6 @@ fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Resu
                 format!("{} ±{spread:.0} %", Nanoseconds(found.median_ns))
             }
             Found::Failed(_) => "failed".into(),
-            Found::WrongBytes => "wrong bytes".into(),
             _ => "–".into(),
         };
         vec![
@@ -121,11 +126,6 @@ fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Resu
         "ROUTE",
     ];
     output.table(&header, ways.iter().enumerate().map(row).collect())?;
-    let wrong = ways.iter().filter(|way| way.found == Found::WrongBytes);
-    let wrong: Vec<String> = wrong.map(|way| way.choice.to_string()).collect();
-    if !wrong.is_empty() {
-        return Err(Failure::WrongBytes(wrong));
-    }
     for way in ways {
         if let Found::Failed(reason) = &way.found {
             output.line(format_args!("\nfailed: {}: {reason}", way.choice.method))?;
@@ -178,7 +178,6 @@ fn measured_way(way: &MeasuredWay) -> json::MeasuredWay {
     let (interval, failure) = match &way.found {
         Found::Time(found) => (Some(found), None),
         Found::Failed(reason) => (None, Some(reason.clone())),
-        Found::WrongBytes => (None, Some("wrong bytes arrived".to_owned())),
         _ => (None, None),
     };
     json::MeasuredWay {

@@ -154,9 +154,7 @@ impl Curve {
     pub fn at(&self, bytes: u64) -> u64 {
         self.cost_at(bytes).at(bytes)
     }
-}
 
-impl Curve {
     /// Returns the nanoseconds for `bytes` bytes of a payload of `whole` bytes: as alone, but
     /// [where there are caches](Curve::with_caches) no faster for each byte than a copy of `whole` bytes. Caches hold the
     /// bytes of a small copy, and not those of a stream that is cut into small copies.

@@ -11,9 +11,9 @@ use crate::{EngineId, Instant, Plan};
 /// Returns the time in nanoseconds that `len_bytes` bytes take over `plan`, by a dry run of the flight itself.
 ///
 /// Each engine executes its operations in the order of submission, each for the step's cost, or longer where the steps of
-/// several engines keep the host busy; every ring has all its slots. So the answer holds for the pipeline as it is executed, partial last chunk included, and no formula must
-/// follow changes of the state machine. It takes time proportional to the number of chunks: use it for explanations and
-/// reports, not for planning.
+/// several engines keep the host busy; every ring has all its slots. So the answer holds for the pipeline as it is
+/// executed, partial last chunk included, and no formula must follow changes of the state machine. It takes time
+/// proportional to the number of chunks: use it for explanations and reports, not for planning.
 ///
 /// # Errors
 /// When the plan cannot be run.

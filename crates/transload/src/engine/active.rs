@@ -109,7 +109,7 @@ pub(crate) struct Active {
     /// The job of which this transfer is a step, for transfers of the engine itself. Such transfers are not counted and
     /// not traced.
     pub(crate) proof: Option<usize>,
-    /// The owner wants that link and no other: there is no failover.
+    /// The owner named the only way: there is no failover.
     pub(crate) has_only_way: bool,
     pub(crate) result: Option<Result<Report, TransferError>>,
     /// The owner was told the result although operations are still under way.

@@ -53,11 +53,6 @@ impl Planning {
         &self.topology
     }
 
-    #[cfg(feature = "std")]
-    pub(crate) fn quarantine(&self) -> &Quarantine {
-        &self.quarantine
-    }
-
     pub(crate) fn cache(&self) -> &PlanCache {
         &self.cache
     }
@@ -118,6 +113,12 @@ impl Planning {
         }
         let bar = self.quarantine.barred(link, now)?;
         Some(Barred::Quarantined(bar.clone()))
+    }
+
+    /// Returns whether the link has moved wrong bytes.
+    pub(crate) fn is_condemned(&self, link: LinkId, now: Instant) -> bool {
+        let bar = self.quarantine.barred(link, now);
+        bar.is_some_and(|bar| bar.until.is_none())
     }
 
     /// Bars a link for a while, whose proof failed.
@@ -226,11 +227,7 @@ impl Planning {
                         reasons: alloc::format!("the request names the way {}", way.plan),
                     });
                 }
-                let is_condemned = |link: LinkId| {
-                    let bar = self.quarantine.barred(link, now);
-                    bar.is_some_and(|bar| bar.until.is_none())
-                };
-                if way.plan.links().any(is_condemned) {
+                if way.plan.links().any(|link| self.is_condemned(link, now)) {
                     return Err(TransferError::NoRoute {
                         src: asked.src,
                         dst: asked.dst,

@@ -215,10 +215,8 @@ impl TransferManager {
     /// Returns whether the engine has found out that the link moves wrong bytes.
     fn is_condemned(&self, link: LinkId) -> bool {
         let now = self.now();
-        self.shared.state.with(|state| {
-            let bar = state.planning.quarantine().barred(link, now);
-            bar.is_some_and(|bar| bar.until.is_none())
-        })
+        let state = &self.shared.state;
+        state.with(|state| state.planning.is_condemned(link, now))
     }
 }
 

@@ -80,7 +80,7 @@ impl Measurement {
     /// Returns whether more times would hardly change the result.
     pub(super) fn is_known(&self) -> bool {
         let enough = self.times.len() >= ENOUGH && self.times.len().is_multiple_of(ENOUGH);
-        enough && Interval::of(&self.times).is_some_and(|found| found.spread() <= NARROW)
+        enough && Interval::of(&self.times).is_some_and(|found| found.is_within(NARROW))
     }
 
     /// Returns the measurement's result.

@@ -8,7 +8,7 @@ use super::report::Found;
 use super::sample::{Interval, MOST};
 #[cfg(browser)]
 use crate::std::browser_clock::Instant;
-use crate::{Candidate, Choice, Report, Request, TransferError, TransferManager};
+use crate::{Candidate, Choice, Request, TransferError, TransferManager};
 
 /// A way that was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub struct MeasuredWay {
 /// A way that is slower than the fastest one by this factor has lost, and is timed no further.
 const LOST: u64 = 2;
 
-/// A way whose first copy takes longer ends the measurement.
+/// A copy that takes longer ends the measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Each way has this many times before any has lost.
@@ -50,8 +50,8 @@ impl TransferManager {
     /// disturb the results.
     ///
     /// # Errors
-    /// When the request would be refused. A way that fails says so in its result. If the first copy of a way takes more
-    /// than a minute, no way is timed.
+    /// When the request would be refused. A way that fails says so in its result. A copy that takes more than a
+    /// minute ends the measurement.
     pub fn measure(
         &self,
         request: &Request,
@@ -70,15 +70,14 @@ impl TransferManager {
             })
             .collect();
         for rival in &mut rivals {
-            let mut first = rival.request.clone().deadline(self.now() + PATIENCE);
-            first.terms.verify = !is_in_place;
-            rival.fault = self.submit(&first).wait().err();
-            // Other ways would wait for the bytes that this one may still move.
-            if matches!(rival.fault, Some(TransferError::Deadline { .. })) {
-                return Ok(rivals.into_iter().map(Rival::result).collect());
+            rival.copy(self, !is_in_place);
+            if rival.hangs() {
+                break;
             }
         }
-        for round in 0..MOST as usize {
+        let hangs = rivals.iter().any(Rival::hangs);
+        let rounds = if hangs { 0 } else { MOST as usize };
+        for round in 0..rounds {
             let fastest = { rivals.iter() }.filter_map(Rival::least).min();
             let limit = fastest.map_or(u64::MAX, |ns| ns.saturating_mul(LOST));
             let mut is_known = true;
@@ -91,13 +90,13 @@ impl TransferManager {
                 if round > 0 && started.elapsed() >= budget {
                     break;
                 }
-                let timed = rival.request.clone().deadline(self.now() + PATIENCE);
-                match self.submit(&timed).wait() {
-                    Ok(report) => rival.times.push(elapsed_ns(&report)),
-                    Err(error) => rival.fault = Some(error),
+                let took = rival.copy(self, false);
+                rival.times.extend(took);
+                if rival.hangs() {
+                    break;
                 }
             }
-            let is_late = started.elapsed() >= budget;
+            let is_late = started.elapsed() >= budget || rivals.iter().any(Rival::hangs);
             if is_late || round >= FIRST_ROUNDS && is_known {
                 break;
             }
@@ -111,13 +110,30 @@ impl TransferManager {
 }
 
 impl Rival {
+    /// Copies once, and returns the time in nanoseconds.
+    fn copy(&mut self, manager: &TransferManager, verify: bool) -> Option<u64> {
+        let mut request = self.request.clone().deadline(manager.now() + PATIENCE);
+        request.terms.verify = verify;
+        match manager.submit(&request).wait() {
+            Ok(report) => Some(report.elapsed_ns),
+            Err(error) => {
+                self.fault = Some(error);
+                None
+            }
+        }
+    }
+
+    /// Returns whether a copy may still be under way. The other ways would wait for its bytes.
+    fn hangs(&self) -> bool {
+        matches!(self.fault, Some(TransferError::Deadline { .. }))
+    }
+
     fn least(&self) -> Option<u64> {
         self.times.iter().copied().min()
     }
 
     fn is_known(&self) -> bool {
-        let interval = Interval::of(&self.times);
-        interval.is_some_and(|found| found.confidence >= 0.95 && found.spread() <= NARROW)
+        Interval::of(&self.times).is_some_and(|found| found.is_within(NARROW))
     }
 
     fn result(self) -> MeasuredWay {
@@ -141,8 +157,4 @@ impl MeasuredWay {
             _ => None,
         }
     }
-}
-
-fn elapsed_ns(report: &Report) -> u64 {
-    u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

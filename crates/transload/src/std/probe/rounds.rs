@@ -35,8 +35,7 @@ fn time(workspace: &mut Workspace<'_>, measurement: &mut Measurement) {
     match copy(workspace, measurement) {
         // A way that failed at first took time too, and will not be taken again.
         Ok(report) if report.fallbacks().is_empty() && measurement.is_expected(&report) => {
-            let ns = u64::try_from(report.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            measurement.times.push(ns);
+            measurement.times.push(report.elapsed_ns);
             measurement.method = Some(report.method());
         }
         Ok(_) => {}

@@ -51,6 +51,11 @@ impl Interval {
         })
     }
 
+    /// Returns whether the interval is one of 95 %, and reaches no further from the median than that part of it.
+    pub(super) fn is_within(&self, part: f64) -> bool {
+        self.confidence >= WANTED && self.spread() <= part
+    }
+
     /// Returns the longer half of the interval as a part of the median.
     pub fn spread(&self) -> f64 {
         let (low, high) = (self.median_ns - self.low_ns, self.high_ns - self.median_ns);
