@@ -15,7 +15,7 @@ use transload_hal::{
 use crate::exit::{self, DriverObject, Inside, Lease};
 use crate::fault::fault_of;
 use crate::identity;
-use crate::raw::{Importer, Mapper, SINGLE_ROWS, Shifter};
+use crate::raw::{Importer, Mapper, Shifter, Shifts};
 use crate::storage::{WORD, failed, handle_of, info};
 
 /// One device and the state that all its users share.
@@ -31,8 +31,7 @@ pub(crate) struct Gpu {
     pub(crate) mapper: Option<Mapper>,
     /// This backend opened the device and has not given out its handles.
     is_private: AtomicBool,
-    /// How many rows of a texture are worth a command each.
-    pub(crate) single_rows: u64,
+    pub(crate) shifts: Shifts,
     /// Why the device is lost.
     pub(crate) lost: Arc<OnceLock<Fault>>,
     /// Made for the first copy that wgpu's own commands cannot do.
@@ -64,9 +63,9 @@ impl Gpu {
             identity: identity::of(&device),
             importer: Importer::of(&device),
             mapper: Mapper::of(&device),
-            single_rows: match is_software(&device.adapter_info()) || !computes(&device) {
-                true => u64::MAX,
-                false => SINGLE_ROWS,
+            shifts: match is_software(&device.adapter_info()) || !computes(&device) {
+                true => Shifts::Texels,
+                false => Shifts::Shader,
             },
             device,
             queue,

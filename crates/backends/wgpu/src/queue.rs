@@ -232,7 +232,7 @@ impl Watch {
 impl Shared {
     /// Hands the moves to the driver.
     fn start(&self, moves: &Moves<'_>, slots: &[Buffer], inside: Inside) -> Result<Flight, Fault> {
-        let mut program = Program::new(self.gpu.single_rows);
+        let mut program = Program::new(self.gpu.shifts);
         let mut imports = moves.import_host(&self.gpu)?;
         let edges = moves.keep_edges(&self.gpu, || self.wait_for(slots))?;
         for slot in slots {

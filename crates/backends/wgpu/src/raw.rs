@@ -26,13 +26,12 @@ mod vulkan;
 mod vulkan;
 mod window;
 
-pub(crate) use program::{End, Program};
+pub(crate) use program::{End, Program, Shifts};
 #[cfg(browser)]
 pub(crate) use shifter::CHUNK;
 pub(crate) use shifter::Shifter;
 #[cfg(native)]
 pub(crate) use submission::{last_submission, number_of};
-pub(crate) use texels::SINGLE_ROWS;
 #[cfg(native)]
 pub(crate) use vulkan::{Importer, Mapper, open, uuid};
 pub(crate) use window::Window;

@@ -13,7 +13,7 @@ use transload_hal::{DeviceId, MemoryId};
 
 use super::errors::Scopes;
 use super::readback::Readbacks;
-use crate::raw::{self, CHUNK, Shifter};
+use crate::raw::{CHUNK, Shifter, Shifts};
 use crate::storage::{BACKEND, handle_of, info};
 
 /// One device.
@@ -26,8 +26,7 @@ pub(crate) struct Gpu {
     pub(crate) identity: usize,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
-    /// How many rows of a texture are worth a command each.
-    pub(super) single_rows: u64,
+    pub(super) shifts: Shifts,
     /// Why the device is lost.
     pub(super) lost: Arc<OnceLock<Fault>>,
     /// The buffers from which the host fetches bytes.
@@ -93,10 +92,10 @@ impl Gpu {
             identity: 0,
             device,
             queue,
-            single_rows: if is_software {
-                u64::MAX
+            shifts: if is_software {
+                Shifts::Texels
             } else {
-                raw::SINGLE_ROWS
+                Shifts::Shader
             },
             lost,
             readbacks: Readbacks::default(),

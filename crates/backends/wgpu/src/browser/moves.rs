@@ -90,7 +90,7 @@ impl<'a> Moves<'a> {
     /// # Safety
     /// As for `Backend::submit`.
     pub(super) unsafe fn start(&self, gpu: &Gpu) -> Option<PendingReadback> {
-        let mut program = Program::new(gpu.single_rows);
+        let mut program = Program::new(gpu.shifts);
         let outlet = (self.out_bytes > 0).then(|| gpu.readbacks.take(&gpu.device, self.out_bytes));
         let (mut pieces, mut at) = (Vec::new(), 0);
         for of in &self.list {

@@ -146,7 +146,7 @@ fn fill_inlet(gpu: &Gpu, bytes: &[u8]) -> wgpu::Buffer {
 
 /// Submits commands at once, because the next bytes overwrite the inlet.
 fn place(gpu: &Gpu, write: impl FnOnce(&mut Program)) {
-    let mut program = Program::new(gpu.single_rows);
+    let mut program = Program::new(gpu.shifts);
     write(&mut program);
     run(gpu, &program);
 }

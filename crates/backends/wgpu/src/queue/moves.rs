@@ -7,7 +7,7 @@ use crate::endpoints::{self, native, position, reach, refusal, unsupported};
 use crate::gpu::Gpu;
 use crate::host_import::{Direction, HostImport};
 use crate::memory::Slot;
-use crate::raw::{End, Program, Window};
+use crate::raw::{End, Program, Shifts, Window};
 use crate::storage::{WORD, failed};
 use crate::texture;
 
@@ -229,7 +229,7 @@ impl<'a> Move<'a> {
 impl Move<'_> {
     /// Whether a run needs more than wgpu's own commands.
     fn needs_shader(&self) -> bool {
-        let mut program = Program::new(u64::MAX);
+        let mut program = Program::new(Shifts::Texels);
         self.write(&mut program, None);
         program.needs_scratch()
     }

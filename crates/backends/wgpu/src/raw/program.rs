@@ -3,6 +3,7 @@
 use transload_hal::Rows;
 
 use super::shifter::{CHUNK, Shift, Shifter};
+use super::texels::SINGLE_ROWS;
 use super::window::{Place, Window};
 use crate::storage::WORD;
 
@@ -10,8 +11,19 @@ use crate::storage::WORD;
 pub(crate) struct Program {
     pub(super) steps: Vec<Step>,
     params: Vec<Shift>,
+    shifts: Shifts,
     /// How many rows of a texture are worth a command each.
     pub(super) single_rows: u64,
+}
+
+/// How bytes get to another place within their words.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shifts {
+    /// By the shader.
+    Shader,
+    /// As texels of one byte, through a scratch texture: wgpu copies them from and to any byte of a buffer. Processors
+    /// run this at the speed of memory. They take 20 times as long for the shader.
+    Texels,
 }
 
 /// A place in a buffer, or in the bytes of texels.
@@ -52,6 +64,14 @@ pub(super) enum Step {
     Exchange { src: Place, dst: Place },
     /// From one scratch buffer to the other.
     Shift(usize),
+    /// Bytes at any place, through the scratch texture.
+    Through {
+        src: Buffer,
+        from: u64,
+        dst: Buffer,
+        to: u64,
+        len: u64,
+    },
     /// Makes what was written visible to the host.
     #[cfg(native)]
     Show(wgpu::Buffer),
@@ -104,13 +124,16 @@ impl<'a> End<'a> {
 }
 
 impl Program {
-    /// Makes an empty program. Up to `single_rows` rows of one copy to or from a texture get a command
-    /// each: see [`SINGLE_ROWS`](super::SINGLE_ROWS).
-    pub(crate) fn new(single_rows: u64) -> Program {
+    /// Makes an empty program.
+    pub(crate) fn new(shifts: Shifts) -> Program {
         Program {
             steps: Vec::new(),
             params: Vec::new(),
-            single_rows,
+            shifts,
+            single_rows: match shifts {
+                Shifts::Shader => SINGLE_ROWS,
+                Shifts::Texels => u64::MAX,
+            },
         }
     }
 
@@ -208,6 +231,26 @@ impl Program {
         if !within && Program::is_whole(from, to, len) {
             return self.words((src, from), (dst, to), len);
         }
+        let first = to.next_multiple_of(WORD) - to;
+        let last = (to + len) % WORD;
+        if !within && from % WORD == to % WORD && len >= 4 * WORD {
+            // The words between the edges move as they are. Each edge is moved with a word beside it, since `shift`
+            // takes longer for less than a word.
+            let words = len - first - last;
+            self.words(
+                (src.clone(), from + first),
+                (dst.clone(), to + first),
+                words,
+            );
+            if first > 0 {
+                self.shift((&src, from), (&dst, to), first + WORD);
+            }
+            if last > 0 {
+                let at = len - last - WORD;
+                self.shift((&src, from + at), (&dst, to + at), last + WORD);
+            }
+            return;
+        }
         let chunks = len.div_ceil(CHUNK);
         // Upwards, unless that would overwrite bytes that are still to be read.
         let up = !within || to <= from;
@@ -242,8 +285,19 @@ impl Program {
         self.steps.push(Step::Show(buffer.clone()));
     }
 
-    /// One chunk through the scratch buffers.
+    /// One chunk through the scratch buffers or the scratch texture.
     fn shift(&mut self, (src, from): (&Buffer, u64), (dst, to): (&Buffer, u64), len: u64) {
+        // wgpu records the wrong initialised range of a buffer for texels that begin and end inside one word.
+        if self.shifts == Shifts::Texels && len >= WORD {
+            let (src, dst) = (src.clone(), dst.clone());
+            return self.steps.push(Step::Through {
+                src,
+                from,
+                dst,
+                to,
+                len,
+            });
+        }
         let (first, last) = (from / WORD * WORD, (from + len).next_multiple_of(WORD));
         self.words((src.clone(), first), (Buffer::Input, 0), last - first);
         if Program::is_whole(from, to, len) {
@@ -308,7 +362,7 @@ impl Program {
         self.steps.iter().any(|step| match step {
             Step::Copy { src, dst, .. } => !own(src) || !own(dst),
             Step::Read { dst: buffer, .. } | Step::Fill { src: buffer, .. } => !own(buffer),
-            Step::Shift(_) => true,
+            Step::Shift(_) | Step::Through { .. } => true,
             Step::Exchange { .. } => false,
             #[cfg(native)]
             Step::Show(_) => false,
@@ -368,6 +422,19 @@ impl Program {
                 Step::Shift(at) => {
                     if let (Some(shifter), Some(group)) = (shifter, groups.get(*at)) {
                         shifter.dispatch(&mut encoder, group, &self.params[*at]);
+                    }
+                }
+                Step::Through {
+                    src,
+                    from,
+                    dst,
+                    to,
+                    len,
+                } => {
+                    if let (Some(shifter), Some(src), Some(dst)) =
+                        (shifter, src.of(shifter), dst.of(shifter))
+                    {
+                        shifter.pass(&mut encoder, (src, *from), (dst, *to), *len);
                     }
                 }
                 #[cfg(native)]

@@ -16,6 +16,8 @@ pub(crate) struct Shifter {
     pub(crate) output: wgpu::Buffer,
     /// Between two textures.
     pub(crate) middle: wgpu::Buffer,
+    /// Bytes on their way to other places within their words.
+    texels: wgpu::Texture,
 }
 
 /// The bytes that one pass of the shader moves. They are counted consecutively through rows of one
@@ -71,6 +73,10 @@ impl Shift {
 const STRIDE: u64 = 256;
 
 const THREADS: u32 = 64;
+
+/// The length of a full row of the scratch texture, in texels of one byte. A chunk and the texture it passes through lie
+/// in the caches of most processors.
+const ROW: u64 = 1024;
 
 const SHADER: &str = "
 struct Shift {
@@ -148,7 +154,22 @@ impl Shifter {
                 mapped_at_creation: false,
             })
         };
+        let texels = device.create_texture(&wgpu::TextureDescriptor {
+            label: Some("transload texels"),
+            size: wgpu::Extent3d {
+                width: (ROW + WORD) as u32,
+                height: (CHUNK / ROW) as u32,
+                depth_or_array_layers: 1,
+            },
+            mip_level_count: 1,
+            sample_count: 1,
+            dimension: wgpu::TextureDimension::D2,
+            format: wgpu::TextureFormat::R8Uint,
+            usage: wgpu::TextureUsages::COPY_SRC | wgpu::TextureUsages::COPY_DST,
+            view_formats: &[],
+        });
         Shifter {
+            texels,
             layout: pipeline.get_bind_group_layout(0),
             pipeline,
             input: scratch(),
@@ -200,6 +221,47 @@ impl Shifter {
             })
         };
         (0..params.len()).map(bind).collect()
+    }
+
+    /// Moves a chunk of a word or more through the scratch texture.
+    pub(super) fn pass(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        (src, from): (&wgpu::Buffer, u64),
+        (dst, to): (&wgpu::Buffer, u64),
+        len: u64,
+    ) {
+        // The last row has a word at least, and so some more than the others.
+        let rows = (len - WORD) / ROW;
+        let full = (rows > 0).then_some((0, ROW, rows));
+        let parts = || full.into_iter().chain([(rows, len - rows * ROW, 1)]);
+        let side = |buffer, first, (top, width, height)| {
+            let layout = wgpu::TexelCopyBufferLayout {
+                offset: first + top * ROW,
+                bytes_per_row: (height > 1).then_some(width as u32),
+                rows_per_image: None,
+            };
+            wgpu::TexelCopyBufferInfo { buffer, layout }
+        };
+        let texels = |(top, width, height)| {
+            let mut place = self.texels.as_image_copy();
+            place.origin.y = top as u32;
+            let size = wgpu::Extent3d {
+                width: width as u32,
+                height: height as u32,
+                depth_or_array_layers: 1,
+            };
+            (place, size)
+        };
+        // The two ends may overlap.
+        for part in parts() {
+            let (place, size) = texels(part);
+            encoder.copy_buffer_to_texture(side(src, from, part), place, size);
+        }
+        for part in parts() {
+            let (place, size) = texels(part);
+            encoder.copy_texture_to_buffer(place, side(dst, to, part), size);
+        }
     }
 
     pub(super) fn dispatch(

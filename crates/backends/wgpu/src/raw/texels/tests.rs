@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::super::program::End;
-use super::super::{Shifter, Window};
+use super::super::shifter::CHUNK;
+use super::super::{Shifter, Shifts, Window};
 use super::*;
 
 struct Stage {
@@ -99,11 +100,11 @@ impl Stage {
         let [before, sent, back] = [&old, &new, &poison].map(|bytes| self.buffer(bytes));
         let texels = |offset| End::Texels { window, offset };
         let len = range.end - range.start;
-        let mut program = Program::new(limits[0]);
+        let mut program = by_rows(limits[0]);
         program.copy(End::bytes(&before, 0), texels(0), all);
         program.copy(End::bytes(&sent, at), texels(range.start), len);
         self.run(&program);
-        let mut program = Program::new(limits[1]);
+        let mut program = by_rows(limits[1]);
         program.copy(texels(range.start), End::bytes(&back, at), len);
         self.run(&program);
         let (first, last) = (at as usize, (at + len) as usize);
@@ -111,7 +112,7 @@ impl Stage {
         wanted[first..last].copy_from_slice(&new[first..last]);
         assert!(self.bytes(&back) == wanted, "{range:?} at {at}, {limits:?}");
         // The rest of the texture is what it was.
-        let mut program = Program::new(limits[1]);
+        let mut program = by_rows(limits[1]);
         program.copy(texels(0), End::bytes(&back, 0), all);
         self.run(&program);
         let mut wanted = old;
@@ -123,6 +124,57 @@ impl Stage {
             found[..all] == wanted[..all],
             "around {range:?}, {limits:?}"
         );
+    }
+}
+
+/// A program that spends a command each on up to so many rows of a copy.
+fn by_rows(single_rows: u64) -> Program {
+    let mut program = Program::new(Shifts::Shader);
+    program.single_rows = single_rows;
+    program
+}
+
+#[test]
+fn bytes_go_to_any_place_through_the_shader_and_through_the_texture() {
+    const SIZE: usize = CHUNK as usize * 2 + 64;
+    let made = |factor: usize| -> Vec<u8> {
+        let byte = |at: usize| ((at * factor) ^ (at >> 9)) as u8;
+        (0..SIZE).map(byte).collect()
+    };
+    let (sent, poison) = (made(3), made(5));
+    let lens = (0..20).chain([1023, 1024, 1025, 1028, 1029, 5000, CHUNK as usize + 1]);
+    for stage in Stage::all() {
+        let src = stage.buffer(&sent);
+        for (shifts, len) in lens
+            .clone()
+            .flat_map(|len| [(Shifts::Shader, len), (Shifts::Texels, len)])
+        {
+            let (dst, mut wanted) = (stage.buffer(&poison), poison.clone());
+            let mut program = Program::new(shifts);
+            // Each pair of places within a word, one after the other with a gap of bytes that stay; long copies fit once.
+            for pair in 0..16.min(SIZE / (len + 8)) {
+                let (from, to) = (pair / 4 + len / 3, pair * (len + 8) / 4 * 4 + pair % 4);
+                let (src, dst) = (End::bytes(&src, from as u64), End::bytes(&dst, to as u64));
+                program.copy(src, dst, len as u64);
+                wanted[to..to + len].copy_from_slice(&sent[from..from + len]);
+            }
+            stage.run(&program);
+            assert!(stage.bytes(&dst) == wanted, "{len} bytes");
+            // Within one buffer, up and down, over each other.
+            for (from, to) in [(8, 9), (9, 8), (13, 8), (8, 1031), (2000, 3)] {
+                let both = stage.buffer(&sent);
+                let mut program = Program::new(shifts);
+                let end = |at: usize| End::bytes(&both, at as u64);
+                program.copy(end(from), end(to), len as u64);
+                stage.run(&program);
+                let mut wanted = sent.clone();
+                wanted.copy_within(from..from + len, to);
+                assert!(
+                    stage.bytes(&both) == wanted,
+                    "{len} bytes from {from} to {to}"
+                );
+            }
+        }
     }
 }
 
