@@ -1,8 +1,9 @@
 //! Measuring which way of copying wins at each size on this machine.
 
 use std::collections::TryReserveError;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::{Band, Choice, Tuning, piece_bytes};
@@ -120,6 +121,72 @@ const MARGIN: u32 = 5;
 
 /// The largest copy that is inline by itself: some 0.1 ms at 40 GB/s.
 const INLINE_LIMIT: usize = 4 << 20;
+
+/// Returns the smallest size from which string moves are faster than a loop between two buffers in the cache, if any of
+/// those measured is. Measures at the first call.
+pub(super) fn strings_win_from() -> Option<usize> {
+    static FROM: OnceLock<Option<usize>> = OnceLock::new();
+    let wins = |size: &usize| {
+        let (mut src, mut dst) = (Lines::of(*size)?, Lines::of(*size)?);
+        let turns = (32 << 10) / size + 1;
+        let mut time = |store| {
+            let begin = Instant::now();
+            for _ in 0..turns {
+                let (from, to) = (src.first(), dst.first());
+                // SAFETY: two separate buffers of that length, borrowed for the call.
+                unsafe { raw::copy(black_box(to), from, *size, store) };
+            }
+            begin.elapsed()
+        };
+        let mut least = [Duration::MAX; 2];
+        // The first round warms the caches.
+        for round in 0..6 {
+            for (least, store) in least.iter_mut().zip([Store::Plain, Store::Rep]) {
+                let time = time(store);
+                if round > 0 {
+                    *least = time.min(*least);
+                }
+            }
+        }
+        Some(least[1] * 100 < least[0] * (100 - MARGIN))
+    };
+    let find = || {
+        if !Store::available().contains(&Store::Rep) {
+            return None;
+        }
+        let won = STRING_SIZES.iter().rev();
+        won.take_while(|size| wins(size) == Some(true))
+            .last()
+            .copied()
+    };
+    *FROM.get_or_init(find)
+}
+
+/// Where the two are compared. Larger buffers would take longer to make than all of these copies.
+const STRING_SIZES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
+
+/// A buffer of whole cache lines.
+struct Lines(Vec<Line>);
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line {
+    _bytes: [u8; 64],
+}
+
+impl Lines {
+    fn of(bytes: usize) -> Option<Lines> {
+        let mut lines = Vec::new();
+        let count = bytes / size_of::<Line>();
+        lines.try_reserve_exact(count).ok()?;
+        lines.resize(count, Line { _bytes: [1; 64] });
+        Some(Lines(lines))
+    }
+
+    fn first(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr().cast()
+    }
+}
 
 impl Tuning {
     /// Measures the candidates on this machine, interleaved, for about `budget` (but at least three
