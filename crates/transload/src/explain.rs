@@ -221,7 +221,7 @@ fn is_measured(route: &Route, topology: &Topology) -> bool {
     links.all(|link| topology.is_measured(link.id))
 }
 
-fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
+pub(crate) fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
     let total: u64 = plan.lanes.iter().map(|lane| u64::from(lane.share)).sum();
     let lanes: Vec<LaneChoice> = plan
         .lanes

@@ -16,8 +16,9 @@ use transload_hal::{Backend, BackendId, DeviceInfo, MemoryInfo};
 
 use crate::engine::shared::Shared;
 use crate::engine::unwind::guarded;
+use crate::explain::choice;
 use crate::{
-    Buffer, Candidate, Event, Explanation, PlaceError, RegisterError, Report, Request,
+    Buffer, Candidate, Choice, Event, Explanation, PlaceError, RegisterError, Report, Request,
     StagingBudget, TransferError,
 };
 
@@ -236,6 +237,29 @@ impl TransferManager {
     ) -> Result<Explanation, TransferError> {
         let (src, dst) = (self.resolve(src)?, self.resolve(dst)?);
         self.explain_key(transload_core::PlanKey::copy(src, dst), bytes)
+    }
+
+    /// Returns the ways that contiguous bytes would go from one place to another now, by size: the first size in bytes of
+    /// each way, rising from 0 and exact to the byte, and the way. Its `predicted_ns` is that of the first size.
+    ///
+    /// # Errors
+    /// When a place is not here, or no route joins them.
+    pub fn explain_sizes(
+        &self,
+        src: Place,
+        dst: Place,
+    ) -> Result<Vec<(u64, Choice)>, TransferError> {
+        let key = transload_core::PlanKey::copy(self.resolve(src)?, self.resolve(dst)?);
+        let now = self.now();
+        self.shared.inspect(|state| {
+            let plans = state.planning.plans(key, now);
+            let plans = plans.map_err(|error| TransferError::no_route(&key, &error))?;
+            let topology = state.planning.topology();
+            let ranges = plans.ranges().iter();
+            Ok(ranges
+                .map(|(from, plan)| (*from, choice(plan, *from, topology)))
+                .collect())
+        })?
     }
 
     /// Returns the ways that a request could go and that are worth measuring: the one that it would go first, then each

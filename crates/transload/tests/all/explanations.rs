@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::fixture::{Outcome, place};
 use transload::model::Reason;
-use transload::{AllocSpec, ByteSize, Error, Request, TransferManager};
+use transload::{AllocSpec, ByteSize, Choice, Error, Request, TransferManager};
 use transload_testkit::sim::Sim;
 use transload_testkit::topology;
 
@@ -42,6 +42,27 @@ fn explanations_name_the_way_that_is_taken_and_why_no_other() -> Outcome {
         "{text}"
     );
     assert!(text.starts_with(&ByteSize(MIB).to_string()), "{text}");
+    Ok(())
+}
+
+#[test]
+fn the_sizes_of_ways_are_exact_to_the_byte() -> Outcome {
+    let sim = Sim::new(&machine("eight-gpu"))?;
+    let manager = TransferManager::builder()
+        .clock(Arc::new(sim.clock()))
+        .backend(Arc::new(sim.clone()))
+        .build()?;
+    let (src, dst) = (place("cpu:0"), place("sim:0"));
+    let ways = manager.explain_sizes(src, dst)?;
+    assert!(ways.len() > 1 && ways[0].0 == 0);
+    let at = |bytes| manager.explain_places(src, dst, bytes).unwrap().chosen;
+    let is_same = |one: &Choice, other: &Choice| {
+        (one.method, &one.route, one.chunk_bytes) == (other.method, &other.route, other.chunk_bytes)
+    };
+    for (before, (from, way)) in ways.iter().zip(&ways[1..]) {
+        assert!(is_same(&at(*from), way) && is_same(&at(from - 1), &before.1));
+        assert!(!is_same(way, &before.1), "from {from} on");
+    }
     Ok(())
 }
 
