@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use crate::case::MOST_NOISE;
+use crate::markup::put;
 use crate::series::Series;
 
 /// The copy, the way that programs use today, the case, and the two contenders whose times are divided.
@@ -108,7 +109,6 @@ fn part(case: &str, contender: &str, baseline: &str, all: &[&Measured]) -> Resul
     })
 }
 
-const SIZE: &str = r#"width="800" height="490" viewBox="0 0 800 490""#;
 /// The first row, the distance from each to the next, and the end of the last of ten.
 const TOP: f64 = 84.0;
 const STEP: f64 = 36.0;
@@ -119,7 +119,8 @@ const DECADE: f64 = 160.0;
 
 const LEGEND: &str = "Bars: median of the runs. Thin lines: fastest and slowest sample. Runs too noisy for a verdict are left out.";
 /// The colours are the card's own, so that text is legible on any page.
-const HEAD: &str = r#"<title>Copy times of Transload, relative to the usual ways</title>
+const HEAD: &str = r#"<svg xmlns="http://www.w3.org/2000/svg" width="800" height="490" viewBox="0 0 800 490" role="img">
+<title>Copy times of Transload, relative to the usual ways</title>
 <style>
 text { font: 13px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 11px; fill: #59636e }
 .title { font-size: 16px; font-weight: 600 } .figure { font-weight: 600; text-anchor: end } .tick { text-anchor: middle }
@@ -136,10 +137,11 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 11p
 /// Horizontal bars on a logarithmic scale: to the left where Transload takes less time.
 fn picture(all: &[&Measured], caption: &str) -> Result<String> {
     let x = |part: f64| EQUAL + DECADE * part.log10();
-    let text = |class: &str, x: f64, y: f64, text: &str| {
-        format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y}\">{text}</text>\n")
+    let mut svg = HEAD.to_owned();
+    let text = |svg: &mut String, class: &str, x: f64, y: f64, text: &str| {
+        let x = format!("{x:.1}");
+        put!(svg, r#"<text class="{}" x="{}" y="{}">{}</text>"#; class, x, y, text);
     };
-    let mut svg = format!("<svg xmlns=\"http://www.w3.org/2000/svg\" {SIZE} role=\"img\">\n{HEAD}");
     for part in [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0] {
         let (class, label) = match part {
             1.0 => ("equal", "same".into()),
@@ -147,8 +149,9 @@ fn picture(all: &[&Measured], caption: &str) -> Result<String> {
             _ => ("grid", format!("{part} ×")),
         };
         let (at, top) = (x(part), TOP - 6.0);
-        svg += &text("small tick", at, TOP - 12.0, &label);
-        svg += &format!("<path class=\"{class}\" d=\"M{at:.1} {top}V{BOTTOM}\"/>\n");
+        text(&mut svg, "small tick", at, TOP - 12.0, &label);
+        let path = format!("M{at:.1} {top}V{BOTTOM}");
+        put!(&mut svg, r#"<path class="{}" d="{}"/>"#; class, path);
     }
     for (index, row) in ROWS.lines().enumerate() {
         let fields: Vec<&str> = row.split('|').collect();
@@ -157,21 +160,22 @@ fn picture(all: &[&Measured], caption: &str) -> Result<String> {
         };
         let Part { median, spread } = part(case, contender, baseline, all)?;
         let y = TOP + STEP * index as f64;
-        svg += &text("copy", 20.0, y + 13.0, copy);
-        svg += &text("small", 20.0, y + 27.0, &format!("usual: {today}"));
+        text(&mut svg, "copy", 20.0, y + 13.0, copy);
+        let usual = format!("usual: {today}");
+        text(&mut svg, "small", 20.0, y + 27.0, &usual);
         let class = ["faster", "slower"][usize::from(median > 1.0)];
         let (from, to, top) = (x(median).min(EQUAL), x(median).max(EQUAL), y + 7.0);
-        let place = format!("x=\"{from:.1}\" y=\"{top}\" width=\"{:.1}\"", to - from);
-        svg += &format!("<rect class=\"{class}\" {place} height=\"16\"/>\n");
+        let (from, width) = (format!("{from:.1}"), format!("{:.1}", to - from));
+        put!(&mut svg, r#"<rect class="{}" x="{}" y="{}" width="{}" height="16"/>"#; class, from, top, width);
         if let Some([least, most]) = spread.map(|spread| spread.map(x)) {
             let top = y + 11.0;
             let path = format!("M{least:.1} {top}v8m0 -4H{most:.1}m0 -4v8");
-            svg += &format!("<path class=\"spread\" d=\"{path}\"/>\n");
+            put!(&mut svg, r#"<path class="spread" d="{}"/>"#; path);
         }
-        svg += &text("figure", 780.0, y + 20.0, &format!("{median:.2}"));
+        text(&mut svg, "figure", 780.0, y + 20.0, &format!("{median:.2}"));
     }
-    svg += &text("small", 20.0, BOTTOM + 18.0, caption);
-    svg += &text("small", 20.0, BOTTOM + 34.0, LEGEND);
+    text(&mut svg, "small", 20.0, BOTTOM + 18.0, caption);
+    text(&mut svg, "small", 20.0, BOTTOM + 34.0, LEGEND);
     Ok(svg + "</svg>\n")
 }
 

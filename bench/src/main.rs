@@ -24,6 +24,9 @@ mod copies;
 #[cfg(all(target_os = "linux", not(transload_local)))]
 mod cuda;
 mod machine;
+#[path = "../../crates/cli/src/markup.rs"]
+#[allow(dead_code, reason = "the program's pages use the rest")]
+mod markup;
 mod overhead;
 mod planner;
 #[cfg(not(any(target_family = "wasm", transload_local)))]

@@ -91,6 +91,10 @@ pub(crate) struct ExplainOptions {
     #[arg(long)]
     pub(crate) measure: bool,
 
+    /// Writes what --measure found to a file, as a page for a browser that needs no network
+    #[arg(long, value_name = "FILE", requires = "measure")]
+    pub(crate) html: Option<PathBuf>,
+
     /// Plans on the machine that a TOML file describes, in place of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
@@ -105,6 +109,10 @@ pub(crate) struct ProbeArguments {
     /// Saves nothing
     #[arg(long)]
     pub(crate) no_save: bool,
+
+    /// Writes the results to a file, as a page for a browser that needs no network
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 
     /// Probes the simulated machine that a TOML file describes, in place of this one
     #[arg(long, value_name = "FILE")]
@@ -204,7 +212,12 @@ stand-in replaces CUDA's driver.
 probe touches memory before it measures, and its files are in the page cache.
 The figures are medians with their 95 % intervals. Do not trust a figure marked
 !: its interval is wider than ±20% or unknown. Close other programs, and probe
-again.";
+again.
+
+The page of --html shows the machine, heat maps of bandwidth and latency, the
+bandwidth by size with the sizes at which the way changes, and the links. It is
+one file, which needs no network and contains no script. It appears whole or not
+at all, also when the probe found wrong bytes.";
 
 const MEMORIES: &str = "\
 Memories:

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write;
-use std::path::Path;
 
 use transload::{AllocSpec, Buffer, ByteRate, ByteSize, Error, Nanoseconds, Report, Request};
 
@@ -12,7 +11,7 @@ use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::machine::{Machine, Times};
 use crate::output::{Output, Style, grouped};
-use crate::output_file::OutputFile;
+use crate::output_file::{OutputFile, names_a_file};
 use crate::progress::Progress;
 use crate::stop::Stop;
 
@@ -21,8 +20,8 @@ pub(crate) fn run(
     wanted: Wanted<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    if options.out.as_deref() == Some(Path::new("-")) {
-        return Err(Failure::StandardOutput);
+    if let Some(path) = &options.out {
+        names_a_file("--out", path)?;
     }
     let machine = Machine::here(options.topology.as_deref(), wanted)?;
     machine.costs.note(output);

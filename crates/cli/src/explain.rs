@@ -1,5 +1,7 @@
 //! `transload explain SRC DST SIZE`
 
+mod page;
+
 use std::time::Duration;
 
 use transload::probe::{Found, Interval, MeasuredWay};
@@ -12,13 +14,16 @@ use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::machine::Machine;
-use crate::output::Output;
+use crate::output::{Output, Style};
+use crate::output_file::OutputFile;
 
 pub(crate) fn run(
     options: &ExplainOptions,
     wanted: Wanted<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
+    let html = options.html.as_deref();
+    let html_file = html.map(OutputFile::page).transpose()?;
     let machine = match &options.topology {
         Some(path) => Machine::described(path, wanted)?,
         None => Machine::here(None, wanted)?,
@@ -37,27 +42,39 @@ pub(crate) fn run(
         (None, true) => "default costs: those of the description".into(),
         (None, false) => "`transload probe` measures the costs of this machine".into(),
     };
-    let measure = || {
-        options
-            .measure
-            .then(|| measured(&machine, options))
-            .transpose()
-    };
-    if output.is_json() {
-        output.note(&hint);
-        return output.json(&document(explanation, measure()?.as_deref()));
-    }
-    let style = output.style();
-    for line in explanation.to_string().lines() {
-        match line.starts_with("chosen") || line.starts_with("rejected") {
-            true => output.line(style.bold(line))?,
-            false => output.line(line)?,
+    let json = output.is_json();
+    if !json {
+        let style = output.style();
+        for line in explanation.to_string().lines() {
+            match line.starts_with("chosen") || line.starts_with("rejected") {
+                true => output.line(style.bold(line))?,
+                false => output.line(line)?,
+            }
         }
     }
-    output.line(style.dim(&hint))?;
-    match measure()? {
-        Some(ways) => print_measured(&ways, options.size.0, output),
-        None => Ok(()),
+    output.remark(&hint, Style::dim)?;
+    let measure = options.measure.then(|| measured(&machine, options));
+    let ways = measure.transpose()?;
+    if let (Some(ways), false) = (&ways, json) {
+        print_measured(ways, options.size.0, output)?;
+    }
+    let document = document(&explanation, ways.as_deref());
+    if let (Some(file), Some(path), Some(ways)) = (html_file, html, &ways) {
+        let text = output.document(&document)?;
+        file.fill(&page::draw(
+            &explanation,
+            ways,
+            &machine,
+            output.notes(),
+            &text,
+        ))?;
+        if !json {
+            output.line(format_args!("\nPage in {}.", path.display()))?;
+        }
+    }
+    match json {
+        true => output.json(&document),
+        false => Ok(()),
     }
 }
 
@@ -81,51 +98,56 @@ fn measured(machine: &Machine, options: &ExplainOptions) -> Result<Vec<MeasuredW
     }
 }
 
-fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Result<(), Failure> {
+const HEADER: [&str; 6] = [
+    "MARGIN",
+    "MEASURED",
+    "PREDICTED",
+    "CHUNK",
+    "METHOD",
+    "ROUTE",
+];
+
+/// The cells of a measured way, in the order of [`HEADER`].
+fn row(at: usize, way: &MeasuredWay, ways: &[MeasuredWay], bytes: u64) -> Vec<String> {
     let chosen_ns = ways.first().and_then(MeasuredWay::median_ns);
     let time = |ns: Option<u64>| ns.map_or_else(|| "–".into(), |ns| Nanoseconds(ns).to_string());
-    let row = |(at, way): (usize, &MeasuredWay)| {
-        let visits: Vec<String> = way.choice.route.iter().map(ToString::to_string).collect();
-        let lanes = match way.choice.lanes.len() {
-            0 | 1 => String::new(),
-            lanes => format!(" and {} more", lanes - 1),
-        };
-        let margin = match (at, way.median_ns().zip(chosen_ns)) {
-            (0, _) => "chosen".into(),
-            (_, Some((ns, chosen_ns))) => {
-                let margin = (ns as f64 / chosen_ns.max(1) as f64 - 1.0) * 100.0;
-                format!("{margin:+.0} %")
-            }
-            _ => String::new(),
-        };
-        let measured = match &way.found {
-            Found::Time(found) => {
-                let spread = (found.spread() * 100.0).ceil().min(999.0);
-                format!("{} ±{spread:.0} %", Nanoseconds(found.median_ns))
-            }
-            Found::Failed(_) => "failed".into(),
-            _ => "–".into(),
-        };
-        vec![
-            margin,
-            measured,
-            time(way.choice.predicted_ns),
-            { way.choice.chunk_bytes.filter(|chunk| *chunk < bytes) }
-                .map_or_else(String::new, |chunk| ByteSize(chunk).to_string()),
-            way.choice.method.to_string(),
-            visits.join(" → ") + &lanes,
-        ]
+    let visits: Vec<String> = way.choice.route.iter().map(ToString::to_string).collect();
+    let lanes = match way.choice.lanes.len() {
+        0 | 1 => String::new(),
+        lanes => format!(" and {} more", lanes - 1),
     };
+    let margin = match (at, way.median_ns().zip(chosen_ns)) {
+        (0, _) => "chosen".into(),
+        (_, Some((ns, chosen_ns))) => {
+            let margin = (ns as f64 / chosen_ns.max(1) as f64 - 1.0) * 100.0;
+            format!("{margin:+.0} %")
+        }
+        _ => String::new(),
+    };
+    let measured = match &way.found {
+        Found::Time(found) => {
+            let spread = (found.spread() * 100.0).ceil().min(999.0);
+            format!("{} ±{spread:.0} %", Nanoseconds(found.median_ns))
+        }
+        Found::Failed(_) => "failed".into(),
+        _ => "–".into(),
+    };
+    vec![
+        margin,
+        measured,
+        time(way.choice.predicted_ns),
+        { way.choice.chunk_bytes.filter(|chunk| *chunk < bytes) }
+            .map_or_else(String::new, |chunk| ByteSize(chunk).to_string()),
+        way.choice.method.to_string(),
+        visits.join(" → ") + &lanes,
+    ]
+}
+
+fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Result<(), Failure> {
+    let rows = ways.iter().enumerate();
+    let rows = rows.map(|(at, way)| row(at, way, ways, bytes));
     output.line("")?;
-    let header = [
-        "MARGIN",
-        "MEASURED",
-        "PREDICTED",
-        "CHUNK",
-        "METHOD",
-        "ROUTE",
-    ];
-    output.table(&header, ways.iter().enumerate().map(row).collect())?;
+    output.table(&HEADER, rows.collect())?;
     for way in ways {
         if let Found::Failed(reason) = &way.found {
             output.line(format_args!("\nfailed: {}: {reason}", way.choice.method))?;
@@ -134,13 +156,13 @@ fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Resu
     Ok(())
 }
 
-fn document(explanation: Explanation, measured: Option<&[MeasuredWay]>) -> json::Explanation {
+fn document(explanation: &Explanation, measured: Option<&[MeasuredWay]>) -> json::Explanation {
     let Explanation {
         chosen,
         rejected,
         simulated,
         ..
-    } = explanation;
+    } = explanation.clone();
     let rejected = rejected.into_iter().map(|choice| json::Rejected {
         method: choice.method.to_string(),
         route: names(choice.route),

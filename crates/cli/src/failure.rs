@@ -58,8 +58,10 @@ pub(crate) enum Failure {
         source: io::Error,
     },
     /// `--out -`.
-    #[error("--out - does not write to standard output; name a file; a file named - is --out ./-")]
-    StandardOutput,
+    #[error(
+        "{option} - does not write to standard output; name a file; a file named - is {option} ./-"
+    )]
+    StandardOutput { option: &'static str },
     /// A place that something other than a file has.
     #[error("cannot replace {path}: {found}{}", Inside(path, *found), path = path.display())]
     Occupied { path: PathBuf, found: NotRegular },
@@ -167,7 +169,7 @@ impl Failure {
             | Failure::NoFolder { .. }
             | Failure::Folder { .. }
             | Failure::NoDirectory { .. }
-            | Failure::StandardOutput
+            | Failure::StandardOutput { .. }
             | Failure::ReadOnly { .. }
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),

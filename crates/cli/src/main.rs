@@ -18,10 +18,13 @@ mod interrupt;
 mod json;
 mod last_word;
 mod machine;
+mod markup;
 mod output;
 mod output_file;
+mod page;
 mod probe;
 mod progress;
+mod scale;
 mod stop;
 
 use std::process::ExitCode;

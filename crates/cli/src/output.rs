@@ -85,14 +85,27 @@ impl Output {
     /// As [`Output::line`].
     pub(crate) fn json(&mut self, body: &impl Serialize) -> Result<(), Failure> {
         have_the_last_word();
+        let text = self.document(body)?;
+        self.line(text)
+    }
+
+    /// The text of that object.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub(crate) fn document(&self, body: &impl Serialize) -> Result<String, Failure> {
         let document = Document {
             schema: SCHEMA,
             notes: &self.notes,
             body,
         };
         let text = serde_json::to_string_pretty(&document);
-        let text = text.map_err(|error| Failure::Output(error.into()))?;
-        self.line(text)
+        text.map_err(|error| Failure::Output(error.into()))
+    }
+
+    /// What was noted and remarked so far.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Prints a table: as wide as the terminal, or as its content if the output is no terminal.
@@ -120,9 +133,8 @@ impl Output {
 
     /// Prints a note on standard error; in JSON mode the object has it.
     pub(crate) fn note(&mut self, text: &str) {
-        if self.json {
-            self.notes.push(text.into());
-        } else {
+        self.notes.push(text.into());
+        if !self.json {
             let mut stderr = io::stderr().lock();
             let word = Style::of(&stderr).yellow("note:");
             // If standard error fails, there is no other place to report to.
@@ -139,11 +151,11 @@ impl Output {
         text: &str,
         dress: impl FnOnce(Style, &str) -> String,
     ) -> Result<(), Failure> {
-        if self.json {
-            self.notes.push(text.into());
-            return Ok(());
+        self.notes.push(text.into());
+        match self.json {
+            true => Ok(()),
+            false => self.line(dress(self.style, text)),
         }
-        self.line(dress(self.style, text))
     }
 
     /// The number of columns of a line: those of the terminal, or 100 if the output is no terminal.

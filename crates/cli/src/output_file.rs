@@ -1,7 +1,7 @@
 //! A file that appears whole or not at all, and that a signal removes while it is being written.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use transload::hal::NotRegular;
@@ -81,6 +81,29 @@ impl OutputFile {
         file.map_err(|error| Failure::Open(error.into()))
     }
 
+    /// Makes an empty file for the page of `--html`.
+    ///
+    /// # Errors
+    /// As [`OutputFile::new`], and for `-`.
+    pub(crate) fn page(path: &Path) -> Result<OutputFile, Failure> {
+        names_a_file("--html", path)?;
+        OutputFile::new(path, 0)
+    }
+
+    /// Writes the whole file and moves it to its place.
+    ///
+    /// # Errors
+    /// As [`OutputFile::place`].
+    pub(crate) fn fill(self, text: &str) -> Result<(), Failure> {
+        let partial = self.partial.as_ref().expect("it is not placed");
+        let written = partial.file().write_all(text.as_bytes());
+        written.map_err(|source| Failure::Place {
+            path: self.shown.clone(),
+            source,
+        })?;
+        self.place()
+    }
+
     /// Moves the file to its place, after its bytes are on the disk: even a crash leaves no partial file
     /// there.
     ///
@@ -115,6 +138,17 @@ impl Drop for OutputFile {
             drop(partial);
             Ok(())
         });
+    }
+}
+
+/// Checks that the value of an option does not ask for standard output.
+///
+/// # Errors
+/// For `-`.
+pub(crate) fn names_a_file(option: &'static str, path: &Path) -> Result<(), Failure> {
+    match path == Path::new("-") {
+        true => Err(Failure::StandardOutput { option }),
+        false => Ok(()),
     }
 }
 
@@ -157,8 +191,6 @@ fn names_a_directory(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     struct Folder(PathBuf);

@@ -1,6 +1,8 @@
 //! `transload probe`
 
 mod matrix;
+mod page;
+mod ring;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +19,7 @@ use crate::interrupt;
 use crate::json::{self, seconds};
 use crate::machine::Machine;
 use crate::output::{Output, Style};
-use crate::output_file::replaceable;
+use crate::output_file::{OutputFile, replaceable};
 use matrix::{Matrix, SURE, Shown, WIDE, is_doubtful};
 
 pub(crate) fn run(
@@ -25,6 +27,8 @@ pub(crate) fn run(
     wanted: Wanted<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
+    let html = arguments.html.as_deref();
+    let html_file = html.map(OutputFile::page).transpose()?;
     let mut place = place(arguments, wanted);
     let verdicts = place.as_deref().ok().map(verdicts_path);
     // Earlier measurements are not used.
@@ -79,13 +83,34 @@ pub(crate) fn run(
         Ok(_) => {}
         Err(reason) => output.remark(&format!("Not saved: {reason}."), plain)?,
     }
+    let document = document(&found, place.ok().as_deref(), arguments);
+    if let Some((file, path)) = html_file.zip(html) {
+        let json = output.document(&document)?;
+        let facts = facts(&options, arguments);
+        file.fill(&page::draw(&found, &machine, &facts, output.notes(), &json))?;
+        if !output.is_json() {
+            output.line(format_args!("Page in {}.", path.display()))?;
+        }
+    }
     if !wrong.is_empty() {
         return Err(Failure::WrongBytes(wrong));
     }
     match output.is_json() {
-        true => output.json(&document(&found, place.ok().as_deref(), arguments)),
+        true => output.json(&document),
         false => Ok(()),
     }
+}
+
+/// What a page says of the probe.
+fn facts(options: &ProbeOptions, arguments: &ProbeArguments) -> Vec<(&'static str, String)> {
+    let quick = if arguments.quick { ", --quick" } else { "" };
+    let budget = match options.budget == UNHURRIED {
+        true => format!("to the end{quick}"),
+        false => format!("{} s{quick}", options.budget.as_secs()),
+    };
+    let topology = arguments.topology.as_ref();
+    let topology = topology.map(|path| ("Topology", path.display().to_string()));
+    [("Budget", budget)].into_iter().chain(topology).collect()
 }
 
 /// Longer than any description takes.
@@ -344,5 +369,20 @@ mod tests {
              not used any more"
         );
         assert_eq!(failure.kind().exit_code(), 4);
+        // A page shows them, and what else was not measured.
+        let mut found = found;
+        let page = |found: &ProbeReport| {
+            let machine = Machine::described(Path::new(file), Wanted::Default).unwrap();
+            page::draw(found, &machine, &[], &[], "{}")
+        };
+        let before = page(&found);
+        assert!(before.contains("link pcie bad") && before.contains("wrong bytes: not used"));
+        assert!(!before.contains("class=\"wrong\"") && !before.contains("class=\"none\""));
+        found.pairs[1].found = Found::WrongBytes;
+        found.pairs[2].found = Found::NotReached;
+        let page = page(&found);
+        for told in ["class=\"wrong\"", "class=\"none\"", "<td>not reached</td>"] {
+            assert!(page.contains(told), "{told}: {page}");
+        }
     }
 }

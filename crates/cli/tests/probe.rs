@@ -72,10 +72,12 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
     let run = with_saved(
         &folder,
         "made/profile.toml",
-        &["probe", "--quick", "--json"],
+        &["probe", "--quick", "--json", "--html", "page.html"],
     );
     assert_eq!(run.code(), 0, "{}", run.stdout());
     let value = run.json();
+    let page = fs::read_to_string(folder.path("page.html")).unwrap();
+    assert!(page.contains("cpu:0/file") && !page.contains("Simulated: "));
     assert_eq!(fields(&value), ["notes", "pairs", "profile_path", "schema"]);
     let path = folder.path("made/profile.toml");
     assert_eq!(value["profile_path"], path.to_str().unwrap());

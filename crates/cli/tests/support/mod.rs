@@ -73,13 +73,7 @@ impl Folder {
             provided < needed,
             "{provided} drivers were provided, and {found} adapters found"
         );
-        let test = std::thread::current().name().unwrap_or("cli").to_owned();
-        let what = format!("{test}: needs {needed} adapters, and {found} are here");
-        println!("skipped {what}");
-        if let Some(file) = std::env::var_os("TRANSLOAD_SKIPS") {
-            let file = fs::OpenOptions::new().append(true).create(true).open(file);
-            writeln!(file.unwrap(), "{what}").unwrap();
-        }
+        skip(&format!("needs {needed} adapters, and {found} are here"));
         false
     }
 
@@ -119,6 +113,16 @@ impl Run {
         let value: Value = serde_json::from_str(&self.stdout()).unwrap();
         assert_eq!(value["schema"], 2);
         value
+    }
+}
+
+/// Reports the test as skipped, and not as passed.
+pub(crate) fn skip(reason: &str) {
+    let test = std::thread::current().name().unwrap_or("cli").to_owned();
+    println!("skipped {test}: {reason}");
+    if let Some(file) = std::env::var_os("TRANSLOAD_SKIPS") {
+        let file = fs::OpenOptions::new().append(true).create(true).open(file);
+        writeln!(file.unwrap(), "{test}: {reason}").unwrap();
     }
 }
 
