@@ -10,14 +10,14 @@ use serde::Deserialize;
 use crate::cargo::locked_version;
 use crate::files;
 use crate::install::Absent;
-use crate::process;
 use crate::stage::{Session, Verdict};
 use crate::targets::{Library, Toolchain, toolchains_for, variable};
 use crate::tool::Tool;
 use crate::workspace::Workspace;
+use crate::{process, runner};
 
 /// Runs clippy over the tests in `browser/`, and the tests in headless Chromium, on its software adapter. The tests
-/// show the browser's treatment of the calls, and nothing of any GPU.
+/// show the browser's treatment of the calls, and nothing of any GPU. Then Chromium reads the pages of `--html`.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let (toolchain, _) = toolchains_for(session, &[TARGET])?[0];
     let mut packages = CHROMIUM.to_vec();
@@ -50,6 +50,12 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         tests.env(variable(TARGET, "LINKER"), LINKER);
     }
     verdict.run_tests(&mut tests)?;
+    // The program's own pages, which other stages show where a browser happens to be.
+    let mut pages = runner::tests(&session.workspace)?;
+    pages
+        .args(["-p", "transload-cli", "--all-features", "--test", "page"])
+        .env("TRANSLOAD_CHROMIUM", BROWSER);
+    session.run_tests(&mut verdict, &mut pages)?;
     verdict.note = format!("Chromium's adapter: {adapter}");
     Ok(verdict)
 }
@@ -82,7 +88,7 @@ fn adapter(workspace: &Workspace) -> Result<String> {
     let page = folder.join("adapter.html");
     files::write(&page, PAGE)?;
     let profile = folder.join("profile");
-    let mut chromium = Command::new("/usr/bin/chromium");
+    let mut chromium = Command::new(BROWSER);
     chromium
         .args(flags(&workspace.root)?)
         .arg(format!("--user-data-dir={}", profile.display()))
@@ -104,6 +110,8 @@ fn told(output: &str) -> Option<Result<String, Absent>> {
     let none = text.starts_with("no adapter: ");
     none.then(|| Err(Absent(format!("Chromium has {text}"))))
 }
+
+const BROWSER: &str = "/usr/bin/chromium";
 
 const TARGET: &str = "wasm32-unknown-unknown";
 

@@ -99,7 +99,7 @@ enum Stage {
     Sanitizers,
     /// every package builds from what would be published
     Unpacked,
-    /// tests of the library in a browser's page
+    /// tests of the library in a browser's page, and the pages of `--html` in it
     Browser,
     /// the tests again, with many more cases per property
     Properties,
