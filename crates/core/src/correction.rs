@@ -51,10 +51,7 @@ impl Correction {
                 let mean = (u128::from(bytes) * u128::from(one.bytes)).isqrt();
                 u64::try_from(mean).unwrap_or(u64::MAX)
             });
-            let factor = u128::from(one.ns) * u128::from(Correction::ONE)
-                / u128::from(one.predicted_ns.max(1));
-            let factor = u32::try_from(factor).unwrap_or(u32::MAX);
-            let factor = factor.clamp(Correction::ONE / 16, Correction::MOST);
+            let factor = Correction::factor(one.predicted_ns, one.ns);
             match factors.last_mut() {
                 // Two sizes so near that nothing lies between.
                 Some((at, last)) if *at == from => *last = factor,
@@ -67,6 +64,13 @@ impl Correction {
             factors.clear();
         }
         Correction { factors }
+    }
+
+    /// Returns the factor from a predicted to a measured time, within bounds.
+    pub(crate) fn factor(predicted_ns: u64, ns: u64) -> u32 {
+        let factor = u128::from(ns) * u128::from(Correction::ONE) / u128::from(predicted_ns.max(1));
+        let factor = u32::try_from(factor).unwrap_or(u32::MAX);
+        factor.clamp(Correction::ONE / 16, Correction::MOST)
     }
 
     /// Returns whether predictions stand as they are.

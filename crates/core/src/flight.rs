@@ -18,11 +18,11 @@ use alloc::sync::Arc;
 
 use leg::Leg;
 pub use leg::PlanError;
-pub use outcome::{Failure, Phase, Settled, StopReason, Verdict};
+pub use outcome::{Action, Failure, Phase, Settled, StopReason, Tried, Verdict};
 pub use predict::predict_ns;
 pub use task::{Endpoint, SlotId, Task, TaskId, Work};
 
-use crate::{Instant, Plan, Span};
+use crate::{Instant, Plan, Span, Trial};
 
 /// The task of a flight.
 #[derive(Clone, Debug)]
@@ -48,24 +48,6 @@ pub struct Verify {
     pub src: Arc<Plan>,
     /// Reads the destination.
     pub dst: Arc<Plan>,
-}
-
-/// The next task of the flight's driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Lease one slot for each of [`Flight::rings`], all or none, then call
-    /// [`Flight::handle_admitted`] or [`Flight::handle_not_admitted`].
-    Lease,
-    /// Submit an operation; call [`Flight::handle_settled`] when it has ended or was refused.
-    Submit(Task),
-    /// Take a slot back. No operation uses it any more.
-    Return(SlotId),
-    /// The leg failed: find another plan, then call [`Flight::handle_route`].
-    Route(Failure),
-    /// Compare the two checksums, then call [`Flight::handle_compared`].
-    Compare,
-    /// The flight is over: no operation is under way, no slot is held, and nothing follows.
-    Finish(Verdict),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -108,6 +90,11 @@ pub struct Flight {
     touched: bool,
     deadline: Option<Instant>,
     legs: u32,
+    /// The plan for what a trial leaves.
+    rest: Option<Arc<Plan>>,
+    tried: Option<Tried>,
+    /// When the leg asked for its first slots.
+    leg_begun: Instant,
 }
 
 impl Flight {
@@ -131,6 +118,9 @@ impl Flight {
             touched: false,
             deadline: None,
             legs: 0,
+            rest: None,
+            tried: None,
+            leg_begun: Instant(0),
         };
         flight.restart(spec)?;
         Ok(flight)
@@ -156,7 +146,21 @@ impl Flight {
         self.touched = false;
         self.deadline = spec.deadline;
         self.legs = 0;
+        self.rest = None;
+        self.tried = None;
         self.begin_leg(spec.plan)
+    }
+
+    /// Sends the leading bytes over another way first, to see how long they take. Does nothing after the flight has
+    /// begun, for a copy in place, and for a plan that cannot be run.
+    pub fn try_first(&mut self, trial: Trial) {
+        let is_new = self.legs == 1 && self.is_at_start_of_leg() && !self.in_place;
+        let rest = self.leg.plan().cloned();
+        let part = Span::new(0, trial.bytes.min(self.len_bytes));
+        // A plan that cannot be run leaves the leg as it is.
+        if is_new && part.len > 0 && self.leg.start(trial.plan, part, false).is_ok() {
+            self.rest = rest;
+        }
     }
 
     /// What to do next; `None` until something more was handed in, or the deadline passes.
@@ -168,6 +172,7 @@ impl Flight {
             match self.state {
                 State::Boarding { asked: true } | State::Comparing { asked: true } => return None,
                 State::Boarding { asked: false } => {
+                    self.leg_begun = now;
                     if self.leg.rings().next().is_none() {
                         self.state = State::Moving;
                         continue;
@@ -183,6 +188,7 @@ impl Flight {
                     if let Some(slot) = self.leg.poll_return() {
                         return Some(Action::Return(slot));
                     }
+                    self.leg.note_ends(now);
                     if !self.leg.is_done() || !self.leg.holds_no_slot() {
                         return None;
                     }
@@ -358,7 +364,19 @@ impl Flight {
         self.copied_at
     }
 
-    /// Returns how many legs were begun: 1 unless routes failed or the copy is verified.
+    /// Returns the trial that went before the rest of the payload, once its bytes have arrived.
+    pub fn tried(&self) -> Option<&Tried> {
+        self.tried.as_ref()
+    }
+
+    /// Returns for each lane of the leg how many nanoseconds it took, to `now` if it is not done: from the request for slots to
+    /// the last byte.
+    pub fn lane_times(&self, now: Instant) -> impl Iterator<Item = u64> + '_ {
+        let ends = self.leg.ends(now);
+        ends.map(|end| end.since_ns(self.leg_begun))
+    }
+
+    /// Returns how many legs were begun: 1 unless a trial went first, routes failed, or the copy is verified.
     pub fn legs(&self) -> u32 {
         self.legs
     }
@@ -402,6 +420,7 @@ impl Flight {
         self.state == State::Moving
             && self.phase == Phase::Copy
             && self.verify.is_none()
+            && self.rest.is_none()
             && self.leg.is_out()
     }
 
@@ -447,6 +466,7 @@ impl Flight {
             (self.phase, self.leg_phase),
             (self.arrived, self.legs, self.verify.is_some()),
             (self.started, self.touched, self.copied.is_some()),
+            self.rest.is_some(),
         )
     }
 
@@ -471,6 +491,24 @@ impl Flight {
 
     /// The leg is done: starts the next phase, or ends the flight.
     fn finish_phase(&mut self, now: Instant) {
+        if let Some(rest) = self.rest.take() {
+            self.arrived = self.leg.arrived_until();
+            self.tried = self.leg.plan().map(|plan| Tried {
+                plan: Arc::clone(plan),
+                bytes: self.arrived,
+                ns: now.since_ns(self.leg_begun),
+            });
+            if self.arrived < self.len_bytes {
+                if self.begin_leg(rest).is_err() {
+                    self.state = State::Ending(Verdict::Failed(Failure {
+                        phase: self.phase,
+                        at: None,
+                        span: Span::new(self.arrived, self.len_bytes - self.arrived),
+                    }));
+                }
+                return;
+            }
+        }
         let next = match (self.phase, &self.verify) {
             (Phase::Copy, verify) => {
                 self.arrived = self.len_bytes;
@@ -502,6 +540,7 @@ impl Flight {
     /// Called when the failed leg is quiet. Returns true when the flight asks for another route.
     fn give_up_or_reroute(&mut self, failure: Failure) -> bool {
         self.arrived = self.leading_bytes();
+        self.rest = None;
         if self.in_place && self.touched && self.phase == Phase::Copy {
             self.state = State::Ending(Verdict::Failed(failure));
             return false;

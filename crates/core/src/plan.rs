@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::defaults::PART_ALIGNMENT_BYTES;
+use crate::learning::share;
 use crate::{BackendId, Correction, Curve, EngineId, Estimate, LinkId, MemoryId, Method, Route};
 
 /// An operand of a step. The engine binds roles to regions; code below the engine sees only roles.
@@ -147,6 +148,13 @@ impl Plan {
     /// Returns the estimated time in nanoseconds for `bytes` bytes.
     pub fn estimate_ns(&self, bytes: u64) -> u64 {
         self.estimate.at(bytes)
+    }
+
+    /// Returns the time in nanoseconds that the costs of the steps predict for `bytes` bytes, without the correction of
+    /// the route.
+    pub fn uncorrected_ns(&self, bytes: u64) -> u64 {
+        let factor = u64::from(self.correction.at(bytes));
+        share(self.estimate.at(bytes), u64::from(Correction::ONE), factor)
     }
 
     /// Returns the size of a chunk in the first lane, in bytes.

@@ -91,6 +91,11 @@ impl Sim {
         self.shared.lock().script.push(rule);
     }
 
+    /// Takes all faults out of the script.
+    pub fn clear_rules(&self) {
+        self.shared.lock().script = Script::new();
+    }
+
     /// The script as it is now, with the counts of its rules.
     pub fn script(&self) -> Script {
         self.shared.lock().script.clone()

@@ -20,6 +20,7 @@ pub struct Builder {
     lanes: u8,
     plans: usize,
     metrics: bool,
+    learning: bool,
     #[cfg(feature = "std")]
     pub(crate) costs: crate::std::profile::Costs,
     #[cfg(feature = "std")]
@@ -37,6 +38,7 @@ impl Default for Builder {
             lanes: Limits::MAX_LANES,
             plans: PlanCache::DEFAULT_CAPACITY,
             metrics: false,
+            learning: false,
             #[cfg(feature = "std")]
             costs: Default::default(),
             #[cfg(feature = "std")]
@@ -77,6 +79,20 @@ impl Builder {
     /// Sets for how many pairs of memories the plan cache has room, at least 1.
     pub fn cached_plans(mut self, plans: usize) -> Builder {
         self.plans = plans.max(1);
+        self
+    }
+
+    /// Whether the manager learns from its transfers how fast routes are, while no profile tells it. Off by default. It
+    /// keeps what it learns for itself and saves nothing.
+    ///
+    /// A transfer of 256 KiB or more that has the manager to itself is compared with its prediction. Once the median of a
+    /// route's last three to five times is off by more than a quarter, the manager plans with the measured time. Now and
+    /// then it sends the leading bytes of such a transfer over another route, in case that one is or has become faster:
+    /// at most as often as keeps the time lost at 1 %, as far as it can be predicted, and never of a transfer with a
+    /// deadline. [`Report::tried`](crate::Report::tried) tells. A trial allocates, which other transfers with a known plan
+    /// do not.
+    pub fn learning(mut self, on: bool) -> Builder {
+        self.learning = on;
         self
     }
 
@@ -140,6 +156,9 @@ impl Builder {
         let pool = Pool::new(budget, Arc::clone(&signal));
         let mut state = State::new(pool, PlanCache::new(self.plans), limits);
         state.metrics = self.metrics;
+        if !self.learning {
+            state.planning.stop_learning();
+        }
         state.advances = self.clock.is_none() && cfg!(threads);
         let clock = self.clock.unwrap_or_else(default_clock);
         #[cfg(feature = "std")]

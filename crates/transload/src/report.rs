@@ -2,9 +2,11 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use transload_core::flight::Tried;
 use transload_core::{
     ByteRate, ByteSize, MemoryId, MemoryKind, Method, Nanoseconds, Plan, Topology,
 };
@@ -21,8 +23,15 @@ pub struct Report {
     pub(crate) elapsed_ns: u64,
     pub(crate) checking_ns: u64,
     pub(crate) checksum: Option<u64>,
-    pub(crate) fallbacks: Box<[Fallback]>,
+    pub(crate) rare: Option<Box<Rare>>,
     pub(crate) simulated: bool,
+}
+
+/// What few transfers have to tell.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Rare {
+    pub(crate) fallbacks: Vec<Fallback>,
+    pub(crate) tried: Option<Tried>,
 }
 
 /// A route that failed before another one succeeded.
@@ -55,7 +64,8 @@ impl fmt::Debug for Report {
             .field("elapsed_ns", &self.elapsed_ns)
             .field("checking_ns", &self.checking_ns)
             .field("checksum", &self.checksum)
-            .field("fallbacks", &self.fallbacks)
+            .field("fallbacks", &self.fallbacks())
+            .field("tried", &self.tried())
             .field("simulated", &self.simulated)
             .finish()
     }
@@ -134,9 +144,15 @@ impl Report {
         self.checksum
     }
 
+    /// Returns the route that the leading bytes took as a trial, if the engine tried another one than it had planned: see
+    /// [`Builder::learning`](crate::Builder::learning).
+    pub fn tried(&self) -> Option<&Tried> {
+        self.rare.as_ref()?.tried.as_ref()
+    }
+
     /// Returns the routes that failed before.
     pub fn fallbacks(&self) -> &[Fallback] {
-        &self.fallbacks
+        self.rare.as_ref().map_or(&[], |rare| &rare.fallbacks)
     }
 
     /// Returns whether a simulated device took part: its times are modelled then, not measured.
@@ -188,7 +204,7 @@ impl fmt::Display for Report {
         if self.simulated {
             f.write_str("  (simulated)")?;
         }
-        for fallback in &*self.fallbacks {
+        for fallback in self.fallbacks() {
             write!(f, "\n  after {} failed: {}", fallback.plan, fallback.fault)?;
         }
         Ok(())

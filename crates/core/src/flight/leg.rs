@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::Settled;
 use super::lane::LaneRun;
 use super::task::{SlotId, Task, TaskId};
-use crate::{Plan, Span};
+use crate::{Instant, Plan, Span};
 
 /// Why a leg was not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,6 +70,8 @@ pub(super) struct Leg {
     span: Span,
     /// Where each lane's part ends, rising.
     bounds: [u64; Leg::MAX_LANES],
+    /// When each of several lanes was seen to be done.
+    ends: [Option<Instant>; Leg::MAX_LANES],
     stopping: bool,
 }
 
@@ -105,6 +107,7 @@ impl Leg {
             offset = until;
         }
         self.span = span;
+        self.ends = [None; Leg::MAX_LANES];
         self.stopping = false;
         self.plan = Some(plan);
         Ok(())
@@ -121,6 +124,24 @@ impl Leg {
 
     pub(super) fn is_done(&self) -> bool {
         self.lanes.iter().all(LaneRun::is_done)
+    }
+
+    /// Notes which of several lanes are done. Lanes do not end together.
+    #[inline]
+    pub(super) fn note_ends(&mut self, now: Instant) {
+        if self.lanes.len() > 1 {
+            for (end, lane) in self.ends.iter_mut().zip(&self.lanes) {
+                if end.is_none() && lane.is_done() {
+                    *end = Some(now);
+                }
+            }
+        }
+    }
+
+    /// Returns when each lane was done, `now` where it was not seen to be.
+    pub(super) fn ends(&self, now: Instant) -> impl Iterator<Item = Instant> + '_ {
+        let lanes = self.lanes.iter().zip(self.ends);
+        lanes.map(move |(_, end)| end.unwrap_or(now))
     }
 
     pub(super) fn is_quiet(&self) -> bool {

@@ -1,6 +1,9 @@
-//! Outcomes of operations, legs and flights.
+//! What a flight asks of its driver, and the outcomes of operations, legs and flights.
 
-use crate::Span;
+use alloc::sync::Arc;
+
+use super::task::{SlotId, Task};
+use crate::{Plan, Span};
 
 /// The phase of a flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -69,4 +72,34 @@ pub enum Settled {
     Failed,
     /// It was refused: nothing was done.
     Refused,
+}
+
+/// The next task of the flight's driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Lease one slot for each of [`Flight::rings`](super::Flight::rings), all or none, then call
+    /// [`Flight::handle_admitted`](super::Flight::handle_admitted) or [`Flight::handle_not_admitted`](super::Flight::handle_not_admitted).
+    Lease,
+    /// Submit an operation; call [`Flight::handle_settled`](super::Flight::handle_settled) when it has ended or was refused.
+    Submit(Task),
+    /// Take a slot back. No operation uses it any more.
+    Return(SlotId),
+    /// The leg failed: find another plan, then call [`Flight::handle_route`](super::Flight::handle_route).
+    Route(Failure),
+    /// Compare the two checksums, then call [`Flight::handle_compared`](super::Flight::handle_compared).
+    Compare,
+    /// The flight is over: no operation is under way, no slot is held, and nothing follows.
+    Finish(Verdict),
+}
+
+/// A trial: leading bytes that went another way than the rest.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Tried {
+    /// The way.
+    pub plan: Arc<Plan>,
+    /// The leading bytes that went over it.
+    pub bytes: u64,
+    /// How many nanoseconds they took.
+    pub ns: u64,
 }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::task::Waker;
 
 use transload_core::flight::{Flight, Phase, SlotId, Task, TaskId};
-use transload_core::{DeviceId, Instant, Plan, Ticket};
+use transload_core::{DeviceId, Instant, Plan, PlanKey, Ticket};
 use transload_hal::{BackendId, Buffer, Fault, Fence};
 
 use super::digest::Digest;
@@ -109,6 +109,8 @@ pub(crate) struct Active {
     /// The job of which this transfer is a step, for transfers of the engine itself. Such transfers are not counted and
     /// not traced.
     pub(crate) proof: Option<usize>,
+    /// The plans that were asked for, and the count of started transfers, if nothing else was under way at its start.
+    pub(crate) alone: Option<(PlanKey, u64)>,
     /// The owner named the only way: there is no failover.
     pub(crate) has_only_way: bool,
     pub(crate) result: Option<Result<Report, TransferError>>,
@@ -161,6 +163,7 @@ impl Active {
             detached: false,
             tainted: false,
             proof: None,
+            alone: None,
             has_only_way: false,
             result: None,
             answered: false,
@@ -186,6 +189,7 @@ impl Active {
         self.batch = None;
         self.fault = None;
         self.proof = None;
+        self.alone = None;
         self.has_only_way = false;
         // An allocation for the transfer may still be under way.
         self.commanded = 0;

@@ -51,6 +51,13 @@ pub(crate) struct Terms {
     pub(crate) cancel_on_drop: bool,
 }
 
+impl Terms {
+    /// Returns whether the transfer is one of a user's that copies and no more, over any route.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.only.is_none() && self.proof.is_none() && !self.verify
+    }
+}
+
 /// The only way of a transfer whose user names one.
 #[derive(Clone)]
 pub(crate) enum Only {

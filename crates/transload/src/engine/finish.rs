@@ -15,7 +15,7 @@ use super::observe::Ended;
 use super::state::State;
 use super::types::{Index, TransferId};
 use crate::error::{TransferError, TransferFailure};
-use crate::report::Report;
+use crate::report::{Rare, Report};
 
 impl State {
     /// The flight of a transfer is over.
@@ -24,6 +24,9 @@ impl State {
             Verdict::Done => {
                 let active = &self.table[index];
                 self.planning.trust(active.carrier(), now);
+                if active.alone.is_some() {
+                    self.learn(index, now);
+                }
                 Ok(self.report(index, now))
             }
             Verdict::Failed(failure) => {
@@ -92,7 +95,7 @@ impl State {
         self.admission.take_back_first(active, evicted);
         let proof = active.proof;
         let proven = proof.map(|job| match &result {
-            Ok(report) => (job, Ok(report.fallbacks.is_empty())),
+            Ok(report) => (job, Ok(report.fallbacks().is_empty())),
             Err(TransferError::Failed(failure)) => (job, Err(failure.fault.clone())),
             Err(error) => (job, Err(Fault::new(error.class(), error.to_string()))),
         });
@@ -195,6 +198,13 @@ impl State {
     fn report(&mut self, index: Index, now: Instant) -> Report {
         let active = &mut self.table[index];
         let src = active.src.as_ref();
+        let tried = active.flight.as_ref().and_then(Flight::tried);
+        let rare = (tried.is_some() || !active.fallbacks.is_empty()).then(|| {
+            Box::new(Rare {
+                tried: tried.cloned(),
+                fallbacks: core::mem::take(&mut active.fallbacks),
+            })
+        });
         Report {
             src: src.map(|end| end.buffer.memory()),
             dst: active.dst.as_ref().map(|end| end.buffer.memory()),
@@ -207,7 +217,7 @@ impl State {
                 .filter(|_| active.checksum.is_some())
                 .map_or(0, |copied| now.since_ns(copied)),
             checksum: active.checksum,
-            fallbacks: core::mem::take(&mut active.fallbacks).into_boxed_slice(),
+            rare,
             simulated: false,
         }
         .marked(self.planning.topology())
@@ -259,7 +269,7 @@ impl State {
         let Some(plan) = active.carrier() else { return };
         let path = (src.buffer.memory(), dst.buffer.memory(), plan.method);
         let fallbacks = match result {
-            Ok(report) => report.fallbacks.len(),
+            Ok(report) => report.fallbacks().len(),
             Err(_) => active.fallbacks.len(),
         };
         if super::observe::is_watched(self.metrics) {

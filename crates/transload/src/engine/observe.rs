@@ -40,7 +40,7 @@ impl Ended {
             method,
             bytes,
             elapsed_ns: report.map_or(0, |report| report.elapsed_ns),
-            fallbacks: report.map_or(0, |report| report.fallbacks.len()),
+            fallbacks: report.map_or(0, |report| report.fallbacks().len()),
             error: result.as_ref().err().map(|error| alloc::format!("{error}")),
         }
     }

@@ -5,10 +5,11 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use transload_core::flight::{Failure, Phase, Verify};
+use transload_core::flight::{Failure, Phase, Tried, Verify};
 use transload_core::{
-    Barred, Instant, Inventory, Lane, Limits, LinkId, MemoryId, Method, NoPlan, Plan, PlanCache,
-    PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Step, StepKind, Topology, TopologyError,
+    Barred, Instant, Inventory, Lane, Learning, Limits, LinkId, MemoryId, Method, NoPlan, Plan,
+    PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Step, StepKind, Topology,
+    TopologyError, Trial,
 };
 use transload_hal::BackendId;
 
@@ -27,6 +28,8 @@ pub(crate) struct Planning {
     limits: Limits,
     /// Backends that are registered and were not given up. The links of others are barred.
     served: Vec<BackendId>,
+    /// What transfers teach of routes; `None` where costs were measured, or the program wants none of it.
+    learning: Option<Learning>,
 }
 
 /// Returns the key of a transfer's plans.
@@ -46,6 +49,74 @@ impl Planning {
             quarantine: Quarantine::new(),
             limits,
             served: Vec::new(),
+            learning: Some(Learning::new()),
+        }
+    }
+
+    /// Learns nothing from now on.
+    pub(crate) fn stop_learning(&mut self) {
+        self.learning = None;
+    }
+
+    /// Returns whether the end of a transfer of so many bytes is worth noting.
+    #[inline]
+    pub(crate) fn learns_from(&self, bytes: u64) -> bool {
+        bytes >= Learning::FROM_BYTES && self.learning.is_some()
+    }
+
+    /// Returns another route to try with the leading bytes of a transfer whose plans are known, rarely.
+    #[cold]
+    pub(crate) fn trial(
+        &mut self,
+        key: PlanKey,
+        bytes: u64,
+        now: Instant,
+        fits: impl Fn(&Plan) -> bool,
+    ) -> Option<Trial> {
+        let plans = self.plans(key, now).ok()?;
+        self.learning.as_mut()?.trial(&plans, bytes, fits)
+    }
+
+    /// Takes in how long the legs of a transfer of `bytes` bytes took, which had the machine to itself: a trial, and the
+    /// lanes of `plan`, which moved the rest.
+    #[cold]
+    pub(crate) fn learn(
+        &mut self,
+        key: PlanKey,
+        bytes: u64,
+        tried: Option<&Tried>,
+        plan: &Plan,
+        lane_ns: impl Iterator<Item = u64>,
+    ) {
+        let Some(learning) = &mut self.learning else {
+            return;
+        };
+        let rest = bytes - tried.map_or(0, |tried| tried.bytes);
+        let mut learned = Vec::new();
+        let mut note = |lane: &Lane, predicted_ns, ns| {
+            let Some(route) = &lane.route else { return };
+            if let Some(correction) = learning.record(route, bytes, predicted_ns, ns) {
+                let links = route.links().iter().map(|link| link.id).collect();
+                learned.push((links, correction));
+            }
+        };
+        if rest > 0 {
+            for (lane, ns) in plan.lanes.iter().zip(lane_ns) {
+                note(lane, plan.uncorrected_ns(rest), ns);
+            }
+        }
+        if let Some(tried) = tried {
+            for lane in &tried.plan.lanes {
+                note(lane, tried.plan.uncorrected_ns(tried.bytes), tried.ns);
+            }
+            learning.charge(key, tried.ns, plan.estimate_ns(tried.bytes));
+        }
+        learning.earn(key, plan.estimate_ns(bytes));
+        if !learned.is_empty() {
+            for (links, correction) in learned {
+                self.topology.set_correction(links, correction);
+            }
+            self.cache.invalidate();
         }
     }
 
@@ -75,6 +146,7 @@ impl Planning {
     #[cfg(feature = "std")]
     pub(crate) fn set_cost(&mut self, link: LinkId, cost: transload_core::Curve, doubt: u16) {
         self.topology.set_cost(link, cost, doubt);
+        self.learning = None;
         self.cache.invalidate();
     }
 
@@ -90,6 +162,10 @@ impl Planning {
 
     /// Forgets plans and quarantine.
     pub(crate) fn forget(&mut self) {
+        if let Some(learning) = &mut self.learning {
+            learning.forget();
+            self.topology.clear_corrections();
+        }
         self.quarantine.clear();
         self.cache.invalidate();
     }

@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 use core::task::Waker;
 
 use transload_core::flight::{Flight, FlightSpec};
-use transload_core::{Footprint, Instant, Inventory, Limits, PlanCache, Stats};
+use transload_core::{
+    Footprint, Instant, Inventory, Limits, Plan, PlanCache, PlanKey, Purpose, Stats,
+};
 use transload_hal::{Backend, Buffer};
 
 use super::active::{Active, Stage};
@@ -18,7 +20,7 @@ use super::digest::Digest;
 use super::event::EventState;
 use super::in_flight::InFlight;
 use super::observe::Ended;
-use super::planning::Planning;
+use super::planning::{self, Planning};
 use super::proofs::Proofs;
 use super::table::Table;
 use super::types::{Index, Operand, Pace, TransferId};
@@ -52,6 +54,8 @@ pub(crate) struct State {
     pub(crate) advances: bool,
     /// Whether ends of transfers are counted in `metrics`.
     pub(crate) metrics: bool,
+    /// Counts the transfers that were started.
+    pub(crate) started: u64,
     /// The time of the last round. Never ahead of the clock.
     pub(crate) now: Instant,
     /// Wakers to call, buffers and results to drop, once the lock is released.
@@ -125,6 +129,7 @@ impl State {
             pace: Pace::FULL,
             advances: false,
             metrics: false,
+            started: 0,
             now: Instant(0),
             after: After::default(),
             releasing: 0,
@@ -289,9 +294,54 @@ impl State {
             unreachable!("each request is submitted once")
         };
         let chosen = self.planning.choose(&checked, terms, now)?;
+        let bytes = checked.len_bytes();
+        // Beside others a transfer takes longer, which says nothing about its route.
+        let learns = self.planning.learns_from(bytes)
+            && self.table.moving() == 0
+            && !checked.in_place
+            && terms.is_plain();
+        let key = learns.then(|| planning::key(&checked.src, &checked.dst, Purpose::Copy));
         let footprints = &checked.footprints;
         let ends = (checked.src, checked.dst);
-        self.start(ends, (checked.in_place, footprints), chosen, terms, now)
+        let id = self.start(ends, (checked.in_place, footprints), chosen, terms, now)?;
+        if let Some(key) = key {
+            self.start_learning(id.index, key, bytes, terms.deadline.is_none());
+        }
+        Ok(id)
+    }
+
+    /// Prepares a transfer that has the machine to itself so far for [`State::learn`], and rarely tries another route
+    /// with its leading bytes.
+    #[cold]
+    fn start_learning(&mut self, index: Index, key: PlanKey, bytes: u64, may_try: bool) {
+        if self.table[index].stage != Stage::Flying {
+            return;
+        }
+        self.table[index].alone = Some((key, self.started));
+        if may_try {
+            let fits = |plan: &Plan| self.proofs.first_unproven(plan).is_none();
+            let trial = self.planning.trial(key, bytes, self.now, fits);
+            if let (Some(trial), Some(flight)) = (trial, &mut self.table[index].flight) {
+                flight.try_first(trial);
+            }
+        }
+    }
+
+    /// Learns from a transfer that has moved its bytes over its first plan, if no other one was started meanwhile.
+    #[cold]
+    pub(super) fn learn(&mut self, index: Index, now: Instant) {
+        let active = &self.table[index];
+        let (Some((key, started)), Some(flight)) = (active.alone, &active.flight) else {
+            return;
+        };
+        let (Some(plan), Some(src)) = (flight.plan(), &active.src) else {
+            return;
+        };
+        if started == self.started && active.fallbacks.is_empty() {
+            let bytes = src.shape.payload_bytes();
+            let times = flight.lane_times(now);
+            self.planning.learn(key, bytes, flight.tried(), plan, times);
+        }
     }
 
     /// Starts a transfer of a checked request, which consists of its ends, whether they overlap, and its footprints. The
@@ -305,6 +355,7 @@ impl State {
         now: Instant,
     ) -> Result<TransferId, TransferError> {
         self.now = self.now.max(now);
+        self.started = self.started.wrapping_add(1);
         let spec = FlightSpec {
             len_bytes: src.shape.payload_bytes(),
             plan: chosen.plan,

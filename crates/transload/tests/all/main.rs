@@ -38,6 +38,7 @@ mod host;
 mod idle;
 mod kept_verdicts;
 mod known_mistakes;
+mod learning;
 mod listening;
 mod local;
 mod managed;
