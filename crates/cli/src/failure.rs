@@ -62,6 +62,9 @@ pub(crate) enum Failure {
         "{option} - does not write to standard output; name a file; a file named - is {option} ./-"
     )]
     StandardOutput { option: &'static str },
+    /// Two outputs in one place.
+    #[error("cannot write the profile and the page to one file, {path}; name another one with --html", path = path.display())]
+    OneFile { path: PathBuf },
     /// A place that something other than a file has.
     #[error("cannot replace {path}: {found}{}", Inside(path, *found), path = path.display())]
     Occupied { path: PathBuf, found: NotRegular },
@@ -170,6 +173,7 @@ impl Failure {
             | Failure::Folder { .. }
             | Failure::NoDirectory { .. }
             | Failure::StandardOutput { .. }
+            | Failure::OneFile { .. }
             | Failure::ReadOnly { .. }
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),

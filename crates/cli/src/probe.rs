@@ -44,6 +44,9 @@ pub(crate) fn run(
     if let Ok(path) = &place {
         // Fails before the probe spends a minute on a profile that cannot be saved.
         prepare(path)?;
+        if let Some(path) = html.filter(|page| is_same_file(path, page)) {
+            return Err(Failure::OneFile { path: path.into() });
+        }
     }
     let mut options = match arguments.quick {
         true => ProbeOptions::quick(),
@@ -133,6 +136,16 @@ fn place(arguments: &ProbeArguments, wanted: Wanted<'_>) -> Result<PathBuf, Stri
         Some(_) => format!("{ENVIRONMENT} is set to nothing"),
         None => "this system names no directory for caches; name a file with --profile FILE".into(),
     })
+}
+
+/// Returns whether both paths name one file, which need not be there. Its folder is.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let whole = |path: &Path| {
+        let path = std::path::absolute(path).ok()?;
+        let inside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+        path.canonicalize().ok().or_else(inside)
+    };
+    whole(one).is_some_and(|path| whole(other) == Some(path))
 }
 
 /// Checks that a profile can be written there.

@@ -143,6 +143,15 @@ fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
     let run = folder.run(&["explain", "cpu:0", "cpu:0", "1", "--html", "page.html"]);
     assert_eq!(run.code(), 2);
     assert!(run.stderr().contains("--measure"), "{}", run.stderr());
+    // The page would replace the profile.
+    let both = [&PROBE[..5], &["one.toml", "--profile", "./one.toml"]].concat();
+    let run = folder.run(&both);
+    assert_eq!((run.code(), run.stdout()), (2, String::new()));
+    assert!(
+        run.stderr().contains("one file, one.toml"),
+        "{}",
+        run.stderr()
+    );
     assert_eq!(folder.names(), ["machine.toml", "taken"]);
 }
 

@@ -89,10 +89,7 @@ impl Correction {
     pub fn apply(&self, bytes: u64, ns: u64) -> u64 {
         match self.at(bytes) {
             Correction::ONE => ns,
-            factor => {
-                let corrected = u128::from(ns) * u128::from(factor) / u128::from(Correction::ONE);
-                u64::try_from(corrected).unwrap_or(u64::MAX)
-            }
+            factor => scaled_ns(ns, factor.into(), Correction::ONE.into()),
         }
     }
 
@@ -107,6 +104,12 @@ impl Correction {
         let inside = move |at: u64| until.is_none_or(|until| at < until);
         core::iter::once((from, self.at(from))).chain(later.take_while(move |(at, _)| inside(*at)))
     }
+}
+
+/// Returns `part` of `whole` parts of a time, rounded down.
+pub(crate) fn scaled_ns(ns: u64, part: u64, whole: u64) -> u64 {
+    let scaled = u128::from(ns) * u128::from(part) / u128::from(whole.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

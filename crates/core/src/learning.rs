@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
+use crate::correction::scaled_ns;
 use crate::{Compared, Correction, LinkId, Plan, PlanKey, PlanSet, Route};
 
 /// Corrections of routes, from transfers that had the machine to themselves.
@@ -61,6 +62,8 @@ struct Pair {
     pause: u32,
     /// The place of the next route among the others.
     next: usize,
+    /// What the bytes of the last trial would have taken over the route that was planned.
+    planned_ns: u64,
 }
 
 /// The factor by which predictions may be off before they are corrected.
@@ -115,11 +118,12 @@ impl Learning {
         }
     }
 
-    /// Notes that a trial took `ns` nanoseconds where the route that was planned would have taken `planned_ns`.
-    pub fn charge(&mut self, key: PlanKey, ns: u64, planned_ns: u64) {
+    /// Notes that the last trial between two memories took `ns` nanoseconds.
+    pub fn charge(&mut self, key: PlanKey, ns: u64) {
         if let Some(pair) = self.pair(key) {
-            pair.credit_ns = pair.credit_ns.saturating_sub(ns.saturating_sub(planned_ns));
-            if ns < planned_ns {
+            let lost_ns = ns.saturating_sub(pair.planned_ns);
+            pair.credit_ns = pair.credit_ns.saturating_sub(lost_ns);
+            if ns < pair.planned_ns {
                 // It may win: the median needs more of it.
                 (pair.left, pair.pause) = (1, PAUSES.0);
                 pair.next = pair.next.wrapping_sub(1);
@@ -170,8 +174,8 @@ impl Learning {
             false => plan.chunk_bytes().saturating_mul(4),
         };
         let part = (bytes / 8).next_multiple_of(4096).max(chunks).min(bytes);
-        let planned_ns = share(chosen_ns, part, bytes);
-        let lost_ns = plan.estimate_ns(part).saturating_sub(planned_ns);
+        pair.planned_ns = scaled_ns(chosen_ns, part, bytes);
+        let lost_ns = plan.estimate_ns(part).saturating_sub(pair.planned_ns);
         (lost_ns <= pair.credit_ns).then_some(Trial { plan, bytes: part })
     }
 
@@ -190,14 +194,9 @@ impl Learning {
             left: PAUSES.0,
             pause: PAUSES.0,
             next: 0,
+            planned_ns: 0,
         }))
     }
-}
-
-/// Returns the part of the time that `part` of `whole` bytes takes.
-pub(crate) fn share(ns: u64, part: u64, whole: u64) -> u64 {
-    let ns = u128::from(ns) * u128::from(part) / u128::from(whole.max(1));
-    u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
 impl Sizes {

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::correction::scaled_ns;
 use crate::defaults::PART_ALIGNMENT_BYTES;
-use crate::learning::share;
 use crate::{BackendId, Correction, Curve, EngineId, Estimate, LinkId, MemoryId, Method, Route};
 
 /// An operand of a step. The engine binds roles to regions; code below the engine sees only roles.
@@ -154,7 +154,7 @@ impl Plan {
     /// the route.
     pub fn uncorrected_ns(&self, bytes: u64) -> u64 {
         let factor = u64::from(self.correction.at(bytes));
-        share(self.estimate.at(bytes), u64::from(Correction::ONE), factor)
+        scaled_ns(self.estimate.at(bytes), Correction::ONE.into(), factor)
     }
 
     /// Returns the size of a chunk in the first lane, in bytes.

@@ -91,6 +91,9 @@ impl Builder {
     /// at most as often as keeps the time lost at 1 %, as far as it can be predicted, and never of a transfer with a
     /// deadline. [`Report::tried`](crate::Report::tried) tells. A trial allocates, which other transfers with a known plan
     /// do not.
+    ///
+    /// A time ends when the manager sees the end. Leave this off in a program that submits a transfer, does other work,
+    /// and waits later: its times say nothing about routes.
     pub fn learning(mut self, on: bool) -> Builder {
         self.learning = on;
         self

@@ -109,7 +109,7 @@ impl Planning {
             for lane in &tried.plan.lanes {
                 note(lane, tried.plan.uncorrected_ns(tried.bytes), tried.ns);
             }
-            learning.charge(key, tried.ns, plan.estimate_ns(tried.bytes));
+            learning.charge(key, tried.ns);
         }
         learning.earn(key, plan.estimate_ns(bytes));
         if !learned.is_empty() {
@@ -153,6 +153,7 @@ impl Planning {
     /// Sets the corrections of routes, in the place of all earlier ones. Plans are made anew.
     #[cfg(feature = "std")]
     pub(crate) fn set_corrections(&mut self, routes: Vec<(Vec<LinkId>, Correction)>) {
+        self.learning = None;
         self.topology.clear_corrections();
         for (route, correction) in routes {
             self.topology.set_correction(route, correction);
