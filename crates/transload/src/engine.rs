@@ -26,6 +26,7 @@ pub(crate) mod checked;
 mod command;
 mod deadlines;
 mod errand;
+mod execute;
 mod in_flight;
 mod observe;
 pub(crate) mod planning;

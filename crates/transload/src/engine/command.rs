@@ -1,4 +1,5 @@
-//! Commands: calls of backends that the engine decides on under its lock and that a thread executes without the lock.
+//! Commands: calls of backends that the engine decides on under its lock and that a thread [executes](super::execute)
+//! without the lock.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -7,16 +8,13 @@ use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use transload_core::flight::{Endpoint, Task, TaskId, Work};
 use transload_core::{Access, DeviceId, LinkId, MemoryId, MemoryKind, Shape, Span};
-use transload_hal::{
-    AllocSpec, Backend, BackendId, Buffer, ErrorClass, Fault, Fence, Layout, Op, Part, SubmitError,
-};
+use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Layout, Op, Part, SubmitError};
 
 use super::active::Active;
 use super::backlog::Full;
 use super::digest::Digest;
 use super::errand::{Errand, Found};
 use super::types::{Operand, Pace, TransferId, Wanted, Which};
-use super::unwind::{guarded, own_fault};
 
 /// How many commands a thread takes at a time: at least as many as the first slots of the largest plan, four lanes of
 /// three rings. With an operating system it is enough for small copies to be submitted together. Without one stacks are
@@ -67,6 +65,13 @@ pub(crate) enum CommandKind {
     },
 }
 
+impl Command {
+    /// Returns whether the processors carry the command out.
+    pub(super) fn is_on_the_host(&self) -> bool {
+        matches!(&self.kind, CommandKind::Submit { via, .. } if is_on_the_host(via.as_ref()))
+    }
+}
+
 /// The backend's answer to a command.
 pub(crate) struct Answer {
     pub(crate) id: TransferId,
@@ -92,7 +97,7 @@ pub(crate) enum AnswerKind {
 
 impl AnswerKind {
     #[inline]
-    fn of(task: &Task, since: u64, submitted: Result<Fence, SubmitError>) -> AnswerKind {
+    pub(super) fn of(task: &Task, since: u64, submitted: Result<Fence, SubmitError>) -> AnswerKind {
         let fence = match submitted {
             Ok(fence) => Ok(fence),
             Err(error @ SubmitError::Full { .. }) => {
@@ -235,7 +240,7 @@ impl Bound {
     }
 
     /// Runs `f` on the operations.
-    fn with_ops<R>(&self, f: impl FnOnce(&[Op<'_>]) -> R) -> R {
+    pub(super) fn with_ops<R>(&self, f: impl FnOnce(&[Op<'_>]) -> R) -> R {
         match self {
             Bound::Copy { src, dst, len } => f(&[copy_of(src, dst, *len)]),
             Bound::Pitched { src, dst, span } => f(&[Op::Pitched {
@@ -374,175 +379,7 @@ pub(crate) fn is_on_the_host(via: Option<&LinkId>) -> bool {
     via.is_none_or(|via| via.engine.device == DeviceId::CPU0)
 }
 
-/// Carries commands out. Their sequence does not matter: an operation that must wait for another one is not ordered yet.
-/// Commands that delay this thread no further come first.
-pub(crate) fn execute(commands: &[Command], answers: &mut Answers) {
-    if let [command] = commands {
-        return answers.push(command.answer(command.execute()));
-    }
-    let apart = commands.iter().filter(|command| command.is_apart);
-    answers.extend(apart.map(|command| command.answer(command.execute())));
-    execute_here(commands, answers);
-}
-
-/// Carries out the other commands. Copies over one link are submitted together, when the first of them comes up.
-fn execute_here(commands: &[Command], answers: &mut Answers) {
-    // For each command, the first command that it is submitted with: itself, for most.
-    let mut firsts = ArrayVec::<usize, MAX_COMMANDS>::new();
-    for (at, command) in commands.iter().enumerate() {
-        let mut leading = (0..at).filter(|other| firsts[*other] == *other);
-        let first = leading.find(|first| command.goes_with(&commands[*first]));
-        firsts.push(first.unwrap_or(at));
-    }
-    for (at, command) in commands.iter().enumerate() {
-        if command.is_apart {
-            continue;
-        }
-        let of_it = commands.iter().zip(&firsts);
-        let of_it = of_it.filter(|(_, first)| **first == at);
-        match of_it.clone().count() {
-            // It was submitted with an earlier one.
-            0 => {}
-            1 => answers.push(command.answer(command.execute())),
-            _ => execute_together(of_it.map(|(command, _)| command), answers),
-        }
-    }
-}
-
-/// Submits copies over one link together.
-fn execute_together<'a>(commands: impl Iterator<Item = &'a Command>, answers: &mut Answers) {
-    let mut ops = ArrayVec::<Op<'_>, MAX_COMMANDS>::new();
-    let mut tasks = ArrayVec::<(&Command, Task, u64), MAX_COMMANDS>::new();
-    let mut link = None;
-    for command in commands {
-        if let Some(copy) = command.copy() {
-            ops.push(copy.op);
-            tasks.push((command, copy.task, copy.since));
-            link = Some((copy.via, &command.backend));
-        }
-    }
-    let Some((via, backend)) = link else { return };
-    let mut left = tasks.into_iter();
-    let mut tell = |fence: Result<Fence, SubmitError>| {
-        if let Some((command, task, since)) = left.next() {
-            answers.push(command.answer(AnswerKind::of(&task, since, fence)));
-        }
-    };
-    // SAFETY: as in `Command::execute`, for each of them.
-    let ended = guarded(|| unsafe { backend.submit_each(via, &ops, &mut tell) });
-    // The backend did not do the copies for which it did not call `told`.
-    let silent = || Fault::new(ErrorClass::Failed, "the backend said nothing of the copy");
-    let fault = ended.err().unwrap_or_else(silent);
-    answers.extend(left.map(|(command, task, since)| {
-        let fence = Err(SubmitError::Refused(fault.clone()));
-        command.answer(AnswerKind::of(&task, since, fence))
-    }));
-}
-
-/// A copy of one range to another over a link.
-struct Copy<'a> {
-    task: Task,
-    since: u64,
-    via: LinkId,
-    op: Op<'a>,
-}
-
-impl Command {
-    /// Returns the copy, if the command is a single one.
-    fn copy(&self) -> Option<Copy<'_>> {
-        match &self.kind {
-            CommandKind::Submit {
-                task,
-                via: Some(via),
-                bound: Bound::Copy { src, dst, len },
-                since,
-            } => Some(Copy {
-                task: *task,
-                since: *since,
-                via: *via,
-                op: copy_of(src, dst, *len),
-            }),
-            _ => None,
-        }
-    }
-
-    /// Returns whether the processors carry the command out.
-    pub(super) fn is_on_the_host(&self) -> bool {
-        matches!(&self.kind, CommandKind::Submit { via, .. } if is_on_the_host(via.as_ref()))
-    }
-
-    /// Returns whether both are copies over one link.
-    fn goes_with(&self, other: &Command) -> bool {
-        let link = |command: &Command| command.copy().map(|copy| (copy.via, command.backend_id));
-        let is_either_apart = self.is_apart || other.is_apart;
-        !is_either_apart && link(self).is_some_and(|of| link(other) == Some(of))
-    }
-
-    /// Makes the record of the command's result.
-    fn answer(&self, kind: AnswerKind) -> Answer {
-        Answer {
-            id: self.id,
-            backend: self.backend_id,
-            kind,
-        }
-    }
-
-    /// Carries the command out by itself. Only this function and `execute_together` pass memory to a backend.
-    fn execute(&self) -> AnswerKind {
-        match &self.kind {
-            CommandKind::Submit {
-                task,
-                via,
-                bound,
-                since,
-            } => {
-                // SAFETY of both calls: bounds were checked when the transfer was accepted, and a task's span lies
-                // within the payload. The transfer's record holds its buffers, its leases and its digests until every
-                // fence of it has settled. Hazards keep conflicting transfers apart, guards and blocking calls keep all
-                // other code out, and a slot, or a part of one, belongs to one chunk at a time.
-                let submit = |ops: &[Op<'_>]| match self.is_apart {
-                    // SAFETY: as above.
-                    true => unsafe { self.backend.submit_apart(*via, ops, &[]) },
-                    // SAFETY: as above.
-                    false => unsafe { self.backend.submit(*via, ops, &[]) },
-                };
-                let fence = guarded(|| bound.with_ops(submit));
-                AnswerKind::of(
-                    task,
-                    *since,
-                    fence.unwrap_or_else(|fault| Err(SubmitError::Refused(fault))),
-                )
-            }
-            CommandKind::Allocate { wanted } => {
-                let spec = AllocSpec::bytes(wanted.bytes).for_staging();
-                let slot = guarded(|| self.backend.allocate(wanted.memory, &spec))
-                    .and_then(|slot| slot.map_err(|error| own_fault(error.class(), &error)))
-                    .and_then(|slot| right_size(slot, wanted.bytes));
-                AnswerKind::Allocated(Box::new((*wanted, slot)))
-            }
-            CommandKind::Stop { fence, task } => AnswerKind::Stopped {
-                task: *task,
-                moved_bytes: guarded(|| self.backend.stop(*fence)).unwrap_or(0),
-            },
-            CommandKind::Prove { job, errand } => {
-                AnswerKind::Proved(Box::new((*job, errand.run(&*self.backend))))
-            }
-        }
-    }
-}
-
-fn right_size(slot: Buffer, bytes: u64) -> Result<Buffer, Fault> {
-    if slot.len() == bytes && slot.is_writable() {
-        return Ok(slot);
-    }
-    let message = alloc::format!(
-        "a staging slot of {bytes} bytes was asked for, and one of {} came",
-        slot.len()
-    );
-    Err(Fault::new(ErrorClass::Failed, message))
-}
-
-fn copy_of<'a>(src: &'a (Buffer, u64), dst: &'a (Buffer, u64), len: u64) -> Op<'a> {
+pub(super) fn copy_of<'a>(src: &'a (Buffer, u64), dst: &'a (Buffer, u64), len: u64) -> Op<'a> {
     Op::Copy {
         src: part(src, len),
         dst: part(dst, len),

@@ -8,8 +8,9 @@ use core::sync::atomic::Ordering;
 use transload_core::Instant;
 use transload_hal::Backend;
 
-use super::command::{Answers, Commands, execute};
+use super::command::{Answers, Commands};
 use super::event::EventState;
+use super::execute::execute;
 use super::in_flight::Registered;
 use super::shared::Shared;
 use super::state::{After, Done, State};
