@@ -69,6 +69,10 @@ pub(crate) struct CopyOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
+    /// Writes what engines, staging slots and threads did to a file that Perfetto and chrome://tracing open
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
     /// Adds the simulated devices of a machine that a TOML file describes
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write;
+use std::path::Path;
 
 use transload::{AllocSpec, Buffer, ByteRate, ByteSize, Error, Nanoseconds, Report, Request};
 
@@ -11,7 +12,7 @@ use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::machine::{Machine, Times};
 use crate::output::{Output, Style, grouped};
-use crate::output_file::{OutputFile, names_a_file};
+use crate::output_file::{OutputFile, is_same_file, names_a_file};
 use crate::progress::Progress;
 use crate::stop::Stop;
 
@@ -23,7 +24,12 @@ pub(crate) fn run(
     if let Some(path) = &options.out {
         names_a_file("--out", path)?;
     }
-    let machine = Machine::here(options.topology.as_deref(), wanted)?;
+    let trace_file = { options.trace.as_deref() }.map(|path| trace_file(path, options));
+    let trace_file = trace_file.transpose()?;
+    let machine = match trace_file {
+        Some(_) => Machine::traced(options.topology.as_deref(), wanted)?,
+        None => Machine::here(options.topology.as_deref(), wanted)?,
+    };
     machine.costs.note(output);
     let mut stops = vec![Stop::file(&options.file)];
     stops.extend(options.stops.iter().cloned());
@@ -50,17 +56,27 @@ pub(crate) fn run(
     };
     let bytes = chain.at.len();
     let columns = Columns::new(&chain, output);
-    let mut hops = Vec::new();
-    for hop in 1..chain.stops.len() {
-        let done = chain.hop(hop)?;
-        if !output.is_json() {
-            if hops.is_empty() {
-                output.line(columns.header())?;
-            }
-            output.line(columns.row(hop, &done))?;
+    let hops = chain.run(|hop, done| {
+        if output.is_json() {
+            return Ok(());
         }
-        hops.push(done);
+        if hop == 1 {
+            output.line(columns.header())?;
+        }
+        output.line(columns.row(hop, done))
+    });
+    // The trace of a hop that failed is of most use.
+    if let Some(trace_file) = trace_file {
+        let trace = chain.machine.manager.take_trace();
+        if trace.left_out() > 0 {
+            let left_out = grouped(trace.left_out());
+            output.note(&format!(
+                "the trace was full: {left_out} events were left out"
+            ));
+        }
+        trace_file.fill(&trace.to_string())?;
     }
+    let hops = hops?;
     let simulated = hops.iter().any(Hop::is_simulated);
     let modelled = |output: &mut Output| match simulated {
         true => output.remark(MODELLED, Style::yellow),
@@ -116,7 +132,37 @@ struct Hop {
     mixed: bool,
 }
 
+/// Makes the file of `--trace`.
+fn trace_file(path: &Path, options: &CopyOptions) -> Result<OutputFile, Failure> {
+    let trace_file = OutputFile::text("--trace", path)?;
+    let stops = options.stops.iter().filter_map(Stop::path);
+    let others = stops.chain(options.out.as_deref());
+    for other in others.chain([&*options.file]) {
+        if is_same_file(path, other) {
+            return Err(Failure::OneFile {
+                both: "the trace and bytes of the copy",
+                path: path.into(),
+                option: "--trace",
+            });
+        }
+    }
+    Ok(trace_file)
+}
+
 impl Chain {
+    /// Moves the bytes to each stop, and tells of each hop when it is over.
+    fn run(
+        &mut self,
+        mut tell: impl FnMut(usize, &Hop) -> Result<(), Failure>,
+    ) -> Result<Vec<Hop>, Failure> {
+        let hops = (1..self.stops.len()).map(|hop| {
+            let done = self.hop(hop)?;
+            tell(hop, &done)?;
+            Ok(done)
+        });
+        hops.collect()
+    }
+
     /// Moves the bytes to stop `number`.
     fn hop(&mut self, number: usize) -> Result<Hop, Failure> {
         let (src, dst) = (&self.stops[number - 1], &self.stops[number]);

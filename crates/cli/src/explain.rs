@@ -23,7 +23,9 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let html = options.html.as_deref();
-    let html_file = html.map(OutputFile::page).transpose()?;
+    let html_file = html
+        .map(|path| OutputFile::text("--html", path))
+        .transpose()?;
     let machine = match &options.topology {
         Some(path) => Machine::described(path, wanted)?,
         None => Machine::here(None, wanted)?,

@@ -63,8 +63,12 @@ pub(crate) enum Failure {
     )]
     StandardOutput { option: &'static str },
     /// Two outputs in one place.
-    #[error("cannot write the profile and the page to one file, {path}; name another one with --html", path = path.display())]
-    OneFile { path: PathBuf },
+    #[error("cannot write {both} to one file, {path}; name another one with {option}", path = path.display())]
+    OneFile {
+        both: &'static str,
+        path: PathBuf,
+        option: &'static str,
+    },
     /// A place that something other than a file has.
     #[error("cannot replace {path}: {found}{}", Inside(path, *found), path = path.display())]
     Occupied { path: PathBuf, found: NotRegular },

@@ -36,10 +36,20 @@ impl Machine {
     /// # Errors
     /// If the topology describes no machine, or the profile that was asked for does not belong to this machine.
     pub(crate) fn here(topology: Option<&Path>, wanted: Wanted<'_>) -> Result<Machine, Failure> {
-        Machine::keeping(topology, wanted, wanted.verdicts(topology.is_some()))
+        let verdicts = wanted.verdicts(topology.is_some());
+        Machine::keeping(topology, wanted, verdicts, false)
     }
 
-    /// The same with the verdicts of proofs in that file.
+    /// The same with a manager that records a trace.
+    ///
+    /// # Errors
+    /// As [`Machine::here`].
+    pub(crate) fn traced(topology: Option<&Path>, wanted: Wanted<'_>) -> Result<Machine, Failure> {
+        let verdicts = wanted.verdicts(topology.is_some());
+        Machine::keeping(topology, wanted, verdicts, true)
+    }
+
+    /// The same with the verdicts of proofs in that file, and a trace if one is wanted.
     ///
     /// # Errors
     /// As [`Machine::here`].
@@ -47,6 +57,7 @@ impl Machine {
         topology: Option<&Path>,
         wanted: Wanted<'_>,
         verdicts: Option<PathBuf>,
+        is_traced: bool,
     ) -> Result<Machine, Failure> {
         // First, because it loads no driver.
         let sim = topology
@@ -54,7 +65,7 @@ impl Machine {
             .transpose()?;
         // The saved profile is read below, where a refusal can be reported.
         let builder = TransferManager::builder().discover().default_costs();
-        let manager = keep(builder, verdicts).build()?;
+        let manager = keep(builder.trace(is_traced), verdicts).build()?;
         let costs = Costs::apply(wanted, &manager)?;
         if let Some(sim) = &sim {
             manager

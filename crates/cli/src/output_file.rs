@@ -81,12 +81,12 @@ impl OutputFile {
         file.map_err(|error| Failure::Open(error.into()))
     }
 
-    /// Makes an empty file for the page of `--html`.
+    /// Makes an empty file for the text that an option writes.
     ///
     /// # Errors
     /// As [`OutputFile::new`], and for `-`.
-    pub(crate) fn page(path: &Path) -> Result<OutputFile, Failure> {
-        names_a_file("--html", path)?;
+    pub(crate) fn text(option: &'static str, path: &Path) -> Result<OutputFile, Failure> {
+        names_a_file(option, path)?;
         OutputFile::new(path, 0)
     }
 
@@ -150,6 +150,16 @@ pub(crate) fn names_a_file(option: &'static str, path: &Path) -> Result<(), Fail
         true => Err(Failure::StandardOutput { option }),
         false => Ok(()),
     }
+}
+
+/// Returns whether both paths name one file, which need not be there. Its folder is.
+pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
+    let whole = |path: &Path| {
+        let path = std::path::absolute(path).ok()?;
+        let inside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+        path.canonicalize().ok().or_else(inside)
+    };
+    whole(one).is_some_and(|path| whole(other) == Some(path))
 }
 
 /// Checks that the place may be replaced: renaming a file over a device or a pipe would remove that.

@@ -19,7 +19,7 @@ use crate::interrupt;
 use crate::json::{self, seconds};
 use crate::machine::Machine;
 use crate::output::{Output, Style};
-use crate::output_file::{OutputFile, replaceable};
+use crate::output_file::{OutputFile, is_same_file, replaceable};
 use matrix::{Matrix, SURE, Shown, WIDE, is_doubtful};
 
 pub(crate) fn run(
@@ -28,13 +28,15 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let html = arguments.html.as_deref();
-    let html_file = html.map(OutputFile::page).transpose()?;
+    let html_file = html
+        .map(|path| OutputFile::text("--html", path))
+        .transpose()?;
     let mut place = place(arguments, wanted);
     let verdicts = place.as_deref().ok().map(verdicts_path);
     // Earlier measurements are not used.
     let machine = match &arguments.topology {
         Some(path) => Machine::described_keeping(path, Wanted::Default, verdicts)?,
-        None => Machine::keeping(None, Wanted::Default, verdicts)?,
+        None => Machine::keeping(None, Wanted::Default, verdicts, false)?,
     };
     // A stand-in for a driver is detected only now. Its modelled times are no measurement of this
     // machine.
@@ -45,7 +47,11 @@ pub(crate) fn run(
         // Fails before the probe spends a minute on a profile that cannot be saved.
         prepare(path)?;
         if let Some(path) = html.filter(|page| is_same_file(path, page)) {
-            return Err(Failure::OneFile { path: path.into() });
+            return Err(Failure::OneFile {
+                both: "the profile and the page",
+                path: path.into(),
+                option: "--html",
+            });
         }
     }
     let mut options = match arguments.quick {
@@ -136,16 +142,6 @@ fn place(arguments: &ProbeArguments, wanted: Wanted<'_>) -> Result<PathBuf, Stri
         Some(_) => format!("{ENVIRONMENT} is set to nothing"),
         None => "this system names no directory for caches; name a file with --profile FILE".into(),
     })
-}
-
-/// Returns whether both paths name one file, which need not be there. Its folder is.
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let whole = |path: &Path| {
-        let path = std::path::absolute(path).ok()?;
-        let inside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
-        path.canonicalize().ok().or_else(inside)
-    };
-    whole(one).is_some_and(|path| whole(other) == Some(path))
 }
 
 /// Checks that a profile can be written there.

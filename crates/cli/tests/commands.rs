@@ -515,3 +515,43 @@ fn explain_runs_every_way_and_shows_what_each_takes() {
     let plain = folder.json(&explain[..6]);
     assert!(plain.get("measured").is_none());
 }
+
+#[test]
+fn a_trace_has_the_bytes_of_each_hop_and_a_place_of_its_own() {
+    let folder = Folder::new("trace");
+    let len = folder.file("model", (5 << 20) + 3).len() as u64;
+    let copy = ["copy", "model", "cpu:0/shared", "--out", "back"];
+    folder.json(&[&copy[..], &["--trace", "trace.json"]].concat());
+    assert_eq!(folder.names(), ["back", "model", "trace.json"]);
+    let text = fs::read_to_string(folder.path("trace.json")).unwrap();
+    let trace: Value = serde_json::from_str(&text).unwrap();
+    let moved = |name: &str| -> u64 {
+        let events = trace["traceEvents"].as_array().unwrap().iter();
+        let slices = events.filter(|event| event["name"] == name);
+        let moved = slices.filter_map(|event| event["args"]["offset"].as_u64().map(|_| event));
+        moved
+            .map(|event| event["args"]["bytes"].as_u64().unwrap())
+            .sum()
+    };
+    assert_eq!(moved("cpu:0/file → cpu:0/shared"), len);
+    assert_eq!(moved("cpu:0/shared → cpu:0/file"), len);
+
+    for (place, reason) in [
+        ("-", "--trace - does not write to standard output"),
+        (
+            "model",
+            "cannot write the trace and bytes of the copy to one file, model; name another",
+        ),
+        (
+            "./back",
+            "cannot write the trace and bytes of the copy to one file, ./back; name another",
+        ),
+        ("nowhere/trace.json", "nowhere/trace.json"),
+        (".", "cannot replace .: "),
+    ] {
+        let run = folder.run(&[&copy[..], &["--trace", place]].concat());
+        assert_ne!(run.code(), 0, "{place}: {}", run.stderr());
+        assert!(run.stderr().contains(reason), "{place}: {}", run.stderr());
+    }
+    assert_eq!(folder.names(), ["back", "model", "trace.json"]);
+}

@@ -10,6 +10,7 @@ use crate::engine::admission::budget::{Pool, StagingBudget};
 use crate::engine::shared::Shared;
 use crate::engine::signal::Signal;
 use crate::engine::state::State;
+use crate::engine::trace::Recorder;
 use crate::{Error, TransferManager};
 
 /// Makes a [`TransferManager`] with other settings than the default.
@@ -21,6 +22,7 @@ pub struct Builder {
     plans: usize,
     metrics: bool,
     learning: bool,
+    trace: bool,
     #[cfg(feature = "std")]
     pub(crate) costs: crate::std::profile::Costs,
     #[cfg(feature = "std")]
@@ -39,6 +41,7 @@ impl Default for Builder {
             plans: PlanCache::DEFAULT_CAPACITY,
             metrics: false,
             learning: false,
+            trace: false,
             #[cfg(feature = "std")]
             costs: Default::default(),
             #[cfg(feature = "std")]
@@ -96,6 +99,14 @@ impl Builder {
     /// and waits later: its times say nothing about routes.
     pub fn learning(mut self, on: bool) -> Builder {
         self.learning = on;
+        self
+    }
+
+    /// Whether the manager records what its transfers, engines and threads do, for [`TransferManager::take_trace`]. Off by
+    /// default. Each event costs two readings of the clock and a short lock; room for 65,536 events, at most 16 MiB, is there
+    /// from the start. A clock of the program's own is then also read in callbacks of drivers.
+    pub fn trace(mut self, on: bool) -> Builder {
+        self.trace = on;
         self
     }
 
@@ -164,6 +175,8 @@ impl Builder {
         }
         state.advances = self.clock.is_none() && cfg!(threads);
         let clock = self.clock.unwrap_or_else(default_clock);
+        let recorder = || Arc::new(Recorder::new(Arc::clone(&clock)));
+        state.recorder = self.trace.then(recorder);
         #[cfg(feature = "std")]
         let writer = {
             let kept = self.verdicts.or_else(|| self.costs.verdicts());

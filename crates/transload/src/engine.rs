@@ -17,6 +17,7 @@ mod completions;
 mod digest;
 pub(crate) mod event;
 pub(crate) mod signal;
+pub(crate) mod trace;
 
 // The parts of the state.
 mod active;

@@ -115,6 +115,7 @@ mod report;
 mod request;
 #[cfg(feature = "std")]
 mod std;
+mod trace;
 mod transfer;
 mod unwind_safe;
 
@@ -144,6 +145,7 @@ pub use prepared::Prepared;
 pub use region::{Rect, Region};
 pub use report::{Fallback, Report};
 pub use request::{Batch, OnFailure, Request};
+pub use trace::Trace;
 pub use transfer::{Cancelled, Canceller, Transfer};
 /// The machine as the planner sees it: what [`TransferManager::topology`], [`Explanation`] and [`Report`] show.
 pub mod model {

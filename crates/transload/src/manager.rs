@@ -19,7 +19,7 @@ use crate::engine::unwind::guarded;
 use crate::explain::choice;
 use crate::{
     Buffer, Candidate, Choice, Event, Explanation, PlaceError, RegisterError, Report, Request,
-    StagingBudget, TransferError,
+    StagingBudget, Trace, TransferError,
 };
 
 /// Knows the machine, makes buffers, and moves bytes between them.
@@ -305,6 +305,14 @@ impl TransferManager {
     /// Forgets the statistics.
     pub fn reset_stats(&self) {
         let _ = self.shared.inspect(|state| state.stats.reset());
+    }
+
+    /// Takes what was recorded since the last call, for a viewer. Empty unless [`Builder::trace`](crate::Builder::trace) was
+    /// called.
+    pub fn take_trace(&self) -> Trace {
+        let recorder = self.shared.recorder.as_ref();
+        let recorder = recorder.filter(|_| !self.shared.is_forked());
+        Trace::new(recorder.map(|recorder| recorder.take()).unwrap_or_default())
     }
 
     /// Forgets plans, quarantines and proofs, those of earlier processes too, and frees idle staging slots: the next

@@ -11,6 +11,7 @@ use super::active::{Active, Lease};
 use super::admission::{Next, missing};
 use super::command::{Command, CommandKind, Commands, MAX_COMMANDS};
 use super::state::State;
+use super::trace::What;
 use super::types::{Index, TransferId, Wanted};
 
 impl State {
@@ -44,6 +45,9 @@ impl State {
     fn admit(&mut self, index: Index) {
         let (active, evicted) = (&mut self.table[index], &mut self.after.buffers);
         if self.admission.admit(index, active, evicted) {
+            for lease in &self.table[index].leases {
+                self.note_lease(index, lease);
+            }
             self.enqueue(index);
         }
     }
@@ -118,6 +122,15 @@ impl State {
         }
     }
 
+    fn note_lease(&self, index: Index, lease: &Lease) {
+        self.note(|| What::Leased {
+            id: self.table.id(index),
+            slot: lease.id,
+            memory: lease.buffer.memory(),
+            bytes: lease.buffer.len(),
+        });
+    }
+
     /// Gives a further slot to the ring of the leg that asked for it.
     fn grant(&mut self, index: Index, wanted: Wanted, buffer: Buffer) {
         let active = &mut self.table[index];
@@ -129,6 +142,11 @@ impl State {
         if let Some(flight) = active.flight.as_mut().filter(could_use) {
             let id = flight.handle_grant(lane, ring);
             active.leases.push(Lease { id, buffer });
+            self.table[index]
+                .leases
+                .last()
+                .into_iter()
+                .for_each(|lease| self.note_lease(index, lease));
             return self.enqueue(index);
         }
         let evicted = &mut self.after.buffers;

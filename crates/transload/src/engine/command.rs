@@ -239,6 +239,18 @@ impl Bound {
         })
     }
 
+    /// Returns the device whose memory the operation looks at first.
+    pub(super) fn device(&self) -> DeviceId {
+        let buffer = match self {
+            Bound::Copy { src: (src, _), .. } => src,
+            Bound::Pitched { src: at, .. }
+            | Bound::Blocks { region: at, .. }
+            | Bound::Transform { at, .. }
+            | Bound::MakeVisible { at } => &at.buffer,
+        };
+        buffer.memory().device
+    }
+
     /// Runs `f` on the operations.
     pub(super) fn with_ops<R>(&self, f: impl FnOnce(&[Op<'_>]) -> R) -> R {
         match self {

@@ -8,10 +8,12 @@ use transload_hal::{CompletionSink, Fence, Outcome};
 
 use super::signal::Signal;
 use super::sync::{AtomicUsize, Lock};
+use super::trace::{Recorder, What};
 use super::types::TransferId;
 
 /// The queue between backends and the engine. Settling a fence queues its outcome and notifies, and does nothing else:
-/// it takes no other lock and runs no other code, so it is safe inside drivers' callbacks.
+/// it takes no other lock and runs no other code but, for a trace, the
+/// clock's, so it is safe inside drivers' callbacks.
 pub(crate) struct Completions {
     queue: Lock<VecDeque<(Fence, Outcome)>>,
     /// The number of outcomes, so that a thread that finds 0 need not take the lock.
@@ -21,6 +23,7 @@ pub(crate) struct Completions {
     /// Their number.
     awaited_len: AtomicUsize,
     signal: Arc<Signal>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl Completions {
@@ -31,13 +34,14 @@ impl Completions {
     /// engine's lock wait no longer than that.
     pub(crate) const AT_ONCE: usize = 256;
 
-    pub(crate) fn new(signal: Arc<Signal>) -> Completions {
+    pub(crate) fn new(signal: Arc<Signal>, recorder: Option<Arc<Recorder>>) -> Completions {
         Completions {
             queue: Lock::new(VecDeque::with_capacity(Completions::CAPACITY)),
             len: AtomicUsize::new(0),
             awaited: Lock::new(VecDeque::new()),
             awaited_len: AtomicUsize::new(0),
             signal,
+            recorder,
         }
     }
 
@@ -87,6 +91,10 @@ impl Completions {
 
 impl CompletionSink for Completions {
     fn settle(&self, fence: Fence, outcome: Outcome) {
+        if let Some(recorder) = &self.recorder {
+            let is_done = matches!(outcome, Outcome::Done);
+            recorder.add_at(recorder.now(), What::Settled { fence, is_done });
+        }
         self.queue.with(|queue| {
             queue.push_back((fence, outcome));
             self.len.store(queue.len(), Ordering::Release);

@@ -3,28 +3,29 @@
 use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
-use transload_core::LinkId;
 use transload_core::flight::Task;
+use transload_core::{Instant, LinkId};
 use transload_hal::{AllocSpec, Buffer, ErrorClass, Fault, Fence, Op, SubmitError};
 
 use super::command::{
     Answer, AnswerKind, Answers, Bound, Command, CommandKind, MAX_COMMANDS, copy_of,
 };
+use super::trace::{Recorder, Via, What};
 use super::unwind::{guarded, own_fault};
 
 /// Carries commands out. Their sequence does not matter: an operation that must wait for another one is not ordered yet.
 /// Commands that delay this thread no further come first.
-pub(crate) fn execute(commands: &[Command], answers: &mut Answers) {
+pub(crate) fn execute(commands: &[Command], answers: &mut Answers, recorder: Option<&Recorder>) {
     if let [command] = commands {
-        return answers.push(command.answer(command.execute()));
+        return answers.push(command.carry_out(recorder));
     }
     let apart = commands.iter().filter(|command| command.is_apart);
-    answers.extend(apart.map(|command| command.answer(command.execute())));
-    execute_here(commands, answers);
+    answers.extend(apart.map(|command| command.carry_out(recorder)));
+    execute_here(commands, answers, recorder);
 }
 
 /// Carries out the other commands. Copies over one link are submitted together, when the first of them comes up.
-fn execute_here(commands: &[Command], answers: &mut Answers) {
+fn execute_here(commands: &[Command], answers: &mut Answers, recorder: Option<&Recorder>) {
     // For each command, the first command that it is submitted with: itself, for most.
     let mut firsts = ArrayVec::<usize, MAX_COMMANDS>::new();
     for (at, command) in commands.iter().enumerate() {
@@ -41,14 +42,18 @@ fn execute_here(commands: &[Command], answers: &mut Answers) {
         match of_it.clone().count() {
             // It was submitted with an earlier one.
             0 => {}
-            1 => answers.push(command.answer(command.execute())),
-            _ => execute_together(of_it.map(|(command, _)| command), answers),
+            1 => answers.push(command.carry_out(recorder)),
+            _ => execute_together(of_it.map(|(command, _)| command), answers, recorder),
         }
     }
 }
 
 /// Submits copies over one link together.
-fn execute_together<'a>(commands: impl Iterator<Item = &'a Command>, answers: &mut Answers) {
+fn execute_together<'a>(
+    commands: impl Iterator<Item = &'a Command>,
+    answers: &mut Answers,
+    recorder: Option<&Recorder>,
+) {
     let mut ops = ArrayVec::<Op<'_>, MAX_COMMANDS>::new();
     let mut tasks = ArrayVec::<(&Command, Task, u64), MAX_COMMANDS>::new();
     let mut link = None;
@@ -60,10 +65,11 @@ fn execute_together<'a>(commands: impl Iterator<Item = &'a Command>, answers: &m
         }
     }
     let Some((via, backend)) = link else { return };
-    let mut left = tasks.into_iter();
+    let (begin, told) = (recorder.map(Recorder::now), answers.len());
+    let mut left = tasks.iter();
     let mut tell = |fence: Result<Fence, SubmitError>| {
         if let Some((command, task, since)) = left.next() {
-            answers.push(command.answer(AnswerKind::of(&task, since, fence)));
+            answers.push(command.answer(AnswerKind::of(task, *since, fence)));
         }
     };
     // SAFETY: as in `Command::execute`, for each of them.
@@ -73,8 +79,12 @@ fn execute_together<'a>(commands: impl Iterator<Item = &'a Command>, answers: &m
     let fault = ended.err().unwrap_or_else(silent);
     answers.extend(left.map(|(command, task, since)| {
         let fence = Err(SubmitError::Refused(fault.clone()));
-        command.answer(AnswerKind::of(&task, since, fence))
+        command.answer(AnswerKind::of(task, *since, fence))
     }));
+    if let (Some(recorder), Some(begin)) = (recorder, begin) {
+        let tasks = tasks.iter().map(|(command, ..)| *command);
+        note(recorder, begin, tasks.zip(&answers[told..]));
+    }
 }
 
 /// A copy of one range to another over a link.
@@ -120,7 +130,17 @@ impl Command {
         }
     }
 
-    /// Carries the command out by itself. Only this function and `execute_together` pass memory to a backend.
+    /// Carries the command out by itself, and records that.
+    fn carry_out(&self, recorder: Option<&Recorder>) -> Answer {
+        let begin = recorder.map(Recorder::now);
+        let answer = self.answer(self.execute());
+        if let (Some(recorder), Some(begin)) = (recorder, begin) {
+            note(recorder, begin, core::iter::once((self, &answer)));
+        }
+        answer
+    }
+
+    /// Only this function and `execute_together` pass memory to a backend.
     fn execute(&self) -> AnswerKind {
         match &self.kind {
             CommandKind::Submit {
@@ -161,6 +181,47 @@ impl Command {
                 AnswerKind::Proved(Box::new((*job, errand.run(&*self.backend))))
             }
         }
+    }
+}
+
+/// Records a call of a backend, and the operations that it took.
+#[cold]
+fn note<'a>(
+    recorder: &Recorder,
+    begin: Instant,
+    called: impl Iterator<Item = (&'a Command, &'a Answer)>,
+) {
+    let mut call = None;
+    for (command, answer) in called {
+        let (name, op) = match &command.kind {
+            CommandKind::Submit {
+                task, via, bound, ..
+            } => ("submit", Some((task, via, bound))),
+            CommandKind::Allocate { .. } => ("allocate", None),
+            CommandKind::Prove { .. } => ("prove", None),
+            CommandKind::Stop { .. } => ("stop", None),
+        };
+        let (_, _, ops) = call.get_or_insert((name, command.backend_id, 0));
+        *ops += 1;
+        let AnswerKind::Submitted {
+            fence: Ok(fence), ..
+        } = &answer.kind
+        else {
+            continue;
+        };
+        if let Some((task, via, bound)) = op {
+            let device = || Via::Device(bound.device());
+            let what = What::Op {
+                id: command.id,
+                task: *task,
+                via: via.map_or_else(device, Via::Link),
+                fence: *fence,
+            };
+            recorder.add(begin, what);
+        }
+    }
+    if let Some((name, backend, ops)) = call {
+        recorder.add(begin, What::Call { name, backend, ops });
     }
 }
 

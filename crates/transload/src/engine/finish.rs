@@ -13,7 +13,8 @@ use super::active::Stage;
 use super::command::{Command, CommandKind, Commands};
 use super::observe::Ended;
 use super::state::State;
-use super::types::{Index, TransferId};
+use super::trace::What;
+use super::types::{Index, Operand, TransferId};
 use crate::error::{TransferError, TransferFailure};
 use crate::report::{Rare, Report};
 
@@ -88,6 +89,7 @@ impl State {
         if let (Err(_), Some(batch)) = (&result, &active.batch) {
             batch.fail();
         }
+        self.note(|| self.end_of(index, result.is_ok()));
         self.deadlines.clear(index, &mut self.table);
         let active = &mut self.table[index];
         // First slots that were leased for a flight that stopped before it was admitted.
@@ -116,6 +118,24 @@ impl State {
             let ends = active.src.take().into_iter().chain(active.dst.take());
             self.after.buffers.extend(ends.map(|end| end.buffer));
             self.free_place(index);
+        }
+    }
+
+    #[cold]
+    fn end_of(&self, index: Index, is_done: bool) -> What {
+        let active = &self.table[index];
+        let memory = |end: &Operand| end.buffer.memory();
+        What::Transfer {
+            id: self.table.id(index),
+            memories: { active.src.as_ref().zip(active.dst.as_ref()) }
+                .map(|(src, dst)| (memory(src), memory(dst))),
+            bytes: { &active.src }
+                .as_ref()
+                .map_or(0, |src| src.shape.payload_bytes()),
+            submitted: active.submitted,
+            begun: active.begun,
+            is_done,
+            is_proof: active.proof.is_some(),
         }
     }
 

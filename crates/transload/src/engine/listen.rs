@@ -16,6 +16,7 @@ use super::shared::Shared;
 use super::signal::{Charge, Driven};
 use super::signal::{Listening, OwnParker, Parker};
 use super::state::State;
+use super::trace::{Recorder, What};
 use super::turn::{ForAll, Purpose};
 use super::types::{Pace, TransferId, Which};
 use super::unwind::guarded;
@@ -158,16 +159,20 @@ impl Shared {
         match self.signal.listen(parker, seen) {
             Listening::News => {}
             #[cfg(threads)]
-            Listening::Other => parker.park(self.limit(until, None)),
+            Listening::Other => self.park(parker, self.limit(until, None)),
             Listening::Mine(charge) => {
                 #[cfg(threads)]
                 drop(charge);
                 #[cfg(not(threads))]
                 let _ = charge;
-                self.listen(until, |limit| parker.park(limit));
+                self.listen(until, |limit| self.park(parker, limit));
                 self.signal.leave(parker);
             }
         }
+    }
+
+    fn park(&self, parker: &OwnParker, limit: Option<Duration>) {
+        Recorder::around(self.recorder.as_deref(), What::Park, || parker.park(limit));
     }
 
     /// Listens until `until` at most: asks backends to report outcomes without a call, and blocks in one that needs a
@@ -260,10 +265,13 @@ impl Shared {
         limit: Duration,
     ) {
         // Settled or not, the caller looks at the queue of outcomes.
-        let waited: Result<Waited, Fault> = guarded(|| match fences {
+        let wait = || match fences {
             [fence] => backend.wait(*fence, limit.min(LONGEST)),
             fences => backend.wait_any(fences, limit.min(LONGEST)),
-        });
+        };
+        let recorder = self.recorder.as_deref();
+        let waited: Result<Waited, Fault> =
+            Recorder::around(recorder, What::Wait(name), || guarded(wait));
         if let Err(fault) = waited {
             self.give_up_backend(name, &fault);
         }

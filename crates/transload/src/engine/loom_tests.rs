@@ -205,7 +205,7 @@ fn leases_of_two_threads_of_one_manager_are_never_the_same_slot() {
 fn completions_are_each_taken_once_and_none_is_missed() {
     model(|| {
         let signal = Arc::new(Signal::default());
-        let completions = Arc::new(Completions::new(Arc::clone(&signal)));
+        let completions = Arc::new(Completions::new(Arc::clone(&signal), None));
         let settlers: Vec<_> = [1, 2]
             .into_iter()
             .map(|number| {
@@ -236,7 +236,7 @@ fn completions_are_each_taken_once_and_none_is_missed() {
 fn completions_are_shared_out_between_threads_that_take() {
     model(|| {
         let signal = Arc::new(Signal::default());
-        let completions = Arc::new(Completions::new(signal));
+        let completions = Arc::new(Completions::new(signal, None));
         completions.settle(Fence::new(BACKEND, 1), Outcome::Done);
         completions.settle(Fence::new(BACKEND, 2), Outcome::Done);
         let other = {

@@ -13,6 +13,7 @@ use super::completions::Completions;
 use super::signal::Signal;
 use super::state::State;
 use super::sync::{AtomicUsize, Lock};
+use super::trace::Recorder;
 use super::types::{Operand, TransferId};
 use super::unwind::guarded;
 use crate::error::{Forked, TransferError};
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) completions: Arc<Completions>,
     pub(crate) signal: Arc<Signal>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Records what is done, where the manager was asked to.
+    pub(crate) recorder: Option<Arc<Recorder>>,
     /// The number of operations under way in backends that settle fences only when a thread calls them.
     pub(super) attended: AtomicUsize,
     /// The number of operations under way in backends that complete unattended.
@@ -71,13 +74,15 @@ impl Shared {
         static SERIALS: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
         #[cfg(feature = "std")]
         crate::std::watch();
+        let completions = Completions::new(Arc::clone(&signal), state.recorder.clone());
         Shared {
             advances: state.advances,
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             process: Process::current(),
             budget: Arc::clone(state.admission.budget()),
+            recorder: state.recorder.clone(),
             state: ProcessBound::new(Lock::new(state)),
-            completions: Arc::new(Completions::new(Arc::clone(&signal))),
+            completions: Arc::new(completions),
             #[cfg(threads)]
             driver: ProcessBound::new(crate::std::Driver::new(Arc::clone(&signal))),
             #[cfg(browser)]

@@ -23,6 +23,7 @@ use super::observe::Ended;
 use super::planning::{self, Planning};
 use super::proofs::Proofs;
 use super::table::Table;
+use super::trace::{Recorder, What};
 use super::types::{Index, Operand, Pace, TransferId};
 use super::verdict::Verdict;
 use crate::error::{RegisterError, TransferError};
@@ -54,6 +55,8 @@ pub(crate) struct State {
     pub(crate) advances: bool,
     /// Whether ends of transfers are counted in `metrics`.
     pub(crate) metrics: bool,
+    /// Records what is done, where the manager was asked to.
+    pub(crate) recorder: Option<Arc<Recorder>>,
     /// Counts the transfers that were started.
     pub(crate) started: u64,
     /// The time of the last round. Never ahead of the clock.
@@ -129,6 +132,7 @@ impl State {
             pace: Pace::FULL,
             advances: false,
             metrics: false,
+            recorder: None,
             started: 0,
             now: Instant(0),
             after: After::default(),
@@ -161,6 +165,14 @@ impl State {
     pub(crate) fn forget(&mut self) {
         self.planning.forget();
         self.proofs.forget();
+    }
+
+    /// Records what happens at the time of this round.
+    #[inline]
+    pub(crate) fn note(&self, what: impl FnOnce() -> What) {
+        if let Some(recorder) = &self.recorder {
+            recorder.add_at(self.now, what());
+        }
     }
 
     /// Looks at the transfer in the next round.

@@ -15,6 +15,7 @@ use super::command::{
 };
 use super::completions::Completions;
 use super::state::State;
+use super::trace::What;
 use super::types::{Index, Line, Pace, TransferId};
 use crate::adopt::Borrowed;
 use crate::error::TransferError;
@@ -93,10 +94,15 @@ impl State {
             }
             match flight.poll_action(now) {
                 Some(Action::Submit(task)) => self.submit_task(index, task, commands),
-                Some(Action::Lease) => self.admission.ask(index, active),
+                Some(Action::Lease) => {
+                    self.admission.ask(index, active);
+                    self.note(|| What::Asked(self.table.id(index)));
+                }
                 Some(Action::Return(id)) => {
                     let evicted = &mut self.after.buffers;
                     self.admission.take_back(active, id, evicted);
+                    let (slot, id) = (id, self.table.id(index));
+                    self.note(|| What::Returned { id, slot });
                 }
                 Some(Action::Route(failure)) => self.reroute(index, failure, now),
                 Some(Action::Compare) => self.compare(index),

@@ -14,6 +14,7 @@ use super::execute::execute;
 use super::in_flight::Registered;
 use super::shared::Shared;
 use super::state::{After, Done, State};
+use super::trace::What;
 use super::types::{Pace, TransferId, Which};
 use super::unwind::guarded;
 use super::verdict::Verdict;
@@ -130,6 +131,8 @@ impl Shared {
             seen: self.signal.seen(),
             ..Turn::default()
         };
+        let recorder = self.recorder.as_deref();
+        let (mut begun, mut has_called) = (None, false);
         let mut is_first = true;
         // This thread has what it came for, and leaves the rest to another one: its next round only records answers.
         let mut is_leaving = false;
@@ -137,6 +140,7 @@ impl Shared {
             let had_answers = !answers.is_empty();
             self.pump();
             let now = self.clock.now();
+            let begun = *begun.get_or_insert(now);
             let mut round = Round {
                 is_last: is_leaving,
                 ..Round::default()
@@ -175,13 +179,17 @@ impl Shared {
             if commands.is_empty() && (is_leaving || !is_news) {
                 round.leaves_news = is_leaving && is_news;
                 self.end_turn(purpose, &round, &turn);
+                if let (Some(recorder), true) = (recorder, has_called) {
+                    recorder.add(begun, What::Turn);
+                }
                 return turn;
             }
             // A page fault or a driver may take long: another thread listens meanwhile.
             if round.is_needed && !commands.is_empty() {
                 self.hand_over(&turn);
             }
-            execute(&commands, &mut answers);
+            has_called = true;
+            execute(&commands, &mut answers, recorder);
             // Drops this thread's views of the buffers before any thread can learn that a transfer is over.
             commands.clear();
         }

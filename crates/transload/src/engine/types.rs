@@ -23,7 +23,7 @@ impl Index {
         }
     }
 
-    pub(super) fn position(self) -> usize {
+    pub(crate) fn position(self) -> usize {
         self.0 as usize
     }
 }

@@ -229,8 +229,8 @@ fn nothing_to_move_is_ok_and_moves_nothing() {
     let nothing = host.adopt(Vec::<u8>::new()).unwrap();
     host.copy_from_slice(&[], &nothing).unwrap();
     host.copy_into_slice(&nothing, &mut []).unwrap();
-    assert_eq!(*nothing.read().unwrap(), []);
-    assert_eq!(nothing.into_inner::<Vec<u8>>().unwrap(), []);
+    assert_eq!(*nothing.read().unwrap(), [0u8; 0]);
+    assert_eq!(nothing.into_inner::<Vec<u8>>().unwrap(), [0u8; 0]);
 }
 
 #[test]

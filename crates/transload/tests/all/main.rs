@@ -71,6 +71,7 @@ mod threads;
 mod tight;
 mod timing;
 mod together;
+mod trace;
 mod verdicts;
 mod verdicts_file;
 mod watchers;
