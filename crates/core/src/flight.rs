@@ -19,7 +19,7 @@ use alloc::sync::Arc;
 use leg::Leg;
 pub use leg::PlanError;
 pub use outcome::{Action, Failure, Phase, Settled, StopReason, Tried, Verdict};
-pub use predict::predict_ns;
+pub use predict::{Load, Prediction, Resource, predict, predict_ns};
 pub use task::{Endpoint, SlotId, Task, TaskId, Work};
 
 use crate::{Instant, Plan, Span, Trial};

@@ -353,7 +353,8 @@ fn written_slot(kind: StepKind) -> Option<u8> {
     }
 }
 
-fn first_write(lane: &Lane, ring: u8) -> u8 {
+/// Returns the step that writes a ring first.
+pub(super) fn first_write(lane: &Lane, ring: u8) -> u8 {
     lane.steps
         .iter()
         .position(|step| written_slot(step.kind) == Some(ring))
@@ -361,7 +362,7 @@ fn first_write(lane: &Lane, ring: u8) -> u8 {
 }
 
 /// Returns the last step that reads or writes a ring.
-fn last_use(lane: &Lane, ring: u8) -> Option<u8> {
+pub(super) fn last_use(lane: &Lane, ring: u8) -> Option<u8> {
     let uses = |kind: StepKind| match kind {
         StepKind::Copy { from, to } => from == Role::Slot(ring) || to == Role::Slot(ring),
         StepKind::Transform { at } | StepKind::MakeVisible { at } => at == Role::Slot(ring),

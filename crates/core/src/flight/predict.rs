@@ -1,14 +1,20 @@
-//! Predicts the time of a plan on engines that have nothing else to do.
+//! Predicts the time of a plan on engines that have nothing else to do, and what takes it.
+
+mod load;
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::sync::Arc;
 use core::cmp::Reverse;
 
+use load::Loads;
+pub use load::{Load, Prediction, Resource};
+
 use super::{Action, Flight, FlightSpec, PlanError, Settled};
 use crate::planner::loaded_ns;
 use crate::{EngineId, Instant, Plan};
 
-/// Returns the time in nanoseconds that `len_bytes` bytes take over `plan`, by a dry run of the flight itself.
+/// Returns the time that `len_bytes` bytes take over `plan`, and how busy they keep what they use, by a dry run of the
+/// flight itself.
 ///
 /// Each engine executes its operations in the order of submission, each for the step's cost, or longer where the steps of
 /// several engines keep the host busy; every ring has all its slots. So the answer holds for the pipeline as it is
@@ -17,7 +23,8 @@ use crate::{EngineId, Instant, Plan};
 ///
 /// # Errors
 /// When the plan cannot be run.
-pub fn predict_ns(plan: &Arc<Plan>, len_bytes: u64) -> Result<u64, PlanError> {
+pub fn predict(plan: &Arc<Plan>, len_bytes: u64) -> Result<Prediction, PlanError> {
+    let mut loads = Loads::default();
     let mut flight = Flight::new(FlightSpec {
         len_bytes,
         plan: plan.clone(),
@@ -41,6 +48,7 @@ pub fn predict_ns(plan: &Arc<Plan>, len_bytes: u64) -> Result<u64, PlanError> {
                 Action::Submit(task) => {
                     let step = &plan.lanes[usize::from(task.id.lane)].steps[usize::from(task.step)];
                     let ns = step.cost.part_of(task.span.len, len_bytes);
+                    loads.add(plan, &task, ns);
                     let free = free_at.entry(step.engine).or_default();
                     let start = now.max(*free);
                     let host_ns = loaded_ns(ns, step.host_load);
@@ -54,18 +62,26 @@ pub fn predict_ns(plan: &Arc<Plan>, len_bytes: u64) -> Result<u64, PlanError> {
                     ends.push(Reverse((end, submitted, task.id)));
                 }
                 Action::Return(_) => {}
-                Action::Finish(_) => return Ok(plan.correction.apply(len_bytes, now.0)),
+                Action::Finish(_) => return Ok(loads.predict(plan, len_bytes, now.0)),
                 Action::Route(_) => flight.handle_route(None),
                 Action::Compare => flight.handle_compared(true),
             }
         }
         let Some(Reverse((end, _, task))) = ends.pop() else {
             // Nothing is under way and nothing is left to do: the flight has finished above.
-            return Ok(plan.correction.apply(len_bytes, now.0));
+            return Ok(loads.predict(plan, len_bytes, now.0));
         };
         now = end;
         flight.handle_settled(task, Settled::Done);
     }
+}
+
+/// Returns the time of [`predict`] in nanoseconds.
+///
+/// # Errors
+/// When the plan cannot be run.
+pub fn predict_ns(plan: &Arc<Plan>, len_bytes: u64) -> Result<u64, PlanError> {
+    predict(plan, len_bytes).map(|prediction| prediction.ns)
 }
 
 fn grant_all(flight: &mut Flight, plan: &Plan) {

@@ -424,6 +424,33 @@ fn a_prediction_is_the_pipeline_rule_at_multiples_of_the_chunk() {
 }
 
 #[test]
+fn a_prediction_lists_what_bounds_it_the_busiest_first() {
+    // A chunk takes 20 ns and 33 ns; the first engine takes half of the host.
+    let (first, second) = (Cost::new(4, 1_000_000), Cost::new(1, 2_000_000));
+    let mut plan = Arc::unwrap_or_clone(staged(2, first, second));
+    plan.lanes[0].steps[0].host_load = 512;
+    let plan = Arc::new(plan);
+    let loads = |bytes| {
+        let predicted = predict(&plan, bytes).unwrap();
+        let loads = predicted.loads.iter().map(|load| (load.of, load.ns));
+        (predicted.ns, loads.collect::<Vec<_>>())
+    };
+    let engine = |index: usize| Resource::Engine(plan.lanes[0].steps[index].engine);
+    let slots = Resource::Slots(plan.lanes[0].rings[0].memory);
+    let several = [
+        (engine(1), 132),
+        (slots, 106),
+        (engine(0), 80),
+        (Resource::Chunk, 53),
+        (Resource::Host, 40),
+    ];
+    assert_eq!(loads(4 * CHUNK), (152, several.to_vec()));
+    // No engine is busy all the time while there is one chunk.
+    assert_eq!(loads(CHUNK).1[0], (Resource::Chunk, 53));
+    assert_eq!(loads(0), (0, Vec::new()));
+}
+
+#[test]
 fn plans_that_cannot_run_are_refused() {
     assert!(matches!(
         Flight::new(spec(1, plan(Method::DirectCopy, vec![]))),

@@ -1,6 +1,6 @@
 //! Random machines, and everything that must hold on each of them.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -10,11 +10,11 @@ use proptest::strategy::ValueTree;
 use super::machine::{BACKEND, Machine, engine, memory, open};
 use super::oracle;
 use crate::defaults::RING_SLOTS;
-use crate::flight::predict_ns;
+use crate::flight::{Prediction, Resource, predict, predict_ns};
 use crate::planner::{Barred, plan};
 use crate::{
-    Access, Cost, Curve, Limits, Link, LinkClass, LinkId, NoPlan, Piece, Plan, PlanKey, PlanSet,
-    Purpose, Reason, Route, StepKind, Topology,
+    Access, Cost, Curve, EngineId, Lane, Limits, Link, LinkClass, LinkId, NoPlan, Piece, Plan,
+    PlanKey, PlanSet, Purpose, Reason, Route, StepKind, Topology,
 };
 
 fn curves() -> impl Strategy<Value = Curve> {
@@ -328,6 +328,47 @@ proptest! {
             prop_assert_eq!(Ok(plan.estimate_ns(bytes)), predict_ns(&plan, bytes), "{}", plan);
         }
     }
+
+    #[test]
+    fn no_resource_is_busy_for_longer_than_the_flight_takes(case in cases()) {
+        let Ok(plans) = case.plan(4) else { return Ok(()) };
+        let sizes = case.sizes(&plans);
+        let plans = sizes.iter().flat_map(|bytes| plans.alternatives(*bytes).take(3).map(|plan| (plan, *bytes)));
+        for (plan, bytes) in plans {
+            let bytes = bytes.min(20 * plan.chunk_bytes());
+            let predicted = predict(&plan, bytes).unwrap();
+            for load in &predicted.loads {
+                prop_assert!(load.ns <= predicted.ns, "{plan}: {load:?} of {}", predicted.ns);
+            }
+            prop_assert!(predicted.loads.is_sorted_by_key(|load| core::cmp::Reverse(load.ns)));
+            if let [lane] = &plan.lanes[..] {
+                prop_assert_eq!(engines(&predicted), summed(lane, bytes), "{}", plan);
+            }
+        }
+    }
+}
+
+/// How long each engine is busy.
+fn engines(predicted: &Prediction) -> BTreeMap<EngineId, u64> {
+    let loads = predicted.loads.iter();
+    let engines = loads.filter_map(|load| match load.of {
+        Resource::Engine(engine) => Some((engine, load.ns)),
+        _ => None,
+    });
+    engines.collect()
+}
+
+/// The same from the costs of the steps.
+fn summed(lane: &Lane, bytes: u64) -> BTreeMap<EngineId, u64> {
+    let (chunks, rest) = (bytes / lane.chunk_bytes, bytes % lane.chunk_bytes);
+    let mut sums = BTreeMap::new();
+    for step in &lane.steps {
+        let ns = |part| step.cost.part_of(part, bytes);
+        let last = if rest > 0 { ns(rest) } else { 0 };
+        *sums.entry(step.engine).or_default() += chunks * ns(lane.chunk_bytes) + last;
+    }
+    sums.retain(|_, ns| *ns > 0);
+    sums
 }
 
 #[test]
