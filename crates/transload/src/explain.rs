@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use transload_core::flight::predict_ns;
+use transload_core::flight::{Load, predict};
 use transload_core::{
     ByteSize, LinkId, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Reason, Route,
     Topology,
@@ -27,6 +27,9 @@ pub struct Choice {
     pub lanes: Vec<LaneChoice>,
     /// The predicted time in nanoseconds on an otherwise idle machine; `None` for ways that cannot be taken.
     pub predicted_ns: Option<u64>,
+    /// How long each resource is busy in that time, the busiest first: that one bounds the time. Empty for ways that have no
+    /// plan.
+    pub loads: Vec<Load>,
     /// Whether the prediction rests on costs that were measured on this machine, for all links of the way; otherwise
     /// some are default figures.
     pub measured: bool,
@@ -170,6 +173,7 @@ impl Explanation {
                 chunk_bytes: None,
                 lanes: Vec::new(),
                 predicted_ns: rejected.estimate_ns,
+                loads: Vec::new(),
                 measured: route.is_some_and(|route| is_measured(route, topology)),
                 proof: route
                     .filter(|_| rejected.estimate_ns.is_some())
@@ -190,6 +194,7 @@ impl Explanation {
                 chunk_bytes: None,
                 lanes: Vec::new(),
                 predicted_ns: None,
+                loads: Vec::new(),
                 measured: false,
                 proof: None,
                 reason: Some(Reason::Lacking {
@@ -247,6 +252,10 @@ pub(crate) fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choic
             }
         })
         .collect();
+    let (predicted_ns, loads) = match predict(plan, bytes) {
+        Ok(predicted) => (Some(predicted.ns), predicted.loads),
+        Err(_) => (None, Vec::new()),
+    };
     Choice {
         method: plan.method,
         route: lanes
@@ -255,7 +264,8 @@ pub(crate) fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choic
         chunk_bytes: Some(plan.chunk_bytes()),
         measured: lanes.iter().all(|lane| lane.measured),
         lanes,
-        predicted_ns: predict_ns(plan, bytes).ok(),
+        predicted_ns,
+        loads,
         proof: None,
         reason: None,
     }

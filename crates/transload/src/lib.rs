@@ -149,7 +149,7 @@ pub use trace::Trace;
 pub use transfer::{Cancelled, Canceller, Transfer};
 /// The machine as the planner sees it: what [`TransferManager::topology`], [`Explanation`] and [`Report`] show.
 pub mod model {
-    pub use transload_core::flight::Tried;
+    pub use transload_core::flight::{Load, Resource, Tried};
     pub use transload_core::{
         Access, Bar, Barred, Cost, Curve, CurveError, DeviceInfo, EngineId, Estimate, Lack, Lane,
         Limits, Link, LinkClass, LinkId, MemoryInfo, Name, ParseError, Piece, Plan, Reason, Ring,

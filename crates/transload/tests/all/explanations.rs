@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::fixture::{Outcome, place};
-use transload::model::Reason;
+use transload::model::{Reason, Resource};
 use transload::{AllocSpec, ByteSize, Choice, Error, Request, TransferManager};
 use transload_testkit::sim::Sim;
 use transload_testkit::topology;
@@ -42,6 +42,36 @@ fn explanations_name_the_way_that_is_taken_and_why_no_other() -> Outcome {
         "{text}"
     );
     assert!(text.starts_with(&ByteSize(MIB).to_string()), "{text}");
+    Ok(())
+}
+
+#[test]
+fn the_machine_is_as_busy_as_was_predicted() -> Outcome {
+    let sim = Sim::new(&machine("workstation"))?;
+    let manager = TransferManager::builder()
+        .clock(Arc::new(sim.clock()))
+        .backend(Arc::new(sim.clone()))
+        .build()?;
+    let allocate = |at| manager.allocate(place(at), AllocSpec::bytes(16 * MIB + 1));
+    let (src, dst) = (allocate("cpu:0")?, allocate("sim:0")?);
+    let request = Request::new(&src, &dst);
+    let chosen = manager.explain(&request)?.chosen;
+    assert!(
+        chosen
+            .loads
+            .is_sorted_by_key(|load| std::cmp::Reverse(load.ns))
+    );
+    assert!(chosen.loads[0].ns <= chosen.predicted_ns.unwrap());
+    manager.submit(&request).wait()?;
+    let used: Vec<_> = { sim.engine_use().into_iter() }
+        .filter(|engine| engine.operations > 0)
+        .map(|engine| (Resource::Engine(engine.engine), engine.busy_ns))
+        .collect();
+    assert!(used.len() > 1);
+    for (of, busy_ns) in used {
+        let load = chosen.loads.iter().find(|load| load.of == of);
+        assert_eq!(load.map(|load| load.ns), Some(busy_ns), "{of}");
+    }
     Ok(())
 }
 

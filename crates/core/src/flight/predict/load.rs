@@ -50,7 +50,7 @@ impl fmt::Display for Resource {
             Resource::Engine(engine) => write!(f, "engine {engine}"),
             Resource::Host => f.write_str("host processors"),
             Resource::Slots(memory) => write!(f, "slots in {memory}"),
-            Resource::Chunk => f.write_str("one chunk, step after step"),
+            Resource::Chunk => f.write_str("steps of one chunk"),
         }
     }
 }
