@@ -1,12 +1,13 @@
 //! `transload explain SRC DST SIZE`
 
 mod page;
+mod why;
 
 use std::time::Duration;
 
 use transload::probe::{Found, Interval, MeasuredWay};
 use transload::{
-    AllocSpec, ByteSize, Explanation, Nanoseconds, Place, Proof, Request, TransferError,
+    AllocSpec, ByteSize, Choice, Explanation, Nanoseconds, Place, Proof, Request, TransferError,
 };
 
 use crate::arguments::ExplainOptions;
@@ -39,6 +40,8 @@ pub(crate) fn run(
     })?;
     // On a described machine the processors' memories are as simulated as everything else.
     explanation.simulated |= options.topology.is_some();
+    let sizes = machine.manager.explain_sizes(src, dst);
+    let sizes = sizes.map_err(transload::Error::from)?;
     let hint = match (machine.costs.path(), options.topology.is_some()) {
         (Some(path), _) => format!("measured costs: {}", path.display()),
         (None, true) => "default costs: those of the description".into(),
@@ -55,12 +58,15 @@ pub(crate) fn run(
         }
     }
     output.remark(&hint, Style::dim)?;
+    if !json {
+        why::print(&explanation, &sizes, output)?;
+    }
     let measure = options.measure.then(|| measured(&machine, options));
     let ways = measure.transpose()?;
     if let (Some(ways), false) = (&ways, json) {
         print_measured(ways, options.size.0, output)?;
     }
-    let document = document(&explanation, ways.as_deref());
+    let document = document(&explanation, &sizes, ways.as_deref());
     if let (Some(file), Some(path), Some(ways)) = (html_file, html, &ways) {
         let text = output.document(&document)?;
         file.fill(&page::draw(
@@ -113,11 +119,6 @@ const HEADER: [&str; 6] = [
 fn row(at: usize, way: &MeasuredWay, ways: &[MeasuredWay], bytes: u64) -> Vec<String> {
     let chosen_ns = ways.first().and_then(MeasuredWay::median_ns);
     let time = |ns: Option<u64>| ns.map_or_else(|| "–".into(), |ns| Nanoseconds(ns).to_string());
-    let visits: Vec<String> = way.choice.route.iter().map(ToString::to_string).collect();
-    let lanes = match way.choice.lanes.len() {
-        0 | 1 => String::new(),
-        lanes => format!(" and {} more", lanes - 1),
-    };
     let margin = match (at, way.median_ns().zip(chosen_ns)) {
         (0, _) => "chosen".into(),
         (_, Some((ns, chosen_ns))) => {
@@ -141,8 +142,18 @@ fn row(at: usize, way: &MeasuredWay, ways: &[MeasuredWay], bytes: u64) -> Vec<St
         { way.choice.chunk_bytes.filter(|chunk| *chunk < bytes) }
             .map_or_else(String::new, |chunk| ByteSize(chunk).to_string()),
         way.choice.method.to_string(),
-        visits.join(" → ") + &lanes,
+        visits(&way.choice),
     ]
+}
+
+/// The memories that bytes visit over the first lane, and how many lanes there are beside it.
+fn visits(choice: &Choice) -> String {
+    let visits: Vec<String> = choice.route.iter().map(ToString::to_string).collect();
+    let lanes = match choice.lanes.len() {
+        0 | 1 => String::new(),
+        lanes => format!(" and {} more", lanes - 1),
+    };
+    visits.join(" → ") + &lanes
 }
 
 fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Result<(), Failure> {
@@ -158,7 +169,11 @@ fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Resu
     Ok(())
 }
 
-fn document(explanation: &Explanation, measured: Option<&[MeasuredWay]>) -> json::Explanation {
+fn document(
+    explanation: &Explanation,
+    sizes: &[(u64, Choice)],
+    measured: Option<&[MeasuredWay]>,
+) -> json::Explanation {
     let Explanation {
         chosen,
         rejected,
@@ -190,9 +205,11 @@ fn document(explanation: &Explanation, measured: Option<&[MeasuredWay]>) -> json
             chunk_bytes: chosen.chunk_bytes,
             lanes: lanes.collect(),
             predicted_s: chosen.predicted_ns.map(seconds),
+            loads: chosen.loads.iter().map(why::load).collect(),
             proof: chosen.proof.map(Proof::as_str),
         },
         rejected: rejected.collect(),
+        sizes: sizes.iter().map(why::size_range).collect(),
         simulated,
         measured: measured.map(|ways| ways.iter().map(measured_way).collect()),
     }

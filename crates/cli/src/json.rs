@@ -77,6 +77,7 @@ pub(crate) struct Fallback {
 pub(crate) struct Explanation {
     pub(crate) chosen: Chosen,
     pub(crate) rejected: Vec<Rejected>,
+    pub(crate) sizes: Vec<SizeRange>,
     pub(crate) simulated: bool,
     /// Only with `--measure`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,7 +104,25 @@ pub(crate) struct Chosen {
     pub(crate) chunk_bytes: Option<u64>,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) predicted_s: Option<f64>,
+    pub(crate) loads: Vec<Load>,
     pub(crate) proof: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Load {
+    pub(crate) kind: &'static str,
+    pub(crate) name: Option<String>,
+    pub(crate) seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct SizeRange {
+    pub(crate) from_bytes: u64,
+    pub(crate) method: String,
+    pub(crate) route: Vec<String>,
+    pub(crate) chunk_bytes: Option<u64>,
+    pub(crate) lanes: usize,
+    pub(crate) predicted_s: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]

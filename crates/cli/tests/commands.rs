@@ -294,7 +294,14 @@ fn explain_tells_the_route_on_this_machine() {
         let value = folder.json(&["explain", "cpu:0", "cpu:0/shared", size]);
         assert_eq!(
             fields(&value),
-            ["chosen", "notes", "rejected", "schema", "simulated"]
+            [
+                "chosen",
+                "notes",
+                "rejected",
+                "schema",
+                "simulated",
+                "sizes"
+            ]
         );
         let chosen = &value["chosen"];
         assert_eq!(
@@ -302,6 +309,7 @@ fn explain_tells_the_route_on_this_machine() {
             [
                 "chunk_bytes",
                 "lanes",
+                "loads",
                 "method",
                 "predicted_s",
                 "proof",
@@ -311,7 +319,12 @@ fn explain_tells_the_route_on_this_machine() {
         assert_eq!(chosen["method"], "DirectCopy");
         assert_eq!(chosen["route"], json!(["cpu:0/pageable", "cpu:0/shared"]));
         assert!(chosen["chunk_bytes"].as_u64().unwrap() > 0);
-        assert!(chosen["predicted_s"].as_f64().unwrap() >= 0.0);
+        let predicted_s = chosen["predicted_s"].as_f64().unwrap();
+        assert!(predicted_s >= 0.0);
+        let loads = chosen["loads"].as_array().unwrap();
+        let busy = |load: &Value| load["seconds"].as_f64().unwrap();
+        assert!(loads.iter().all(|load| busy(load) <= predicted_s));
+        assert_eq!(value["sizes"][0]["from_bytes"], 0);
         assert_eq!(value["simulated"], false);
     }
 }

@@ -92,7 +92,7 @@ fn the_examples_are_what_the_program_says_where_that_is_the_same_everywhere() {
     let machine = topology("eight-gpu.toml");
     let said = folder.json(&["explain", "sim:0", "sim:1", "64MiB", "--topology", &machine]);
     let documented = example("explain");
-    for field in ["method", "route", "chunk_bytes"] {
+    for field in ["method", "route", "chunk_bytes", "loads", "predicted_s"] {
         assert_eq!(said["chosen"][field], documented["chosen"][field]);
     }
     assert_eq!(
@@ -103,4 +103,5 @@ fn the_examples_are_what_the_program_says_where_that_is_the_same_everywhere() {
         said["rejected"][0]["reason"],
         documented["rejected"][0]["reason"]
     );
+    assert_eq!(said["sizes"], documented["sizes"]);
 }
