@@ -105,3 +105,19 @@ fn the_examples_are_what_the_program_says_where_that_is_the_same_everywhere() {
     );
     assert_eq!(said["sizes"], documented["sizes"]);
 }
+
+#[test]
+fn the_example_of_the_cost_model_is_what_the_program_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cost-model.md");
+    let text = fs::read_to_string(path).unwrap();
+    let block = |begin: &str| {
+        let (_, rest) = text.split_once(begin).unwrap();
+        rest.split_once("```").unwrap().0.to_owned()
+    };
+    let folder = Folder::new("cost-model");
+    fs::write(folder.path("example.toml"), block("```toml\n")).unwrap();
+    let shown = block("```console\n$ transload ");
+    let (command, output) = shown.split_once('\n').unwrap();
+    let arguments: Vec<&str> = command.split(' ').collect();
+    assert_eq!(folder.run(&arguments).stdout(), output);
+}

@@ -16,6 +16,7 @@ mod cancel;
 mod canceller;
 mod common;
 mod conveniences;
+mod cost_model;
 mod cuda;
 mod cuda_sweep;
 mod dice;
