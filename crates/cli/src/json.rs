@@ -149,6 +149,7 @@ pub(crate) struct Rejected {
 pub(crate) struct Probe {
     pub(crate) pairs: Vec<ProbedPair>,
     pub(crate) profile_path: Option<String>,
+    pub(crate) advice: Vec<Advice>,
     /// Only where a topology file is what was probed, or a stand-in for a driver took part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) simulated: Option<bool>,
@@ -164,6 +165,13 @@ pub(crate) struct ProbedPair {
     pub(crate) spread: Option<f64>,
     pub(crate) method: Option<String>,
     pub(crate) verified: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Advice {
+    pub(crate) about: String,
+    pub(crate) found: String,
+    pub(crate) remedy: String,
 }
 
 #[derive(Debug, Serialize)]

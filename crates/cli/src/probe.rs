@@ -1,5 +1,6 @@
 //! `transload probe`
 
+mod advice;
 mod matrix;
 mod page;
 mod ring;
@@ -20,6 +21,7 @@ use crate::json::{self, seconds};
 use crate::machine::Machine;
 use crate::output::{Output, Style};
 use crate::output_file::{OutputFile, is_same_file, replaceable};
+use advice::{Facts, advise};
 use matrix::{Matrix, SURE, Shown, WIDE, is_doubtful};
 
 pub(crate) fn run(
@@ -64,6 +66,12 @@ pub(crate) fn run(
         options.samples = 6;
         options.budget = UNHURRIED;
     }
+    let mut known = match arguments.topology {
+        // Nothing of this machine takes part.
+        Some(_) => Facts::default(),
+        None => known(&machine, &options),
+    };
+    let mut look = Duration::ZERO;
     let bar = bar(output, &options);
     let found = machine.manager.probe_watched(&options, &mut |progress| {
         let shown = match progress.phase {
@@ -76,6 +84,10 @@ pub(crate) fn run(
             bar.set_message(shown);
         }
         bar.set_position(progress.elapsed.as_millis() as u64);
+        if progress.elapsed >= look {
+            known.look();
+            look = progress.elapsed + Duration::from_millis(100);
+        }
     });
     bar.finish_and_clear();
     if let Ok(path) = &place {
@@ -92,13 +104,32 @@ pub(crate) fn run(
         Ok(_) => {}
         Err(reason) => output.remark(&format!("Not saved: {reason}."), plain)?,
     }
-    let document = document(&found, place.ok().as_deref(), arguments);
+    let document = document(&found, place.ok().as_deref(), arguments, advise(&known));
     if let Some((file, path)) = html_file.zip(html) {
         let json = output.document(&document)?;
         let facts = facts(&options, arguments);
-        file.fill(&page::draw(&found, &machine, &facts, output.notes(), &json))?;
+        let advice = &document.advice;
+        file.fill(&page::draw(
+            &found,
+            &machine,
+            &facts,
+            output.notes(),
+            advice,
+            &json,
+        ))?;
         if !output.is_json() {
             output.line(format_args!("Page in {}.", path.display()))?;
+        }
+    }
+    if !output.is_json() {
+        let word = output.style().yellow("advice:");
+        for advice in &document.advice {
+            let json::Advice {
+                about,
+                found,
+                remedy,
+            } = advice;
+            output.line(format_args!("{word} {about}: {found}. Remedy: {remedy}."))?;
         }
     }
     if !wrong.is_empty() {
@@ -108,6 +139,16 @@ pub(crate) fn run(
         true => output.json(&document),
         false => Ok(()),
     }
+}
+
+/// What advice is derived from.
+fn known(machine: &Machine, options: &ProbeOptions) -> Facts {
+    let manager = &machine.manager;
+    let lacks = |kind| manager.lacks(kind);
+    // Both ends of a copy, and its slots.
+    let ends = options.sizes.iter().max().map_or(0, |bytes| 2 * bytes);
+    let wanted_bytes = manager.staging().limit_bytes() + ends;
+    Facts::read(Path::new("/"), &manager.devices(), lacks, wanted_bytes)
 }
 
 /// What a page says of the probe.
@@ -290,7 +331,12 @@ fn doubt<'a>(intervals: impl Iterator<Item = &'a Interval>, quick: bool) -> Opti
     })
 }
 
-fn document(found: &ProbeReport, place: Option<&Path>, arguments: &ProbeArguments) -> json::Probe {
+fn document(
+    found: &ProbeReport,
+    place: Option<&Path>,
+    arguments: &ProbeArguments,
+    advice: Vec<json::Advice>,
+) -> json::Probe {
     let pair = |pair: &PairReport| {
         let time = match &pair.found {
             Found::Time(time) => Some(time),
@@ -318,6 +364,7 @@ fn document(found: &ProbeReport, place: Option<&Path>, arguments: &ProbeArgument
     json::Probe {
         pairs: pairs.into_iter().map(pair).collect(),
         profile_path: place.map(|path| path.display().to_string()),
+        advice,
         simulated: (arguments.topology.is_some() || found.simulated).then_some(found.simulated),
     }
 }
@@ -382,9 +429,18 @@ mod tests {
         let mut found = found;
         let page = |found: &ProbeReport| {
             let machine = Machine::described(Path::new(file), Wanted::Default).unwrap();
-            page::draw(found, &machine, &[], &[], "{}")
+            let advice = json::Advice {
+                about: "cuda:0".into(),
+                found: "x8 <x16>".into(),
+                remedy: "reseat the card".into(),
+            };
+            page::draw(found, &machine, &[], &[], &[advice], "{}")
         };
         let before = page(&found);
+        assert!(
+            before.contains("x8 &lt;x16&gt;</td>\n<td>reseat the card</td>"),
+            "{before}"
+        );
         assert!(before.contains("link pcie bad") && before.contains("wrong bytes: not used"));
         assert!(!before.contains("class=\"wrong\"") && !before.contains("class=\"none\""));
         found.pairs[1].found = Found::WrongBytes;

@@ -78,7 +78,13 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
     let value = run.json();
     let page = fs::read_to_string(folder.path("page.html")).unwrap();
     assert!(page.contains("cpu:0/file") && !page.contains("Simulated: "));
-    assert_eq!(fields(&value), ["notes", "pairs", "profile_path", "schema"]);
+    let names = ["advice", "notes", "pairs", "profile_path", "schema"];
+    assert_eq!(fields(&value), names);
+    let advice = value["advice"].as_array().unwrap();
+    assert_eq!(page.contains("<h2>Advice</h2>"), !advice.is_empty());
+    for advice in advice {
+        assert_eq!(fields(advice), ["about", "found", "remedy"]);
+    }
     let path = folder.path("made/profile.toml");
     assert_eq!(value["profile_path"], path.to_str().unwrap());
     assert_eq!(fs::read_dir(folder.path("made")).unwrap().count(), 1);
@@ -172,10 +178,15 @@ fn a_quick_probe_of_this_machine_saves_a_profile_that_other_commands_plan_by() {
 fn a_simulated_machine_is_probed_in_the_time_of_its_model_and_says_so() {
     let folder = folder("probe-simulated");
     let value = folder.json(&PROBE);
-    assert_eq!(
-        fields(&value),
-        ["notes", "pairs", "profile_path", "schema", "simulated"]
-    );
+    let names = [
+        "advice",
+        "notes",
+        "pairs",
+        "profile_path",
+        "schema",
+        "simulated",
+    ];
+    assert_eq!(fields(&value), names);
     assert_eq!(
         (&value["simulated"], &value["profile_path"]),
         (&json!(true), &Value::Null)

@@ -7,21 +7,36 @@ use transload::{ByteRate, ByteSize, Choice, MemoryId, Method, Nanoseconds};
 
 use super::matrix::{SURE, Shown, is_doubtful};
 use super::ring;
+use crate::json::Advice;
 use crate::machine::Machine;
 use crate::markup::{put, px};
-use crate::page::{begin, digits, end, folded, heading, picture, round};
+use crate::page::{begin, digits, end, folded, heading, picture, round, table};
 use crate::scale::Scale;
 
-/// Draws the page. `facts` and `notes` are told at its beginning, `json` is the object that `--json` prints.
+/// Draws the page. `facts`, `notes` and `advice` are told at its beginning, `json` is the object that `--json` prints.
 pub(super) fn draw(
     found: &ProbeReport,
     machine: &Machine,
     facts: &[(&str, String)],
     notes: &[String],
+    advice: &[Advice],
     json: &str,
 ) -> String {
     let pairs = Pairs::new(found, machine);
     let mut page = begin("Probe of a machine", machine, facts, notes);
+    if !advice.is_empty() {
+        heading(&mut page, "Advice", "What holds copies up, and its remedy.");
+        let row = |advice: &Advice| {
+            let Advice {
+                about,
+                found,
+                remedy,
+            } = advice.clone();
+            vec![about, found, remedy]
+        };
+        let rows: Vec<_> = advice.iter().map(row).collect();
+        table(&mut page, &["About", "Found", "Remedy"], &rows);
+    }
     if let (Some(least), Some(most)) = (pairs.sizes.first(), pairs.sizes.last()) {
         pairs.heat(&mut page, *most, Shown::Rates);
         pairs.heat(&mut page, *least, Shown::Times);
