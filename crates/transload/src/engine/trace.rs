@@ -195,9 +195,10 @@ mod this {
 mod this {
     use alloc::string::String;
 
-    pub(super) type Id = ();
+    #[derive(PartialEq)]
+    pub(super) struct Id;
 
     pub(super) fn thread() -> (Id, impl FnOnce() -> String) {
-        ((), String::new)
+        (Id, String::new)
     }
 }
