@@ -53,8 +53,12 @@ struct Class {
 }
 
 /// When to try another route between two memories.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Pair {
+    /// The plans that the others are of.
+    plans: Arc<PlanSet>,
+    /// One plan for each other route, so that a trial makes none.
+    others: Vec<Arc<Plan>>,
     /// A hundredth of the time of the transfers so far, less what trials took longer.
     credit_ns: u64,
     /// The transfers until the next look for a route to try, and between two looks.
@@ -70,7 +74,7 @@ struct Pair {
 const TOLERANCE: (u64, u64) = (5, 4);
 /// The most routes and pairs of memories that are told apart. Further ones stay as they are.
 const MOST: usize = 256;
-/// A look assembles plans, which takes as long as copying a megabyte.
+/// Transfers between two looks at first, and at most.
 const PAUSES: (u32, u32) = (8, 32);
 /// Trials may take this part of the transfers' time.
 const PART: u64 = 100;
@@ -95,16 +99,7 @@ impl Learning {
         predicted_ns: u64,
         ns: u64,
     ) -> Option<Correction> {
-        let mut key = [None; 3];
-        for (place, link) in key.iter_mut().zip(route.links()) {
-            *place = Some(link.id);
-        }
-        if self.routes.len() >= MOST && !self.routes.contains_key(&key) {
-            return None;
-        }
-        let sizes = self.routes.entry(key).or_insert(Sizes {
-            classes: [Class::NEW; CLASSES],
-        });
+        let sizes = self.sizes(route)?;
         let class = bytes.max(1).ilog2().saturating_sub(FIRST_LOG2) as usize;
         let factor = Correction::factor(predicted_ns, ns);
         let changed = sizes.classes[class.min(CLASSES - 1)].record(factor);
@@ -113,14 +108,14 @@ impl Learning {
 
     /// Notes that a transfer between two memories took `ns` nanoseconds.
     pub fn earn(&mut self, key: PlanKey, ns: u64) {
-        if let Some(pair) = self.pair(key) {
+        if let Some(pair) = self.pairs.get_mut(&key) {
             pair.credit_ns = (pair.credit_ns + ns / PART).min(MOST_CREDIT_NS);
         }
     }
 
     /// Notes that the last trial between two memories took `ns` nanoseconds.
     pub fn charge(&mut self, key: PlanKey, ns: u64) {
-        if let Some(pair) = self.pair(key) {
+        if let Some(pair) = self.pairs.get_mut(&key) {
             let lost_ns = ns.saturating_sub(pair.planned_ns);
             pair.credit_ns = pair.credit_ns.saturating_sub(lost_ns);
             if ns < pair.planned_ns {
@@ -131,18 +126,19 @@ impl Learning {
         }
     }
 
-    /// Returns a route to try with the leading bytes of a transfer, rarely.
+    /// Returns a route to try with the leading bytes of a transfer, rarely. To be asked before each transfer: with new plans
+    /// it notes the other routes, and later it allocates nothing.
     ///
     /// The other routes take turns, among those that `fits` accepts and whose uncorrected time is less than twice the
     /// chosen one's. An eighth of the payload goes over it, four chunks at least; never more than what keeps the time
     /// lost in trials at a hundredth of the transfers' time, as far as it can be predicted.
     pub fn trial(
         &mut self,
-        plans: &PlanSet,
+        plans: &Arc<PlanSet>,
         bytes: u64,
         fits: impl Fn(&Plan) -> bool,
     ) -> Option<Trial> {
-        let pair = self.pair(*plans.key())?;
+        let pair = self.pair(plans, bytes)?;
         pair.left = pair.left.saturating_sub(1);
         if pair.left > 0 {
             return None;
@@ -151,23 +147,14 @@ impl Learning {
         pair.left = pair.pause;
         let chosen = plans.choose(bytes);
         let chosen_ns = chosen.estimate_ns(bytes);
-        let may_win = |plan: &Arc<Plan>| {
-            let alone = plan.lanes.len() == 1;
+        let may_win = |plan: &&Arc<Plan>| {
             let best_ns = plan.uncorrected_ns(bytes).min(plan.estimate_ns(bytes));
-            alone && best_ns < chosen_ns.saturating_mul(2) && fits(plan)
+            let is_taken = plan.links().eq(chosen.links());
+            !is_taken && best_ns < chosen_ns.saturating_mul(2) && fits(plan)
         };
-        let taken = |plan: &Arc<Plan>| {
-            let mut lanes = chosen.lanes.iter();
-            chosen.lanes.len() == 1 && lanes.any(|lane| lane.route == plan.lanes[0].route)
-        };
-        let others = plans.alternatives(bytes).skip(1);
-        let mut others: Vec<Arc<Plan>> = others
-            .filter(|plan| may_win(plan) && !taken(plan))
-            .collect();
-        if others.is_empty() {
-            return None;
-        }
-        let plan = others.swap_remove(pair.next % others.len());
+        let others = || pair.others.iter().filter(may_win);
+        let place = pair.next.checked_rem(others().count())?;
+        let plan = Arc::clone(others().nth(place)?);
         pair.next = pair.next.wrapping_add(1);
         let chunks = match plan.is_one_pass() {
             true => 0,
@@ -185,17 +172,55 @@ impl Learning {
         self.pairs.clear();
     }
 
-    fn pair(&mut self, key: PlanKey) -> Option<&mut Pair> {
-        if self.pairs.len() >= MOST && !self.pairs.contains_key(&key) {
+    /// Returns what is known of two memories, for which those plans are in force.
+    fn pair(&mut self, plans: &Arc<PlanSet>, bytes: u64) -> Option<&mut Pair> {
+        let key = *plans.key();
+        let known = self.pairs.get(&key);
+        if known.is_none() && self.pairs.len() >= MOST {
             return None;
         }
-        Some(self.pairs.entry(key).or_insert(Pair {
+        if !known.is_some_and(|pair| Arc::ptr_eq(&pair.plans, plans)) {
+            let all = plans.alternatives(bytes);
+            let others: Vec<_> = all.filter(|plan| plan.lanes.len() == 1).collect();
+            for route in others
+                .iter()
+                .filter_map(|plan| plan.lanes[0].route.as_ref())
+            {
+                // There is room for what their transfers teach.
+                let _ = self.sizes(route);
+            }
+            let pair = self.pairs.entry(key).or_insert_with(|| Pair::new(plans));
+            (pair.plans, pair.others) = (Arc::clone(plans), others);
+        }
+        self.pairs.get_mut(&key)
+    }
+
+    /// Returns what is known of a route.
+    fn sizes(&mut self, route: &Route) -> Option<&mut Sizes> {
+        let mut key = [None; 3];
+        for (place, link) in key.iter_mut().zip(route.links()) {
+            *place = Some(link.id);
+        }
+        if self.routes.len() >= MOST && !self.routes.contains_key(&key) {
+            return None;
+        }
+        Some(self.routes.entry(key).or_insert(Sizes {
+            classes: [Class::NEW; CLASSES],
+        }))
+    }
+}
+
+impl Pair {
+    fn new(plans: &Arc<PlanSet>) -> Pair {
+        Pair {
+            plans: Arc::clone(plans),
+            others: Vec::new(),
             credit_ns: 0,
             left: PAUSES.0,
             pause: PAUSES.0,
             next: 0,
             planned_ns: 0,
-        }))
+        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Default for Builder {
             lanes: Limits::MAX_LANES,
             plans: PlanCache::DEFAULT_CAPACITY,
             metrics: false,
-            learning: false,
+            learning: true,
             trace: false,
             #[cfg(feature = "std")]
             costs: Default::default(),
@@ -85,18 +85,18 @@ impl Builder {
         self
     }
 
-    /// Whether the manager learns from its transfers how fast routes are, while no profile tells it. Off by default. It
+    /// Whether the manager learns from its transfers how fast routes are, while no profile tells it. On by default. It
     /// keeps what it learns for itself and saves nothing.
     ///
     /// A transfer of 256 KiB or more that has the manager to itself is compared with its prediction. Once the median of a
     /// route's last three to five times is off by more than a quarter, the manager plans with the measured time. Now and
     /// then it sends the leading bytes of such a transfer over another route, in case that one is or has become faster:
     /// at most as often as keeps the time lost at 1 %, as far as it can be predicted, and never of a transfer with a
-    /// deadline. [`Report::tried`](crate::Report::tried) tells. A trial allocates, which other transfers with a known plan
-    /// do not.
+    /// deadline. [`Report::tried`](crate::Report::tried) tells. New plans, the first staging
+    /// slots of another route, and reports of trials are allocated then.
     ///
-    /// A time ends when the manager sees the end. Leave this off in a program that submits a transfer, does other work,
-    /// and waits later: its times say nothing about routes.
+    /// A time counts if a thread or task waited for the transfer almost from its start, since otherwise nobody knows when
+    /// the transfer ended.
     pub fn learning(mut self, on: bool) -> Builder {
         self.learning = on;
         self

@@ -7,6 +7,7 @@ mod fixture;
 use counted::{allocations, assert_allocates_nothing, start};
 use fixture::{Fixture, Outcome, bytes, modes, place, without_peers};
 use transload::{AllocSpec, Request, TransferManager};
+use transload_testkit::sim::Completion;
 
 fn every_way_to_copy(manager: &TransferManager, from: &str, to: &str, len: usize, label: &str) {
     let allocate = |at| {
@@ -53,7 +54,8 @@ fn every_way_to_copy(manager: &TransferManager, from: &str, to: &str, len: usize
 fn a_warm_manager_allocates_nothing() -> Outcome {
     start();
     let before = allocations();
-    let manager = TransferManager::builder().host().build()?;
+    // Plans that are made anew, because a real copy's time has changed, are allocated.
+    let manager = TransferManager::builder().host().learning(false).build()?;
     assert!(allocations() > before, "allocations are counted");
     // The host's threads start with their first work.
     let large = manager.allocate(place("cpu:0"), AllocSpec::bytes(64 << 20))?;
@@ -83,5 +85,22 @@ fn a_warm_manager_allocates_nothing() -> Outcome {
             every_way_to_copy(&fixture.manager, "cpu:0/pinned", "sim:1", len, &label);
         }
     }
+    trials()
+}
+
+/// A manager that learns tries another route now and then. After the first time it has all that it needs for that, except
+/// for the part of the report that tells of it.
+fn trials() -> Outcome {
+    let fixture = Fixture::new(&without_peers(1), Completion::Timed, 256 << 20);
+    let (src, dst) = (
+        fixture.empty("cpu:0/pageable", 8 << 20),
+        fixture.empty("sim:0", 8 << 20),
+    );
+    let copy = || fixture.manager.copy(&src, &dst).wait().unwrap();
+    let warm = (0..100).filter(|_| copy().tried().is_some()).count();
+    let before = allocations();
+    let tried = (0..200).filter(|_| copy().tried().is_some()).count();
+    assert!(warm > 2 && tried > 5, "{warm} and {tried} trials");
+    assert_eq!(allocations() - before, tried as u64);
     Ok(())
 }

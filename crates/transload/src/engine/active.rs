@@ -37,6 +37,18 @@ pub(crate) struct Lease {
     pub(crate) buffer: Buffer,
 }
 
+/// What tells whether the time of a transfer says anything of its route.
+pub(crate) struct Alone {
+    /// The plans that were asked for.
+    pub(crate) key: PlanKey,
+    /// The count of started transfers at its start: no other one may start meanwhile.
+    pub(crate) started: u64,
+    /// Since when no thread or task waits for it.
+    pub(crate) unwatched: Option<Instant>,
+    /// For how long none waited before. Its end may have come then, and is seen later.
+    pub(crate) unwatched_ns: u64,
+}
+
 /// One transfer, or one guard. Places are reused, together with their allocated lists.
 ///
 /// The invariant of each stage:
@@ -109,8 +121,8 @@ pub(crate) struct Active {
     /// The job of which this transfer is a step, for transfers of the engine itself. Such transfers are not counted and
     /// not traced.
     pub(crate) proof: Option<usize>,
-    /// The plans that were asked for, and the count of started transfers, if nothing else was under way at its start.
-    pub(crate) alone: Option<(PlanKey, u64)>,
+    /// Set if nothing else was under way at its start.
+    pub(crate) alone: Option<Alone>,
     /// The owner named the only way: there is no failover.
     pub(crate) has_only_way: bool,
     pub(crate) result: Option<Result<Report, TransferError>>,

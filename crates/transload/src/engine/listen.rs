@@ -99,6 +99,7 @@ impl Shared {
                 _ if until.is_some_and(|until| self.clock.now() >= until) => {
                     let needs_listener = self.state.with(|state| {
                         state.end_wait(id);
+                        state.set_watched(id, false);
                         state
                             .give_back_waker(id, &mut theirs, |waker| self.signal.is_parker(waker));
                         state.table.set_needs_listener(id.index, self.advances);
@@ -294,6 +295,7 @@ impl Shared {
                 .find_mut(id)
                 .filter(|active| active.is_awaited())?;
             core::mem::swap(&mut active.waker, &mut own);
+            state.set_watched(id, true);
             state.table.set_needs_listener(id.index, true);
             Some((state.table.needs_listener(), state.next_deadline()))
         });
@@ -419,6 +421,7 @@ impl State {
             return Wait::Over;
         }
         self.table.set_needs_listener(id.index, true);
+        self.set_watched(id, true);
         let active = &self.table[id.index];
         if let Some(block) = self.own_block(active) {
             let deadline = active.deadline;

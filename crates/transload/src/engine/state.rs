@@ -10,7 +10,7 @@ use transload_core::{
 };
 use transload_hal::{Backend, Buffer};
 
-use super::active::{Active, Stage};
+use super::active::{Active, Alone, Stage};
 use super::admission::Admission;
 use super::admission::budget::Pool;
 use super::checked::{Checked, Chosen, Terms};
@@ -240,10 +240,14 @@ impl State {
     #[inline]
     pub(crate) fn leave_to_hardware(&mut self, id: TransferId) {
         let is_out = |active: &&Active| active.stage == Stage::Flying && active.commanded == 0;
-        if let Some(active) = self.table.find(id).filter(is_out)
-            && self.needs_no_thread(active)
-        {
-            self.table.set_needs_listener(id.index, false);
+        if let Some(active) = self.table.find(id).filter(is_out) {
+            let is_alone = active.alone.is_some();
+            if self.needs_no_thread(active) {
+                self.table.set_needs_listener(id.index, false);
+            }
+            if is_alone {
+                self.set_watched(id, false);
+            }
         }
     }
 
@@ -329,7 +333,12 @@ impl State {
         if self.table[index].stage != Stage::Flying {
             return;
         }
-        self.table[index].alone = Some((key, self.started));
+        self.table[index].alone = Some(Alone {
+            key,
+            started: self.started,
+            unwatched: None,
+            unwatched_ns: 0,
+        });
         if may_try {
             let fits = |plan: &Plan| self.proofs.first_unproven(plan).is_none();
             let trial = self.planning.trial(key, bytes, self.now, fits);
@@ -339,17 +348,33 @@ impl State {
         }
     }
 
-    /// Learns from a transfer that has moved its bytes over its first plan, if no other one was started meanwhile.
+    /// Takes in that a thread or task waits for a transfer from now on, or none does.
+    #[inline]
+    pub(super) fn set_watched(&mut self, id: TransferId, is_watched: bool) {
+        let (now, active) = (self.now, self.table.find_mut(id));
+        if let Some(alone) = active.and_then(|active| active.alone.as_mut()) {
+            match (is_watched, alone.unwatched.take()) {
+                (true, since) => alone.unwatched_ns += since.map_or(0, |since| now.since_ns(since)),
+                (false, since) => alone.unwatched = since.or(Some(now)),
+            }
+        }
+    }
+
+    /// Learns from a transfer that has moved its bytes over its first plan, if no other one was started meanwhile and its
+    /// end was seen when it came: a thread made the copy itself, or one waited for it almost from the start.
     #[cold]
     pub(super) fn learn(&mut self, index: Index, now: Instant) {
         let active = &self.table[index];
-        let (Some((key, started)), Some(flight)) = (active.alone, &active.flight) else {
+        let (Some(alone), Some(flight)) = (&active.alone, &active.flight) else {
             return;
         };
         let (Some(plan), Some(src)) = (flight.plan(), &active.src) else {
             return;
         };
-        if started == self.started && active.fallbacks.is_empty() {
+        let elapsed_ns = now.since_ns(active.begun);
+        let is_seen = alone.unwatched.is_none() && alone.unwatched_ns <= elapsed_ns / 8;
+        if is_seen && alone.started == self.started && active.fallbacks.is_empty() {
+            let key = alone.key;
             let bytes = src.shape.payload_bytes();
             let times = flight.lane_times(now);
             self.planning.learn(key, bytes, flight.tried(), plan, times);

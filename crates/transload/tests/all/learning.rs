@@ -1,11 +1,12 @@
 //! What a manager that learns makes of its transfers, on a simulated machine whose links change.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use transload::{
-    Buffer, Instant, MemoryId, Method, Report, Request, StagingBudget, TransferManager,
+    Buffer, Clock, Instant, MemoryId, Method, Report, Request, StagingBudget, TransferManager,
 };
-use transload_testkit::sim::{Completion, Rule, Sim};
+use transload_testkit::sim::{Completion, Rule, Sim, SimClock};
 use transload_testkit::topology;
 
 use super::fixture::{Fixture, bytes, without_peers};
@@ -14,8 +15,21 @@ const LEN: u64 = 8 << 20;
 /// What a link's operation takes in addition when the link is slow: ten times as long as a chunk.
 const SLOW_NS: u64 = 3_000_000;
 
+/// The simulated machine's clock, and time in which the machine does nothing.
+struct Idle {
+    clock: SimClock,
+    idle_ns: AtomicU64,
+}
+
+impl Clock for Idle {
+    fn now(&self) -> Instant {
+        Instant(self.clock.now_ns() + self.idle_ns.load(Ordering::Relaxed))
+    }
+}
+
 struct Copies {
     fixture: Fixture,
+    clock: Arc<Idle>,
     src: Buffer,
     dst: Buffer,
 }
@@ -25,8 +39,12 @@ impl Copies {
         let machine = topology::from_str(&without_peers(1)).unwrap();
         let sim = Sim::builder(&machine).completion(Completion::Timed);
         let sim = sim.build().unwrap();
+        let clock = Arc::new(Idle {
+            clock: sim.clock(),
+            idle_ns: AtomicU64::new(0),
+        });
         let manager = TransferManager::builder()
-            .clock(Arc::new(sim.clock()))
+            .clock(clock.clone())
             .backend(Arc::new(sim.clone()))
             .staging(Arc::new(StagingBudget::new(256 << 20)))
             .learning(learning)
@@ -35,7 +53,12 @@ impl Copies {
         let fixture = Fixture { sim, manager };
         let src = fixture.filled("cpu:0/pageable", &bytes(LEN as usize, 1));
         let dst = fixture.empty("sim:0", LEN as usize);
-        Copies { fixture, src, dst }
+        Copies {
+            fixture,
+            clock,
+            src,
+            dst,
+        }
     }
 
     fn copy(&self) -> Report {
@@ -122,4 +145,28 @@ fn a_transfer_with_a_deadline_tries_nothing_and_so_does_a_manager_that_is_told_n
         assert!(report.tried().is_none());
         assert_eq!(report.plan(), first.plan());
     }
+}
+
+#[test]
+fn what_nobody_waits_for_teaches_nothing() {
+    let copies = Copies::new(true);
+    let manager = &copies.fixture.manager;
+    let predicted = || {
+        let request = Request::new(&copies.src, &copies.dst);
+        manager.explain(&request).unwrap().chosen.predicted_ns
+    };
+    let before = predicted();
+    for _ in 0..20 {
+        let posted = manager.copy(&copies.src, &copies.dst);
+        copies
+            .clock
+            .idle_ns
+            .fetch_add(100_000_000, Ordering::Relaxed);
+        let report = posted.wait().unwrap();
+        assert!(report.elapsed().as_millis() >= 100);
+    }
+    assert_eq!(predicted(), before);
+    copies.slow_down();
+    (0..5).for_each(|_| drop(copies.copy()));
+    assert_ne!(predicted(), before);
 }
