@@ -8,6 +8,7 @@
 
 // Words and tools.
 pub(crate) mod clock;
+pub(crate) mod operand;
 pub(crate) mod sync;
 pub(crate) mod types;
 pub(crate) mod unwind;

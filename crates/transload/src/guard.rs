@@ -12,8 +12,9 @@ use transload_hal::{ErrorClass, Fault, HostSpan};
 
 use crate::Buffer;
 use crate::engine::hint::Wish;
+use crate::engine::operand::Operand;
 use crate::engine::shared::Shared;
-use crate::engine::types::{Operand, TransferId};
+use crate::engine::types::TransferId;
 use crate::error::GuardError;
 
 /// A guard's place in the order. Dropping it gives the place back.
@@ -52,6 +53,7 @@ impl Entry {
             buffer: raw.clone(),
             offset: 0,
             shape,
+            scattered: None,
         };
         let shared = Arc::clone(&buffer.shared);
         let id = enter(&shared, end.clone(), footprint)?;

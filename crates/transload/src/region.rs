@@ -1,21 +1,25 @@
 //! Regions: parts of a buffer, of any shape.
 
+use alloc::sync::Arc;
+
 use transload_core::Shape;
 
 use crate::Buffer;
-use crate::engine::types::Operand;
+use crate::engine::operand::Operand;
+use crate::engine::operand::Scattered;
 use crate::error::RegionError;
 
 /// A shape laid over a buffer: the source or the destination of a request.
 ///
 /// `&Buffer` converts into the region of all its bytes. For a range of bytes use [`Buffer::slice`]: it returns a
-/// buffer, which is a region. [`Region::rect`] is a rectangle of an image; other rows at a pitch, and blocks of them,
-/// need [`Region::new`].
+/// buffer, which is a region. [`Region::rect`] is a rectangle of an image, [`Region::blocks`] are blocks in the order of a
+/// list; other rows at a pitch, and planes of them, need [`Region::new`].
 #[derive(Clone, Debug)]
 pub struct Region {
     pub(crate) buffer: Buffer,
     pub(crate) offset: u64,
     pub(crate) shape: Shape,
+    pub(crate) scattered: Option<Arc<Scattered>>,
 }
 
 /// A rectangle of an image whose rows lie at a pitch in a buffer; see [`Region::rect`].
@@ -110,6 +114,59 @@ impl Region {
             buffer: buffer.clone(),
             offset,
             shape,
+            scattered: None,
+        })
+    }
+
+    /// Returns blocks of `block_bytes` bytes in the order of `numbers`: block 0 starts with the buffer's first byte, block 1
+    /// follows it. As the source of a copy that gathers them, as the destination of one that scatters over them. A source may
+    /// name a block more than once.
+    ///
+    /// One transfer carries them all. [Prepare](crate::TransferManager::prepare) a copy of the same blocks that is repeated:
+    /// this function sorts the list, and what it makes is shared by all transfers. In the order of transfers the region counts
+    /// as all bytes from its lowest block to its highest one.
+    ///
+    /// ```
+    /// # #[cfg(feature = "std")] {
+    /// # use transload::{Region, TransferManager};
+    /// # let manager = TransferManager::builder().host().build()?;
+    /// // A cache of 100 pages, of which a sequence has three.
+    /// let pages = manager.adopt(vec![0u8; 100 * 4096])?;
+    /// let sequence = manager.read_to_vec(Region::blocks(&pages, 4096, &[7, 3, 64])?)?;
+    /// assert_eq!(sequence.len(), 3 * 4096);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When blocks have no bytes, or one ends past the buffer's end.
+    pub fn blocks(
+        buffer: &Buffer,
+        block_bytes: u64,
+        numbers: &[u32],
+    ) -> Result<Region, RegionError> {
+        let memory = buffer.memory();
+        let limit = buffer.len().checked_div(block_bytes);
+        let limit = limit.ok_or(RegionError::EmptyBlocks { memory })?;
+        if let Some(past) = numbers.iter().find(|number| u64::from(**number) >= limit) {
+            return Err(RegionError::PastLastBlock {
+                memory,
+                number: (*past).into(),
+                block_bytes,
+                limit,
+            });
+        }
+        let too_large = RegionError::TooManyBlocks {
+            memory,
+            count: numbers.len(),
+            block_bytes,
+        };
+        let payload = block_bytes.checked_mul(numbers.len() as u64);
+        Ok(Region {
+            buffer: buffer.clone(),
+            offset: 0,
+            shape: Shape::contiguous(payload.ok_or(too_large)?),
+            scattered: Some(Arc::new(Scattered::new(block_bytes, numbers))),
         })
     }
 
@@ -123,7 +180,7 @@ impl Region {
         self.offset
     }
 
-    /// Returns the shape.
+    /// Returns the shape; of [blocks](Region::blocks) that of their bytes end to end.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -133,6 +190,7 @@ impl Region {
             buffer: self.buffer.raw.clone(),
             offset: self.offset,
             shape: self.shape,
+            scattered: self.scattered.clone(),
         }
     }
 }
@@ -143,6 +201,7 @@ impl From<&Buffer> for Region {
             buffer: buffer.clone(),
             offset: 0,
             shape: Shape::contiguous(buffer.len()),
+            scattered: None,
         }
     }
 }

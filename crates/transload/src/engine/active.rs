@@ -10,7 +10,8 @@ use transload_hal::{BackendId, Buffer, Fault, Fence};
 
 use super::digest::Digest;
 use super::event::EventState;
-use super::types::{BatchFlag, FirstSlot, Line, Operand, Pair, Priority, QueuePosition};
+use super::operand::Operand;
+use super::types::{BatchFlag, FirstSlot, Line, Pair, Priority, QueuePosition};
 use crate::error::TransferError;
 use crate::report::{Fallback, Report};
 

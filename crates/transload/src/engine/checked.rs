@@ -5,10 +5,11 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use transload_core::flight::Verify;
-use transload_core::{DeviceId, Footprint, Instant, LinkId, MemoryKind, Plan, Span};
+use transload_core::{DeviceId, Footprint, Instant, LinkId, MemoryKind, Plan, Shape};
 
 use super::event::EventState;
-use super::types::{BatchFlag, Operand, Priority};
+use super::operand::Operand;
+use super::types::{BatchFlag, Priority};
 use crate::error::{RegionError, TransferError};
 use crate::explain::Candidate;
 
@@ -89,8 +90,18 @@ impl Checked {
             let memory = dst.buffer.memory();
             return Err(TransferError::ReadOnly { memory });
         }
-        let in_place = from.conflicts_with(&to);
-        if in_place && !(src.shape.is_contiguous() && dst.shape.is_contiguous()) {
+        if let Some((list, number)) =
+            { dst.scattered.as_ref() }.and_then(|list| Some((list, list.repeated()?)))
+        {
+            return Err(TransferError::Region(RegionError::RepeatedBlock {
+                memory: dst.buffer.memory(),
+                number,
+                block_bytes: list.block_bytes(),
+            }));
+        }
+        let has_list = src.scattered.is_some() || dst.scattered.is_some();
+        let in_place = from.conflicts_with(&to) && (!has_list || src.meets(&dst));
+        if in_place && !(src.is_contiguous() && dst.is_contiguous()) {
             let memory = dst.buffer.memory();
             return Err(TransferError::Overlap { memory });
         }
@@ -128,18 +139,22 @@ impl Checked {
 /// Returns the footprint of one end, once its bounds were checked.
 pub(crate) fn footprint(end: &Operand, writes: bool) -> Result<Footprint, TransferError> {
     let buffer = &end.buffer;
+    let extent = end.extent();
     let out_of_bounds = RegionError::OutOfBounds {
         memory: buffer.memory(),
-        offset: end.offset,
-        len: end.shape.extent_bytes(),
+        offset: extent.offset,
+        len: extent.len,
         limit: buffer.len(),
     };
-    let fits = Span::new(end.offset, end.shape.extent_bytes()).fits(buffer.len());
-    if !fits {
+    if !extent.fits(buffer.len()) {
         return Err(out_of_bounds.into());
     }
-    let position = buffer.position().checked_add(end.offset);
+    let shape = match end.scattered {
+        Some(_) => Shape::contiguous(extent.len),
+        None => end.shape,
+    };
+    let position = buffer.position().checked_add(extent.offset);
     position
-        .and_then(|at| Footprint::new(buffer.storage_id(), at, end.shape, writes).ok())
+        .and_then(|at| Footprint::new(buffer.storage_id(), at, shape, writes).ok())
         .ok_or_else(|| out_of_bounds.into())
 }

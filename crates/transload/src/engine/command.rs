@@ -14,7 +14,8 @@ use super::active::Active;
 use super::backlog::Full;
 use super::digest::Digest;
 use super::errand::{Errand, Found};
-use super::types::{Operand, Pace, TransferId, Wanted, Which};
+use super::operand::{End, Operand, copies};
+use super::types::{Pace, TransferId, Wanted, Which};
 
 /// How many commands a thread takes at a time: at least as many as the first slots of the largest plan, four lanes of
 /// three rings. With an operating system it is enough for small copies to be submitted together. Without one stacks are
@@ -137,6 +138,8 @@ pub(crate) enum Bound {
         slot: Buffer,
         to_slot: bool,
     },
+    /// An end at least is blocks in the order of a list.
+    Scattered { src: End, dst: End, span: Span },
     Transform {
         at: Operand,
         first: u64,
@@ -158,8 +161,26 @@ enum Side<'a> {
 impl Side<'_> {
     fn is_contiguous(&self) -> bool {
         match self {
-            Side::Region(region) => region.shape.is_contiguous(),
+            Side::Region(region) => region.is_contiguous(),
             Side::Slot(_) => true,
+        }
+    }
+
+    fn is_scattered(&self) -> bool {
+        matches!(self, Side::Region(region) if region.scattered.is_some())
+    }
+
+    /// Returns the side as an end of a copy of a chunk.
+    fn end(&self, chunk: Span) -> End {
+        match self {
+            Side::Region(region) => End {
+                operand: (*region).clone(),
+                first: 0,
+            },
+            Side::Slot(buffer) => End {
+                operand: whole(buffer, chunk.len),
+                first: chunk.offset,
+            },
         }
     }
 
@@ -189,6 +210,11 @@ impl Bound {
                     dst: dst.first(span),
                     len: span.len,
                 },
+                (src, dst) if src.is_scattered() || dst.is_scattered() => Bound::Scattered {
+                    src: src.end(span),
+                    dst: dst.end(span),
+                    span,
+                },
                 (Side::Region(src), Side::Region(dst)) => Bound::Pitched {
                     src: src.clone(),
                     dst: dst.clone(),
@@ -216,17 +242,9 @@ impl Bound {
             },
             Work::Transform { at } => {
                 let (at, first) = match end(at)? {
+                    Side::Region(region) if region.scattered.is_some() => return None,
                     Side::Region(region) => (region.clone(), span.offset),
-                    Side::Slot(slot) => {
-                        let buffer = slot.clone();
-                        let shape = Shape::contiguous(span.len);
-                        let whole = Operand {
-                            buffer,
-                            offset: 0,
-                            shape,
-                        };
-                        (whole, 0)
-                    }
+                    Side::Slot(slot) => (whole(slot, span.len), 0),
                 };
                 let digest = active.digest()?.clone();
                 Bound::Transform {
@@ -243,6 +261,7 @@ impl Bound {
     pub(super) fn device(&self) -> DeviceId {
         let buffer = match self {
             Bound::Copy { src: (src, _), .. } => src,
+            Bound::Scattered { src, .. } => &src.operand.buffer,
             Bound::Pitched { src: at, .. }
             | Bound::Blocks { region: at, .. }
             | Bound::Transform { at, .. }
@@ -290,13 +309,17 @@ impl Bound {
                 }
                 f(&ops)
             }
-            Bound::MakeVisible { at } => f(&[Op::MakeVisible {
-                part: Part {
-                    buffer: &at.buffer,
-                    offset: at.offset,
-                    len_bytes: at.shape.extent_bytes(),
-                },
-            }]),
+            Bound::Scattered { src, dst, span } => f(&copies(src, dst, *span)),
+            Bound::MakeVisible { at } => {
+                let extent = at.extent();
+                f(&[Op::MakeVisible {
+                    part: Part {
+                        buffer: &at.buffer,
+                        offset: extent.offset,
+                        len_bytes: extent.len,
+                    },
+                }])
+            }
             Bound::Transform {
                 at,
                 first,
@@ -411,5 +434,15 @@ fn layout(operand: &Operand) -> Layout<'_> {
         buffer: &operand.buffer,
         offset: operand.offset,
         shape: operand.shape,
+    }
+}
+
+/// The operand of a slot's leading bytes.
+fn whole(slot: &Buffer, len_bytes: u64) -> Operand {
+    Operand {
+        buffer: slot.clone(),
+        offset: 0,
+        shape: Shape::contiguous(len_bytes),
+        scattered: None,
     }
 }

@@ -12,9 +12,10 @@ use transload_hal::{ErrorClass, Fault};
 use super::active::Stage;
 use super::command::{Command, CommandKind, Commands};
 use super::observe::Ended;
+use super::operand::Operand;
 use super::state::State;
 use super::trace::What;
-use super::types::{Index, Operand, TransferId};
+use super::types::{Index, TransferId};
 use crate::error::{TransferError, TransferFailure};
 use crate::report::{Rare, Report};
 

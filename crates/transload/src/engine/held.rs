@@ -11,9 +11,10 @@ use transload_core::{DeviceId, Footprint, MemoryId};
 use transload_hal::in_callback;
 
 use super::active::Stage;
+use super::operand::Operand;
 use super::shared::Shared;
 use super::state::State;
-use super::types::{Operand, TransferId};
+use super::types::TransferId;
 use crate::error::{GuardError, TransferError};
 
 /// Why a thread must not wait for a transfer or guard: the wait would never end.

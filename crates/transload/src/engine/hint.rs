@@ -8,8 +8,8 @@ use alloc::sync::Arc;
 use transload_core::DeviceId;
 use transload_hal::{Advice, Backend, BackendId, ErrorClass, Fault, Op, Outcome, Part};
 
+use super::operand::Operand;
 use super::shared::Shared;
-use super::types::Operand;
 use super::unwind::guarded;
 
 /// The kind of request.
@@ -63,10 +63,11 @@ impl Shared {
                            device's work";
             return Err(Fault::new(ErrorClass::Caller, message));
         }
+        let extent = end.extent();
         let part = Part {
             buffer: &end.buffer,
-            offset: end.offset,
-            len_bytes: end.shape.extent_bytes(),
+            offset: extent.offset,
+            len_bytes: extent.len,
         };
         self.state.with(|state| state.in_flight.begin_hint(name));
         // SAFETY: the operand's bounds were checked, its buffer lives as long as this call, the

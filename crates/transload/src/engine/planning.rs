@@ -17,7 +17,7 @@ use transload_hal::BackendId;
 use transload_core::Correction;
 
 use super::checked::{Checked, Chosen, Only, Terms};
-use super::types::Operand;
+use super::operand::Operand;
 use crate::error::TransferError;
 
 /// What the engine knows of the machine: its topology, the plans made over it, and the links that failed.
@@ -34,7 +34,7 @@ pub(crate) struct Planning {
 
 /// Returns the key of a transfer's plans.
 pub(crate) fn key(src: &Operand, dst: &Operand, purpose: Purpose) -> PlanKey {
-    let pitched = !src.shape.is_contiguous() || !dst.shape.is_contiguous();
+    let pitched = !src.is_contiguous() || !dst.is_contiguous();
     PlanKey {
         purpose,
         ..PlanKey::copy(src.buffer.memory(), dst.buffer.memory()).pitched(pitched)
@@ -293,6 +293,11 @@ impl Planning {
         if checked.in_place && terms.verify {
             let memory = dst.buffer.memory();
             return Err(TransferError::VerifyOverlap { memory });
+        }
+        let listed = [src, dst].into_iter().find(|end| end.scattered.is_some());
+        if let Some(end) = listed.filter(|_| terms.verify) {
+            let memory = end.buffer.memory();
+            return Err(TransferError::VerifyBlocks { memory });
         }
         let plan = match &terms.only {
             Some(Only::Link(link)) => self.plan_over(checked, *link)?,

@@ -11,9 +11,10 @@ use super::active::{Active, Stage};
 use super::checked::{Checked, Chosen, Terms};
 use super::command::{Command, CommandKind, Commands};
 use super::errand::{Errand, Found, PROOF_BYTES};
+use super::operand::Operand;
 use super::proofs::Effect;
 use super::state::State;
-use super::types::{Index, Operand, TransferId};
+use super::types::{Index, TransferId};
 use super::verdict::{Judgement, Verdict, ends};
 use crate::explain::Proof;
 
@@ -171,6 +172,7 @@ impl State {
             buffer,
             offset: 0,
             shape: Shape::contiguous(PROOF_BYTES),
+            scattered: None,
         };
         let checked = Checked::new(operand(from), operand(to)).map_err(|error| refused(&error))?;
         let terms = Terms {

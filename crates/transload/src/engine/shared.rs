@@ -10,11 +10,12 @@ use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Process, ProcessBou
 
 use super::admission::budget::StagingBudget;
 use super::completions::Completions;
+use super::operand::Operand;
 use super::signal::Signal;
 use super::state::State;
 use super::sync::{AtomicUsize, Lock};
 use super::trace::Recorder;
-use super::types::{Operand, TransferId};
+use super::types::TransferId;
 use super::unwind::guarded;
 use crate::error::{Forked, TransferError};
 use crate::report::Report;

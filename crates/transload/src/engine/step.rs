@@ -556,7 +556,7 @@ impl State {
     }
 
     fn is_borrowed(&self, id: TransferId) -> bool {
-        let is_borrowed = |end: &super::types::Operand| end.buffer.native::<Borrowed>().is_some();
+        let is_borrowed = |end: &super::operand::Operand| end.buffer.native::<Borrowed>().is_some();
         self.table
             .find(id)
             .is_some_and(|active| active.ends().any(is_borrowed))

@@ -4,7 +4,7 @@ use core::cmp::Reverse;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use transload_core::{DeviceId, DeviceKind, EngineId, MemoryId, Shape};
+use transload_core::{DeviceId, DeviceKind, EngineId, MemoryId};
 use transload_hal::{BackendId, Buffer};
 
 /// The place of a transfer in the table.
@@ -41,15 +41,6 @@ impl TransferId {
         index: Index::NONE,
         generation: 0,
     };
-}
-
-/// One end of a transfer: a shape laid over a buffer.
-#[derive(Clone, Debug)]
-pub(crate) struct Operand {
-    pub(crate) buffer: Buffer,
-    /// Where the shape's first byte lies, counted from the start of the view.
-    pub(crate) offset: u64,
-    pub(crate) shape: Shape,
 }
 
 /// Which transfers go first among those that wait for the same engine or slots.

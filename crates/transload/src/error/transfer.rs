@@ -26,6 +26,46 @@ pub enum RegionError {
         /// The length of the buffer.
         limit: u64,
     },
+    /// [Blocks](crate::Region::blocks) of no bytes.
+    #[error("blocks of 0 bytes in {memory}")]
+    EmptyBlocks {
+        /// The memory.
+        memory: MemoryId,
+    },
+    /// A [block](crate::Region::blocks) that ends past the buffer's end.
+    #[error(
+        "there is no block {number} of {block_bytes} bytes in a buffer in {memory} with {limit} of them"
+    )]
+    PastLastBlock {
+        /// The memory.
+        memory: MemoryId,
+        /// The block's number.
+        number: u64,
+        /// The size of a block.
+        block_bytes: u64,
+        /// How many blocks fit.
+        limit: u64,
+    },
+    /// More bytes in [blocks](crate::Region::blocks) than a number of bytes can tell.
+    #[error("{count} blocks of {block_bytes} bytes in {memory} have more than 2^64 bytes")]
+    TooManyBlocks {
+        /// The memory.
+        memory: MemoryId,
+        /// How many are listed.
+        count: usize,
+        /// The size of a block.
+        block_bytes: u64,
+    },
+    /// A [block](crate::Region::blocks) that a destination lists more than once.
+    #[error("block {number} of {block_bytes} bytes in {memory} is twice in the destination")]
+    RepeatedBlock {
+        /// The memory.
+        memory: MemoryId,
+        /// The block's number.
+        number: u64,
+        /// The size of a block.
+        block_bytes: u64,
+    },
     /// A [rectangle](crate::Rect) that ends past the end of the image's rows.
     #[error(
         "{width} elements of {element_bytes} bytes from column {x} on end past rows of {row_pitch_bytes} bytes in \
@@ -103,8 +143,8 @@ pub enum TransferError {
         /// Its memory.
         memory: MemoryId,
     },
-    /// Source and destination overlap, and one of them is pitched.
-    #[error("pitched source and destination overlap in {memory}")]
+    /// Source and destination overlap, and one of them has gaps.
+    #[error("source and destination overlap in {memory}, and one of them has gaps")]
     Overlap {
         /// Their memory.
         memory: MemoryId,
@@ -114,6 +154,14 @@ pub enum TransferError {
         "source and destination overlap in {memory}, so that they cannot be compared afterwards"
     )]
     VerifyOverlap {
+        /// Their memory.
+        memory: MemoryId,
+    },
+    /// Verification of a copy of [blocks](crate::Region::blocks): a checksum reads bytes in one piece or in rows.
+    #[error(
+        "a copy of blocks in {memory} cannot be verified; compare the blocks, or copy them one by one"
+    )]
+    VerifyBlocks {
         /// Their memory.
         memory: MemoryId,
     },
@@ -241,6 +289,7 @@ impl TransferError {
             | TransferError::ReadOnly { .. }
             | TransferError::Overlap { .. }
             | TransferError::VerifyOverlap { .. }
+            | TransferError::VerifyBlocks { .. }
             | TransferError::ForeignEvent
             | TransferError::ForeignWay
             | TransferError::Forked

@@ -15,9 +15,10 @@ use crate::adopt::{Borrowed, NOWHERE};
 use crate::engine::checked::{Checked, Only, Terms, footprint};
 use crate::engine::event::EventState;
 use crate::engine::hint::Wish;
+use crate::engine::operand::Operand;
 use crate::engine::shared::Shared;
 use crate::engine::turn::Submitted;
-use crate::engine::types::{Operand, TransferId};
+use crate::engine::types::TransferId;
 use crate::{
     Batch, BatchError, Cancelled, Error, GuardError, OnFailure, Prepared, Region, Report, Request,
     Transfer, TransferError,
@@ -339,6 +340,7 @@ impl TransferManager {
             shape: Shape::contiguous(wrapper.len()),
             buffer: wrapper.clone(),
             offset: 0,
+            scattered: None,
         };
         let result = f(self, operand);
         // SAFETY: it shows no bytes from here on.

@@ -13,8 +13,8 @@ use transload_hal::{
 
 use crate::adopt::{Adopt, Adopted};
 use crate::engine::checked::footprint;
+use crate::engine::operand::Operand;
 use crate::engine::state::State;
-use crate::engine::types::Operand;
 use crate::engine::unwind::guarded;
 use crate::{Buffer, Error, GuardError, PlaceError, ShareError};
 
@@ -361,6 +361,7 @@ fn export_in_order(
         offset: 0,
         shape: Shape::contiguous(whole.len()),
         buffer: whole,
+        scattered: None,
     };
     let Ok(footprint) = footprint(&end, false) else {
         return export();

@@ -10,6 +10,7 @@ mod advance;
 mod backend_panics;
 mod backlog;
 mod bad_input;
+mod blocks;
 mod budget;
 mod callbacks;
 mod cancel;

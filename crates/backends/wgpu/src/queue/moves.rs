@@ -108,12 +108,7 @@ impl<'a> Moves<'a> {
     /// the bytes around them are read through the host's mapping, for which `wait` waits.
     pub(crate) fn keep_edges(&self, gpu: &Gpu, wait: impl Fn()) -> Result<Vec<SlotEdges>, Fault> {
         let mut edges: Vec<SlotEdges> = Vec::new();
-        for of in &self.list {
-            let slot = of.dst.buffer;
-            let is_read = edges.iter().any(|edges| edges.slot.same_storage(slot));
-            if slot.native::<Slot>().is_none() || is_read {
-                continue;
-            }
+        for slot in &self.slots() {
             let into = self
                 .list
                 .iter()

@@ -9,10 +9,11 @@ use core::task::Waker;
 use transload_core::Shape;
 
 use super::super::active::Stage;
+use super::super::operand::Operand;
 use super::super::shared::Shared;
 use super::super::signal::Parker;
 use super::super::state::State;
-use super::super::types::{Operand, TransferId};
+use super::super::types::TransferId;
 use super::{Kept, SLOT_BYTES, engine, model, model_within, slot, spawn};
 use crate::Event;
 
@@ -37,6 +38,7 @@ pub(super) fn begin(state: &mut State) -> TransferId {
         buffer: slot(),
         offset: 0,
         shape: Shape::contiguous(SLOT_BYTES),
+        scattered: None,
     });
     state.table.enter(index, &[]);
     state.table.set_needs_listener(index, true);

@@ -2,6 +2,7 @@
 
 use transload::{Buffer, Method, OnFailure, Region, Request, TransferManager};
 
+use crate::blocks::move_blocks;
 use crate::cuda::machine::{assert_clean, at, calls, manager, pattern, round};
 
 const COUNT: u64 = 2000;
@@ -70,5 +71,28 @@ fn small_blocks_of_pageable_memory_arrive_by_way_of_slots() {
     println!("{events} events for {COUNT} blocks");
     assert!(events < COUNT, "none were ordered together");
     drop(manager);
+    assert_clean();
+}
+
+#[test]
+fn a_list_of_blocks_is_ordered_in_few_calls() {
+    let manager = manager("no-peer");
+    round(&manager, 10, &["cpu:0/pinned", "cuda:0", "cpu:0/pinned"]);
+    for (from, to) in [
+        ("cpu:0/pinned", "cuda:0"),
+        ("cuda:0", "cpu:0"),
+        ("cuda:0", "cuda:0"),
+    ] {
+        move_blocks(&manager, from, to, 4096);
+    }
+    let pool = at(&manager, "cpu:0/pinned", 2 * COUNT * BLOCK);
+    let far = at(&manager, "cuda:0", COUNT * BLOCK);
+    let numbers: Vec<u32> = (0..COUNT as u32).map(|number| 2 * number).collect();
+    let every_second = Region::blocks(&pool, BLOCK, &numbers).unwrap();
+    let before = calls("cuEventRecord");
+    manager.copy(every_second, &far).wait().unwrap();
+    let events = calls("cuEventRecord") - before;
+    assert!(events <= 2, "{events} events for {COUNT} blocks");
+    drop((pool, far, manager));
     assert_clean();
 }
