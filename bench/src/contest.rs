@@ -86,7 +86,7 @@ impl Random {
         }
     }
 
-    pub(crate) fn shuffle(&mut self, order: &mut [usize]) {
+    pub(crate) fn shuffle<T>(&mut self, order: &mut [T]) {
         for last in (1..order.len()).rev() {
             let other = self.next() % (last as u64 + 1);
             order.swap(last, other as usize);

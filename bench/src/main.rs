@@ -16,6 +16,9 @@
     )
 )]
 
+// As `waiting`.
+#[cfg(not(any(target_family = "wasm", transload_local)))]
+mod blocks;
 mod case;
 mod chart;
 mod contest;
@@ -165,6 +168,7 @@ fn cases(effort: Effort) -> Vec<Case> {
     cases.extend(wgpu::cases(effort));
     #[cfg(not(any(target_family = "wasm", transload_local)))]
     cases.extend(waiting::cases());
+    cases.extend(blocks::cases());
     cases
 }
 

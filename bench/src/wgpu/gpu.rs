@@ -39,7 +39,7 @@ pub(crate) fn opened() -> Result<Option<Gpu>> {
 
 /// Lavapipe opened by Transload as `wgpu:0`, and again as other programs do as `wgpu:1`, under one manager; `None`
 /// where there is none.
-pub(super) fn twice() -> Result<Option<(TransferManager, Gpu, Gpu)>> {
+pub(crate) fn twice() -> Result<Option<(TransferManager, Gpu, Gpu)>> {
     let adapters = adapters();
     let Some(adapter) = called(&adapters, LAVAPIPE) else {
         return Ok(None);
