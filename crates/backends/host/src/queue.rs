@@ -116,13 +116,14 @@ impl Queue {
                 // SAFETY: the caller's contract; the predecessors have settled.
                 return Ok(unsafe { self.run_inline(std::iter::once(task)) });
             }
-            return self.enqueue(std::iter::once(task), watch, &[]);
+            return self.enqueue(std::iter::once(task), 1, watch, &[]);
         }
         let task = |(index, op)| Task::new(op, index, &self.tuning, in_flight);
-        let (mut inline, mut len_bytes) = (here, 0u64);
+        let (mut inline, mut len_bytes, mut are_copies) = (here, 0u64, true);
         for item in ops.iter().enumerate() {
             let task = task(item)?;
             inline &= task.inline;
+            are_copies &= task.is_copy();
             len_bytes = len_bytes.saturating_add(task.len_bytes);
         }
         // Checked above; made again rather than kept, so that nothing is allocated for them.
@@ -131,7 +132,12 @@ impl Queue {
             // SAFETY: the caller's contract; the predecessors have settled.
             return Ok(unsafe { self.run_inline(tasks) });
         }
-        self.enqueue(tasks, None, after)
+        // Together they are worth the threads of one copy of as many bytes.
+        let threads = match are_copies {
+            true => self.tuning.choose(len_bytes as usize, in_flight).threads,
+            false => 1,
+        };
+        self.enqueue(tasks, threads, None, after)
     }
 
     pub(crate) fn wait(&self, fence: Fence, limit: Duration) -> Waited {
@@ -217,6 +223,7 @@ impl Queue {
     fn enqueue(
         &self,
         tasks: impl Iterator<Item = Task>,
+        threads: u32,
         watch: Option<Watch>,
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
@@ -224,7 +231,7 @@ impl Queue {
         let limit = CAPACITY - 1;
         let (index, number) = work.slots.open().ok_or(SubmitError::Full { limit })?;
         if let Some(slot) = work.slots.get(index) {
-            slot.fill(tasks, watch);
+            slot.fill(tasks, threads, watch);
         }
         for fence in after {
             work.slots.wait_for(index, fence.number());
@@ -284,14 +291,8 @@ impl Work for Submissions {
         let Some((_, slot)) = self.slot(job) else {
             return;
         };
-        let Some((task, piece)) = slot.task(piece) else {
-            return;
-        };
         // SAFETY: the slot's fence settles in `finish`, after the last piece.
-        match unsafe { task.run(piece) } {
-            Ok(()) => slot.add_moved(task.span_of(piece).len),
-            Err(fault) => slot.fail(fault),
-        }
+        slot.run_piece(piece, |task, piece| unsafe { task.run(piece) });
     }
 
     fn finish(&self, job: u32, end: JobEnd, crew: &Crew<Self>) {

@@ -54,11 +54,14 @@ pub(super) struct Watch {
     pub(super) starts: u64,
 }
 
-/// The operations of a submission; their pieces are numbered consecutively.
+/// The operations of a submission; their pieces are numbered consecutively. Small ones share a piece, since a thread takes a
+/// lock for each.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     /// Each task, and the number of its first piece.
     list: Vec<(Task, u32)>,
+    /// The bytes of the tasks that share the last piece; 0 if it is shared with none.
+    shared_bytes: u64,
     pieces: u32,
     threads: u32,
     len_bytes: u64,
@@ -201,11 +204,17 @@ impl Slot {
         self.fence.load(Ordering::Relaxed)
     }
 
-    /// Notes what the submission does, before it starts.
-    pub(super) fn fill(&self, tasks: impl Iterator<Item = Task>, watch: Option<Watch>) {
+    /// Notes what the submission does, before it starts. More than `threads` threads work on it if one of its tasks wants
+    /// more.
+    pub(super) fn fill(
+        &self,
+        tasks: impl Iterator<Item = Task>,
+        threads: u32,
+        watch: Option<Watch>,
+    ) {
         self.moved_bytes.store(0, Ordering::Relaxed);
         let mut all = self.tasks.write().unwrap_or_else(PoisonError::into_inner);
-        all.watch = watch;
+        (all.threads, all.watch) = (threads, watch);
         for task in tasks {
             all.push(task);
         }
@@ -277,17 +286,27 @@ impl Slot {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// The task that a piece belongs to, and the piece's number within it. `None` once one has failed:
-    /// the outcome is known.
-    pub(super) fn task(&self, piece: u32) -> Option<(Task, u32)> {
-        // Relaxed: a thread that misses it only runs a piece needlessly.
-        if self.has_failed() {
-            return None;
-        }
+    /// Runs `run` on each task of a piece, and the piece's number within it, until one has failed: the outcome is known
+    /// then.
+    pub(super) fn run_piece(&self, piece: u32, run: impl Fn(&Task, u32) -> Result<(), Fault>) {
+        // Nothing is written before the last piece has ended.
         let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);
-        let after = tasks.list.partition_point(|(_, first)| *first <= piece);
-        let (task, first) = *tasks.list.get(after.checked_sub(1)?)?;
-        Some((task, piece - first))
+        let upto = tasks.list.partition_point(|(_, first)| *first <= piece);
+        let Some((_, first)) = tasks.list[..upto].last() else {
+            return;
+        };
+        let from = tasks.list.partition_point(|(_, other)| other < first);
+        for (task, first) in &tasks.list[from..upto] {
+            // Relaxed: a thread that misses it only runs a piece needlessly.
+            if self.has_failed() {
+                return;
+            }
+            let piece = piece - first;
+            match run(task, piece) {
+                Ok(()) => self.add_moved(task.span_of(piece).len),
+                Err(fault) => self.fail(fault),
+            }
+        }
     }
 
     /// Notes how a piece failed; the first fault counts.
@@ -304,6 +323,7 @@ impl Slot {
         let mut tasks = self.tasks.write().unwrap_or_else(PoisonError::into_inner);
         tasks.list.clear();
         (tasks.pieces, tasks.threads, tasks.len_bytes) = (0, 0, 0);
+        tasks.shared_bytes = 0;
         tasks.has_file = false;
         drop(tasks);
         self.failed.store(false, Ordering::Relaxed);
@@ -314,10 +334,21 @@ impl Slot {
     }
 }
 
+/// The bytes of small tasks that share a piece, as of the smallest piece of a large one.
+const SHARED_BYTES: u64 = 64 << 10;
+
 impl Tasks {
     fn push(&mut self, task: Task) {
-        self.list.push((task, self.pieces));
-        self.pieces = self.pieces.saturating_add(task.pieces());
+        let (pieces, shared_bytes) = (task.pieces(), self.shared_bytes + task.len_bytes);
+        let is_small = pieces == 1 && task.len_bytes < SHARED_BYTES;
+        if is_small && self.shared_bytes > 0 && shared_bytes <= SHARED_BYTES {
+            self.list.push((task, self.pieces - 1));
+            self.shared_bytes = shared_bytes;
+        } else {
+            self.list.push((task, self.pieces));
+            self.pieces = self.pieces.saturating_add(pieces);
+            self.shared_bytes = if is_small { task.len_bytes } else { 0 };
+        }
         self.threads = self.threads.max(task.threads);
         self.len_bytes = self.len_bytes.saturating_add(task.len_bytes);
         self.has_file |= task.has_file();

@@ -182,6 +182,11 @@ impl Task {
         }
     }
 
+    /// Whether it copies, and each byte may be copied at any time.
+    pub(super) fn is_copy(&self) -> bool {
+        matches!(self.kind, Kind::Copy { .. } | Kind::Pitched { .. })
+    }
+
     /// Whether an end of the copy is a file.
     pub(super) fn has_file(&self) -> bool {
         match self.kind {
