@@ -45,9 +45,18 @@ pub(crate) fn run(
     if place.is_ok() && matches!(wanted, Wanted::Saved) && machine.has_stand_in() {
         place = Err(SIMULATED.into());
     }
+    // Without a name the place is the system's, and what was measured is of use even if nothing can be written there.
+    let is_named = matches!(wanted, Wanted::File(_));
+    if let Ok(path) = &place
+        && let Err(failure) = prepare(path)
+    {
+        if is_named {
+            // Before the probe spends a minute on a profile that cannot be saved.
+            return Err(failure);
+        }
+        place = Err(failure.to_string());
+    }
     if let Ok(path) = &place {
-        // Fails before the probe spends a minute on a profile that cannot be saved.
-        prepare(path)?;
         if let Some(path) = html.filter(|page| is_same_file(path, page)) {
             return Err(Failure::OneFile {
                 both: "the profile and the page",
@@ -90,10 +99,13 @@ pub(crate) fn run(
         }
     });
     bar.finish_and_clear();
-    if let Ok(path) = &place {
+    let saved = place.as_ref().map_or(Ok(()), |path| {
         // While this is held, no signal ends the program.
         let _whole = interrupt::unfinished();
-        found.profile.save(path)?;
+        found.profile.save(path)
+    });
+    if let Err(error) = &saved {
+        place = Err(error.to_string());
     }
     let wrong = wrong_bytes(&found);
     show(&found, arguments.quick, output)?;
@@ -134,6 +146,9 @@ pub(crate) fn run(
     }
     if !wrong.is_empty() {
         return Err(Failure::WrongBytes(wrong));
+    }
+    if is_named {
+        saved?;
     }
     match output.is_json() {
         true => output.json(&document),

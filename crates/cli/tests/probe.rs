@@ -351,6 +351,24 @@ fn nothing_is_saved_where_that_was_asked_for() {
 }
 
 #[test]
+fn a_probe_whose_place_in_the_cache_cannot_be_written_works_and_says_so_once() {
+    let folder = Folder::new("probe-unwritable");
+    fs::write(folder.path("taken"), "a file").unwrap();
+    let run = with_saved(
+        &folder,
+        "taken/transload/profile.toml",
+        &["probe", "--quick"],
+    );
+    assert_eq!(run.code(), 0, "{}", run.stderr());
+    let told = "Not saved: cannot create ";
+    assert!(run.stdout().contains("cpu:0/shared"), "{}", run.stdout());
+    let all = run.stdout() + &run.stderr();
+    assert_eq!(all.matches(told).count(), 1, "{all}");
+    assert_eq!(all.matches("taken/transload").count(), 1, "{all}");
+    assert_eq!(folder.names(), ["taken"]);
+}
+
+#[test]
 fn a_place_for_no_file_is_refused_before_anything_is_measured() {
     let folder = folder("probe-place");
     fs::create_dir(folder.path("taken")).unwrap();

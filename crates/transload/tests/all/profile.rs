@@ -171,6 +171,83 @@ fn what_is_garbled_newer_or_not_there_is_refused_with_a_sentence_that_names_it()
 }
 
 #[test]
+fn absurd_figures_are_planned_by_and_every_byte_arrives() -> Outcome {
+    let folder = Place::new("absurd");
+    let path = folder.file();
+    Profile::new(&fixture().manager.topology(), measured()).save(&path)?;
+    let good = fs::read_to_string(&path)?;
+    let figure = |name: &str, value: &str| {
+        let line = good
+            .lines()
+            .find(|line| line.starts_with(&format!("{name} = ")));
+        good.replace(line.unwrap(), &format!("{name} = {value}"))
+    };
+    let most = i64::MAX.to_string();
+    let route = |predicted_ns: &str, ns: &str| {
+        let link = &good[good.find("[[link]]").unwrap()..];
+        let link: Vec<&str> = link.lines().skip(1).take(4).collect();
+        let link = link.join("\n");
+        format!(
+            "{good}\n[[route]]\n[[route.link]]\n{link}\n[[route.point]]\nbytes = 1\n\
+             predicted_ns = {predicted_ns}\nns = {ns}\n"
+        )
+    };
+    assert_eq!(
+        Profile::load(folder.holding(&route("10", "20")))?
+            .routes()
+            .len(),
+        1
+    );
+    for text in [
+        figure("ns", &most),
+        figure("ns", "0"),
+        figure("low_ns", &most),
+        figure("high_ns", "0"),
+        figure("samples", "0"),
+        good.replacen("bytes = 16777216", &format!("bytes = {most}"), 1),
+        good.replace("sim:0#0", "sim:0#77"),
+        route("1", &most),
+        route(&most, "1"),
+        route("0", "0"),
+    ] {
+        let fixture = fixture();
+        let loaded = Profile::load(folder.holding(&text));
+        let Ok(profile) = loaded else {
+            let error = loaded.unwrap_err().to_string();
+            assert!(error.contains(path.to_str().unwrap()), "{error}");
+            continue;
+        };
+        fixture.manager.apply_profile(&profile)?;
+        for len in [1, 4096, (3 << 20) + 1] {
+            let sent = crate::fixture::bytes(len, 7);
+            let src = fixture.filled("sim:0", &sent);
+            let dst = fixture.empty("sim:1", len);
+            fixture.manager.copy(&src, &dst).wait()?;
+            assert!(fixture.bytes_of(&dst) == sent, "{text}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn of_two_that_save_at_once_one_wins_and_a_reader_finds_a_whole_profile() {
+    let folder = Place::new("at-once");
+    let path = folder.file();
+    let profile = Profile::new(&fixture().manager.topology(), measured());
+    profile.save(&path).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..100).for_each(|_| profile.save(&path).unwrap()));
+        }
+        for _ in 0..200 {
+            assert_eq!(Profile::load(&path).unwrap().links(), profile.links());
+        }
+    });
+    let left = fs::read_dir(path.parent().unwrap()).unwrap();
+    assert_eq!(left.count(), 1);
+}
+
+#[test]
 fn a_profile_of_as_many_links_as_a_file_holds_is_read_and_its_last_link_is_compared_with_all() {
     const LINKS: usize = 120_000;
     let link = |number: usize| {
