@@ -170,3 +170,28 @@ fn what_nobody_waits_for_teaches_nothing() {
     (0..5).for_each(|_| drop(copies.copy()));
     assert_ne!(predicted(), before);
 }
+
+#[test]
+fn a_clock_that_steps_teaches_nothing_and_breaks_nothing() {
+    let copies = Copies::new(true);
+    let predicted = || {
+        let request = Request::new(&copies.src, &copies.dst);
+        let explained = copies.fixture.manager.explain(&request).unwrap();
+        explained.chosen.predicted_ns
+    };
+    (0..10).for_each(|_| drop(copies.copy()));
+    let before = predicted();
+    // An hour forward, and back again, in every fourth copy while it is under way: the median stays.
+    let hour_ns = 3_600_000_000_000;
+    for round in 0..40 {
+        let posted = copies.fixture.manager.copy(&copies.src, &copies.dst);
+        match round % 8 {
+            3 => drop(copies.clock.idle_ns.fetch_add(hour_ns, Ordering::Relaxed)),
+            7 => drop(copies.clock.idle_ns.fetch_sub(hour_ns, Ordering::Relaxed)),
+            _ => {}
+        }
+        posted.wait().unwrap();
+    }
+    assert_eq!(predicted(), before);
+    assert_eq!(copies.fixture.bytes_of(&copies.dst), bytes(LEN as usize, 1));
+}

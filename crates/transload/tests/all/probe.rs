@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fixture::{Fixture, Outcome, place, without_peers};
+use crate::fixture::{Fixture, Outcome, bytes, place, without_peers};
 use transload::model::{LinkId, Topology};
 use transload::probe::{Found, LinkReport, ProbeOptions, ProbePhase, ProbeReport};
 use transload::{Method, StagingBudget, TransferManager};
@@ -189,6 +189,33 @@ fn a_link_that_fails_is_told_and_the_others_are_measured_round_it() -> Outcome {
             }
         }
         assert_eq!(found.profile.links().len(), found.links.len() - 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_device_that_is_lost_meanwhile_is_told_and_the_rest_is_used() -> Outcome {
+    for nth in [1, 9, 40] {
+        let fixture = scripted(Script::new().with(Rule::lose_device().nth(nth)));
+        let found = fixture.manager.probe(&options(&[4096, 1 << 20], 4));
+        let timed = found
+            .profile
+            .links()
+            .iter()
+            .filter(|link| link.curve().is_some());
+        assert!(timed.count() < fixture.manager.topology().links().len());
+        let file = std::env::temp_dir().join(format!("transload-lost-{}", std::process::id()));
+        found.profile.save(&file)?;
+        let saved = transload::Profile::load(&file)?;
+        std::fs::remove_file(&file)?;
+        // A machine where the device works plans with what was measured.
+        let whole = scripted(Script::new());
+        whole.manager.apply_profile(&saved)?;
+        let sent = bytes(1 << 20, 3);
+        let src = whole.filled("cpu:0/pageable", &sent);
+        let dst = whole.empty("sim:0", sent.len());
+        whole.manager.copy(&src, &dst).wait()?;
+        assert!(whole.bytes_of(&dst) == sent);
     }
     Ok(())
 }
