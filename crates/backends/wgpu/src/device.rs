@@ -305,6 +305,26 @@ unsafe impl Backend for Wgpu {
         queue.submit(ops, after)
     }
 
+    /// Copies between the adapter's own memories share one submission.
+    unsafe fn submit_each(
+        &self,
+        via: LinkId,
+        ops: &[Op<'_>],
+        told: &mut dyn FnMut(Result<Fence, SubmitError>),
+    ) {
+        let has = |device| self.queue(device).is_some();
+        let device = adapter_of((Some(via), ops, &[]), has).ok().flatten();
+        let queue = device.and_then(|device| self.queue(device));
+        if let Some(first) = queue.and_then(|queue| queue.submit_together(ops)) {
+            let fences = (first..).take(ops.len());
+            return fences.for_each(|number| told(Ok(Fence::new(BACKEND, number))));
+        }
+        for op in ops {
+            // SAFETY: the caller's promise.
+            told(unsafe { self.submit(Some(via), std::slice::from_ref(op), &[]) });
+        }
+    }
+
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
         self.sink.set(sink).is_ok()
     }

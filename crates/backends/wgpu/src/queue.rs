@@ -4,6 +4,7 @@ mod moves;
 mod serve;
 
 use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -66,7 +67,8 @@ enum Waiting {
 }
 
 struct Flight {
-    number: u64,
+    /// The numbers of its fences, one for each copy of a `submit_each`.
+    numbers: Range<u64>,
     index: wgpu::SubmissionIndex,
     /// Staging slots that it uses.
     slots: Vec<Buffer>,
@@ -84,7 +86,7 @@ struct Watch {
 
 /// An operation that has ended while one of its slots is in use again.
 struct Ended {
-    number: u64,
+    numbers: Range<u64>,
     slots: Vec<Buffer>,
     outcome: Outcome,
 }
@@ -138,15 +140,30 @@ impl Queue {
         {
             return Err(SubmitError::unawaited(fence));
         }
+        let number = self.begin(&moves, 1).map_err(SubmitError::Refused)?;
+        Ok(Fence::new(BACKEND, number))
+    }
+
+    /// Starts independent copies, all in one submission or none. Returns the number of the first fence of as many as there
+    /// are copies; `None` where they do not go together. Copies of host memory do not: each of them pins pages, which may
+    /// fail.
+    pub(crate) fn submit_together(&self, ops: &[Op<'_>]) -> Option<u64> {
+        let moves = Moves::of(&self.shared.gpu, ops).ok()?;
+        let go_together = ops.len() > 1 && moves.are(ops.len()) && !moves.touches_host();
+        go_together.then(|| self.begin(&moves, ops.len() as u64).ok())?
+    }
+
+    /// Hands the moves to the driver, for that many fences. Returns the number of the first one.
+    fn begin(&self, moves: &Moves<'_>, fences: u64) -> Result<u64, Fault> {
+        let shared = &self.shared;
         let _gate = shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = moves.slots();
-        let start = |inside| shared.start(&moves, &slots, inside);
-        let started = shared.gpu.enter().and_then(start);
-        let flight = started.map_err(SubmitError::Refused)?;
-        let number = flight.number;
-        shared.lock().pending.insert(number);
+        let start = |inside| shared.start(moves, &slots, inside, fences);
+        let flight = shared.gpu.enter().and_then(start)?;
+        let first = flight.numbers.start;
+        shared.lock().pending.extend(flight.numbers.clone());
         self.enqueue(Waiting::Own(flight));
-        Ok(Fence::new(BACKEND, number))
+        Ok(first)
     }
 
     fn enqueue(&self, waiting: Waiting) {
@@ -231,7 +248,13 @@ impl Watch {
 
 impl Shared {
     /// Hands the moves to the driver.
-    fn start(&self, moves: &Moves<'_>, slots: &[Buffer], inside: Inside) -> Result<Flight, Fault> {
+    fn start(
+        &self,
+        moves: &Moves<'_>,
+        slots: &[Buffer],
+        inside: Inside,
+        fences: u64,
+    ) -> Result<Flight, Fault> {
         let mut program = Program::new(self.gpu.shifts);
         let mut imports = moves.import_host(&self.gpu)?;
         let edges = moves.keep_edges(&self.gpu, || self.wait_for(slots))?;
@@ -245,7 +268,7 @@ impl Shared {
         imports.iter_mut().for_each(HostImport::release_pages);
         match submitted {
             Ok(index) => Ok(Flight {
-                number: self.next_number(),
+                numbers: self.next_numbers(fences),
                 index,
                 slots: slots.to_vec(),
                 imports,

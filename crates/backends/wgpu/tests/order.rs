@@ -377,3 +377,46 @@ fn a_submission_whose_slot_is_lost_to_a_later_one_is_told() {
         "{outcomes:?}"
     );
 }
+
+/// The number of a submission.
+fn number(index: &wgpu::SubmissionIndex) -> u64 {
+    let text = format!("{index:?}");
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn independent_copies_share_a_submission_and_have_fences_of_their_own() {
+    let Some([one]) = devices() else { return };
+    let backend = Wgpu::with_devices([one.clone()]);
+    let heard = Arc::new(Heard::default());
+    assert!(backend.attach(heard.clone()));
+    let [src, dst] = pair(&backend, 0);
+    let link = { backend.inventory().links.into_iter() }
+        .find(|link| link.id.src == src.memory() && link.id.dst == dst.memory());
+    let ops: Vec<Op<'_>> = (0..16)
+        .map(|place| Op::Copy {
+            src: part(&src, place * 4, 4),
+            dst: part(&dst, place * 4, 4),
+        })
+        .collect();
+    let mut fences = Vec::new();
+    let before = number(&one.1.submit([]));
+    // SAFETY: no other code touches the buffers, and wgpu keeps them until its commands have ended.
+    unsafe {
+        backend.submit_each(link.unwrap().id, &ops, &mut |fence| {
+            fences.push(fence.unwrap());
+        });
+    }
+    assert_eq!(number(&one.1.submit([])) - before, 2, "one in between");
+    let mut distinct = fences.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!((distinct.len(), fences.len()), (16, 16));
+    fences
+        .into_iter()
+        .rev()
+        .for_each(|fence| settled(&backend, fence));
+    drop(backend);
+    assert_eq!(*heard.0.lock().unwrap(), vec![Outcome::Done; 16]);
+}

@@ -63,6 +63,11 @@ impl<'a> Moves<'a> {
         self.list.is_empty() && self.shown.is_empty()
     }
 
+    /// Whether there are so many copies, and nothing else.
+    pub(crate) fn are(&self, copies: usize) -> bool {
+        self.list.len() == copies && self.shown.is_empty()
+    }
+
     /// Whether only buffers are shown that no commands of the program's own can use.
     pub(crate) fn show_only_own(&self) -> bool {
         self.list.is_empty() && !self.shown.iter().any(|buffer| buffer.is_exposed())

@@ -3,6 +3,7 @@
 //! One thread at a time serves a queue: a thread that waits for one of its fences, if there is one, since it then needs no
 //! wake-up; else the queue's own thread.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -173,7 +174,7 @@ impl Shared {
         }
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.push(Ended {
-            number: flight.number,
+            numbers: flight.numbers,
             slots: flight.slots,
             outcome,
         });
@@ -187,22 +188,25 @@ impl Shared {
         }
         drop(ended);
         for Ended {
-            number,
+            numbers,
             slots,
             outcome,
         } in over
         {
             drop(slots);
-            if let Some(sink) = self.sink.get() {
-                sink.settle(Fence::new(BACKEND, number), outcome);
+            for number in numbers {
+                if let Some(sink) = self.sink.get() {
+                    sink.settle(Fence::new(BACKEND, number), outcome.clone());
+                }
+                self.lock().pending.remove(&number);
             }
-            self.lock().pending.remove(&number);
         }
     }
 
-    /// How many operations it is given, so that fences are numbered through over all devices.
-    pub(super) fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+    /// New numbers of fences, which are numbered through over all devices.
+    pub(super) fn next_numbers(&self, count: u64) -> Range<u64> {
+        let first = self.numbers.fetch_add(count, Ordering::Relaxed);
+        first..first + count
     }
 }
 
