@@ -1,5 +1,7 @@
 //! The machine as the planner sees it: devices, their memories, and the engines that move bytes.
 
+mod index;
+
 use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -10,6 +12,7 @@ use core::str::FromStr;
 use crate::{
     Correction, Curve, DeviceId, DeviceKind, MemoryId, Name, ParseError, PciAddress, Uuid, defaults,
 };
+use index::Index;
 
 /// Names a backend: the code that drives one memory system. At most one backend of a name takes
 /// part in a topology.
@@ -258,6 +261,7 @@ pub struct Topology {
     links: Vec<Link>,
     lacks: Vec<Lack>,
     transforms: Vec<Transformer>,
+    index: Index,
     /// The links whose costs were replaced by measured ones, and how uncertain these are, in parts of 1024.
     measured: BTreeMap<LinkId, u16>,
     /// By how much measured times of routes differ from the predicted ones.
@@ -326,6 +330,8 @@ impl Topology {
     /// Names that are taken, and alignments that are no power of two.
     pub fn add(&mut self, inventory: Inventory) -> Result<(), TopologyError> {
         self.check(&inventory)?;
+        let known = [self.devices.len(), self.memories.len(), self.links.len()];
+        self.index.add(&inventory, known);
         self.devices.extend(inventory.devices);
         self.memories.extend(inventory.memories);
         self.links.extend(inventory.links);
@@ -367,7 +373,7 @@ impl Topology {
 
     /// Returns the device of that name.
     pub fn device(&self, id: DeviceId) -> Option<&DeviceInfo> {
-        self.devices.iter().find(|device| device.id == id)
+        self.index.device(id).map(|at| &self.devices[at])
     }
 
     /// Returns how much of the host's processors and memory bus an engine keeps busy while it works, in parts of 1024.
@@ -384,7 +390,12 @@ impl Topology {
 
     /// Returns the memory of that name.
     pub fn memory(&self, id: MemoryId) -> Option<&MemoryInfo> {
-        self.memories.iter().find(|memory| memory.id == id)
+        self.index.memory(id).map(|at| &self.memories[at])
+    }
+
+    /// Returns the place of a memory in the list of all.
+    pub(crate) fn place_of(&self, id: MemoryId) -> Option<usize> {
+        self.index.memory(id)
     }
 
     /// Returns the memory that a device allocates in unless told otherwise.
@@ -396,17 +407,37 @@ impl Topology {
 
     /// Returns the links from `src` to `dst`.
     pub fn links_between(&self, src: MemoryId, dst: MemoryId) -> impl Iterator<Item = &Link> {
-        self.links
+        let around = self
+            .index
+            .around(src, dst)
             .iter()
-            .filter(move |link| link.id.src == src && link.id.dst == dst)
+            .map(|at| &self.links[*at]);
+        around.filter(move |link| link.id.src == src && link.id.dst == dst)
+    }
+
+    /// Returns the link of that name.
+    pub fn link(&self, id: LinkId) -> Option<&Link> {
+        self.links_between(id.src, id.dst)
+            .find(|link| link.id == id)
+    }
+
+    /// Returns the places of the links that leave a memory, rising.
+    pub(crate) fn leaving(&self, src: MemoryId) -> &[usize] {
+        self.index.leaving(src)
+    }
+
+    /// Returns the places of the links that arrive at a memory, rising.
+    pub(crate) fn arriving(&self, dst: MemoryId) -> &[usize] {
+        self.index.arriving(dst)
     }
 
     /// Replaces the cost of a link, as a measurement of this machine does. False when there is no
     /// such link.
     pub fn set_cost(&mut self, id: LinkId, cost: Curve, doubt: u16) -> bool {
-        match self.links.iter_mut().find(|link| link.id == id) {
-            Some(link) => {
-                link.cost = cost;
+        let mut around = self.index.around(id.src, id.dst).iter().copied();
+        match around.find(|at| self.links[*at].id == id) {
+            Some(at) => {
+                self.links[at].cost = cost;
                 self.measured.insert(id, doubt);
                 true
             }
@@ -447,22 +478,19 @@ impl Topology {
     }
 
     fn check(&self, inventory: &Inventory) -> Result<(), TopologyError> {
-        let known = self
-            .devices
-            .iter()
-            .map(|device| (device.id, device.backend));
-        let mut devices: BTreeMap<DeviceId, BackendId> = known.collect();
+        let mut devices: BTreeMap<DeviceId, BackendId> = BTreeMap::new();
         for device in &inventory.devices {
-            if let Some(backend) = devices.insert(device.id, device.backend) {
+            let known = self.device(device.id).map(|known| known.backend);
+            if let Some(backend) = known.or(devices.insert(device.id, device.backend)) {
                 return Err(TopologyError::DuplicateDevice {
                     device: device.id,
                     backend,
                 });
             }
         }
-        let mut memories: BTreeSet<MemoryId> = self.memories.iter().map(|m| m.id).collect();
+        let mut memories: BTreeSet<MemoryId> = BTreeSet::new();
         for memory in &inventory.memories {
-            if !memories.insert(memory.id) {
+            if self.memory(memory.id).is_some() || !memories.insert(memory.id) {
                 return Err(TopologyError::DuplicateMemory { memory: memory.id });
             }
             if !memory.alignment.is_power_of_two() {
@@ -472,9 +500,9 @@ impl Topology {
                 });
             }
         }
-        let mut links: BTreeSet<LinkId> = self.links.iter().map(|link| link.id).collect();
+        let mut links: BTreeSet<LinkId> = BTreeSet::new();
         for link in &inventory.links {
-            if !links.insert(link.id) {
+            if self.link(link.id).is_some() || !links.insert(link.id) {
                 return Err(TopologyError::DuplicateLink {
                     link: link.id,
                     backend: inventory.backend,
@@ -488,6 +516,51 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Cost, MemoryKind};
+
+    #[test]
+    fn links_are_found_by_name_and_each_name_is_taken_once() {
+        let memory = |n| DeviceId::new(DeviceKind::SIM, n).memory(MemoryKind::Device);
+        let id = |src, dst| LinkId {
+            src: memory(src),
+            dst: memory(dst),
+            engine: EngineId {
+                device: memory(0).device,
+                index: 0,
+            },
+            access: Access::Native,
+        };
+        let inventory = |links: &[LinkId]| Inventory {
+            backend: BackendId(Name::constant("sim")),
+            devices: Vec::new(),
+            memories: Vec::new(),
+            links: { links.iter() }
+                .map(|id| Link {
+                    id: *id,
+                    backend: BackendId(Name::constant("sim")),
+                    class: LinkClass::Local,
+                    cost: defaults::link_cost(LinkClass::Local).into(),
+                    pitched: true,
+                    depth: 1,
+                })
+                .collect(),
+            lacks: Vec::new(),
+            transform: None,
+        };
+        let mut topology = Topology::new();
+        topology.add(inventory(&[id(0, 1), id(0, 2)])).unwrap();
+        topology.add(inventory(&[id(1, 2), id(2, 0)])).unwrap();
+        for link in [id(0, 1), id(0, 2), id(1, 2), id(2, 0)] {
+            assert_eq!(topology.link(link).map(|found| found.id), Some(link));
+            let error = topology.add(inventory(&[link])).unwrap_err();
+            assert!(matches!(error, TopologyError::DuplicateLink { link: of, .. } if of == link));
+        }
+        assert_eq!(topology.link(id(1, 0)), None);
+        let twice = topology.add(inventory(&[id(1, 0), id(1, 0)]));
+        assert!(twice.is_err() && topology.links().len() == 4);
+        assert!(topology.set_cost(id(2, 0), Curve::from(Cost::ZERO), 0));
+        assert!(!topology.set_cost(id(1, 0), Curve::from(Cost::ZERO), 0));
+    }
 
     #[test]
     fn engines_round_trip_and_what_is_none_is_refused_by_name() {

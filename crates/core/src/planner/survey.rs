@@ -2,13 +2,14 @@
 
 use alloc::vec::Vec;
 
+use super::reach::Reach;
 use super::way::{Act, Flaw, Region, Way};
 use super::{Barred, Limits, NoPlan, PlanKey, Purpose};
 use crate::defaults::{MIN_CHUNK_BYTES, host_load, max_chunk_bytes, visible_cost};
 use crate::estimate::Line;
 use crate::{
-    BackendId, Correction, Curve, EngineId, Link, LinkClass, LinkId, MemoryId, MemoryInfo,
-    Topology, Transformer,
+    BackendId, Correction, Curve, EngineId, Link, LinkClass, LinkId, MemoryInfo, Topology,
+    Transformer,
 };
 
 /// Exponents of the chunk sizes that are considered: powers of two from [`MIN_CHUNK_BYTES`] to the largest of any class
@@ -28,6 +29,9 @@ const MAX_LOG2: u32 = {
 };
 const CHUNK_SIZES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
 
+/// At most so many ways are compared, the shortest ones: planning takes some 500 ns for each.
+const MOST_WAYS: usize = 4096;
+
 /// Nanoseconds for one chunk of each size.
 type ChunkTimes = [u64; CHUNK_SIZES];
 
@@ -41,6 +45,22 @@ pub(super) struct Hop {
     /// How uncertain its cost is, in parts of 1024.
     doubt: u16,
     chunk_ns: ChunkTimes,
+}
+
+impl Hop {
+    fn new(topology: &Topology, link: &Link, barred: &dyn Fn(LinkId) -> Option<Barred>) -> Hop {
+        let barred = barred(link.id);
+        Hop {
+            link: link.clone(),
+            load: topology.host_load(link.id.engine),
+            doubt: topology.doubt(link.id),
+            chunk_ns: match &barred {
+                None => times(&link.cost),
+                Some(_) => [0; CHUNK_SIZES],
+            },
+            barred,
+        }
+    }
 }
 
 /// The input of a set of plans, and the only part of the topology that the set keeps.
@@ -69,15 +89,6 @@ pub(super) struct Owner {
     pub(super) visible: Curve,
 }
 
-/// The place of a hop's end.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// In the memory of the region that the hop reads, or writes.
-    Region,
-    /// In the staging memory of that number.
-    Staging(u16),
-}
-
 impl Survey {
     /// Looks over the topology for `key`.
     pub(super) fn new(
@@ -96,13 +107,6 @@ impl Survey {
                 .ok_or(NoPlan::UnknownMemory { memory: id })
         };
         let (src, dst) = (known(key.src)?, known(key.dst)?);
-        let staging: Vec<&MemoryInfo> = topology
-            .memories()
-            .iter()
-            .filter(|memory| {
-                memory.staging && !same(memory.id, key.src) && !same(memory.id, key.dst)
-            })
-            .collect();
         let mut survey = Survey {
             key,
             limits: *limits,
@@ -116,8 +120,12 @@ impl Survey {
             let transforms = topology.transforms().iter();
             survey.transformers = transforms.map(|t| (t.clone(), times(&t.cost))).collect();
         }
-        let ends = survey.take_links(topology, &staging, barred);
-        survey.list_ways(&ends, &staging, src, dst);
+        let reach = Reach::new(topology, &key);
+        for link in reach.links() {
+            let hop = Hop::new(topology, &topology.links()[link], barred);
+            survey.hops.push(hop);
+        }
+        survey.list_ways(&reach, topology.memories(), src, dst);
         if key.purpose == Purpose::Copy && topology.has_corrections() {
             survey.take_corrections(topology);
         }
@@ -242,103 +250,44 @@ impl Survey {
         owner.hides && by.device != owner.engine.device
     }
 
-    /// Picks the links that can be part of a way, and records where their ends lie.
-    fn take_links(
-        &mut self,
-        topology: &Topology,
-        staging: &[&MemoryInfo],
-        barred: &dyn Fn(LinkId) -> Option<Barred>,
-    ) -> Vec<(End, End)> {
-        let mut ends = Vec::new();
-        let end = |memory, region| {
-            if same(memory, region) {
-                return Some(End::Region);
-            }
-            let found = staging.iter().position(|info| same(info.id, memory))?;
-            u16::try_from(found).ok().map(End::Staging)
-        };
-        let digest = self.key.purpose == Purpose::Digest;
-        for link in topology.links() {
-            let (Some(from), Some(to)) = (
-                end(link.id.src, self.key.src),
-                end(link.id.dst, self.key.dst),
-            ) else {
-                continue;
-            };
-            // A digest's bytes stay in staging, and no slot is copied within its memory.
-            if digest && to == End::Region || from == to && from != End::Region {
-                continue;
-            }
-            // Acts identify hops by 16 bits; a machine with more links keeps the first ones.
-            if self.hops.len() > usize::from(u16::MAX) {
-                break;
-            }
-            let barred = barred(link.id);
-            self.hops.push(Hop {
-                link: link.clone(),
-                load: topology.host_load(link.id.engine),
-                doubt: topology.doubt(link.id),
-                chunk_ns: match &barred {
-                    None => times(&link.cost),
-                    Some(_) => [0; CHUNK_SIZES],
-                },
-                barred,
-            });
-            ends.push((from, to));
-        }
-        ends
-    }
-
     /// Lists every way, shorter ones first and each length in the order of its links.
     fn list_ways(
         &mut self,
-        ends: &[(End, End)],
-        staging: &[&MemoryInfo],
+        reach: &Reach,
+        memories: &[MemoryInfo],
         src: &MemoryInfo,
         dst: &MemoryInfo,
     ) {
         if self.key.purpose == Purpose::Digest {
             if src.host_addressable {
-                self.add(&[], staging, src, dst, &[]);
+                self.add(&[], memories, src, dst, &[]);
             }
-            for (i, &(from, to)) in ends.iter().enumerate() {
-                if let (End::Region, End::Staging(slot)) = (from, to) {
-                    self.add(&[i as u16], staging, src, dst, &[slot]);
+            for (first, slot) in reach.first() {
+                self.add(&[first], memories, src, dst, &[slot]);
+            }
+            for (first, slot) in reach.first() {
+                for (last, end) in reach.middle(slot) {
+                    self.add(&[first, last], memories, src, dst, &[slot, end]);
                 }
             }
-            for_pairs(ends, |first, last, slots| {
-                if let End::Staging(end) = ends[usize::from(last)].1 {
-                    self.add(&[first, last], staging, src, dst, &[slots, end]);
-                }
-            });
             return;
         }
-        for (i, &between) in ends.iter().enumerate() {
-            if between == (End::Region, End::Region) {
-                self.add(&[i as u16], staging, src, dst, &[]);
+        for only in reach.direct() {
+            self.add(&[only], memories, src, dst, &[]);
+        }
+        for (first, slot) in reach.first() {
+            for last in reach.last(slot) {
+                self.add(&[first, last], memories, src, dst, &[slot]);
             }
         }
-        for_pairs(ends, |first, last, slot| {
-            if ends[usize::from(last)].1 == End::Region {
-                self.add(&[first, last], staging, src, dst, &[slot]);
-            }
-        });
-        for_pairs(ends, |first, middle, slot| {
-            let End::Staging(second) = ends[usize::from(middle)].1 else {
-                return;
-            };
-            for (last, &between) in ends.iter().enumerate() {
-                if between == (End::Staging(second), End::Region) {
-                    self.add(
-                        &[first, middle, last as u16],
-                        staging,
-                        src,
-                        dst,
-                        &[slot, second],
-                    );
+        for (first, slot) in reach.first() {
+            for (middle, second) in reach.middle(slot) {
+                for last in reach.last(second) {
+                    let links = [first, middle, last];
+                    self.add(&links, memories, src, dst, &[slot, second]);
                 }
             }
-        });
+        }
     }
 
     /// Adds the way over `links` with rings in the staging memories `slots`, once for each engine
@@ -346,17 +295,20 @@ impl Survey {
     fn add(
         &mut self,
         links: &[u16],
-        staging: &[&MemoryInfo],
+        memories: &[MemoryInfo],
         src: &MemoryInfo,
         dst: &MemoryInfo,
-        slots: &[u16],
+        slots: &[usize],
     ) {
-        let in_slot = |at: usize| staging[usize::from(slots[at])].host_addressable;
+        if self.ways.len() >= MOST_WAYS {
+            return;
+        }
+        let in_slot = |at: usize| memories[slots[at]].host_addressable;
         // How many of the copies come before the transform.
         let copies_before = match self.key.purpose {
             Purpose::Copy => {
                 let way = Way::new(links, None, slots.len());
-                self.push(way, staging, slots, None);
+                self.push(way, memories, slots, None);
                 return;
             }
             Purpose::Digest if slots.is_empty() => Some(0),
@@ -373,21 +325,21 @@ impl Survey {
             Some(before) if !self.transformers.is_empty() => {
                 for by in 0..self.transformers.len() as u16 {
                     let way = Way::new(links, Some((before, by)), slots.len());
-                    self.push(way, staging, slots, None);
+                    self.push(way, memories, slots, None);
                 }
             }
             _ => {
                 let way = Way::new(links, None, slots.len());
-                self.push(way, staging, slots, Some(Flaw::NoTransform));
+                self.push(way, memories, slots, Some(Flaw::NoTransform));
             }
         }
     }
 
-    fn push(&mut self, way: Way, staging: &[&MemoryInfo], slots: &[u16], flaw: Option<Flaw>) {
+    fn push(&mut self, way: Way, memories: &[MemoryInfo], slots: &[usize], flaw: Option<Flaw>) {
         let mut way = way.made_visible(|act, region| self.is_hidden(act, region));
         way.chunks = match self.flaw(&way).or(flaw) {
             Some(flaw) => Err(flaw),
-            None => self.chunks(&way, staging, slots),
+            None => self.chunks(&way, memories, slots),
         };
         way.group_by(|act| match act {
             Act::Copy(hop) => self.hops[usize::from(hop)].link.id.engine,
@@ -415,7 +367,12 @@ impl Survey {
     }
 
     /// Returns the exponents of the chunk sizes that the way can run with.
-    fn chunks(&self, way: &Way, staging: &[&MemoryInfo], slots: &[u16]) -> Result<(u8, u8), Flaw> {
+    fn chunks(
+        &self,
+        way: &Way,
+        memories: &[MemoryInfo],
+        slots: &[usize],
+    ) -> Result<(u8, u8), Flaw> {
         let classes = way
             .copies()
             .map(|hop| self.hops[usize::from(hop)].link.class);
@@ -429,7 +386,7 @@ impl Survey {
         }
         let mut most = largest;
         for (ring, slot) in slots.iter().enumerate() {
-            let room = staging[usize::from(*slot)].max_alloc_bytes;
+            let room = memories[*slot].max_alloc_bytes;
             if room < MIN_CHUNK_BYTES {
                 return Err(Flaw::SlotTooLarge {
                     ring: ring as u8,
@@ -463,26 +420,6 @@ impl Owner {
     }
 }
 
-/// Calls `found` for each two links that meet in a staging memory, the first leaving the source, in
-/// the order of the links.
-fn for_pairs(ends: &[(End, End)], mut found: impl FnMut(u16, u16, u16)) {
-    for (first, &(from, to)) in ends.iter().enumerate() {
-        let (End::Region, End::Staging(slot)) = (from, to) else {
-            continue;
-        };
-        for (next, &(at, _)) in ends.iter().enumerate() {
-            if at == End::Staging(slot) {
-                found(first as u16, next as u16, slot);
-            }
-        }
-    }
-}
-
 fn times(cost: &Curve) -> ChunkTimes {
     core::array::from_fn(|i| cost.at(1 << (MIN_LOG2 as usize + i)))
-}
-
-/// Compares the numbers first: most memories of a machine differ there.
-fn same(a: MemoryId, b: MemoryId) -> bool {
-    a.kind == b.kind && a.device.index == b.device.index && a.device.kind == b.device.kind
 }

@@ -184,7 +184,7 @@ impl Planning {
 
     /// Returns why a link may not be used now.
     pub(crate) fn barred(&self, link: LinkId, now: Instant) -> Option<Barred> {
-        let known = self.topology.links().iter().find(|known| known.id == link);
+        let known = self.topology.link(link);
         if known.is_some_and(|known| !self.served.contains(&known.backend)) {
             return Some(Barred::Lost);
         }
@@ -388,7 +388,7 @@ impl Planning {
 
     /// Returns a plan over one link, in chunks of `chunk_bytes`.
     pub(crate) fn plan_of_link(&self, id: LinkId, chunk_bytes: u64) -> Option<Arc<Plan>> {
-        let link = self.topology.links().iter().find(|link| link.id == id)?;
+        let link = self.topology.link(id)?;
         let step = Step {
             kind: StepKind::Copy {
                 from: Role::Src,
@@ -415,7 +415,7 @@ impl Planning {
 
     /// Returns the backend that serves a link.
     pub(crate) fn backend_of_link(&self, id: LinkId) -> BackendId {
-        let link = self.topology.links().iter().find(|link| link.id == id);
+        let link = self.topology.link(id);
         link.map_or(BackendId(id.engine.device.kind.0), |link| link.backend)
     }
 

@@ -235,3 +235,27 @@ fn links_that_differ_in_access_only_are_told_apart() {
     assert_eq!(plans.choose(1).method, crate::Method::ZeroCopy);
     assert_eq!(plans.never_chosen().len(), 1);
 }
+
+#[test]
+fn a_machine_with_thousands_of_ways_keeps_the_shortest_ones() {
+    // A network that joins every memory with every other one.
+    const MEMORIES: u32 = 70;
+    let mut machine = Machine::new(MEMORIES);
+    for src in 0..MEMORIES {
+        for dst in (0..MEMORIES).rev().filter(|dst| *dst != src) {
+            machine = machine.wire(src, dst, src as u16, 1000, 100);
+        }
+    }
+    let plans = plans(machine, MEMORIES - 1);
+    let direct = plans.choose(MIB);
+    assert_eq!(direct.links().count(), 1);
+    let others = plans.never_chosen();
+    let passes = |ways: usize| {
+        let mut all = others.iter().filter_map(|way| way.route.as_ref());
+        all.by_ref()
+            .filter(|route| route.links().len() == ways)
+            .count()
+    };
+    assert_eq!(passes(2), MEMORIES as usize - 2);
+    assert!(passes(3) > 1000 && others.len() < 4096);
+}
