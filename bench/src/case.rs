@@ -93,7 +93,7 @@ pub(crate) struct Outcome {
     /// The figures of the planner's choices; they stand in the document beside the results.
     #[cfg(not(any(target_family = "wasm", transload_local)))]
     #[serde(skip)]
-    pub(crate) planner: Option<crate::planner::regret::Summary>,
+    pub(crate) regret: Option<crate::planner::regret::Summary>,
 }
 
 /// A figure and its limit.
@@ -173,7 +173,7 @@ impl Outcome {
             verdict: None,
             further: Vec::new(),
             #[cfg(not(any(target_family = "wasm", transload_local)))]
-            planner: None,
+            regret: None,
         }
     }
 

@@ -91,10 +91,8 @@ struct Document {
     quick: bool,
     machine: Machine,
     results: Vec<Outcome>,
-    /// Of the case `planner/regret`.
-    #[cfg(not(any(target_family = "wasm", transload_local)))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    planner: Option<planner::regret::Summary>,
+    planner: Option<planner::Figures>,
 }
 
 fn main() -> ExitCode {
@@ -144,10 +142,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
             schema: 1,
             quick: arguments.quick,
             machine,
-            #[cfg(not(any(target_family = "wasm", transload_local)))]
-            planner: results
-                .iter_mut()
-                .find_map(|outcome| outcome.planner.take()),
+            planner: planner::Figures::of(&results),
             results,
         };
         println!("{}", serde_json::to_string_pretty(&document)?);
@@ -206,7 +201,6 @@ mod tests {
             quick: true,
             machine: Machine::describe(),
             results: vec![outcome],
-            #[cfg(not(any(target_family = "wasm", transload_local)))]
             planner: None,
         };
         let json = serde_json::to_value(&document)?;

@@ -2,14 +2,12 @@
 
 mod allocations;
 pub(crate) mod features;
-mod lookup;
 mod post;
 
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("overhead/lookup", lookup::run),
         Case::new("overhead/post-4KiB", post::run),
         Case::new("overhead/allocations-host", allocations::on_the_host),
         Case::new("overhead/allocations-sim", allocations::on_the_sim),

@@ -122,7 +122,7 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
             0.15,
         ),
     ];
-    outcome.planner = Some(summary);
+    outcome.regret = Some(summary);
     Ok(outcome)
 }
 

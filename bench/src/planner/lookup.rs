@@ -1,4 +1,4 @@
-//! `overhead/lookup`: the lookup of a cached plan, and of its part for a size.
+//! `planner/lookup`: the lookup of a cached plan, and of its part for a size.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
         warm: true,
     };
     let series = contest::run(&mut contenders, rules)?;
-    let mut outcome = Outcome::new("overhead/lookup", &series[0]);
+    let mut outcome = Outcome::new("planner/lookup", &series[0]);
     outcome.baselines.insert("again".into(), series[1].median());
     outcome.noise = series[0].difference(&series[1]);
     outcome.verified = contenders[0].verify()?;
