@@ -1,7 +1,8 @@
 //! A simulated machine: real bytes, a virtual clock, faults on request.
 //!
 //! A [`Sim`] is a [`Backend`](transload_hal::Backend) over a machine description. Its memories are blocks of the test
-//! process. Its engines work first in, first out, each operation for exactly the cost of its link. The bytes move at
+//! process. Its engines work first in, first out, each operation for exactly the cost of its link, or longer where several
+//! engines keep the host busy ([`host_load`](transload_core::defaults::host_load)). The bytes move at
 //! the end of that time, so code that reuses a source or reads a destination too early sees wrong bytes. The sim never
 //! sleeps and never reads the time of day: the clock moves when the sim is stepped, pumped or waited for.
 //!

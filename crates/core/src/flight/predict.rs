@@ -52,11 +52,12 @@ pub fn predict(plan: &Arc<Plan>, len_bytes: u64) -> Result<Prediction, PlanError
                     let free = free_at.entry(step.engine).or_default();
                     let start = now.max(*free);
                     let host_ns = loaded_ns(ns, step.host_load);
-                    host_free_at = host_free_at.max(start).plus_ns(host_ns);
-                    let end = match host_ns {
-                        0 => start.plus_ns(ns),
-                        _ => start.plus_ns(ns).max(host_free_at),
-                    };
+                    let mut end = start.plus_ns(ns);
+                    // A step that leaves the host alone holds up none of it, though it starts later than the host is free.
+                    if host_ns > 0 {
+                        host_free_at = host_free_at.max(start).plus_ns(host_ns);
+                        end = end.max(host_free_at);
+                    }
                     *free = end;
                     submitted += 1;
                     ends.push(Reverse((end, submitted, task.id)));

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
+use transload_core::defaults::host_load;
 use transload_core::schema::{Machine, SchemaError};
 use transload_hal::{DeviceId, DeviceKind, EngineId, Inventory, Link, MemoryId};
 
@@ -132,9 +133,17 @@ impl Builder {
             .iter()
             .map(|memory| MemoryUse::new(memory.id, memory.total_bytes.unwrap_or(u64::MAX)))
             .collect();
+        let load = |engine: &EngineId| {
+            let is_host = engine.device.kind == DeviceKind::CPU;
+            let mut devices = inventory.devices.iter();
+            let is_software = devices.any(|info| info.id == engine.device && info.software);
+            host_load(is_host, !is_host && is_software)
+        };
+        let loads = engines.iter().map(load).collect();
         let state = State::new(
             self.completion,
             engines,
+            loads,
             pools,
             inventory.devices.len(),
             self.script,

@@ -2,7 +2,7 @@
 //!
 //! Engines work first in, first out, and costs are known, so the end of every operation is known when the sim accepts
 //! it. The end is the operation's cost after the latest of: now, the end of the engine's last operation, and the ends
-//! of the fences that the operation waits for. Only operations that wait for a fence that never answers have no end;
+//! of the fences that the operation waits for; engines that share the host take longer together. Only operations that wait for a fence that never answers have no end;
 //! they get one when that fence is lost.
 
 use std::cmp::Reverse;
@@ -22,6 +22,10 @@ pub(super) struct State {
     pub(super) now: u64,
     pub(super) completion: Completion,
     pub(super) engines: Vec<Engine>,
+    /// How much of the host each engine keeps busy, of 1024.
+    pub(super) loads: Vec<u16>,
+    /// The end of the host's part of all accepted work.
+    host_free_at_ns: u64,
     pub(super) pools: Vec<MemoryUse>,
     /// By device, in the order of the inventory.
     pub(super) lost: Vec<Option<Fault>>,
@@ -122,6 +126,7 @@ impl State {
     pub(super) fn new(
         completion: Completion,
         engines: Vec<EngineId>,
+        loads: Vec<u16>,
         pools: Vec<MemoryUse>,
         devices: usize,
         script: Script,
@@ -142,6 +147,8 @@ impl State {
                     operations: 0,
                 })
                 .collect(),
+            loads,
+            host_free_at_ns: 0,
             pools,
             lost: vec![None; devices],
             script,
@@ -268,7 +275,14 @@ impl State {
         };
         op.seq = seq;
         op.start_ns = start;
+        let load = op.engine.map_or(0, |engine| self.loads[engine]);
+        let host_ns = u128::from(op.cost_ns) * u128::from(load) / 1024;
         op.end_ns = start.saturating_add(busy);
+        if host_ns > 0 {
+            let begin = self.host_free_at_ns.max(start);
+            self.host_free_at_ns = begin.saturating_add(host_ns as u64);
+            op.end_ns = op.end_ns.max(self.host_free_at_ns);
+        }
         let end = op.end_ns;
         if let Some(engine) = op.engine {
             let engine = &mut self.engines[engine];

@@ -1,5 +1,6 @@
 //! Turns operations into slots: the sim checks all operations before it accepts any.
 
+use transload_core::defaults::visible_cost;
 use transload_hal::{
     Buffer, DeviceId, DeviceInfo, ErrorClass, Fault, Layout, LinkId, MemoryId, MemoryKind, Op,
     Part, Span, SubmitError, Transform,
@@ -148,6 +149,10 @@ fn slot_of(sim: &Shared, via: Option<LinkId>, op: &Op<'_>) -> Result<OpSlot, Ref
                 (Work::Transform { .. }, ..) => Err(Refusal::unsupported(
                     "this simulated machine has no engine that transforms",
                 )),
+                (Work::Visible, ..) => {
+                    let cost = visible_cost(memory.kind).at(bytes);
+                    Ok(slot(memory, None, cost, devices, work))
+                }
                 _ => Ok(slot(memory, None, 0, devices, work)),
             }
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use support::{Log, copy, machine, mem, part};
 use transload_hal::Instant;
+use transload_hal::defaults::visible_cost;
 use transload_hal::{
     AllocError, AllocSpec, Backend, DeviceId, DeviceKind, ErrorClass, Fault, Fence, Layout,
     MemoryId, Op, Outcome, Shape, Span, Transform, Waited,
@@ -118,11 +119,9 @@ fn what_is_made_visible_waits_for_all_that_its_device_is_doing_and_for_nobody_el
     // SAFETY: the buffer outlives the operation, which moves nothing.
     let ask = || unsafe { setup.sim.submit(None, &[visible], &[]) }.unwrap();
     ask();
-    assert_eq!(
-        setup.sim.run_until_idle(),
-        Instant(0),
-        "nothing is under way"
-    );
+    let cost = visible_cost(managed.memory().kind).at(0);
+    let idle = setup.sim.run_until_idle();
+    assert_eq!(idle, Instant(cost), "nothing is under way");
     let mut kept = Vec::new();
     let mut start = |src: &str, dst: &str, len| {
         let [src, dst] = [src, dst].map(|memory| setup.buffer(memory, &vec![7; len]));
@@ -132,13 +131,14 @@ fn what_is_made_visible_waits_for_all_that_its_device_is_doing_and_for_nobody_el
     start("cpu:0/pinned", "sim:0/device", 100);
     start("sim:0/device", "cpu:0/pinned", 1200);
     // A copy on another device, and a copy of another device's engine to this memory.
-    start("cpu:0/pinned", "sim:1/device", 9000);
-    start("cpu:0/pageable", "sim:0/managed", 9000);
+    start("cpu:0/pinned", "sim:1/device", 90_000);
+    start("cpu:0/pageable", "sim:0/managed", 90_000);
     let asked = ask();
     start("sim:0/device", "cpu:0/pinned", 5000);
-    setup.sim.run_until(Instant(2199));
+    let end = idle.plus_ns(2200 + cost);
+    setup.sim.run_until(Instant(end.0 - 1));
     assert!(!setup.log.fences().contains(&asked));
-    setup.sim.run_until(Instant(2200));
+    setup.sim.run_until(end);
     assert!(setup.log.fences().contains(&asked));
     setup.sim.run_until_idle();
     assert_eq!(setup.sim.violations(), []);

@@ -56,6 +56,7 @@ mod process_ends;
 mod profile;
 mod quarantine;
 mod regressions;
+mod regret;
 mod regular;
 #[cfg(not(any(loom, transload_local)))]
 mod routes;
