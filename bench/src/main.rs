@@ -61,7 +61,7 @@ use machine::Machine;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Arguments {
-    /// Fewer sizes and fewer repetitions
+    /// Fewer sizes and fewer repetitions, for about 3 minutes
     #[arg(long)]
     quick: bool,
     /// Samples of each contender; on a busy machine more of them bring the noise down
@@ -154,7 +154,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
 
 fn cases(effort: Effort) -> Vec<Case> {
     let mut cases = copies::cases(effort);
-    cases.extend(overhead::cases());
+    cases.extend(overhead::cases(effort));
     cases.extend(staging::cases());
     cases.extend(planner::cases());
     #[cfg(all(target_os = "linux", not(transload_local)))]
@@ -162,7 +162,8 @@ fn cases(effort: Effort) -> Vec<Case> {
     #[cfg(not(any(target_family = "wasm", transload_local)))]
     cases.extend(wgpu::cases(effort));
     #[cfg(not(any(target_family = "wasm", transload_local)))]
-    cases.extend(waiting::cases());
+    cases.extend(waiting::cases(effort));
+    #[cfg(not(any(target_family = \"wasm\", transload_local)))]
     cases.extend(blocks::cases());
     cases
 }
@@ -196,15 +197,17 @@ mod tests {
         let series = series::Series::from_iter([1.0, 2.0, 3.0]);
         let mut outcome = Outcome::new("host-host/64B", &series);
         outcome.baselines.insert("memcpy".into(), 1.5);
+        let results = vec![outcome, Outcome::new("planner/cold", &series)];
         let document = Document {
             schema: 1,
             quick: true,
             machine: Machine::describe(),
-            results: vec![outcome],
-            planner: None,
+            planner: planner::Figures::of(&results),
+            results,
         };
         let json = serde_json::to_value(&document)?;
         assert_eq!(json["schema"], 1);
+        assert_eq!(json["planner"], serde_json::json!({ "cold_plan_us": 2e6 }));
         for field in ["cpu", "cores", "commit", "kernel"] {
             assert!(!json["machine"][field].is_null(), "{field}");
         }

@@ -4,13 +4,17 @@ mod allocations;
 pub(crate) mod features;
 mod post;
 
-use crate::case::Case;
+use crate::case::{Case, Effort};
 
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
+pub(crate) fn cases(effort: Effort) -> Vec<Case> {
+    let mut cases = vec![
         Case::new("overhead/post-4KiB", post::run),
         Case::new("overhead/allocations-host", allocations::on_the_host),
         Case::new("overhead/allocations-sim", allocations::on_the_sim),
-        Case::new("overhead/features", features::run),
-    ]
+    ];
+    // It builds the program a second time, which alone can take minutes.
+    if !effort.quick {
+        cases.push(Case::new("overhead/features", features::run));
+    }
+    cases
 }

@@ -31,10 +31,11 @@ use crate::case::{Case, Effort, Outcome};
 use endpoints::{DEVICES, Endpoints, Sort};
 use growth::Others;
 
-/// Long enough for at least ten sleeps of 5 ms on an idle machine with two cores.
-const HEAP: usize = 1 << 30;
-const FILE: usize = 512 << 20;
-const DEVICE: usize = 512 << 20;
+/// Long enough for at least five sleeps of 5 ms on an idle machine with two cores; the quick run takes a quarter.
+const HEAP: usize = 512 << 20;
+const FILE: usize = 256 << 20;
+const DEVICE: usize = 256 << 20;
+const QUICK_PART: usize = 4;
 
 const SUBMITTED: [(&str, usize); 5] = [
     ("4KiB", 4 << 10),
@@ -48,12 +49,12 @@ const BATCHES: [usize; 3] = [1000, 10_000, 100_000];
 
 type OfEndpoints = fn(&str, Endpoints, Effort) -> Result<Outcome>;
 
-pub(crate) fn cases() -> Vec<Case> {
-    let mut cases = by_memory("loop", polling::run);
+pub(crate) fn cases(effort: Effort) -> Vec<Case> {
+    let mut cases = by_memory("loop", polling::run, effort);
     #[cfg(target_os = "linux")]
-    cases.extend(by_memory("overlap", overlap::run));
+    cases.extend(by_memory("overlap", overlap::run, effort));
     for (word, sort) in [("heap", Sort::Heap), ("guest", Sort::Adapter)] {
-        for (size, len) in SUBMITTED {
+        for &(size, len) in some(&SUBMITTED, effort) {
             let name = format!("waiting/submit-{size}-{word}");
             cases.push(of_endpoints(name, vec![(sort, len, None)], submit::run));
         }
@@ -64,13 +65,13 @@ pub(crate) fn cases() -> Vec<Case> {
             threads::run(name, count, effort)
         }));
     }
-    for count in BATCHES {
+    for &count in some(&BATCHES, effort) {
         let name = format!("waiting/batch-{count}");
         cases.push(Case::where_possible(name, move |name, effort| {
             batch::run(name, count, effort)
         }));
     }
-    for count in growth::COUNTS {
+    for &count in some(&growth::COUNTS, effort) {
         for (word, others) in [("wait", Others::Wait), ("ended", Others::Ended)] {
             let name = format!("waiting/growth-{word}-{count}");
             cases.push(Case::where_possible(name, move |name, effort| {
@@ -91,12 +92,14 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// A case for each sort of memory. Each device has an outcome of its own.
-fn by_memory(word: &str, run: OfEndpoints) -> Vec<Case> {
+fn by_memory(word: &str, run: OfEndpoints, effort: Effort) -> Vec<Case> {
     let name = |memory| format!("waiting/{word}-{memory}");
-    let devices = DEVICES.map(|(sort, device)| (sort, DEVICE, Some(device)));
+    let part = if effort.quick { QUICK_PART } else { 1 };
+    let [heap, file, device] = [HEAP, FILE, DEVICE].map(|len| len / part);
+    let devices = DEVICES.map(|(sort, name)| (sort, device, Some(name)));
     vec![
-        of_endpoints(name("heap"), vec![(Sort::Heap, HEAP, None)], run),
-        of_endpoints(name("file"), vec![(Sort::File, FILE, None)], run),
+        of_endpoints(name("heap"), vec![(Sort::Heap, heap, None)], run),
+        of_endpoints(name("file"), vec![(Sort::File, file, None)], run),
         of_endpoints(name("device"), devices.into(), run),
     ]
 }
@@ -121,4 +124,9 @@ fn of_endpoints(
         }
         Ok(outcomes)
     })
+}
+
+/// The quick run leaves out the largest one of each sort.
+fn some<T>(all: &[T], effort: Effort) -> &[T] {
+    &all[..all.len() - usize::from(effort.quick)]
 }

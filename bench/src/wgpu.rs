@@ -18,7 +18,7 @@ use crate::case::{Case, Effort, Outcome};
 
 /// From a page to far past any cache.
 const SIZES: [usize; 6] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20, 512 << 20];
-const QUICK_SIZES: [usize; 3] = [4 << 10, 1 << 20, 16 << 20];
+const QUICK_SIZES: [usize; 3] = [4 << 10, 1 << 20, 128 << 20];
 
 pub(crate) fn cases(effort: Effort) -> Vec<Case> {
     let sizes = if effort.quick {
@@ -44,9 +44,10 @@ pub(crate) fn cases(effort: Effort) -> Vec<Case> {
         if cold && cfg!(not(target_os = "linux")) {
             continue;
         }
-        let name = format!("file-wgpu/256MiB/{name}");
+        let len = if effort.quick { 64 << 20 } else { 256 << 20 };
+        let name = format!("file-wgpu/{}MiB/{name}", len >> 20);
         cases.push(case(name, move |name, effort| {
-            stream::run(name, cold, effort)
+            stream::run(name, len, cold, effort)
         }));
     }
     cases.push(case("wgpu-many/32x1MiB".into(), many::run));

@@ -1,9 +1,9 @@
 //! `planner/regret`: every pair of memories, by the planner's choice and by the ways that it did not choose.
 //!
 //! The candidates of a cell are the ways that the manager lists with default costs and with those of a probe. All of
-//! them run in turn. The best is chosen by one half of the rounds and timed by the other, so that luck in one half is no
-//! merit in the other. The regret of a choice is its time over the time of the best; where the two differ by no more than
-//! two runs of the choice itself, it is 1.
+//! them run in turn, of large copies the likely ones. The best is chosen by one half of the rounds and timed by the
+//! other, so that luck in one half is no merit in the other. The regret of a choice is its time over the time of the
+//! best; where the two differ by no more than two runs of the choice itself, it is 1.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -36,8 +36,17 @@ const SIZES: [u64; 12] = [
 ];
 const QUICK_SIZES: [u64; 3] = [4 << 10, 1 << 20, 16 << 20];
 
+/// When the cells, which follow one another in an order of chance, have taken this long, the others are left out.
+const LIMIT: Duration = Duration::from_secs(300);
+const QUICK_LIMIT: Duration = Duration::from_secs(50);
+
 /// The least duration of a sample; short copies are repeated to fill it.
 const SAMPLE: Duration = Duration::from_micros(200);
+
+/// Copies of at least this many bytes take long, and still larger ones have few rounds. Of their candidates only those
+/// run whose predicted time is at most this many times the least one.
+const LARGE: u64 = 16 << 20;
+const UNLIKELY: f64 = 2.0;
 
 /// A candidate takes part in the rounds unless both of its first copies took this many times as long as the fastest
 /// first copy of any.
@@ -47,6 +56,8 @@ const HOPELESS: f64 = 1.4;
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Summary {
     pub(crate) cells: usize,
+    /// The cells for which no time was left.
+    pub(crate) left_out: usize,
     pub(crate) regret_geomean: f64,
     pub(crate) regret_p95: f64,
     pub(crate) regret_worst: f64,
@@ -89,13 +100,26 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
     };
     bench.manager.probe(&options);
     let profiled = bench.candidates()?;
+    let mut keys: Vec<Key> = profiled.keys().copied().collect();
+    keys.sort_unstable();
+    let mut order: Vec<usize> = (0..keys.len()).collect();
+    Random(1).shuffle(&mut order);
+    let limit = if effort.quick { QUICK_LIMIT } else { LIMIT };
+    let begin = Instant::now();
     let mut cells = Vec::new();
-    for (key, ways) in profiled {
+    for key in order.into_iter().map(|at| keys[at]) {
+        if begin.elapsed() >= limit {
+            break;
+        }
         let before = defaults.get(&key).and_then(|ways| ways.first());
-        cells.push(bench.cell(key, &ways, before, effort)?);
+        cells.push(bench.cell(key, &profiled[&key], before, effort)?);
+    }
+    let left_out = keys.len() - cells.len();
+    if left_out > 0 {
+        eprintln!("  {left_out} of {} cells had no time", keys.len());
     }
     cells.sort_by(|a, b| b.regret.total_cmp(&a.regret));
-    let summary = Summary::of(cells).context("the machine has pairs of memories")?;
+    let summary = Summary::of(cells, left_out).context("the machine has pairs of memories")?;
     let mut outcome = Outcome::new(
         "planner/regret",
         &Series::from_iter([summary.regret_geomean]),
@@ -191,8 +215,15 @@ impl Bench {
         effort: Effort,
     ) -> Result<Cell> {
         let before = before.unwrap_or(&ways[0]);
-        let defaults = ways.iter().position(|way| name(way) == name(before));
-        let mut all: Vec<&Candidate> = ways.iter().collect();
+        let is_large = key.2 >= LARGE;
+        let predicted = |way: &Candidate| way.choice().predicted_ns.map(|ns| ns as f64 / 1e9);
+        let least = { ways.iter().filter_map(predicted) }.fold(f64::INFINITY, f64::min);
+        let is_likely =
+            |way: &Candidate| predicted(way).is_none_or(|time| time <= UNLIKELY * least);
+        let kept = ways.iter().enumerate();
+        let kept = kept.filter(|(at, way)| *at == 0 || !is_large || is_likely(way));
+        let mut all: Vec<&Candidate> = kept.map(|(_, way)| way).collect();
+        let defaults = all.iter().position(|way| name(way) == name(before));
         let defaults = defaults.unwrap_or_else(|| {
             all.push(before);
             all.len() - 1
@@ -204,17 +235,21 @@ impl Bench {
         let requests: Vec<Request> = all.iter().map(|way| request.clone().by(way)).collect();
         let mut firsts = Vec::with_capacity(all.len());
         for request in &requests {
-            self.verify(request)?;
-            let first = self.time(request, 1)?;
-            firsts.push(first.min(self.time(request, 1)?));
+            self.verify(request, !is_large)?;
+            let mut first = self.time(request, 1)?;
+            if !is_large {
+                first = first.min(self.time(request, 1)?);
+            }
+            firsts.push(first);
         }
         let fastest = firsts.iter().copied().fold(f64::INFINITY, f64::min);
         let taking_part: Vec<usize> = (0..all.len())
             .filter(|at| [0, defaults, again].contains(at) || firsts[*at] <= HOPELESS * fastest)
             .collect();
         let rounds = match key.2 {
-            ..=SMALL => effort.rounds.min(16),
-            _ => 8,
+            len if len <= SMALL => effort.rounds.min(16),
+            len if len <= LARGE => 8,
+            _ => 4,
         };
         let mut series = vec![Series::default(); all.len()];
         let mut order = taking_part.clone();
@@ -223,8 +258,8 @@ impl Bench {
             random.shuffle(&mut order);
             for &at in &order {
                 let turns = (SAMPLE.as_secs_f64() / firsts[at]).clamp(1.0, 1e4) as u32;
-                // Other ways have taken the staging slots and the caches.
-                let is_staged = all[at].choice().method == Method::HostStaged;
+                // Other ways have taken the staging slots and the caches, which matters little to large copies.
+                let is_staged = !is_large && all[at].choice().method == Method::HostStaged;
                 if turns > 1 || is_staged {
                     self.time(&requests[at], 1)?;
                 }
@@ -241,23 +276,22 @@ impl Bench {
             let over = medians(at)[1] / medians(best)[1];
             if over <= 1.0 + noise { 1.0 } else { over }
         };
-        let predicted = |at: usize| all[at].choice().predicted_ns.map(|ns| ns as f64 / 1e9);
         let timed = taking_part.iter().filter(|at| **at != again);
-        let timed = timed.map(|at| (name(all[*at]), predicted(*at), series[*at].median()));
+        let timed = timed.map(|at| (name(all[*at]), predicted(all[*at]), series[*at].median()));
         Ok(Cell {
             src: self.memories[key.0].0.to_string(),
             dst: self.memories[key.1].0.to_string(),
             bytes: key.2,
             chosen: name(&ways[0]),
             chosen_s: series[0].median(),
-            predicted_s: predicted(0),
+            predicted_s: predicted(&ways[0]),
             defaults: name(before),
             best: name(all[best]),
             best_s: series[best].median(),
             noise,
             regret: regret(0),
             defaults_regret: regret(defaults),
-            candidates: all.len() - 1,
+            candidates: ways.len(),
             timed: timed.collect(),
         })
     }
@@ -270,9 +304,9 @@ impl Bench {
         Ok(begin.elapsed().as_secs_f64() / f64::from(turns))
     }
 
-    /// Poisons the first and the last bytes of the destination, copies with verification, which compares the checksums of
-    /// all bytes, and compares these bytes by another way.
-    fn verify(&self, request: &Request) -> Result<()> {
+    /// Poisons the first and the last bytes of the destination, copies, and compares these bytes by another way. With
+    /// `all`, the engine compares the checksums of all bytes too.
+    fn verify(&self, request: &Request, all: bool) -> Result<()> {
         let (src, dst) = (request.src(), request.dst());
         let bytes = src.buffer().len().min(MOST_VERIFIED);
         let ends = |buffer: &Buffer| -> Result<[Buffer; 2]> {
@@ -283,8 +317,11 @@ impl Bench {
         for end in ends(dst.buffer())? {
             self.manager.copy_from_slice(&poison, &end)?;
         }
-        let whole = request.clone().verify();
-        self.manager.submit(&whole).wait()?;
+        let request = match all {
+            true => request.clone().verify(),
+            false => request.clone(),
+        };
+        self.manager.submit(&request).wait()?;
         for (src, dst) in ends(src.buffer())?.iter().zip(ends(dst.buffer())?) {
             let [sent, arrived] = [src, &dst].map(|end| self.manager.read_to_vec(end));
             anyhow::ensure!(sent? == arrived?, "wrong bytes arrived: {request:?}");
@@ -310,7 +347,7 @@ fn name(way: &Candidate) -> String {
 }
 
 impl Summary {
-    fn of(pairs: Vec<Cell>) -> Option<Summary> {
+    fn of(pairs: Vec<Cell>, left_out: usize) -> Option<Summary> {
         let of = |figure: &dyn Fn(&Cell) -> f64| {
             let mut all: Vec<f64> = pairs.iter().map(figure).collect();
             all.sort_by(f64::total_cmp);
@@ -331,6 +368,7 @@ impl Summary {
         });
         Some(Summary {
             cells: pairs.len(),
+            left_out,
             regret_geomean: geomean(&regret),
             regret_p95: part(&regret, 0.95)?,
             regret_worst: part(&regret, 1.0)?,

@@ -1,4 +1,4 @@
-//! `file-wgpu`: a file of 256 MiB into an adapter's buffer, from the page cache and from the disk.
+//! `file-wgpu`: a file into an adapter's buffer, from the page cache and from the disk.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,6 @@ use super::gpu::{moved, tell, twice};
 use super::results::{AGAIN, REUSED, Results, TUTORIAL};
 use crate::case::{Effort, Outcome};
 use crate::contest::{Contender, Random};
-
-const LEN: usize = 256 << 20;
 
 /// One way to move the file, begun with its pages in memory or on the disk alone.
 struct Way {
@@ -47,18 +45,23 @@ impl Contender for Way {
     }
 }
 
-pub(super) fn run(case: &str, cold: bool, effort: Effort) -> Result<Option<Vec<Outcome>>> {
+pub(super) fn run(
+    case: &str,
+    len: usize,
+    cold: bool,
+    effort: Effort,
+) -> Result<Option<Vec<Outcome>>> {
     let Some((manager, gpu, _)) = twice()? else {
         return Ok(None);
     };
     let scratch = Scratch::new()?;
-    let mut bytes = vec![0u8; LEN];
-    Random(LEN as u64).fill(&mut bytes);
+    let mut bytes = vec![0u8; len];
+    Random(len as u64).fill(&mut bytes);
     std::fs::write(&scratch.0, &bytes)?;
     File::open(&scratch.0)?.sync_all()?;
 
     let src = manager.open_file(&scratch.0)?;
-    let dst = manager.allocate(gpu.default_place(), AllocSpec::bytes(LEN as u64))?;
+    let dst = manager.allocate(gpu.default_place(), AllocSpec::bytes(len as u64))?;
     let way = |name: &str, turn: Box<dyn FnMut() -> Result<()>>, native: wgpu::Buffer| {
         let (gpu, bytes) = (gpu.clone(), bytes.clone());
         let check = move || {
@@ -81,11 +84,11 @@ pub(super) fn run(case: &str, cold: bool, effort: Effort) -> Result<Option<Vec<O
         move || moved(&manager, &src, &dst)
     };
     let mut contenders = vec![way("transload", Box::new(streamed), native)];
-    let plain = gpu.buffer(LEN as u64);
+    let plain = gpu.buffer(len as u64);
     for name in [TUTORIAL, REUSED, AGAIN] {
         let (gpu, path, to) = (gpu.clone(), scratch.0.clone(), plain.clone());
         // Read whole and then written, into a new vector or one that is kept.
-        let mut kept = (name != TUTORIAL).then(|| vec![0u8; LEN]);
+        let mut kept = (name != TUTORIAL).then(|| vec![0u8; len]);
         let turn = move || {
             let fresh;
             let read: &[u8] = match &mut kept {
@@ -103,9 +106,9 @@ pub(super) fn run(case: &str, cold: bool, effort: Effort) -> Result<Option<Vec<O
         };
         contenders.push(way(name, Box::new(turn), plain.clone()));
     }
-    let results = Results::of(contenders, LEN, effort)?;
+    let results = Results::of(contenders, len, effort)?;
     let ends = [src.memory().to_string(), dst.memory().to_string()];
-    let outcome = results.outcome(case, LEN, ends);
+    let outcome = results.outcome(case, len, ends);
     tell(&manager, "transload", &src, &dst)?;
     Ok(Some(vec![outcome]))
 }

@@ -3,9 +3,9 @@
 //!
 //! A planning is a pure function of its arguments, in three parts:
 //! 1. **Survey.** The planner picks the links that can be part of a way from source to destination, and lists every way
-//!    over one, two or three of them; all memories but the ends are staging memories. Of a large machine the planner
-//!    considers the first 4096 ways, shorter ones first. A way is flawed, and not
-//!    considered further, when a link of it is barred or does not support gaps, or there is no room for its slots.
+//!    over one, two or three of them; all memories but the ends are staging memories. Of more than 4096 ways the shorter
+//!    ones stay. A way is flawed, and not considered further, when a link of it is barred or does not support gaps, or
+//!    there is no room for its slots.
 //! 2. **Contest.** Each way enters with its cost as a function of size: in a single chunk (step after step), and in
 //!    chunks of each power of two that has room (the pipeline rule). The best ways that share no engine enter together
 //!    as well. The lower envelope of all those lines tells which contender wins from which byte on.
