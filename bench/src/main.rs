@@ -163,7 +163,7 @@ fn cases(effort: Effort) -> Vec<Case> {
     cases.extend(wgpu::cases(effort));
     #[cfg(not(any(target_family = "wasm", transload_local)))]
     cases.extend(waiting::cases(effort));
-    #[cfg(not(any(target_family = \"wasm\", transload_local)))]
+    #[cfg(not(any(target_family = "wasm", transload_local)))]
     cases.extend(blocks::cases());
     cases
 }
