@@ -56,14 +56,14 @@ pub(crate) fn run(
         }
         place = Err(failure.to_string());
     }
-    if let Ok(path) = &place {
-        if let Some(path) = html.filter(|page| is_same_file(path, page)) {
-            return Err(Failure::OneFile {
-                both: "the profile and the page",
-                path: path.into(),
-                option: "--html",
-            });
-        }
+    if let Ok(path) = &place
+        && let Some(path) = html.filter(|page| is_same_file(path, page))
+    {
+        return Err(Failure::OneFile {
+            both: "the profile and the page",
+            path: path.into(),
+            option: "--html",
+        });
     }
     let mut options = match arguments.quick {
         true => ProbeOptions::quick(),
