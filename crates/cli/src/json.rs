@@ -148,6 +148,7 @@ pub(crate) struct Rejected {
 #[derive(Debug, Serialize)]
 pub(crate) struct Probe {
     pub(crate) pairs: Vec<ProbedPair>,
+    pub(crate) fresh: Vec<FreshMemory>,
     pub(crate) profile_path: Option<String>,
     pub(crate) advice: Vec<Advice>,
     /// Only where a topology file is what was probed, or a stand-in for a driver took part.
@@ -165,6 +166,15 @@ pub(crate) struct ProbedPair {
     pub(crate) spread: Option<f64>,
     pub(crate) method: Option<String>,
     pub(crate) verified: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct FreshMemory {
+    pub(crate) memory: String,
+    pub(crate) huge_pages: bool,
+    pub(crate) bytes: u64,
+    pub(crate) allocation_s: f64,
+    pub(crate) first_use_s: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

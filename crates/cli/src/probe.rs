@@ -1,6 +1,7 @@
 //! `transload probe`
 
 mod advice;
+mod fresh;
 mod matrix;
 mod page;
 mod ring;
@@ -86,6 +87,7 @@ pub(crate) fn run(
         let shown = match progress.phase {
             ProbePhase::CheckingLinks => "checking links",
             ProbePhase::TimingLinks => "timing links",
+            ProbePhase::TimingFreshMemory => "timing memory",
             ProbePhase::CheckingPairs => "checking pairs",
             ProbePhase::TimingPairs => "timing pairs",
         };
@@ -268,6 +270,7 @@ fn show(found: &ProbeReport, quick: bool, output: &mut Output) -> Result<(), Fai
                 Matrix::new(&found.pairs, bytes, shown).print(output)?;
             }
         }
+        fresh::print(found, output)?;
     }
     let shown = |pair: &&PairReport| [first, last].contains(&Some(pair.bytes));
     let intervals = found
@@ -377,6 +380,7 @@ fn document(
     let mut pairs: Vec<&PairReport> = found.pairs.iter().collect();
     pairs.sort_by_key(|pair| (pair.src, pair.dst, pair.bytes));
     json::Probe {
+        fresh: found.fresh.iter().map(fresh::document).collect(),
         pairs: pairs.into_iter().map(pair).collect(),
         profile_path: place.map(|path| path.display().to_string()),
         advice,

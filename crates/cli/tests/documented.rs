@@ -79,12 +79,20 @@ fn the_examples_have_the_fields_of_the_program_and_no_others() {
         if heading == "probe" {
             // The example describes a real machine.
             said.as_object_mut().unwrap().remove("simulated");
-            let advice = said["advice"].as_array_mut().unwrap();
-            assert!(
-                advice.is_empty(),
-                "this machine is not that of the topology: {advice:?}"
-            );
-            advice.push(json!({ "about": "", "found": "", "remedy": "" }));
+            for (list, of) in [
+                ("advice", json!({ "about": "", "found": "", "remedy": "" })),
+                (
+                    "fresh",
+                    json!({ "memory": "", "huge_pages": false, "bytes": 0, "allocation_s": 0, "first_use_s": 0 }),
+                ),
+            ] {
+                let list = said[list].as_array_mut().unwrap();
+                assert!(
+                    list.is_empty(),
+                    "this machine is not that of the topology: {list:?}"
+                );
+                list.push(of);
+            }
         }
         assert_eq!(paths(&said), paths(&example(heading)), "{heading}");
     }

@@ -6,7 +6,7 @@ use transload::probe::{Found, Interval, PairReport, ProbeReport};
 use transload::{ByteRate, ByteSize, Choice, MemoryId, Method, Nanoseconds};
 
 use super::matrix::{SURE, Shown, is_doubtful};
-use super::ring;
+use super::{fresh, ring};
 use crate::json::Advice;
 use crate::machine::Machine;
 use crate::markup::{put, px};
@@ -43,6 +43,19 @@ pub(super) fn draw(
         pairs.curves(&mut page);
         pairs.small_curves(&mut page);
         pairs.figures(&mut page);
+    }
+    if let Some(first) = found.fresh.first() {
+        let about = format!(
+            "What {} cost once: the allocation, which pins or registers where that is done, and the time by which the first \
+             copy into them takes longer than the second one.",
+            ByteSize(first.bytes)
+        );
+        heading(&mut page, "New memory", &about);
+        table(
+            &mut page,
+            &["Memory", "Allocation", "First use"],
+            &fresh::rows(found),
+        );
     }
     ring::draw(&mut page, &machine.manager.topology(), found);
     end(page, json)

@@ -3,13 +3,15 @@
 //! The probe measures links first: over each link, copies of several sizes, one after the other in rounds, so that a
 //! temporary slowdown of the machine affects all of them. Before it times a size, it sends a pattern over the link into
 //! poisoned memory, brings it back another way and compares. Then the medians replace the default costs, and the probe
-//! times each ordered pair of memories over the way that the planner now chooses.
+//! times each ordered pair of memories over the way that the planner now chooses. In between it times new memory: what
+//! occurs once, such as registration and first touch, is in no link's cost.
 //!
 //! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache. Each timed copy follows
 //! another one of the same bytes by the same way, so that caches and staging slots are as that way leaves them. The
 //! planner prices the chunks of a stream by the largest sizes ([`Curve::part_of`](transload_core::Curve::part_of)).
 
 mod check;
+mod fresh;
 mod measurement;
 mod report;
 mod rivals;
@@ -34,6 +36,7 @@ use super::browser_clock::Instant;
 use super::profile::{FAULTY, MeasuredLink, MeasuredRoute, Point, Profile};
 use crate::TransferManager;
 
+pub use fresh::FreshMemory;
 pub use report::{
     Found, LinkReport, PairReport, ProbeOptions, ProbePhase, ProbeProgress, ProbeReport,
 };
@@ -80,6 +83,7 @@ impl ProbeReport {
         ProbeReport {
             links: Vec::new(),
             pairs: Vec::new(),
+            fresh: Vec::new(),
             profile: Profile::new(&Topology::new(), Vec::new()),
             simulated: false,
         }
@@ -152,6 +156,11 @@ impl TransferManager {
         let faulty = profile.links().iter().filter(|link| link.faulty);
         self.keep_condemned(faulty.map(|link| link.id), FAULTY);
 
+        let fresh = {
+            let mut may_go_on = timer.phase(ProbePhase::TimingFreshMemory, watch);
+            fresh::time(self, &topology, &mut may_go_on)
+        };
+
         let mut pairs = pair_cells(&topology, &sizes);
         checks.pairs(
             &mut workspace,
@@ -171,6 +180,7 @@ impl TransferManager {
         ProbeReport {
             links,
             pairs: pairs.into_iter().map(pair_report).collect(),
+            fresh,
             profile,
             simulated: topology.devices().iter().any(|device| device.simulated),
         }
@@ -285,7 +295,8 @@ impl Timer {
         let share = match phase {
             ProbePhase::CheckingLinks => 40,
             ProbePhase::TimingLinks => 50,
-            ProbePhase::CheckingPairs => 70,
+            ProbePhase::TimingFreshMemory => 60,
+            ProbePhase::CheckingPairs => 75,
             ProbePhase::TimingPairs => 100,
         };
         let until = self.budget * share / 100;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use transload_core::{LinkId, MemoryId, Method};
 
+use super::fresh::FreshMemory;
 use super::sample::Interval;
 use crate::std::profile::Profile;
 
@@ -28,6 +29,8 @@ pub struct ProbeReport {
     pub links: Vec<LinkReport>,
     /// Every ordered pair of memories that users can name, in each size, by source, destination and size.
     pub pairs: Vec<PairReport>,
+    /// What new memory of each kind costs before its bytes move as fast as later ones.
+    pub fresh: Vec<FreshMemory>,
     /// The costs that the planner uses from now on. Save it to use them in later processes.
     pub profile: Profile,
     /// Whether a device is simulated: its times are the model's then.
@@ -95,6 +98,8 @@ pub enum ProbePhase {
     CheckingLinks,
     /// Times each link.
     TimingLinks,
+    /// Times allocations, and the first copies into them.
+    TimingFreshMemory,
     /// Sends a pattern between each two memories.
     CheckingPairs,
     /// Times each pair of memories.
