@@ -74,7 +74,11 @@ pub(crate) fn run(
                 "the trace was full: {left_out} events were left out"
             ));
         }
-        trace_file.fill(&trace.to_string())?;
+        let written = trace_file.fill(&trace.to_string());
+        // What became of the copy is more important.
+        if hops.is_ok() {
+            written?;
+        }
     }
     let hops = hops?;
     let simulated = hops.iter().any(Hop::is_simulated);

@@ -123,7 +123,8 @@ impl Region {
     /// name a block more than once.
     ///
     /// One transfer carries them all. [Prepare](crate::TransferManager::prepare) a copy of the same blocks that is repeated:
-    /// this function sorts the list, and what it makes is shared by all transfers. In the order of transfers the region counts
+    /// this function sorts the list, and what it makes is shared by all transfers. A block under way takes some 300 bytes
+    /// of the process's memory. In the order of transfers the region counts
     /// as all bytes from its lowest block to its highest one.
     ///
     /// ```

@@ -28,7 +28,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    pub(crate) fn new(recorded: Recorded) -> Trace {
+    pub(crate) fn new(mut recorded: Recorded) -> Trace {
+        recorded.events.shrink_to_fit();
         Trace { recorded }
     }
 

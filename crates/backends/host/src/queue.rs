@@ -123,7 +123,7 @@ impl Queue {
         for item in ops.iter().enumerate() {
             let task = task(item)?;
             inline &= task.inline;
-            are_copies &= task.is_copy();
+            are_copies &= task.is_copy() && !task.has_file();
             len_bytes = len_bytes.saturating_add(task.len_bytes);
         }
         // Checked above; made again rather than kept, so that nothing is allocated for them.

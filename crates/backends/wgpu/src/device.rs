@@ -315,9 +315,14 @@ unsafe impl Backend for Wgpu {
         let has = |device| self.queue(device).is_some();
         let device = adapter_of((Some(via), ops, &[]), has).ok().flatten();
         let queue = device.and_then(|device| self.queue(device));
-        if let Some(first) = queue.and_then(|queue| queue.submit_together(ops)) {
-            let fences = (first..).take(ops.len());
-            return fences.for_each(|number| told(Ok(Fence::new(BACKEND, number))));
+        if let Some(begun) = queue.and_then(|queue| queue.submit_together(ops)) {
+            for place in 0..ops.len() as u64 {
+                let fence = begun
+                    .as_ref()
+                    .map(|first| Fence::new(BACKEND, first + place));
+                told(fence.map_err(|fault| SubmitError::Refused(fault.clone())));
+            }
+            return;
         }
         for op in ops {
             // SAFETY: the caller's promise.

@@ -147,10 +147,13 @@ impl Queue {
     /// Starts independent copies, all in one submission or none. Returns the number of the first fence of as many as there
     /// are copies; `None` where they do not go together. Copies of host memory do not: each of them pins pages, which may
     /// fail.
-    pub(crate) fn submit_together(&self, ops: &[Op<'_>]) -> Option<u64> {
+    ///
+    /// After an error the commands may have run, so that no copy may be submitted again: one within its own bytes would
+    /// change them twice.
+    pub(crate) fn submit_together(&self, ops: &[Op<'_>]) -> Option<Result<u64, Fault>> {
         let moves = Moves::of(&self.shared.gpu, ops).ok()?;
         let go_together = ops.len() > 1 && moves.are(ops.len()) && !moves.touches_host();
-        go_together.then(|| self.begin(&moves, ops.len() as u64).ok())?
+        go_together.then(|| self.begin(&moves, ops.len() as u64))
     }
 
     /// Hands the moves to the driver, for that many fences. Returns the number of the first one.

@@ -420,3 +420,38 @@ fn independent_copies_share_a_submission_and_have_fences_of_their_own() {
     drop(backend);
     assert_eq!(*heard.0.lock().unwrap(), vec![Outcome::Done; 16]);
 }
+
+/// Commands that were handed over are not submitted again, whatever a callback of the user's does meanwhile: a copy within
+/// its own bytes would change them twice.
+#[test]
+fn copies_that_share_a_submission_are_submitted_once() {
+    let Some([(device, queue)]) = devices() else {
+        return;
+    };
+    let backend = Wgpu::with_devices([(device, queue.clone())]);
+    assert!(backend.attach(Arc::new(Heard::default())));
+    let buffers = pair(&backend, 0);
+    let memory = buffers[0].memory();
+    let link = { backend.inventory().links.into_iter() }
+        .find(|link| link.id.src == memory && link.id.dst == memory);
+    let link = link.unwrap().id;
+    let ops = buffers.each_ref().map(|buffer| Op::Copy {
+        src: part(buffer, 0, 32),
+        dst: part(buffer, 16, 32),
+    });
+    for _ in 0..20 {
+        let before = number(&queue.submit([]));
+        queue.on_submitted_work_done(|| std::panic::resume_unwind(Box::new("the user's own")));
+        let mut told = Vec::new();
+        // SAFETY: no other code touches the buffers, and wgpu keeps them until its commands have ended.
+        unsafe { backend.submit_each(link, &ops, &mut |fence| told.push(fence)) };
+        let refused = told.iter().filter(|fence| fence.is_err()).count();
+        assert!([0, 2].contains(&refused), "{told:?}");
+        for fence in told.into_iter().flatten() {
+            settled(&backend, fence);
+        }
+        // To wait for what it handed over, the backend submits nothing, once or twice.
+        let made = number(&queue.submit([])) - before - 1;
+        assert!(made <= 3, "{made} submissions, {refused} refused");
+    }
+}

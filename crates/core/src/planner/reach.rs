@@ -39,12 +39,19 @@ impl Reach {
         let is_direct = |link: &usize| !digest && topology.links()[*link].id.dst == key.dst;
         let direct = leaving.clone().filter(is_direct).take(Reach::MOST);
         let first = leaving.filter_map(|link| Some((link, to(link)?)));
-        let first: Vec<_> = first.take(Reach::MOST).collect();
+        let mut first: Vec<_> = first.collect();
         let arriving = topology.arriving(key.dst).iter().copied();
         let last = arriving.filter_map(|link| Some((from(link)?, link)));
         let mut last: Vec<_> = last.filter(|_| !digest).take(Reach::MOST).collect();
         last.sort_unstable();
 
+        if first.len() > Reach::MOST {
+            // Those first from whose memories the destination is one link away.
+            let ends: BTreeSet<usize> = last.iter().map(|(from, _)| *from).collect();
+            first.sort_by_key(|(link, to)| (!ends.contains(to), *link));
+            first.truncate(Reach::MOST);
+            first.sort_unstable();
+        }
         let entered: BTreeSet<usize> = first.iter().map(|(_, to)| *to).collect();
         let left: BTreeSet<usize> = last.iter().map(|(from, _)| *from).collect();
         let id = |memory: usize| topology.memories()[memory].id;

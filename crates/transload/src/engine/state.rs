@@ -316,6 +316,9 @@ impl State {
         let learns = self.planning.learns_from(bytes)
             && self.table.moving() == 0
             && !checked.in_place
+            // A copy of many pieces says nothing about one of as many bytes.
+            && checked.src.is_contiguous()
+            && checked.dst.is_contiguous()
             && terms.is_plain();
         let key = learns.then(|| planning::key(&checked.src, &checked.dst, Purpose::Copy));
         let footprints = &checked.footprints;

@@ -143,8 +143,8 @@ pub enum TransferError {
         /// Its memory.
         memory: MemoryId,
     },
-    /// Source and destination overlap, and one of them has gaps.
-    #[error("source and destination overlap in {memory}, and one of them has gaps")]
+    /// Source and destination overlap, and one of them is rows or blocks.
+    #[error("source and destination overlap in {memory}, and one of them is rows or blocks")]
     Overlap {
         /// Their memory.
         memory: MemoryId,

@@ -78,10 +78,10 @@ pub(super) fn of(recorded: &Recorded) -> (Vec<Row>, Instant) {
     let end = events().map(|event| event.end).max();
     weaver.end(end.unwrap_or_default());
     let row = |(key, mut slices): (Key, Vec<Slice>)| {
-        if let Key::Engine(_) = key {
-            put_in_turn(&mut slices);
+        match key {
+            Key::Engine(_) => put_in_turn(&mut slices),
+            _ => slices.sort_by_key(|slice| (slice.begin, Reverse(slice.end))),
         }
-        slices.sort_by_key(|slice| (slice.begin, Reverse(slice.end)));
         let (group, name) = key.shown(&recorded.threads);
         Row {
             group,

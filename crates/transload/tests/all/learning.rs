@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use transload::{
-    Buffer, Clock, Instant, MemoryId, Method, Report, Request, StagingBudget, TransferManager,
+    Buffer, Clock, Instant, MemoryId, Method, Region, Report, Request, StagingBudget,
+    TransferManager,
 };
 use transload_testkit::sim::{Completion, Rule, Sim, SimClock};
 use transload_testkit::topology;
@@ -194,4 +195,19 @@ fn a_clock_that_steps_teaches_nothing_and_breaks_nothing() {
     }
     assert_eq!(predicted(), before);
     assert_eq!(copies.fixture.bytes_of(&copies.dst), bytes(LEN as usize, 1));
+}
+
+#[test]
+fn copies_of_many_pieces_teach_nothing_of_whole_ones() {
+    let copies = Copies::new(true);
+    let manager = &copies.fixture.manager;
+    let numbers: Vec<u32> = (0..2048).rev().collect();
+    let pool = Region::blocks(&copies.src, 4096, &numbers).unwrap();
+    let blocks = || drop(manager.copy(pool.clone(), &copies.dst).wait().unwrap());
+    let expected = ns(&copies.copy());
+    for _ in 0..40 {
+        blocks();
+        let report = copies.copy();
+        assert!(report.tried().is_some() || ns(&report) == expected);
+    }
 }

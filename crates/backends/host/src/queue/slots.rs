@@ -322,6 +322,7 @@ impl Slot {
     pub(super) fn empty(&self) -> Option<Fault> {
         let mut tasks = self.tasks.write().unwrap_or_else(PoisonError::into_inner);
         tasks.list.clear();
+        tasks.list.shrink_to(KEPT_TASKS);
         (tasks.pieces, tasks.threads, tasks.len_bytes) = (0, 0, 0);
         tasks.shared_bytes = 0;
         tasks.has_file = false;
@@ -334,13 +335,17 @@ impl Slot {
     }
 }
 
+/// How many tasks a slot keeps room for while it is empty.
+const KEPT_TASKS: usize = 64;
+
 /// The bytes of small tasks that share a piece, as of the smallest piece of a large one.
 const SHARED_BYTES: u64 = 64 << 10;
 
 impl Tasks {
     fn push(&mut self, task: Task) {
         let (pieces, shared_bytes) = (task.pieces(), self.shared_bytes + task.len_bytes);
-        let is_small = pieces == 1 && task.len_bytes < SHARED_BYTES;
+        // A disk may hold up each of them, and a submission is stopped between pieces.
+        let is_small = pieces == 1 && task.len_bytes < SHARED_BYTES && !task.has_file();
         if is_small && self.shared_bytes > 0 && shared_bytes <= SHARED_BYTES {
             self.list.push((task, self.pieces - 1));
             self.shared_bytes = shared_bytes;

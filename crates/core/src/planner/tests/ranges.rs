@@ -259,3 +259,15 @@ fn a_machine_with_thousands_of_ways_keeps_the_shortest_ones() {
     assert_eq!(passes(2), MEMORIES as usize - 2);
     assert!(passes(3) > 1000 && others.len() < 4096);
 }
+
+#[test]
+fn a_way_behind_thousands_of_staging_memories_is_found() {
+    const MEMORIES: u32 = 4500;
+    let mut machine = Machine::new(MEMORIES + 2);
+    for memory in 1..=MEMORIES {
+        machine = machine.wire(0, memory, 0, 10, 1000);
+    }
+    let machine = machine.wire(MEMORIES, MEMORIES + 1, 1, 10, 1000);
+    let plans = plans(machine, MEMORIES + 1);
+    assert_eq!(plans.choose(MIB).links().count(), 2);
+}
