@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::machine::{Machine, Times};
 use crate::output::{Output, Style, grouped};
-use crate::output_file::{OutputFile, is_same_file, names_a_file};
+use crate::output_file::{OutputFile, is_same_file, names_a_file, spares};
 use crate::progress::Progress;
 use crate::stop::Stop;
 
@@ -23,6 +23,15 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     if let Some(path) = &options.out {
         names_a_file("--out", path)?;
+    }
+    let read = [
+        ("--topology", options.topology.as_deref()),
+        ("--profile", wanted.path()),
+    ];
+    spares("--out", options.out.as_deref(), &read)?;
+    spares("--trace", options.trace.as_deref(), &read)?;
+    for stop in &options.stops {
+        spares("a stop", stop.path(), &read)?;
     }
     let trace_file = { options.trace.as_deref() }.map(|path| trace_file(path, options));
     let trace_file = trace_file.transpose()?;

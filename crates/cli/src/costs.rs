@@ -24,6 +24,14 @@ impl<'a> Wanted<'a> {
         profile.map_or(Wanted::Saved, Wanted::File)
     }
 
+    /// The profile that the user names.
+    pub(crate) fn path(self) -> Option<&'a Path> {
+        match self {
+            Wanted::File(path) => Some(path),
+            Wanted::Saved | Wanted::Default => None,
+        }
+    }
+
     /// The file for the verdicts of proofs that belong to these costs. For a simulated machine there is
     /// none unless the user names one.
     pub(crate) fn verdicts(self, simulated: bool) -> Option<PathBuf> {

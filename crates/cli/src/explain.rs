@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::machine::Machine;
 use crate::output::{Output, Style};
-use crate::output_file::OutputFile;
+use crate::output_file::{OutputFile, spares};
 
 pub(crate) fn run(
     options: &ExplainOptions,
@@ -24,6 +24,11 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let html = options.html.as_deref();
+    let read = [
+        ("--topology", options.topology.as_deref()),
+        ("--profile", wanted.path()),
+    ];
+    spares("--html", html, &read)?;
     let html_file = html
         .map(|path| OutputFile::text("--html", path))
         .transpose()?;

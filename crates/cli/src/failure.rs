@@ -69,6 +69,13 @@ pub(crate) enum Failure {
         path: PathBuf,
         option: &'static str,
     },
+    /// An output in the place of a file that the command reads.
+    #[error("{option} would replace {path}, which {input} names; name another file", path = path.display())]
+    ReplacesInput {
+        option: &'static str,
+        path: PathBuf,
+        input: &'static str,
+    },
     /// A place that something other than a file has.
     #[error("cannot replace {path}: {found}{}", Inside(path, *found), path = path.display())]
     Occupied { path: PathBuf, found: NotRegular },
@@ -178,6 +185,7 @@ impl Failure {
             | Failure::NoDirectory { .. }
             | Failure::StandardOutput { .. }
             | Failure::OneFile { .. }
+            | Failure::ReplacesInput { .. }
             | Failure::ReadOnly { .. }
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),

@@ -152,6 +152,24 @@ pub(crate) fn names_a_file(option: &'static str, path: &Path) -> Result<(), Fail
     }
 }
 
+/// Checks that an option's output is in the place of no file that the command reads.
+pub(crate) fn spares(
+    option: &'static str,
+    output: Option<&Path>,
+    inputs: &[(&'static str, Option<&Path>)],
+) -> Result<(), Failure> {
+    let Some(path) = output else { return Ok(()) };
+    let replaced = |input: &Option<&Path>| input.is_some_and(|input| is_same_file(path, input));
+    match inputs.iter().find(|(_, input)| replaced(input)) {
+        Some((input, _)) => Err(Failure::ReplacesInput {
+            option,
+            path: path.into(),
+            input,
+        }),
+        None => Ok(()),
+    }
+}
+
 /// Returns whether both paths name one file, which need not be there. Its folder is.
 pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
     let whole = |path: &Path| {

@@ -21,7 +21,7 @@ use crate::interrupt;
 use crate::json::{self, seconds};
 use crate::machine::Machine;
 use crate::output::{Output, Style};
-use crate::output_file::{OutputFile, is_same_file, replaceable};
+use crate::output_file::{OutputFile, is_same_file, replaceable, spares};
 use advice::{Facts, advise};
 use matrix::{Matrix, SURE, Shown, WIDE, is_doubtful};
 
@@ -31,6 +31,9 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let html = arguments.html.as_deref();
+    let read = [("--topology", arguments.topology.as_deref())];
+    spares("--html", html, &read)?;
+    spares("--profile", wanted.path(), &read)?;
     let html_file = html
         .map(|path| OutputFile::text("--html", path))
         .transpose()?;

@@ -251,3 +251,33 @@ fn shown(chromium: &Path, folder: &Folder, page: &str) -> (String, String) {
         console.join("\n"),
     )
 }
+
+#[test]
+fn no_output_replaces_a_file_that_the_command_reads() {
+    let folder = Folder::new("inputs");
+    let machine = fs::read_to_string(support::topology("laptop.toml")).unwrap();
+    fs::write(folder.path("lap.toml"), &machine).unwrap();
+    folder.file("model", 100);
+    for (arguments, option) in [
+        ("copy model sim:0 --trace ./lap.toml", "--trace"),
+        ("copy model sim:0 --out lap.toml", "--out"),
+        ("copy model cpu:0/file:lap.toml sim:0", "a stop"),
+        (
+            "explain cpu:0 sim:0 1MiB --measure --html lap.toml",
+            "--html",
+        ),
+        ("probe --quick --html lap.toml", "--html"),
+        ("probe --quick --profile lap.toml", "--profile"),
+    ] {
+        let arguments = arguments.split(' ').chain(["--topology", "lap.toml"]);
+        let run = folder.run(&arguments.collect::<Vec<_>>());
+        let told = format!("{option} would replace ");
+        assert!(run.stderr().contains(&told), "{}", run.stderr());
+        assert_eq!(run.code(), 2);
+    }
+    let now = fs::read_to_string(folder.path("lap.toml")).unwrap();
+    assert_eq!(
+        (now, folder.names()),
+        (machine, vec!["lap.toml".into(), "model".into()])
+    );
+}

@@ -130,7 +130,7 @@ impl Learning {
     /// it notes the other routes, and later it allocates nothing.
     ///
     /// The other routes take turns, among those that `fits` accepts and whose uncorrected time is less than twice the
-    /// chosen one's. An eighth of the payload goes over it, four chunks at least; never more than what keeps the time
+    /// chosen one's. An eighth of the payload goes over it, four chunks at least if that is at most a quarter; never more than what keeps the time
     /// lost in trials at a hundredth of the transfers' time, as far as it can be predicted.
     pub fn trial(
         &mut self,
@@ -160,7 +160,9 @@ impl Learning {
             true => 0,
             false => plan.chunk_bytes().saturating_mul(4),
         };
-        let part = (bytes / 8).next_multiple_of(4096).max(chunks).min(bytes);
+        // Of a payload of few chunks a quarter.
+        let chunks = chunks.min(bytes / 4);
+        let part = (bytes / 8).max(chunks).next_multiple_of(4096).min(bytes);
         pair.planned_ns = scaled_ns(chosen_ns, part, bytes);
         let lost_ns = plan.estimate_ns(part).saturating_sub(pair.planned_ns);
         (lost_ns <= pair.credit_ns).then_some(Trial { plan, bytes: part })

@@ -33,6 +33,9 @@ pub struct Choice {
     /// Whether the prediction rests on costs that were measured on this machine, for all links of the way; otherwise
     /// some are default figures.
     pub measured: bool,
+    /// Whether the prediction is corrected, because copies over the route took another time than
+    /// its links' costs say: in a probe, or without a profile in earlier transfers.
+    pub corrected: bool,
     /// How its links came to be trusted, for the least trusted one; `None` where none needs a proof, and for ways that
     /// cannot be taken.
     pub proof: Option<Proof>,
@@ -175,6 +178,7 @@ impl Explanation {
                 predicted_ns: rejected.estimate_ns,
                 loads: Vec::new(),
                 measured: route.is_some_and(|route| is_measured(route, topology)),
+                corrected: false,
                 proof: route
                     .filter(|_| rejected.estimate_ns.is_some())
                     .and_then(|route| least(route.links().iter().map(|link| link.id), proof)),
@@ -196,6 +200,7 @@ impl Explanation {
                 predicted_ns: None,
                 loads: Vec::new(),
                 measured: false,
+                corrected: false,
                 proof: None,
                 reason: Some(Reason::Lacking {
                     why: lack.reason.clone(),
@@ -263,6 +268,7 @@ pub(crate) fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choic
             .map_or_else(Vec::new, |lane| lane.route.clone()),
         chunk_bytes: Some(plan.chunk_bytes()),
         measured: lanes.iter().all(|lane| lane.measured),
+        corrected: plan.uncorrected_ns(bytes) != plan.estimate_ns(bytes),
         lanes,
         predicted_ns,
         loads,
@@ -423,7 +429,10 @@ impl Explanation {
         let (measured, default): (Vec<&Choice>, Vec<&Choice>) =
             predicted.partition(|way| way.measured);
         if measured.is_empty() {
-            return "default costs".into();
+            return match self.chosen.corrected {
+                true => "default costs, corrected by what transfers took".into(),
+                false => "default costs".into(),
+            };
         }
         let listed: Vec<String> = default
             .iter()

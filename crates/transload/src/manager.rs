@@ -312,7 +312,9 @@ impl TransferManager {
     pub fn take_trace(&self) -> Trace {
         let recorder = self.shared.recorder.as_ref();
         let recorder = recorder.filter(|_| !self.shared.is_forked());
-        Trace::new(recorder.map(|recorder| recorder.take()).unwrap_or_default())
+        let recorded = recorder.map(|recorder| recorder.take()).unwrap_or_default();
+        let simulated = self.devices().into_iter().filter(|device| device.simulated);
+        Trace::new(recorded, simulated.map(|device| device.id).collect())
     }
 
     /// Forgets plans, quarantines and proofs, those of earlier processes too, and frees idle staging slots: the next

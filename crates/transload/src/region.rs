@@ -119,8 +119,9 @@ impl Region {
     }
 
     /// Returns blocks of `block_bytes` bytes in the order of `numbers`: block 0 starts with the buffer's first byte, block 1
-    /// follows it. As the source of a copy that gathers them, as the destination of one that scatters over them. A source may
-    /// name a block more than once.
+    /// follows it. As the source of a copy it gathers them, as the destination it scatters. A source may name a block more
+    /// than once; a copy to a destination that does is refused, and so is one whose ends share a byte. The list may be
+    /// empty.
     ///
     /// One transfer carries them all. [Prepare](crate::TransferManager::prepare) a copy of the same blocks that is repeated:
     /// this function sorts the list, and what it makes is shared by all transfers. A block under way takes some 300 bytes
@@ -140,7 +141,7 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// When blocks have no bytes, or one ends past the buffer's end.
+    /// When blocks have no bytes, one ends past the buffer's end, or together they have more than 2^64 bytes.
     pub fn blocks(
         buffer: &Buffer,
         block_bytes: u64,

@@ -204,6 +204,14 @@ impl fmt::Display for Report {
         if self.simulated {
             f.write_str("  (simulated)")?;
         }
+        if let Some(tried) = self.tried() {
+            let (bytes, time) = (ByteSize(tried.bytes), Nanoseconds(tried.ns));
+            write!(
+                f,
+                "\n  its first {bytes} tried {} and took {time}",
+                tried.plan
+            )?;
+        }
         for fallback in self.fallbacks() {
             write!(f, "\n  after {} failed: {}", fallback.plan, fallback.fault)?;
         }

@@ -2,10 +2,11 @@
 
 mod rows;
 
+use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt::{self, Write};
 
-use transload_core::Instant;
+use transload_core::{DeviceId, Instant};
 
 use crate::engine::trace::Recorded;
 use rows::{Group, Slice, Value};
@@ -25,12 +26,17 @@ use rows::{Group, Slice, Value};
 #[derive(Debug, Default)]
 pub struct Trace {
     recorded: Recorded,
+    /// The devices that are simulated. Their rows say so.
+    simulated: Vec<DeviceId>,
 }
 
 impl Trace {
-    pub(crate) fn new(mut recorded: Recorded) -> Trace {
+    pub(crate) fn new(mut recorded: Recorded, simulated: Vec<DeviceId>) -> Trace {
         recorded.events.shrink_to_fit();
-        Trace { recorded }
+        Trace {
+            recorded,
+            simulated,
+        }
     }
 
     /// Returns whether nothing was recorded.
@@ -38,7 +44,8 @@ impl Trace {
         self.recorded.events.is_empty()
     }
 
-    /// Returns how many events found no room. A trace has room for 65,536, which is some five for each chunk.
+    /// Returns how many events found no room. A trace has room for 65,536, which is some five for each chunk; it keeps the
+    /// first ones.
     pub fn left_out(&self) -> u64 {
         self.recorded.left_out
     }
@@ -46,7 +53,7 @@ impl Trace {
 
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rows, start) = rows::of(&self.recorded);
+        let (rows, start) = rows::of(&self.recorded, &self.simulated);
         let left_out = self.left_out();
         write!(
             f,

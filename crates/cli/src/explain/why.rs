@@ -21,7 +21,16 @@ pub(super) fn print(
         loads,
         ..
     } = &explanation.chosen;
-    if let (Some(whole_ns), Some(busiest)) = (predicted_ns, loads.first()) {
+    // The steps of one chunk say least: an engine that is as busy bounds larger payloads too.
+    let is_near = |load: &&Load| {
+        loads
+            .first()
+            .is_some_and(|first| load.ns >= first.ns / 100 * 99)
+    };
+    let near = loads.iter().filter(is_near);
+    let busiest = { near.clone() }.find(|load| load.of != Resource::Chunk);
+    let busiest = busiest.or(near.clone().next());
+    if let (Some(whole_ns), Some(busiest)) = (predicted_ns, busiest) {
         let bound = output.style().bold(&format!("bound by {}", busiest.of));
         output.line(format_args!("\n{bound}"))?;
         let rows = loads.iter().map(|load| {

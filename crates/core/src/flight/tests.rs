@@ -424,6 +424,19 @@ fn a_prediction_is_the_pipeline_rule_at_multiples_of_the_chunk() {
 }
 
 #[test]
+fn the_largest_payload_is_predicted_at_the_rate_of_large_ones() {
+    let (first, second) = (Cost::new(4, 1_000_000), Cost::new(1, 2_000_000));
+    let plan = staged(2, first, second);
+    let ns = |chunks: u64| predict_ns(&plan, chunks * CHUNK).unwrap();
+    // A chunk takes 20 ns and 33 ns.
+    let whole = |chunks: u64| 20 + 33 * chunks;
+    for chunks in [4096, 4097, 1 << 40] {
+        assert_eq!(ns(chunks), whole(chunks), "{chunks} chunks");
+    }
+    assert!(predict_ns(&plan, u64::MAX).unwrap() > ns(1 << 40));
+}
+
+#[test]
 fn a_prediction_lists_what_bounds_it_the_busiest_first() {
     // A chunk takes 20 ns and 33 ns; the first engine takes half of the host.
     let (first, second) = (Cost::new(4, 1_000_000), Cost::new(1, 2_000_000));

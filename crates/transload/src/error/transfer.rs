@@ -34,7 +34,7 @@ pub enum RegionError {
     },
     /// A [block](crate::Region::blocks) that ends past the buffer's end.
     #[error(
-        "there is no block {number} of {block_bytes} bytes in a buffer in {memory} with {limit} of them"
+        "there is no block {number}: a buffer in {memory} has {limit} blocks of {block_bytes} bytes, from block 0 on"
     )]
     PastLastBlock {
         /// The memory.

@@ -66,7 +66,7 @@ pub(super) enum Value {
 }
 
 /// Returns the rows in the order in which they are shown, and the time of the first event.
-pub(super) fn of(recorded: &Recorded) -> (Vec<Row>, Instant) {
+pub(super) fn of(recorded: &Recorded, simulated: &[DeviceId]) -> (Vec<Row>, Instant) {
     let events = || recorded.events.iter();
     let mut weaver = Weaver::default();
     events().for_each(|event| weaver.take(event));
@@ -82,7 +82,13 @@ pub(super) fn of(recorded: &Recorded) -> (Vec<Row>, Instant) {
             Key::Engine(_) => put_in_turn(&mut slices),
             _ => slices.sort_by_key(|slice| (slice.begin, Reverse(slice.end))),
         }
-        let (group, name) = key.shown(&recorded.threads);
+        let (group, mut name) = key.shown(&recorded.threads);
+        if key
+            .device()
+            .is_some_and(|device| simulated.contains(&device))
+        {
+            name.push_str(" (simulated)");
+        }
         Row {
             group,
             name,
@@ -119,9 +125,19 @@ enum Engine {
 }
 
 impl Key {
+    /// Returns the device that the row is of.
+    fn device(self) -> Option<DeviceId> {
+        match self {
+            Key::Engine(Engine::Copies(engine)) => Some(engine.device),
+            Key::Engine(Engine::Looks(device)) => Some(device),
+            Key::Slot(memory, ..) => Some(memory.device),
+            Key::Transfer(_) | Key::Thread(_) => None,
+        }
+    }
+
     fn shown(self, threads: &[String]) -> (Group, String) {
         match self {
-            Key::Transfer(at) => (Group::Transfers, format!("transfer {}", at.position())),
+            Key::Transfer(at) => (Group::Transfers, format!("place {}", at.position())),
             Key::Thread(at) => {
                 let name = threads.get(at as usize).filter(|name| !name.is_empty());
                 let unnamed = || format!("thread {at}");
@@ -131,8 +147,7 @@ impl Key {
             Key::Engine(Engine::Looks(device)) => (Group::Engines, format!("{device} (no copy)")),
             Key::Slot(memory, at, SlotId { lane, ring, slot }) => {
                 let at = at.position();
-                let name =
-                    format!("{memory}: transfer {at}, lane {lane}, ring {ring}, slot {slot}");
+                let name = format!("{memory}: place {at}, lane {lane}, ring {ring}, slot {slot}");
                 (Group::Slots, name)
             }
         }
@@ -149,6 +164,7 @@ struct Operation {
 
 /// A slot while a transfer has it.
 struct Lease {
+    id: TransferId,
     memory: MemoryId,
     bytes: u64,
     since: Instant,
@@ -231,6 +247,7 @@ impl Weaver {
                     granted.get_or_insert(end);
                 }
                 let lease = Lease {
+                    id: *id,
                     memory: *memory,
                     bytes: *bytes,
                     since: end,
@@ -314,7 +331,10 @@ impl Weaver {
         let begin = lease.since.max(self.free_at(key));
         let last = lease.chunks.last().map(|chunk| chunk.end);
         let end = end.max(begin).max(last.unwrap_or_default());
-        let mut args = vec![("bytes", Value::Number(lease.bytes))];
+        let mut args = vec![
+            ("transfer", shown(lease.id)),
+            ("bytes", Value::Number(lease.bytes)),
+        ];
         if is_unfinished {
             args.push(("unfinished", Value::Flag(true)));
         }

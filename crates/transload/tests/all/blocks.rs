@@ -238,7 +238,7 @@ fn lists_that_name_what_is_not_there_or_twice_are_refused() {
     let refused = |result: Result<Region, RegionError>| result.unwrap_err().to_string();
     assert_eq!(
         refused(blocks(1000, &[3, 10, 4])),
-        "there is no block 10 of 1000 bytes in a buffer in cpu:0/pageable with 10 of them"
+        "there is no block 10: a buffer in cpu:0/pageable has 10 blocks of 1000 bytes, from block 0 on"
     );
     assert_eq!(
         refused(blocks(0, &[0])),

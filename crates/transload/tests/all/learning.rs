@@ -170,6 +170,9 @@ fn what_nobody_waits_for_teaches_nothing() {
     copies.slow_down();
     (0..5).for_each(|_| drop(copies.copy()));
     assert_ne!(predicted(), before);
+    let request = Request::new(&copies.src, &copies.dst);
+    let told = manager.explain(&request).unwrap().to_string();
+    assert!(told.contains("default costs"), "{told}");
 }
 
 #[test]

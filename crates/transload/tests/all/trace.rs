@@ -156,7 +156,7 @@ fn every_byte_of_a_staged_copy_is_in_a_slot_between_its_two_engines() {
     }
     for (row, slices) in of(&rows, "staging slots") {
         assert!(
-            row.starts_with("cpu:0/pinned: transfer 0, lane 0, ring 0, slot "),
+            row.starts_with("cpu:0/pinned: place 0, lane 0, ring 0, slot "),
             "{row}"
         );
         let mut chunks = slices.iter().filter(|slice| slice.name == "chunk");
