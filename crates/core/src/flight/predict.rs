@@ -19,14 +19,17 @@ use crate::{EngineId, Instant, Plan};
 /// Each engine executes its operations in the order of submission, each for the step's cost, or longer where the steps of
 /// several engines keep the host busy; every ring has all its slots. So the answer holds for the pipeline as it is
 /// executed, partial last chunk included, and no formula must follow changes of the state machine. It takes time
-/// proportional to the number of chunks: use it for explanations and reports, not for planning. Beyond 4,096 chunks of the
-/// smallest size the rest counts at the rate of the second half of them.
+/// proportional to the number of chunks: use it for explanations and reports, not for planning. Beyond thousands of
+/// chunks the rest counts at the rate of the second half of them.
 ///
 /// # Errors
 /// When the plan cannot be run.
 pub fn predict(plan: &Arc<Plan>, len_bytes: u64) -> Result<Prediction, PlanError> {
-    let chunk = plan.lanes.iter().map(|lane| lane.chunk_bytes).min();
-    let most = chunk.unwrap_or(u64::MAX).saturating_mul(MOST_CHUNKS);
+    let chunks = || plan.lanes.iter().map(|lane| lane.chunk_bytes);
+    let (least, largest) = (chunks().min().unwrap_or(0), chunks().max().unwrap_or(0));
+    // Each lane comes to its steady state.
+    let all = largest.saturating_mul(LEAST_CHUNKS * plan.lanes.len() as u64);
+    let most = least.saturating_mul(MOST_CHUNKS).max(all);
     if len_bytes <= most {
         return dry_run(plan, len_bytes);
     }
@@ -41,15 +44,19 @@ pub fn predict(plan: &Arc<Plan>, len_bytes: u64) -> Result<Prediction, PlanError
         let of_half = half.loads.iter().find(|other| other.of == load.of);
         load.ns = further(of_half.map_or(load.ns, |load| load.ns), load.ns);
     }
-    whole
-        .loads
-        .sort_by(|a, b| b.ns.cmp(&a.ns).then(a.of.cmp(&b.of)));
     whole.ns = further(half.ns, whole.ns);
+    let most_ns = whole.ns;
+    for load in &mut whole.loads {
+        // Each part was rounded by itself.
+        load.ns = load.ns.min(most_ns);
+    }
+    { &mut whole.loads }.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.of.cmp(&b.of)));
     Ok(whole)
 }
 
 /// A dry run of so many chunks takes some milliseconds.
 const MOST_CHUNKS: u64 = 4096;
+const LEAST_CHUNKS: u64 = 64;
 
 fn dry_run(plan: &Arc<Plan>, len_bytes: u64) -> Result<Prediction, PlanError> {
     let mut loads = Loads::default();
