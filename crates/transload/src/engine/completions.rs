@@ -8,7 +8,9 @@ use transload_hal::{CompletionSink, Fence, Outcome};
 
 use super::signal::Signal;
 use super::sync::{AtomicUsize, Lock};
-use super::trace::{Recorder, What};
+use super::trace::Recorder;
+#[cfg(threads)]
+use super::trace::What;
 use super::types::TransferId;
 
 /// The queue between backends and the engine. Settling a fence queues its outcome and notifies, and does nothing else:
@@ -23,6 +25,9 @@ pub(crate) struct Completions {
     /// Their number.
     awaited_len: AtomicUsize,
     signal: Arc<Signal>,
+    /// Notes ends when they are told. Where there is one thread, and its clock need not be `Sync`, the engine notes them when it
+    /// takes them in.
+    #[cfg(threads)]
     recorder: Option<Arc<Recorder>>,
 }
 
@@ -35,12 +40,15 @@ impl Completions {
     pub(crate) const AT_ONCE: usize = 256;
 
     pub(crate) fn new(signal: Arc<Signal>, recorder: Option<Arc<Recorder>>) -> Completions {
+        #[cfg(not(threads))]
+        drop(recorder);
         Completions {
             queue: Lock::new(VecDeque::with_capacity(Completions::CAPACITY)),
             len: AtomicUsize::new(0),
             awaited: Lock::new(VecDeque::new()),
             awaited_len: AtomicUsize::new(0),
             signal,
+            #[cfg(threads)]
             recorder,
         }
     }
@@ -91,9 +99,10 @@ impl Completions {
 
 impl CompletionSink for Completions {
     fn settle(&self, fence: Fence, outcome: Outcome) {
+        #[cfg(threads)]
         if let Some(recorder) = &self.recorder {
-            let is_done = matches!(outcome, Outcome::Done);
-            recorder.add_at(recorder.now(), What::Settled { fence, is_done });
+            let what = What::settled(fence, &outcome);
+            recorder.add_at(recorder.now(), what);
         }
         self.queue.with(|queue| {
             queue.push_back((fence, outcome));

@@ -42,6 +42,8 @@ impl State {
         for (fence, outcome) in
             core::iter::from_fn(|| completions.take()).take(Completions::AT_ONCE)
         {
+            #[cfg(not(threads))]
+            self.note(|| What::settled(fence, &outcome));
             self.handle_outcome(fence, outcome);
         }
         for id in core::iter::from_fn(|| completions.take_awaited()).take(Completions::AT_ONCE) {

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use transload_core::flight::{SlotId, Task};
 use transload_core::{BackendId, DeviceId, Instant, LinkId, MemoryId};
-use transload_hal::{Clock, Fence};
+use transload_hal::{Clock, Fence, Outcome};
 
 use super::sync::Lock;
 use super::types::TransferId;
@@ -69,6 +69,15 @@ pub(crate) enum What {
     },
     /// A transfer gave a slot back.
     Returned { id: TransferId, slot: SlotId },
+}
+
+impl What {
+    pub(crate) fn settled(fence: Fence, outcome: &Outcome) -> What {
+        What::Settled {
+            fence,
+            is_done: matches!(outcome, Outcome::Done),
+        }
+    }
 }
 
 /// What carries an operation out.
