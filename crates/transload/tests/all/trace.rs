@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+#[cfg(not(transload_local))]
 use std::thread;
 
 use serde_json::Value;
-use transload::{
-    Buffer, OnFailure, Place, Priority, Request, StagingBudget, Trace, TransferManager,
-};
+use transload::{Buffer, OnFailure, Priority, Request, StagingBudget, Trace, TransferManager};
 use transload_testkit::sim::{Completion, Rule, Sim};
 use transload_testkit::topology;
 
@@ -233,6 +232,7 @@ fn an_operation_that_failed_and_the_way_after_it_are_there() {
     assert!(whole.filter(|slice| slice.args["done"] == true).count() == 1);
 }
 
+#[cfg(not(transload_local))]
 #[test]
 fn real_copies_of_many_threads_are_in_the_rows_of_these_threads() {
     let manager = TransferManager::builder()
@@ -240,7 +240,7 @@ fn real_copies_of_many_threads_are_in_the_rows_of_these_threads() {
         .trace(true)
         .build()
         .unwrap();
-    let place = "cpu:0/shared".parse::<Place>().unwrap();
+    let place = "cpu:0/shared".parse::<transload::Place>().unwrap();
     thread::scope(|scope| {
         for number in 0..3u8 {
             let manager = &manager;
