@@ -8,8 +8,8 @@ use core::fmt;
 
 use transload_core::flight::{Load, predict};
 use transload_core::{
-    ByteSize, LinkId, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Reason, Route,
-    Topology,
+    ByteSize, Correction, LinkId, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Reason,
+    Route, Topology,
 };
 
 /// One way that was considered.
@@ -178,7 +178,7 @@ impl Explanation {
                 predicted_ns: rejected.estimate_ns,
                 loads: Vec::new(),
                 measured: route.is_some_and(|route| is_measured(route, topology)),
-                corrected: false,
+                corrected: route.is_some_and(|route| is_corrected(route, bytes, topology)),
                 proof: route
                     .filter(|_| rejected.estimate_ns.is_some())
                     .and_then(|route| least(route.links().iter().map(|link| link.id), proof)),
@@ -224,6 +224,12 @@ fn least(
     proof: &dyn Fn(LinkId) -> Option<Proof>,
 ) -> Option<Proof> {
     links.filter_map(proof).min()
+}
+
+fn is_corrected(route: &Route, bytes: u64, topology: &Topology) -> bool {
+    let links: Vec<LinkId> = route.links().iter().map(|link| link.id).collect();
+    let correction = topology.correction(&links);
+    correction.is_some_and(|correction| correction.at(bytes) != Correction::ONE)
 }
 
 fn is_measured(route: &Route, topology: &Topology) -> bool {
@@ -429,7 +435,8 @@ impl Explanation {
         let (measured, default): (Vec<&Choice>, Vec<&Choice>) =
             predicted.partition(|way| way.measured);
         if measured.is_empty() {
-            return match self.chosen.corrected {
+            let mut ways = core::iter::once(&self.chosen).chain(&self.rejected);
+            return match ways.any(|way| way.corrected) {
                 true => "default costs, corrected by what transfers took".into(),
                 false => "default costs".into(),
             };

@@ -171,8 +171,14 @@ fn what_nobody_waits_for_teaches_nothing() {
     (0..5).for_each(|_| drop(copies.copy()));
     assert_ne!(predicted(), before);
     let request = Request::new(&copies.src, &copies.dst);
-    let told = manager.explain(&request).unwrap().to_string();
-    assert!(told.contains("default costs"), "{told}");
+    let told = manager.explain(&request).unwrap();
+    let mut ways = told.rejected.iter().chain([&told.chosen]);
+    assert!(ways.any(|way| way.corrected), "{told}");
+    let text = told.to_string();
+    assert!(
+        text.contains("default costs, corrected by what transfers took"),
+        "{text}"
+    );
 }
 
 #[test]
