@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write;
-use std::path::Path;
 
 use transload::{AllocSpec, Buffer, ByteRate, ByteSize, Error, Nanoseconds, Report, Request};
 
@@ -12,7 +11,7 @@ use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::machine::{Machine, Times};
 use crate::output::{Output, Style, grouped};
-use crate::output_file::{OutputFile, is_same_file, names_a_file, spares};
+use crate::output_file::{OutputFile, names_a_file, spares};
 use crate::progress::Progress;
 use crate::stop::Stop;
 
@@ -25,15 +24,22 @@ pub(crate) fn run(
         names_a_file("--out", path)?;
     }
     let read = [
-        ("--topology", options.topology.as_deref()),
-        ("--profile", wanted.path()),
+        ("the topology", options.topology.as_deref()),
+        ("the profile", wanted.path()),
     ];
-    spares("--out", options.out.as_deref(), &read)?;
-    spares("--trace", options.trace.as_deref(), &read)?;
+    let out = options.out.as_deref();
+    spares("--out", out, read)?;
     for stop in &options.stops {
-        spares("a stop", stop.path(), &read)?;
+        spares("a stop", stop.path(), read)?;
     }
-    let trace_file = { options.trace.as_deref() }.map(|path| trace_file(path, options));
+    let trace = options.trace.as_deref();
+    let stops = options.stops.iter().map(|stop| ("a stop", stop.path()));
+    let own = [
+        ("the file to copy", Some(&*options.file)),
+        ("the one of --out", out),
+    ];
+    spares("--trace", trace, stops.chain(own).chain(read))?;
+    let trace_file = trace.map(|path| OutputFile::text("--trace", path));
     let trace_file = trace_file.transpose()?;
     let machine = match trace_file {
         Some(_) => Machine::traced(options.topology.as_deref(), wanted)?,
@@ -143,23 +149,6 @@ struct Hop {
     times: Times,
     /// Whether a topology takes part in the command, so that the hop says whether it is simulated.
     mixed: bool,
-}
-
-/// Makes the file of `--trace`.
-fn trace_file(path: &Path, options: &CopyOptions) -> Result<OutputFile, Failure> {
-    let trace_file = OutputFile::text("--trace", path)?;
-    let stops = options.stops.iter().filter_map(Stop::path);
-    let others = stops.chain(options.out.as_deref());
-    for other in others.chain([&*options.file]) {
-        if is_same_file(path, other) {
-            return Err(Failure::OneFile {
-                both: "the trace and bytes of the copy",
-                path: path.into(),
-                option: "--trace",
-            });
-        }
-    }
-    Ok(trace_file)
 }
 
 impl Chain {

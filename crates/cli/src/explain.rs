@@ -25,10 +25,10 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let html = options.html.as_deref();
     let read = [
-        ("--topology", options.topology.as_deref()),
-        ("--profile", wanted.path()),
+        ("the topology", options.topology.as_deref()),
+        ("the profile", wanted.path()),
     ];
-    spares("--html", html, &read)?;
+    spares("--html", html, read)?;
     let html_file = html
         .map(|path| OutputFile::text("--html", path))
         .transpose()?;

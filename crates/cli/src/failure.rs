@@ -62,19 +62,12 @@ pub(crate) enum Failure {
         "{option} - does not write to standard output; name a file; a file named - is {option} ./-"
     )]
     StandardOutput { option: &'static str },
-    /// Two outputs in one place.
-    #[error("cannot write {both} to one file, {path}; name another one with {option}", path = path.display())]
-    OneFile {
-        both: &'static str,
-        path: PathBuf,
-        option: &'static str,
-    },
-    /// An output in the place of a file that the command reads.
-    #[error("{option} would replace {path}, which {input} names; name another file", path = path.display())]
-    ReplacesInput {
+    /// An output in the place of another file of the command.
+    #[error("{option} would replace {path}, which is {what}; name another file", path = path.display())]
+    Replaces {
         option: &'static str,
         path: PathBuf,
-        input: &'static str,
+        what: &'static str,
     },
     /// A place that something other than a file has.
     #[error("cannot replace {path}: {found}{}", Inside(path, *found), path = path.display())]
@@ -184,8 +177,7 @@ impl Failure {
             | Failure::Folder { .. }
             | Failure::NoDirectory { .. }
             | Failure::StandardOutput { .. }
-            | Failure::OneFile { .. }
-            | Failure::ReplacesInput { .. }
+            | Failure::Replaces { .. }
             | Failure::ReadOnly { .. }
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),

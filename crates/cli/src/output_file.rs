@@ -152,26 +152,26 @@ pub(crate) fn names_a_file(option: &'static str, path: &Path) -> Result<(), Fail
     }
 }
 
-/// Checks that an option's output is in the place of no file that the command reads.
-pub(crate) fn spares(
+/// Checks that the file of an option is in the place of no other file of the command.
+pub(crate) fn spares<'a>(
     option: &'static str,
     output: Option<&Path>,
-    inputs: &[(&'static str, Option<&Path>)],
+    others: impl IntoIterator<Item = (&'static str, Option<&'a Path>)>,
 ) -> Result<(), Failure> {
     let Some(path) = output else { return Ok(()) };
-    let replaced = |input: &Option<&Path>| input.is_some_and(|input| is_same_file(path, input));
-    match inputs.iter().find(|(_, input)| replaced(input)) {
-        Some((input, _)) => Err(Failure::ReplacesInput {
+    let replaced = |other: Option<&Path>| other.is_some_and(|other| is_same_file(path, other));
+    match others.into_iter().find(|(_, other)| replaced(*other)) {
+        Some((what, _)) => Err(Failure::Replaces {
             option,
             path: path.into(),
-            input,
+            what,
         }),
         None => Ok(()),
     }
 }
 
 /// Returns whether both paths name one file, which need not be there. Its folder is.
-pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
+fn is_same_file(one: &Path, other: &Path) -> bool {
     let whole = |path: &Path| {
         let path = std::path::absolute(path).ok()?;
         let inside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));

@@ -21,7 +21,7 @@ use crate::interrupt;
 use crate::json::{self, seconds};
 use crate::machine::Machine;
 use crate::output::{Output, Style};
-use crate::output_file::{OutputFile, is_same_file, replaceable, spares};
+use crate::output_file::{OutputFile, replaceable, spares};
 use advice::{Facts, advise};
 use matrix::{Matrix, SURE, Shown, WIDE, is_doubtful};
 
@@ -31,9 +31,9 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let html = arguments.html.as_deref();
-    let read = [("--topology", arguments.topology.as_deref())];
-    spares("--html", html, &read)?;
-    spares("--profile", wanted.path(), &read)?;
+    let read = [("the topology", arguments.topology.as_deref())];
+    spares("--html", html, read)?;
+    spares("--profile", wanted.path(), read)?;
     let html_file = html
         .map(|path| OutputFile::text("--html", path))
         .transpose()?;
@@ -60,15 +60,7 @@ pub(crate) fn run(
         }
         place = Err(failure.to_string());
     }
-    if let Ok(path) = &place
-        && let Some(path) = html.filter(|page| is_same_file(path, page))
-    {
-        return Err(Failure::OneFile {
-            both: "the profile and the page",
-            path: path.into(),
-            option: "--html",
-        });
-    }
+    spares("--html", html, [("the profile", place.as_deref().ok())])?;
     let mut options = match arguments.quick {
         true => ProbeOptions::quick(),
         false => ProbeOptions::full(),

@@ -553,11 +553,11 @@ fn a_trace_has_the_bytes_of_each_hop_and_a_place_of_its_own() {
         ("-", "--trace - does not write to standard output"),
         (
             "model",
-            "cannot write the trace and bytes of the copy to one file, model; name another",
+            "--trace would replace model, which is the file to copy; name another file",
         ),
         (
             "./back",
-            "cannot write the trace and bytes of the copy to one file, ./back; name another",
+            "--trace would replace ./back, which is the one of --out; name another file",
         ),
         ("nowhere/trace.json", "nowhere/trace.json"),
         (".", "cannot replace .: "),

@@ -148,7 +148,8 @@ fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
     let run = folder.run(&both);
     assert_eq!((run.code(), run.stdout()), (2, String::new()));
     assert!(
-        run.stderr().contains("one file, one.toml"),
+        run.stderr()
+            .contains("--html would replace one.toml, which is the profile"),
         "{}",
         run.stderr()
     );

@@ -95,8 +95,8 @@ impl Builder {
     /// deadline. [`Report::tried`](crate::Report::tried) tells. New plans, the first staging
     /// slots of another route, and reports of trials are allocated then.
     ///
-    /// A time counts if a thread or task waited for the transfer almost from its start, since otherwise nobody knows when
-    /// the transfer ended.
+    /// A time counts if a thread or task waited for the transfer almost from its start. The manager may see the end of other
+    /// transfers late.
     pub fn learning(mut self, on: bool) -> Builder {
         self.learning = on;
         self

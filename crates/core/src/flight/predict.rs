@@ -6,8 +6,8 @@ use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::sync::Arc;
 use core::cmp::Reverse;
 
-use load::Loads;
 pub use load::{Load, Prediction, Resource};
+use load::{Loads, busiest_first};
 
 use super::{Action, Flight, FlightSpec, PlanError, Settled};
 use crate::planner::loaded_ns;
@@ -50,7 +50,7 @@ pub fn predict(plan: &Arc<Plan>, len_bytes: u64) -> Result<Prediction, PlanError
         // Each part was rounded by itself.
         load.ns = load.ns.min(most_ns);
     }
-    { &mut whole.loads }.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.of.cmp(&b.of)));
+    busiest_first(&mut whole.loads);
     Ok(whole)
 }
 

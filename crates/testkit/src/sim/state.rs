@@ -2,8 +2,8 @@
 //!
 //! Engines work first in, first out, and costs are known, so the end of every operation is known when the sim accepts
 //! it. The end is the operation's cost after the latest of: now, the end of the engine's last operation, and the ends
-//! of the fences that the operation waits for; engines that share the host take longer together. Only operations that wait for a fence that never answers have no end;
-//! they get one when that fence is lost.
+//! of the fences that the operation waits for; engines that share the host take longer together. Only operations that wait
+//! for a fence that never answers have no end; they get one when that fence is lost.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};

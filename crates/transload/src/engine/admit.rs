@@ -142,11 +142,9 @@ impl State {
         if let Some(flight) = active.flight.as_mut().filter(could_use) {
             let id = flight.handle_grant(lane, ring);
             active.leases.push(Lease { id, buffer });
-            self.table[index]
-                .leases
-                .last()
-                .into_iter()
-                .for_each(|lease| self.note_lease(index, lease));
+            if let Some(lease) = self.table[index].leases.last() {
+                self.note_lease(index, lease);
+            }
             return self.enqueue(index);
         }
         let evicted = &mut self.after.buffers;

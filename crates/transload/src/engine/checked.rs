@@ -91,12 +91,12 @@ impl Checked {
             return Err(TransferError::ReadOnly { memory });
         }
         if let Some((list, number)) =
-            { dst.scattered.as_ref() }.and_then(|list| Some((list, list.repeated()?)))
+            { dst.scattered.as_ref() }.and_then(|list| Some((list, list.repeated?)))
         {
             return Err(TransferError::Region(RegionError::RepeatedBlock {
                 memory: dst.buffer.memory(),
                 number,
-                block_bytes: list.block_bytes(),
+                block_bytes: list.block_bytes,
             }));
         }
         let has_list = src.scattered.is_some() || dst.scattered.is_some();

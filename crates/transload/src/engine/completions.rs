@@ -14,8 +14,7 @@ use super::trace::What;
 use super::types::TransferId;
 
 /// The queue between backends and the engine. Settling a fence queues its outcome and notifies, and does nothing else:
-/// it takes no other lock and runs no other code but, for a trace, the
-/// clock's, so it is safe inside drivers' callbacks.
+/// it takes no other lock and runs no other code, except the clock's for a trace, so it is safe inside drivers' callbacks.
 pub(crate) struct Completions {
     queue: Lock<VecDeque<(Fence, Outcome)>>,
     /// The number of outcomes, so that a thread that finds 0 need not take the lock.

@@ -18,23 +18,16 @@ pub(crate) struct Operand {
     pub(crate) scattered: Option<Arc<Scattered>>,
 }
 
-impl Operand {
-    /// Returns whether the payload lies in one piece.
-    pub(crate) fn is_contiguous(&self) -> bool {
-        self.scattered.is_none() && self.shape.is_contiguous()
-    }
-}
-
 /// Where the blocks of a payload lie.
 #[derive(Debug)]
 pub(crate) struct Scattered {
-    block_bytes: u64,
+    pub(crate) block_bytes: u64,
     /// From the operand's first byte to each block, in payload order.
     starts: Vec<u64>,
     /// The bytes from the first byte of the lowest block to the last one of the highest.
     extent: Span,
     /// The number of a block that is in the list twice.
-    repeated: Option<u64>,
+    pub(crate) repeated: Option<u64>,
 }
 
 impl Scattered {
@@ -54,18 +47,6 @@ impl Scattered {
         }
     }
 
-    pub(crate) fn extent(&self) -> Span {
-        self.extent
-    }
-
-    pub(crate) fn repeated(&self) -> Option<u64> {
-        self.repeated
-    }
-
-    pub(crate) fn block_bytes(&self) -> u64 {
-        self.block_bytes
-    }
-
     /// Returns where the payload byte `at` lies, and how many payload bytes follow it in its block, itself included.
     fn locate(&self, at: u64) -> (u64, u64) {
         let inside = at % self.block_bytes;
@@ -76,12 +57,17 @@ impl Scattered {
 }
 
 impl Operand {
+    /// Returns whether the payload lies in one piece.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        self.scattered.is_none() && self.shape.is_contiguous()
+    }
+
     /// Returns the bytes of the buffer from the first to the last one of the operand.
     pub(crate) fn extent(&self) -> Span {
         match &self.scattered {
             None => Span::new(self.offset, self.shape.extent_bytes()),
             Some(list) => {
-                let Span { offset, len } = list.extent();
+                let Span { offset, len } = list.extent;
                 Span::new(self.offset + offset, len)
             }
         }

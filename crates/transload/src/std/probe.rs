@@ -26,7 +26,9 @@ use std::time::Duration;
 #[cfg(not(browser))]
 use std::time::Instant;
 
-use transload_core::{Compared, LinkId, MemoryId, MemoryKind, PlanKey, Topology, defaults};
+use transload_core::{
+    Compared, LinkId, MemoryId, MemoryInfo, MemoryKind, PlanKey, Topology, defaults,
+};
 
 use self::check::Checks;
 use self::measurement::{Measurement, State};
@@ -345,11 +347,7 @@ fn link_cells(topology: &Topology, sizes: &[u64]) -> Vec<Measurement> {
 }
 
 fn pair_cells(topology: &Topology, sizes: &[u64]) -> Vec<Measurement> {
-    let named = |kind| !matches!(kind, MemoryKind::Upload | MemoryKind::Readback);
-    let memories = || {
-        let memories = topology.memories().iter().map(|memory| memory.id);
-        memories.filter(move |memory| named(memory.kind))
-    };
+    let memories = || named(topology).map(|memory| memory.id);
     let mut measurements = Vec::new();
     for (src, dst) in memories().flat_map(|src| memories().map(move |dst| (src, dst))) {
         let room = room(topology, src, dst).unwrap_or(0);
@@ -357,6 +355,13 @@ fn pair_cells(topology: &Topology, sizes: &[u64]) -> Vec<Measurement> {
         measurements.extend(fitting.map(|bytes| Measurement::new(src, dst, *bytes, None)));
     }
     by_size(measurements)
+}
+
+/// Returns the memories that users can name as an end of a copy.
+fn named(topology: &Topology) -> impl Iterator<Item = &MemoryInfo> {
+    let is_named = |kind| !matches!(kind, MemoryKind::Upload | MemoryKind::Readback);
+    let memories = topology.memories().iter();
+    memories.filter(move |memory| is_named(memory.id.kind))
 }
 
 /// Returns the largest allocation for which both memories have room.

@@ -115,7 +115,7 @@ impl Loads {
             load.ns = plan.correction.apply(bytes, load.ns);
         }
         loads.retain(|load| load.ns > 0);
-        loads.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.of.cmp(&b.of)));
+        busiest_first(&mut loads);
         // Lanes with slots in one memory have slots of their own: the more loaded ones count.
         let mut seen: Vec<Resource> = Vec::with_capacity(loads.len());
         loads.retain(|load| {
@@ -128,4 +128,9 @@ impl Loads {
             loads,
         }
     }
+}
+
+/// Of equal loads engines come first, then the host, slots, and the chunk.
+pub(super) fn busiest_first(loads: &mut [Load]) {
+    loads.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.of.cmp(&b.of)));
 }

@@ -48,15 +48,14 @@ pub(super) fn time(
     let Ok(src) = manager.allocate(heap.into(), AllocSpec::bytes(BYTES)) else {
         return Vec::new();
     };
-    let is_named = |kind| !matches!(kind, MemoryKind::Upload | MemoryKind::Readback);
     let is_real = |memory: MemoryId| {
         let device = topology.device(memory.device);
         device.is_some_and(|device| !device.simulated)
     };
-    let memories = topology.memories().iter();
-    let memories = memories.filter(|memory| memory.max_alloc_bytes >= BYTES);
-    let memories = memories.map(|memory| memory.id);
-    let memories = memories.filter(|memory| is_named(memory.kind) && is_real(*memory));
+    let memories = super::named(topology).filter(|memory| memory.max_alloc_bytes >= BYTES);
+    let memories = memories
+        .map(|memory| memory.id)
+        .filter(|memory| is_real(*memory));
     let mut kinds: Vec<(MemoryId, bool, Times)> = Vec::new();
     for memory in memories {
         kinds.push((memory, false, Times::default()));
