@@ -53,8 +53,9 @@ pub const fn file_cost(writes: bool) -> Cost {
 
 /// Returns the cost of making a device's writes to a memory of that kind visible.
 ///
-/// Where the program never had the buffer behind mapped memory, the backend knows that the device is done, and answers
-/// at once. For managed memory the device's queue runs dry and a thread is told, as after a small copy over a bus.
+/// Where the program never had the buffer behind it, the backend knows that the device is done, and answers at once. Where
+/// it had, the device's queue runs dry and a thread is told, as after a small copy over a bus. Managed memory costs as
+/// much in any case: the host's access brings pages back from the device.
 pub const fn visible_cost(kind: MemoryKind) -> Cost {
     match kind {
         MemoryKind::Mapped => Cost::new(300, 0),

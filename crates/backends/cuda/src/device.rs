@@ -225,6 +225,13 @@ unsafe impl Backend for Cuda {
             return Ok(Fence::immediate(BACKEND));
         };
         let opened = gpu.open().map_err(SubmitError::Refused)?;
+        if way == Way::Visible && opened.context.reapers.is_idle() && !shows_exposed(ops) {
+            // Nothing can have written the bytes since the last submission settled, which showed the host its writes.
+            return match opened.context.lost() {
+                Some(fault) => Err(SubmitError::Refused(fault.clone())),
+                None => Ok(Fence::immediate(BACKEND)),
+            };
+        }
         let moves = ops
             .iter()
             .filter_map(|op| Move::of(&self.gpus, op).ok().flatten());
@@ -272,4 +279,10 @@ unsafe impl Backend for Cuda {
             None => Waited::Settled,
         }
     }
+}
+
+/// Whether the program's own work may use memory that is made visible.
+fn shows_exposed(ops: &[Op<'_>]) -> bool {
+    let shown = |op: &Op<'_>| matches!(op, Op::MakeVisible { part } if part.buffer.is_exposed());
+    ops.iter().any(shown)
 }

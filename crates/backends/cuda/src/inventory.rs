@@ -45,7 +45,8 @@ pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], interconnect: &Interconne
         id: gpu.id,
         backend: BACKEND,
         name: gpu.facts.name.clone(),
-        software: false,
+        // A stand-in copies with the processors.
+        software: driver.is_stand_in(),
         simulated: driver.is_stand_in(),
         memory_bytes: Some(gpu.facts.memory_bytes),
         driver: Some(version.clone()),

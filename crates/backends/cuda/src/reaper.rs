@@ -73,6 +73,11 @@ impl Reapers {
         }
     }
 
+    /// Whether every submission to any device has settled.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) == 0
+    }
+
     /// A submission was made.
     pub(crate) fn begin(&self) {
         self.under_way.fetch_add(1, Ordering::Relaxed);

@@ -33,6 +33,7 @@ fn refusal(submitted: Result<Fence, SubmitError>) -> SubmitError {
 fn what_a_user_writes_is_waited_for(works: &Works) {
     let bytes = pattern(7, LEN);
     let buffer = works.allocate(managed(0), LEN);
+    buffer.expose();
     write(&buffer, &[0xA5; LEN]);
     let mut user = User::of(&works.cuda, 0);
     let from = user.upload(&bytes);
@@ -66,6 +67,7 @@ fn in_virtual_time_it_takes_what_the_users_copy_takes() {
 fn a_stream_that_never_answers_holds_up_who_asks_and_nobody_else() {
     let works = works("real", "gigabyte");
     let buffer = works.allocate(managed(0), LEN);
+    buffer.expose();
     let mut user = User::of(&works.cuda, 0);
     let from = user.upload(&[1; LEN]);
     control("fault stuck").unwrap();
@@ -91,6 +93,7 @@ fn a_stream_that_never_answers_holds_up_who_asks_and_nobody_else() {
 fn a_driver_that_will_not_wait_fails_the_one_who_asked() {
     let works = works("real", "gigabyte");
     let buffer = works.allocate(managed(0), LEN);
+    buffer.expose();
     let source = works.pinned(&pattern(3, LEN));
     // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: another thread captures a stream into a graph.
     control("fault call=cuCtxSynchronize:900@1+").unwrap();
@@ -115,6 +118,7 @@ fn a_driver_that_will_not_wait_fails_the_one_who_asked() {
 fn a_device_that_is_lost_says_so_to_who_asks() {
     let works = works("real", "gigabyte");
     let buffer = works.allocate(managed(0), LEN);
+    buffer.expose();
     let mut user = User::of(&works.cuda, 0);
     let from = user.upload(&[1; LEN]);
     control("fault ecc").unwrap();
@@ -130,6 +134,32 @@ fn a_device_that_is_lost_says_so_to_who_asks() {
         Err(SubmitError::Refused(fault)) => assert_eq!(fault.class, ErrorClass::Lost),
         Err(other) => panic!("{other}"),
     }
+}
+
+#[test]
+fn memory_that_the_program_never_had_is_visible_at_once_while_nothing_is_under_way() {
+    let works = works("virtual", "gigabyte");
+    let buffer = works.allocate(managed(0), LEN);
+    let bytes = pattern(3, LEN);
+    let source = works.pinned(&bytes);
+    works.run(&[copy(&source, &buffer)]);
+    assert!(works.submit(&[visible(&buffer)]).unwrap().is_immediate());
+    assert!(seen(buffer.host(0, LEN as u64).unwrap()) == bytes);
+    // A copy of any buffer is under way: virtual time stands still.
+    let sent = works.submit(&[copy(&source, &works.allocate(device(0), LEN))]);
+    let asked = works.submit(&[visible(&buffer)]).unwrap();
+    assert!(!asked.is_immediate());
+    assert_eq!(works.outcome(sent.unwrap()), Outcome::Done);
+    assert_eq!(works.outcome(asked), Outcome::Done);
+    // A device that is lost is lost to this, too.
+    control("fault ecc").unwrap();
+    let _ = works
+        .submit(&[copy(&source, &buffer)])
+        .map(|fence| works.outcome(fence));
+    let SubmitError::Refused(fault) = refusal(works.submit(&[visible(&buffer)])) else {
+        panic!("it was not refused");
+    };
+    assert_eq!(fault.class, ErrorClass::Lost);
 }
 
 #[test]

@@ -132,6 +132,7 @@ fn what_no_stream_can_wait_for_is_named() {
         // A thread waits for all work of the device, the user's included.
         let go_on = stop(&driver, busy);
         let buffer = works.allocate(device(0), 64);
+        buffer.expose();
         let visible = Op::MakeVisible {
             part: part(&buffer, 0, 64),
         };
