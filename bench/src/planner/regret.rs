@@ -37,18 +37,24 @@ const SIZES: [u64; 12] = [
 const QUICK_SIZES: [u64; 3] = [4 << 10, 1 << 20, 16 << 20];
 
 /// When the cells, which follow one another in an order of chance, have taken this long, the others are left out.
-const LIMIT: Duration = Duration::from_secs(300);
-const QUICK_LIMIT: Duration = Duration::from_secs(50);
+const LIMIT: Duration = Duration::from_secs(490);
+const QUICK_LIMIT: Duration = Duration::from_secs(60);
 
-/// The least duration of a sample; short copies are repeated to fill it.
+/// The least duration of a sample, and of the copies before it, at most eight; short copies are repeated to fill it.
 const SAMPLE: Duration = Duration::from_micros(200);
+const WARM_UP: Duration = Duration::from_millis(4);
+
+/// Returns how many copies of so many seconds fill the duration.
+fn turns(duration: Duration, seconds: f64) -> u32 {
+    (duration.as_secs_f64() / seconds).clamp(1.0, 1e4) as u32
+}
 
 /// Copies of at least this many bytes take long, and still larger ones have few rounds. Of their candidates only those
 /// run whose predicted time is at most this many times the least one.
 const LARGE: u64 = 16 << 20;
 const UNLIKELY: f64 = 2.0;
 
-/// A candidate takes part in the rounds unless both of its first copies took this many times as long as the fastest
+/// A candidate takes part in the rounds unless each of its first copies took this many times as long as the fastest
 /// first copy of any.
 const HOPELESS: f64 = 1.4;
 
@@ -235,9 +241,8 @@ impl Bench {
         let requests: Vec<Request> = all.iter().map(|way| request.clone().by(way)).collect();
         let mut firsts = Vec::with_capacity(all.len());
         for request in &requests {
-            self.verify(request, !is_large)?;
-            let mut first = self.time(request, 1)?;
-            if !is_large {
+            let mut first = self.verify(request, !is_large)?;
+            for _ in 0..if is_large { 1 } else { 2 } {
                 first = first.min(self.time(request, 1)?);
             }
             firsts.push(first);
@@ -257,12 +262,12 @@ impl Bench {
         for _ in 0..rounds {
             random.shuffle(&mut order);
             for &at in &order {
-                let turns = (SAMPLE.as_secs_f64() / firsts[at]).clamp(1.0, 1e4) as u32;
-                // Other ways have taken the staging slots and the caches, which matters little to large copies.
-                let is_staged = !is_large && all[at].choice().method == Method::HostStaged;
-                if turns > 1 || is_staged {
-                    self.time(&requests[at], 1)?;
+                // The ways before it have filled the caches and taken the staging slots. A probe times a way thus too.
+                let is_staged = all[at].choice().method == Method::HostStaged;
+                if key.2 <= LARGE || is_staged {
+                    self.time(&requests[at], turns(WARM_UP, firsts[at]).min(8))?;
                 }
+                let turns = turns(SAMPLE, firsts[at]);
                 series[at].push(self.time(&requests[at], turns)?);
             }
         }
@@ -305,8 +310,8 @@ impl Bench {
     }
 
     /// Poisons the first and the last bytes of the destination, copies, and compares these bytes by another way. With
-    /// `all`, the engine compares the checksums of all bytes too.
-    fn verify(&self, request: &Request, all: bool) -> Result<()> {
+    /// `all`, the engine compares the checksums of all bytes too. Returns how long the copy took, in seconds.
+    fn verify(&self, request: &Request, all: bool) -> Result<f64> {
         let (src, dst) = (request.src(), request.dst());
         let bytes = src.buffer().len().min(MOST_VERIFIED);
         let ends = |buffer: &Buffer| -> Result<[Buffer; 2]> {
@@ -321,12 +326,12 @@ impl Bench {
             true => request.clone().verify(),
             false => request.clone(),
         };
-        self.manager.submit(&request).wait()?;
+        let took = self.time(&request, 1)?;
         for (src, dst) in ends(src.buffer())?.iter().zip(ends(dst.buffer())?) {
             let [sent, arrived] = [src, &dst].map(|end| self.manager.read_to_vec(end));
             anyhow::ensure!(sent? == arrived?, "wrong bytes arrived: {request:?}");
         }
-        Ok(())
+        Ok(took)
     }
 }
 

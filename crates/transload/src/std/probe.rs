@@ -6,9 +6,9 @@
 //! times each ordered pair of memories over the way that the planner now chooses. In between it times new memory: what
 //! occurs once, such as registration and first touch, is in no link's cost.
 //!
-//! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache. Each timed copy follows
-//! another one of the same bytes by the same way, so that caches and staging slots are as that way leaves them. The
-//! planner prices the chunks of a stream by the largest sizes ([`Curve::part_of`](transload_core::Curve::part_of)).
+//! Pages were touched before, and files (nameless ones of the probe's own) are in the page cache. A time is the mean of
+//! copies that follow others of the same bytes by the same way, so that caches and staging slots are as that way leaves
+//! them. The planner prices the chunks of a stream by the largest sizes ([`Curve::part_of`](transload_core::Curve::part_of)).
 
 mod check;
 mod fresh;

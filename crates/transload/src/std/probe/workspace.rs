@@ -8,7 +8,7 @@ use transload_hal::AllocSpec;
 
 use super::measurement::Measurement;
 use crate::engine::checked::Only;
-use crate::{Buffer, Error, Report, Request, TransferError, TransferManager};
+use crate::{Buffer, Error, Request, TransferError, TransferManager};
 
 /// The use of a buffer. Copies that bring a pattern there and copies that bring it back never share one: bytes that one
 /// of them left would look like the work of the other.
@@ -61,17 +61,7 @@ impl<'a> Workspace<'a> {
         Ok(buffer)
     }
 
-    /// Copies all of one buffer to another, by the only way that is named, or by the planner's choice.
-    pub(super) fn copy(
-        &self,
-        src: &Buffer,
-        dst: &Buffer,
-        only: Option<Only>,
-    ) -> Result<Report, Error> {
-        Ok(self.manager.submit(&request(src, dst, only)).wait()?)
-    }
-
-    /// The same where the link may hang: gives the copy up after a while, with all buffers, since it may still be under
+    /// Copies all of one buffer to another where the link may hang: gives the copy up after a while, with all buffers, since it may still be under
     /// way.
     fn try_copy(&mut self, src: &Buffer, dst: &Buffer, over: Option<LinkId>) -> Result<(), Error> {
         let request =
@@ -159,7 +149,8 @@ impl<'a> Workspace<'a> {
     }
 }
 
-fn request(src: &Buffer, dst: &Buffer, only: Option<Only>) -> Request {
+/// Copies all of one buffer to another, by the only way that is named, or by the planner's choice.
+pub(super) fn request(src: &Buffer, dst: &Buffer, only: Option<Only>) -> Request {
     let mut request = Request::new(src, dst);
     request.terms.only = only;
     request
