@@ -1,0 +1,197 @@
+//! The types of a tensor's elements.
+
+use std::fmt;
+
+macro_rules! dtypes {
+    ($($(#[$about:meta])* $name:ident $elements:literal / $bytes:literal),* $(,)?) => {
+        /// The type of a tensor's elements, named as its file spells it.
+        ///
+        /// Those up to [`DType::U64`] are the types of safetensors 0.8, and the others those of GGUF alone, by ggml's names.
+        /// Quantised types have blocks of elements that share a scale; the library moves their bytes and does not look
+        /// inside.
+        #[allow(non_camel_case_types, missing_docs)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum DType {
+            $($(#[$about])* $name,)*
+        }
+
+        impl DType {
+            /// Every type.
+            pub const ALL: &[DType] = &[$(DType::$name,)*];
+
+            /// Returns the name, as files spell it: `BF16`, `Q4_K`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(DType::$name => stringify!($name),)*
+                }
+            }
+
+            /// Returns the least number of elements that fill whole bytes, or the block of a quantised type, and how many
+            /// bytes they take: (1, 4) for `F32`, (2, 1) for `F4`, (32, 18) for `Q4_0`.
+            pub const fn block(self) -> (u64, u64) {
+                match self {
+                    $(DType::$name => ($elements, $bytes),)*
+                }
+            }
+        }
+    };
+}
+
+// Sources: crate safetensors 0.8.0, `Dtype::bitsize`; PyPI gguf 0.19.0, `GGML_QUANT_SIZES`.
+dtypes! {
+    /// A boolean in a byte.
+    BOOL 1/1,
+    /// A float of 4 bits, two in a byte (OCP MX, E2M1).
+    F4 2/1,
+    /// A float of 6 bits, four in three bytes (OCP MX).
+    F6_E2M3 4/3,
+    /// A float of 6 bits, four in three bytes (OCP MX).
+    F6_E3M2 4/3,
+    U8 1/1,
+    I8 1/1,
+    F8_E5M2 1/1,
+    F8_E4M3 1/1,
+    /// A power of two, the scale of a block (OCP MX).
+    F8_E8M0 1/1,
+    F8_E4M3FNUZ 1/1,
+    F8_E5M2FNUZ 1/1,
+    I16 1/2,
+    U16 1/2,
+    F16 1/2,
+    BF16 1/2,
+    I32 1/4,
+    U32 1/4,
+    F32 1/4,
+    /// A complex number of two `F32`.
+    C64 1/8,
+    F64 1/8,
+    I64 1/8,
+    U64 1/8,
+    Q4_0 32/18,
+    Q4_1 32/20,
+    Q5_0 32/22,
+    Q5_1 32/24,
+    Q8_0 32/34,
+    Q8_1 32/40,
+    Q2_K 256/84,
+    Q3_K 256/110,
+    Q4_K 256/144,
+    Q5_K 256/176,
+    Q6_K 256/210,
+    Q8_K 256/292,
+    IQ2_XXS 256/66,
+    IQ2_XS 256/74,
+    IQ3_XXS 256/98,
+    IQ1_S 256/50,
+    IQ4_NL 32/18,
+    IQ3_S 256/110,
+    IQ2_S 256/82,
+    IQ4_XS 256/136,
+    IQ1_M 256/56,
+    TQ1_0 256/54,
+    TQ2_0 256/66,
+    MXFP4 32/17,
+    NVFP4 64/36,
+    Q1_0 128/18,
+}
+
+impl DType {
+    /// Returns the type that safetensors files spell so.
+    pub(crate) fn of_safetensors(name: &str) -> Option<DType> {
+        let own = DType::ALL.iter().copied().filter(|of| *of <= DType::U64);
+        own.into_iter().find(|of| of.name() == name)
+    }
+
+    /// Returns the type of that number in ggml.
+    pub(crate) const fn of_ggml(number: u32) -> Option<DType> {
+        Some(match number {
+            0 => DType::F32,
+            1 => DType::F16,
+            2 => DType::Q4_0,
+            3 => DType::Q4_1,
+            6 => DType::Q5_0,
+            7 => DType::Q5_1,
+            8 => DType::Q8_0,
+            9 => DType::Q8_1,
+            10 => DType::Q2_K,
+            11 => DType::Q3_K,
+            12 => DType::Q4_K,
+            13 => DType::Q5_K,
+            14 => DType::Q6_K,
+            15 => DType::Q8_K,
+            16 => DType::IQ2_XXS,
+            17 => DType::IQ2_XS,
+            18 => DType::IQ3_XXS,
+            19 => DType::IQ1_S,
+            20 => DType::IQ4_NL,
+            21 => DType::IQ3_S,
+            22 => DType::IQ2_S,
+            23 => DType::IQ4_XS,
+            24 => DType::I8,
+            25 => DType::I16,
+            26 => DType::I32,
+            27 => DType::I64,
+            28 => DType::F64,
+            29 => DType::IQ1_M,
+            30 => DType::BF16,
+            34 => DType::TQ1_0,
+            35 => DType::TQ2_0,
+            39 => DType::MXFP4,
+            40 => DType::NVFP4,
+            41 => DType::Q1_0,
+            _ => return None,
+        })
+    }
+
+    /// Returns how many bytes a tensor of that shape has; `None` where they are no whole blocks, or more than 2⁶⁴.
+    /// A tensor without dimensions has one element.
+    pub fn len_bytes(self, shape: &[u64]) -> Option<u64> {
+        let mut sizes = shape.iter();
+        if sizes.clone().any(|size| *size == 0) {
+            return Some(0);
+        }
+        let elements = sizes.try_fold(1u64, |product, size| product.checked_mul(*size))?;
+        let (of_block, bytes) = self.block();
+        let blocks = (elements % of_block == 0).then_some(elements / of_block)?;
+        blocks.checked_mul(bytes)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_of_no_whole_blocks_or_of_too_many_has_no_length() {
+        assert_eq!(DType::F4.len_bytes(&[3]), None);
+        assert_eq!(DType::F4.len_bytes(&[3, 2]), Some(3));
+        assert_eq!(DType::F6_E2M3.len_bytes(&[4]), Some(3));
+        assert_eq!(DType::Q4_K.len_bytes(&[2, 256]), Some(288));
+        assert_eq!(DType::F32.len_bytes(&[]), Some(4));
+        assert_eq!(DType::U8.len_bytes(&[u64::MAX]), Some(u64::MAX));
+        assert_eq!(DType::U16.len_bytes(&[u64::MAX]), None);
+        assert_eq!(DType::U8.len_bytes(&[1 << 32, 1 << 32]), None);
+        assert_eq!(DType::U8.len_bytes(&[1 << 32, 1 << 32, 0]), Some(0));
+    }
+
+    #[test]
+    fn no_two_types_have_one_name() {
+        for (at, of) in DType::ALL.iter().enumerate() {
+            assert!(
+                DType::ALL[..at]
+                    .iter()
+                    .all(|other| other.name() != of.name()),
+                "{of}"
+            );
+        }
+        assert_eq!(DType::of_safetensors("Q4_0"), None);
+        assert_eq!(DType::of_safetensors("BF16"), Some(DType::BF16));
+    }
+}

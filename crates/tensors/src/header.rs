@@ -1,0 +1,225 @@
+//! What a model file says of its tensors.
+
+mod gguf;
+mod safetensors;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+
+use crate::DType;
+
+/// A format of model files.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Format {
+    /// <https://huggingface.co/docs/safetensors>
+    Safetensors,
+    /// <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3, little-endian.
+    Gguf,
+}
+
+/// What the header of a model file says.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Header {
+    /// The file's format.
+    pub format: Format,
+    /// The tensors, in the order of their bytes in the file.
+    pub tensors: Vec<TensorInfo>,
+    /// What else the header says, such as the model's architecture.
+    pub metadata: BTreeMap<String, Value>,
+}
+
+/// A tensor of a model file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TensorInfo {
+    /// Its name, unique in the model.
+    pub name: String,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// The sizes of its dimensions, the outermost first; empty for a single element. The elements lie densely, those of
+    /// the last dimension next to each other.
+    pub shape: Vec<u64>,
+    /// The number of the file that holds it, in [`Model::files`](crate::Model::files).
+    pub file: usize,
+    /// Where its bytes begin in the file.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub len_bytes: u64,
+}
+
+/// A value of a file's metadata. Safetensors files have only strings.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Value {
+    /// Text.
+    String(String),
+    /// A number without a sign.
+    Unsigned(u64),
+    /// A number with a sign.
+    Signed(i64),
+    /// A number with a fraction.
+    Float(f64),
+    /// Yes or no.
+    Bool(bool),
+    /// Values of one kind.
+    Array(Vec<Value>),
+}
+
+/// Why a file is no model, or one that lies about itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// The file did not give its bytes.
+    #[error("cannot read the header: {0}")]
+    Read(io::Error),
+    /// A file of another kind.
+    #[error("is no model file: {reason}")]
+    NoModel {
+        /// What shows it.
+        reason: String,
+    },
+    /// A file of Python's pickle, which executes code when it is read.
+    #[error(
+        "is a pickled file, which may run any code when it is read, so it is not read; take the model's safetensors, or \
+         convert it with safetensors.torch.save_file(torch.load(FILE, weights_only=True), \"model.safetensors\")"
+    )]
+    Pickled,
+    /// A GGUF file of a version that is not read.
+    #[error("is GGUF of version {version}; versions 2 and 3 are read")]
+    Version {
+        /// The version.
+        version: u32,
+    },
+    /// The header says more than the file holds.
+    #[error(
+        "{what} ends at byte {end}, and the file has {len_bytes}; it was cut short, or is damaged"
+    )]
+    Truncated {
+        /// The part of the header.
+        what: String,
+        /// Where it would end.
+        end: u128,
+        /// The length of the file.
+        len_bytes: u64,
+    },
+    /// The header has more bytes or values than any model needs.
+    #[error("the header has {found} {what}, and at most {limit} are read")]
+    TooLarge {
+        /// What it has too much of.
+        what: &'static str,
+        /// How much, at least.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The header is not written as its format demands.
+    #[error("the header is malformed: {reason}")]
+    Malformed {
+        /// Where, and how.
+        reason: String,
+    },
+    /// Two tensors or two entries of the metadata have one name.
+    #[error("{name:?} is there twice")]
+    Duplicate {
+        /// The name.
+        name: String,
+    },
+    /// A type of elements that is not known.
+    #[error("tensor {tensor:?} has elements of the unknown type {dtype:?}")]
+    UnknownDType {
+        /// The tensor.
+        tensor: String,
+        /// Its type, as the file spells it.
+        dtype: String,
+    },
+    /// A shape that does not fit the type, or has more than 2⁶⁴ bytes.
+    #[error(
+        "tensor {tensor:?} cannot have the shape {shape:?}: {dtype} comes in blocks of {block}, and at most 2^64 bytes"
+    )]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: DType,
+        /// Its shape.
+        shape: Vec<u64>,
+        /// The elements of a block.
+        block: u64,
+    },
+    /// A tensor whose shape and place do not agree.
+    #[error("tensor {tensor:?} of {dtype} {shape:?} has {needs} bytes, and its place {found}")]
+    Length {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: DType,
+        /// Its shape.
+        shape: Vec<u64>,
+        /// The bytes of that shape.
+        needs: u64,
+        /// The bytes of its place.
+        found: u64,
+    },
+    /// Bytes that belong to two tensors, or to none.
+    #[error(
+        "tensor {tensor:?} begins at byte {begin} of the data, and the tensor before it ends at {end}"
+    )]
+    Place {
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        begin: u64,
+        /// Where it has to begin.
+        end: u64,
+    },
+    /// Bytes after the last tensor.
+    #[error("the last tensor ends at byte {end}, and the file has {len_bytes}")]
+    Trailing {
+        /// Where the last tensor ends.
+        end: u64,
+        /// The length of the file.
+        len_bytes: u64,
+    },
+}
+
+/// The most bytes of a header that are read: the limit of the safetensors format.
+const MOST_HEADER_BYTES: u64 = 100_000_000;
+
+impl Header {
+    /// Reads the header of a safetensors or GGUF file, from its first byte on, and checks it against the length of the
+    /// file, `len_bytes`: each tensor lies within the file, and its type and shape have as many bytes as its place.
+    /// Reads no byte of a tensor. Of a hostile file it reads at most 100 MB, and takes at most a few times as much memory.
+    ///
+    /// # Errors
+    /// When the file is no model, or its header is not right.
+    pub fn read(mut reader: impl Read, len_bytes: u64) -> Result<Header, HeaderError> {
+        let mut first = [0; 8];
+        let many = len_bytes.min(8) as usize;
+        let read = reader.read_exact(&mut first[..many]);
+        read.map_err(HeaderError::Read)?;
+        match first {
+            [b'G', b'G', b'U', b'F', version @ ..] if many == 8 => {
+                gguf::read(&mut reader, len_bytes, u32::from_le_bytes(version))
+            }
+            // A ZIP archive, as `torch.save` writes; and the protocols 2 to 5 of pickle, as it wrote before.
+            [b'P', b'K', 3, 4, ..] | [0x80, 2..=5, ..] => Err(HeaderError::Pickled),
+            _ if many < 8 => Err(HeaderError::NoModel {
+                reason: format!("it has {len_bytes} bytes"),
+            }),
+            _ => safetensors::read(&mut reader, len_bytes, u64::from_le_bytes(first)),
+        }
+    }
+}
+
+/// Returns how many bytes the tensor has.
+fn len_of(tensor: &str, dtype: DType, shape: &[u64]) -> Result<u64, HeaderError> {
+    let len_bytes = dtype.len_bytes(shape);
+    len_bytes.ok_or_else(|| HeaderError::Shape {
+        tensor: tensor.into(),
+        dtype,
+        shape: shape.into(),
+        block: dtype.block().0,
+    })
+}

@@ -1,0 +1,11 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod dtype;
+mod header;
+mod model;
+
+pub use dtype::DType;
+pub use header::{Format, Header, HeaderError, TensorInfo, Value};
+pub use model::{Model, ModelError, ModelFile};
+pub use transload;

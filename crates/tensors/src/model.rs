@@ -1,0 +1,263 @@
+//! A model: one file, or several that belong together.
+
+mod folder;
+mod index;
+mod split;
+
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, Seek};
+use std::path::{Path, PathBuf};
+
+use transload::host::HostFile;
+use transload::{ErrorClass, OpenError};
+
+use crate::{Format, Header, HeaderError, TensorInfo, Value};
+
+/// The files of a model, open, and what their headers say.
+///
+/// The files stay open, so that a file that is replaced meanwhile is read as it was. Copies of the bytes that a file loses
+/// fail and name the file.
+#[derive(Debug)]
+pub struct Model {
+    files: Vec<ModelFile>,
+    tensors: Vec<TensorInfo>,
+    /// The numbers of the tensors, by name.
+    by_name: Vec<usize>,
+    metadata: BTreeMap<String, Value>,
+}
+
+/// A file of a model.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ModelFile {
+    /// The file, open.
+    pub file: HostFile,
+    /// Its format.
+    pub format: Format,
+}
+
+/// Why a path is no model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A file that was not opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A folder or an index that was not read.
+    #[error("{path}: {source}", path = path.display())]
+    Read {
+        /// The folder or index.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A file whose header is not right.
+    #[error("{path} {source}", path = path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What is not right.
+        source: HeaderError,
+    },
+    /// A list of shards that is not right.
+    #[error("{path} is no list of shards: {reason}", path = path.display())]
+    Index {
+        /// The list.
+        path: PathBuf,
+        /// What is not right.
+        reason: String,
+    },
+    /// A folder without a model.
+    #[error("{path} has no model: no *.safetensors and no *.gguf{}", pickled(*.is_pickled), path = path.display())]
+    NoModel {
+        /// The folder.
+        path: PathBuf,
+        /// Whether it has pickled models.
+        is_pickled: bool,
+    },
+    /// A folder with several models.
+    #[error("{path} has several models: {}; name one of them", names.join(", "), path = path.display())]
+    Several {
+        /// The folder.
+        path: PathBuf,
+        /// The names of the files.
+        names: Vec<String>,
+    },
+    /// A model of several files, of which some are not there.
+    #[error("{path} lacks {} of its {files} files: {}", names.len(), names.join(", "), path = path.display())]
+    Missing {
+        /// The list of the files, or the first one.
+        path: PathBuf,
+        /// How many there are to be.
+        files: usize,
+        /// The names of the missing ones.
+        names: Vec<String>,
+    },
+    /// A tensor that two files have.
+    #[error("tensor {name:?} is in {first} and in {second}", first = first.display(), second = second.display())]
+    Duplicate {
+        /// The tensor.
+        name: String,
+        /// A file.
+        first: PathBuf,
+        /// Another file.
+        second: PathBuf,
+    },
+    /// A tensor that is not where the list says.
+    #[error("tensor {name:?} is not in {path}, where the list of shards says it is", path = path.display())]
+    NotThere {
+        /// The tensor.
+        name: String,
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+fn pickled(found: bool) -> &'static str {
+    match found {
+        true => {
+            "; pickled files (*.bin, *.pt, *.pth, *.ckpt) may run any code when they are read, so they are not read: take \
+             the model's safetensors"
+        }
+        false => "",
+    }
+}
+
+impl ModelError {
+    /// Returns the category of the error. A file that is no model is the caller's.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ModelError::Open(error) => error.class(),
+            ModelError::Read { source, .. }
+            | ModelError::Header {
+                source: HeaderError::Read(source),
+                ..
+            } => match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => ErrorClass::Caller,
+                _ => ErrorClass::Failed,
+            },
+            _ => ErrorClass::Caller,
+        }
+    }
+}
+
+impl Model {
+    /// Opens the model at `path` and reads its headers. Blocks on the disk. The path is
+    ///
+    /// - a file in safetensors or GGUF; of a GGUF model in parts, `NAME-00001-of-00003.gguf`, any part;
+    /// - a list of shards, `model.safetensors.index.json`;
+    /// - a folder, such as a snapshot of a hub: with a list of shards the model of that list, with `model.safetensors` that
+    ///   file, else the only other model in it. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// When there is no model, when one of its files is missing, cannot be read, was cut short, or says something of itself
+    /// that is not so, and when two files have a tensor of one name.
+    pub fn open(path: impl AsRef<Path>) -> Result<Model, ModelError> {
+        let path = path.as_ref();
+        if path.is_dir() {
+            return folder::open(path);
+        }
+        if path.extension().is_some_and(|ending| ending == "json") {
+            return index::open(path);
+        }
+        let parts = split::parts(path)?;
+        Model::of_files(&parts.unwrap_or_else(|| vec![path.to_owned()]))?.indexed()
+    }
+
+    /// Opens files that together are a model. Its tensors are not found by name yet.
+    fn of_files(paths: &[PathBuf]) -> Result<Model, ModelError> {
+        let mut model = Model {
+            files: Vec::with_capacity(paths.len()),
+            tensors: Vec::new(),
+            by_name: Vec::new(),
+            metadata: BTreeMap::new(),
+        };
+        for path in paths {
+            let file = HostFile::open(path).map_err(OpenError::from)?;
+            let header = read(&file)?;
+            let number = model.files.len();
+            model.files.push(ModelFile {
+                file,
+                format: header.format,
+            });
+            for (key, value) in header.metadata {
+                model.metadata.entry(key).or_insert(value);
+            }
+            model.tensors.extend(
+                header
+                    .tensors
+                    .into_iter()
+                    .map(|of| TensorInfo { file: number, ..of }),
+            );
+        }
+        Ok(model)
+    }
+
+    /// Finds the tensors by name.
+    fn indexed(mut self) -> Result<Model, ModelError> {
+        let mut by_name: Vec<usize> = (0..self.tensors.len()).collect();
+        by_name.sort_by(|a, b| self.tensors[*a].name.cmp(&self.tensors[*b].name));
+        for pair in by_name.windows(2) {
+            let [first, second] = [pair[0], pair[1]].map(|at| &self.tensors[at]);
+            if first.name == second.name {
+                return Err(ModelError::Duplicate {
+                    name: first.name.clone(),
+                    first: self.path(first.file).to_owned(),
+                    second: self.path(second.file).to_owned(),
+                });
+            }
+        }
+        self.by_name = by_name;
+        Ok(self)
+    }
+
+    /// Returns the files.
+    pub fn files(&self) -> &[ModelFile] {
+        &self.files
+    }
+
+    /// Returns the path of a file, by its number.
+    fn path(&self, file: usize) -> &Path {
+        self.files[file].file.path()
+    }
+
+    /// Returns the tensors, file by file, in the order of their bytes.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// Returns the tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        let found = self
+            .by_name
+            .binary_search_by(|at| self.tensors[*at].name.as_str().cmp(name));
+        found.ok().map(|at| &self.tensors[self.by_name[at]])
+    }
+
+    /// Returns what else the headers say. Of a key that several files have, the value of the first file.
+    pub fn metadata(&self) -> &BTreeMap<String, Value> {
+        &self.metadata
+    }
+
+    /// Returns how many bytes all tensors have.
+    pub fn len_bytes(&self) -> u64 {
+        // All of them lie in files.
+        self.tensors.iter().map(|of| of.len_bytes).sum()
+    }
+}
+
+/// Reads the header of an open file.
+fn read(file: &HostFile) -> Result<Header, ModelError> {
+    let path = || file.path().to_owned();
+    let failed = |source| ModelError::Header {
+        path: path(),
+        source,
+    };
+    let Some(mut bytes) = file.file() else {
+        unreachable!("a file that was opened by its path is no shared memory");
+    };
+    bytes
+        .rewind()
+        .map_err(|error| failed(HeaderError::Read(error)))?;
+    Header::read(BufReader::new(bytes), file.span().len).map_err(failed)
+}

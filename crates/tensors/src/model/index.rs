@@ -1,0 +1,114 @@
+//! Lists of shards: `model.safetensors.index.json`, which says of each tensor in which file it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use transload::hal::read_regular;
+
+use super::{Model, ModelError};
+
+/// A list of a million tensors has half of that.
+const MOST_BYTES: u64 = 200_000_000;
+
+/// Opens the model that the list describes. Tensors that it does not name are no part of the model.
+pub(super) fn open(path: &Path) -> Result<Model, ModelError> {
+    let bytes = read_regular(path, MOST_BYTES).map_err(|source| ModelError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let wrong = |reason: String| ModelError::Index {
+        path: path.to_owned(),
+        reason,
+    };
+    let index: Index = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let mut shard_of = BTreeMap::new();
+    for (tensor, shard) in index.weight_map.0 {
+        if shard_of.contains_key(&tensor) {
+            return Err(wrong(format!("tensor {tensor:?} is there twice")));
+        }
+        shard_of.insert(tensor, shard);
+    }
+    let names: BTreeSet<&String> = shard_of.values().collect();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut shards: Vec<PathBuf> = Vec::with_capacity(names.len());
+    let mut missing = Vec::new();
+    for name in &names {
+        if !is_plain(name) {
+            return Err(wrong(format!(
+                "shard {name:?} is no plain name of a file in the list's folder"
+            )));
+        }
+        let shard = folder.join(name);
+        match shard.try_exists() {
+            Ok(false) => missing.push(name.to_string()),
+            _ => shards.push(shard),
+        }
+    }
+    if names.is_empty() {
+        return Err(wrong("it names no tensor".into()));
+    }
+    if !missing.is_empty() {
+        return Err(ModelError::Missing {
+            path: path.to_owned(),
+            files: names.len(),
+            names: missing,
+        });
+    }
+    let mut model = Model::of_files(&shards)?;
+    let is_listed = |file: usize, tensor: &str| {
+        let listed = shard_of.get(tensor).map(|shard| folder.join(shard));
+        listed.is_some_and(|listed| listed == shards[file])
+    };
+    model.tensors.retain(|of| is_listed(of.file, &of.name));
+    let model = model.indexed()?;
+    match shard_of
+        .iter()
+        .find(|(tensor, _)| model.tensor(tensor).is_none())
+    {
+        None => Ok(model),
+        Some((tensor, shard)) => Err(ModelError::NotThere {
+            name: tensor.clone(),
+            path: folder.join(shard),
+        }),
+    }
+}
+
+/// Whether the name leads to no other folder, on any system.
+fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let is_single = matches!(parts.next(), Some(Component::Normal(part)) if part == name);
+    is_single && parts.next().is_none() && !name.contains(['/', '\\', ':', '\0'])
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: Pairs,
+}
+
+/// An object of strings, with keys that are there twice.
+struct Pairs(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Pairs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object that gives each tensor's file")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}

@@ -1,0 +1,50 @@
+//! GGUF models in parts: `NAME-00001-of-00003.gguf`, as llama.cpp's `gguf-split` names them.
+
+use std::path::{Path, PathBuf};
+
+use super::ModelError;
+
+/// A part of a model, by its name.
+pub(super) struct Part<'a> {
+    /// The name before the numbers.
+    stem: &'a str,
+    /// From 1 on.
+    pub(super) number: u32,
+    count: u32,
+}
+
+/// Returns what the name says, if it is one of a part.
+pub(super) fn part_of(name: &str) -> Option<Part<'_>> {
+    let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (stem, number) = rest.rsplit_once('-')?;
+    let figure = |digits: &str| {
+        let is_figure = digits.len() == 5 && digits.bytes().all(|of| of.is_ascii_digit());
+        digits.parse().ok().filter(|_| is_figure)
+    };
+    let (number, count) = (figure(number)?, figure(count)?);
+    (1..=count).contains(&number).then_some(Part {
+        stem,
+        number,
+        count,
+    })
+}
+
+/// Returns all parts of the model that the file is one of; `None` where it is no part.
+pub(super) fn parts(path: &Path) -> Result<Option<Vec<PathBuf>>, ModelError> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let Some(part) = name.and_then(part_of) else {
+        return Ok(None);
+    };
+    let name = |number| format!("{}-{number:05}-of-{:05}.gguf", part.stem, part.count);
+    let path_of = |number| path.with_file_name(name(number));
+    let is_missing = |number: &u32| matches!(path_of(*number).try_exists(), Ok(false));
+    let missing: Vec<u32> = (1..=part.count).filter(is_missing).collect();
+    if !missing.is_empty() {
+        return Err(ModelError::Missing {
+            path: path.to_owned(),
+            files: part.count as usize,
+            names: missing.into_iter().map(name).collect(),
+        });
+    }
+    Ok(Some((1..=part.count).map(path_of).collect()))
+}

@@ -1,0 +1,7 @@
+//! Model files: what is read of them, and what is refused.
+
+mod files;
+mod gguf;
+mod hostile;
+mod models;
+mod safetensors;
