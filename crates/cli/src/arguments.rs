@@ -38,6 +38,12 @@ pub(crate) enum Command {
     /// Measures and verifies every way between two memories, and saves what it found
     #[command(after_help = PROFILES)]
     Probe(ProbeArguments),
+    /// Lists the tensors of a model file
+    #[command(after_help = MODELS)]
+    Inspect {
+        /// A file in safetensors or GGUF, a list of shards, or a folder with one model
+        model: PathBuf,
+    },
     /// Writes completions for a shell
     Completions {
         /// The shell
@@ -223,6 +229,14 @@ bandwidth by size with the sizes at which the way changes, and the links. It is
 one file, which needs no network and contains no script. It appears whole or not
 at all, also when the probe found wrong bytes.";
 
+const MODELS: &str = "\
+MODEL is a file in safetensors or GGUF, a list of shards
+(model.safetensors.index.json), any part of a GGUF model in parts
+(NAME-00001-of-00003.gguf), or a folder with one model, such as a snapshot of a
+hub. The headers alone are read, and checked against the lengths of the files.
+Pickled files (*.bin, *.pt) may run any code when they are read, so they are
+refused.";
+
 const MEMORIES: &str = "\
 Memories:
   cpu:0         the heap, as cpu:0/pageable
@@ -256,7 +270,13 @@ mod tests {
     /// A longer line is broken anew, in the middle of a sentence.
     #[test]
     fn what_follows_the_options_fits_a_terminal_of_80() {
-        for text in [ENVIRONMENT_AND_EXIT_CODES, STOPS, MEMORIES, PROFILES] {
+        for text in [
+            ENVIRONMENT_AND_EXIT_CODES,
+            STOPS,
+            MODELS,
+            MEMORIES,
+            PROFILES,
+        ] {
             for line in text.lines() {
                 assert!(line.chars().count() <= 80, "{line:?}");
             }

@@ -7,6 +7,7 @@ use std::{fmt, io};
 use transload::hal::{AllocError, ErrorClass, NotRegular};
 use transload::host::FileError;
 use transload::{OpenError, PlaceError, ProfileError, TransferError};
+use transload_tensors::ModelError;
 use transload_testkit::sim::BuildError;
 use transload_testkit::topology::TopologyError;
 
@@ -81,6 +82,9 @@ pub(crate) enum Failure {
     /// A file that was written and not put in its place.
     #[error("cannot put {path} in its place: {source}", path = path.display())]
     Place { path: PathBuf, source: io::Error },
+    /// A path that is no model.
+    #[error("{}", NoModel(.0))]
+    Model(#[from] ModelError),
     /// A profile that was asked for and cannot be used, or one that cannot be written.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -181,6 +185,7 @@ impl Failure {
             | Failure::ReadOnly { .. }
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),
+            Failure::Model(error) => by_class(error.class()),
             Failure::Profile(error) => by_class(error.class()),
             // The library calls it a caller's mistake to ask for more than a memory can ever give;
             // the user of `copy` names a file and no size.
@@ -251,6 +256,18 @@ impl fmt::Display for Unread<'_> {
                 "{error}; standard input is not read: write it to a regular file first, as in cat > FILE, and copy that"
             ),
             _ => error.fmt(f),
+        }
+    }
+}
+
+/// Why a path is no model, with the same advice.
+struct NoModel<'a>(&'a ModelError);
+
+impl fmt::Display for NoModel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ModelError::Open(error) => Unread(error).fmt(f),
+            other => other.fmt(f),
         }
     }
 }

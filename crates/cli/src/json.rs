@@ -74,6 +74,31 @@ pub(crate) struct Fallback {
 }
 
 #[derive(Debug, Serialize)]
+pub(crate) struct Model {
+    pub(crate) files: Vec<ModelFile>,
+    pub(crate) bytes: u64,
+    pub(crate) metadata: serde_json::Map<String, serde_json::Value>,
+    pub(crate) tensors: Vec<Tensor>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelFile {
+    pub(crate) path: String,
+    pub(crate) format: &'static str,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Tensor {
+    pub(crate) name: String,
+    pub(crate) dtype: &'static str,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) bytes: u64,
+    pub(crate) file: usize,
+    pub(crate) offset: u64,
+}
+
+#[derive(Debug, Serialize)]
 pub(crate) struct Explanation {
     pub(crate) chosen: Chosen,
     pub(crate) rejected: Vec<Rejected>,

@@ -14,6 +14,7 @@ mod devices;
 mod environment;
 mod explain;
 mod failure;
+mod inspect;
 mod interrupt;
 mod json;
 mod last_word;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Copy(options) => copy::run(options, wanted, &mut output),
         Command::Explain(options) => explain::run(options, wanted, &mut output),
         Command::Probe(options) => probe::run(options, wanted, &mut output),
+        Command::Inspect { model } => inspect::run(model, &mut output),
         Command::Completions { shell } => completions(*shell, &mut output),
     };
     match done {

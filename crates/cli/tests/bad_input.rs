@@ -197,6 +197,28 @@ fn files_that_cannot_be_read_are_named() {
 
 #[cfg(unix)]
 #[test]
+fn what_is_no_model_is_named() {
+    let folder = Folder::new("no-model");
+    folder.file("bytes", 100);
+    fs::write(folder.path("pickled.pt"), b"PK\x03\x04....").unwrap();
+    for (model, words) in [
+        ("bytes", ["bytes is no model file", ""]),
+        (
+            "pickled.pt",
+            [
+                "pickled.pt is a pickled file",
+                "safetensors.torch.save_file",
+            ],
+        ),
+        (".", [". has no model", "*.pt"]),
+        ("nowhere", ["nowhere", "No such file"]),
+    ] {
+        refused(&folder, &["inspect", model], 2, &words);
+    }
+    refused(&folder, &["inspect"], 2, &["MODEL"]);
+}
+
+#[test]
 fn files_that_the_system_does_not_open_are_named() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = Folder::new("refused");
@@ -528,6 +550,7 @@ fn a_pipe_is_refused_wherever_a_file_is_named() {
         &["devices", "--topology", "pipe"],
         &["explain", "cpu:0", "cpu:0", "1", "--profile", "pipe"],
         &["probe", "--quick", "--profile", "pipe"],
+        &["inspect", "pipe"],
     ] {
         let run = ended(&mut folder.command(arguments));
         let said = run.stderr();

@@ -121,6 +121,23 @@ fn the_examples_are_what_the_program_says_where_that_is_the_same_everywhere() {
 }
 
 #[test]
+fn the_example_of_inspect_is_what_the_program_says() {
+    let folder = Folder::new("documented-inspect");
+    let header = r#"{"__metadata__":{"format":"pt"},"weight":{"dtype":"F16","shape":[2,768],"data_offsets":[0,3072]}}"#;
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend([0; 3072]);
+    fs::write(folder.path("model.safetensors"), file).unwrap();
+    let said = folder.json(&["inspect", "model.safetensors"]);
+    assert_eq!(said, example("inspect"));
+    let said = folder.run(&["inspect", "model.safetensors"]).stdout();
+    assert_eq!(
+        said,
+        "TENSOR  DTYPE  SHAPE     SIZE\nweight  F16    [2, 768]  3 KiB\n\n1 tensor of 3 KiB in 1 file of safetensors\n"
+    );
+}
+
+#[test]
 fn the_example_of_the_cost_model_is_what_the_program_says() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cost-model.md");
     let text = fs::read_to_string(path).unwrap();

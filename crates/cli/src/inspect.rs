@@ -1,0 +1,98 @@
+//! `transload inspect`
+
+use std::path::Path;
+
+use transload::ByteSize;
+use transload_tensors::{Format, Model, TensorInfo, Value};
+
+use crate::failure::Failure;
+use crate::json;
+use crate::output::Output;
+
+pub(crate) fn run(path: &Path, output: &mut Output) -> Result<(), Failure> {
+    let model = Model::open(path)?;
+    if output.is_json() {
+        return output.json(&document(&model));
+    }
+    let several = model.files().len() > 1;
+    let row = |tensor: &TensorInfo| {
+        let mut row = vec![
+            tensor.name.escape_debug().to_string(),
+            tensor.dtype.to_string(),
+            shape(&tensor.shape),
+            ByteSize(tensor.len_bytes).to_string(),
+        ];
+        let path = model.files()[tensor.file].file.path();
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        row.extend(several.then(|| name.display().to_string()));
+        row
+    };
+    let mut header = vec!["TENSOR", "DTYPE", "SHAPE", "SIZE"];
+    header.extend(several.then_some("FILE"));
+    output.table(&header, model.tensors().iter().map(row).collect())?;
+    output.line("")?;
+    let mut formats = model.files().iter().map(|file| format(file.format));
+    output.line(format_args!(
+        "{} of {} in {} of {}",
+        counted(model.tensors().len(), "tensor"),
+        ByteSize(model.len_bytes()),
+        counted(model.files().len(), "file"),
+        formats.next_back().unwrap_or_default()
+    ))
+}
+
+/// A shape in the field's usual form, `[384, 512]`.
+fn shape(sizes: &[u64]) -> String {
+    let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
+    format!("[{}]", sizes.join(", "))
+}
+
+fn counted(count: usize, of: &str) -> String {
+    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
+}
+
+fn format(format: Format) -> &'static str {
+    match format {
+        Format::Safetensors => "safetensors",
+        Format::Gguf => "gguf",
+        _ => "unknown",
+    }
+}
+
+fn document(model: &Model) -> json::Model {
+    let files = model.files().iter().map(|of| json::ModelFile {
+        path: of.file.path().display().to_string(),
+        format: format(of.format),
+        bytes: of.file.span().len,
+    });
+    let tensors = model.tensors().iter().map(|of| json::Tensor {
+        name: of.name.clone(),
+        dtype: of.dtype.name(),
+        shape: of.shape.clone(),
+        bytes: of.len_bytes,
+        file: of.file,
+        offset: of.offset,
+    });
+    let metadata = model.metadata().iter();
+    json::Model {
+        files: files.collect(),
+        bytes: model.len_bytes(),
+        metadata: metadata
+            .map(|(key, value)| (key.clone(), told(value)))
+            .collect(),
+        tensors: tensors.collect(),
+    }
+}
+
+fn told(value: &Value) -> serde_json::Value {
+    match value {
+        Value::String(text) => text.as_str().into(),
+        Value::Unsigned(number) => (*number).into(),
+        Value::Signed(number) => (*number).into(),
+        // JSON has no NaN and no infinity: null.
+        Value::Float(number) => (*number).into(),
+        Value::Bool(is) => (*is).into(),
+        Value::Array(values) => values.iter().map(told).collect(),
+        _ => serde_json::Value::Null,
+    }
+}
