@@ -89,6 +89,12 @@ impl Buffer {
         self.raw.is_writable()
     }
 
+    /// Returns whether this is the only view of its memory: no other clone or slice exists, and no transfer of it is under
+    /// way.
+    pub fn is_unique(&self) -> bool {
+        self.raw.is_unique()
+    }
+
     /// Returns a view of some of the bytes.
     ///
     /// # Errors

@@ -1,8 +1,9 @@
 //! Regions: parts of a buffer, of any shape.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 
-use transload_core::Shape;
+use transload_core::{Shape, Span};
 
 use crate::Buffer;
 use crate::engine::operand::Operand;
@@ -12,8 +13,8 @@ use crate::error::RegionError;
 /// A shape laid over a buffer: the source or the destination of a request.
 ///
 /// `&Buffer` converts into the region of all its bytes. For a range of bytes use [`Buffer::slice`]: it returns a
-/// buffer, which is a region. [`Region::rect`] is a rectangle of an image, [`Region::blocks`] are blocks in the order of a
-/// list; other rows at a pitch, and planes of them, need [`Region::new`].
+/// buffer, which is a region. [`Region::rect`] is a rectangle of an image, [`Region::blocks`] and [`Region::spans`] are pieces in
+/// the order of a list; other rows at a pitch, and planes of them, need [`Region::new`].
 #[derive(Clone, Debug)]
 pub struct Region {
     pub(crate) buffer: Buffer,
@@ -102,7 +103,7 @@ impl Region {
     /// # Errors
     /// When the shape ends past the buffer's end.
     pub fn new(buffer: &Buffer, offset: u64, shape: Shape) -> Result<Region, RegionError> {
-        if !transload_core::Span::new(offset, shape.extent_bytes()).fits(buffer.len()) {
+        if !Span::new(offset, shape.extent_bytes()).fits(buffer.len()) {
             return Err(RegionError::OutOfBounds {
                 memory: buffer.memory(),
                 offset,
@@ -158,17 +159,62 @@ impl Region {
                 limit,
             });
         }
-        let too_large = RegionError::TooManyBlocks {
+        let too_large = RegionError::TooLarge {
             memory,
             count: numbers.len(),
-            block_bytes,
         };
         let payload = block_bytes.checked_mul(numbers.len() as u64);
         Ok(Region {
             buffer: buffer.clone(),
             offset: 0,
             shape: Shape::contiguous(payload.ok_or(too_large)?),
-            scattered: Some(Arc::new(Scattered::new(block_bytes, numbers))),
+            scattered: Some(Arc::new(Scattered::blocks(block_bytes, numbers))),
+        })
+    }
+
+    /// Returns spans of the buffer's bytes in the order of a list, end to end: what [`Region::blocks`] is for pieces of
+    /// unequal size, and all that is said there holds. Spans of a source may overlap.
+    ///
+    /// ```
+    /// # #[cfg(feature = "std")] {
+    /// # use transload::{Region, TransferManager};
+    /// # let manager = TransferManager::builder().host().build()?;
+    /// let bytes = manager.adopt((0..100).collect::<Vec<u8>>())?;
+    /// let picked = manager.read_to_vec(Region::spans(&bytes, &[90..93, 0..2, 91..92])?)?;
+    /// assert_eq!(picked, [90, 91, 92, 0, 1, 91]);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When a span ends before it begins, or past the buffer's end, or together they have more than 2^64 bytes.
+    pub fn spans(buffer: &Buffer, spans: &[Range<u64>]) -> Result<Region, RegionError> {
+        let memory = buffer.memory();
+        let mut payload = 0u64;
+        for span in spans {
+            let Range { start, end } = *span;
+            let Some(len) = end.checked_sub(start) else {
+                return Err(RegionError::Reversed { memory, start, end });
+            };
+            if end > buffer.len() {
+                return Err(RegionError::OutOfBounds {
+                    memory,
+                    offset: start,
+                    len,
+                    limit: buffer.len(),
+                });
+            }
+            let count = spans.len();
+            let too_large = RegionError::TooLarge { memory, count };
+            payload = payload.checked_add(len).ok_or(too_large)?;
+        }
+        let pieces = spans.iter().filter(|span| !span.is_empty());
+        let pieces = pieces.map(|span| Span::new(span.start, span.end - span.start));
+        Ok(Region {
+            buffer: buffer.clone(),
+            offset: 0,
+            shape: Shape::contiguous(payload),
+            scattered: Some(Arc::new(Scattered::pieces(pieces))),
         })
     }
 
@@ -182,7 +228,7 @@ impl Region {
         self.offset
     }
 
-    /// Returns the shape; of [blocks](Region::blocks) that of their bytes end to end.
+    /// Returns the shape; of [blocks](Region::blocks) and [spans](Region::spans) that of their bytes end to end.
     pub fn shape(&self) -> Shape {
         self.shape
     }

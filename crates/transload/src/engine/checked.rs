@@ -90,13 +90,11 @@ impl Checked {
             let memory = dst.buffer.memory();
             return Err(TransferError::ReadOnly { memory });
         }
-        if let Some((list, number)) =
-            { dst.scattered.as_ref() }.and_then(|list| Some((list, list.repeated?)))
-        {
-            return Err(TransferError::Region(RegionError::RepeatedBlock {
+        if let Some(twice) = dst.scattered.as_ref().and_then(|list| list.repeated) {
+            return Err(TransferError::Region(RegionError::Repeated {
                 memory: dst.buffer.memory(),
-                number,
-                block_bytes: list.block_bytes,
+                offset: twice.offset,
+                len: twice.len,
             }));
         }
         let has_list = src.scattered.is_some() || dst.scattered.is_some();

@@ -1,5 +1,5 @@
-//! One end of a transfer: a shape laid over a buffer, or blocks of it in a list's order; and the operations of copies from or
-//! to such blocks.
+//! One end of a transfer: a shape laid over a buffer, or pieces of it in a list's order; and the operations of copies from or
+//! to such pieces.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -7,52 +7,103 @@ use alloc::vec::Vec;
 use transload_core::{Shape, Span};
 use transload_hal::{Buffer, Layout, Op, Part};
 
-/// One end of a transfer: a shape laid over a buffer, or blocks of it.
+/// One end of a transfer: a shape laid over a buffer, or pieces of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Operand {
     pub(crate) buffer: Buffer,
     /// Where the shape's first byte lies, counted from the start of the view.
     pub(crate) offset: u64,
     pub(crate) shape: Shape,
-    /// Where the payload lies, if it is blocks in a list's order; `shape` is then that of the payload.
+    /// Where the payload lies, if it is pieces in a list's order; `shape` is then that of the payload.
     pub(crate) scattered: Option<Arc<Scattered>>,
 }
 
-/// Where the blocks of a payload lie.
+/// Where the pieces of a payload lie.
 #[derive(Debug)]
 pub(crate) struct Scattered {
-    pub(crate) block_bytes: u64,
-    /// From the operand's first byte to each block, in payload order.
+    /// From the operand's first byte to each piece, in payload order.
     starts: Vec<u64>,
-    /// The bytes from the first byte of the lowest block to the last one of the highest.
+    lens: Lens,
+    /// The bytes from the first byte of the lowest piece to the last one of the highest.
     extent: Span,
-    /// The number of a block that is in the list twice.
-    pub(crate) repeated: Option<u64>,
+    /// Bytes that two pieces share.
+    pub(crate) repeated: Option<Span>,
+}
+
+/// How long the pieces are.
+#[derive(Debug)]
+enum Lens {
+    /// All have so many bytes.
+    Equal(u64),
+    /// Where each ends in the payload.
+    Ends(Vec<u64>),
 }
 
 impl Scattered {
     /// Makes the list of blocks with those numbers. Their ends are at most `u64::MAX`.
-    pub(crate) fn new(block_bytes: u64, numbers: &[u32]) -> Scattered {
-        let mut sorted = numbers.to_vec();
-        sorted.sort_unstable();
-        let repeated = sorted.windows(2).find(|pair| pair[0] == pair[1]);
-        let at = |number: u32| u64::from(number) * block_bytes;
-        let first = sorted.first().map_or(0, |first| at(*first));
-        let last = sorted.last().map_or(0, |last| at(*last) + block_bytes);
-        Scattered {
-            block_bytes,
-            starts: numbers.iter().map(|number| at(*number)).collect(),
-            extent: Span::new(first, last - first),
-            repeated: repeated.map(|pair| pair[0].into()),
-        }
+    pub(crate) fn blocks(block_bytes: u64, numbers: &[u32]) -> Scattered {
+        let starts = numbers
+            .iter()
+            .map(|number| u64::from(*number) * block_bytes);
+        Scattered::new(starts.collect(), Lens::Equal(block_bytes))
     }
 
-    /// Returns where the payload byte `at` lies, and how many payload bytes follow it in its block, itself included.
+    /// Makes the list of those pieces, none of which is empty. Their ends and all their bytes are at most `u64::MAX`.
+    pub(crate) fn pieces(pieces: impl Iterator<Item = Span> + Clone) -> Scattered {
+        let starts = pieces.clone().map(|piece| piece.offset).collect();
+        let ends = pieces.scan(0, |end, piece| {
+            *end += piece.len;
+            Some(*end)
+        });
+        Scattered::new(starts, Lens::Ends(ends.collect()))
+    }
+
+    fn new(starts: Vec<u64>, lens: Lens) -> Scattered {
+        let mut list = Scattered {
+            starts,
+            lens,
+            extent: Span::new(0, 0),
+            repeated: None,
+        };
+        let mut sorted: Vec<Span> = list.iter().collect();
+        sorted.sort_unstable_by_key(|piece| piece.offset);
+        let first = sorted.first().map_or(0, |piece| piece.offset);
+        let mut end = first;
+        for piece in sorted {
+            let len = end.saturating_sub(piece.offset).min(piece.len);
+            if len > 0 && list.repeated.is_none() {
+                list.repeated = Some(Span::new(piece.offset, len));
+            }
+            end = end.max(piece.offset + piece.len);
+        }
+        list.extent = Span::new(first, end - first);
+        list
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Span> + '_ {
+        let starts = self.starts.iter().enumerate();
+        starts.map(|(at, start)| {
+            let len = match &self.lens {
+                Lens::Equal(len) => *len,
+                Lens::Ends(ends) => ends[at] - at.checked_sub(1).map_or(0, |before| ends[before]),
+            };
+            Span::new(*start, len)
+        })
+    }
+
+    /// Returns where the payload byte `at` lies, and how many payload bytes follow it in its piece, itself included.
     fn locate(&self, at: u64) -> (u64, u64) {
-        let inside = at % self.block_bytes;
-        let block = (at / self.block_bytes) as usize;
-        let start = self.starts.get(block).copied().unwrap_or(0);
-        (start + inside, self.block_bytes - inside)
+        let (piece, inside, left) = match &self.lens {
+            Lens::Equal(len) => ((at / len) as usize, at % len, len - at % len),
+            Lens::Ends(ends) => {
+                let piece = ends.partition_point(|end| *end <= at);
+                let begin = piece.checked_sub(1).map_or(0, |before| ends[before]);
+                let end = ends.get(piece).copied().unwrap_or(u64::MAX);
+                (piece, at - begin, end - at)
+            }
+        };
+        let start = self.starts.get(piece).copied().unwrap_or(0);
+        (start + inside, left)
     }
 }
 
@@ -93,11 +144,9 @@ impl Operand {
         let base = self.buffer.position();
         let list = self.scattered.as_ref();
         let whole = list.is_none().then(|| self.extent());
-        let blocks = list.into_iter().flat_map(move |list| {
-            let blocks = list.starts.iter();
-            blocks.map(move |start| Span::new(self.offset + start, list.block_bytes))
-        });
-        let spans = whole.into_iter().chain(blocks);
+        let pieces = list.into_iter().flat_map(|list| list.iter());
+        let pieces = pieces.map(|piece| Span::new(self.offset + piece.offset, piece.len));
+        let spans = whole.into_iter().chain(pieces);
         spans.map(move |span| Span::new(base + span.offset, span.len))
     }
 }
@@ -132,7 +181,7 @@ impl End {
     }
 }
 
-/// Returns the operations of a copy of the payload bytes `span`, in payload order. Blocks that adjoin at both ends are one
+/// Returns the operations of a copy of the payload bytes `span`, in payload order. Pieces that adjoin at both ends are one
 /// operation.
 pub(crate) fn copies<'a>(src: &'a End, dst: &'a End, span: Span) -> Vec<Op<'a>> {
     let (mut ops, mut at) = (Vec::new(), span.offset);

@@ -46,25 +46,24 @@ pub enum RegionError {
         /// How many blocks fit.
         limit: u64,
     },
-    /// More bytes in [blocks](crate::Region::blocks) than a number of bytes can tell.
-    #[error("{count} blocks of {block_bytes} bytes in {memory} have more than 2^64 bytes")]
-    TooManyBlocks {
+    /// More bytes in a list of [blocks](crate::Region::blocks) or [spans](crate::Region::spans) than a number of bytes can
+    /// tell.
+    #[error("{count} pieces of a buffer in {memory} have more than 2^64 bytes together")]
+    TooLarge {
         /// The memory.
         memory: MemoryId,
         /// How many are listed.
         count: usize,
-        /// The size of a block.
-        block_bytes: u64,
     },
-    /// A [block](crate::Region::blocks) that a destination lists more than once.
-    #[error("block {number} of {block_bytes} bytes in {memory} is twice in the destination")]
-    RepeatedBlock {
+    /// Bytes that the list of a destination names more than once.
+    #[error("the destination has {len} bytes from byte {offset} on of a buffer in {memory} twice")]
+    Repeated {
         /// The memory.
         memory: MemoryId,
-        /// The block's number.
-        number: u64,
-        /// The size of a block.
-        block_bytes: u64,
+        /// Where the bytes begin.
+        offset: u64,
+        /// How many there are.
+        len: u64,
     },
     /// A [rectangle](crate::Rect) that ends past the end of the image's rows.
     #[error(

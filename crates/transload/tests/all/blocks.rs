@@ -1,5 +1,6 @@
 //! Blocks that a list names: gathered, scattered and moved about, against a model.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use transload::{
@@ -123,6 +124,69 @@ pub(crate) fn move_blocks(manager: &TransferManager, from: &str, to: &str, block
     let moved = manager.copy(region(&dst, from_numbers), region(&dst, to_numbers));
     moved.wait().unwrap();
     check(&dst, &wanted, "blocks within a pool");
+    move_spans(manager, from, to, block);
+}
+
+/// Moves pieces of unequal size, none of them, and some that adjoin, between two places.
+fn move_spans(manager: &TransferManager, from: &str, to: &str, most: usize) {
+    let mut dice = Dice(most as u64 * 31 + 5);
+    let mut spans = |count: usize| -> (Vec<Range<u64>>, u64) {
+        let mut at = 0;
+        let apart = (0..count).map(|_| {
+            let begin = at + dice.below(3) * 5;
+            at = begin + dice.below(most as u64 + 1);
+            begin..at
+        });
+        (apart.collect(), at)
+    };
+    let (mut taken, src_len) = spans(300);
+    // In any order, and one of them twice.
+    taken.reverse();
+    taken.push(taken[7].clone());
+    let payload_len: u64 = taken.iter().map(|span| span.end - span.start).sum();
+    let first = bytes(src_len as usize, 4);
+    let src = filled(manager, from, &first);
+    let payload: Vec<u8> = { taken.iter() }
+        .flat_map(|span| &first[span.start as usize..span.end as usize])
+        .copied()
+        .collect();
+    let dst = at(manager, to, payload_len as usize);
+    let gather = Region::spans(&src, &taken).unwrap();
+    manager.copy(gather.clone(), &dst).wait().unwrap();
+    assert!(
+        manager.read_to_vec(&dst).unwrap() == payload,
+        "gather, {from} to {to}"
+    );
+
+    let (mut given, _) = spans(300);
+    let given_len: u64 = given.iter().map(|span| span.end - span.start).sum();
+    let end = given.last().unwrap().end;
+    match payload_len.checked_sub(given_len) {
+        Some(missing) => given.push(end..end + missing),
+        None => {
+            let mut over = given_len - payload_len;
+            for span in given.iter_mut().rev() {
+                let less = over.min(span.end - span.start);
+                span.end -= less;
+                over -= less;
+            }
+        }
+    }
+    let dst_len = given.last().unwrap().end.max(end);
+    let mut wanted = bytes(dst_len as usize, 5);
+    let dst = filled(manager, to, &wanted);
+    let mut left = &payload[..];
+    for span in &given {
+        let (piece, rest) = left.split_at((span.end - span.start) as usize);
+        wanted[span.start as usize..span.end as usize].copy_from_slice(piece);
+        left = rest;
+    }
+    let scatter = Region::spans(&dst, &given).unwrap();
+    manager.copy(gather, scatter).wait().unwrap();
+    assert!(
+        manager.read_to_vec(&dst).unwrap() == wanted,
+        "spans to spans, {from} to {to}"
+    );
 }
 
 #[test]
@@ -251,8 +315,25 @@ fn lists_that_name_what_is_not_there_or_twice_are_refused() {
     let twice = copy((&dst).into(), blocks(1000, &[3, 7, 3]).unwrap()).unwrap_err();
     assert_eq!(
         twice.to_string(),
-        "block 3 of 1000 bytes in cpu:0/pageable is twice in the destination"
+        "the destination has 1000 bytes from byte 3000 on of a buffer in cpu:0/pageable twice"
     );
+    let spans = |spans: &[Range<u64>]| Region::spans(&pool, spans);
+    let twice = copy(
+        dst.slice(..40).unwrap().into(),
+        spans(&[50..60, 0..20, 15..25]).unwrap(),
+    );
+    assert_eq!(
+        twice.unwrap_err().to_string(),
+        "the destination has 5 bytes from byte 15 on of a buffer in cpu:0/pageable twice"
+    );
+    assert_eq!(
+        refused(spans(&[0..1, 9_999..10_001])),
+        "2 bytes from offset 9999 on end past the buffer's 10000 bytes in cpu:0/pageable"
+    );
+    let (end, start) = (3, 5);
+    assert!(refused(spans(&[0..1, start..end])).contains('3'));
+    let far = spans(&[0..u64::MAX, 0..u64::MAX]);
+    assert!(matches!(far, Err(RegionError::OutOfBounds { .. })));
     let meets = copy(
         blocks(1000, &[0, 1]).unwrap(),
         blocks(500, &[5, 7, 3, 9]).unwrap(),
