@@ -3,9 +3,11 @@
 
 mod dtype;
 mod header;
+mod load;
 mod model;
 
 pub use dtype::DType;
 pub use header::{Format, Header, HeaderError, TensorInfo, Value};
+pub use load::{Load, LoadError, LoadPlan, Loader, Loading, Tensor};
 pub use model::{Model, ModelError, ModelFile};
 pub use transload;

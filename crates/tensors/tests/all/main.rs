@@ -3,5 +3,6 @@
 mod files;
 mod gguf;
 mod hostile;
+mod loads;
 mod models;
 mod safetensors;

@@ -1,0 +1,91 @@
+//! Why tensors were not loaded.
+
+use std::path::PathBuf;
+
+use transload::{ErrorClass, MemoryId, OpenError, TransferError};
+
+/// Why tensors were not loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// No tensor was chosen.
+    #[error("no tensor was chosen, of the {of} of the model")]
+    NoTensor {
+        /// How many the model has.
+        of: usize,
+    },
+    /// A tensor that no allocation can hold.
+    #[error(
+        "tensor {tensor:?} has {len_bytes} bytes, and one allocation in {memory} has at most {limit}"
+    )]
+    TooLarge {
+        /// The tensor.
+        tensor: String,
+        /// Its length.
+        len_bytes: u64,
+        /// The memory.
+        memory: MemoryId,
+        /// The largest allocation.
+        limit: u64,
+    },
+    /// The memory is too small.
+    #[error(
+        "the tensors take {needs} bytes, and {memory} has {has}; choose fewer, or a larger memory"
+    )]
+    NoRoom {
+        /// The memory.
+        memory: MemoryId,
+        /// The bytes of the tensors.
+        needs: u64,
+        /// The bytes of the memory.
+        has: u64,
+    },
+    /// A file that was not taken in.
+    #[error(transparent)]
+    Open(OpenError),
+    /// A file that was cut short after the model was opened.
+    #[error("{path} was cut short: its tensors end at byte {end}, and it has {len_bytes} now", path = path.display())]
+    Cut {
+        /// The file.
+        path: PathBuf,
+        /// Where the bytes to read end.
+        end: u64,
+        /// The length of the file now.
+        len_bytes: u64,
+    },
+    /// A place that is not here, memory that was not allocated, or a load that the library refused.
+    #[error(transparent)]
+    Library(#[from] transload::Error),
+    /// Bytes that did not arrive.
+    #[error("{} of {path}: {source}", tensors_of(tensors), path = path.display())]
+    Transfer {
+        /// The file.
+        path: PathBuf,
+        /// The tensors that were read together.
+        tensors: Vec<String>,
+        /// What failed.
+        source: Box<TransferError>,
+    },
+}
+
+fn tensors_of(names: &[String]) -> String {
+    match names {
+        [only] => format!("tensor {only:?}"),
+        [first, .., last] => format!("tensors {first:?} to {last:?}"),
+        [] => "no tensor".into(),
+    }
+}
+
+impl LoadError {
+    /// Returns the category of the error. Use it to decide whether to retry.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            LoadError::NoTensor { .. } | LoadError::TooLarge { .. } => ErrorClass::Caller,
+            LoadError::NoRoom { .. } => ErrorClass::Exhausted,
+            LoadError::Open(error) => error.class(),
+            LoadError::Cut { .. } => ErrorClass::Failed,
+            LoadError::Library(error) => error.class(),
+            LoadError::Transfer { source, .. } => source.class(),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Loads into the heap, and into a described machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use transload_tensors::transload::{ErrorClass, TransferManager};
+use transload_tensors::{LoadError, Loader, Model, Tensor};
+
+use crate::files::{Folder, Gguf, safetensors};
+
+fn manager() -> TransferManager {
+    TransferManager::builder().host().build().unwrap()
+}
+
+/// A safetensors file of tensors of those lengths, from the name `t{first}` on.
+fn file(first: usize, lens: &[usize]) -> Vec<u8> {
+    let mut at = 0;
+    let entries: Vec<String> = (first..)
+        .zip(lens)
+        .map(|(number, len)| {
+            let (begin, end) = (at, at + len);
+            at = end;
+            format!(
+                r#""t{number}":{{"dtype":"U8","shape":[{len}],"data_offsets":[{begin},{end}]}}"#
+            )
+        })
+        .collect();
+    let mut file = safetensors(&format!("{{{}}}", entries.join(",")), 0);
+    // Bytes that repeat nowhere near.
+    let byte = |at: usize| (at.wrapping_mul(0x9E37_79B9) >> 13) as u8 ^ first as u8;
+    file.extend((0..at).map(byte));
+    file
+}
+
+/// Two shards, with tensors of no bytes, small ones, odd ones, and ones larger than a run.
+fn model() -> (Folder, Model) {
+    let lens = [
+        64,
+        0,
+        128,
+        1,
+        63,
+        4096,
+        0,
+        (20 << 20) + 7,
+        192,
+        192,
+        (16 << 20) - 192,
+        192,
+    ];
+    let (first, second) = (file(0, &lens), file(lens.len(), &[5, (3 << 20) + 1, 64]));
+    let mut map: Vec<String> = (0..lens.len())
+        .map(|at| format!(r#""t{at}":"a.safetensors""#))
+        .collect();
+    map.extend((lens.len()..lens.len() + 3).map(|at| format!(r#""t{at}":"b.safetensors""#)));
+    let index = format!(r#"{{"weight_map":{{{}}}}}"#, map.join(","));
+    let folder = Folder::of(&[
+        ("a.safetensors", &first),
+        ("b.safetensors", &second),
+        ("model.safetensors.index.json", index.as_bytes()),
+    ]);
+    let model = Model::open(folder.path("")).unwrap();
+    (folder, model)
+}
+
+fn bytes_in_file(model: &Model, tensor: &Tensor) -> Vec<u8> {
+    let file = fs::read(model.files()[tensor.info.file].file.path()).unwrap();
+    let begin = tensor.info.offset as usize;
+    file[begin..begin + tensor.info.len_bytes as usize].to_vec()
+}
+
+fn by_name(loading: impl Iterator<Item = Result<Tensor, LoadError>>) -> BTreeMap<String, Tensor> {
+    let tensors = loading.map(|tensor| tensor.map(|of| (of.info.name.clone(), of)));
+    tensors.collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn every_tensor_has_the_bytes_of_its_file_at_a_multiple_of_64() {
+    let (_folder, model) = model();
+    let loader = Loader::new(&manager());
+    let mut loading = loader.load(&model).verify().start().unwrap();
+    let tensors = by_name(loading.by_ref());
+    assert_eq!(loading.progress(), (model.len_bytes(), model.len_bytes()));
+    assert!(loading.next().is_none());
+    assert_eq!(tensors.len(), model.tensors().len());
+    for (name, tensor) in &tensors {
+        assert_eq!(model.tensor(name), Some(&tensor.info));
+        let bytes = tensor.buffer.read().unwrap();
+        assert!(*bytes == bytes_in_file(&model, tensor)[..], "{name}");
+        assert!(
+            bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(64),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn blocks_of_gguf_with_padding_between_them_arrive_as_they_are() {
+    let bytes = Gguf::default()
+        .tensor("q", &[256], 12, 0)
+        .tensor("odd", &[9], 0, 160)
+        .tensor("next", &[8], 0, 224)
+        .tensor("last", &[1], 24, 256)
+        .file(32, 257);
+    let folder = Folder::of(&[("m.gguf", &bytes)]);
+    let model = Model::open(folder.path("m.gguf")).unwrap();
+    let loader = Loader::new(&manager());
+    let plan = loader.load(&model).plan().unwrap();
+    // In memory they begin at bytes 0, 192 and 256; after `next` the file has too few bytes to fill a place up to 64.
+    assert_eq!(
+        (plan.len_bytes(), plan.read_bytes()),
+        (144 + 36 + 32 + 1, 289)
+    );
+    // Only `odd` and `next` are as far apart in the file.
+    assert_eq!(
+        (
+            plan.transfers(),
+            loader.load(&model).verify().plan().unwrap().transfers()
+        ),
+        (2, 3)
+    );
+    for tensor in by_name(plan.start().unwrap()).values() {
+        assert!(*tensor.buffer.read().unwrap() == bytes_in_file(&model, tensor)[..]);
+    }
+}
+
+#[test]
+fn the_plan_tells_what_is_read_before_anything_is() {
+    let (_folder, model) = model();
+    let loader = Loader::new(&manager());
+    let plan = loader
+        .load(&model)
+        .only("t1?")
+        .filter(|tensor| tensor.len_bytes > 100)
+        .plan()
+        .unwrap();
+    let names: Vec<&str> = plan.tensors().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(names, ["t10", "t11", "t13"]);
+    assert_eq!(plan.len_bytes(), (16 << 20) + (3 << 20) + 1);
+    assert_eq!((plan.read_bytes(), plan.transfers()), (plan.len_bytes(), 2));
+    assert!(plan.memory_bytes() >= plan.len_bytes());
+    assert_eq!(plan.memory().to_string(), "cpu:0/pageable");
+    let explained = plan.explain().unwrap();
+    assert_eq!(explained.bytes, plan.read_bytes());
+    let tensors = by_name(plan.start().unwrap());
+    assert!(tensors.keys().eq(["t10", "t11", "t13"]));
+}
+
+#[test]
+fn memory_is_used_again_when_its_last_tensor_is_gone() {
+    let (_folder, model) = model();
+    let loader = Loader::new(&manager());
+    let load = || by_name(loader.load(&model).start().unwrap());
+    let address =
+        |tensors: &BTreeMap<String, Tensor>| tensors["t0"].buffer.read().unwrap().as_ptr();
+    let mut first = load();
+    let place = address(&first);
+    let last = first.remove("t9").unwrap();
+    drop(first);
+    let second = load();
+    assert_ne!(address(&second), place, "t9 is still there");
+    assert!(*last.buffer.read().unwrap() == bytes_in_file(&model, &last)[..]);
+    drop(last);
+    let third = load();
+    assert_eq!(address(&third), place);
+    drop((second, third));
+    loader.trim();
+    // A tensor outlives its loader.
+    let tensors = load();
+    drop(loader);
+    assert!(*tensors["t7"].buffer.read().unwrap() == bytes_in_file(&model, &tensors["t7"])[..]);
+}
+
+#[test]
+fn a_file_that_was_cut_short_is_an_error_and_one_that_was_replaced_is_read_as_it_was() {
+    let (folder, model) = model();
+    let loader = Loader::new(&manager());
+    let path = folder.path("b.safetensors");
+    let before = fs::read(&path).unwrap();
+    fs::write(folder.path("other"), vec![0; before.len()]).unwrap();
+    fs::rename(folder.path("other"), &path).unwrap();
+    let tensors = by_name(loader.load(&model).only("t13").start().unwrap());
+    let tensor = &tensors["t13"];
+    let begin = tensor.info.offset as usize;
+    let expected = &before[begin..begin + tensor.info.len_bytes as usize];
+    assert!(*tensor.buffer.read().unwrap() == *expected);
+
+    let path = folder.path("a.safetensors");
+    let len = fs::metadata(&path).unwrap().len();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(len - 1)
+        .unwrap();
+    let error = loader.load(&model).start().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{} was cut short: its tensors end at byte {len}, and it has {} now",
+            path.display(),
+            len - 1
+        )
+    );
+    assert_eq!(error.class(), ErrorClass::Failed);
+}
+
+#[test]
+fn a_load_without_tensors_and_a_place_that_is_not_here_are_refused() {
+    let (_folder, model) = model();
+    let loader = Loader::new(&manager());
+    let error = loader.load(&model).only("no such*").plan().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no tensor was chosen, of the 15 of the model"
+    );
+    let place: transload_tensors::transload::Place = "cuda:7".parse().unwrap();
+    let error = loader.load(&model).to(place).plan().unwrap_err();
+    assert!(error.to_string().contains("cuda:7"), "{error}");
+}
+
+#[test]
+fn a_cancelled_load_ends_with_an_error() {
+    let (_folder, model) = model();
+    let loader = Loader::new(&manager());
+    let mut loading = loader.load(&model).start().unwrap();
+    loading.canceller().cancel();
+    let arrived = loading.by_ref().take_while(Result::is_ok).count();
+    // The copies may have been faster.
+    assert!(arrived == model.tensors().len() || loading.next().is_none());
+    drop(loader.load(&model).start().unwrap());
+}
